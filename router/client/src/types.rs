@@ -1,0 +1,160 @@
+//! Domain types of the shard contract. Generated types never leave this crate.
+
+use std::time::Duration;
+
+/// `length` neighbouring slots from `start` on. A slot holds K and V of one token in every layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotRange {
+    pub start: u32,
+    pub length: u32,
+}
+
+/// What the shard group serves; see `InfoResponse` of the contract.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShardInfo {
+    pub dtype: String,
+    pub device_type: String,
+    pub world_size: u32,
+    pub vocab_size: u32,
+    pub max_position_embeddings: u32,
+    pub eos_token_ids: Vec<u32>,
+    pub attention_impl: String,
+    pub version: String,
+}
+
+/// Limits that the operator asked for; `None` is left to the shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WarmupLimits {
+    pub max_input_tokens: Option<u32>,
+    pub max_total_tokens: Option<u32>,
+    pub max_batch_prefill_tokens: u32,
+    pub max_batch_total_tokens: Option<u32>,
+    pub max_batch_size: u32,
+}
+
+/// Limits that the shards decided: the minimum over the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServingLimits {
+    /// Slots `0..max_batch_total_tokens` may be used.
+    pub max_batch_total_tokens: u32,
+    pub max_input_tokens: u32,
+    pub max_total_tokens: u32,
+    pub max_batch_size: u32,
+}
+
+/// How the next token is chosen; neutral values switch a filter off (see the contract).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NextTokenChooser {
+    pub temperature: f32,
+    pub top_k: u32,
+    pub top_p: f32,
+    pub typical_p: f32,
+    pub do_sample: bool,
+    pub seed: u64,
+    pub repetition_penalty: f32,
+    pub frequency_penalty: f32,
+    pub watermark: bool,
+}
+
+/// When a request ends by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoppingCriteria {
+    pub max_new_tokens: u32,
+    pub ignore_eos_token: bool,
+}
+
+/// One request of a prefill.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    pub id: u64,
+    pub input_ids: Vec<u32>,
+    pub chooser: NextTokenChooser,
+    pub stopping: StoppingCriteria,
+    pub prefill_logprobs: bool,
+    pub top_n_tokens: u32,
+    pub slots: Vec<SlotRange>,
+}
+
+/// A new batch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Batch {
+    pub id: u64,
+    pub requests: Vec<Request>,
+}
+
+/// A batch that the shards hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachedBatch {
+    pub id: u64,
+    pub request_ids: Vec<u64>,
+    /// KV slots in use by these requests; ignored in calls.
+    pub current_tokens: u32,
+}
+
+/// More slots for a running request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    pub request_id: u64,
+    pub slots: Vec<SlotRange>,
+}
+
+/// Why a shard ended a request. Stop strings are matched by the router.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    Length,
+    EosToken,
+}
+
+/// An id with its log-probability; `logprob` is NaN where none exists.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenId {
+    pub id: u32,
+    pub logprob: f32,
+}
+
+/// Sent with the last token of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Finish {
+    pub reason: FinishReason,
+    pub generated_tokens: u32,
+    /// Set when the request sampled.
+    pub seed: Option<u64>,
+}
+
+/// The tokens that one step accepted for one request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generation {
+    pub request_id: u64,
+    pub prefill_tokens: Option<Vec<TokenId>>,
+    pub tokens: Vec<TokenId>,
+    /// One list for each token of `tokens`, or empty.
+    pub top_tokens: Vec<Vec<TokenId>>,
+    pub finish: Option<Finish>,
+}
+
+/// One request failed in the shard, which has already freed its row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestFailure {
+    pub request_id: u64,
+    pub reason: String,
+    pub message: String,
+}
+
+/// Time spent in the slowest shard.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Timings {
+    pub concat: Duration,
+    pub forward: Duration,
+    pub decode: Duration,
+    pub total: Duration,
+}
+
+/// The joined reply of all shards to a prefill or a decode.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepReply {
+    pub generations: Vec<Generation>,
+    /// `None` when no request of the batch is left.
+    pub batch: Option<CachedBatch>,
+    pub failures: Vec<RequestFailure>,
+    pub timings: Timings,
+}

@@ -1,0 +1,97 @@
+//! Errors that a front end maps to a status; the table is `docs/errors.md`.
+
+use text_generation_client::ClientError;
+
+/// Why a request was refused before it was queued. The text names the field and the limit.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ValidationError {
+    #[error("`best_of` must be > 0 and <= {max}. Given: {given}")]
+    BestOf { max: u32, given: u32 },
+    #[error("`best_of` != 1 is not allowed for this endpoint")]
+    BestOfDisabled,
+    #[error("you must use sampling when `best_of` is > 1")]
+    BestOfSampling,
+    #[error("`seed` must not be set when `best_of` > 1")]
+    BestOfSeed,
+    #[error("`best_of` != 1 is not supported when streaming tokens")]
+    BestOfStream,
+    #[error("`top_n_tokens` must be >= 0 and <= {max}. Given: {given}")]
+    TopNTokens { max: u32, given: u32 },
+    #[error("`decoder_input_details` == true is not supported when streaming tokens")]
+    PrefillDetailsStream,
+    #[error("`temperature` must be strictly positive")]
+    Temperature,
+    #[error("`repetition_penalty` must be strictly positive")]
+    RepetitionPenalty,
+    #[error("`frequency_penalty` must be >= -2.0 and <= 2.0")]
+    FrequencyPenalty,
+    #[error("`top_p` must be > 0.0 and < 1.0")]
+    TopP,
+    #[error("`top_k` must be strictly positive")]
+    TopK,
+    #[error("`typical_p` must be > 0.0 and < 1.0")]
+    TypicalP,
+    #[error("`truncate` must be strictly positive and less than {max}. Given: {given}")]
+    Truncate { max: u32, given: usize },
+    #[error("`max_new_tokens` must be strictly positive")]
+    NegativeMaxNewTokens,
+    #[error(
+        "`inputs` tokens + `max_new_tokens` must be <= {max}. Given: {inputs} `inputs` tokens and {new} `max_new_tokens`"
+    )]
+    MaxTotalTokens { max: u32, inputs: u32, new: u32 },
+    #[error("`inputs` must have less than {max} tokens. Given: {given}")]
+    InputLength { max: u32, given: u32 },
+    #[error("`inputs` cannot be empty")]
+    EmptyInput,
+    #[error("`stop` supports up to {max} stop sequences. Given: {given}")]
+    StopSequences { max: usize, given: usize },
+    #[error("`stop` must not contain an empty string")]
+    EmptyStopSequence,
+    #[error("grammar is not supported")]
+    Grammar,
+    #[error("`adapter_id` is not supported: this server was started without LoRA adapters")]
+    AdapterId,
+    #[error("tokenizer error {0}")]
+    Tokenizer(String),
+}
+
+/// Why a generation failed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum InferError {
+    #[error("Input validation error: {0}")]
+    Validation(#[from] ValidationError),
+    /// Every permit of `--max-concurrent-requests` is taken.
+    #[error("Model is overloaded")]
+    Overloaded,
+    /// The shards failed, all of this batch or only this request.
+    #[error("Request failed during generation: {0}")]
+    Generation(String),
+    /// The generation ended without its last token.
+    #[error("Incomplete generation")]
+    IncompleteGeneration,
+    #[error("Incomplete generation stream")]
+    IncompleteGenerationStream,
+    /// The server is stopping and takes no new request.
+    #[error("The server is shutting down")]
+    ShuttingDown,
+}
+
+impl InferError {
+    /// The `error_type` of the TGI contract.
+    pub fn error_type(&self) -> &'static str {
+        match self {
+            Self::Validation(_) => "validation",
+            Self::Overloaded => "overloaded",
+            Self::Generation(_) => "generation",
+            Self::IncompleteGeneration => "incomplete_generation",
+            Self::IncompleteGenerationStream => "incomplete_generation_stream",
+            Self::ShuttingDown => "shutting_down",
+        }
+    }
+}
+
+impl From<ClientError> for InferError {
+    fn from(error: ClientError) -> Self {
+        Self::Generation(error.to_string())
+    }
+}

@@ -1,0 +1,213 @@
+//! Requests and answers as the front ends see them: text in, text out.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// `parameters` of a generate request, as sent by clients. Unknown keys are ignored.
+///
+/// `None` stands for a missing key, and for an explicit null where the TGI contract accepts one.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct GenerateParameters {
+    /// Run this many generations and return the one with the highest mean log-probability.
+    #[schema(nullable = true, minimum = 1, example = 1)]
+    pub best_of: Option<u32>,
+    /// Divides the logits; values above 1 flatten the distribution.
+    #[schema(nullable = true, exclusive_minimum = 0.0, example = 0.5)]
+    pub temperature: Option<f32>,
+    /// Penalty on every token that occurred; 1 is off.
+    #[schema(nullable = true, exclusive_minimum = 0.0, example = 1.03)]
+    pub repetition_penalty: Option<f32>,
+    /// Penalty that grows with the number of occurrences; 0 is off.
+    #[schema(nullable = true, minimum = -2.0, maximum = 2.0, example = 0.1)]
+    pub frequency_penalty: Option<f32>,
+    /// Keep the k most likely tokens.
+    #[schema(nullable = true, exclusive_minimum = 0, example = 10)]
+    pub top_k: Option<i32>,
+    /// Keep the smallest set of tokens whose probabilities add up to p.
+    #[schema(nullable = true, exclusive_minimum = 0.0, exclusive_maximum = 1.0, example = 0.95)]
+    pub top_p: Option<f32>,
+    /// Keep the tokens whose information is closest to the entropy, up to mass p.
+    #[schema(nullable = true, exclusive_minimum = 0.0, exclusive_maximum = 1.0, example = 0.95)]
+    pub typical_p: Option<f32>,
+    /// Sample instead of taking the most likely token.
+    #[schema(example = true)]
+    pub do_sample: bool,
+    /// Largest number of tokens to generate; unset, up to the total token limit.
+    #[schema(nullable = true, minimum = 1, example = 20)]
+    pub max_new_tokens: Option<u32>,
+    /// Put the prompt before the generated text.
+    #[schema(nullable = true, example = false)]
+    pub return_full_text: Option<bool>,
+    /// Generation ends when one of these strings appears.
+    #[schema(example = json!(["photographer"]))]
+    pub stop: Vec<String>,
+    /// Keep only this many tokens at the end of the prompt.
+    #[schema(nullable = true, example = json!(null))]
+    pub truncate: Option<usize>,
+    /// Watermark the text (Kirchenbauer et al., 2023).
+    pub watermark: bool,
+    /// Return token details.
+    pub details: bool,
+    /// Return the log-probabilities of the prompt; implies `details`.
+    pub decoder_input_details: bool,
+    /// Seed of the random numbers; unset, a random one.
+    #[schema(nullable = true, example = json!(null))]
+    pub seed: Option<u64>,
+    /// Return the n most likely tokens of every step.
+    #[schema(nullable = true, minimum = 0, example = 5)]
+    pub top_n_tokens: Option<u32>,
+    /// Constrained decoding; not supported yet, a request that sets it is refused.
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub grammar: Option<serde_json::Value>,
+    /// Name of a LoRA adapter; not supported yet, a request that sets it is refused.
+    #[schema(nullable = true)]
+    pub adapter_id: Option<String>,
+}
+
+/// A request as the front end hands it over.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GenerateRequest {
+    pub inputs: String,
+    pub parameters: GenerateParameters,
+    /// Whether the tokenizer adds its special tokens (BOS) to `inputs`.
+    pub add_special_tokens: bool,
+}
+
+/// Why a generation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    Length,
+    EosToken,
+    StopSequence,
+}
+
+/// A generated token. A log-probability that is not finite is `None`.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Token {
+    #[schema(example = 0)]
+    pub id: u32,
+    #[schema(example = "test")]
+    pub text: String,
+    #[schema(nullable = true, example = -0.34)]
+    pub logprob: Option<f32>,
+    #[schema(example = false)]
+    pub special: bool,
+}
+
+/// A token of the prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct PrefillToken {
+    #[schema(example = 0)]
+    pub id: u32,
+    #[schema(example = "test")]
+    pub text: String,
+    #[schema(nullable = true, example = -0.34)]
+    pub logprob: Option<f32>,
+}
+
+/// A token of `/tokenize`; `start` and `stop` are byte offsets into the text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct SimpleToken {
+    #[schema(example = 0)]
+    pub id: u32,
+    #[schema(example = "test")]
+    pub text: String,
+    #[schema(example = 0)]
+    pub start: usize,
+    #[schema(example = 2)]
+    pub stop: usize,
+}
+
+/// The whole answer to a request, complete with its last token.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GeneratedText {
+    /// Without special tokens; ends with the stop string when one was found.
+    pub text: String,
+    pub generated_tokens: u32,
+    pub finish_reason: FinishReason,
+    /// Set when the request sampled.
+    pub seed: Option<u64>,
+}
+
+/// The instants of a request's life that headers and metrics report.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestInstants {
+    pub received: Instant,
+    pub queued: Instant,
+    /// When the batch that holds the request was sent to the shards.
+    pub started: Instant,
+}
+
+/// What one generation sends while it runs, in this order: `Prefill`?, `Token`*, then `End`.
+#[derive(Debug, Clone)]
+pub enum StreamEvent {
+    /// Only when `decoder_input_details` was asked for and the server has prefill log-probabilities enabled.
+    Prefill(Vec<PrefillToken>),
+    Token {
+        token: Token,
+        top_tokens: Vec<Token>,
+    },
+    /// The last token, with the whole answer.
+    End {
+        token: Token,
+        top_tokens: Vec<Token>,
+        generated: GeneratedText,
+        instants: RequestInstants,
+    },
+}
+
+/// One finished generation, gathered.
+#[derive(Debug, Clone)]
+pub struct GenerateAnswer {
+    pub prefill: Vec<PrefillToken>,
+    pub tokens: Vec<Token>,
+    /// One list for each token, or empty.
+    pub top_tokens: Vec<Vec<Token>>,
+    pub generated: GeneratedText,
+    pub input_length: u32,
+    pub instants: RequestInstants,
+    /// When the last token arrived.
+    pub finished: Instant,
+}
+
+impl GenerateAnswer {
+    /// Mean log-probability of the generated tokens; the measure of `best_of`.
+    pub fn mean_logprob(&self) -> f32 {
+        let sum: f32 = self.tokens.iter().filter_map(|token| token.logprob).sum();
+        sum / self.tokens.len().max(1) as f32
+    }
+
+    /// Time since the batch was sent to the shards.
+    pub fn inference_time(&self) -> Duration {
+        self.finished - self.instants.started
+    }
+}
+
+/// Limits that requests are validated against; fixed after warm-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ValidationLimits {
+    pub max_best_of: u32,
+    pub max_stop_sequences: usize,
+    pub max_top_n_tokens: u32,
+    pub max_input_tokens: u32,
+    pub max_total_tokens: u32,
+    /// Ids at or above it are refused.
+    pub vocab_size: u32,
+    /// Whether prompt log-probabilities are returned at all (`--enable-prefill-logprobs`).
+    pub prefill_logprobs: bool,
+}
+
+/// Limits of batching; see `policy`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BatchLimits {
+    pub waiting_served_ratio: f32,
+    pub max_waiting_tokens: u32,
+    pub max_batch_prefill_tokens: u32,
+    /// Slots of the pool.
+    pub max_batch_total_tokens: u32,
+    pub max_batch_size: u32,
+}
