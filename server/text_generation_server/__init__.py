@@ -1,0 +1,1 @@
+"""Inference shard: weights, KV pool, forward pass and sampling behind gRPC."""

@@ -1,0 +1,78 @@
+"""Errors that callers can tell apart, each with its gRPC status and a machine-readable reason (docs/errors.md).
+
+Raise the narrowest kind with a message that names the offending value and the field, flag or file that changes it.
+"""
+
+from typing import ClassVar
+
+
+class EngineError(Exception):
+    """Base of every expected failure. Never raised itself."""
+
+    grpc_status: ClassVar[str] = "INTERNAL"
+    """Name of the gRPC status code."""
+    reason: ClassVar[str] = "internal"
+    """Value of the trailing metadata key `error-reason`, and of `RequestFailure.reason`."""
+
+
+class InvalidRequest(EngineError):
+    """A call carries a value that breaks its contract; nothing was changed."""
+
+    grpc_status = "INVALID_ARGUMENT"
+    reason = "invalid_request"
+
+
+class UnknownBatch(EngineError):
+    """A call names a cached batch, or a request of it, that the shard does not hold."""
+
+    grpc_status = "NOT_FOUND"
+    reason = "unknown_batch"
+
+
+class NotReady(EngineError):
+    """The call is out of order: before Warmup, or a second Warmup."""
+
+    grpc_status = "FAILED_PRECONDITION"
+    reason = "not_ready"
+
+
+class OutOfMemory(EngineError):
+    """The device has too little memory for what was asked."""
+
+    grpc_status = "RESOURCE_EXHAUSTED"
+    reason = "out_of_memory"
+
+
+class NumericalError(EngineError):
+    """The model produced NaN or infinite logits for a request."""
+
+    grpc_status = "INTERNAL"
+    reason = "numerical_error"
+
+
+class EngineFailed(EngineError):
+    """The engine cannot go on; the shard must be restarted."""
+
+    grpc_status = "UNAVAILABLE"
+    reason = "engine_failed"
+
+
+class UnsupportedModel(EngineError):
+    """Start-up: the architecture, or a feature that its configuration asks for, is not implemented."""
+
+    grpc_status = "FAILED_PRECONDITION"
+    reason = "unsupported_model"
+
+
+class ModelFilesError(EngineError):
+    """Start-up: files of the model folder are missing, damaged or do not fit its configuration."""
+
+    grpc_status = "FAILED_PRECONDITION"
+    reason = "model_files"
+
+
+class ConfigurationError(EngineError):
+    """Start-up: a flag, an environment variable or a key of a JSON file has a wrong value."""
+
+    grpc_status = "FAILED_PRECONDITION"
+    reason = "configuration"
