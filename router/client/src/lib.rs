@@ -1,1 +1,11 @@
-//! Placeholder while the walls go up.
+//! Typed client of the shards: deadlines, error mapping, join of all ranks. Generated types stay inside.
+
+mod convert;
+mod error;
+mod shard;
+mod sharded;
+pub mod types;
+
+pub use error::ClientError;
+pub use shard::Deadlines;
+pub use sharded::ShardedClient;

@@ -1,0 +1,171 @@
+//! One shard: a channel over its Unix socket, a deadline for every call.
+
+use std::future::Future;
+use std::time::Duration;
+
+use text_generation_proto::v1;
+use text_generation_proto::v1::text_generation_service_client::TextGenerationServiceClient;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+
+use crate::error::ClientError;
+
+/// Replies may hold log-probabilities of long prompts; tonic's own limit is 4 MiB.
+const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
+
+/// How long each kind of call may take before the shard counts as lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadlines {
+    /// Info, Health, ServiceDiscovery, FilterBatch, ClearCache.
+    pub control: Duration,
+    /// Prefill and Decode.
+    pub step: Duration,
+    /// Warmup, which may capture graphs.
+    pub warmup: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            control: Duration::from_secs(10),
+            step: Duration::from_secs(300),
+            warmup: Duration::from_secs(1800),
+        }
+    }
+}
+
+/// Client of one shard. Cheap to clone; calls may run at the same time.
+#[derive(Debug, Clone)]
+pub(crate) struct Shard {
+    rank: usize,
+    stub: TextGenerationServiceClient<Channel>,
+    deadlines: Deadlines,
+}
+
+impl Shard {
+    /// Connects to `url`, for example `unix:///run/x/shard-0`.
+    pub(crate) async fn connect(
+        rank: usize,
+        url: &str,
+        deadlines: Deadlines,
+    ) -> Result<Self, ClientError> {
+        let refused = |error: tonic::transport::Error| {
+            ClientError::Connection(format!("shard {rank} at {url}: {error}"))
+        };
+        let endpoint = Endpoint::from_shared(url.to_owned()).map_err(refused)?;
+        let channel = endpoint
+            .connect_timeout(deadlines.control)
+            .connect()
+            .await
+            .map_err(refused)?;
+        let stub = TextGenerationServiceClient::new(channel)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        Ok(Self {
+            rank,
+            stub,
+            deadlines,
+        })
+    }
+
+    async fn within<T>(
+        &self,
+        call: &'static str,
+        deadline: Duration,
+        reply: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, ClientError> {
+        match tokio::time::timeout(deadline, reply).await {
+            Ok(Ok(reply)) => Ok(reply.into_inner()),
+            Ok(Err(status)) => Err(ClientError::from_status(self.rank, &status)),
+            Err(_) => Err(ClientError::Deadline {
+                shard: self.rank,
+                call,
+                seconds: deadline.as_secs(),
+            }),
+        }
+    }
+
+    pub(crate) async fn service_discovery(&self) -> Result<Vec<String>, ClientError> {
+        let mut stub = self.stub.clone();
+        let call = stub.service_discovery(v1::ServiceDiscoveryRequest {});
+        let reply = self
+            .within("ServiceDiscovery", self.deadlines.control, call)
+            .await?;
+        Ok(reply.urls)
+    }
+
+    pub(crate) async fn info(&self) -> Result<v1::InfoResponse, ClientError> {
+        let mut stub = self.stub.clone();
+        self.within(
+            "Info",
+            self.deadlines.control,
+            stub.info(v1::InfoRequest {}),
+        )
+        .await
+    }
+
+    pub(crate) async fn health(&self) -> Result<(), ClientError> {
+        let mut stub = self.stub.clone();
+        self.within(
+            "Health",
+            self.deadlines.control,
+            stub.health(v1::HealthRequest {}),
+        )
+        .await?;
+        Ok(())
+    }
+
+    pub(crate) async fn warmup(
+        &self,
+        request: v1::WarmupRequest,
+    ) -> Result<v1::WarmupResponse, ClientError> {
+        let mut stub = self.stub.clone();
+        self.within("Warmup", self.deadlines.warmup, stub.warmup(request))
+            .await
+    }
+
+    pub(crate) async fn prefill(
+        &self,
+        request: v1::PrefillRequest,
+    ) -> Result<v1::PrefillResponse, ClientError> {
+        let mut stub = self.stub.clone();
+        self.within("Prefill", self.deadlines.step, stub.prefill(request))
+            .await
+    }
+
+    pub(crate) async fn decode(
+        &self,
+        request: v1::DecodeRequest,
+    ) -> Result<v1::DecodeResponse, ClientError> {
+        let mut stub = self.stub.clone();
+        self.within("Decode", self.deadlines.step, stub.decode(request))
+            .await
+    }
+
+    pub(crate) async fn filter_batch(
+        &self,
+        request: v1::FilterBatchRequest,
+    ) -> Result<v1::FilterBatchResponse, ClientError> {
+        let mut stub = self.stub.clone();
+        self.within(
+            "FilterBatch",
+            self.deadlines.control,
+            stub.filter_batch(request),
+        )
+        .await
+    }
+
+    pub(crate) async fn clear_cache(
+        &self,
+        request: v1::ClearCacheRequest,
+    ) -> Result<(), ClientError> {
+        let mut stub = self.stub.clone();
+        self.within(
+            "ClearCache",
+            self.deadlines.control,
+            stub.clear_cache(request),
+        )
+        .await?;
+        Ok(())
+    }
+}
