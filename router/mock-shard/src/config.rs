@@ -1,0 +1,64 @@
+//! What a mock group serves and how its rows behave.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a mock row knows when it chooses its next token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MockRow {
+    pub request_id: u64,
+    pub input_ids: Vec<u32>,
+    /// Tokens generated before this one.
+    pub generated: u32,
+    pub seed: u64,
+}
+
+/// Chooses the next token of a row.
+pub type TokenSource = Arc<dyn Fn(&MockRow) -> u32 + Send + Sync>;
+
+/// A mock group: limits, delays and token source. Slots and rows are checked as a real shard would.
+#[derive(Clone)]
+pub struct MockConfig {
+    pub world_size: usize,
+    pub vocab_size: u32,
+    pub eos_token_ids: Vec<u32>,
+    /// Answers of Warmup where the caller leaves a limit open.
+    pub max_batch_total_tokens: u32,
+    pub max_input_tokens: u32,
+    pub max_total_tokens: u32,
+    /// Time that a prefill and a decode take, as on a device.
+    pub prefill_time: Duration,
+    pub decode_time: Duration,
+    pub tokens: TokenSource,
+}
+
+impl Default for MockConfig {
+    /// One rank without delays. Token `n` of a request is `3 + (last prompt id + n) % (vocab_size - 3)`; id 2 ends a text.
+    fn default() -> Self {
+        let vocab_size = 512;
+        Self {
+            world_size: 1,
+            vocab_size,
+            eos_token_ids: vec![2],
+            max_batch_total_tokens: 16_384,
+            max_input_tokens: 1_023,
+            max_total_tokens: 1_024,
+            prefill_time: Duration::ZERO,
+            decode_time: Duration::ZERO,
+            tokens: Arc::new(move |row| {
+                let last = row.input_ids.last().copied().unwrap_or(0);
+                3 + (last + row.generated) % (vocab_size - 3)
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for MockConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MockConfig")
+            .field("world_size", &self.world_size)
+            .field("max_batch_total_tokens", &self.max_batch_total_tokens)
+            .finish_non_exhaustive()
+    }
+}
