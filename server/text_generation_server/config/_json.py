@@ -1,0 +1,109 @@
+"""Typed reading of untrusted JSON objects: every wrong value is a `ConfigurationError` that names file and key."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import cast
+
+from ..errors import ConfigurationError, ModelFilesError
+
+
+class JsonObject:
+    """A JSON object with the name of the place it came from; `null` counts as absent."""
+
+    def __init__(self, values: Mapping[str, object], source: str) -> None:
+        self._values = values
+        self._source = source
+
+    @classmethod
+    def from_file(cls, path: Path) -> "JsonObject":
+        """Reads a file whose top level must be an object."""
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ModelFilesError(f"cannot read {path}: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
+            raise ModelFilesError(f"{path} is not valid JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise ModelFilesError(f"{path} must hold a JSON object")
+        return cls(cast("dict[str, object]", values), str(path))
+
+    def __contains__(self, key: str) -> bool:
+        return self._values.get(key) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def error(self, key: str, expected: str) -> ConfigurationError:
+        """The error for a wrong value of `key`."""
+        return ConfigurationError(f"{self._source}: `{key}` must be {expected}, not {self._values.get(key)!r}")
+
+    def integer(self, key: str, default: int | None = None, minimum: int = 1) -> int:
+        value = self._value(key, default)
+        # Some exporters write whole numbers as 4096.0.
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise self.error(key, f"an integer of at least {minimum}")
+        return value
+
+    def number(self, key: str, default: float | None = None, above: float = 0.0) -> float:
+        value = self._value(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= above:
+            raise self.error(key, f"a number above {above:g}")
+        return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        return self.number(key) if key in self else None
+
+    def boolean(self, key: str, default: bool) -> bool:
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, "true or false")
+        return value
+
+    def string(self, key: str, default: str | None = None) -> str:
+        value = self._value(key, default)
+        if not isinstance(value, str):
+            raise self.error(key, "a string")
+        return value
+
+    def child(self, key: str) -> "JsonObject":
+        """The object under `key`, or an empty one."""
+        value = self._values.get(key)
+        if value is None:
+            value = {}
+        if not isinstance(value, dict):
+            raise self.error(key, "an object")
+        return JsonObject(cast("dict[str, object]", value), f"{self._source}, `{key}`")
+
+    def strings(self, key: str) -> tuple[str, ...]:
+        """A list of strings, or nothing."""
+        value = self._values.get(key) or []
+        if not isinstance(value, list):
+            raise self.error(key, "a list of strings")
+        items = cast("list[object]", value)
+        names = tuple(item for item in items if isinstance(item, str))
+        if len(names) != len(items):
+            raise self.error(key, "a list of strings")
+        return names
+
+    def token_ids(self, key: str) -> tuple[int, ...]:
+        """One id, a list of ids, or nothing."""
+        value = self._values.get(key)
+        if value is None:
+            return ()
+        items = cast("list[object]", value) if isinstance(value, list) else [value]
+        ids = tuple(item for item in items if isinstance(item, int) and not isinstance(item, bool) and item >= 0)
+        if len(ids) != len(items):
+            raise self.error(key, "a token id or a list of token ids")
+        return ids
+
+    def _value(self, key: str, default: object) -> object:
+        value = self._values.get(key)
+        if value is not None:
+            return value
+        if default is None:
+            raise ConfigurationError(f"{self._source}: `{key}` is missing")
+        return default
