@@ -1,0 +1,118 @@
+# `make run MODEL_ID=<folder or hub id>` and `make test` do everything; see README.md.
+# Needs Python 3.10 or newer, a Rust toolchain, a C compiler and make. Everything else goes into .venv and target.
+
+PYTHON ?= python3
+MODEL_ID ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGE := server/text_generation_server
+STUBS := $(PACKAGE)/pb/generate_pb2.py
+# The Python that tests of the launcher run their stand-ins with.
+export TEXT_GENERATION_PYTHON := $(CURDIR)/$(BIN)/python
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.proto' -o -name '*.py' -o -name '*.pyi' \) -print) Cargo.toml Cargo.lock
+PYTHON_PROJECTS := server clients/python
+
+.PHONY: run install wheel test lint fmt clean bench-router
+.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-integration
+
+run: install
+	@test -n "$(MODEL_ID)" || { echo 'Which model? Pass a folder or a hub id: make run MODEL_ID=<folder or hub id>'; exit 2; }
+	@exec text-generation-launcher --model-id '$(MODEL_ID)' $(ARGS)
+
+# --- set-up -----------------------------------------------------------------------------------------------------------
+
+install: $(VENV)/.launcher $(VENV)/.router $(VENV)/.python
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed; pass another one as PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.dependencies: server/requirements.txt server/requirements-build.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(patsubst %,-r %,$^)
+	@touch $@
+
+$(VENV)/.dev-dependencies: server/requirements-dev.txt $(VENV)/.dependencies
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(STUBS): proto/text_generation_server/pb/generate.proto $(VENV)/.dependencies
+	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=server --pyi_out=server --grpc_python_out=server $<
+
+$(VENV)/.launcher: $(call rust_sources,launcher) $(VENV)/.dependencies
+	rm -rf target/wheels/launcher
+	$(BIN)/maturin build --quiet --release --locked -m launcher/Cargo.toml -o target/wheels/launcher
+	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall target/wheels/launcher/*.whl
+	@touch $@
+
+$(VENV)/.router: $(call rust_sources,proto router) $(VENV)/.dependencies
+	rm -rf target/wheels/router
+	$(BIN)/maturin build --quiet --release --locked -m router/python/Cargo.toml -o target/wheels/router
+	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall target/wheels/router/*.whl
+	@touch $@
+
+# The Python packages are installed in place: an edit is live at once.
+$(VENV)/.python: $(patsubst %,%/pyproject.toml,$(PYTHON_PROJECTS)) $(STUBS)
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(patsubst %,-e %,$(PYTHON_PROJECTS))
+	@touch $@
+
+# --- distribution -----------------------------------------------------------------------------------------------------
+
+wheel: install
+	rm -rf dist && mkdir -p dist
+	cp target/wheels/launcher/*.whl target/wheels/router/*.whl dist/
+	for project in $(PYTHON_PROJECTS); do \
+	    $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist ./$$project || exit 1; \
+	done
+	@ls dist
+
+# --- checks, cheapest first -------------------------------------------------------------------------------------------
+
+test: lint test-rust test-client test-router test-server test-kernels test-aot test-integration
+
+lint: $(VENV)/.dev-dependencies $(VENV)/.python
+	cargo fmt --all --check
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	cd server && ../$(BIN)/lint-imports --no-cache
+	$(BIN)/pyright --pythonpath $(BIN)/python -p server
+	$(BIN)/pyright --pythonpath $(BIN)/python -p clients/python
+	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+
+test-rust: $(VENV)/.dependencies
+	cargo test --quiet --locked --workspace
+
+test-client: $(VENV)/.dev-dependencies $(VENV)/.python
+	$(BIN)/python -m pytest -q clients/python/tests
+
+test-router: $(VENV)/.dev-dependencies $(VENV)/.router
+	$(BIN)/python -m pytest -q router/python/tests
+
+test-server: $(VENV)/.dev-dependencies $(VENV)/.python
+	cd server && ../$(BIN)/python -m pytest -q tests --ignore tests/aot --ignore tests/kernels/interpreter
+
+# The interpreter is chosen when triton is imported, so its tests have a process of their own.
+test-kernels: $(VENV)/.dev-dependencies $(VENV)/.python
+	cd server && TRITON_INTERPRET=1 ../$(BIN)/python -m pytest -q tests/kernels/interpreter
+
+test-aot: $(VENV)/.dev-dependencies $(VENV)/.python
+	cd server && ../$(BIN)/python -m pytest -q tests/aot
+
+test-integration: install $(VENV)/.dev-dependencies
+	$(BIN)/python -m pytest -q integration-tests
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+fmt: $(VENV)/.dev-dependencies
+	cargo fmt --all
+	$(BIN)/ruff format --quiet .
+	$(BIN)/ruff check --quiet --fix .
+
+clean:
+	rm -rf $(VENV) target dist
+	find . -name __pycache__ -prune -exec rm -rf {} +
+	rm -f $(PACKAGE)/pb/generate_pb2*
+	rm -rf server/*.egg-info clients/python/*.egg-info
