@@ -1,0 +1,30 @@
+"""A seed fixes the text: alone, in a batch, and on one or two shards."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from harness import Server
+
+SAMPLING = {"do_sample": True, "temperature": 0.9, "top_p": 0.95, "top_k": 50, "max_new_tokens": 24}
+
+
+def sampled(server: Server, seed: int) -> str:
+    return server.generate("The cat sat", seed=seed, **SAMPLING)["generated_text"]
+
+
+def test_the_same_seed_gives_the_same_text(server: Server, two_shards: Server) -> None:
+    alone = [sampled(server, seed) for seed in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        batched = list(pool.map(lambda seed: sampled(server, seed), range(16)))
+        sharded = list(pool.map(lambda seed: sampled(two_shards, seed), range(16)))
+    assert batched == alone
+    assert sharded == alone
+    assert len(set(alone)) > 8
+
+
+def test_a_random_seed_is_reported_and_reproduces_the_text(server: Server) -> None:
+    answer = server.generate("The cat sat", **SAMPLING)
+    seed = answer["details"]["seed"]
+    assert sampled(server, seed) == answer["generated_text"]
+    assert server.generate("The cat sat", max_new_tokens=4)["details"]["seed"] is None
