@@ -1,0 +1,140 @@
+//! Stop strings in text that arrives in pieces.
+
+/// Finds the first place where one of several strings ends, wherever the pieces are cut: inside a token or over many.
+/// When several match, the one that ends first wins, so the answer does not depend on how the text was cut.
+///
+/// Each string has a Knuth-Morris-Pratt automaton (Knuth, Morris and Pratt, 1977): every byte is looked at once for
+/// each string, and four bytes of memory are used for each byte of it.
+#[derive(Debug, Clone)]
+pub struct StopMatcher {
+    patterns: Vec<Pattern>,
+}
+
+impl StopMatcher {
+    /// Empty strings never match.
+    pub fn new(stop: &[String]) -> Self {
+        Self {
+            patterns: stop
+                .iter()
+                .filter(|stop| !stop.is_empty())
+                .map(|stop| Pattern::new(stop))
+                .collect(),
+        }
+    }
+
+    /// Takes the next piece of text. `Some(end)` when a stop string ends at `piece[..end]`.
+    pub fn push(&mut self, piece: &str) -> Option<usize> {
+        self.patterns
+            .iter_mut()
+            .filter_map(|pattern| pattern.push(piece.as_bytes()))
+            .min()
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Pattern {
+    bytes: Box<[u8]>,
+    /// `borders[i]`: length of the longest proper prefix of `bytes[..=i]` that is also its suffix.
+    borders: Box<[u32]>,
+    /// How many bytes of the pattern the text ends with.
+    matched: usize,
+}
+
+impl Pattern {
+    fn new(text: &str) -> Self {
+        let bytes: Box<[u8]> = text.as_bytes().into();
+        let mut borders = vec![0; bytes.len()];
+        let mut matched = 0;
+        for i in 1..bytes.len() {
+            matched = advance(&bytes, &borders, matched, bytes[i]);
+            borders[i] = matched as u32;
+        }
+        Self {
+            bytes,
+            borders: borders.into(),
+            matched: 0,
+        }
+    }
+
+    fn push(&mut self, piece: &[u8]) -> Option<usize> {
+        for (i, &byte) in piece.iter().enumerate() {
+            self.matched = advance(&self.bytes, &self.borders, self.matched, byte);
+            if self.matched == self.bytes.len() {
+                self.matched = self.borders[self.matched - 1] as usize;
+                return Some(i + 1);
+            }
+        }
+        None
+    }
+}
+
+/// The number of matched bytes after `byte`; `matched` is less than the pattern's length.
+fn advance(pattern: &[u8], borders: &[u32], mut matched: usize, byte: u8) -> usize {
+    while matched > 0 && pattern[matched] != byte {
+        matched = borders[matched - 1] as usize;
+    }
+    matched + usize::from(pattern[matched] == byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Index of the piece and end inside it.
+    fn find(stop: &[&str], pieces: &[&str]) -> Option<(usize, usize)> {
+        let stop: Vec<String> = stop.iter().map(|&stop| stop.to_owned()).collect();
+        let mut matcher = StopMatcher::new(&stop);
+        pieces
+            .iter()
+            .enumerate()
+            .find_map(|(i, piece)| Some((i, matcher.push(piece)?)))
+    }
+
+    #[test]
+    fn finds_the_first_end() {
+        let cases: [(&[&str], &[&str], Option<(usize, usize)>); 13] = [
+            (&[], &["anything"], None),
+            (&["stop"], &["a stop!"], Some((0, 6))),
+            (&["stop"], &["a s", "to", "p!"], Some((2, 1))),
+            (&["stop"], &["sto", "", "stop"], Some((2, 4))),
+            (&["stop"], &["sto", "sto", "x"], None),
+            // A failed start must not hide a match that began inside it.
+            (&["aab"], &["aa", "ab"], Some((1, 2))),
+            (&["abab!"], &["ab", "ab", "ab!"], Some((2, 3))),
+            // What ends first wins: also a string inside another, also one that is a prefix of another.
+            (&["abcd", "bc"], &["abcd"], Some((0, 3))),
+            (&["abcd", "ab"], &["abcd"], Some((0, 2))),
+            (&["late", "early"], &["early late"], Some((0, 5))),
+            (&["\n\n"], &["a\n", "\nb"], Some((1, 1))),
+            (&["。"], &["你好", "。再"], Some((1, 3))),
+            (&[""], &["text"], None),
+        ];
+        for (stop, pieces, expected) in cases {
+            assert_eq!(find(stop, pieces), expected, "{stop:?} in {pieces:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_search_of_the_whole_text(
+            stop in prop::collection::vec("[ab]{1,5}", 0..4),
+            pieces in prop::collection::vec("[abc]{0,4}", 0..20),
+        ) {
+            let text = pieces.concat();
+            let expected = (0..=text.len()).find(|&end| stop.iter().any(|stop| text[..end].ends_with(stop.as_str())));
+            let mut matcher = StopMatcher::new(&stop);
+            let mut before = 0;
+            let mut found = None;
+            for piece in &pieces {
+                found = matcher.push(piece).map(|end| before + end);
+                if found.is_some() {
+                    break;
+                }
+                before += piece.len();
+            }
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

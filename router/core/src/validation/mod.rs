@@ -1,0 +1,111 @@
+//! From an API request to one that can be queued, or to an error that names the field.
+
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use text_generation_client::types::{NextTokenChooser, StoppingCriteria};
+
+use crate::error::ValidationError;
+use crate::tokenize::{TextTokenizer, TokenizerPool};
+use crate::types::{GenerateParameters, GenerateRequest, ValidationLimits};
+
+/// A request that fits the limits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ValidRequest {
+    /// The prompt, truncated as asked; at least one id.
+    pub input_ids: Arc<[u32]>,
+    pub chooser: NextTokenChooser,
+    pub stopping: StoppingCriteria,
+    pub stop_sequences: Vec<String>,
+    pub top_n_tokens: u32,
+    /// Asked for, and enabled in this server.
+    pub prefill_logprobs: bool,
+}
+
+/// Checks requests against the limits of this server. Clones share the tokenizer threads.
+#[derive(Debug, Clone)]
+pub struct Validator {
+    pool: TokenizerPool,
+    limits: ValidationLimits,
+}
+
+impl Validator {
+    pub fn new(pool: TokenizerPool, limits: ValidationLimits) -> Self {
+        Self { pool, limits }
+    }
+
+    pub fn limits(&self) -> &ValidationLimits {
+        &self.limits
+    }
+
+    pub fn pool(&self) -> &TokenizerPool {
+        &self.pool
+    }
+
+    pub fn tokenizer(&self) -> &TextTokenizer {
+        self.pool.tokenizer()
+    }
+
+    /// The number of generations asked for. Comes before [`validate`](Self::validate), which sees each of them.
+    pub fn best_of(&self, best_of: Option<u32>) -> Result<u32, ValidationError> {
+        let (given, max) = (best_of.unwrap_or(1), self.limits.max_best_of);
+        match given {
+            1 => Ok(1),
+            _ if max == 1 => Err(ValidationError::BestOfDisabled),
+            0 => Err(ValidationError::BestOf { max, given }),
+            _ if given > max => Err(ValidationError::BestOf { max, given }),
+            _ => Ok(given),
+        }
+    }
+
+    /// What a stream cannot do. Comes before everything else.
+    pub fn stream(&self, parameters: &GenerateParameters) -> Result<(), ValidationError> {
+        if parameters.best_of.is_some_and(|best_of| best_of != 1) {
+            return Err(ValidationError::BestOfStream);
+        }
+        if parameters.decoder_input_details {
+            return Err(ValidationError::PrefillDetailsStream);
+        }
+        Ok(())
+    }
+
+    /// Checks the parameters, encodes the prompt on a tokenizer thread and checks its length, in the order of the
+    /// TGI contract; the first rule that fails gives the error. The work on a text is bounded by the size limit of
+    /// request bodies. A sampling request without a seed gets a random one here.
+    pub async fn validate(
+        &self,
+        request: GenerateRequest,
+    ) -> Result<ValidRequest, ValidationError> {
+        let GenerateRequest {
+            inputs,
+            parameters,
+            add_special_tokens,
+        } = request;
+        rules::check(&parameters, &self.limits)?;
+        if inputs.is_empty() {
+            return Err(ValidationError::EmptyInput);
+        }
+        rules::check_truncate(parameters.truncate, &self.limits)?;
+        let ids = self.pool.encode(inputs, add_special_tokens).await;
+        let ids = ids.map_err(|error| ValidationError::Tokenizer(error.to_string()))?;
+        let kept = parameters.truncate.unwrap_or(ids.len()).min(ids.len());
+        let input_ids = &ids[ids.len() - kept..];
+        let max_new_tokens = rules::check_lengths(kept, parameters.max_new_tokens, &self.limits)?;
+        rules::check_ids(input_ids, self.limits.vocab_size)?;
+        rules::check_unsupported(&parameters)?;
+        Ok(ValidRequest {
+            input_ids: input_ids.into(),
+            chooser: rules::chooser(&parameters),
+            stopping: StoppingCriteria {
+                max_new_tokens,
+                ignore_eos_token: false,
+            },
+            top_n_tokens: parameters.top_n_tokens.unwrap_or(0),
+            prefill_logprobs: parameters.decoder_input_details && self.limits.prefill_logprobs,
+            stop_sequences: parameters.stop,
+        })
+    }
+}

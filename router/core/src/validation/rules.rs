@@ -1,0 +1,175 @@
+//! The rules on parameters and lengths, each in the words of the TGI contract.
+
+use text_generation_client::types::NextTokenChooser;
+
+use crate::error::ValidationError;
+use crate::types::{GenerateParameters, ValidationLimits};
+
+/// Everything that needs no text, in the order of the contract.
+pub(super) fn check(
+    parameters: &GenerateParameters,
+    limits: &ValidationLimits,
+) -> Result<(), ValidationError> {
+    let best_of = parameters.best_of.unwrap_or(1);
+    refuse(
+        best_of > 1 && !(samples(parameters) || parameters.temperature.is_some()),
+        ValidationError::BestOfSampling,
+    )?;
+    refuse(
+        !all(parameters.temperature, is_positive),
+        ValidationError::Temperature,
+    )?;
+    refuse(
+        !all(parameters.repetition_penalty, is_positive),
+        ValidationError::RepetitionPenalty,
+    )?;
+    refuse(
+        !all(parameters.frequency_penalty, |x| (-2.0..=2.0).contains(&x)),
+        ValidationError::FrequencyPenalty,
+    )?;
+    refuse(
+        !all(parameters.top_p, is_inner_fraction),
+        ValidationError::TopP,
+    )?;
+    refuse(
+        !all(parameters.typical_p, is_inner_fraction),
+        ValidationError::TypicalP,
+    )?;
+    refuse(
+        parameters.top_k.is_some_and(|k| k <= 0),
+        ValidationError::TopK,
+    )?;
+    refuse(
+        parameters.max_new_tokens == Some(0),
+        ValidationError::NegativeMaxNewTokens,
+    )?;
+    check_stop(&parameters.stop, limits.max_stop_sequences)?;
+    refuse(
+        best_of > 1 && parameters.seed.is_some(),
+        ValidationError::BestOfSeed,
+    )?;
+    let (given, max) = (
+        parameters.top_n_tokens.unwrap_or(0),
+        limits.max_top_n_tokens,
+    );
+    refuse(given > max, ValidationError::TopNTokens { max, given })
+}
+
+fn refuse(wrong: bool, error: ValidationError) -> Result<(), ValidationError> {
+    if wrong { Err(error) } else { Ok(()) }
+}
+
+/// Whether a value that may be missing satisfies the rule. Comparisons with NaN are false, so NaN satisfies none.
+fn all(value: Option<f32>, rule: impl Fn(f32) -> bool) -> bool {
+    value.is_none_or(rule)
+}
+
+fn is_positive(value: f32) -> bool {
+    value > 0.0 && value.is_finite()
+}
+
+fn is_inner_fraction(value: f32) -> bool {
+    value > 0.0 && value < 1.0
+}
+
+fn check_stop(stop: &[String], max: usize) -> Result<(), ValidationError> {
+    let given = stop.len();
+    refuse(given > max, ValidationError::StopSequences { max, given })?;
+    refuse(
+        stop.iter().any(String::is_empty),
+        ValidationError::EmptyStopSequence,
+    )
+}
+
+pub(super) fn check_truncate(
+    truncate: Option<usize>,
+    limits: &ValidationLimits,
+) -> Result<(), ValidationError> {
+    let max = limits.max_input_tokens;
+    match truncate {
+        Some(given) if given == 0 || given > max as usize => {
+            Err(ValidationError::Truncate { max, given })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks the length of the prompt, in tokens, and returns how many tokens may be generated, at least one.
+pub(super) fn check_lengths(
+    inputs: usize,
+    max_new_tokens: Option<u32>,
+    limits: &ValidationLimits,
+) -> Result<u32, ValidationError> {
+    // A text can encode to no token at all when the normalizer removes everything.
+    refuse(inputs == 0, ValidationError::EmptyInput)?;
+    let inputs = u32::try_from(inputs).unwrap_or(u32::MAX);
+    let max = limits.max_total_tokens;
+    let new = max_new_tokens.unwrap_or(max.saturating_sub(inputs));
+    let too_many = |new| ValidationError::MaxTotalTokens { max, inputs, new };
+    refuse(
+        inputs.checked_add(new).is_none_or(|total| total > max),
+        too_many(new),
+    )?;
+    let max_input = limits.max_input_tokens;
+    refuse(
+        inputs > max_input,
+        ValidationError::InputLength {
+            max: max_input,
+            given: inputs,
+        },
+    )?;
+    // Only where the input limit equals the total limit.
+    refuse(new == 0, too_many(1))?;
+    Ok(new)
+}
+
+/// A tokenizer may know more tokens than the model.
+pub(super) fn check_ids(ids: &[u32], vocab_size: u32) -> Result<(), ValidationError> {
+    match ids.iter().find(|&&id| id >= vocab_size) {
+        Some(id) => Err(ValidationError::Tokenizer(format!(
+            "`inputs` contains the token id {id}, but the model knows only ids below {vocab_size}"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Features that exist in the API and not in this server.
+pub(super) fn check_unsupported(parameters: &GenerateParameters) -> Result<(), ValidationError> {
+    refuse(parameters.grammar.is_some(), ValidationError::Grammar)?;
+    refuse(parameters.adapter_id.is_some(), ValidationError::AdapterId)
+}
+
+/// Whether tokens are drawn at random. As in TGI, a temperature of exactly 1 alone does not ask for it.
+fn samples(parameters: &GenerateParameters) -> bool {
+    parameters.do_sample
+        || parameters
+            .temperature
+            .is_some_and(|temperature| temperature != 1.0)
+        || parameters.top_k.is_some()
+        || parameters.top_p.is_some()
+        || parameters.typical_p.is_some()
+}
+
+/// Missing parameters become the neutral values of the shard contract.
+pub(super) fn chooser(parameters: &GenerateParameters) -> NextTokenChooser {
+    let do_sample = samples(parameters);
+    let seed = match parameters.seed {
+        Some(seed) => seed,
+        None if do_sample => rand::random(),
+        None => 0,
+    };
+    NextTokenChooser {
+        temperature: parameters.temperature.unwrap_or(1.0),
+        top_k: parameters
+            .top_k
+            .and_then(|k| u32::try_from(k).ok())
+            .unwrap_or(0),
+        top_p: parameters.top_p.unwrap_or(1.0),
+        typical_p: parameters.typical_p.unwrap_or(1.0),
+        do_sample,
+        seed,
+        repetition_penalty: parameters.repetition_penalty.unwrap_or(1.0),
+        frequency_penalty: parameters.frequency_penalty.unwrap_or(0.0),
+        watermark: parameters.watermark,
+    }
+}
