@@ -1,0 +1,303 @@
+//! Flags, environment names and defaults. No logic: `checks` judges the values, `plan` uses them.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+/// Starts a text generation server: prepares the model, starts one shard per device and the router, and watches them.
+///
+/// Every flag can be given by an environment variable of the same name in upper case, for example MODEL_ID.
+/// LOG_LEVEL sets what is logged: error, warn, info, debug, trace, or directives such as `info,tonic=debug`.
+#[derive(Debug, Parser)]
+#[command(name = "text-generation-launcher", version, max_term_width = 120)]
+pub struct Args {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub shards: ShardArgs,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    #[command(flatten)]
+    pub batching: BatchingArgs,
+    #[command(flatten)]
+    pub server: ServerArgs,
+    #[command(flatten)]
+    pub logs: LogArgs,
+    #[command(flatten)]
+    pub compatibility: CompatibilityArgs,
+    #[command(flatten)]
+    pub unavailable: UnavailableArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Model")]
+pub struct ModelArgs {
+    /// Name on the Hugging Face hub, for example `HuggingFaceTB/SmolLM2-135M-Instruct`, or a local folder. Required
+    #[arg(long, env)]
+    pub model_id: Option<String>,
+    /// Branch, tag or commit of the model on the hub
+    #[arg(long, env)]
+    pub revision: Option<String>,
+    /// Number type of weights and computation. Default: what the model's configuration says
+    #[arg(long, env, value_enum)]
+    pub dtype: Option<Dtype>,
+    /// How weights are read; `dummy` makes random weights from the configuration alone, for benchmarks
+    #[arg(long, env, value_enum, default_value_t = LoadFormat::Auto)]
+    pub load_format: LoadFormat,
+    /// Convert `.bin` weights to safetensors, with a loader that executes no code from the file
+    #[arg(long, env)]
+    pub auto_convert: bool,
+    /// Allow Python code that comes with the model to run
+    #[arg(long, env)]
+    pub trust_remote_code: bool,
+    /// Folder of the hub cache
+    #[arg(long, env)]
+    pub huggingface_hub_cache: Option<PathBuf>,
+    /// Folder that holds the weights, used instead of the hub cache
+    #[arg(long, env)]
+    pub weights_cache_override: Option<PathBuf>,
+    /// Stretch the positions of a RoPE model. A factor alone means `linear`
+    #[arg(long, env, value_enum)]
+    pub rope_scaling: Option<RopeScaling>,
+    /// Factor of `--rope-scaling`. Default with a scaling: 1.0
+    #[arg(long, env)]
+    pub rope_factor: Option<f32>,
+    /// Path of a `tokenizer_config.json` to use instead of the model's
+    #[arg(long, env)]
+    pub tokenizer_config_path: Option<PathBuf>,
+    /// Share of the vocabulary that a watermark favours
+    #[arg(long, env)]
+    pub watermark_gamma: Option<f32>,
+    /// How much a watermark adds to the favoured logits
+    #[arg(long, env)]
+    pub watermark_delta: Option<f32>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Shards")]
+pub struct ShardArgs {
+    /// Spread the model over all visible devices (true), or not (false). Default: as many shards as visible devices
+    #[arg(long, env)]
+    pub sharded: Option<bool>,
+    /// Number of shards
+    #[arg(long, env)]
+    pub num_shard: Option<usize>,
+    /// Attention implementation
+    #[arg(long, env, value_enum)]
+    pub attention: Option<Attention>,
+    /// Use no custom GPU kernels
+    #[arg(long, env)]
+    pub disable_custom_kernels: bool,
+    /// Share of each device's memory that a shard may use, above 0 and up to 1
+    #[arg(long, env, default_value_t = 1.0)]
+    pub cuda_memory_fraction: f32,
+    /// Sizes for which CUDA graphs are captured. Only `0` (none) is available
+    #[arg(long, env)]
+    pub cuda_graphs: Option<String>,
+    /// Seconds until every shard, and then the router, must be ready
+    #[arg(long, env, default_value_t = 600)]
+    pub shard_startup_timeout: u64,
+    /// Prefix of the shards' sockets; shard r listens on `<prefix>-<r>`. Default: in a new private directory
+    #[arg(long, env)]
+    pub shard_uds_path: Option<PathBuf>,
+    /// Address at which the shards find each other
+    #[arg(long, env, default_value = "localhost")]
+    pub master_addr: String,
+    /// Port at which the shards find each other. Default: a free one with several shards, else 29500
+    #[arg(long, env)]
+    pub master_port: Option<u16>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Limits of a request")]
+pub struct LimitArgs {
+    /// Requests served at once; more are answered with status 429
+    #[arg(long, env, default_value_t = 128)]
+    pub max_concurrent_requests: usize,
+    /// Highest `best_of`
+    #[arg(long, env, default_value_t = 2)]
+    pub max_best_of: usize,
+    /// Most stop sequences
+    #[arg(long, env, default_value_t = 4)]
+    pub max_stop_sequences: usize,
+    /// Highest `top_n_tokens`
+    #[arg(long, env, default_value_t = 5)]
+    pub max_top_n_tokens: u32,
+    /// Most tokens of a prompt. Default: from the model and the memory
+    #[arg(long, env)]
+    pub max_input_tokens: Option<usize>,
+    /// Older name of `--max-input-tokens`
+    #[arg(long, env)]
+    pub max_input_length: Option<usize>,
+    /// Most tokens of prompt and answer together. Default: from the model and the memory
+    #[arg(long, env)]
+    pub max_total_tokens: Option<usize>,
+    /// Most prompts in one completion request
+    #[arg(long, env, default_value_t = 4)]
+    pub max_client_batch_size: usize,
+    /// Most bytes of a request body
+    #[arg(long, env, default_value_t = 2_000_000)]
+    pub payload_limit: usize,
+    /// Allow log-probabilities of the prompt, which cost memory
+    #[arg(long, env)]
+    pub enable_prefill_logprobs: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Batching")]
+pub struct BatchingArgs {
+    /// Ratio of waiting to running requests at which waiting ones are let in
+    #[arg(long, env, default_value_t = 0.3)]
+    pub waiting_served_ratio: f32,
+    /// Most prompt tokens in one prefill. Default: the router decides
+    #[arg(long, env)]
+    pub max_batch_prefill_tokens: Option<u32>,
+    /// Most tokens in a batch, prompts and answers. Default: from the memory
+    #[arg(long, env)]
+    pub max_batch_total_tokens: Option<u32>,
+    /// Steps that a waiting request can be made to wait while others run
+    #[arg(long, env, default_value_t = 20)]
+    pub max_waiting_tokens: usize,
+    /// Most requests in a batch. Default: no limit
+    #[arg(long, env)]
+    pub max_batch_size: Option<usize>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Server")]
+pub struct ServerArgs {
+    /// IP address to listen on. HOSTNAME is used where it holds an IP address, and ignored where it holds a name
+    #[arg(long, default_value_t = hostname_from_env())]
+    pub hostname: IpAddr,
+    /// Port to listen on
+    #[arg(long, short, env, default_value_t = 3000)]
+    pub port: u16,
+    /// Origin that browsers may call from; can be repeated
+    #[arg(long, env)]
+    pub cors_allow_origin: Vec<String>,
+    /// Key that clients must send as `Authorization: Bearer <key>`. API_KEY keeps it out of process lists
+    #[arg(long, env, hide_env_values = true)]
+    pub api_key: Option<Secret>,
+    /// Threads that tokenise and validate
+    #[arg(long, env, default_value_t = 2)]
+    pub validation_workers: usize,
+    /// Seconds that running requests have to finish after SIGTERM or SIGINT
+    #[arg(long, short = 'g', env, default_value_t = 90)]
+    pub graceful_termination_timeout: u64,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Logs")]
+pub struct LogArgs {
+    /// Write logs as one JSON record a line
+    #[arg(long, env)]
+    pub json_output: bool,
+    /// Print the runtime environment, then go on
+    #[arg(long, short)]
+    pub env: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Accepted for compatibility, without effect")]
+pub struct CompatibilityArgs {
+    /// Grammars are not available, so there is nothing to disable
+    #[arg(long, env)]
+    pub disable_grammar_support: bool,
+    /// Nothing is ever sent to anyone, whatever the value
+    #[arg(long, env, value_enum)]
+    pub usage_stats: Option<UsageStats>,
+}
+
+/// Flags of TGI whose feature does not exist yet. They parse, so that the refusal can say what to do.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Not available yet: refused when set")]
+pub struct UnavailableArgs {
+    /// Quantised weights
+    #[arg(long, env)]
+    pub quantize: Option<String>,
+    /// Number of speculated tokens; 0 is accepted
+    #[arg(long, env)]
+    pub speculate: Option<usize>,
+    /// Number type of the KV cache
+    #[arg(long, env)]
+    pub kv_cache_dtype: Option<String>,
+    /// LoRA adapters
+    #[arg(long, env)]
+    pub lora_adapters: Option<String>,
+    /// Tunnel to ngrok
+    #[arg(long, env)]
+    pub ngrok: bool,
+    /// ngrok token
+    #[arg(long, env, hide_env_values = true)]
+    pub ngrok_authtoken: Option<Secret>,
+    /// ngrok edge
+    #[arg(long, env)]
+    pub ngrok_edge: Option<String>,
+    /// OpenTelemetry collector
+    #[arg(long, env)]
+    pub otlp_endpoint: Option<String>,
+    /// OpenTelemetry service name
+    #[arg(long, env)]
+    pub otlp_service_name: Option<String>,
+    /// Separate port for metrics
+    #[arg(long, env)]
+    pub prometheus_port: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Dtype {
+    Float32,
+    Float16,
+    Bfloat16,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum LoadFormat {
+    Auto,
+    Safetensors,
+    Dummy,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum RopeScaling {
+    Linear,
+    Dynamic,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Attention {
+    Torch,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum UsageStats {
+    On,
+    Off,
+    NoStack,
+}
+
+/// A value that must not reach logs.
+#[derive(Clone)]
+pub struct Secret(pub String);
+
+impl From<String> for Secret {
+    fn from(value: String) -> Self {
+        Self(value)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// Container runtimes set HOSTNAME to a name that nobody chose, so only an address counts.
+fn hostname_from_env() -> IpAddr {
+    let value = std::env::var("HOSTNAME").ok();
+    value
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+}

@@ -1,0 +1,242 @@
+//! Judges the arguments: combinations that cannot work, and flags whose feature does not exist yet.
+
+use crate::args::{Args, CompatibilityArgs, LimitArgs, UnavailableArgs};
+use crate::error::LauncherError;
+
+/// Returns the first reason why these arguments cannot be served.
+pub fn check(args: &Args) -> Result<(), LauncherError> {
+    check_model(args)?;
+    check_available(args)?;
+    check_positive(args)?;
+    check_numbers(args)?;
+    check_limits(args)
+}
+
+/// Flags that were given and change nothing, each with the reason.
+pub fn without_effect(args: &CompatibilityArgs) -> Vec<&'static str> {
+    let notes = [
+        (
+            args.disable_grammar_support,
+            "--disable-grammar-support has no effect: grammars are not available",
+        ),
+        (
+            args.usage_stats.is_some(),
+            "--usage-stats has no effect: nothing is ever sent",
+        ),
+    ];
+    notes
+        .into_iter()
+        .filter_map(|(given, note)| given.then_some(note))
+        .collect()
+}
+
+/// The limit on prompt tokens, by whichever of its two names it was given.
+pub fn max_input_tokens(limits: &LimitArgs) -> Option<usize> {
+    limits.max_input_tokens.or(limits.max_input_length)
+}
+
+fn refuse(message: impl Into<String>) -> Result<(), LauncherError> {
+    Err(LauncherError::Argument(message.into()))
+}
+
+fn check_model(args: &Args) -> Result<(), LauncherError> {
+    match args.model.model_id.as_deref() {
+        None | Some("") => refuse(
+            "--model-id is required, for example: \
+             text-generation-launcher --model-id HuggingFaceTB/SmolLM2-135M-Instruct",
+        ),
+        Some(id) if id.starts_with('-') => refuse(format!(
+            "--model-id `{id}` looks like a flag; it must name a model"
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
+fn check_available(args: &Args) -> Result<(), LauncherError> {
+    let UnavailableArgs {
+        quantize,
+        speculate,
+        kv_cache_dtype,
+        lora_adapters,
+        ngrok,
+        ngrok_authtoken,
+        ngrok_edge,
+        otlp_endpoint,
+        otlp_service_name,
+        prometheus_port,
+    } = &args.unavailable;
+    let given = |value: &Option<String>| value.as_ref().is_some_and(|text| !text.is_empty());
+    let no_tunnel = "leave it out and put a tunnel or proxy of your own in front of --port";
+    let no_traces = "leave it out; logs and GET /metrics are available";
+    let features = [
+        (
+            "--quantize",
+            given(quantize),
+            "leave it out to serve the weights as they are stored",
+        ),
+        (
+            "--speculate",
+            speculate.is_some_and(|tokens| tokens > 0),
+            "leave it out or set it to 0",
+        ),
+        (
+            "--kv-cache-dtype",
+            given(kv_cache_dtype),
+            "leave it out; the cache has the number type of --dtype",
+        ),
+        (
+            "--lora-adapters",
+            given(lora_adapters),
+            "leave it out, or merge the adapter into the model beforehand",
+        ),
+        ("--ngrok", *ngrok, no_tunnel),
+        ("--ngrok-authtoken", ngrok_authtoken.is_some(), no_tunnel),
+        ("--ngrok-edge", given(ngrok_edge), no_tunnel),
+        ("--otlp-endpoint", given(otlp_endpoint), no_traces),
+        ("--otlp-service-name", given(otlp_service_name), no_traces),
+        (
+            "--prometheus-port",
+            prometheus_port.is_some(),
+            "leave it out; metrics are at /metrics on --port",
+        ),
+        (
+            "--cuda-graphs",
+            args.shards
+                .cuda_graphs
+                .as_deref()
+                .is_some_and(|sizes| !matches!(sizes.trim(), "" | "0")),
+            "leave it out or set it to 0",
+        ),
+    ];
+    match features.into_iter().find(|(_, set, _)| *set) {
+        Some((flag, _, remedy)) => {
+            let variable = flag
+                .trim_start_matches('-')
+                .replace('-', "_")
+                .to_uppercase();
+            refuse(format!(
+                "{flag} (or {variable}) asks for something that is not available yet: {remedy}"
+            ))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_positive(args: &Args) -> Result<(), LauncherError> {
+    let counts = [
+        ("--num-shard", args.shards.num_shard),
+        ("--port", Some(usize::from(args.server.port))),
+        ("--validation-workers", Some(args.server.validation_workers)),
+        (
+            "--max-concurrent-requests",
+            Some(args.limits.max_concurrent_requests),
+        ),
+        ("--max-best-of", Some(args.limits.max_best_of)),
+        (
+            "--max-client-batch-size",
+            Some(args.limits.max_client_batch_size),
+        ),
+        ("--payload-limit", Some(args.limits.payload_limit)),
+        ("--max-input-tokens", max_input_tokens(&args.limits)),
+        ("--max-batch-size", args.batching.max_batch_size),
+    ];
+    match counts.into_iter().find(|(_, value)| *value == Some(0)) {
+        Some((flag, _)) => refuse(format!("{flag} must not be 0")),
+        None => Ok(()),
+    }
+}
+
+fn check_numbers(args: &Args) -> Result<(), LauncherError> {
+    let memory = args.shards.cuda_memory_fraction;
+    if !(memory > 0.0 && memory <= 1.0) {
+        return refuse(format!(
+            "--cuda-memory-fraction must be above 0 and at most 1, not {memory}"
+        ));
+    }
+    let ratio = args.batching.waiting_served_ratio;
+    if !(ratio.is_finite() && ratio >= 0.0) {
+        return refuse(format!(
+            "--waiting-served-ratio must be 0 or more, not {ratio}"
+        ));
+    }
+    if let Some(factor) = args
+        .model
+        .rope_factor
+        .filter(|factor| !(factor.is_finite() && *factor > 0.0))
+    {
+        return refuse(format!("--rope-factor must be above 0, not {factor}"));
+    }
+    if let Some(gamma) = args
+        .model
+        .watermark_gamma
+        .filter(|gamma| !(*gamma > 0.0 && *gamma < 1.0))
+    {
+        return refuse(format!(
+            "--watermark-gamma must be between 0 and 1, not {gamma}"
+        ));
+    }
+    if let Some(delta) = args
+        .model
+        .watermark_delta
+        .filter(|delta| !delta.is_finite())
+    {
+        return refuse(format!(
+            "--watermark-delta must be a finite number, not {delta}"
+        ));
+    }
+    if args
+        .server
+        .api_key
+        .as_ref()
+        .is_some_and(|key| key.0.is_empty())
+    {
+        return refuse(
+            "--api-key (or API_KEY) must not be empty; leave it out to serve without a key",
+        );
+    }
+    Ok(())
+}
+
+fn check_limits(args: &Args) -> Result<(), LauncherError> {
+    let limits = &args.limits;
+    if limits.max_input_tokens.is_some() && limits.max_input_length.is_some() {
+        return refuse(
+            "--max-input-length is the older name of --max-input-tokens; give only --max-input-tokens",
+        );
+    }
+    let batch = args
+        .batching
+        .max_batch_total_tokens
+        .map(|tokens| tokens as usize);
+    let prefill = args
+        .batching
+        .max_batch_prefill_tokens
+        .map(|tokens| tokens as usize);
+    if let (Some(input), Some(total)) = (max_input_tokens(limits), limits.max_total_tokens)
+        && input >= total
+    {
+        return refuse(format!(
+            "--max-input-tokens ({input}) must be lower than --max-total-tokens ({total}), \
+             which holds the prompt and the answer"
+        ));
+    }
+    if let (Some(total), Some(batch)) = (limits.max_total_tokens, batch)
+        && total > batch
+    {
+        return refuse(format!(
+            "--max-total-tokens ({total}) must not be higher than --max-batch-total-tokens ({batch}), \
+             or no batch could hold such a request"
+        ));
+    }
+    if let (Some(prefill), Some(batch)) = (prefill, batch)
+        && prefill > batch
+    {
+        return refuse(format!(
+            "--max-batch-prefill-tokens ({prefill}) must not be higher than --max-batch-total-tokens ({batch})"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+use clap::Parser;
+
+use super::*;
+
+fn verdict(flags: &[&str]) -> Result<(), String> {
+    let model = ["text-generation-launcher", "--model-id", "m"];
+    let args = Args::try_parse_from(model.iter().chain(flags)).unwrap();
+    check(&args).map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_flags_of_tgi_that_exist_pass() {
+    let flags = [
+        "--sharded=true --num-shard=2 --dtype=float32 --trust-remote-code --max-input-tokens=10 -p=8080 -g=5 -e",
+        "--max-total-tokens=20 --max-batch-total-tokens=20 --max-batch-prefill-tokens=20 --hostname=::1",
+        "--speculate=0 --cuda-graphs=0 --rope-scaling=dynamic --rope-factor=2 --watermark-delta=2 --payload-limit=1",
+        "--usage-stats=no-stack --disable-grammar-support --disable-custom-kernels --quantize=",
+    ];
+    let flags: Vec<&str> = flags.iter().flat_map(|line| line.split(' ')).collect();
+    assert_eq!(verdict(&flags), Ok(()));
+}
+
+#[test]
+fn flags_of_missing_features_are_refused_by_name() {
+    let refused = [
+        "--quantize=fp8",
+        "--speculate=2",
+        "--kv-cache-dtype=fp8_e5m2",
+        "--lora-adapters=a,b",
+        "--ngrok",
+        "--ngrok-authtoken=t",
+        "--ngrok-edge=e",
+        "--otlp-endpoint=http://x",
+        "--otlp-service-name=s",
+        "--prometheus-port=9000",
+        "--cuda-graphs=1,2,4",
+    ];
+    for flag in refused {
+        let name = flag.split('=').next().unwrap();
+        let message = verdict(&[flag]).unwrap_err();
+        assert!(
+            message.starts_with(&format!("{name} (or ")) && message.contains("leave it out"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn values_that_cannot_work_are_refused() {
+    let cases = [
+        (
+            "--max-input-tokens=10 --max-total-tokens=10",
+            "--max-input-tokens (10) must be lower",
+        ),
+        (
+            "--max-input-length=11 --max-total-tokens=10",
+            "--max-input-tokens (11) must be lower",
+        ),
+        (
+            "--max-input-length=1 --max-input-tokens=1",
+            "give only --max-input-tokens",
+        ),
+        (
+            "--max-total-tokens=11 --max-batch-total-tokens=10",
+            "--max-total-tokens (11) must not be higher",
+        ),
+        (
+            "--max-batch-prefill-tokens=11 --max-batch-total-tokens=10",
+            "--max-batch-prefill-tokens (11)",
+        ),
+        (
+            "--validation-workers=0",
+            "--validation-workers must not be 0",
+        ),
+        ("--num-shard=0", "--num-shard must not be 0"),
+        ("--port=0", "--port must not be 0"),
+        (
+            "--cuda-memory-fraction=1.5",
+            "--cuda-memory-fraction must be above 0",
+        ),
+        (
+            "--cuda-memory-fraction=NaN",
+            "--cuda-memory-fraction must be above 0",
+        ),
+        (
+            "--waiting-served-ratio=inf",
+            "--waiting-served-ratio must be 0 or more",
+        ),
+        ("--rope-factor=0", "--rope-factor must be above 0"),
+        ("--watermark-gamma=1", "--watermark-gamma must be between"),
+        ("--api-key=", "--api-key (or API_KEY) must not be empty"),
+        (
+            "--model-id=",
+            "--model-id is required, for example: text-generation-launcher --model-id",
+        ),
+        ("--model-id=-x", "looks like a flag"),
+    ];
+    for (flags, expected) in cases {
+        let flags: Vec<&str> = flags.split(' ').collect();
+        // A later --model-id replaces the one every case starts with.
+        let own_model = flags[0].starts_with("--model-id");
+        let message = if own_model {
+            let args = Args::try_parse_from(["launcher"].iter().chain(&flags)).unwrap();
+            check(&args).unwrap_err().to_string()
+        } else {
+            verdict(&flags).unwrap_err()
+        };
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn secrets_are_not_in_debug_output() {
+    let args = Args::try_parse_from(["launcher", "--api-key=hunter2", "--ngrok-authtoken=hunter2"])
+        .unwrap();
+    assert!(!format!("{args:?}").contains("hunter2"));
+}

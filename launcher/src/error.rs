@@ -1,0 +1,40 @@
+//! Everything that ends the launcher with exit code 1.
+
+use std::io;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LauncherError {
+    #[error("{0}")]
+    Argument(String),
+    #[error(
+        "--sharded true needs at least two visible devices, and {found}; \
+         set CUDA_VISIBLE_DEVICES, or give the number of shards with --num-shard"
+    )]
+    NotEnoughDevices { found: String },
+    #[error("cannot use {path} for the shards' sockets: {reason}")]
+    Sockets { path: String, reason: String },
+    #[error("cannot listen on {address}: {source}; choose another with --port or --hostname")]
+    Address {
+        address: std::net::SocketAddr,
+        source: io::Error,
+    },
+    #[error("cannot run `{program}`: {source}; it must be installed and its folder on PATH")]
+    CannotRun {
+        program: &'static str,
+        source: io::Error,
+    },
+    #[error("cannot prepare model `{model_id}`: {reason}")]
+    Download { model_id: String, reason: String },
+    #[error("{process} could not start: {exit}")]
+    CannotStart { process: String, exit: String },
+    #[error(
+        "{process} was not ready within {seconds} s; if it only needs more time, raise --shard-startup-timeout"
+    )]
+    StartupTimeout { process: String, seconds: u64 },
+    #[error("{process} stopped: {exit}")]
+    Died { process: String, exit: String },
+    #[error("stopped at once by a second signal; running requests were cut off")]
+    Hurried,
+    #[error("cannot start the launcher: {0}")]
+    System(#[from] io::Error),
+}

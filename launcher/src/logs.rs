@@ -1,0 +1,297 @@
+//! Logging: the launcher's own, and the lines of its children, which become records of the same form.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde_json::{Map, Value};
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+
+use crate::error::LauncherError;
+
+/// How records are written to standard output.
+#[derive(Clone, Copy, Debug)]
+pub struct Console {
+    json: bool,
+    color: bool,
+    level: LevelFilter,
+}
+
+/// Sets up logging as LOG_LEVEL, LOG_COLORIZE and NO_COLOR ask.
+///
+/// A bad LOG_LEVEL is reported, after logging was set up with the default level, so that the report can be seen.
+pub fn init(json: bool) -> (Console, Result<(), LauncherError>) {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let color = use_color(
+        variable("LOG_COLORIZE").as_deref(),
+        variable("NO_COLOR").is_some(),
+        !json,
+    );
+    let (filter, verdict) = match filter(variable("LOG_LEVEL").as_deref().unwrap_or("info")) {
+        Ok(filter) => (filter, Ok(())),
+        Err(error) => (EnvFilter::new("info"), Err(error)),
+    };
+    let console = Console {
+        json,
+        color,
+        level: filter.max_level_hint().unwrap_or(LevelFilter::TRACE),
+    };
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(color);
+    if json {
+        subscriber
+            .json()
+            .flatten_event(true)
+            .with_current_span(false)
+            .with_span_list(false)
+            .init();
+    } else {
+        subscriber.init();
+    }
+    (console, verdict)
+}
+
+fn use_color(colorize: Option<&str>, no_color: bool, person_reads: bool) -> bool {
+    match colorize.map(str::to_lowercase).as_deref() {
+        Some("1" | "true" | "yes" | "on") => person_reads,
+        Some(_) => false,
+        None => person_reads && !no_color && io::stdout().is_terminal(),
+    }
+}
+
+/// A bare level speaks about our own processes, not about the libraries inside them.
+fn filter(text: &str) -> Result<EnvFilter, LauncherError> {
+    let refusal = || {
+        LauncherError::Argument(format!(
+            "LOG_LEVEL `{text}` must be error, warn, info, debug, trace or off, or directives such as `info,tonic=debug`"
+        ))
+    };
+    let single_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    match text.parse::<LevelFilter>() {
+        Ok(level) => Ok(EnvFilter::new(format!("text_generation_launcher={level}"))),
+        // As a directive, a misspelt level would be the name of a module and silence everything else.
+        Err(_) if single_word => Err(refusal()),
+        Err(_) => EnvFilter::try_new(text).map_err(|_| refusal()),
+    }
+}
+
+/// One line of a child: a record of the log contract, or text of any other origin.
+#[derive(Clone, Debug)]
+pub struct Record {
+    level: Level,
+    fields: Map<String, Value>,
+}
+
+/// Where a line comes from.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// Module name of the program, the target of lines that are no records.
+    pub target: String,
+    pub rank: Option<usize>,
+}
+
+impl Record {
+    /// Reads a record, or none where the line is not a JSON object with a known `level` and a `message`.
+    pub fn parse(line: &str, origin: &Origin) -> Option<Self> {
+        let fields: Map<String, Value> = serde_json::from_str(line).ok()?;
+        let level = fields.get("level")?.as_str()?.parse().ok()?;
+        fields.get("message")?.as_str()?;
+        Some(Self { level, fields }.with_rank(origin))
+    }
+
+    /// Wraps a line that is no record.
+    pub fn from_text(line: &str, level: Level, origin: &Origin) -> Self {
+        let mut timestamp = String::new();
+        // Fails only if the clock cannot be read; the line matters more than its time.
+        let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
+        let entries = [
+            ("timestamp", timestamp),
+            ("level", level.to_string()),
+            ("message", line.to_owned()),
+            ("target", origin.target.clone()),
+        ];
+        let fields = entries
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), Value::String(value)))
+            .collect();
+        Self { level, fields }.with_rank(origin)
+    }
+
+    fn with_rank(mut self, origin: &Origin) -> Self {
+        self.fields
+            .extend(origin.rank.map(|rank| ("rank".to_owned(), rank.into())));
+        self
+    }
+
+    fn to_json(&self) -> String {
+        serde_json::to_string(&self.fields).unwrap_or_default()
+    }
+
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// A field that holds a string, or the empty string.
+    pub fn text(&self, key: &str) -> &str {
+        self.fields
+            .get(key)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+}
+
+impl Console {
+    /// The level in the words that `--logger-level` of the Python commands takes.
+    pub fn level_name(&self) -> String {
+        self.level.into_level().unwrap_or(Level::ERROR).to_string()
+    }
+
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Writes a record of a child.
+    pub fn write(&self, record: &Record) {
+        if record.level > self.level {
+            return;
+        }
+        self.print(&if self.json {
+            record.to_json()
+        } else {
+            self.render(record)
+        });
+    }
+
+    /// Prints a line as it is. A reader that went away must not stop the server, so failures are ignored.
+    pub fn print(&self, line: &str) {
+        let mut stdout = io::stdout().lock();
+        let _ = stdout
+            .write_all(line.as_bytes())
+            .and_then(|()| stdout.write_all(b"\n"))
+            .and_then(|()| stdout.flush());
+    }
+
+    fn render(&self, record: &Record) -> String {
+        let paint = |code: &str, text: &str| match self.color {
+            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            false => text.to_owned(),
+        };
+        let color = match record.level {
+            Level::ERROR => "31",
+            Level::WARN => "33",
+            Level::INFO => "32",
+            Level::DEBUG => "34",
+            Level::TRACE => "35",
+        };
+        let mut line = format!(
+            "{} {} {} {}",
+            paint("2", record.text("timestamp")),
+            paint(color, &format!("{:>5}", record.level.as_str())),
+            paint("2", &format!("{}:", record.text("target"))),
+            record.text("message"),
+        );
+        let head = ["timestamp", "level", "target", "message"];
+        for (key, value) in record
+            .fields
+            .iter()
+            .filter(|(key, _)| !head.contains(&key.as_str()))
+        {
+            line.push_str(&format!(" {}={value}", paint("3", key)));
+        }
+        line
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Console = Console {
+        json: false,
+        color: false,
+        level: LevelFilter::INFO,
+    };
+
+    fn shard() -> Origin {
+        Origin {
+            target: "text_generation_server".to_owned(),
+            rank: Some(1),
+        }
+    }
+
+    fn record(line: &str) -> Record {
+        Record::parse(line, &shard()).unwrap()
+    }
+
+    #[test]
+    fn records_keep_every_field() {
+        let line = r#"{"timestamp":"T","level":"WARN","message":"slow","target":"t.m","queue":3,"span":{"id":"x"}}"#;
+        assert_eq!(
+            PLAIN.render(&record(line)),
+            r#"T  WARN t.m: slow queue=3 span={"id":"x"} rank=1"#
+        );
+        let json = r#"{"timestamp":"T","level":"WARN","message":"slow","target":"t.m","queue":3,"span":{"id":"x"},"rank":1}"#;
+        assert_eq!(record(line).to_json(), json);
+        assert_eq!(record(line).level(), Level::WARN);
+    }
+
+    #[test]
+    fn other_lines_are_no_records() {
+        for line in [
+            "",
+            "loading",
+            "3",
+            "[1]",
+            "{}",
+            r#"{"level":"INFO"}"#,
+            r#"{"level":"LOUD","message":"m"}"#,
+        ] {
+            assert!(Record::parse(line, &shard()).is_none(), "{line}");
+        }
+    }
+
+    #[test]
+    fn text_gets_time_level_and_origin() {
+        let wrapped = Record::from_text("loading", Level::INFO, &shard());
+        assert!(
+            PLAIN
+                .render(&wrapped)
+                .ends_with("  INFO text_generation_server: loading rank=1")
+        );
+        assert!(wrapped.text("timestamp").starts_with("20"));
+    }
+
+    #[test]
+    fn colors_follow_the_environment() {
+        assert!(use_color(Some("1"), false, true));
+        assert!(
+            use_color(Some("true"), true, true),
+            "the variable of ours outweighs NO_COLOR"
+        );
+        assert!(!use_color(Some("0"), false, true));
+        assert!(!use_color(None, true, true));
+        assert!(
+            !use_color(Some("1"), false, false),
+            "JSON is never coloured"
+        );
+    }
+
+    #[test]
+    fn log_level_is_a_level_or_directives() {
+        let hint = |text| filter(text).unwrap().max_level_hint();
+        assert_eq!(hint("info"), Some(LevelFilter::INFO));
+        assert_eq!(hint("WARN"), Some(LevelFilter::WARN));
+        assert_eq!(hint("off"), Some(LevelFilter::OFF));
+        assert_eq!(hint("info,tonic=debug"), Some(LevelFilter::DEBUG));
+        assert!(
+            filter("verbose")
+                .unwrap_err()
+                .to_string()
+                .contains("LOG_LEVEL `verbose` must be")
+        );
+        assert!(filter("a=b=c").is_err());
+    }
+}

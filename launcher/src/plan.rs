@@ -1,0 +1,301 @@
+//! Pure functions from arguments and devices to the processes to start.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+use crate::args::{Args, RopeScaling};
+use crate::checks::max_input_tokens;
+use crate::error::LauncherError;
+
+const SERVER: &str = "text-generation-server";
+const ROUTER: &str = "text-generation-router";
+
+/// One process: what to run, and how its environment differs from the launcher's.
+///
+/// Not `Debug`, because the environment of the router holds the API key.
+pub struct ProcessSpec {
+    pub name: String,
+    /// Set for shards.
+    pub rank: Option<usize>,
+    pub program: &'static str,
+    pub args: Vec<String>,
+    pub env: Vec<(&'static str, String)>,
+    pub env_remove: &'static [&'static str],
+}
+
+/// What the plan takes from the launcher's surroundings.
+#[derive(Debug)]
+pub struct Surroundings {
+    /// Level for `--logger-level` of the Python processes.
+    pub log_level: String,
+    /// Hub token, under whichever of its names it was set.
+    pub hf_token: Option<String>,
+}
+
+/// The shards as a group.
+#[derive(Debug)]
+pub struct ShardGroup {
+    pub size: usize,
+    /// Shard r listens on `<uds_prefix>-<r>`.
+    pub uds_prefix: String,
+    /// True where the launcher made the sockets' directory, so that the last shard may remove it.
+    pub directory_owned: bool,
+    pub master_port: u16,
+}
+
+/// Socket of shard `rank` under a common prefix.
+pub fn socket_path(uds_prefix: &str, rank: usize) -> String {
+    format!("{uds_prefix}-{rank}")
+}
+
+/// Decides the number of shards; `devices` is the number of visible devices, if it can be known.
+pub fn shard_count(
+    sharded: Option<bool>,
+    num_shard: Option<usize>,
+    devices: Option<usize>,
+) -> Result<usize, LauncherError> {
+    match (sharded, num_shard) {
+        (Some(true), None) => {
+            devices
+                .filter(|count| *count > 1)
+                .ok_or_else(|| LauncherError::NotEnoughDevices {
+                    found: devices.map_or("their number is unknown".to_owned(), |count| {
+                        format!("{count} visible")
+                    }),
+                })
+        }
+        (Some(true), Some(count)) if count <= 1 => Err(LauncherError::Argument(format!(
+            "--sharded true needs --num-shard above 1, not {count}; use --sharded false for one shard"
+        ))),
+        (_, Some(count)) => Ok(count),
+        (Some(false), None) => Ok(1),
+        (None, None) => Ok(devices.unwrap_or(1).max(1)),
+    }
+}
+
+/// The step that finds or downloads the model and reports its folder.
+pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
+    let model = &args.model;
+    let mut flags = Flags(vec!["download-weights".to_owned()]);
+    flags.0.extend(model.model_id.clone());
+    flags.optional("--revision", model.revision.as_ref());
+    flags.value("--load-format", name_of(model.load_format));
+    flags.switch("--auto-convert", model.auto_convert);
+    flags.switch("--trust-remote-code", model.trust_remote_code);
+    flags.value("--logger-level", &surroundings.log_level);
+    flags.switch("--json-output", true);
+    server_process("download", None, flags, server_env(args, surroundings))
+}
+
+/// Shard `rank` of `group`, serving the model in `folder`.
+pub fn shard(
+    args: &Args,
+    surroundings: &Surroundings,
+    folder: &str,
+    group: &ShardGroup,
+    rank: usize,
+) -> ProcessSpec {
+    let mut flags = Flags(vec!["serve".to_owned(), folder.to_owned()]);
+    flags.value("--uds-path", &group.uds_prefix);
+    flags.switch("--socket-dir-owned", group.directory_owned);
+    flags.switch("--exit-on-stdin-eof", true);
+    flags.switch("--sharded", group.size > 1);
+    flags.optional("--dtype", args.model.dtype.map(name_of));
+    flags.value("--load-format", name_of(args.model.load_format));
+    flags.switch("--trust-remote-code", args.model.trust_remote_code);
+    flags.value("--logger-level", &surroundings.log_level);
+    flags.switch("--json-output", true);
+
+    let mut env = server_env(args, surroundings);
+    env.extend([
+        ("RANK", rank.to_string()),
+        ("WORLD_SIZE", group.size.to_string()),
+        ("MASTER_ADDR", args.shards.master_addr.clone()),
+        ("MASTER_PORT", group.master_port.to_string()),
+        (
+            "CUDA_MEMORY_FRACTION",
+            args.shards.cuda_memory_fraction.to_string(),
+        ),
+    ]);
+    env.extend(model_env(args));
+    server_process(&format!("shard {rank}"), Some(rank), flags, env)
+}
+
+/// The router in front of the shards.
+pub fn router(
+    args: &Args,
+    folder: &str,
+    group: &ShardGroup,
+    compute_type: Option<String>,
+) -> ProcessSpec {
+    let (model, limits, batching, server) =
+        (&args.model, &args.limits, &args.batching, &args.server);
+    let mut flags = Flags(Vec::new());
+    flags.value("--master-shard-uds-path", socket_path(&group.uds_prefix, 0));
+    flags.value("--tokenizer-name", folder);
+    flags.optional("--model-id", model.model_id.as_ref());
+    flags.optional("--revision", model.revision.as_ref());
+    flags.optional(
+        "--tokenizer-config-path",
+        model
+            .tokenizer_config_path
+            .as_ref()
+            .map(|path| path.display()),
+    );
+    flags.value("--hostname", server.hostname);
+    flags.value("--port", server.port);
+    flags.value("--max-concurrent-requests", limits.max_concurrent_requests);
+    flags.value("--max-best-of", limits.max_best_of);
+    flags.value("--max-stop-sequences", limits.max_stop_sequences);
+    flags.value("--max-top-n-tokens", limits.max_top_n_tokens);
+    flags.optional("--max-input-tokens", max_input_tokens(limits));
+    flags.optional("--max-total-tokens", limits.max_total_tokens);
+    flags.value("--max-client-batch-size", limits.max_client_batch_size);
+    flags.value("--payload-limit", limits.payload_limit);
+    flags.switch("--enable-prefill-logprobs", limits.enable_prefill_logprobs);
+    flags.value("--waiting-served-ratio", batching.waiting_served_ratio);
+    flags.optional(
+        "--max-batch-prefill-tokens",
+        batching.max_batch_prefill_tokens,
+    );
+    flags.optional("--max-batch-total-tokens", batching.max_batch_total_tokens);
+    flags.value("--max-waiting-tokens", batching.max_waiting_tokens);
+    flags.optional("--max-batch-size", batching.max_batch_size);
+    flags.value("--validation-workers", server.validation_workers);
+    for origin in &server.cors_allow_origin {
+        flags.value("--cors-allow-origin", origin);
+    }
+    flags.value(
+        "--graceful-termination-timeout",
+        server.graceful_termination_timeout,
+    );
+    flags.switch("--exit-on-stdin-eof", true);
+    flags.switch("--json-output", true);
+
+    let mut env = Vec::new();
+    env.extend(server.api_key.clone().map(|key| ("API_KEY", key.0)));
+    env.extend(compute_type.map(|kind| ("COMPUTE_TYPE", kind)));
+    ProcessSpec {
+        name: "router".to_owned(),
+        rank: None,
+        program: ROUTER,
+        args: flags.0,
+        env,
+        env_remove: &[],
+    }
+}
+
+fn server_process(
+    name: &str,
+    rank: Option<usize>,
+    flags: Flags,
+    env: Vec<(&'static str, String)>,
+) -> ProcessSpec {
+    // The level goes by flag; the API key is the router's alone.
+    let env_remove = &["LOG_LEVEL", "API_KEY"];
+    ProcessSpec {
+        name: name.to_owned(),
+        rank,
+        program: SERVER,
+        args: flags.0,
+        env,
+        env_remove,
+    }
+}
+
+/// Environment of every Python process.
+fn server_env(args: &Args, surroundings: &Surroundings) -> Vec<(&'static str, String)> {
+    let path = |path: &PathBuf| path.display().to_string();
+    // A progress bar is one endless line, which a log cannot show.
+    let mut env = vec![("HF_HUB_DISABLE_PROGRESS_BARS", "1".to_owned())];
+    env.extend(
+        surroundings
+            .hf_token
+            .clone()
+            .map(|token| ("HF_TOKEN", token)),
+    );
+    env.extend(
+        args.model
+            .huggingface_hub_cache
+            .as_ref()
+            .map(|cache| ("HUGGINGFACE_HUB_CACHE", path(cache))),
+    );
+    env.extend(
+        args.model
+            .weights_cache_override
+            .as_ref()
+            .map(|cache| ("WEIGHTS_CACHE_OVERRIDE", path(cache))),
+    );
+    env
+}
+
+/// Environment by which shards learn how to compute.
+fn model_env(args: &Args) -> Vec<(&'static str, String)> {
+    let model = &args.model;
+    let mut env = Vec::new();
+    let rope = match (model.rope_scaling, model.rope_factor) {
+        (None, None) => None,
+        (scaling, factor) => Some((
+            scaling.unwrap_or(RopeScaling::Linear),
+            factor.unwrap_or(1.0),
+        )),
+    };
+    if let Some((scaling, factor)) = rope {
+        env.extend([
+            ("ROPE_SCALING", name_of(scaling)),
+            ("ROPE_FACTOR", factor.to_string()),
+        ]);
+    }
+    env.extend(
+        model
+            .watermark_gamma
+            .map(|gamma| ("WATERMARK_GAMMA", gamma.to_string())),
+    );
+    env.extend(
+        model
+            .watermark_delta
+            .map(|delta| ("WATERMARK_DELTA", delta.to_string())),
+    );
+    env.extend(
+        args.shards
+            .attention
+            .map(|attention| ("ATTENTION", name_of(attention))),
+    );
+    if args.shards.disable_custom_kernels {
+        env.push(("DISABLE_CUSTOM_KERNELS", "True".to_owned()));
+    }
+    env
+}
+
+/// The name of a choice, as on the command line.
+fn name_of(choice: impl ValueEnum) -> String {
+    choice
+        .to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default()
+}
+
+/// Builds a command line.
+struct Flags(Vec<String>);
+
+impl Flags {
+    fn value(&mut self, flag: &str, value: impl ToString) {
+        self.0.extend([flag.to_owned(), value.to_string()]);
+    }
+
+    fn optional(&mut self, flag: &str, value: Option<impl ToString>) {
+        if let Some(value) = value {
+            self.value(flag, value);
+        }
+    }
+
+    fn switch(&mut self, flag: &str, on: bool) {
+        if on {
+            self.0.push(flag.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+use clap::Parser;
+
+use super::*;
+
+fn args(flags: &str) -> Args {
+    let flags = flags.split_whitespace();
+    Args::try_parse_from(
+        ["launcher", "--model-id", "org/model"]
+            .into_iter()
+            .chain(flags),
+    )
+    .unwrap()
+}
+
+fn surroundings() -> Surroundings {
+    Surroundings {
+        log_level: "INFO".to_owned(),
+        hf_token: Some("hf_1".to_owned()),
+    }
+}
+
+fn group(size: usize, directory_owned: bool) -> ShardGroup {
+    ShardGroup {
+        size,
+        uds_prefix: "/run/tgi-x/shard".to_owned(),
+        directory_owned,
+        master_port: 29500,
+    }
+}
+
+/// One line for the command, one for what its environment adds, one for what it lacks.
+fn render(spec: &ProcessSpec) -> String {
+    let env: Vec<String> = spec
+        .env
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    let mut lines = vec![format!("{} {}", spec.program, spec.args.join(" "))];
+    lines.extend((!env.is_empty()).then(|| format!("with {}", env.join(" "))));
+    lines.extend(
+        (!spec.env_remove.is_empty()).then(|| format!("without {}", spec.env_remove.join(" "))),
+    );
+    lines.join("\n")
+}
+
+#[test]
+fn shards_are_counted_as_documented() {
+    let count = |sharded, num_shard, devices| shard_count(sharded, num_shard, devices).ok();
+    assert_eq!(count(Some(true), None, Some(4)), Some(4));
+    assert_eq!(count(Some(true), None, Some(1)), None);
+    assert_eq!(count(Some(true), None, None), None);
+    assert_eq!(count(Some(true), Some(2), None), Some(2));
+    assert_eq!(count(Some(true), Some(1), Some(4)), None);
+    assert_eq!(count(Some(false), Some(3), None), Some(3));
+    assert_eq!(count(Some(false), None, Some(4)), Some(1));
+    assert_eq!(count(None, Some(2), None), Some(2));
+    assert_eq!(count(None, None, Some(4)), Some(4));
+    assert_eq!(count(None, None, Some(0)), Some(1));
+    assert_eq!(count(None, None, None), Some(1));
+}
+
+#[test]
+fn a_refused_shard_count_says_what_to_do() {
+    let message = |num_shard, devices| {
+        shard_count(Some(true), num_shard, devices)
+            .unwrap_err()
+            .to_string()
+    };
+    assert!(message(None, Some(1)).contains("1 visible; set CUDA_VISIBLE_DEVICES"));
+    assert!(message(None, None).contains("unknown; set CUDA_VISIBLE_DEVICES"));
+    assert!(message(Some(1), None).contains("use --sharded false"));
+}
+
+#[test]
+fn the_download_step_gets_the_model() {
+    insta::assert_snapshot!(render(&download(&args(""), &surroundings())), @r"
+    text-generation-server download-weights org/model --load-format auto --logger-level INFO --json-output
+    with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1
+    without LOG_LEVEL API_KEY
+    ");
+    let flags = "--revision r1 --load-format safetensors --auto-convert --trust-remote-code \
+                 --huggingface-hub-cache /cache --weights-cache-override /weights --api-key secret";
+    insta::assert_snapshot!(render(&download(&args(flags), &surroundings())), @r"
+    text-generation-server download-weights org/model --revision r1 --load-format safetensors --auto-convert --trust-remote-code --logger-level INFO --json-output
+    with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 HUGGINGFACE_HUB_CACHE=/cache WEIGHTS_CACHE_OVERRIDE=/weights
+    without LOG_LEVEL API_KEY
+    ");
+}
+
+#[test]
+fn a_shard_gets_its_place_in_the_group() {
+    let lone = shard(&args(""), &surroundings(), "/models/m", &group(1, true), 0);
+    assert_eq!((lone.name.as_str(), lone.rank), ("shard 0", Some(0)));
+    insta::assert_snapshot!(render(&lone), @r"
+    text-generation-server serve /models/m --uds-path /run/tgi-x/shard --socket-dir-owned --exit-on-stdin-eof --load-format auto --logger-level INFO --json-output
+    with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=29500 CUDA_MEMORY_FRACTION=1
+    without LOG_LEVEL API_KEY
+    ");
+    let flags = "--dtype bfloat16 --load-format dummy --trust-remote-code --master-addr 10.0.0.1 \
+                 --cuda-memory-fraction 0.5 --rope-factor 2 --watermark-gamma 0.25 --watermark-delta 2 \
+                 --attention torch --disable-custom-kernels --api-key secret";
+    let second = shard(
+        &args(flags),
+        &surroundings(),
+        "/models/m",
+        &group(2, false),
+        1,
+    );
+    insta::assert_snapshot!(render(&second), @r"
+    text-generation-server serve /models/m --uds-path /run/tgi-x/shard --exit-on-stdin-eof --sharded --dtype bfloat16 --load-format dummy --trust-remote-code --logger-level INFO --json-output
+    with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 RANK=1 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 CUDA_MEMORY_FRACTION=0.5 ROPE_SCALING=linear ROPE_FACTOR=2 WATERMARK_GAMMA=0.25 WATERMARK_DELTA=2 ATTENTION=torch DISABLE_CUSTOM_KERNELS=True
+    without LOG_LEVEL API_KEY
+    ");
+}
+
+#[test]
+fn a_scaling_alone_has_factor_one() {
+    let spec = shard(
+        &args("--rope-scaling dynamic"),
+        &surroundings(),
+        "/m",
+        &group(1, true),
+        0,
+    );
+    assert!(render(&spec).contains("ROPE_SCALING=dynamic ROPE_FACTOR=1"));
+}
+
+#[test]
+fn the_router_gets_limits_and_address() {
+    let plain = router(
+        &args(""),
+        "/models/m",
+        &group(1, true),
+        Some("1-cpu".to_owned()),
+    );
+    insta::assert_snapshot!(render(&plain), @r"
+    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --hostname 0.0.0.0 --port 3000 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-client-batch-size 4 --payload-limit 2000000 --waiting-served-ratio 0.3 --max-waiting-tokens 20 --validation-workers 2 --graceful-termination-timeout 90 --exit-on-stdin-eof --json-output
+    with COMPUTE_TYPE=1-cpu
+    ");
+    let flags = "--revision r1 --tokenizer-config-path /t.json --hostname ::1 -p 8080 --max-input-length 7 \
+                 --max-total-tokens 9 --enable-prefill-logprobs --max-batch-prefill-tokens 8 \
+                 --max-batch-total-tokens 10 --max-batch-size 3 --cors-allow-origin a --cors-allow-origin b -g 5";
+    insta::assert_snapshot!(render(&router(&args(flags), "/models/m", &group(2, true), None)), @r"
+    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --revision r1 --tokenizer-config-path /t.json --hostname ::1 --port 8080 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-input-tokens 7 --max-total-tokens 9 --max-client-batch-size 4 --payload-limit 2000000 --enable-prefill-logprobs --waiting-served-ratio 0.3 --max-batch-prefill-tokens 8 --max-batch-total-tokens 10 --max-waiting-tokens 20 --max-batch-size 3 --validation-workers 2 --cors-allow-origin a --cors-allow-origin b --graceful-termination-timeout 5 --exit-on-stdin-eof --json-output
+    ");
+}
+
+#[test]
+fn the_key_goes_to_the_router_alone_and_by_environment() {
+    let args = args("--api-key secret");
+    let router = router(&args, "/m", &group(1, true), None);
+    assert!(router.env.contains(&("API_KEY", "secret".to_owned())));
+    assert!(
+        !router
+            .args
+            .iter()
+            .any(|argument| argument.contains("secret"))
+    );
+    for other in [
+        download(&args, &surroundings()),
+        shard(&args, &surroundings(), "/m", &group(1, true), 0),
+    ] {
+        assert!(!render(&other).contains("secret"));
+        assert!(other.env_remove.contains(&"API_KEY"));
+    }
+}

@@ -1,0 +1,281 @@
+//! A child process in its own group: spawn, read both pipes, terminate, wait with a limit.
+
+use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::Level;
+
+use crate::error::LauncherError;
+use crate::logs::{Console, Origin, Record};
+use crate::plan::ProcessSpec;
+
+/// How long a pipe may stay silent after the process ended, in case something else still holds it open.
+const DRAIN_LIMIT: Duration = Duration::from_secs(1);
+
+/// How a process ended.
+#[derive(Clone, Debug)]
+pub struct Exit {
+    pub status: ExitStatus,
+    /// The last error it reported, as one line.
+    pub last_error: Option<String>,
+    /// The last log record it wrote on standard output.
+    pub last_record: Option<Record>,
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.status.code(), self.status.signal()) {
+            (Some(code), _) => write!(f, "exit code {code}")?,
+            (None, Some(number)) => {
+                let name = Signal::try_from(number).map_or("unknown", Signal::as_str);
+                write!(f, "signal {number} ({name})")?;
+            }
+            (None, None) => f.write_str("unknown exit status")?,
+        }
+        match (&self.last_error, self.status.signal()) {
+            (Some(error), _) => write!(f, ": {error}"),
+            (None, Some(9)) => {
+                f.write_str(", no error was reported; perhaps the system ran out of memory")
+            }
+            (None, _) => f.write_str(", no error was reported"),
+        }
+    }
+}
+
+/// A running child. Its standard input stays open as long as this value lives: its end tells the child to stop.
+/// Dropping it kills the whole group.
+#[derive(Debug)]
+pub struct Process {
+    pub name: String,
+    group: Pid,
+    exit: watch::Receiver<Option<Exit>>,
+    _stdin: Option<ChildStdin>,
+}
+
+impl Process {
+    /// Starts the process and forwards its output to `console`, on the current runtime.
+    pub fn spawn(spec: ProcessSpec, console: Console) -> Result<Self, LauncherError> {
+        let mut command = Command::new(spec.program);
+        command.args(&spec.args).process_group(0);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        for name in spec.env_remove {
+            command.env_remove(name);
+        }
+        command.envs(spec.env);
+        let cannot_run = |source| LauncherError::CannotRun {
+            program: spec.program,
+            source,
+        };
+        let mut child = command.spawn().map_err(cannot_run)?;
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        let group = Pid::from_raw(
+            id.ok_or_else(|| cannot_run(std::io::Error::other("it has no process id")))?,
+        );
+        let stdin = child.stdin.take();
+        let origin = Origin {
+            target: spec.program.replace('-', "_"),
+            rank: spec.rank,
+        };
+        let (sender, exit) = watch::channel(None);
+        tokio::spawn(async move {
+            let exit = forward_until_exit(child, group, Forwarder::new(console, origin)).await;
+            sender.send_replace(Some(exit));
+        });
+        Ok(Self {
+            name: spec.name,
+            group,
+            exit,
+            _stdin: stdin,
+        })
+    }
+
+    /// Resolves when the process has ended and its output was read to the end.
+    pub fn exited(&self) -> impl Future<Output = Exit> + Send + 'static {
+        let mut exit = self.exit.clone();
+        async move {
+            match exit
+                .wait_for(Option::is_some)
+                .await
+                .ok()
+                .and_then(|exit| exit.clone())
+            {
+                Some(exit) => exit,
+                // The sender lives until it has sent, unless the runtime itself is going down.
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Sends a signal to every process of the group, unless the process has ended.
+    pub fn signal(&self, signal: Signal) {
+        if self.exit.borrow().is_none() {
+            signal_group(self.group, signal);
+        }
+    }
+
+    /// Waits for the end until `deadline`, then kills the group. Returns whether the process ended by itself.
+    pub async fn end_by(&self, deadline: Instant) -> bool {
+        let in_time = timeout_at(deadline, self.exited()).await.is_ok();
+        if !in_time {
+            self.signal(Signal::SIGKILL);
+            self.exited().await;
+        }
+        in_time
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
+    }
+}
+
+/// A group that is already gone needs no signal, so a failure is no error.
+fn signal_group(group: Pid, signal: Signal) {
+    let _ = killpg(group, signal);
+}
+
+async fn forward_until_exit(mut child: Child, group: Pid, mut forwarder: Forwarder) -> Exit {
+    let mut stdout = Lines::new(child.stdout.take());
+    let mut stderr = Lines::new(child.stderr.take());
+    let status = loop {
+        tokio::select! {
+            Some(line) = next_line(&mut stdout, &mut stderr) => forwarder.forward(line),
+            status = child.wait() => break status,
+        }
+    };
+    // Helpers of the child end with it.
+    signal_group(group, Signal::SIGKILL);
+    while let Ok(Some(line)) = timeout(DRAIN_LIMIT, next_line(&mut stdout, &mut stderr)).await {
+        forwarder.forward(line);
+    }
+    let rest = [
+        stdout.take_rest().map(Line::Out),
+        stderr.take_rest().map(Line::Err),
+    ];
+    rest.into_iter()
+        .flatten()
+        .for_each(|line| forwarder.forward(line));
+    Exit {
+        status: status.unwrap_or_else(|_| ExitStatus::from_raw(-1)),
+        last_error: forwarder.last_error,
+        last_record: forwarder.last_record,
+    }
+}
+
+enum Line {
+    Out(String),
+    Err(String),
+}
+
+/// The next line of either pipe, or none when both are closed. Losing the race in `select!` loses no bytes.
+async fn next_line<O, E>(stdout: &mut Lines<O>, stderr: &mut Lines<E>) -> Option<Line>
+where
+    O: AsyncRead + Unpin,
+    E: AsyncRead + Unpin,
+{
+    loop {
+        tokio::select! {
+            line = stdout.next(), if stdout.reader.is_some() => if let Some(line) = line { return Some(Line::Out(line)) },
+            line = stderr.next(), if stderr.reader.is_some() => if let Some(line) = line { return Some(Line::Err(line)) },
+            else => return None,
+        }
+    }
+}
+
+/// Lines of any length from a pipe. Bytes that are not UTF-8 are replaced.
+struct Lines<R> {
+    /// None once the pipe was read to its end.
+    reader: Option<BufReader<R>>,
+    buffer: Vec<u8>,
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    fn new(pipe: Option<R>) -> Self {
+        Self {
+            reader: pipe.map(BufReader::new),
+            buffer: Vec::new(),
+        }
+    }
+
+    async fn next(&mut self) -> Option<String> {
+        let reader = self.reader.as_mut()?;
+        // What was read before a cancellation is still in the buffer.
+        if !matches!(reader.read_until(b'\n', &mut self.buffer).await, Ok(count) if count > 0) {
+            self.reader = None;
+        }
+        self.take_rest()
+    }
+
+    fn take_rest(&mut self) -> Option<String> {
+        let bytes = std::mem::take(&mut self.buffer);
+        (!bytes.is_empty()).then(|| {
+            String::from_utf8_lossy(&bytes)
+                .trim_end_matches(['\r', '\n'])
+                .to_owned()
+        })
+    }
+}
+
+/// Writes lines to the console and remembers what a report needs.
+struct Forwarder {
+    console: Console,
+    origin: Origin,
+    last_error: Option<String>,
+    last_record: Option<Record>,
+}
+
+impl Forwarder {
+    fn new(console: Console, origin: Origin) -> Self {
+        Self {
+            console,
+            origin,
+            last_error: None,
+            last_record: None,
+        }
+    }
+
+    fn forward(&mut self, line: Line) {
+        let (text, level, is_stdout) = match line {
+            Line::Out(text) => (text, Level::INFO, true),
+            Line::Err(text) => (text, Level::WARN, false),
+        };
+        if text.trim().is_empty() {
+            return;
+        }
+        match Record::parse(&text, &self.origin) {
+            Some(record) => {
+                if record.level() == Level::ERROR {
+                    self.last_error = record.text("message").lines().next().map(str::to_owned);
+                }
+                self.console.write(&record);
+                if is_stdout {
+                    self.last_record = Some(record);
+                }
+            }
+            None => {
+                self.console
+                    .write(&Record::from_text(&text, level, &self.origin));
+                if !is_stdout && is_error(&text) {
+                    self.last_error = Some(text);
+                }
+            }
+        }
+    }
+}
+
+/// A traceback names its error in the last line that is not indented; a warning is no reason to stop.
+fn is_error(line: &str) -> bool {
+    !line.starts_with(char::is_whitespace) && !line.contains("Warning:")
+}

@@ -1,0 +1,206 @@
+//! The directory of the shards' sockets.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::Uid;
+use tempfile::TempDir;
+
+use crate::error::LauncherError;
+use crate::plan::socket_path;
+
+/// Longest path that fits a socket address, whose 108 bytes end with a zero.
+const LONGEST_PATH: usize = 107;
+
+/// Where the shards listen. Dropping it removes the sockets, and the directory if it was made here.
+#[derive(Debug)]
+pub struct Sockets {
+    prefix: String,
+    shards: usize,
+    directory: Option<TempDir>,
+}
+
+impl Sockets {
+    /// Takes the prefix a user gave, or makes a private directory under `XDG_RUNTIME_DIR` or the temporary folder.
+    pub fn prepare(given: Option<&Path>, shards: usize) -> Result<Self, LauncherError> {
+        match given {
+            Some(prefix) => Self::at(prefix, shards),
+            None => {
+                let runtime = std::env::var_os("XDG_RUNTIME_DIR")
+                    .map(PathBuf::from)
+                    .filter(|path| path.is_absolute());
+                let in_runtime = runtime.and_then(|base| Self::inside(&base, shards).ok());
+                in_runtime.map_or_else(|| Self::inside(&std::env::temp_dir(), shards), Ok)
+            }
+        }
+    }
+
+    /// Shard r listens on `<prefix>-<r>`.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub fn directory_owned(&self) -> bool {
+        self.directory.is_some()
+    }
+
+    fn inside(base: &Path, shards: usize) -> Result<Self, LauncherError> {
+        let mut builder = tempfile::Builder::new();
+        let builder = builder
+            .prefix("tgi-")
+            .permissions(Permissions::from_mode(0o700));
+        let directory = builder
+            .tempdir_in(base)
+            .map_err(|error| refusal(base, error))?;
+        let prefix = checked_prefix(&directory.path().join("shard"), shards)?;
+        Ok(Self {
+            prefix,
+            shards,
+            directory: Some(directory),
+        })
+    }
+
+    fn at(given: &Path, shards: usize) -> Result<Self, LauncherError> {
+        let prefix = checked_prefix(given, shards)?;
+        let directory = match given.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        let metadata =
+            fs::symlink_metadata(directory).map_err(|error| refusal(directory, error))?;
+        let own = "give --shard-uds-path a path in a directory of your own, or leave it out";
+        if metadata.is_symlink() {
+            return Err(refusal(directory, format!("it is a symbolic link; {own}")));
+        }
+        if metadata.uid() != Uid::effective().as_raw() {
+            return Err(refusal(
+                directory,
+                format!("it belongs to another user; {own}"),
+            ));
+        }
+        for rank in 0..shards {
+            clear_stale(Path::new(&socket_path(&prefix, rank)))?;
+        }
+        Ok(Self {
+            prefix,
+            shards,
+            directory: None,
+        })
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        // A shard removes its socket itself, unless it was killed. The directory of ours goes by its own drop.
+        for rank in 0..self.shards {
+            let _ = fs::remove_file(socket_path(&self.prefix, rank));
+        }
+    }
+}
+
+fn refusal(path: &Path, reason: impl ToString) -> LauncherError {
+    LauncherError::Sockets {
+        path: path.display().to_string(),
+        reason: reason.to_string(),
+    }
+}
+
+fn checked_prefix(prefix: &Path, shards: usize) -> Result<String, LauncherError> {
+    let text = prefix
+        .to_str()
+        .ok_or_else(|| refusal(prefix, "the path is not UTF-8"))?;
+    let longest = socket_path(text, shards.saturating_sub(1)).len();
+    if longest > LONGEST_PATH {
+        let reason = format!(
+            "with shard numbers the path has {longest} bytes and a socket path at most {LONGEST_PATH}; \
+             set XDG_RUNTIME_DIR or TMPDIR to a shorter directory, or give a shorter --shard-uds-path"
+        );
+        return Err(refusal(prefix, reason));
+    }
+    Ok(text.to_owned())
+}
+
+/// Removes what an earlier server left behind, but no socket that answers and nothing that is no socket.
+fn clear_stale(path: &Path) -> Result<(), LauncherError> {
+    let metadata = match fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(refusal(path, error)),
+    };
+    if !metadata.file_type().is_socket() {
+        return Err(refusal(
+            path,
+            "a file that is no socket is in the way; give another --shard-uds-path",
+        ));
+    }
+    if UnixStream::connect(path).is_ok() {
+        return Err(refusal(
+            path,
+            "another server listens there; give another --shard-uds-path",
+        ));
+    }
+    fs::remove_file(path).map_err(|error| refusal(path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn refused(prefix: &Path) -> String {
+        Sockets::at(prefix, 2).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_fresh_directory_is_private_and_goes_away() {
+        let base = tempfile::tempdir().unwrap();
+        let sockets = Sockets::inside(base.path(), 2).unwrap();
+        let directory = Path::new(sockets.prefix()).parent().unwrap().to_owned();
+        assert_eq!(
+            fs::metadata(&directory).unwrap().permissions().mode() & 0o777,
+            0o700
+        );
+        fs::write(socket_path(sockets.prefix(), 1), "").unwrap();
+        drop(sockets);
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn a_long_path_is_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let message = refused(&base.path().join("x".repeat(LONGEST_PATH)));
+        assert!(
+            message.contains("at most 107") && message.contains("--shard-uds-path"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_linked_or_missing_directory_is_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let link = base.path().join("link");
+        symlink(base.path(), &link).unwrap();
+        assert!(refused(&link.join("shard")).contains("symbolic link"));
+        assert!(refused(&base.path().join("none/shard")).contains("No such file"));
+    }
+
+    #[test]
+    fn only_dead_sockets_are_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let prefix = base.path().join("s");
+        let socket = base.path().join("s-1");
+        let listener = UnixListener::bind(&socket).unwrap();
+        assert!(refused(&prefix).contains("another server"));
+        drop(listener);
+        drop(Sockets::at(&prefix, 2).unwrap());
+        assert!(!socket.exists());
+        fs::write(&socket, "precious").unwrap();
+        assert!(refused(&prefix).contains("no socket"));
+        assert!(socket.exists());
+    }
+}
