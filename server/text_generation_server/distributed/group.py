@@ -1,0 +1,92 @@
+"""Collectives of the ranks that share one model: gloo on CPU, NCCL on CUDA, nothing when alone.
+
+Every rank calls the same collectives in the same order; a rank that does not come within the time limit makes the
+others fail with `EngineFailed` rather than wait for ever.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..config.parallel import ParallelConfig
+from ..errors import EngineFailed
+
+
+class TensorParallelGroup:
+    """Made by `init_group`, used by the engine thread alone."""
+
+    def __init__(self, rank: int, world_size: int, device: torch.device) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self._device = device
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Sums `tensor` over the ranks, in place."""
+        if self.world_size > 1:
+            with self._collective():
+                dist.all_reduce(tensor)
+
+    def all_gather_last_dim(self, tensor: Tensor) -> Tensor:
+        """`[rows, n]` on each rank becomes `[rows, world_size * n]` on all of them, in rank order."""
+        if self.world_size == 1:
+            return tensor
+        rows, columns = tensor.shape
+        gathered = tensor.new_empty(self.world_size * rows, columns)
+        with self._collective():
+            dist.all_gather_into_tensor(gathered, tensor.contiguous())
+        return gathered.view(self.world_size, rows, columns).transpose(0, 1).reshape(rows, -1)
+
+    def min_int(self, value: int) -> int:
+        """The smallest `value` of all ranks."""
+        if self.world_size == 1:
+            return value
+        tensor = torch.tensor([value], dtype=torch.int64, device=self._device)
+        with self._collective():
+            dist.all_reduce(tensor, op=dist.ReduceOp.MIN)
+        return int(tensor.item())
+
+    def barrier(self) -> None:
+        """Returns when every rank has called it."""
+        self.min_int(0)
+
+    def close(self) -> None:
+        """Leaves the group. Safe to call twice."""
+        if self.world_size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    @contextmanager
+    def _collective(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise EngineFailed(f"rank {self.rank} lost the group of {self.world_size} shards: {error}") from error
+
+
+def init_group(parallel: ParallelConfig, device: torch.device, timeout_s: float) -> TensorParallelGroup:
+    """Meets the other ranks at `master_addr:master_port` within `timeout_s`, which then limits every collective too.
+
+    Raises EngineFailed when they do not come.
+    """
+    group = TensorParallelGroup(parallel.rank, parallel.world_size, device)
+    if parallel.world_size == 1:
+        return group
+    address = f"{parallel.master_addr}:{parallel.master_port}"
+    try:
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            init_method=f"tcp://{address}",
+            rank=parallel.rank,
+            world_size=parallel.world_size,
+            timeout=timedelta(seconds=timeout_s),
+            device_id=device if device.type == "cuda" else None,
+        )
+    except (RuntimeError, ValueError) as error:  # torch raises either, by cause
+        raise EngineFailed(
+            f"rank {parallel.rank} could not meet the other {parallel.world_size - 1} shards at {address} "
+            f"(MASTER_ADDR, MASTER_PORT) within {timeout_s:g} s: {error}"
+        ) from error
+    return group

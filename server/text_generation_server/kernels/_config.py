@@ -1,0 +1,31 @@
+"""Launch settings of Triton kernels, from data files that are measured offline: nothing is tuned while serving.
+
+`tuned/<operator>.json` is a list of `{"key": {...}, "config": {...}}`. A key names sizes (all of one file name the
+same ones), a config the launch settings. The entry with the nearest sizes, as ratios, is used, so every size has one.
+"""
+
+import json
+import math
+from functools import lru_cache
+from importlib import resources
+from typing import TypedDict
+
+
+class _Entry(TypedDict):
+    key: dict[str, int]
+    config: dict[str, int]
+
+
+@lru_cache(maxsize=None)
+def _entries(operator: str) -> list[_Entry]:
+    return json.loads((resources.files(__package__) / "tuned" / f"{operator}.json").read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=None)
+def nearest(operator: str, **sizes: int) -> dict[str, int]:
+    """Launch settings of `operator` for `sizes` (each at least 1)."""
+
+    def distance(entry: _Entry) -> float:
+        return sum(abs(math.log2(size / entry["key"][name])) for name, size in sizes.items())
+
+    return min(_entries(operator), key=distance)["config"]

@@ -1,0 +1,27 @@
+"""Watermark of Kirchenbauer et al., "A Watermark for Large Language Models", ICML 2023.
+
+The previous token chooses a green list of the vocabulary; its logits get `delta` added. A detector that knows the rule
+counts green tokens. The list comes from Philox instead of a random permutation, so it costs no sort, no generator and
+depends on the previous token alone:
+
+    green(v) = bits(key = previous token, step = 0, domain = watermark, v) < gamma * 2**32
+
+Each id is green with probability `gamma` by itself, where the paper marks exactly gamma * vocab ids.
+Bytes floor: scores read and written, N x vocab x 8. Called by `engine.sampling`.
+"""
+
+import torch
+from torch import Tensor
+
+from .philox import DOMAIN_WATERMARK, vocabulary_bits
+
+
+def green_list(previous: Tensor, gamma: float, vocab_size: int) -> Tensor:
+    """`previous` int64 [N], token ids. Returns bool [N, vocab_size]."""
+    bits = vocabulary_bits(previous, torch.zeros_like(previous), DOMAIN_WATERMARK, vocab_size)
+    return bits < round(gamma * 2**32)
+
+
+def watermark(scores: Tensor, previous: Tensor, gamma: float, delta: float) -> Tensor:
+    """`scores` float32 [N, vocab], `previous` int64 [N]. Returns new scores."""
+    return scores + delta * green_list(previous, gamma, scores.shape[1])

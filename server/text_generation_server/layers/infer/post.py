@@ -1,0 +1,29 @@
+"""From hidden states to logits."""
+
+from torch import Tensor
+
+from ... import kernels
+from ...distributed import TensorParallelGroup
+from ..weights import PostLayerWeights
+
+
+class PostLayer:
+    """Normalises the tokens that need logits, and only those; each rank computes its part of the vocabulary."""
+
+    def __init__(
+        self, weights: PostLayerWeights, rms_norm_eps: float, vocab_size: int, group: TensorParallelGroup
+    ) -> None:
+        self._weights = weights
+        self._eps = rms_norm_eps
+        self._vocab_size = vocab_size
+        self._group = group
+
+    def forward(self, x: Tensor, residual: Tensor, logit_indices: Tensor) -> Tensor:
+        """[T, hidden] each to [N, vocab_size] float32, equal on all ranks.
+
+        Every column is computed by one rank and gathered, so ranks cannot differ in a last bit.
+        """
+        x = x.index_select(0, logit_indices)
+        kernels.add_rms_norm(x, residual.index_select(0, logit_indices), self._weights.norm, self._eps, x)
+        shard = self._weights.lm_head.apply(x).float()
+        return self._group.all_gather_last_dim(shard)[:, : self._vocab_size]

@@ -1,0 +1,87 @@
+"""One transformer layer: attention and MLP, each after its own normalisation of the running sum.
+
+The sum of everything before (`residual`) and the last addend (`x`) travel apart, so that addition and normalisation
+are one operator.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ... import kernels
+from ...distributed import TensorParallelGroup
+from ..weights import Linear, TransformerLayerWeights
+from .state import InferState
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """What all layers of a model share."""
+
+    head_dim: int
+    rms_norm_eps: float
+    hidden_act: str
+    cos_sin: Tensor
+    """[positions, head_dim] float32, see `layers/rope.py`."""
+
+    @property
+    def softmax_scale(self) -> float:
+        return self.head_dim**-0.5
+
+
+class TransformerLayer:
+    """Layer `index` of a model."""
+
+    def __init__(
+        self, index: int, weights: TransformerLayerWeights, settings: LayerSettings, group: TensorParallelGroup
+    ) -> None:
+        self._index = index
+        self._weights = weights
+        self._settings = settings
+        self._group = group
+
+    def forward(self, x: Tensor, residual: Tensor | None, state: InferState) -> tuple[Tensor, Tensor]:
+        """[T, hidden] each, before and after; the layer reuses the memory of both. `residual` is None in layer 0."""
+        eps = self._settings.rms_norm_eps
+        if residual is None:
+            residual = x
+            x = x.new_empty(x.shape)
+            kernels.rms_norm(residual, self._weights.input_norm, eps, x)
+        else:
+            kernels.add_rms_norm(x, residual, self._weights.input_norm, eps, x)
+        x = self._attention(x, state)
+        kernels.add_rms_norm(x, residual, self._weights.post_attention_norm, eps, x)
+        return self._mlp(x), residual
+
+    def _attention(self, x: Tensor, state: InferState) -> Tensor:
+        settings, weights = self._settings, self._weights
+        k_cache, v_cache = state.k_cache[self._index], state.v_cache[self._index]
+        qkv = weights.qkv.product(x)
+        kernels.qkv_postprocess(
+            qkv, weights.qkv.bias, settings.cos_sin, state.positions, state.slots, k_cache, v_cache
+        )
+        num_tokens, q_size = x.shape[0], qkv.shape[1] - 2 * k_cache.shape[1] * settings.head_dim
+        q = qkv[:, :q_size].view(num_tokens, -1, settings.head_dim)
+        out = q.new_empty(q.shape)
+        caches_and_table = (k_cache, v_cache, state.slot_table, state.b_row)
+        if state.is_prefill:
+            kernels.prefill_attention(
+                q, *caches_and_table, state.b_q_start, state.b_kv_len, state.max_q_len, settings.softmax_scale, out
+            )
+        else:
+            kernels.decode_attention(
+                q, *caches_and_table, state.b_kv_len, state.max_kv_len, settings.softmax_scale, out
+            )
+        return self._reduced(weights.out, out.view(num_tokens, q_size))
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        gate_up = self._weights.gate_up.apply(x)
+        activated = gate_up.new_empty(x.shape[0], gate_up.shape[1] // 2)
+        kernels.act_and_mul(gate_up, self._settings.hidden_act, activated)
+        return self._reduced(self._weights.down, activated)
+
+    def _reduced(self, linear: Linear, x: Tensor) -> Tensor:
+        """Product with this rank's input columns, summed over the ranks."""
+        partial = linear.apply(x)
+        self._group.all_reduce(partial)
+        return partial

@@ -1,0 +1,99 @@
+"""Rotary embedding: the table of cosines and sines for every position, under every supported scaling.
+
+All scalings but one change the frequencies once. "dynamic" (NTK-aware, community work of 2023, as in Transformers)
+makes the base a function of the sequence's length once that passes the pre-training length. Here position p is
+always turned with the base for length p + 1. A token's K then depends on its position alone: not on how its prompt
+was cut, which batch it was in, or what came later, so cached K stays valid. It equals Transformers for prompts within
+the pre-training length, however far generation then goes; for a longer prompt Transformers turns all its positions
+with the base of the whole prompt, and the results differ.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..config.model import ModelConfig, RopeScaling
+
+
+def cos_sin_table(config: ModelConfig, device: torch.device) -> Tensor:
+    """[max_context_length, head_dim] float32: cosines in the first half of the columns, sines in the second."""
+    rope, length = config.rope, config.max_context_length
+    positions = torch.arange(length, dtype=torch.float32)[:, None]
+    if rope.rope_type == "dynamic":
+        angles = positions * _dynamic_frequencies(rope, config.head_dim, length)
+    else:
+        angles = positions * _FREQUENCIES[rope.rope_type](rope, config.head_dim)
+    table = torch.cat((angles.cos(), angles.sin()), dim=-1) * _attention_factor(rope)
+    return table.to(device)
+
+
+def _exponents(head_dim: int) -> Tensor:
+    return torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+
+
+def _default(rope: RopeScaling, head_dim: int) -> Tensor:
+    return 1.0 / rope.theta ** _exponents(head_dim)
+
+
+def _linear(rope: RopeScaling, head_dim: int) -> Tensor:
+    """Positions divided by the factor (Chen et al., 2023)."""
+    return _default(rope, head_dim) / rope.factor
+
+
+def _llama3(rope: RopeScaling, head_dim: int) -> Tensor:
+    """Long waves are stretched, short ones kept, and those between blended (Llama 3.1)."""
+    frequencies = _default(rope, head_dim)
+    turns = rope.original_max_position_embeddings * frequencies / (2 * math.pi)
+    kept = ((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0.0, 1.0)
+    return kept * frequencies + (1 - kept) * frequencies / rope.factor
+
+
+def _yarn(rope: RopeScaling, head_dim: int) -> Tensor:
+    """As llama3, with a ramp over the dimension instead of the wave length (Peng et al., 2023)."""
+    frequencies = _default(rope, head_dim)
+
+    def dimension(turns: float) -> float:
+        waves = rope.original_max_position_embeddings / (turns * 2 * math.pi)
+        return head_dim * math.log(waves) / (2 * math.log(rope.theta))
+
+    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    width = high - low if high != low else 0.001
+    stretched = ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / width).clamp(0.0, 1.0)
+    return (1 - stretched) * frequencies + stretched * frequencies / rope.factor
+
+
+_FREQUENCIES: dict[str, Callable[[RopeScaling, int], Tensor]] = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}
+
+
+def _dynamic_frequencies(rope: RopeScaling, head_dim: int, length: int) -> Tensor:
+    """[length, head_dim / 2]: a base for each position, see the head of this file."""
+    original = rope.original_max_position_embeddings
+    lengths = torch.arange(1, length + 1, dtype=torch.float32).clamp(min=original)[:, None]
+    growth = rope.factor * lengths / original - (rope.factor - 1)
+    bases = rope.theta * growth ** (head_dim / (head_dim - 2))
+    return 1.0 / bases ** _exponents(head_dim)
+
+
+def _attention_factor(rope: RopeScaling) -> float:
+    """YaRN sharpens attention by scaling q and k alike; other types leave them."""
+    if rope.rope_type != "yarn":
+        return 1.0
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+
+    def temperature(weight: float) -> float:
+        return 0.1 * weight * math.log(rope.factor) + 1.0 if rope.factor > 1 else 1.0
+
+    if rope.mscale is not None and rope.mscale_all_dim is not None:
+        return temperature(rope.mscale) / temperature(rope.mscale_all_dim)
+    return temperature(1.0)

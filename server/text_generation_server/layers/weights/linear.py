@@ -1,0 +1,63 @@
+"""Matrices, and the two ways of cutting them (Megatron-LM, Shoeybi et al., 2019).
+
+Column parallel: each rank holds some outputs, and no communication is needed. Row parallel: each rank holds some
+inputs, and the outputs of all ranks must be summed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...weights import Slice, WeightSource
+
+
+@dataclass(frozen=True)
+class Linear:
+    """`x @ weight.T + bias`, or a rank's part of it."""
+
+    weight: Tensor
+    """[outputs, inputs]"""
+    bias: Tensor | None = None
+    """[outputs]"""
+
+    def apply(self, x: Tensor) -> Tensor:
+        """[T, inputs] to [T, outputs]."""
+        return functional.linear(x, self.weight, self.bias)
+
+    def product(self, x: Tensor) -> Tensor:
+        """The same without the bias, for callers that add it elsewhere."""
+        return functional.linear(x, self.weight)
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Rows `start` to `stop` of the stored matrix `name`, which has `size` rows."""
+
+    name: str
+    size: int
+    start: int
+    stop: int
+
+
+def column_parallel(source: WeightSource, blocks: Sequence[RowBlock], inputs: int, bias: bool) -> Linear:
+    """Stacks this rank's rows of several stored matrices into one, so that one product computes them all."""
+    weights = [
+        source.read(f"{block.name}.weight", (block.size, inputs), Slice(0, block.start, block.stop)) for block in blocks
+    ]
+    biases = [
+        source.read(f"{block.name}.bias", (block.size,), Slice(0, block.start, block.stop))
+        for block in blocks
+        if bias
+    ]
+    return Linear(torch.cat(weights), torch.cat(biases) if biases else None)
+
+
+def row_parallel(
+    source: WeightSource, name: str, shape: tuple[int, int], columns: tuple[int, int], bias: bool
+) -> Linear:
+    """This rank's input columns of a stored matrix. `bias`: whether this rank adds it; one of the ranks must."""
+    weight = source.read(f"{name}.weight", shape, Slice(1, *columns))
+    return Linear(weight, source.read(f"{name}.bias", shape[:1]) if bias else None)

@@ -1,0 +1,54 @@
+"""What every family has in common: a part before the transformer layers, the layers, a part after."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..config.model import ModelConfig
+from ..layers.infer import InferState, PostLayer, PreLayer, TransformerLayer
+
+
+class CausalLM:
+    """One rank's part of a model, read only once built.
+
+    Owned by the engine thread. With more than one rank, all ranks must call `forward` with the same arguments.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        dtype: torch.dtype,
+        device: torch.device,
+        num_kv_heads: int,
+        pre: PreLayer,
+        layers: Sequence[TransformerLayer],
+        post: PostLayer,
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.device = device
+        self.num_layers = config.num_layers
+        self.num_kv_heads = num_kv_heads
+        """K and V heads of this rank."""
+        self.head_dim = config.head_dim
+        self.vocab_size = config.vocab_size
+        self._pre = pre
+        self._layers = layers
+        self._post = post
+
+    @torch.inference_mode()
+    def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
+        """Writes K and V of the new tokens at `state.slots` and returns logits [N, vocab_size] float32.
+
+        `input_ids` is [T] int64, all below `vocab_size`; positions lie below `config.max_context_length`. Both are
+        for the caller to check. The result has the full vocabulary and is the same on every rank.
+        Raises EngineFailed when another rank is lost.
+        """
+        x = self._pre.forward(input_ids)
+        residual: Tensor | None = None
+        for layer in self._layers:
+            x, residual = layer.forward(x, residual, state)
+        if residual is None:  # no layers: configurations have at least one
+            residual = torch.zeros_like(x)
+        return self._post.forward(x, residual, state.logit_indices)

@@ -1,0 +1,50 @@
+"""From the architecture that config.json names to a loaded model."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from ..config.model import ModelConfig
+from ..distributed import TensorParallelGroup
+from ..errors import OutOfMemory, UnsupportedModel
+from ..weights import DummySource, SafetensorsSource, WeightSource
+from .base import CausalLM
+from .llama import load_llama
+
+Loader = Callable[[ModelConfig, TensorParallelGroup, WeightSource, torch.dtype, torch.device], CausalLM]
+LoadFormat = Literal["auto", "safetensors", "dummy"]
+
+_ARCHITECTURES: dict[str, Loader] = {"LlamaForCausalLM": load_llama}
+
+
+def load_model(
+    folder: Path,
+    config: ModelConfig,
+    group: TensorParallelGroup,
+    dtype: torch.dtype,
+    device: torch.device,
+    load_format: LoadFormat,
+) -> CausalLM:
+    """Loads this rank's part of the model in `folder`.
+
+    "auto" means safetensors; "dummy" reads nothing from `folder` and fills the weights with random numbers.
+    Raises UnsupportedModel, ConfigurationError, ModelFilesError or OutOfMemory.
+    """
+    loader = _ARCHITECTURES.get(config.architecture)
+    if loader is None:
+        raise UnsupportedModel(
+            f"architecture {config.architecture!r} is not supported; supported: {', '.join(_ARCHITECTURES)}"
+        )
+    try:
+        if load_format == "dummy":
+            return loader(config, group, DummySource(dtype, device), dtype, device)
+        source = SafetensorsSource(folder, dtype, device)
+        model = loader(config, group, source, dtype, device)
+        source.warn_unread()
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            f"the weights do not fit into the memory of {device}: use more shards (--num-shard) or a smaller --dtype"
+        ) from error
+    return model

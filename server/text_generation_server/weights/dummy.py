@@ -1,0 +1,32 @@
+"""Random weights for benchmarks and tests of everything but the answers: only a configuration is needed."""
+
+import zlib
+
+import torch
+from torch import Tensor
+
+from .source import Slice, WeightSource
+
+# Small enough that deep models stay finite in float16.
+_STANDARD_DEVIATION = 0.02
+
+
+class DummySource(WeightSource):
+    """Normal matrices, unit norms and zero biases.
+
+    A tensor depends on its name and shape alone, so ranks hold parts of the same one. Each is made whole on the
+    device before its part is taken: while loading, the largest matrix needs room once more.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype = dtype
+        self._device = device
+
+    def read(self, name: str, shape: tuple[int, ...], part: Slice | None = None) -> Tensor:
+        tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
+        if len(shape) == 1:
+            tensor.fill_(0.0 if name.endswith(".bias") else 1.0)
+        else:
+            generator = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()))
+            tensor.normal_(std=_STANDARD_DEVIATION, generator=generator)
+        return tensor if part is None else tensor.narrow(part.dim, part.start, part.stop - part.start).clone()

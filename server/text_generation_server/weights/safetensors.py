@@ -1,0 +1,73 @@
+"""Reading of safetensors folders: each rank maps the files and copies only the parts that it holds.
+
+Model folders are untrusted: names in the index must be plain file names beside it, shapes must be those that the
+configuration asks for, and every failure names the file and the tensor.
+"""
+
+import logging
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..errors import ModelFilesError
+from .index import weight_files
+from .source import Slice, WeightSource
+
+_FLOATING_TYPES = ("F32", "F16", "BF16", "F64")
+
+logger = logging.getLogger(__name__)
+
+
+class SafetensorsSource(WeightSource):
+    """The tensors of one folder, cast to `dtype` on `device` as they are read. Files stay mapped while it lives."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype = dtype
+        self._device = device
+        self._tensors: dict[str, tuple[Path, safe_open]] = {}
+        for path in weight_files(folder):
+            file = _open(path)
+            self._tensors.update((name, (path, file)) for name in file.keys())
+        self._unread = set(self._tensors)
+
+    def read(self, name: str, shape: tuple[int, ...], part: Slice | None = None) -> Tensor:
+        if name not in self._tensors:
+            raise ModelFilesError(f"tensor `{name}` is in none of the model's safetensors files")
+        path, file = self._tensors[name]
+        try:
+            stored = file.get_slice(name)
+            _check(path, name, tuple(stored.get_shape()), shape, stored.get_dtype())
+            region = [slice(None)] * len(shape)
+            if part is not None:
+                region[part.dim] = slice(part.start, part.stop)
+            tensor: Tensor = stored[tuple(region)]
+        except SafetensorError as error:
+            raise ModelFilesError(f"{path}: tensor `{name}` cannot be read: {error}") from error
+        self._unread.discard(name)
+        # A part may be a view of the mapped file; the model must own its memory.
+        return tensor.to(device=self._device, dtype=self._dtype, copy=True)
+
+    def warn_unread(self) -> None:
+        """Logs the tensors that the model did not ask for: a sign of a configuration that does not fit."""
+        # Old Llama checkpoints carry the rotary frequencies, which follow from the configuration.
+        names = sorted(name for name in self._unread if not name.endswith("rotary_emb.inv_freq"))
+        if names:
+            logger.warning("%d tensors of the model folder are not used, such as %s", len(names), ", ".join(names[:3]))
+
+
+def _open(path: Path) -> safe_open:
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise ModelFilesError(f"{path} is damaged or not a safetensors file: {error}") from error
+
+
+def _check(path: Path, name: str, found: tuple[int, ...], expected: tuple[int, ...], dtype: str) -> None:
+    if found != expected:
+        raise ModelFilesError(
+            f"{path}: tensor `{name}` has shape {list(found)}, but config.json asks for {list(expected)}"
+        )
+    if dtype not in _FLOATING_TYPES:
+        raise ModelFilesError(f"{path}: tensor `{name}` has type {dtype}; only {', '.join(_FLOATING_TYPES)} work")

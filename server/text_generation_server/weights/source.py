@@ -1,0 +1,23 @@
+"""The interface that layers load their weights through."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Indices `start` to `stop` of dimension `dim`."""
+
+    dim: int
+    start: int
+    stop: int
+
+
+class WeightSource(Protocol):
+    """Named tensors, on the device and in the type of the model."""
+
+    def read(self, name: str, shape: tuple[int, ...], part: Slice | None = None) -> Tensor:
+        """The tensor `name`, which must have `shape`, or only a part of it. Raises ModelFilesError."""
+        ...
