@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from ..errors import ModelFilesError, UnsupportedModel
-from ._json import JsonObject
+from .json_object import JsonObject
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 Activation = Literal["silu", "gelu", "gelu_tanh"]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..config import JsonObject
+from ..config.json_object import JsonObject
 from ..errors import ModelFilesError
 
 _INDEX = "model.safetensors.index.json"
