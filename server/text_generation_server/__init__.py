@@ -1,1 +1,3 @@
 """Inference shard: weights, KV pool, forward pass and sampling behind gRPC."""
+
+__version__ = "0.1.0"

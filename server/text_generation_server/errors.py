@@ -43,6 +43,13 @@ class OutOfMemory(EngineError):
     reason = "out_of_memory"
 
 
+class OutOfSlots(EngineError):
+    """A running request was not granted a slot for its next position."""
+
+    grpc_status = "RESOURCE_EXHAUSTED"
+    reason = "out_of_slots"
+
+
 class NumericalError(EngineError):
     """The model produced NaN or infinite logits for a request."""
 

@@ -1,0 +1,89 @@
+"""A model that is cheap, exact and honest about its cache, for tests of everything around the forward pass.
+
+It writes each token id into the KV cache at the slot it was given, and its logits are a hash of what it reads back
+through the slot table. So a wrong slot, row, position or length changes the tokens, and nothing else does: the result
+of a request is bit for bit the same alone and in any batch.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from text_generation_server.layers.infer.state import InferState
+
+_PRIME = 8191
+
+
+@dataclass(frozen=True)
+class FakeConfig:
+    vocab_size: int = 64
+    max_position_embeddings: int = 64
+
+    @property
+    def max_context_length(self) -> int:
+        return self.max_position_embeddings
+
+
+class FakeModel:
+    """Stands in for `models.base.CausalLM`."""
+
+    num_layers = 1
+    num_kv_heads = 1
+    head_dim = 2
+    dtype = torch.float32
+    device = torch.device("cpu")
+
+    def __init__(self, config: FakeConfig | None = None) -> None:
+        self.config = config or FakeConfig()
+        self.vocab_size = self.config.vocab_size
+        self.forwards = 0
+        self.poison: set[int] = set()
+        """Token ids after which every logit is NaN."""
+        self.error: Exception | None = None
+        """Raised by the next forward pass."""
+
+    def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
+        self.forwards += 1
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        assert input_ids.dtype == state.positions.dtype == state.slots.dtype == torch.int64
+        state.k_cache[0][state.slots, 0, 0] = input_ids.float()
+        state.v_cache[0][state.slots, 0, 0] = state.positions.float()
+        rows = []
+        for index in state.logit_indices.tolist():
+            request = int((state.b_q_start[1:] <= index).sum())
+            position = int(state.positions[index])
+            assert position < int(state.b_kv_len[request]) <= state.max_kv_len
+            slots = state.slot_table[state.b_row[request], : position + 1].long()
+            assert state.v_cache[0][slots, 0, 0].tolist() == list(range(position + 1)), "a slot holds another position"
+            rows.append(self.logits_after([int(t) for t in state.k_cache[0][slots, 0, 0]]))
+        return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
+
+    def logits_after(self, tokens: list[int]) -> Tensor:
+        """The oracle: logits float32 [vocab] after a sequence, from arithmetic on the sequence alone."""
+        if tokens[-1] in self.poison:
+            return torch.full((self.vocab_size,), float("nan"))
+        state = 1
+        for token in tokens:
+            state = (state * 31 + token + 7) % _PRIME
+        values = (torch.arange(1, self.vocab_size + 1) * (state * 131 + 17)) % _PRIME
+        return values.float() / 1024.0
+
+
+class SingleGroup:
+    """The group of one rank, or a stand-in for one rank of several that never waits."""
+
+    def __init__(self, rank: int = 0, world_size: int = 1) -> None:
+        self.rank = rank
+        self.world_size = world_size
+
+    def min_int(self, value: int) -> int:
+        return value
+
+    def barrier(self) -> None:
+        return
+
+    def close(self) -> None:
+        return

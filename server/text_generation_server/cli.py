@@ -1,0 +1,129 @@
+"""The command `text-generation-server`: builds the configuration from flags and environment, and starts the work."""
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import typer
+
+from .config.model import Dtype
+from .config.server import Attention, Environment, LoadFormat, ServerConfig
+from .engine.requests import ShardEngine
+from .engine.worker import EngineWorker
+from .errors import EngineError
+from .hub import ModelSource, find_folder, prepare_folder
+from .service.server import ServiceSettings
+from .service.server import serve as serve_shard
+from .telemetry import configure_logging
+
+logger = logging.getLogger(__name__)
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+LogLevel = Literal["TRACE", "DEBUG", "INFO", "WARN", "ERROR"]
+ModelId = Annotated[str, typer.Argument(help="Folder of a model, or its id on the hub")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub")]
+TrustRemoteCode = Annotated[bool, typer.Option(help="Accepted for models whose configuration asks for it; no code of a model is run")]
+Level = Annotated[LogLevel, typer.Option(case_sensitive=False, help="Lowest level that is logged")]
+Json = Annotated[bool, typer.Option("--json-output", help="Log JSON records instead of text")]
+Format = Annotated[LoadFormat, typer.Option(help="`dummy` makes random weights from config.json alone")]
+
+
+@app.command()
+def serve(
+    model_id: ModelId,
+    revision: Revision = None,
+    sharded: Annotated[bool, typer.Option("--sharded", help="One of several ranks; see RANK and WORLD_SIZE")] = False,
+    dtype: Annotated[Dtype | None, typer.Option(help="Default: float32 on CPU, that of the model on CUDA")] = None,
+    load_format: Format = "auto",
+    attention: Annotated[Attention, typer.Option(help="Attention implementation")] = "torch",
+    trust_remote_code: TrustRemoteCode = False,
+    uds_path: Annotated[str, typer.Option(help="Rank r listens on <uds-path>-<r>")] = "/tmp/text-generation-server",
+    socket_dir_owned: Annotated[
+        bool, typer.Option("--socket-dir-owned", help="Remove the folder of the socket at the end, if it is empty")
+    ] = False,
+    exit_on_stdin_eof: Annotated[
+        bool, typer.Option("--exit-on-stdin-eof", help="Stop when standard input ends, as it does with the parent")
+    ] = False,
+    logger_level: Level = "INFO",
+    json_output: Json = False,
+) -> None:
+    """Serve one rank of a model over a Unix socket."""
+    configure_logging(logger_level, json_output)
+    with _reported_errors():
+        config = ServerConfig(
+            model_id=model_id,
+            revision=revision,
+            sharded=sharded,
+            dtype=dtype,
+            load_format=load_format,
+            attention=attention,
+            uds_path=uds_path,
+            socket_dir_owned=socket_dir_owned,
+            exit_on_stdin_eof=exit_on_stdin_eof,
+            environment=Environment.read(),
+        )
+        _serve(config)
+
+
+@app.command()
+def download_weights(
+    model_id: ModelId,
+    revision: Revision = None,
+    extension: Annotated[str, typer.Option(help="Ending of the weight files")] = ".safetensors",
+    auto_convert: Annotated[bool, typer.Option(help="Convert .bin weights, running no code from them")] = False,
+    load_format: Format = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+    logger_level: Level = "INFO",
+    json_output: Json = False,
+) -> None:
+    """Find, download or convert a model; the last record of the output holds its folder in `model_path`."""
+    configure_logging(logger_level, json_output)
+    with _reported_errors():
+        source = ModelSource(model_id, revision, load_format, auto_convert, extension)
+        folder = prepare_folder(source, Environment.read().hub)
+        logger.info("model is ready", extra={"model_path": str(folder)})
+
+
+def _serve(config: ServerConfig) -> None:
+    folder = find_folder(ModelSource(config.model_id, config.revision, config.load_format), config.environment.hub)
+
+    def build() -> ShardEngine:
+        # Imported on the engine thread: the socket is up while torch loads.
+        from .engine.loading import build_engine
+
+        return build_engine(config, folder)
+
+    worker = EngineWorker(build)
+    settings = ServiceSettings(
+        config.socket_path, config.urls, folder, config.socket_dir_owned, config.exit_on_stdin_eof
+    )
+    serve_shard(worker, settings)
+    if not worker.stop(0):
+        # A thread inside torch cannot be ended; leave without waiting for it.
+        logging.shutdown()
+        os._exit(0)
+
+
+@contextlib.contextmanager
+def _reported_errors() -> Iterator[None]:
+    """An expected error ends the process with status 1; its reason is the last line on standard error."""
+    try:
+        yield
+    except EngineError as error:
+        logger.error(str(error), extra={"reason": error.reason})
+        logging.shutdown()
+        print(f"Error: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""Configuration of a shard process: command line and environment, read once into frozen values.
+
+This file is the only reader of environment variables of the package.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar, cast, get_args
+
+from ..errors import ConfigurationError
+from .model import Dtype
+from .parallel import ParallelConfig
+
+_Number = TypeVar("_Number", int, float)
+
+LoadFormat = Literal["auto", "safetensors", "dummy"]
+"""Where weights come from: safetensors files (`auto` finds them), or random numbers for benchmarks (`dummy`)."""
+Attention = Literal["torch"]
+"""Attention implementations."""
+RopeOverride = Literal["linear", "dynamic"]
+
+
+@dataclass(frozen=True)
+class WatermarkConfig:
+    """`gamma`: fraction of the vocabulary on the green list; `delta`: what is added to its logits."""
+
+    gamma: float = 0.5
+    delta: float = 2.0
+
+
+@dataclass(frozen=True)
+class HubConfig:
+    """Where model folders live. `None` leaves the choice to huggingface_hub."""
+
+    cache_dir: Path | None = None
+    override_dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Every environment variable that the shard understands, checked."""
+
+    parallel: ParallelConfig
+    watermark: WatermarkConfig
+    hub: HubConfig
+    cuda_memory_fraction: float = 1.0
+    rope_scaling: RopeOverride | None = None
+    rope_factor: float | None = None
+    disable_custom_kernels: bool = False
+    omp_num_threads: int | None = None
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str] | None = None) -> "Environment":
+        """Reads `variables` (default: the process's). Raises `ConfigurationError` naming the variable."""
+        env = _Variables(os.environ if variables is None else variables)
+        return cls(
+            parallel=_parallel(env),
+            watermark=WatermarkConfig(
+                gamma=env.number("WATERMARK_GAMMA", 0.5, low=0.0, high=1.0),
+                delta=env.number("WATERMARK_DELTA", 2.0, low=-1e4, high=1e4),
+            ),
+            hub=HubConfig(env.path("HUGGINGFACE_HUB_CACHE"), env.path("WEIGHTS_CACHE_OVERRIDE")),
+            cuda_memory_fraction=env.number("CUDA_MEMORY_FRACTION", 1.0, low=0.01, high=1.0),
+            rope_scaling=cast("RopeOverride | None", env.choice("ROPE_SCALING", get_args(RopeOverride))),
+            rope_factor=env.number("ROPE_FACTOR", 1.0, low=1.0, high=1e4) if env.get("ROPE_FACTOR") else None,
+            disable_custom_kernels=env.flag("DISABLE_CUSTOM_KERNELS"),
+            omp_num_threads=env.integer("OMP_NUM_THREADS", 1, low=1) if env.get("OMP_NUM_THREADS") else None,
+        )
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Everything that `serve` was told."""
+
+    model_id: str
+    revision: str | None
+    sharded: bool
+    dtype: Dtype | None
+    load_format: LoadFormat
+    attention: Attention
+    uds_path: str
+    socket_dir_owned: bool
+    exit_on_stdin_eof: bool
+    environment: Environment
+
+    def __post_init__(self) -> None:
+        world_size = self.environment.parallel.world_size
+        if self.sharded and world_size < 2:
+            raise ConfigurationError("--sharded needs the environment variables RANK and WORLD_SIZE with 2 or more ranks")
+        if not self.sharded and world_size > 1:
+            raise ConfigurationError(f"WORLD_SIZE is {world_size} but --sharded is not given; pass --sharded")
+
+    @property
+    def socket_path(self) -> Path:
+        """The socket of this rank."""
+        return Path(f"{self.uds_path}-{self.environment.parallel.rank}")
+
+    @property
+    def urls(self) -> list[str]:
+        """The sockets of all ranks as gRPC addresses, in rank order."""
+        return [f"unix://{self.uds_path}-{rank}" for rank in range(self.environment.parallel.world_size)]
+
+
+class _Variables:
+    """Typed access to environment variables; an empty value counts as unset."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+
+    def get(self, name: str) -> str | None:
+        return self._variables.get(name, "").strip() or None
+
+    def path(self, name: str) -> Path | None:
+        value = self.get(name)
+        return Path(value).expanduser() if value else None
+
+    def integer(self, name: str, default: int, low: int, high: int = 2**31) -> int:
+        value = self.get(name)
+        try:
+            number = default if value is None else int(value)
+        except ValueError:
+            raise ConfigurationError(f"{name} must be a whole number, not {value!r}") from None
+        return self._in_range(name, number, low, high)
+
+    def number(self, name: str, default: float, low: float, high: float) -> float:
+        value = self.get(name)
+        try:
+            number = default if value is None else float(value)
+        except ValueError:
+            raise ConfigurationError(f"{name} must be a number, not {value!r}") from None
+        return self._in_range(name, number, low, high)
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
+        value = self.get(name)
+        if value is not None and value not in choices:
+            raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = (self.get(name) or "false").lower()
+        if value not in ("true", "false", "1", "0"):
+            raise ConfigurationError(f"{name} must be true or false, not {value!r}")
+        return value in ("true", "1")
+
+    @staticmethod
+    def _in_range(name: str, number: _Number, low: _Number, high: _Number) -> _Number:
+        if not low <= number <= high:
+            raise ConfigurationError(f"{name} must be between {low} and {high}, not {number}")
+        return number
+
+
+def _parallel(env: _Variables) -> ParallelConfig:
+    world_size = env.integer("WORLD_SIZE", 1, low=1)
+    if world_size > 1 and env.get("RANK") is None:
+        raise ConfigurationError(f"WORLD_SIZE is {world_size} but RANK is not set; each shard needs its own RANK")
+    return ParallelConfig(
+        rank=env.integer("RANK", 0, low=0, high=world_size - 1),
+        world_size=world_size,
+        master_addr=env.get("MASTER_ADDR") or "127.0.0.1",
+        master_port=env.integer("MASTER_PORT", 29500, low=1, high=65535),
+    )

@@ -1,0 +1,86 @@
+"""Builds the engine of this process from its configuration: device, threads, group, model."""
+
+import dataclasses
+import logging
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from ..config.model import Dtype, ModelConfig, RopeScaling
+from ..config.server import ServerConfig
+from ..distributed.group import init_group
+from ..errors import ConfigurationError
+from ..kernels import use_triton
+from ..models.registry import load_model
+from .engine import Engine
+
+logger = logging.getLogger(__name__)
+
+_GROUP_TIMEOUT_S = 120.0
+
+
+def build_engine(config: ServerConfig, folder: Path) -> Engine:
+    """Loads the model of `folder`. Runs on the engine thread, which owns everything made here.
+
+    Raises `ConfigurationError`, `UnsupportedModel`, `ModelFilesError` or `OutOfMemory`.
+    """
+    started = time.perf_counter()
+    environment = config.environment
+    device = choose_device(environment.parallel.rank)
+    if device.type == "cpu":
+        torch.set_num_threads(cpu_threads(environment.parallel.world_size, environment.omp_num_threads))
+    use_triton(not environment.disable_custom_kernels)
+    model_config = override_rope(ModelConfig.from_folder(folder), config)
+    dtype = getattr(torch, config.dtype or default_dtype(model_config, device))
+    group = init_group(environment.parallel, device, _GROUP_TIMEOUT_S)
+    with torch.inference_mode():
+        model = load_model(folder, model_config, group, dtype, device, config.load_format)
+    logger.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3)})
+    return Engine(
+        model,
+        group,
+        eos_token_ids=model_config.eos_token_ids,
+        attention_impl=config.attention,
+        watermark=environment.watermark,
+        memory_fraction=environment.cuda_memory_fraction,
+    )
+
+
+def choose_device(rank: int) -> torch.device:
+    """The CUDA device of this rank, or the CPU where there is none."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def cpu_threads(world_size: int, omp_num_threads: int | None) -> int:
+    """Threads of one rank: an even part of the cores this process may use, unless OMP_NUM_THREADS says otherwise."""
+    if omp_num_threads is not None:
+        return omp_num_threads
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // world_size)
+
+
+def default_dtype(config: ModelConfig, device: torch.device) -> Dtype:
+    """float32 on a CPU, where half precision is slow; else the type of the checkpoint."""
+    return "float32" if device.type == "cpu" else config.dtype or "float16"
+
+
+def override_rope(config: ModelConfig, server: ServerConfig) -> ModelConfig:
+    """Applies ROPE_SCALING and ROPE_FACTOR over what the checkpoint says."""
+    scaling, factor = server.environment.rope_scaling, server.environment.rope_factor
+    if scaling is None and factor is None:
+        return config
+    if scaling is None or factor is None:
+        raise ConfigurationError("--rope-scaling and --rope-factor go together: set both or neither")
+    rope = RopeScaling(
+        rope_type=scaling,
+        theta=config.rope.theta,
+        factor=factor,
+        original_max_position_embeddings=config.max_position_embeddings,
+    )
+    return dataclasses.replace(config, rope=rope)

@@ -1,0 +1,58 @@
+"""Checks of a request before the first kernel. They look at the request and the limits alone, so all ranks agree."""
+
+import math
+from collections.abc import Sequence
+
+from .requests import NextTokenChooserParameters, Request, ServingLimits, SlotRange
+from ..errors import InvalidRequest
+
+
+def check_request(request: Request, limits: ServingLimits, vocab_size: int) -> None:
+    """Raises `InvalidRequest` naming the field. What passes can neither index out of range nor starve of slots early."""
+    num_inputs = len(request.input_ids)
+    if num_inputs == 0:
+        raise InvalidRequest("`input_ids` must hold at least one token id")
+    if max(request.input_ids) >= vocab_size or min(request.input_ids) < 0:
+        raise InvalidRequest(f"`input_ids` must be below the vocabulary size {vocab_size}")
+    if num_inputs > limits.max_input_tokens:
+        raise InvalidRequest(
+            f"`input_ids` holds {num_inputs} tokens, more than --max-input-tokens {limits.max_input_tokens}"
+        )
+    max_new_tokens = request.stopping_parameters.max_new_tokens
+    if max_new_tokens < 1:
+        raise InvalidRequest("`max_new_tokens` must be at least 1")
+    if num_inputs + max_new_tokens > limits.max_total_tokens:
+        raise InvalidRequest(
+            f"{num_inputs} input tokens and `max_new_tokens` {max_new_tokens} are together more than "
+            f"--max-total-tokens {limits.max_total_tokens}"
+        )
+    check_slots(request.slots, limits.max_batch_total_tokens)
+    num_slots = sum(slot_range.length for slot_range in request.slots)
+    if num_slots < num_inputs:
+        raise InvalidRequest(f"`slots` covers {num_slots} positions, fewer than the {num_inputs} input tokens")
+    if request.top_n_tokens > vocab_size:
+        raise InvalidRequest(f"`top_n_tokens` must be at most the vocabulary size {vocab_size}")
+    _check_parameters(request.parameters)
+
+
+def check_slots(slots: Sequence[SlotRange], pool_size: int) -> None:
+    """Raises `InvalidRequest` for a slot outside the pool."""
+    for slot_range in slots:
+        if slot_range.start < 0 or slot_range.length < 0 or slot_range.start + slot_range.length > pool_size:
+            raise InvalidRequest(
+                f"`slots` holds the range [{slot_range.start}, {slot_range.start + slot_range.length}) "
+                f"outside the pool of {pool_size} slots"
+            )
+
+
+def _check_parameters(parameters: NextTokenChooserParameters) -> None:
+    for name in ("temperature", "repetition_penalty"):
+        value = getattr(parameters, name)
+        if not (math.isfinite(value) and value > 0):
+            raise InvalidRequest(f"`{name}` must be a finite number above 0, not {value}")
+    for name in ("top_p", "typical_p"):
+        value = getattr(parameters, name)
+        if not 0 < value <= 1:
+            raise InvalidRequest(f"`{name}` must be above 0 and at most 1 (1: off), not {value}")
+    if not math.isfinite(parameters.frequency_penalty):
+        raise InvalidRequest(f"`frequency_penalty` must be a finite number, not {parameters.frequency_penalty}")

@@ -1,0 +1,201 @@
+"""Finds the folder of a model: a local one, one of the hub's cache, or one that is downloaded now.
+
+Weights are safetensors. `.bin` files are pickles; they are converted only when asked, by torch's weights-only loader,
+which runs no code from the file. Offline mode, endpoint and token are huggingface_hub's own settings.
+"""
+
+import json
+import logging
+import os
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .config.server import HubConfig, LoadFormat
+from .errors import ModelFilesError
+
+logger = logging.getLogger(__name__)
+
+_SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
+_NO_WEIGHTS = ("training", "optimizer", "scheduler", "args", "arguments")
+_DOWNLOAD_ATTEMPTS = 5
+_BACK_OFF_S = 5.0
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """What the command line says of a model."""
+
+    model_id: str
+    revision: str | None = None
+    load_format: LoadFormat = "auto"
+    auto_convert: bool = False
+    extension: str = ".safetensors"
+
+    @property
+    def needs_weights(self) -> bool:
+        return self.load_format != "dummy"
+
+
+def find_folder(source: ModelSource, hub: HubConfig) -> Path:
+    """The complete folder of a model that is already on this machine. Raises `ModelFilesError`."""
+    folder = _local_folder(source, hub) or _cached_snapshot(source, hub)
+    if folder is None:
+        raise ModelFilesError(
+            f"{source.model_id} is neither a folder nor in the hub cache; "
+            f"run `text-generation-server download-weights {source.model_id}` first"
+        )
+    _check_folder(folder, source)
+    return folder
+
+
+def prepare_folder(source: ModelSource, hub: HubConfig, pause: Callable[[float], None] = time.sleep) -> Path:
+    """Like `find_folder`, but downloads and converts what is missing. Raises `ModelFilesError`."""
+    folder = _local_folder(source, hub)
+    if folder is None:
+        folder = _download(source, hub, pause)
+    if source.needs_weights and source.auto_convert and not weight_files(folder, source.extension):
+        _convert(folder)
+    _check_folder(folder, source)
+    return folder
+
+
+def weight_files(folder: Path, extension: str) -> list[Path]:
+    """Weight files of a folder in order of name; what training left beside them does not count."""
+    found = sorted(folder.glob(f"*{extension}"))
+    return [path for path in found if not any(word in path.stem.split("_") for word in _NO_WEIGHTS)]
+
+
+def _local_folder(source: ModelSource, hub: HubConfig) -> Path | None:
+    """The override folder if set, else the model id if it is a folder."""
+    if hub.override_dir is not None:
+        if not hub.override_dir.is_dir():
+            raise ModelFilesError(f"WEIGHTS_CACHE_OVERRIDE is no folder: {hub.override_dir}")
+        return hub.override_dir.resolve()
+    folder = Path(source.model_id).expanduser()
+    return folder.resolve() if folder.is_dir() else None
+
+
+def _check_folder(folder: Path, source: ModelSource) -> None:
+    if not (folder / "config.json").is_file():
+        raise ModelFilesError(f"{folder} has no config.json: --model-id must name a folder with a Transformers model")
+    if not source.needs_weights or weight_files(folder, source.extension):
+        return
+    if weight_files(folder, ".bin"):
+        raise ModelFilesError(
+            f"{folder} has its weights as .bin files only; pass --auto-convert to convert them to safetensors"
+        )
+    raise ModelFilesError(
+        f"{folder} has no *{source.extension} weights; for random weights pass --load-format dummy"
+    )
+
+
+def _snapshot(source: ModelSource, hub: HubConfig, weights: str | None, local_only: bool = False) -> Path:
+    """Files at the top of the repository that serving reads, and no others."""
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            source.model_id,
+            revision=source.revision,
+            cache_dir=hub.cache_dir,
+            allow_patterns=[*_SMALL_FILES, *([f"*{weights}"] if weights else [])],
+            ignore_patterns=["*/*"],
+            local_files_only=local_only,
+        )
+    )
+
+
+def _cached_snapshot(source: ModelSource, hub: HubConfig) -> Path | None:
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return _snapshot(source, hub, source.extension, local_only=True)
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+
+
+def _download(source: ModelSource, hub: HubConfig, pause: Callable[[float], None]) -> Path:
+    """Safetensors if the repository has them, else `.bin` where conversion was asked for."""
+    logger.info("looking for the model on the hub", extra={"model_id": source.model_id, "revision": source.revision})
+    weights = source.extension if source.needs_weights else None
+    folder = _retried(lambda: _snapshot(source, hub, weights), source, pause)
+    if weights is None or weight_files(folder, weights) or not source.auto_convert:
+        return folder
+    return _retried(lambda: _snapshot(source, hub, ".bin"), source, pause)
+
+
+def _retried(call: Callable[[], Path], source: ModelSource, pause: Callable[[float], None]) -> Path:
+    """Runs a download; tries again after faults of the network, and names the cause of what stays."""
+    import httpx
+    from huggingface_hub import errors
+    from huggingface_hub.constants import is_offline_mode
+
+    name = source.model_id if source.revision is None else f"{source.model_id} at revision {source.revision}"
+    attempt = 1
+    while True:
+        try:
+            return call()
+        except errors.GatedRepoError as error:
+            raise ModelFilesError(f"{name} is gated: accept its terms on the hub and set HF_TOKEN") from error
+        except errors.RevisionNotFoundError as error:
+            raise ModelFilesError(f"the hub has no {name}; check --revision") from error
+        except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+            raise ModelFilesError(
+                f"{source.model_id} is neither a local folder nor a model of the hub; check --model-id, and HF_TOKEN "
+                "if it is private"
+            ) from error
+        except (OSError, httpx.HTTPError) as error:
+            if is_offline_mode():
+                raise ModelFilesError(f"{name} is not in the hub cache and HF_HUB_OFFLINE forbids a download") from error
+            if attempt == _DOWNLOAD_ATTEMPTS:
+                raise ModelFilesError(
+                    f"downloading {name} failed {attempt} times ({type(error).__name__}); check the network"
+                ) from error
+            logger.warning("download failed, trying again", extra={"attempt": attempt, "error": type(error).__name__})
+            attempt += 1
+            pause(_BACK_OFF_S)
+
+
+def _convert(folder: Path) -> None:
+    """Writes `model*.safetensors` beside `pytorch_model*.bin`, and an index where there is more than one file.
+
+    A tensor that two names share is kept under the first, as tied weights are read.
+    """
+    files = {path: path.name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for path in weight_files(folder, ".bin")}
+    if not os.access(folder, os.W_OK):
+        raise ModelFilesError(f"cannot convert the .bin weights: {folder} is not writable")
+    weight_map: dict[str, str] = {}
+    for path, name in files.items():
+        logger.info("converting", extra={"file": path.name})
+        weight_map.update(dict.fromkeys(_convert_file(path, folder / name), name))
+    if len(files) > 1:
+        index = {"metadata": {}, "weight_map": weight_map}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+
+
+def _convert_file(source: Path, target: Path) -> list[str]:
+    """Converts one file and returns the names of its tensors. `target` appears complete or not at all."""
+    import torch
+    from safetensors.torch import save_file
+
+    try:
+        loaded = torch.load(source, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ModelFilesError(f"{source} is damaged, or holds more than tensors, and is not loaded") from error
+    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+        raise ModelFilesError(f"{source} must hold a flat dictionary of tensors")
+    tensors: dict[str, torch.Tensor] = {}
+    seen: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
+    for name, tensor in loaded.items():
+        identity = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
+        if tensor.numel() == 0 or identity not in seen:
+            seen.add(identity)
+            # A view of a larger tensor would be refused; a copy holds only its own numbers.
+            tensors[name] = tensor.contiguous().clone()
+    partial = target.with_suffix(".partial")
+    save_file(tensors, partial, metadata={"format": "pt"})
+    partial.replace(target)
+    return list(tensors)

@@ -1,0 +1,1 @@
+"""Code generated from `proto/text_generation_server/pb/generate.proto`; only this file is in git."""

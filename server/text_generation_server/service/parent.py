@@ -1,0 +1,24 @@
+"""Notices that the process which started this one is gone: its end of our standard input is closed."""
+
+import os
+import threading
+from collections.abc import Callable
+
+_READ_BYTES = 4096
+
+
+def watch_parent(on_end: Callable[[], None], descriptor: int = 0) -> threading.Thread:
+    """Calls `on_end` on a thread of its own once `descriptor` reads end-of-file. What it holds is thrown away."""
+
+    def watch() -> None:
+        try:
+            while os.read(descriptor, _READ_BYTES):
+                pass
+        except OSError:
+            # A closed or broken standard input says the same.
+            pass
+        on_end()
+
+    thread = threading.Thread(target=watch, name="parent-watch", daemon=True)
+    thread.start()
+    return thread

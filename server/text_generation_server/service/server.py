@@ -1,0 +1,144 @@
+"""Start and stop of a shard process: socket, gRPC server, engine thread, signals, the watch on the parent."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpc import aio
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from ..engine.worker import EngineWorker
+from ..errors import ConfigurationError, EngineFailed
+from ..pb import generate_pb2, generate_pb2_grpc
+from .interceptor import ErrorInterceptor
+from .parent import watch_parent
+from .servicer import HealthServicer, TextGenerationServicer
+from .socket import SocketFile
+
+logger = logging.getLogger(__name__)
+
+DRAIN_LIMIT_S = 60.0
+"""How long a call in flight may take to finish after a signal."""
+ORPHAN_LIMIT_S = 2.0
+"""How long an orderly end may take once the parent is gone; nobody waits for an answer then."""
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+)
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """`urls`: sockets of all ranks in rank order; `model_folder`: for the tokenizer of the Tokens call."""
+
+    socket_path: Path
+    urls: Sequence[str]
+    model_folder: Path
+    socket_dir_owned: bool = False
+    exit_on_stdin_eof: bool = False
+
+
+class ShardServer:
+    """Serves `worker` until a signal, the end of the parent or a failure of the engine.
+
+    Not reusable. All methods run on the event loop, but for `_orphaned`.
+    """
+
+    def __init__(self, worker: EngineWorker, settings: ServiceSettings) -> None:
+        self._worker = worker
+        self._settings = settings
+        self._socket = SocketFile(settings.socket_path, settings.socket_dir_owned)
+        self._stop = asyncio.Event()
+        self._drain_limit_s = DRAIN_LIMIT_S
+
+    async def run(self) -> None:
+        """Returns after an orderly end.
+
+        Raises `ConfigurationError` when the socket cannot be made, `EngineFailed` when the engine was poisoned, and
+        what `worker.ready` holds when the model cannot be loaded.
+        """
+        loop = asyncio.get_running_loop()
+        self._socket.prepare()
+        server, health_servicer = self._build_server()
+        try:
+            await server.start()
+            self._socket.restrict()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._stop.set)
+            if self._settings.exit_on_stdin_eof:
+                watch_parent(lambda: self._orphaned(loop))
+            self._worker.start()
+            await self._serve(health_servicer)
+        finally:
+            await server.stop(self._drain_limit_s)
+            self._socket.remove()
+            # A load that is still running is not waited for; the thread is a daemon and ends with the process.
+            if self._worker.ready.done() and not self._worker.stop(self._drain_limit_s):
+                logger.warning("the engine thread did not stop in time")
+
+    async def _serve(self, health_servicer: HealthServicer) -> None:
+        stopped = asyncio.ensure_future(self._stop.wait())
+        ready = asyncio.wrap_future(self._worker.ready)
+        failed = asyncio.wrap_future(self._worker.failed)
+        await asyncio.wait((stopped, ready), return_when=asyncio.FIRST_COMPLETED)
+        if stopped.done():
+            return
+        info = ready.result()
+        await health_servicer.refresh()
+        logger.info(
+            "serving",
+            extra={"socket": str(self._settings.socket_path), "device": info.device_type, "dtype": info.dtype},
+        )
+        await asyncio.wait((stopped, failed), return_when=asyncio.FIRST_COMPLETED)
+        await health_servicer.refresh()
+        if failed.done():
+            raise EngineFailed("the engine failed; its log record says why")
+
+    def _build_server(self) -> tuple[aio.Server, HealthServicer]:
+        settings = self._settings
+        server = aio.server(interceptors=(ErrorInterceptor(),), options=_OPTIONS)
+        servicer = TextGenerationServicer(self._worker, settings.urls, settings.model_folder / "tokenizer.json")
+        generate_pb2_grpc.add_TextGenerationServiceServicer_to_server(servicer, server)
+        health_servicer = HealthServicer(self._worker)
+        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+        names = (
+            generate_pb2.DESCRIPTOR.services_by_name["TextGenerationService"].full_name,
+            health.SERVICE_NAME,
+            reflection.SERVICE_NAME,
+        )
+        reflection.enable_server_reflection(names, server)
+        # The socket must never exist with wider permissions; no other thread makes files at this point.
+        mask = os.umask(0o177)
+        try:
+            server.add_insecure_port(f"unix://{settings.socket_path}")
+        except RuntimeError as error:
+            raise ConfigurationError(f"cannot listen on {settings.socket_path}: {error}") from error
+        finally:
+            os.umask(mask)
+        return server, health_servicer
+
+    def _orphaned(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Runs on the watching thread. Ends the process even when the event loop or the engine thread hangs."""
+        self._drain_limit_s = 0.0
+        self._socket.remove()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._stop.set)
+        timer = threading.Timer(ORPHAN_LIMIT_S, os._exit, args=(0,))
+        timer.daemon = True
+        timer.start()
+
+
+def serve(worker: EngineWorker, settings: ServiceSettings) -> None:
+    """Runs a shard until it is told to stop; see `ShardServer.run` for errors."""
+
+    async def run() -> None:
+        await ShardServer(worker, settings).run()
+
+    asyncio.run(run())

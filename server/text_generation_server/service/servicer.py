@@ -1,0 +1,105 @@
+"""The RPCs of the contract: translate, hand to the engine thread, translate back."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from grpc import aio
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health import aio as health_aio
+from tokenizers import Tokenizer
+
+from ..engine.requests import ShardEngine
+from ..engine.worker import EngineWorker
+from ..errors import EngineError, NotReady
+from ..pb import generate_pb2 as pb
+from ..pb import generate_pb2_grpc as pb_grpc
+from . import convert
+
+T = TypeVar("T")
+
+
+class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
+    """Runs on the event loop. Only `worker` touches tensors, so no handler ever blocks the loop."""
+
+    def __init__(self, worker: EngineWorker, urls: Sequence[str], tokenizer_file: Path) -> None:
+        self._worker = worker
+        self._urls = urls
+        self._tokenizer_file = tokenizer_file
+        self._tokenizer: Tokenizer | None = None
+
+    async def Info(self, request: pb.InfoRequest, context: Any) -> pb.InfoResponse:
+        return convert.info_to_pb(self._worker.info())
+
+    async def ServiceDiscovery(
+        self, request: pb.ServiceDiscoveryRequest, context: Any
+    ) -> pb.ServiceDiscoveryResponse:
+        return pb.ServiceDiscoveryResponse(urls=self._urls)
+
+    async def Health(self, request: pb.HealthRequest, context: Any) -> pb.HealthResponse:
+        self._worker.check_health()
+        return pb.HealthResponse()
+
+    async def Warmup(self, request: pb.WarmupRequest, context: Any) -> pb.WarmupResponse:
+        limits = convert.warmup_limits_from_pb(request)
+        return convert.serving_limits_to_pb(await self._call(lambda engine: engine.warmup(limits)))
+
+    async def Prefill(self, request: pb.PrefillRequest, context: Any) -> pb.PrefillResponse:
+        batch = convert.batch_from_pb(request.batch)
+        return convert.prefill_response_to_pb(await self._call(lambda engine: engine.prefill(batch)))
+
+    async def Decode(self, request: pb.DecodeRequest, context: Any) -> pb.DecodeResponse:
+        batches = [convert.cached_batch_from_pb(batch) for batch in request.batches]
+        grants = [convert.grant_from_pb(grant) for grant in request.grants]
+        return convert.decode_response_to_pb(await self._call(lambda engine: engine.decode(batches, grants)))
+
+    async def FilterBatch(self, request: pb.FilterBatchRequest, context: Any) -> pb.FilterBatchResponse:
+        batch_id, request_ids = request.batch_id, tuple(request.request_ids)
+        batch = await self._call(lambda engine: engine.filter_batch(batch_id, request_ids))
+        return pb.FilterBatchResponse(batch=convert.cached_batch_to_pb(batch))
+
+    async def ClearCache(self, request: pb.ClearCacheRequest, context: Any) -> pb.ClearCacheResponse:
+        batch_id = request.id if request.HasField("id") else None
+        await self._call(lambda engine: engine.clear_cache(batch_id))
+        return pb.ClearCacheResponse()
+
+    async def Tokens(self, request: pb.TokensRequest, context: Any) -> pb.TokensResponse:
+        return pb.TokensResponse(count=await asyncio.to_thread(self._count_tokens, request.text))
+
+    async def _call(self, run: Callable[[ShardEngine], T]) -> T:
+        """Shielded: a caller that goes away must not withdraw a call that the other ranks execute."""
+        return await asyncio.shield(asyncio.wrap_future(self._worker.submit(run)))
+
+    def _count_tokens(self, text: str) -> int:
+        if self._tokenizer is None:
+            if not self._tokenizer_file.is_file():
+                raise NotReady("the model folder has no tokenizer.json, so this shard cannot count tokens")
+            self._tokenizer = Tokenizer.from_file(str(self._tokenizer_file))
+        return len(self._tokenizer.encode(text).ids)
+
+
+class HealthServicer(health_aio.HealthServicer):
+    """`grpc.health.v1`, answered from the engine's heartbeat at the moment of the question."""
+
+    _SERVICES = ("", pb.DESCRIPTOR.services_by_name["TextGenerationService"].full_name)
+
+    def __init__(self, worker: EngineWorker) -> None:
+        super().__init__()
+        self._worker = worker
+
+    async def refresh(self) -> None:
+        """Tells watchers how the engine is."""
+        status = health_pb2.HealthCheckResponse.SERVING
+        try:
+            self._worker.check_health()
+        except EngineError:
+            status = health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in self._SERVICES:
+            await self.set(service, status)
+
+    async def Check(
+        self, request: health_pb2.HealthCheckRequest, context: aio.ServicerContext
+    ) -> health_pb2.HealthCheckResponse:
+        await self.refresh()
+        return await super().Check(request, context)
