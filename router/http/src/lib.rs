@@ -1,1 +1,24 @@
-//! Placeholder while the walls go up.
+//! REST and server-sent events over the router core.
+//!
+//! [`run::main_from_args`] is the command; [`server::serve`] serves an [`state::AppState`] on a listener.
+
+pub mod args;
+pub mod error;
+mod extract;
+mod headers;
+mod logging;
+pub mod metrics;
+pub mod middleware;
+mod openapi;
+pub mod routes;
+pub mod run;
+pub mod schema;
+pub mod server;
+mod signals;
+mod sse;
+pub mod startup;
+pub mod state;
+mod timings;
+
+pub use run::main_from_args;
+pub use startup::SlowTokenizer;

@@ -1,0 +1,290 @@
+//! Flags, environment names and defaults. Names and defaults are those of TGI.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use axum::http::HeaderValue;
+use clap::{Parser, Subcommand, value_parser};
+
+use crate::middleware::ApiKey;
+
+/// HTTP front end of the text generation server.
+#[derive(Debug, Parser)]
+#[command(
+    name = "text-generation-router",
+    version,
+    about,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// `None` only beside a command, which needs no flags.
+    #[command(flatten)]
+    pub config: Option<Config>,
+}
+
+/// What else the command can do.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum Command {
+    /// Print the OpenAPI document as JSON and exit.
+    PrintSchema,
+}
+
+/// Everything that the operator decides.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Config {
+    /// Most requests at once; the next is answered with 429.
+    #[arg(long, env, default_value_t = 128, value_parser = value_parser!(u32).range(1..))]
+    pub max_concurrent_requests: u32,
+    /// Largest `best_of`.
+    #[arg(long, env, default_value_t = 2, value_parser = value_parser!(u32).range(1..))]
+    pub max_best_of: u32,
+    /// Most stop sequences of a request.
+    #[arg(long, env, default_value_t = 4)]
+    pub max_stop_sequences: u32,
+    /// Largest `top_n_tokens`.
+    #[arg(long, env, default_value_t = 5)]
+    pub max_top_n_tokens: u32,
+    /// Most prompt tokens of a request; derived from the model when unset.
+    #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
+    pub max_input_tokens: Option<u32>,
+    /// Most tokens of a request, prompt and answer together; derived from the model when unset.
+    #[arg(long, env, value_parser = value_parser!(u32).range(2..))]
+    pub max_total_tokens: Option<u32>,
+    /// Most prompt tokens of one prefill; 4096, or more where a prompt may be longer, when unset.
+    #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
+    pub max_batch_prefill_tokens: Option<u32>,
+    /// Most tokens of all running requests together; derived from the free memory when unset.
+    #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
+    pub max_batch_total_tokens: Option<u32>,
+    /// Waiting requests interrupt running ones when there are this many times as many.
+    #[arg(long, env, default_value_t = 0.3)]
+    pub waiting_served_ratio: f32,
+    /// Tokens that running requests get before waiting ones interrupt them in any case.
+    #[arg(long, env, default_value_t = 20)]
+    pub max_waiting_tokens: u32,
+    /// Most requests that run at once; as many as there may be when unset.
+    #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
+    pub max_batch_size: Option<u32>,
+    /// Threads that tokenise.
+    #[arg(long, env, default_value_t = 2, value_parser = value_parser!(u32).range(1..))]
+    pub validation_workers: u32,
+    /// Address to listen on.
+    #[arg(long, env, default_value = "0.0.0.0")]
+    pub hostname: String,
+    /// Port to listen on.
+    #[arg(long, short, env, default_value_t = 3000)]
+    pub port: u16,
+    /// Socket of the first shard.
+    #[arg(long, env, default_value = "/tmp/text-generation-server-0")]
+    pub master_shard_uds_path: PathBuf,
+    /// Folder with the tokenizer.
+    #[arg(long, env)]
+    pub tokenizer_name: PathBuf,
+    /// Name of the model as `/info` shows it; the tokenizer folder when unset.
+    #[arg(long, env)]
+    pub model_id: Option<String>,
+    /// Revision of the model as `/info` shows it.
+    #[arg(long, env)]
+    pub revision: Option<String>,
+    /// Another `tokenizer_config.json`. Refused: it is about chat templates, which this version does not have.
+    #[arg(long, env)]
+    pub tokenizer_config_path: Option<PathBuf>,
+    /// Most prompts of one completion request.
+    #[arg(long, env, default_value_t = 4, value_parser = value_parser!(u32).range(1..))]
+    pub max_client_batch_size: u32,
+    /// Largest request body in bytes.
+    #[arg(long, env, default_value_t = 2_000_000, value_parser = value_parser!(u32).range(1..))]
+    pub payload_limit: u32,
+    /// Return log-probabilities of the prompt to requests that ask for them.
+    #[arg(long, env)]
+    pub enable_prefill_logprobs: bool,
+    /// Origin whose pages may call this server; repeat for more. All when unset.
+    #[arg(long, env)]
+    pub cors_allow_origin: Vec<HeaderValue>,
+    /// Seconds that running requests have to finish when the server is told to stop.
+    #[arg(long, short, env, default_value_t = 90)]
+    pub graceful_termination_timeout: u64,
+    /// Stop at once when standard input ends.
+    #[arg(long)]
+    pub exit_on_stdin_eof: bool,
+    /// Log JSON, one record a line.
+    #[arg(long, env)]
+    pub json_output: bool,
+    /// Key that clients must send as `Authorization: Bearer <key>`. Better given by environment than by flag.
+    #[arg(long, env, hide_env_values = true)]
+    pub api_key: Option<ApiKey>,
+    /// Value of the header `x-compute-type`; number and kind of devices when unset.
+    #[arg(long, env, hide = true)]
+    pub compute_type: Option<HeaderValue>,
+    /// Level or filter of the log.
+    #[arg(long, env, hide = true, default_value = "info")]
+    pub log_level: String,
+}
+
+impl Config {
+    /// What can be known to be wrong before anything starts.
+    ///
+    /// # Errors
+    /// One line that names the flags.
+    pub fn validate(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.waiting_served_ratio.is_finite() && self.waiting_served_ratio >= 0.0,
+            "`--waiting-served-ratio` must be a number >= 0. Given: {}",
+            self.waiting_served_ratio
+        );
+        anyhow::ensure!(
+            self.tokenizer_config_path.is_none(),
+            "`--tokenizer-config-path` is not supported: it is about chat templates, which this version does not have"
+        );
+        self.token_limits().check()
+    }
+
+    /// The token limits as given.
+    pub fn token_limits(&self) -> TokenLimits {
+        TokenLimits {
+            max_input_tokens: self.max_input_tokens,
+            max_total_tokens: self.max_total_tokens,
+            max_batch_prefill_tokens: self.max_batch_prefill_tokens,
+            max_batch_total_tokens: self.max_batch_total_tokens,
+        }
+    }
+
+    /// The address to listen on. Containers set `HOSTNAME` to a name of theirs, which stands for all addresses.
+    pub fn address(&self) -> IpAddr {
+        if self.hostname == "localhost" {
+            return Ipv4Addr::LOCALHOST.into();
+        }
+        self.hostname.parse().unwrap_or_else(|_| {
+            tracing::warn!(
+                "`--hostname {}` is not an IP address: listening on 0.0.0.0",
+                self.hostname
+            );
+            Ipv4Addr::UNSPECIFIED.into()
+        })
+    }
+}
+
+/// Token limits, as far as they are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenLimits {
+    pub max_input_tokens: Option<u32>,
+    pub max_total_tokens: Option<u32>,
+    pub max_batch_prefill_tokens: Option<u32>,
+    pub max_batch_total_tokens: Option<u32>,
+}
+
+impl TokenLimits {
+    /// A prompt fits in a request and in a prefill, and both fit in the pool.
+    ///
+    /// # Errors
+    /// One line that names the two flags in conflict.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let input = ("--max-input-tokens", self.max_input_tokens);
+        let total = ("--max-total-tokens", self.max_total_tokens);
+        let prefill = ("--max-batch-prefill-tokens", self.max_batch_prefill_tokens);
+        let pool = ("--max-batch-total-tokens", self.max_batch_total_tokens);
+        if let (Some(input), Some(total)) = (input.1, total.1) {
+            anyhow::ensure!(
+                input < total,
+                "`--max-input-tokens` must be < `--max-total-tokens`. Given: {input} and {total}"
+            );
+        }
+        for (small, large) in [(input, prefill), (prefill, pool), (total, pool)] {
+            if let (Some(low), Some(high)) = (small.1, large.1) {
+                anyhow::ensure!(
+                    low <= high,
+                    "`{}` must be <= `{}`. Given: {low} and {high}",
+                    small.0,
+                    large.0
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(flags: &[&str]) -> Config {
+        let always = ["text-generation-router", "--tokenizer-name", "model"];
+        Cli::try_parse_from(always.iter().chain(flags))
+            .expect("good flags")
+            .config
+            .expect("no command")
+    }
+
+    #[test]
+    fn conflicting_limits_name_both_flags() {
+        for (flags, expected) in [
+            (
+                ["--max-input-tokens=8", "--max-total-tokens=8"],
+                "`--max-input-tokens` must be < `--max-total-tokens`. Given: 8 and 8",
+            ),
+            (
+                ["--max-input-tokens=9", "--max-batch-prefill-tokens=8"],
+                "`--max-input-tokens` must be <= `--max-batch-prefill-tokens`. Given: 9 and 8",
+            ),
+            (
+                ["--max-batch-prefill-tokens=9", "--max-batch-total-tokens=8"],
+                "`--max-batch-prefill-tokens` must be <= `--max-batch-total-tokens`. Given: 9 and 8",
+            ),
+            (
+                ["--max-total-tokens=9", "--max-batch-total-tokens=8"],
+                "`--max-total-tokens` must be <= `--max-batch-total-tokens`. Given: 9 and 8",
+            ),
+        ] {
+            let error = config(&flags).validate().expect_err("a conflict");
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn features_that_do_not_exist_are_refused() {
+        assert!(config(&["--tokenizer-config-path=x"]).validate().is_err());
+        assert!(config(&["--waiting-served-ratio=nan"]).validate().is_err());
+        assert!(config(&[]).validate().is_ok());
+    }
+
+    #[test]
+    fn host_names_of_containers_mean_all_addresses() {
+        assert_eq!(
+            config(&["--hostname=::1"]).address(),
+            IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1])
+        );
+        assert_eq!(
+            config(&["--hostname=localhost"]).address(),
+            IpAddr::from([127, 0, 0, 1])
+        );
+        assert_eq!(
+            config(&["--hostname=4f1e0c"]).address(),
+            IpAddr::from([0, 0, 0, 0])
+        );
+    }
+
+    #[test]
+    fn zero_is_refused_by_name() {
+        for flag in [
+            "--max-batch-size",
+            "--validation-workers",
+            "--max-concurrent-requests",
+        ] {
+            let error = Cli::try_parse_from(["r", "--tokenizer-name=m", flag, "0"])
+                .expect_err("zero is no limit");
+            assert!(error.to_string().contains(flag), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_schema_needs_no_other_flag() {
+        let cli = Cli::try_parse_from(["r", "print-schema"]);
+        assert!(matches!(
+            cli.map(|cli| cli.command),
+            Ok(Some(Command::PrintSchema))
+        ));
+    }
+}

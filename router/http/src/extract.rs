@@ -1,0 +1,124 @@
+//! JSON bodies. Every rejection is an [`ApiError`].
+
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{FromRef, FromRequest, Request};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::IntoResponse;
+use serde::de::DeserializeOwned;
+
+use crate::error::ApiError;
+
+/// How long a client may take to send a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Largest body in bytes, for the message of a refusal; the limit itself is a layer.
+#[derive(Debug, Clone, Copy)]
+pub struct PayloadLimit(pub usize);
+
+/// A JSON object read into `T`. Unknown keys are ignored, messages name the path of the wrong value.
+#[derive(Debug)]
+pub struct ApiJson<T>(pub T);
+
+impl<T, S> FromRequest<S> for ApiJson<T>
+where
+    T: DeserializeOwned,
+    S: Send + Sync,
+    PayloadLimit: FromRef<S>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        check_headers(request.headers())?;
+        let limit = PayloadLimit::from_ref(state).0;
+        let body = tokio::time::timeout(BODY_TIMEOUT, Bytes::from_request(request, state))
+            .await
+            .map_err(|_| ApiError::request_timeout(BODY_TIMEOUT.as_secs()))?
+            .map_err(|rejection| match rejection.into_response().status() {
+                StatusCode::PAYLOAD_TOO_LARGE => ApiError::payload_too_large(limit),
+                _ => ApiError::malformed_json("the request body could not be read to its end"),
+            })?;
+        parse(&body).map(Self)
+    }
+}
+
+/// The body must be called JSON, and must not be compressed.
+fn check_headers(headers: &HeaderMap) -> Result<(), ApiError> {
+    let content_type = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    if !is_json(content_type) {
+        return Err(ApiError::unsupported_media_type(
+            "the request body must be JSON: send the header `Content-Type: application/json`",
+        ));
+    }
+    match headers.get(header::CONTENT_ENCODING) {
+        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => {
+            Err(ApiError::unsupported_media_type(
+                "compressed request bodies are not supported: leave out the header `Content-Encoding`",
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `application/json` and `application/<anything>+json`, with or without parameters.
+fn is_json(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    let Some((kind, subtype)) = essence.split_once('/') else {
+        return false;
+    };
+    let subtype = subtype.to_ascii_lowercase();
+    kind.eq_ignore_ascii_case("application") && (subtype == "json" || subtype.ends_with("+json"))
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    if body.starts_with(b"\xef\xbb\xbf") {
+        return Err(ApiError::malformed_json(
+            "malformed JSON: the body starts with a UTF-8 byte order mark; send it without",
+        ));
+    }
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        rejection(error.into_inner(), &path)
+    })?;
+    reader.end().map_err(|error| rejection(error, "."))?;
+    // serde takes an array for a struct, field by field; no client means that.
+    if body.trim_ascii_start().first() == Some(&b'{') {
+        Ok(value)
+    } else {
+        Err(ApiError::invalid_body("the body must be a JSON object"))
+    }
+}
+
+fn rejection(error: serde_json::Error, path: &str) -> ApiError {
+    if !error.is_data() {
+        return ApiError::malformed_json(format!("malformed JSON: {error}"));
+    }
+    match path {
+        "." => ApiError::invalid_body(format!("invalid body: {error}")),
+        path => ApiError::invalid_body(format!("invalid body at `{path}`: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_content_types() {
+        for yes in [
+            "application/json",
+            "Application/JSON; charset=utf-8",
+            "application/vnd.x+json",
+        ] {
+            assert!(is_json(yes), "{yes}");
+        }
+        for no in ["", "text/plain", "application/jsonp", "text/json", "json"] {
+            assert!(!is_json(no), "{no}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Headers of an answer: timings and sizes of a finished request, and what every answer of the compute routes carries.
+
+use std::fmt::Display;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use crate::timings::Timings;
+
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const COMPUTE_TYPE: HeaderName = HeaderName::from_static("x-compute-type");
+const COMPUTE_TIME: HeaderName = HeaderName::from_static("x-compute-time");
+const COMPUTE_CHARACTERS: HeaderName = HeaderName::from_static("x-compute-characters");
+const TOTAL_TIME: HeaderName = HeaderName::from_static("x-total-time");
+const VALIDATION_TIME: HeaderName = HeaderName::from_static("x-validation-time");
+const QUEUE_TIME: HeaderName = HeaderName::from_static("x-queue-time");
+const INFERENCE_TIME: HeaderName = HeaderName::from_static("x-inference-time");
+const TIME_PER_TOKEN: HeaderName = HeaderName::from_static("x-time-per-token");
+const PROMPT_TOKENS: HeaderName = HeaderName::from_static("x-prompt-tokens");
+const GENERATED_TOKENS: HeaderName = HeaderName::from_static("x-generated-tokens");
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// What a page of another origin may read.
+pub const EXPOSED: [HeaderName; 12] = [
+    X_REQUEST_ID,
+    COMPUTE_TYPE,
+    COMPUTE_TIME,
+    COMPUTE_CHARACTERS,
+    TOTAL_TIME,
+    VALIDATION_TIME,
+    QUEUE_TIME,
+    INFERENCE_TIME,
+    TIME_PER_TOKEN,
+    PROMPT_TOKENS,
+    GENERATED_TOKENS,
+    header::RETRY_AFTER,
+];
+
+/// Headers of a finished, not streamed generation. Times are whole milliseconds, but `x-compute-time` is in seconds.
+pub fn finished(
+    compute_type: &HeaderValue,
+    characters: usize,
+    timings: &Timings,
+    prompt_tokens: u32,
+    generated_tokens: u32,
+) -> HeaderMap {
+    let mut headers = computed(compute_type, characters);
+    insert(&mut headers, COMPUTE_TIME, timings.total.as_secs_f64());
+    insert(&mut headers, TOTAL_TIME, timings.total.as_millis());
+    insert(
+        &mut headers,
+        VALIDATION_TIME,
+        timings.validation.as_millis(),
+    );
+    insert(&mut headers, QUEUE_TIME, timings.queue.as_millis());
+    insert(&mut headers, INFERENCE_TIME, timings.inference.as_millis());
+    insert(&mut headers, TIME_PER_TOKEN, timings.per_token.as_millis());
+    insert(&mut headers, PROMPT_TOKENS, prompt_tokens);
+    insert(&mut headers, GENERATED_TOKENS, generated_tokens);
+    headers
+}
+
+/// Headers of a stream of server-sent events.
+pub fn streaming(compute_type: &HeaderValue, characters: usize) -> HeaderMap {
+    let mut headers = computed(compute_type, characters);
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Reverse proxies that buffer would hold the tokens back.
+    headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    headers
+}
+
+fn computed(compute_type: &HeaderValue, characters: usize) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(COMPUTE_TYPE, compute_type.clone());
+    insert(&mut headers, COMPUTE_CHARACTERS, characters);
+    headers
+}
+
+fn insert(headers: &mut HeaderMap, name: HeaderName, value: impl Display) {
+    if let Ok(value) = HeaderValue::try_from(value.to_string()) {
+        headers.insert(name, value);
+    }
+}

@@ -1,0 +1,276 @@
+//! Text generation in the shape of TGI: `/generate`, `/generate_stream` and the older `/`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use text_generation_core::error::InferError;
+use text_generation_core::types::{
+    GenerateParameters, GenerateRequest, GeneratedText, RequestInstants, StreamEvent,
+};
+use tower_http::request_id::RequestId;
+
+use crate::error::{ApiError, ErrorResponse};
+use crate::extract::ApiJson;
+use crate::headers;
+use crate::schema::{
+    CompatGenerateBody, GenerateBody, GenerateResponse, StreamDetails, StreamResponse,
+};
+use crate::sse::{self, EventBuffer};
+use crate::state::AppState;
+use crate::timings::{Timings, request_id};
+
+/// The text that follows `inputs`, when it is complete, in a list of one; a stream of events if `stream` is true.
+#[utoipa::path(
+    post,
+    path = "/",
+    tag = crate::openapi::TAG,
+    request_body = CompatGenerateBody,
+    responses(
+        (status = 200, description = "Generated text, or a stream of events", content(
+            (Vec<GenerateResponse> = "application/json"),
+            (StreamResponse = "text/event-stream"),
+        )),
+        (status = 400, description = "Malformed JSON", body = ErrorResponse),
+        (status = 401, description = "Wrong API key", body = ErrorResponse),
+        (status = 413, description = "Body larger than `--payload-limit`", body = ErrorResponse),
+        (status = 415, description = "The body is not called JSON", body = ErrorResponse),
+        (status = 422, description = "Input validation error", body = ErrorResponse),
+        (status = 424, description = "Generation error", body = ErrorResponse),
+        (status = 429, description = "Model is overloaded", body = ErrorResponse),
+        (status = 500, description = "Incomplete generation", body = ErrorResponse),
+        (status = 503, description = "The server is stopping", body = ErrorResponse),
+    ),
+    security((), ("api_key" = []))
+)]
+pub async fn compat_generate(
+    State(state): State<Arc<AppState>>,
+    Extension(id): Extension<RequestId>,
+    ApiJson(body): ApiJson<CompatGenerateBody>,
+) -> Result<Response, ApiError> {
+    let mut parameters = body.parameters;
+    // TGI does so for text-generation models and where it does not know the kind of model, as here.
+    parameters.return_full_text.get_or_insert(true);
+    if body.stream {
+        return Ok(stream(&state, id, body.inputs, parameters).await);
+    }
+    let (headers, answer) = complete(&state, &id, body.inputs, parameters).await?;
+    Ok((headers, Json([answer])).into_response())
+}
+
+/// The text that follows `inputs`, when it is complete.
+#[utoipa::path(
+    post,
+    path = "/generate",
+    tag = crate::openapi::TAG,
+    request_body = GenerateBody,
+    responses(
+        (status = 200, description = "Generated text", body = GenerateResponse),
+        (status = 400, description = "Malformed JSON", body = ErrorResponse),
+        (status = 401, description = "Wrong API key", body = ErrorResponse),
+        (status = 413, description = "Body larger than `--payload-limit`", body = ErrorResponse),
+        (status = 415, description = "The body is not called JSON", body = ErrorResponse),
+        (status = 422, description = "Input validation error", body = ErrorResponse),
+        (status = 424, description = "Generation error", body = ErrorResponse),
+        (status = 429, description = "Model is overloaded", body = ErrorResponse,
+         example = json!({"error": "Model is overloaded", "error_type": "overloaded"})),
+        (status = 500, description = "Incomplete generation", body = ErrorResponse),
+        (status = 503, description = "The server is stopping", body = ErrorResponse),
+    ),
+    security((), ("api_key" = []))
+)]
+pub async fn generate(
+    State(state): State<Arc<AppState>>,
+    Extension(id): Extension<RequestId>,
+    ApiJson(body): ApiJson<GenerateBody>,
+) -> Result<(HeaderMap, Json<GenerateResponse>), ApiError> {
+    let (headers, answer) = complete(&state, &id, body.inputs, body.parameters).await?;
+    Ok((headers, Json(answer)))
+}
+
+/// The text that follows `inputs`, token by token. Errors after the body was read are events too, with status 200.
+#[utoipa::path(
+    post,
+    path = "/generate_stream",
+    tag = crate::openapi::TAG,
+    request_body = GenerateBody,
+    responses(
+        (status = 200, description = "One event for each token, or an error event and the end",
+         body = StreamResponse, content_type = "text/event-stream"),
+        (status = 400, description = "Malformed JSON", body = ErrorResponse),
+        (status = 401, description = "Wrong API key", body = ErrorResponse),
+        (status = 413, description = "Body larger than `--payload-limit`", body = ErrorResponse),
+        (status = 415, description = "The body is not called JSON", body = ErrorResponse),
+        (status = 422, description = "JSON of the wrong shape", body = ErrorResponse),
+    ),
+    security((), ("api_key" = []))
+)]
+pub async fn generate_stream(
+    State(state): State<Arc<AppState>>,
+    Extension(id): Extension<RequestId>,
+    ApiJson(body): ApiJson<GenerateBody>,
+) -> Response {
+    stream(&state, id, body.inputs, body.parameters).await
+}
+
+/// What the answer needs of a request that `core` consumes.
+struct Wanted {
+    /// The prompt, when it goes before the text.
+    prefix: String,
+    details: bool,
+    characters: usize,
+}
+
+impl Wanted {
+    fn new(inputs: &str, parameters: &GenerateParameters) -> Self {
+        let full_text = parameters.return_full_text.unwrap_or(false);
+        Self {
+            prefix: if full_text {
+                inputs.to_owned()
+            } else {
+                String::new()
+            },
+            details: parameters.details || parameters.decoder_input_details,
+            characters: inputs.chars().count(),
+        }
+    }
+}
+
+fn request(inputs: String, parameters: GenerateParameters) -> GenerateRequest {
+    GenerateRequest {
+        inputs,
+        parameters,
+        add_special_tokens: true,
+    }
+}
+
+async fn complete(
+    state: &AppState,
+    id: &RequestId,
+    inputs: String,
+    parameters: GenerateParameters,
+) -> Result<(HeaderMap, GenerateResponse), ApiError> {
+    let wanted = Wanted::new(&inputs, &parameters);
+    let best_of = parameters.best_of.unwrap_or(1);
+    let request = request(inputs, parameters);
+    let (best, others) = if best_of == 1 {
+        (state.infer.generate(request).await?, None)
+    } else {
+        let (best, others) = state.infer.generate_best_of(request, best_of).await?;
+        (best, Some(others))
+    };
+    let generated = &best.generated;
+    let timings = Timings::new(&best.instants, best.finished, generated.generated_tokens);
+    timings.log(id, best.input_length, generated);
+    let headers = headers::finished(
+        &state.compute_type,
+        wanted.characters,
+        &timings,
+        best.input_length,
+        generated.generated_tokens,
+    );
+    let answer = GenerateResponse::new(best, others, &wanted.prefix, wanted.details);
+    Ok((headers, answer))
+}
+
+async fn stream(
+    state: &AppState,
+    id: RequestId,
+    inputs: String,
+    parameters: GenerateParameters,
+) -> Response {
+    let wanted = Wanted::new(&inputs, &parameters);
+    let headers = headers::streaming(&state.compute_type, wanted.characters);
+    let request = request(inputs, parameters);
+    let generation = state.infer.generate_stream(request).await;
+    let input_length = generation.as_ref().map_or(0, |stream| stream.input_length);
+    let encoder = TokenEvents {
+        id,
+        wanted,
+        input_length,
+        index: 0,
+    };
+    sse::response(headers, generation, encoder)
+}
+
+/// Events of `/generate_stream`.
+struct TokenEvents {
+    id: RequestId,
+    wanted: Wanted,
+    input_length: u32,
+    index: u32,
+}
+
+impl TokenEvents {
+    /// The text and the details of the last event.
+    fn finish(
+        &self,
+        generated: GeneratedText,
+        instants: &RequestInstants,
+    ) -> (String, Option<StreamDetails>) {
+        Timings::new(instants, Instant::now(), generated.generated_tokens).log(
+            &self.id,
+            self.input_length,
+            &generated,
+        );
+        let details = self.wanted.details.then_some(StreamDetails {
+            finish_reason: generated.finish_reason,
+            generated_tokens: generated.generated_tokens,
+            seed: generated.seed,
+            input_length: self.input_length,
+        });
+        let text = if self.wanted.prefix.is_empty() {
+            generated.text
+        } else {
+            format!("{}{}", self.wanted.prefix, generated.text)
+        };
+        (text, details)
+    }
+}
+
+impl sse::Encoder for TokenEvents {
+    fn event(&mut self, event: StreamEvent, out: &mut EventBuffer) {
+        let (token, top_tokens, last) = match event {
+            StreamEvent::Prefill(_) => return,
+            StreamEvent::Token { token, top_tokens } => (token, top_tokens, None),
+            StreamEvent::End {
+                token,
+                top_tokens,
+                generated,
+                instants,
+            } => (token, top_tokens, Some(self.finish(generated, &instants))),
+        };
+        let (generated_text, details) = last.unzip();
+        self.index += 1;
+        out.push(&StreamResponse {
+            index: self.index,
+            token,
+            top_tokens,
+            generated_text,
+            details: details.flatten(),
+        });
+    }
+
+    fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {
+        let body = ErrorResponse::from(error);
+        // Refusals are the client's affair, as on the other routes.
+        if matches!(error, InferError::Validation(_) | InferError::Overloaded) {
+            tracing::debug!(
+                request_id = request_id(&self.id),
+                error_type = body.error_type,
+                "request refused"
+            );
+        } else {
+            tracing::error!(
+                request_id = request_id(&self.id),
+                error_type = body.error_type,
+                "{}",
+                body.error
+            );
+        }
+        out.push(&body);
+    }
+}

@@ -1,0 +1,57 @@
+//! The readiness probe.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+
+use crate::error::{ApiError, ErrorResponse};
+use crate::state::AppState;
+
+/// Whether this server takes requests and its shards make progress.
+#[utoipa::path(
+    get,
+    path = "/health",
+    tag = crate::openapi::TAG,
+    responses(
+        (status = 200, description = "Everything is working fine"),
+        (status = 503, description = "A shard is down, or the server is stopping", body = ErrorResponse,
+         example = json!({"error": "unhealthy", "error_type": "healthcheck"})),
+    )
+)]
+pub async fn health(State(state): State<Arc<AppState>>) -> Result<(), ApiError> {
+    if state.is_stopping() {
+        Err(ApiError::unhealthy("the server is shutting down"))
+    } else if state.infer.health().await {
+        Ok(())
+    } else {
+        Err(ApiError::unhealthy("unhealthy"))
+    }
+}
+
+/// The same as `/health`.
+#[utoipa::path(
+    get,
+    path = "/",
+    tag = crate::openapi::TAG,
+    responses(
+        (status = 200, description = "Everything is working fine"),
+        (status = 503, description = "See `/health`", body = ErrorResponse),
+    )
+)]
+pub async fn root(state: State<Arc<AppState>>) -> Result<(), ApiError> {
+    health(state).await
+}
+
+/// The same as `/health`.
+#[utoipa::path(
+    get,
+    path = "/ping",
+    tag = crate::openapi::TAG,
+    responses(
+        (status = 200, description = "Everything is working fine"),
+        (status = 503, description = "See `/health`", body = ErrorResponse),
+    )
+)]
+pub async fn ping(state: State<Arc<AppState>>) -> Result<(), ApiError> {
+    health(state).await
+}

@@ -1,0 +1,26 @@
+//! The page that Prometheus reads.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderName, header};
+
+use crate::state::AppState;
+
+/// Prometheus metrics.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = crate::openapi::TAG,
+    responses((status = 200, description = "Prometheus text format", body = String, content_type = "text/plain",
+               example = "tgi_queue_size 0\n"))
+)]
+pub async fn metrics(
+    State(state): State<Arc<AppState>>,
+) -> ([(HeaderName, &'static str); 1], String) {
+    let content_type = "text/plain; version=0.0.4; charset=utf-8";
+    (
+        [(header::CONTENT_TYPE, content_type)],
+        state.metrics.render(),
+    )
+}

@@ -1,0 +1,121 @@
+//! The life of the process: arguments, start, serve, stop.
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::{Cli, Command, Config};
+use crate::server::{ServerTimeouts, serve};
+use crate::signals::{StopSignals, stdin_eof};
+use crate::startup::{self, SlowTokenizer};
+use crate::{logging, routes};
+
+/// The command `text-generation-router`; returns its exit code. `argv` starts with the name of the program.
+///
+/// Blocks until the server has stopped. Takes over SIGINT and SIGTERM.
+pub fn main_from_args<A>(
+    argv: impl IntoIterator<Item = A>,
+    slow_tokenizer: impl SlowTokenizer,
+) -> i32
+where
+    A: Into<OsString> + Clone,
+{
+    let cli = match Cli::try_parse_from(argv) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to standard output; a closed one is not worth a second error.
+            let _ = error.print();
+            return error.exit_code();
+        }
+    };
+    let result = match cli {
+        Cli {
+            command: Some(Command::PrintSchema),
+            ..
+        } => print_schema(),
+        Cli {
+            config: Some(config),
+            ..
+        } => run(&config, slow_tokenizer),
+        Cli { config: None, .. } => Err(anyhow::anyhow!("`--tokenizer-name` is not set")),
+    };
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("Error: {error:#}");
+            1
+        }
+    }
+}
+
+fn print_schema() -> anyhow::Result<()> {
+    println!("{}", routes::openapi().to_pretty_json()?);
+    Ok(())
+}
+
+/// Starts the server and serves until it is told to stop.
+///
+/// # Errors
+/// When it cannot start, or a second signal ends it before its requests have finished.
+pub fn run(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyhow::Result<()> {
+    logging::init(config.json_output, &config.log_level)?;
+    config.validate()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the tokio runtime")?;
+    let result = runtime.block_on(supervise(config, slow_tokenizer));
+    // Not every blocking task can be interrupted, and the process is about to end.
+    runtime.shutdown_background();
+    result
+}
+
+async fn supervise(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyhow::Result<()> {
+    let mut signals = StopSignals::install().context("cannot handle signals")?;
+    let mut input_closed = pin!(stdin_eof(config.exit_on_stdin_eof)?);
+    let (listener, state) = tokio::select! {
+        started = startup::start(config, slow_tokenizer) => started?,
+        () = &mut input_closed => return Ok(()),
+        signal = signals.recv() => {
+            tracing::info!("{signal} while starting");
+            return Ok(());
+        }
+    };
+    tracing::info!("listening on http://{}", listener.local_addr()?);
+    tracing::info!("Connected");
+    let timeouts = ServerTimeouts {
+        graceful: Duration::from_secs(config.graceful_termination_timeout),
+        ..ServerTimeouts::default()
+    };
+    let stop = CancellationToken::new();
+    let server = serve(listener, state, timeouts, stop.clone().cancelled_owned());
+    until_stopped(server, input_closed, &mut signals, &stop).await
+}
+
+/// The first signal lets running requests finish, the second does not; the end of standard input stops at once.
+async fn until_stopped(
+    server: impl Future<Output = ()>,
+    mut input_closed: impl Future<Output = ()> + Unpin,
+    signals: &mut StopSignals,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let mut server = pin!(server);
+    loop {
+        tokio::select! {
+            () = &mut server => return Ok(()),
+            () = &mut input_closed => {
+                tracing::info!("standard input ended: stopping at once");
+                return Ok(());
+            }
+            signal = signals.recv() => {
+                anyhow::ensure!(!stop.is_cancelled(), "stopped by a second signal, {signal}, with requests still running");
+                stop.cancel();
+            }
+        }
+    }
+}

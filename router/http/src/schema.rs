@@ -1,0 +1,213 @@
+//! Bodies that only HTTP knows. Order of keys, null and absent keys follow the TGI contract.
+
+use serde::{Deserialize, Serialize};
+use text_generation_core::types::{
+    FinishReason, GenerateAnswer, GenerateParameters, PrefillToken, SimpleToken, Token,
+};
+use utoipa::ToSchema;
+
+/// Clients that send no parameters at all get sampled text; with parameters, `do_sample` is false unless they set it.
+fn without_parameters() -> GenerateParameters {
+    GenerateParameters {
+        do_sample: true,
+        ..GenerateParameters::default()
+    }
+}
+
+/// Body of `/generate`, `/generate_stream` and `/tokenize`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "inputs": "Once upon a time",
+    "parameters": {"max_new_tokens": 20, "details": true}
+}))]
+pub struct GenerateBody {
+    /// The prompt.
+    pub inputs: String,
+    #[serde(default = "without_parameters")]
+    pub parameters: GenerateParameters,
+}
+
+/// Body of `/`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "inputs": "Once upon a time",
+    "parameters": {"max_new_tokens": 20},
+    "stream": false
+}))]
+pub struct CompatGenerateBody {
+    /// The prompt.
+    pub inputs: String,
+    #[serde(default = "without_parameters")]
+    pub parameters: GenerateParameters,
+    /// Answer with a stream of events.
+    #[serde(default)]
+    pub stream: bool,
+}
+
+/// Answer of `/generate`.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({"generated_text": ", there was a little girl"}))]
+pub struct GenerateResponse {
+    pub generated_text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<Details>,
+}
+
+/// How a text was generated.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Details {
+    pub finish_reason: FinishReason,
+    #[schema(example = 1)]
+    pub generated_tokens: u32,
+    /// The seed that was used; null when nothing was sampled.
+    #[schema(nullable = true, example = 42)]
+    pub seed: Option<u64>,
+    pub prefill: Vec<PrefillToken>,
+    pub tokens: Vec<Token>,
+    /// The other generations, when `best_of` is above 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_of_sequences: Option<Vec<BestOfSequence>>,
+    /// The most likely tokens of every step.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub top_tokens: Vec<Vec<Token>>,
+}
+
+/// A generation that was not the best one.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct BestOfSequence {
+    pub generated_text: String,
+    pub finish_reason: FinishReason,
+    #[schema(example = 1)]
+    pub generated_tokens: u32,
+    #[schema(nullable = true, example = 42)]
+    pub seed: Option<u64>,
+    pub prefill: Vec<PrefillToken>,
+    pub tokens: Vec<Token>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub top_tokens: Vec<Vec<Token>>,
+}
+
+impl GenerateResponse {
+    /// `prefix` is the prompt when the full text was asked for; `others` are the losers of `best_of`.
+    pub fn new(
+        answer: GenerateAnswer,
+        others: Option<Vec<GenerateAnswer>>,
+        prefix: &str,
+        details: bool,
+    ) -> Self {
+        let generated_text = format!("{prefix}{}", answer.generated.text);
+        let details = details.then(|| Details {
+            finish_reason: answer.generated.finish_reason,
+            generated_tokens: answer.generated.generated_tokens,
+            seed: answer.generated.seed,
+            prefill: answer.prefill,
+            tokens: answer.tokens,
+            best_of_sequences: others.map(|others| {
+                let sequence = |answer| BestOfSequence::new(answer, prefix);
+                others.into_iter().map(sequence).collect()
+            }),
+            top_tokens: answer.top_tokens,
+        });
+        Self {
+            generated_text,
+            details,
+        }
+    }
+}
+
+impl BestOfSequence {
+    fn new(answer: GenerateAnswer, prefix: &str) -> Self {
+        Self {
+            generated_text: format!("{prefix}{}", answer.generated.text),
+            finish_reason: answer.generated.finish_reason,
+            generated_tokens: answer.generated.generated_tokens,
+            seed: answer.generated.seed,
+            prefill: answer.prefill,
+            tokens: answer.tokens,
+            top_tokens: answer.top_tokens,
+        }
+    }
+}
+
+/// One event of `/generate_stream`: a token. The last one carries the text.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "index": 1,
+    "token": {"id": 403, "text": " there", "logprob": -0.34, "special": false},
+    "generated_text": null,
+    "details": null
+}))]
+pub struct StreamResponse {
+    /// Counts from 1.
+    pub index: u32,
+    pub token: Token,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub top_tokens: Vec<Token>,
+    #[schema(nullable = true)]
+    pub generated_text: Option<String>,
+    #[schema(nullable = true)]
+    pub details: Option<StreamDetails>,
+}
+
+/// Sent with the last token when `details` was asked for.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct StreamDetails {
+    pub finish_reason: FinishReason,
+    #[schema(example = 1)]
+    pub generated_tokens: u32,
+    #[schema(nullable = true, example = 42)]
+    pub seed: Option<u64>,
+    #[schema(example = 1)]
+    pub input_length: u32,
+}
+
+/// Answer of `/tokenize`.
+pub type TokenizeResponse = Vec<SimpleToken>;
+
+/// Answer of `/info`: the model and the limits of this server.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Info {
+    #[schema(example = "meta-llama/Llama-3.1-8B")]
+    pub model_id: String,
+    /// Commit of the model on the hub, where one is known.
+    #[schema(nullable = true)]
+    pub model_sha: Option<String>,
+    #[schema(example = "bfloat16")]
+    pub model_dtype: String,
+    #[schema(example = "cuda")]
+    pub model_device_type: String,
+    /// Null: a model folder does not say.
+    #[schema(nullable = true, example = "text-generation")]
+    pub model_pipeline_tag: Option<String>,
+    #[schema(example = 128)]
+    pub max_concurrent_requests: u32,
+    #[schema(example = 2)]
+    pub max_best_of: u32,
+    #[schema(example = 4)]
+    pub max_stop_sequences: u32,
+    #[schema(example = 1024)]
+    pub max_input_tokens: u32,
+    /// The older name of `max_input_tokens`.
+    #[schema(example = 1024)]
+    pub max_input_length: u32,
+    #[schema(example = 2048)]
+    pub max_total_tokens: u32,
+    #[schema(example = 0.3)]
+    pub waiting_served_ratio: f32,
+    #[schema(example = 4096)]
+    pub max_batch_prefill_tokens: u32,
+    #[schema(example = 32000)]
+    pub max_batch_total_tokens: u32,
+    #[schema(example = 20)]
+    pub max_waiting_tokens: u32,
+    #[schema(example = 128)]
+    pub max_batch_size: u32,
+    #[schema(example = 2)]
+    pub validation_workers: u32,
+    #[schema(example = 4)]
+    pub max_client_batch_size: u32,
+    #[schema(example = "text-generation-router")]
+    pub router: &'static str,
+    #[schema(example = "0.1.0")]
+    pub version: &'static str,
+}

@@ -1,0 +1,164 @@
+//! The connection loop: limits on what a peer may do, and an orderly end.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+use tower::ServiceExt;
+
+use crate::routes;
+use crate::state::AppState;
+
+const MAX_HEADERS: usize = 100;
+/// Largest head of a request, and largest list of HTTP/2 headers, in bytes.
+const MAX_HEAD_BYTES: u32 = 64 * 1024;
+const HTTP2_MAX_STREAMS: u32 = 256;
+const HTTP2_KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// Histograms keep single values until they are sorted into buckets, which happens here or when the page is read.
+const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+/// After a failed accept, most often for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Times that the loop keeps.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerTimeouts {
+    /// For the head of a request, and for a connection without one. Above the 60 s for which common load balancers
+    /// keep an idle connection: they, not we, should close it.
+    pub header: Duration,
+    /// For running requests to finish after the order to stop.
+    pub graceful: Duration,
+}
+
+impl Default for ServerTimeouts {
+    fn default() -> Self {
+        Self {
+            header: Duration::from_secs(75),
+            graceful: Duration::from_secs(90),
+        }
+    }
+}
+
+/// Serves until `stop` resolves and running requests have finished, or `timeouts.graceful` is over.
+///
+/// While requests finish, new connections are still accepted and new requests get 503, so that a load balancer sees
+/// an answer and not a refused connection.
+pub async fn serve(
+    listener: TcpListener,
+    state: Arc<AppState>,
+    timeouts: ServerTimeouts,
+    stop: impl Future<Output = ()>,
+) {
+    let router = routes::router(state.clone());
+    let builder = Arc::new(connection_builder(timeouts.header));
+    let graceful = GracefulShutdown::new();
+    let mut drained = pin!(drain(stop, &state, timeouts.graceful));
+    let mut upkeep = interval(METRICS_UPKEEP);
+    upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let deadline = loop {
+        tokio::select! {
+            deadline = &mut drained => break deadline,
+            _ = upkeep.tick() => state.metrics.run_upkeep(),
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let connection = Connection {
+                        stream,
+                        router: router.clone(),
+                        builder: builder.clone(),
+                        watcher: graceful.watcher(),
+                    };
+                    tokio::spawn(connection.run(timeouts.header));
+                }
+                Err(error) => {
+                    tracing::warn!("cannot accept a connection: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    };
+    drop(listener);
+    let open = graceful.count();
+    if timeout_at(deadline, graceful.shutdown()).await.is_err() {
+        tracing::warn!(
+            "stopped with up to {open} connections still open: the graceful termination timeout is over"
+        );
+    }
+}
+
+/// Waits for the order to stop and then for the running requests. Returns when connections must be closed.
+async fn drain(stop: impl Future<Output = ()>, state: &AppState, graceful: Duration) -> Instant {
+    stop.await;
+    let deadline = Instant::now() + graceful;
+    tracing::info!(
+        "stopping: running requests have {} s to finish",
+        graceful.as_secs()
+    );
+    state.stop();
+    // Requests that are still running at the deadline lose their connection.
+    let _ = timeout_at(deadline, state.infer.drained()).await;
+    deadline
+}
+
+fn connection_builder(header_timeout: Duration) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(header_timeout)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(MAX_HEAD_BYTES as usize);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(HTTP2_MAX_STREAMS)
+        .max_header_list_size(MAX_HEAD_BYTES)
+        .keep_alive_interval(HTTP2_KEEP_ALIVE)
+        .keep_alive_timeout(HTTP2_KEEP_ALIVE);
+    builder
+}
+
+struct Connection {
+    stream: TcpStream,
+    router: Router,
+    builder: Arc<Builder<TokioExecutor>>,
+    watcher: Watcher,
+}
+
+impl Connection {
+    async fn run(self, first_request_timeout: Duration) {
+        // Tokens are small and must not wait for each other.
+        if let Err(error) = self.stream.set_nodelay(true) {
+            tracing::debug!("cannot set TCP_NODELAY: {error}");
+        }
+        let requested = Arc::new(AtomicBool::new(false));
+        let (router, seen) = (self.router, requested.clone());
+        let service = service_fn(move |request: Request<Incoming>| {
+            seen.store(true, Ordering::Relaxed);
+            router.clone().oneshot(request)
+        });
+        let connection = self
+            .builder
+            .serve_connection(TokioIo::new(self.stream), service)
+            .into_owned();
+        let mut connection = pin!(self.watcher.watch(connection));
+        // The builder's timers start once it knows the protocol; a silent peer never tells.
+        let ended = match timeout(first_request_timeout, &mut connection).await {
+            Ok(ended) => ended,
+            Err(_) if requested.load(Ordering::Relaxed) => connection.await,
+            Err(_) => return,
+        };
+        if let Err(error) = ended {
+            tracing::debug!("connection ended: {error}");
+        }
+    }
+}

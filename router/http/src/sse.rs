@@ -1,0 +1,168 @@
+//! Server-sent events: `data: <one line of JSON>`, an empty line, nothing else. A comment keeps idle connections open.
+//!
+//! The body polls the generation directly: no task and no channel stand between a token and the socket. Events that
+//! are ready together leave in one chunk.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::{Stream, StreamExt};
+use hyper::body::Frame;
+use serde::Serialize;
+use text_generation_core::error::InferError;
+use text_generation_core::types::StreamEvent;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// A comment is sent when no event was for this long.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Ready events are gathered up to about this many bytes a chunk.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// Framed events that wait to be sent.
+#[derive(Debug, Default)]
+pub struct EventBuffer(BytesMut);
+
+impl EventBuffer {
+    /// Appends one event with `value` as JSON.
+    pub fn push(&mut self, value: &impl Serialize) {
+        let start = self.0.len();
+        self.0.put_slice(b"data: ");
+        if serde_json::to_writer((&mut self.0).writer(), value).is_err() {
+            // Our own types always serialise; half an event must not leave in any case.
+            self.0.truncate(start);
+            self.0.put_slice(
+                br#"data: {"error":"Stream event serialization error","error_type":"stream_serialization_error"}"#,
+            );
+        }
+        self.0.put_slice(b"\n\n");
+    }
+
+    fn take(&mut self) -> Bytes {
+        self.0.split().freeze()
+    }
+}
+
+/// How one API writes a generation as events.
+pub trait Encoder: Send + Unpin + 'static {
+    /// Writes what the API sends for `event`, maybe nothing.
+    fn event(&mut self, event: StreamEvent, out: &mut EventBuffer);
+    /// Writes the failure that ends the stream.
+    fn failure(&mut self, error: &InferError, out: &mut EventBuffer);
+}
+
+/// The answer that streams `generation`. A generation that could not start is a stream of one failure.
+pub fn response<S, E>(headers: HeaderMap, generation: Result<S, InferError>, encoder: E) -> Response
+where
+    S: Stream<Item = Result<StreamEvent, InferError>> + Send + Unpin + 'static,
+    E: Encoder,
+{
+    (headers, Body::new(EventBody::new(generation, encoder))).into_response()
+}
+
+/// Dropping it, which hyper does when the client goes, drops and so cancels the generation.
+#[derive(Debug)]
+struct EventBody<S, E> {
+    /// `None` once the last event is in `buffer`.
+    generation: Option<S>,
+    encoder: E,
+    buffer: EventBuffer,
+    last_sent: Instant,
+    keep_alive: Pin<Box<Sleep>>,
+}
+
+impl<S, E> EventBody<S, E>
+where
+    S: Stream<Item = Result<StreamEvent, InferError>> + Unpin,
+    E: Encoder,
+{
+    fn new(generation: Result<S, InferError>, mut encoder: E) -> Self {
+        let mut buffer = EventBuffer::default();
+        let generation = generation
+            .inspect_err(|error| encoder.failure(error, &mut buffer))
+            .ok();
+        let now = Instant::now();
+        Self {
+            generation,
+            encoder,
+            buffer,
+            last_sent: now,
+            keep_alive: Box::pin(sleep_until(now + KEEP_ALIVE)),
+        }
+    }
+
+    /// Moves events that are ready into the buffer.
+    fn fill(&mut self, context: &mut Context<'_>) {
+        while self.buffer.0.len() < CHUNK_BYTES {
+            let Some(generation) = &mut self.generation else {
+                return;
+            };
+            let Poll::Ready(event) = generation.poll_next_unpin(context) else {
+                return;
+            };
+            let last = !matches!(
+                event,
+                Some(Ok(StreamEvent::Prefill(_) | StreamEvent::Token { .. }))
+            );
+            match event.unwrap_or(Err(InferError::IncompleteGenerationStream)) {
+                Ok(event) => self.encoder.event(event, &mut self.buffer),
+                Err(error) => self.encoder.failure(&error, &mut self.buffer),
+            }
+            if last {
+                self.generation = None;
+            }
+        }
+    }
+
+    /// Whether a keep-alive comment is due. The timer is moved only when it fires, not with every token.
+    fn idle_too_long(&mut self, context: &mut Context<'_>) -> bool {
+        while self.keep_alive.as_mut().poll(context).is_ready() {
+            let now = Instant::now();
+            let due = self.last_sent + KEEP_ALIVE;
+            if due <= now {
+                self.keep_alive.as_mut().reset(now + KEEP_ALIVE);
+                return true;
+            }
+            self.keep_alive.as_mut().reset(due);
+        }
+        false
+    }
+}
+
+impl<S, E> hyper::body::Body for EventBody<S, E>
+where
+    S: Stream<Item = Result<StreamEvent, InferError>> + Unpin,
+    E: Encoder,
+{
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        this.fill(context);
+        if this.buffer.0.is_empty() {
+            if this.generation.is_none() {
+                return Poll::Ready(None);
+            }
+            if !this.idle_too_long(context) {
+                return Poll::Pending;
+            }
+            this.buffer.0.put_slice(b":\n\n");
+        }
+        this.last_sent = Instant::now();
+        Poll::Ready(Some(Ok(Frame::data(this.buffer.take()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.generation.is_none() && self.buffer.0.is_empty()
+    }
+}
