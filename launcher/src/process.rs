@@ -40,12 +40,12 @@ impl fmt::Display for Exit {
             }
             (None, None) => f.write_str("unknown exit status")?,
         }
-        match (&self.last_error, self.status.signal()) {
-            (Some(error), _) => write!(f, ": {error}"),
-            (None, Some(9)) => {
-                f.write_str(", no error was reported; perhaps the system ran out of memory")
-            }
-            (None, _) => f.write_str(", no error was reported"),
+        if self.status.signal() == Some(Signal::SIGKILL as i32) {
+            f.write_str(", perhaps because the system ran out of memory")?;
+        }
+        match &self.last_error {
+            Some(error) => write!(f, ": {error}"),
+            None => f.write_str(": no error was reported"),
         }
     }
 }
@@ -169,7 +169,7 @@ async fn forward_until_exit(mut child: Child, group: Pid, mut forwarder: Forward
         .for_each(|line| forwarder.forward(line));
     Exit {
         status: status.unwrap_or_else(|_| ExitStatus::from_raw(-1)),
-        last_error: forwarder.last_error,
+        last_error: forwarder.last_error.or(forwarder.last_text),
         last_record: forwarder.last_record,
     }
 }
@@ -233,6 +233,8 @@ struct Forwarder {
     console: Console,
     origin: Origin,
     last_error: Option<String>,
+    /// The last line on standard error that is no warning, for want of one that names an error.
+    last_text: Option<String>,
     last_record: Option<Record>,
 }
 
@@ -242,6 +244,7 @@ impl Forwarder {
             console,
             origin,
             last_error: None,
+            last_text: None,
             last_record: None,
         }
     }
@@ -267,15 +270,26 @@ impl Forwarder {
             None => {
                 self.console
                     .write(&Record::from_text(&text, level, &self.origin));
-                if !is_stdout && is_error(&text) {
-                    self.last_error = Some(text);
+                if !is_stdout {
+                    self.remember(text);
                 }
             }
         }
     }
-}
 
-/// A traceback names its error in the last line that is not indented; a warning is no reason to stop.
-fn is_error(line: &str) -> bool {
-    !line.starts_with(char::is_whitespace) && !line.contains("Warning:")
+    /// A traceback names its error in a line that is not indented; a warning is no reason to stop.
+    fn remember(&mut self, line: String) {
+        if line.starts_with(char::is_whitespace) || line.contains("Warning:") {
+            return;
+        }
+        let names_error = ["rror", "xception", "panicked"]
+            .iter()
+            .any(|word| line.contains(word));
+        let place = if names_error {
+            &mut self.last_error
+        } else {
+            &mut self.last_text
+        };
+        *place = Some(line);
+    }
 }

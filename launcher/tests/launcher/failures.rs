@@ -1,0 +1,218 @@
+//! What goes wrong is one clear line and an exit code, and nothing is left running.
+
+use std::net::TcpListener;
+
+use crate::harness::{Ended, Env, Launcher};
+use nix::sys::signal::Signal;
+
+fn failed(flags: &[&str], env: Env<'_>) -> Ended {
+    let ended = Launcher::start(flags, env).end();
+    assert_eq!(ended.code, Some(1), "{:#?}", ended.output);
+    ended.assert_nothing_left();
+    ended
+}
+
+#[test]
+fn a_failed_download_tells_why() {
+    let ended = failed(&[], &[("FAKE_DOWNLOAD", "fail")]);
+    assert!(
+        ended
+            .error()
+            .ends_with("cannot prepare model `org/model`: no model named like this on the hub")
+    );
+    assert_eq!(ended.events(), ["download start"]);
+}
+
+#[test]
+fn a_download_without_a_folder_is_an_error() {
+    let ended = failed(&[], &[("FAKE_DOWNLOAD", "silent")]);
+    assert!(ended.error().contains("without naming the model's folder"));
+}
+
+#[test]
+fn a_shard_that_dies_at_start_tells_why() {
+    let ended = failed(
+        &["--num-shard", "2"],
+        &[("FAKE_SHARD_1", "die"), ("FAKE_SHARD_0", "not-serving")],
+    );
+    let expected =
+        "shard 1 could not start: exit code 1: ValueError: weights are missing: lm_head.weight";
+    assert!(ended.error().ends_with(expected), "{}", ended.error());
+    assert!(
+        ended
+            .output
+            .iter()
+            .any(|line| line.contains("WARN") && line.contains("UserWarning"))
+    );
+    assert_eq!(ended.events().last().unwrap(), "shard 0 SIGTERM");
+}
+
+#[test]
+fn a_shard_that_never_serves_times_out() {
+    let ended = failed(
+        &["--shard-startup-timeout", "1"],
+        &[("FAKE_SHARD_0", "not-serving")],
+    );
+    assert!(
+        ended
+            .error()
+            .contains("shard 0 was not ready within 1 s; if it only needs more time, raise")
+    );
+}
+
+#[test]
+fn a_router_that_dies_at_start_tells_why() {
+    let ended = failed(&[], &[("FAKE_ROUTER", "die")]);
+    assert!(
+        ended
+            .error()
+            .ends_with("router could not start: exit code 1: unable to load tokenizer")
+    );
+}
+
+#[test]
+fn the_death_of_a_shard_stops_everything() {
+    let launcher = Launcher::start(&["--num-shard", "2"], &[]);
+    launcher.wait_until_ready();
+    launcher.signal_child("shard 1", Signal::SIGUSR1);
+    let ended = launcher.end();
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        ended
+            .error()
+            .ends_with("shard 1 stopped: exit code 1: RuntimeError: the device is lost")
+    );
+    let events = ended.events();
+    assert_eq!(
+        events[events.len() - 3..],
+        ["router SIGTERM", "router drained", "shard 0 SIGTERM"]
+    );
+    ended.assert_nothing_left();
+}
+
+#[test]
+fn a_killed_shard_is_reported_with_its_signal() {
+    let launcher = Launcher::start(&[], &[]);
+    launcher.wait_until_ready();
+    launcher.signal_child("shard 0", Signal::SIGKILL);
+    let ended = launcher.end();
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        ended
+            .error()
+            .contains("shard 0 stopped: signal 9 (SIGKILL)"),
+        "{}",
+        ended.error()
+    );
+    ended.assert_nothing_left();
+}
+
+#[test]
+fn the_death_of_the_router_stops_the_shards() {
+    let launcher = Launcher::start(&[], &[]);
+    launcher.wait_until_ready();
+    launcher.signal_child("router", Signal::SIGUSR1);
+    let ended = launcher.end();
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        ended
+            .error()
+            .ends_with("router stopped: exit code 1: RuntimeError: the batcher is gone")
+    );
+    assert_eq!(ended.events().last().unwrap(), "shard 0 SIGTERM");
+    ended.assert_nothing_left();
+}
+
+#[test]
+fn a_port_in_use_is_found_before_the_download() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let flags = [
+        "--model-id",
+        "org/model",
+        "--hostname",
+        "127.0.0.1",
+        "--port",
+        &port,
+    ];
+    let ended = Launcher::start_bare(&flags, &[]).end();
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        ended
+            .error()
+            .contains(&format!("cannot listen on 127.0.0.1:{port}"))
+    );
+    assert!(ended.journal.is_empty());
+}
+
+#[test]
+fn a_missing_command_is_named() {
+    let ended = failed(&[], &[("PATH", "/nonexistent")]);
+    assert!(
+        ended
+            .error()
+            .contains("cannot run `text-generation-server`"),
+        "{}",
+        ended.error()
+    );
+}
+
+#[test]
+fn arguments_that_cannot_work_start_nothing() {
+    let cases: [(&[&str], Env<'_>, &str); 5] = [
+        (
+            &["--quantize", "fp8"],
+            &[],
+            "--quantize (or QUANTIZE) asks for something that is not available yet",
+        ),
+        (
+            &[],
+            &[("LORA_ADAPTERS", "a")],
+            "--lora-adapters (or LORA_ADAPTERS)",
+        ),
+        (
+            &["--sharded", "true"],
+            &[],
+            "set CUDA_VISIBLE_DEVICES, or give the number of shards with --num-shard",
+        ),
+        (
+            &[],
+            &[("LOG_LEVEL", "verbose")],
+            "LOG_LEVEL `verbose` must be",
+        ),
+        (
+            &["--max-input-tokens", "5", "--max-total-tokens", "5"],
+            &[],
+            "must be lower than --max-total-tokens (5)",
+        ),
+    ];
+    for (flags, env, expected) in cases {
+        let ended = failed(flags, env);
+        assert!(ended.error().contains(expected), "{}", ended.error());
+        assert!(ended.journal.is_empty());
+    }
+}
+
+#[test]
+fn a_model_must_be_named() {
+    let ended = Launcher::start_bare(&[], &[]).end();
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        ended
+            .error()
+            .contains("--model-id is required, for example: text-generation-launcher --model-id")
+    );
+}
+
+#[test]
+fn flags_that_do_not_parse_exit_with_2() {
+    for flags in [
+        ["--no-such-flag", "1"],
+        ["--max-best-of", "many"],
+        ["--dtype", "int3"],
+    ] {
+        let ended = Launcher::start(&flags, &[]).end();
+        assert_eq!(ended.code, Some(2), "{:#?}", ended.output);
+        assert!(ended.output[0].contains(flags[0]));
+    }
+}

@@ -1,0 +1,41 @@
+"""What both fakes share: a journal that tests read, log records, and the end of standard input."""
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+NAMES = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "API_KEY", "LOG_LEVEL", "COMPUTE_TYPE", "HF_TOKEN"]
+
+
+def note(process: str, event: str) -> None:
+    """Appends one line to the journal; a single write, so lines of several processes do not mix."""
+    env = {name: os.environ[name] for name in NAMES if name in os.environ}
+    entry = {"process": process, "event": event, "pid": os.getpid(), "argv": sys.argv[1:], "env": env}
+    with open(os.environ["FAKE_JOURNAL"], "a") as journal:
+        journal.write(json.dumps(entry) + "\n")
+
+
+def log(level: str, message: str, **fields: object) -> None:
+    record = {"timestamp": "2026-01-01T00:00:00Z", "level": level, "message": message, "target": "fake", **fields}
+    print(json.dumps(record), flush=True)
+
+
+def at_end_of_input(action: Callable[[], None]) -> None:
+    def wait() -> None:
+        # A thread inside the buffered reader would abort the interpreter at exit.
+        while os.read(0, 1024):
+            pass
+        action()
+
+    if "--exit-on-stdin-eof" in sys.argv:
+        threading.Thread(target=wait, daemon=True).start()
+
+
+def mode(variable: str) -> str:
+    return os.environ.get(variable, "")
+
+
+def option(name: str) -> str:
+    return sys.argv[sys.argv.index(name) + 1]
