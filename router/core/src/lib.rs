@@ -2,12 +2,16 @@
 
 pub mod alloc;
 pub mod assemble;
+mod batcher;
 pub mod budget;
 pub mod detokenize;
 pub mod error;
+pub mod infer;
+pub mod metrics;
 pub mod policy;
+mod queue;
 pub mod stop;
-mod token_bytes;
+mod stream;
 pub mod tokenize;
 pub mod types;
 pub mod validation;

@@ -27,10 +27,20 @@ pub struct GenerateParameters {
     #[schema(nullable = true, exclusive_minimum = 0, example = 10)]
     pub top_k: Option<i32>,
     /// Keep the smallest set of tokens whose probabilities add up to p.
-    #[schema(nullable = true, exclusive_minimum = 0.0, exclusive_maximum = 1.0, example = 0.95)]
+    #[schema(
+        nullable = true,
+        exclusive_minimum = 0.0,
+        exclusive_maximum = 1.0,
+        example = 0.95
+    )]
     pub top_p: Option<f32>,
     /// Keep the tokens whose information is closest to the entropy, up to mass p.
-    #[schema(nullable = true, exclusive_minimum = 0.0, exclusive_maximum = 1.0, example = 0.95)]
+    #[schema(
+        nullable = true,
+        exclusive_minimum = 0.0,
+        exclusive_maximum = 1.0,
+        example = 0.95
+    )]
     pub typical_p: Option<f32>,
     /// Sample instead of taking the most likely token.
     #[schema(example = true)]

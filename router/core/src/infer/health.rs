@@ -1,0 +1,71 @@
+//! Whether this server makes progress.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use text_generation_client::types::{NextTokenChooser, StoppingCriteria};
+
+use super::Infer;
+use crate::queue::Event;
+use crate::validation::ValidRequest;
+
+/// A step that takes longer counts as hung.
+const STALLED: Duration = Duration::from_secs(120);
+
+/// How long the probe that follows a failed step may take.
+const PROBE: Duration = Duration::from_secs(10);
+
+impl Infer {
+    /// Whether requests are served: the batching task lives, every shard answers, no step hangs, and the last step
+    /// succeeded. After a failed step a prefill of one token has to succeed, so health recovers without traffic.
+    pub async fn health(&self) -> bool {
+        let status = self.0.batcher.status();
+        let stalled = status.running > 0 && status.at.elapsed() > STALLED;
+        if !self.0.batcher.is_alive() || stalled {
+            return false;
+        }
+        if let Err(error) = self.0.client.health().await {
+            tracing::warn!(%error, "a shard is not healthy");
+            return false;
+        }
+        !status.step_failed || self.probe().await
+    }
+
+    /// Runs a request of one token.
+    async fn probe(&self) -> bool {
+        let request = ValidRequest {
+            input_ids: Arc::new([0]),
+            chooser: NextTokenChooser {
+                temperature: 1.0,
+                top_k: 0,
+                top_p: 1.0,
+                typical_p: 1.0,
+                do_sample: false,
+                seed: 0,
+                repetition_penalty: 1.0,
+                frequency_penalty: 0.0,
+                watermark: false,
+            },
+            stopping: StoppingCriteria {
+                max_new_tokens: 1,
+                ignore_eos_token: true,
+            },
+            stop_sequences: Vec::new(),
+            top_n_tokens: 0,
+            prefill_logprobs: false,
+        };
+        let Ok(mut events) = self.0.batcher.submit(request) else {
+            return false;
+        };
+        let succeeds = async {
+            loop {
+                match events.recv().await {
+                    Some(Event::Started(_)) => {}
+                    Some(Event::Step(_)) => return true,
+                    Some(Event::Failed(_)) | None => return false,
+                }
+            }
+        };
+        tokio::time::timeout(PROBE, succeeds).await.unwrap_or(false)
+    }
+}

@@ -1,0 +1,228 @@
+//! The client's end of one generation: ids become text here, in the task that asked, not in the batcher.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use futures::{Stream, StreamExt};
+use text_generation_client::types::{self as client, Generation, TokenId};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::assemble::TextAssembler;
+use crate::error::InferError;
+use crate::metrics::{Meter, RequestMetrics};
+use crate::queue::Event;
+use crate::types::{FinishReason, GenerateAnswer, GeneratedText, RequestInstants, StreamEvent};
+
+/// Events of one generation, ended by [`StreamEvent::End`] or an error. Dropping it cancels the request.
+///
+/// It holds the permit of the request until it is dropped.
+pub struct GenerateStream {
+    /// Tokens of the prompt, as truncated.
+    pub input_length: u32,
+    pub(crate) max_new_tokens: u32,
+    pub(crate) events: UnboundedReceiver<Event>,
+    pub(crate) assembler: TextAssembler,
+    /// Set when the request samples.
+    pub(crate) seed: Option<u64>,
+    pub(crate) instants: RequestInstants,
+    pub(crate) metrics: Arc<RequestMetrics>,
+    /// Counts the request; `None` for a part of one.
+    pub(crate) meter: Option<Meter>,
+    pub(crate) _held: Held,
+    /// Assembled and not yet taken.
+    pub(crate) pending: VecDeque<StreamEvent>,
+    pub(crate) generated_tokens: u32,
+    /// When the last tokens arrived.
+    pub(crate) last_step: Option<Instant>,
+    /// Nothing follows what is pending.
+    pub(crate) ended: bool,
+}
+
+/// What a request holds as long as its stream exists.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) _permit: OwnedSemaphorePermit,
+    pub(crate) _drain: TaskTrackerToken,
+    pub(crate) received: Instant,
+}
+
+impl GenerateStream {
+    /// Turns the tokens of one step into pending events.
+    fn assemble(&mut self, generation: Generation) {
+        let Generation {
+            prefill_tokens,
+            tokens,
+            top_tokens,
+            finish,
+            ..
+        } = generation;
+        let now = Instant::now();
+        match self.last_step.replace(now) {
+            Some(last) => self.metrics.step(tokens.len(), now - last),
+            None => self
+                .metrics
+                .first_step(tokens.len(), now - self.instants.received),
+        }
+        if let Some(prompt) = prefill_tokens {
+            let prompt = self.assembler.prefill(&prompt);
+            self.pending.push_back(StreamEvent::Prefill(prompt));
+        }
+        let last = tokens.len().saturating_sub(1);
+        let mut top_tokens = top_tokens.into_iter();
+        for (index, token) in tokens.into_iter().enumerate() {
+            let finish = finish.filter(|_| index == last);
+            self.assemble_token(token, top_tokens.next(), finish, now);
+            if self.ended {
+                return;
+            }
+        }
+    }
+
+    fn assemble_token(
+        &mut self,
+        token: TokenId,
+        top_tokens: Option<Vec<TokenId>>,
+        finish: Option<client::Finish>,
+        now: Instant,
+    ) {
+        self.generated_tokens += 1;
+        let assembled = self.assembler.push(token);
+        let mut token = assembled.token;
+        let top_tokens = top_tokens.map_or(Vec::new(), |top| self.assembler.top(&top));
+        let reason = finish_reason(finish.map(|finish| finish.reason), assembled.stopped);
+        let Some(finish_reason) = reason else {
+            self.pending
+                .push_back(StreamEvent::Token { token, top_tokens });
+            return;
+        };
+        token.text.push_str(&self.assembler.flush());
+        let generated = GeneratedText {
+            text: self.assembler.finish(),
+            generated_tokens: self.generated_tokens,
+            finish_reason,
+            seed: self.seed,
+        };
+        self.pending.push_back(StreamEvent::End {
+            token,
+            top_tokens,
+            generated,
+            instants: self.instants,
+        });
+        self.end();
+        if finish_reason == FinishReason::StopSequence {
+            self.metrics.stopped();
+        }
+        if let Some(meter) = &mut self.meter {
+            meter.success(self.generated_tokens, &self.instants, now);
+        }
+    }
+
+    /// Runs to the end and gathers the events into one answer.
+    pub(crate) async fn gather(mut self) -> Result<GenerateAnswer, InferError> {
+        let mut prefill = Vec::new();
+        let mut tokens = Vec::new();
+        let mut tops = Vec::new();
+        while let Some(event) = self.next().await {
+            let (token, top_tokens, end) = match event {
+                Ok(StreamEvent::Prefill(prompt)) => {
+                    prefill = prompt;
+                    continue;
+                }
+                Ok(StreamEvent::Token { token, top_tokens }) => (token, top_tokens, None),
+                Ok(StreamEvent::End {
+                    token,
+                    top_tokens,
+                    generated,
+                    instants,
+                }) => (token, top_tokens, Some((generated, instants))),
+                Err(InferError::IncompleteGenerationStream) => break,
+                Err(error) => return Err(error),
+            };
+            tokens.push(token);
+            if !top_tokens.is_empty() {
+                tops.push(top_tokens);
+            }
+            if let Some((generated, instants)) = end {
+                return Ok(GenerateAnswer {
+                    prefill,
+                    tokens,
+                    top_tokens: tops,
+                    generated,
+                    input_length: self.input_length,
+                    instants,
+                    finished: Instant::now(),
+                });
+            }
+        }
+        Err(InferError::IncompleteGeneration)
+    }
+
+    /// Nothing more is wanted of the batcher: where the request still runs, it is left out of the next step.
+    fn end(&mut self) {
+        self.ended = true;
+        self.events.close();
+    }
+
+    fn fail(&mut self, error: InferError) -> InferError {
+        self.end();
+        if let Some(meter) = &mut self.meter {
+            meter.failure(&error);
+        }
+        error
+    }
+}
+
+/// A stop string tells more than the length limit that the same token reached; an end-of-sequence token more than both.
+fn finish_reason(shard: Option<client::FinishReason>, stopped: bool) -> Option<FinishReason> {
+    match shard {
+        Some(client::FinishReason::EosToken) => Some(FinishReason::EosToken),
+        _ if stopped => Some(FinishReason::StopSequence),
+        Some(client::FinishReason::Length) => Some(FinishReason::Length),
+        None => None,
+    }
+}
+
+impl Stream for GenerateStream {
+    type Item = Result<StreamEvent, InferError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let stream = self.get_mut();
+        loop {
+            if let Some(event) = stream.pending.pop_front() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if stream.ended {
+                return Poll::Ready(None);
+            }
+            let error = match ready!(stream.events.poll_recv(context)) {
+                Some(Event::Started(at)) => {
+                    stream.instants.started = at;
+                    continue;
+                }
+                Some(Event::Step(generation)) => {
+                    stream.assemble(generation);
+                    continue;
+                }
+                Some(Event::Failed(error)) => error,
+                None => InferError::IncompleteGenerationStream,
+            };
+            return Poll::Ready(Some(Err(stream.fail(error))));
+        }
+    }
+}
+
+impl fmt::Debug for GenerateStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GenerateStream")
+            .field("input_length", &self.input_length)
+            .field("generated_tokens", &self.generated_tokens)
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}
