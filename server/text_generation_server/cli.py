@@ -19,7 +19,8 @@ from .service.server import ServiceSettings
 from .service.server import serve as serve_shard
 from .telemetry import configure_logging
 
-logger = logging.getLogger(__name__)
+# Not __name__: that is "__main__" where the module is run with `python -m`.
+logger = logging.getLogger("text_generation_server.cli")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 

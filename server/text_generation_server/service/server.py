@@ -126,7 +126,7 @@ class ShardServer:
 
     def _orphaned(self, loop: asyncio.AbstractEventLoop) -> None:
         """Runs on the watching thread. Ends the process even when the event loop or the engine thread hangs."""
-        self._drain_limit_s = 0.0
+        self._drain_limit_s = ORPHAN_LIMIT_S / 2
         self._socket.remove()
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._stop.set)
