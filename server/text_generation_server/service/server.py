@@ -58,6 +58,10 @@ class ShardServer:
         self._stop = asyncio.Event()
         self._drain_limit_s = DRAIN_LIMIT_S
 
+    def stop(self) -> None:
+        """Begins an orderly end; `run` returns once it is done."""
+        self._stop.set()
+
     async def run(self) -> None:
         """Returns after an orderly end.
 
@@ -71,7 +75,7 @@ class ShardServer:
             await server.start()
             self._socket.restrict()
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._stop.set)
+                loop.add_signal_handler(number, self.stop)
             if self._settings.exit_on_stdin_eof:
                 watch_parent(lambda: self._orphaned(loop))
             self._worker.start()
@@ -129,7 +133,7 @@ class ShardServer:
         self._drain_limit_s = ORPHAN_LIMIT_S / 2
         self._socket.remove()
         if not loop.is_closed():
-            loop.call_soon_threadsafe(self._stop.set)
+            loop.call_soon_threadsafe(self.stop)
         timer = threading.Timer(ORPHAN_LIMIT_S, os._exit, args=(0,))
         timer.daemon = True
         timer.start()

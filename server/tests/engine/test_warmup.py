@@ -1,0 +1,88 @@
+"""Limits and pool size."""
+
+import pytest
+from engine_driver import make_engine
+from fake_model import FakeConfig, FakeModel
+
+from text_generation_server.engine import warmup
+from text_generation_server.engine.kv_pool import bytes_per_slot
+from text_generation_server.engine.probe import run_largest_steps
+from text_generation_server.engine.requests import ServingLimits, WarmupLimits
+from text_generation_server.errors import InvalidRequest, OutOfMemory
+
+
+def asked(**limits: int) -> WarmupLimits:
+    return WarmupLimits(**{"max_batch_prefill_tokens": 32, "max_batch_size": 4, **limits})
+
+
+def test_the_pool_is_no_larger_than_all_rows_at_full_length() -> None:
+    limits = make_engine(limits=None).warmup(asked())
+    assert limits == ServingLimits(
+        max_batch_total_tokens=4 * 64, max_input_tokens=32, max_total_tokens=64, max_batch_size=4
+    )
+
+
+def test_what_is_asked_for_is_what_holds() -> None:
+    limits = make_engine(limits=None).warmup(
+        asked(max_input_tokens=10, max_total_tokens=20, max_batch_total_tokens=100)
+    )
+    assert limits == ServingLimits(100, 10, 20, 4)
+
+
+def test_the_pool_takes_half_of_the_memory_left_to_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = FakeModel(FakeConfig(max_position_embeddings=1000))
+    per_slot = bytes_per_slot(model)  # type: ignore[arg-type]
+    assert per_slot == 2 * 1 * 1 * 2 * 4
+    rows = 4 * 1000 * 8
+    monkeypatch.setattr(warmup, "available_host_memory", lambda: 2 * 2 * (rows + 300 * per_slot))
+    limits = make_engine(model, limits=None, world_size=2).warmup(asked())
+    assert limits.max_batch_total_tokens == limits.max_total_tokens == 300
+
+
+def test_the_smallest_rank_decides() -> None:
+    assert warmup.derive_limits(asked(), max_positions=64, fitting_slots=50) == ServingLimits(50, 32, 50, 4)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_batch_size": 0}, "--max-batch-size must be at least 1"),
+        ({"max_batch_prefill_tokens": 0}, "--max-batch-prefill-tokens must be at least 1"),
+        ({"max_total_tokens": 1}, "--max-total-tokens must be at least 2"),
+        ({"max_total_tokens": 65}, "--max-total-tokens 65 is more than the 64 positions of the model"),
+        ({"max_input_tokens": 33}, "--max-batch-prefill-tokens 32 must be at least --max-input-tokens 33"),
+        ({"max_input_tokens": 20, "max_total_tokens": 20}, "--max-input-tokens 20 must be below --max-total-tokens 20"),
+        (
+            {"max_total_tokens": 40, "max_batch_total_tokens": 39},
+            "--max-batch-total-tokens 39 must be at least --max-total-tokens 40",
+        ),
+    ],
+)
+def test_limits_that_contradict_each_other(limits: dict[str, int], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        make_engine(limits=None).warmup(asked(**limits))
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_batch_total_tokens": 51}, "--max-batch-total-tokens 51; lower it to at most 50"),
+        ({"max_total_tokens": 60}, "--max-total-tokens 60; lower it to at most 50"),
+    ],
+)
+def test_too_little_memory_names_the_flag_and_what_fits(limits: dict[str, int], message: str) -> None:
+    with pytest.raises(OutOfMemory, match=message):
+        warmup.derive_limits(asked(**limits), max_positions=64, fitting_slots=50)
+
+
+def test_no_memory_at_all() -> None:
+    with pytest.raises(OutOfMemory, match="holds 1 KV slots"):
+        warmup.derive_limits(asked(), max_positions=64, fitting_slots=1)
+
+
+def test_the_probe_runs_a_full_prefill_within_the_model_s_length() -> None:
+    """What a CUDA warm-up measures, run on the fake model: its assertions check slots and positions."""
+    model = FakeModel(FakeConfig(max_position_embeddings=20))
+    held = run_largest_steps(model, asked(max_batch_prefill_tokens=45), longest=20)  # type: ignore[arg-type]
+    assert model.forwards == 1
+    assert held == 45 * 16 + 3 * 19 * 8

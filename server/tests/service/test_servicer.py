@@ -1,0 +1,365 @@
+"""The gRPC front end in process: real sockets, the fake model, every RPC and error."""
+
+import asyncio
+import os
+import stat
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import grpc
+import pytest
+from engine_driver import make_engine, make_request
+from fake_model import FakeModel
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from text_generation_server.engine.requests import Request, ShardEngine
+from text_generation_server.engine.worker import EngineWorker
+from text_generation_server.errors import ConfigurationError, EngineFailed, ModelFilesError
+from text_generation_server.pb import generate_pb2 as pb
+from text_generation_server.pb import generate_pb2_grpc as pb_grpc
+from text_generation_server.service.server import ServiceSettings, ShardServer
+
+WAIT_S = 20.0
+SERVICE = "text_generation.v1.TextGenerationService"
+
+
+class Running:
+    """A shard that serves, and what a test needs to talk to it."""
+
+    def __init__(self, server: ShardServer, worker: EngineWorker, task: "asyncio.Task[None]", socket: Path) -> None:
+        self.server = server
+        self.worker = worker
+        self.task = task
+        self.socket = socket
+        self.channel = aio.insecure_channel(f"unix://{socket}")
+        self.stub = pb_grpc.TextGenerationServiceStub(self.channel)
+        self.health = health_pb2_grpc.HealthStub(self.channel)
+
+    async def status(self, service: str = "") -> int:
+        request = health_pb2.HealthCheckRequest(service=service)
+        return (await self.health.Check(request, wait_for_ready=True, timeout=WAIT_S)).status
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, build: Callable[[], ShardEngine] | None = None, name: str = "shard-0"
+) -> AsyncIterator[Running]:
+    worker = EngineWorker(build or (lambda: cast("ShardEngine", make_engine(limits=None))))
+    socket = folder / name
+    settings = ServiceSettings(socket, [f"unix://{folder}/shard-{rank}" for rank in range(2)], folder)
+    server = ShardServer(worker, settings)
+    task = asyncio.create_task(server.run())
+    running = Running(server, worker, task, socket)
+    try:
+        yield running
+    finally:
+        await running.channel.close()
+        server.stop()
+        if not task.done():
+            await asyncio.wait_for(task, WAIT_S)
+
+
+async def ready(running: Running) -> None:
+    await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(running.worker.ready)), WAIT_S)
+
+
+def run(test: Awaitable[None]) -> None:
+    async def main() -> None:
+        await test
+
+    asyncio.run(main())
+
+
+def request_pb(request: Request) -> pb.Request:
+    p, s = request.parameters, request.stopping_parameters
+    return pb.Request(
+        id=request.id,
+        input_ids=request.input_ids,
+        parameters=pb.NextTokenChooserParameters(
+            temperature=p.temperature,
+            top_k=p.top_k,
+            top_p=p.top_p,
+            typical_p=p.typical_p,
+            do_sample=p.do_sample,
+            seed=p.seed,
+            repetition_penalty=p.repetition_penalty,
+            frequency_penalty=p.frequency_penalty,
+            watermark=p.watermark,
+        ),
+        stopping_parameters=pb.StoppingCriteriaParameters(
+            max_new_tokens=s.max_new_tokens, ignore_eos_token=s.ignore_eos_token
+        ),
+        prefill_logprobs=request.prefill_logprobs,
+        top_n_tokens=request.top_n_tokens,
+        slots=[pb.SlotRange(start=slot.start, length=slot.length) for slot in request.slots],
+    )
+
+
+async def error_of(call: Awaitable[object]) -> tuple[grpc.StatusCode, str, str]:
+    with pytest.raises(aio.AioRpcError) as caught:
+        await call
+    metadata = {str(key): value for key, value in caught.value.trailing_metadata()}
+    return caught.value.code(), str(metadata.get("error-reason")), caught.value.details() or ""
+
+
+WARMUP = pb.WarmupRequest(max_batch_prefill_tokens=64, max_batch_size=4)
+
+
+def test_a_request_from_warmup_to_its_last_token(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as shard:
+            assert await shard.status() in (1, 2)
+            await ready(shard)
+            info = await shard.stub.Info(pb.InfoRequest())
+            assert (info.dtype, info.device_type, info.vocab_size) == ("float32", "cpu", 64)
+            assert (info.world_size, info.max_position_embeddings, info.attention_impl) == (1, 64, "torch")
+            found = await shard.stub.ServiceDiscovery(pb.ServiceDiscoveryRequest())
+            assert list(found.urls) == [f"unix://{tmp_path}/shard-0", f"unix://{tmp_path}/shard-1"]
+            await shard.stub.ClearCache(pb.ClearCacheRequest())
+            limits = await shard.stub.Warmup(WARMUP)
+            assert (limits.max_total_tokens, limits.max_input_tokens, limits.max_batch_size) == (64, 63, 4)
+
+            request = make_request(1, max_new_tokens=3, do_sample=True, seed=2**64 - 1, top_n_tokens=2)
+            other = make_request(2, max_new_tokens=9, prefill_logprobs=True)
+            batch = pb.Batch(id=7, requests=[request_pb(request), request_pb(other)])
+            reply = await shard.stub.Prefill(pb.PrefillRequest(batch=batch))
+            assert [g.request_id for g in reply.generations] == [1, 2]
+            assert not reply.generations[0].HasField("prefill_tokens")
+            assert list(reply.generations[1].prefill_tokens.ids) == [1, 2, 3]
+            assert len(reply.generations[0].top_tokens[0].ids) == 2
+            assert reply.timings.total_ns > 0
+            first = reply.generations[0].tokens.ids[0]
+            driver_tokens = make_reference(request)
+            assert first == driver_tokens[0]
+            reply = await shard.stub.Decode(pb.DecodeRequest(batches=[reply.batch]))
+            reply = await shard.stub.Decode(pb.DecodeRequest(batches=[reply.batch]))
+            finish = reply.generations[0].finish
+            assert (finish.reason, finish.generated_tokens, finish.seed) == (0, 3, 2**64 - 1)
+            assert reply.generations[0].tokens.ids[0] == driver_tokens[2]
+            assert list(reply.batch.request_ids) == [2]
+            kept = await shard.stub.FilterBatch(pb.FilterBatchRequest(batch_id=7, request_ids=[2]))
+            assert kept.batch.current_tokens == 5
+            gone = await shard.stub.FilterBatch(pb.FilterBatchRequest(batch_id=7))
+            assert not gone.HasField("batch")
+
+    run(test())
+
+
+def make_reference(request: Request) -> list[int]:
+    from engine_driver import Driver
+
+    driver = Driver(make_engine())
+    driver.run(driver.prefill(1, request))
+    return driver.transcripts[request.id].tokens
+
+
+def test_errors_carry_status_message_and_reason(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as shard:
+            await ready(shard)
+            early = await error_of(shard.stub.Prefill(pb.PrefillRequest()))
+            assert early[:2] == (grpc.StatusCode.FAILED_PRECONDITION, "not_ready")
+            await shard.stub.Warmup(WARMUP)
+            assert (await error_of(shard.stub.Warmup(WARMUP)))[:2] == (
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "not_ready",
+            )
+            code, reason, message = await error_of(shard.stub.Decode(pb.DecodeRequest()))
+            assert (code, reason) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")
+            assert message == "must provide at least one batch"
+            unknown = pb.DecodeRequest(batches=[pb.CachedBatch(id=5)])
+            assert (await error_of(shard.stub.Decode(unknown)))[:2] == (grpc.StatusCode.NOT_FOUND, "unknown_batch")
+            bad = pb.Batch(id=1, requests=[request_pb(make_request(1, [64])), request_pb(make_request(2))])
+            reply = await shard.stub.Prefill(pb.PrefillRequest(batch=bad))
+            assert [(f.request_id, f.reason) for f in reply.failures] == [(1, "invalid_request")]
+
+    run(test())
+
+
+def test_an_unexpected_error_ends_the_shard_and_leaks_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        model = FakeModel()
+        async with serving(tmp_path, lambda: cast("ShardEngine", make_engine(model))) as shard:
+            await ready(shard)
+            model.error = ValueError("/secret/path")
+            batch = pb.Batch(id=1, requests=[request_pb(make_request(1))])
+            code, reason, message = await error_of(shard.stub.Prefill(pb.PrefillRequest(batch=batch)))
+            assert (code, reason) == (grpc.StatusCode.UNAVAILABLE, "engine_failed")
+            assert "secret" not in message
+            with pytest.raises(EngineFailed):
+                await asyncio.wait_for(shard.task, WAIT_S)
+            assert not shard.socket.exists()
+
+    run(test())
+
+
+def test_an_error_outside_the_engine_is_internal_without_details(tmp_path: Path) -> None:
+    async def test() -> None:
+        (tmp_path / "tokenizer.json").write_text("not a tokenizer")
+        async with serving(tmp_path) as shard:
+            await ready(shard)
+            error = await error_of(shard.stub.Tokens(pb.TokensRequest(text="a b")))
+            assert error == (grpc.StatusCode.INTERNAL, "internal", "internal error of the shard; see its log")
+
+    run(test())
+
+
+def test_health_follows_the_engine(tmp_path: Path) -> None:
+    async def test() -> None:
+        release = threading.Event()
+
+        def build() -> ShardEngine:
+            release.wait(WAIT_S)
+            return cast("ShardEngine", make_engine())
+
+        async with serving(tmp_path, build) as shard:
+            assert await shard.status() == health_pb2.HealthCheckResponse.NOT_SERVING
+            assert await shard.status(SERVICE) == health_pb2.HealthCheckResponse.NOT_SERVING
+            assert (await error_of(shard.stub.Health(pb.HealthRequest())))[1] == "not_ready"
+            assert (await error_of(shard.stub.Info(pb.InfoRequest())))[1] == "not_ready"
+            release.set()
+            await ready(shard)
+            assert await shard.status() == health_pb2.HealthCheckResponse.SERVING
+            await shard.stub.Health(pb.HealthRequest())
+
+    run(test())
+
+
+def test_health_answers_while_a_step_runs_and_stop_lets_it_finish(tmp_path: Path) -> None:
+    async def test() -> None:
+        entered, release = threading.Event(), threading.Event()
+
+        class SlowModel(FakeModel):
+            def forward(self, input_ids, state):  # type: ignore[no-untyped-def]
+                entered.set()
+                release.wait(WAIT_S)
+                return super().forward(input_ids, state)
+
+        async with serving(tmp_path, lambda: cast("ShardEngine", make_engine(SlowModel()))) as shard:
+            await ready(shard)
+            batch = pb.Batch(id=1, requests=[request_pb(make_request(1))])
+            call = shard.stub.Prefill(pb.PrefillRequest(batch=batch))
+            await asyncio.to_thread(entered.wait, WAIT_S)
+            await shard.stub.Health(pb.HealthRequest(), timeout=WAIT_S)
+            shard.server.stop()
+            release.set()
+            assert len((await call).generations) == 1
+            await asyncio.wait_for(shard.task, WAIT_S)
+            assert not shard.socket.exists()
+
+    run(test())
+
+
+def test_a_call_that_its_caller_gave_up_is_still_executed(tmp_path: Path) -> None:
+    """Other ranks execute it too, so withdrawing it here would part them."""
+
+    async def test() -> None:
+        entered, release = threading.Event(), threading.Event()
+
+        def hold(_: ShardEngine) -> None:
+            entered.set()
+            release.wait(WAIT_S)
+
+        async with serving(tmp_path, lambda: cast("ShardEngine", make_engine())) as shard:
+            await ready(shard)
+            shard.worker.submit(hold)
+            await asyncio.to_thread(entered.wait, WAIT_S)
+            batch = pb.Batch(id=1, requests=[request_pb(make_request(1))])
+            with pytest.raises(aio.AioRpcError):
+                await shard.stub.Prefill(pb.PrefillRequest(batch=batch), timeout=0.2)
+            release.set()
+            kept = await shard.stub.FilterBatch(pb.FilterBatchRequest(batch_id=1, request_ids=[1]))
+            assert kept.batch.id == 1
+
+    run(test())
+
+
+def test_tokens_counts_with_the_tokenizer_of_the_folder(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as shard:
+            await ready(shard)
+            error = await error_of(shard.stub.Tokens(pb.TokensRequest(text="a b")))
+            assert error[:2] == (grpc.StatusCode.FAILED_PRECONDITION, "not_ready")
+            assert "tokenizer.json" in error[2]
+            tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
+            tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()  # type: ignore[assignment]
+            tokenizer.save(str(tmp_path / "tokenizer.json"))
+            assert (await shard.stub.Tokens(pb.TokensRequest(text="a b a x"))).count == 4
+
+    run(test())
+
+
+def test_the_socket_is_private_and_gone_afterwards(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as shard:
+            await ready(shard)
+            mode = shard.socket.stat().st_mode
+            assert stat.S_ISSOCK(mode)
+            assert stat.S_IMODE(mode) == 0o600
+        assert not shard.socket.exists()
+
+    run(test())
+
+
+def test_a_stale_socket_is_replaced_and_everything_else_is_left_alone(tmp_path: Path) -> None:
+    import socket as sockets
+
+    async def refused(name: str) -> str:
+        async with serving(tmp_path, name=name) as shard:
+            with pytest.raises(ConfigurationError) as caught:
+                await asyncio.wait_for(shard.task, WAIT_S)
+        return str(caught.value)
+
+    async def test() -> None:
+        stale = sockets.socket(sockets.AF_UNIX)
+        stale.bind(str(tmp_path / "shard-0"))
+        stale.close()
+        async with serving(tmp_path) as shard:
+            assert await shard.status() in (1, 2)
+            await ready(shard)
+            assert "another server listens" in await refused("shard-0")
+            await shard.stub.Health(pb.HealthRequest())
+        (tmp_path / "file").write_text("mine")
+        assert "is in the way" in await refused("file")
+        assert (tmp_path / "file").read_text() == "mine"
+        os.symlink(tmp_path / "elsewhere", tmp_path / "link")
+        assert "is in the way" in await refused("link")
+        assert (tmp_path / "link").is_symlink()
+        assert "does not exist" in await refused("missing/shard-0")
+        assert "107 bytes" in await refused("x" * 120)
+
+    run(test())
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_server(tmp_path: Path) -> None:
+    def build() -> ShardEngine:
+        raise ModelFilesError("no weights")
+
+    async def test() -> None:
+        async with serving(tmp_path, build) as shard:
+            with pytest.raises(ModelFilesError, match="no weights"):
+                await asyncio.wait_for(shard.task, WAIT_S)
+            assert not shard.socket.exists()
+
+    run(test())
+
+
+def test_reflection_describes_the_service(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path) as shard:
+            await ready(shard)
+
+            def reflected() -> list[str]:
+                with grpc.insecure_channel(f"unix://{shard.socket}") as channel:
+                    database = ProtoReflectionDescriptorDatabase(channel)
+                    return list(database.get_services())
+
+            assert {SERVICE, "grpc.health.v1.Health"} <= set(await asyncio.to_thread(reflected))
+
+    run(test())
