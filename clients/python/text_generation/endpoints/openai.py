@@ -1,0 +1,182 @@
+"""The OpenAI API: completions and chats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypedDict, TypeVar
+
+from text_generation.codec import decode, encode
+from text_generation.endpoints.call import Answer, Call, Stream
+from text_generation.types import (
+    ChatComplete,
+    ChatCompletionChunk,
+    ChatRequest,
+    Completion,
+    CompletionComplete,
+    CompletionRequest,
+    Grammar,
+    Message,
+    Tool,
+)
+
+T = TypeVar("T")
+
+MODEL = "tgi"
+"""The name that stands for the model the server runs, whatever it is."""
+
+
+Prompts: TypeAlias = str | Sequence[str]
+Messages: TypeAlias = Sequence[Message | dict[str, Any]]
+
+
+class CompletionOptions(TypedDict, total=False):
+    """Keyword arguments of `completion`, for type checkers."""
+
+    frequency_penalty: float | None
+    max_tokens: int | None
+    repetition_penalty: float | None
+    seed: int | None
+    temperature: float | None
+    top_p: float | None
+    stop: Sequence[str] | None
+
+
+class ChatOptions(TypedDict, total=False):
+    """Keyword arguments of `chat`, for type checkers."""
+
+    repetition_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: list[float] | None
+    logprobs: bool | None
+    top_logprobs: int | None
+    max_tokens: int | None
+    n: int | None
+    presence_penalty: float | None
+    seed: int | None
+    temperature: float | None
+    top_p: float | None
+    tools: Sequence[Tool | dict[str, Any]] | None
+    tool_prompt: str | None
+    tool_choice: str | dict[str, Any] | None
+    stop: Sequence[str] | None
+    response_format: Grammar | dict[str, Any] | None
+    stream_options: dict[str, Any] | None
+
+
+def completion(
+    _client: object,
+    prompt: Prompts,
+    frequency_penalty: float | None = None,
+    max_tokens: int | None = None,
+    repetition_penalty: float | None = None,
+    seed: int | None = None,
+    stream: bool = False,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    stop: Sequence[str] | None = None,
+) -> Answer[Completion] | Stream[CompletionComplete]:
+    """Complete one prompt or several, by the OpenAI API.
+
+    With `stream` it returns an iterator of pieces; the `index` of a piece tells its prompt. `AsyncClient` has
+    the same method as a coroutine, which with `stream` gives an asynchronous iterator.
+
+    >>> client.completion("The capital of France is", max_tokens=2).choices[0].text
+    ' Paris.'
+
+    Raises:
+        TextGenerationError: The server refused or failed, or cannot be reached; see `errors`.
+    """
+    request = CompletionRequest(
+        model=MODEL,
+        prompt=prompt if isinstance(prompt, str) else list(prompt),
+        repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty,
+        max_tokens=max_tokens,
+        stream=stream,
+        seed=seed,
+        temperature=temperature,
+        top_p=top_p,
+        stop=_list(stop),
+    )
+    return Call("/v1/completions", encode(request), stream, _pieces if stream else _completion)
+
+
+def chat(
+    _client: object,
+    messages: Messages,
+    repetition_penalty: float | None = None,
+    frequency_penalty: float | None = None,
+    logit_bias: list[float] | None = None,
+    logprobs: bool | None = None,
+    top_logprobs: int | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    presence_penalty: float | None = None,
+    stream: bool = False,
+    seed: int | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    tools: Sequence[Tool | dict[str, Any]] | None = None,
+    tool_prompt: str | None = None,
+    tool_choice: str | dict[str, Any] | None = None,
+    stop: Sequence[str] | None = None,
+    *,
+    response_format: Grammar | dict[str, Any] | None = None,
+    stream_options: dict[str, Any] | None = None,
+) -> Answer[ChatComplete] | Stream[ChatCompletionChunk]:
+    """Let the model answer a chat, by the OpenAI API.
+
+    With `stream` it returns an iterator of chunks; closing it cancels the generation, and
+    `stream_options={"include_usage": True}` asks for the token counts in a last chunk. `AsyncClient` has the
+    same method as a coroutine, which with `stream` gives an asynchronous iterator.
+
+    >>> messages = [{"role": "user", "content": "What is the capital of France?"}]
+    >>> client.chat(messages, max_tokens=2).choices[0].message.content
+    ' Paris.'
+
+    Raises:
+        TextGenerationError: The server refused or failed, or cannot be reached; see `errors`.
+    """
+    request = ChatRequest(
+        model=MODEL,
+        messages=list(messages),
+        repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=logit_bias,
+        logprobs=logprobs,
+        top_logprobs=top_logprobs,
+        max_tokens=max_tokens,
+        n=n,
+        presence_penalty=presence_penalty,
+        stream=stream,
+        seed=seed,
+        temperature=temperature,
+        top_p=top_p,
+        tools=_list(tools),
+        tool_prompt=tool_prompt,
+        tool_choice=tool_choice,
+        stop=_list(stop),
+        response_format=response_format,
+        stream_options=stream_options,
+    )
+    return Call("/v1/chat/completions", encode(request), stream, _chunks if stream else _chat)
+
+
+def _list(values: Sequence[T] | None) -> list[T] | None:
+    return None if values is None else list(values)
+
+
+def _completion(payload: Any) -> Completion:
+    return decode(Completion, payload)
+
+
+def _pieces(payload: Any) -> list[CompletionComplete]:
+    return decode(Completion, payload).choices
+
+
+def _chat(payload: Any) -> ChatComplete:
+    return decode(ChatComplete, payload)
+
+
+def _chunks(payload: Any) -> list[ChatCompletionChunk]:
+    return [decode(ChatCompletionChunk, payload)]

@@ -1,0 +1,187 @@
+"""Requests and answers of the OpenAI API (`/v1/completions`, `/v1/chat/completions`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from text_generation.types.generate import Grammar
+
+
+@dataclass
+class CompletionRequest:
+    """Body of `POST /v1/completions`; see `Client.completion`."""
+
+    model: str
+    prompt: str | list[str]
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    max_tokens: int | None = None
+    stream: bool = False
+    seed: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: list[str] | None = None
+
+
+@dataclass
+class CompletionComplete:
+    """A completion, or the next piece of one in a stream; only the last piece has a `finish_reason`."""
+
+    index: int
+    text: str
+    logprobs: Any = None
+    finish_reason: str | None = None
+
+
+@dataclass
+class Completion:
+    """Answer of `completion`; one choice for each prompt.
+
+    `usage` has the keys `prompt_tokens`, `completion_tokens` and `total_tokens`.
+    """
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str = ""
+    choices: list[CompletionComplete] = field(default_factory=list[CompletionComplete])
+    usage: dict[str, Any] | None = None
+
+
+@dataclass
+class Chunk:
+    """A part of a message: `type` is "text" or "image_url"."""
+
+    type: str
+    text: str | None = None
+    image_url: Any = None
+
+
+@dataclass
+class ToolCall:
+    """A call of a tool by the model; `function` has the keys `name` and `arguments` (JSON text)."""
+
+    id: str
+    type: str
+    function: dict[str, Any]
+
+
+@dataclass
+class Message:
+    """A message of a chat; `role` is "system", "user", "assistant" or "tool"."""
+
+    role: str
+    content: str | list[Chunk] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
+@dataclass
+class Tool:
+    """A tool the model may call; `function` has the keys `name`, `description` and `parameters` (JSON schema)."""
+
+    type: str
+    function: dict[str, Any]
+
+
+@dataclass
+class ChatRequest:
+    """Body of `POST /v1/chat/completions`; see `Client.chat`."""
+
+    model: str
+    messages: list[Message | dict[str, Any]]
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: list[float] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    presence_penalty: float | None = None
+    stream: bool = False
+    seed: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    tools: list[Tool | dict[str, Any]] | None = None
+    tool_prompt: str | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    stop: list[str] | None = None
+    response_format: Grammar | dict[str, Any] | None = None
+    stream_options: dict[str, Any] | None = None
+
+
+@dataclass
+class ChatCompletionComplete:
+    """One answer of the model; `finish_reason` is "stop", "length" or "tool_calls"."""
+
+    index: int
+    message: Message
+    logprobs: Any = None
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+
+
+@dataclass
+class ChatComplete:
+    """Answer of `chat`; `usage` as in `Completion`."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str = ""
+    choices: list[ChatCompletionComplete] = field(default_factory=list[ChatCompletionComplete])
+    usage: dict[str, Any] | None = None
+
+
+@dataclass
+class Function:
+    """A piece of a tool call: the name comes once, the JSON text of the arguments in pieces."""
+
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass
+class ChoiceDeltaToolCall:
+    """A piece of the tool call number `index`; `id` and `type` come with the first piece."""
+
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: Function = field(default_factory=Function)
+
+
+@dataclass
+class ChoiceDelta:
+    """What a chunk adds to the message."""
+
+    role: str | None = None
+    content: str | None = None
+    tool_calls: list[ChoiceDeltaToolCall] | None = None
+
+
+@dataclass
+class Choice:
+    """An answer of the model as far as a chunk carries it; only the last one has a `finish_reason`."""
+
+    index: int
+    delta: ChoiceDelta
+    logprobs: Any = None
+    finish_reason: str | None = None
+
+
+@dataclass
+class ChatCompletionChunk:
+    """A chunk of `chat(stream=True)`. With `include_usage` the last one has `usage` and no choices."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str = ""
+    choices: list[Choice] = field(default_factory=list[Choice])
+    usage: dict[str, Any] | None = None
