@@ -11,7 +11,12 @@ use clap::{Parser, ValueEnum};
 /// Every flag can be given by an environment variable of the same name in upper case, for example MODEL_ID.
 /// LOG_LEVEL sets what is logged: error, warn, info, debug, trace, or directives such as `info,tonic=debug`.
 #[derive(Debug, Parser)]
-#[command(name = "text-generation-launcher", version, max_term_width = 120)]
+#[command(
+    name = "text-generation-launcher",
+    version,
+    max_term_width = 120,
+    args_override_self = true
+)]
 pub struct Args {
     #[command(flatten)]
     pub model: ModelArgs,
@@ -64,9 +69,6 @@ pub struct ModelArgs {
     /// Factor of `--rope-scaling`. Default with a scaling: 1.0
     #[arg(long, env)]
     pub rope_factor: Option<f32>,
-    /// Path of a `tokenizer_config.json` to use instead of the model's
-    #[arg(long, env)]
-    pub tokenizer_config_path: Option<PathBuf>,
     /// Share of the vocabulary that a watermark favours
     #[arg(long, env)]
     pub watermark_gamma: Option<f32>,
@@ -115,31 +117,31 @@ pub struct ShardArgs {
 pub struct LimitArgs {
     /// Requests served at once; more are answered with status 429
     #[arg(long, env, default_value_t = 128)]
-    pub max_concurrent_requests: usize,
+    pub max_concurrent_requests: u32,
     /// Highest `best_of`
     #[arg(long, env, default_value_t = 2)]
-    pub max_best_of: usize,
+    pub max_best_of: u32,
     /// Most stop sequences
     #[arg(long, env, default_value_t = 4)]
-    pub max_stop_sequences: usize,
+    pub max_stop_sequences: u32,
     /// Highest `top_n_tokens`
     #[arg(long, env, default_value_t = 5)]
     pub max_top_n_tokens: u32,
     /// Most tokens of a prompt. Default: from the model and the memory
     #[arg(long, env)]
-    pub max_input_tokens: Option<usize>,
+    pub max_input_tokens: Option<u32>,
     /// Older name of `--max-input-tokens`
     #[arg(long, env)]
-    pub max_input_length: Option<usize>,
+    pub max_input_length: Option<u32>,
     /// Most tokens of prompt and answer together. Default: from the model and the memory
     #[arg(long, env)]
-    pub max_total_tokens: Option<usize>,
+    pub max_total_tokens: Option<u32>,
     /// Most prompts in one completion request
     #[arg(long, env, default_value_t = 4)]
-    pub max_client_batch_size: usize,
+    pub max_client_batch_size: u32,
     /// Most bytes of a request body
     #[arg(long, env, default_value_t = 2_000_000)]
-    pub payload_limit: usize,
+    pub payload_limit: u32,
     /// Allow log-probabilities of the prompt, which cost memory
     #[arg(long, env)]
     pub enable_prefill_logprobs: bool,
@@ -159,10 +161,10 @@ pub struct BatchingArgs {
     pub max_batch_total_tokens: Option<u32>,
     /// Steps that a waiting request can be made to wait while others run
     #[arg(long, env, default_value_t = 20)]
-    pub max_waiting_tokens: usize,
+    pub max_waiting_tokens: u32,
     /// Most requests in a batch. Default: no limit
     #[arg(long, env)]
-    pub max_batch_size: Option<usize>,
+    pub max_batch_size: Option<u32>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -182,7 +184,7 @@ pub struct ServerArgs {
     pub api_key: Option<Secret>,
     /// Threads that tokenise and validate
     #[arg(long, env, default_value_t = 2)]
-    pub validation_workers: usize,
+    pub validation_workers: u32,
     /// Seconds that running requests have to finish after SIGTERM or SIGINT
     #[arg(long, short = 'g', env, default_value_t = 90)]
     pub graceful_termination_timeout: u64,
@@ -214,6 +216,9 @@ pub struct CompatibilityArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Not available yet: refused when set")]
 pub struct UnavailableArgs {
+    /// Another `tokenizer_config.json`
+    #[arg(long, env)]
+    pub tokenizer_config_path: Option<String>,
     /// Quantised weights
     #[arg(long, env)]
     pub quantize: Option<String>,

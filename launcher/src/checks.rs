@@ -31,7 +31,7 @@ pub fn without_effect(args: &CompatibilityArgs) -> Vec<&'static str> {
 }
 
 /// The limit on prompt tokens, by whichever of its two names it was given.
-pub fn max_input_tokens(limits: &LimitArgs) -> Option<usize> {
+pub fn max_input_tokens(limits: &LimitArgs) -> Option<u32> {
     limits.max_input_tokens.or(limits.max_input_length)
 }
 
@@ -54,6 +54,7 @@ fn check_model(args: &Args) -> Result<(), LauncherError> {
 
 fn check_available(args: &Args) -> Result<(), LauncherError> {
     let UnavailableArgs {
+        tokenizer_config_path,
         quantize,
         speculate,
         kv_cache_dtype,
@@ -69,6 +70,11 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
     let no_tunnel = "leave it out and put a tunnel or proxy of your own in front of --port";
     let no_traces = "leave it out; logs and GET /metrics are available";
     let features = [
+        (
+            "--tokenizer-config-path",
+            given(tokenizer_config_path),
+            "leave it out; chat templates are not served",
+        ),
         (
             "--quantize",
             given(quantize),
@@ -123,24 +129,31 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
 }
 
 fn check_positive(args: &Args) -> Result<(), LauncherError> {
-    let counts = [
-        ("--num-shard", args.shards.num_shard),
-        ("--port", Some(usize::from(args.server.port))),
-        ("--validation-workers", Some(args.server.validation_workers)),
+    let zeros = [
+        ("--num-shard", args.shards.num_shard == Some(0)),
+        ("--port", args.server.port == 0),
+        ("--validation-workers", args.server.validation_workers == 0),
         (
             "--max-concurrent-requests",
-            Some(args.limits.max_concurrent_requests),
+            args.limits.max_concurrent_requests == 0,
         ),
-        ("--max-best-of", Some(args.limits.max_best_of)),
+        ("--max-best-of", args.limits.max_best_of == 0),
         (
             "--max-client-batch-size",
-            Some(args.limits.max_client_batch_size),
+            args.limits.max_client_batch_size == 0,
         ),
-        ("--payload-limit", Some(args.limits.payload_limit)),
-        ("--max-input-tokens", max_input_tokens(&args.limits)),
-        ("--max-batch-size", args.batching.max_batch_size),
+        ("--payload-limit", args.limits.payload_limit == 0),
+        (
+            "--max-input-tokens",
+            max_input_tokens(&args.limits) == Some(0),
+        ),
+        (
+            "--max-batch-prefill-tokens",
+            args.batching.max_batch_prefill_tokens == Some(0),
+        ),
+        ("--max-batch-size", args.batching.max_batch_size == Some(0)),
     ];
-    match counts.into_iter().find(|(_, value)| *value == Some(0)) {
+    match zeros.into_iter().find(|(_, zero)| *zero) {
         Some((flag, _)) => refuse(format!("{flag} must not be 0")),
         None => Ok(()),
     }
@@ -162,9 +175,9 @@ fn check_numbers(args: &Args) -> Result<(), LauncherError> {
     if let Some(factor) = args
         .model
         .rope_factor
-        .filter(|factor| !(factor.is_finite() && *factor > 0.0))
+        .filter(|factor| !(factor.is_finite() && *factor >= 1.0))
     {
-        return refuse(format!("--rope-factor must be above 0, not {factor}"));
+        return refuse(format!("--rope-factor must be 1 or more, not {factor}"));
     }
     if let Some(gamma) = args
         .model
@@ -204,14 +217,10 @@ fn check_limits(args: &Args) -> Result<(), LauncherError> {
             "--max-input-length is the older name of --max-input-tokens; give only --max-input-tokens",
         );
     }
-    let batch = args
-        .batching
-        .max_batch_total_tokens
-        .map(|tokens| tokens as usize);
-    let prefill = args
-        .batching
-        .max_batch_prefill_tokens
-        .map(|tokens| tokens as usize);
+    let (batch, prefill) = (
+        args.batching.max_batch_total_tokens,
+        args.batching.max_batch_prefill_tokens,
+    );
     if let (Some(input), Some(total)) = (max_input_tokens(limits), limits.max_total_tokens)
         && input >= total
     {

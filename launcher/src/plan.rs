@@ -83,7 +83,12 @@ pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
     flags.value("--load-format", name_of(model.load_format));
     flags.switch("--auto-convert", model.auto_convert);
     flags.switch("--trust-remote-code", model.trust_remote_code);
-    flags.value("--logger-level", &surroundings.log_level);
+    // The answer is a record of level INFO, so a quieter step would be mute.
+    let level = match surroundings.log_level.as_str() {
+        "ERROR" | "WARN" => "INFO",
+        level => level,
+    };
+    flags.value("--logger-level", level);
     flags.switch("--json-output", true);
     server_process("download", None, flags, server_env(args, surroundings))
 }
@@ -103,6 +108,7 @@ pub fn shard(
     flags.switch("--sharded", group.size > 1);
     flags.optional("--dtype", args.model.dtype.map(name_of));
     flags.value("--load-format", name_of(args.model.load_format));
+    flags.optional("--attention", args.shards.attention.map(name_of));
     flags.switch("--trust-remote-code", args.model.trust_remote_code);
     flags.value("--logger-level", &surroundings.log_level);
     flags.switch("--json-output", true);
@@ -136,13 +142,6 @@ pub fn router(
     flags.value("--tokenizer-name", folder);
     flags.optional("--model-id", model.model_id.as_ref());
     flags.optional("--revision", model.revision.as_ref());
-    flags.optional(
-        "--tokenizer-config-path",
-        model
-            .tokenizer_config_path
-            .as_ref()
-            .map(|path| path.display()),
-    );
     flags.value("--hostname", server.hostname);
     flags.value("--port", server.port);
     flags.value("--max-concurrent-requests", limits.max_concurrent_requests);
@@ -256,11 +255,6 @@ fn model_env(args: &Args) -> Vec<(&'static str, String)> {
         model
             .watermark_delta
             .map(|delta| ("WATERMARK_DELTA", delta.to_string())),
-    );
-    env.extend(
-        args.shards
-            .attention
-            .map(|attention| ("ATTENTION", name_of(attention))),
     );
     if args.shards.disable_custom_kernels {
         env.push(("DISABLE_CUSTOM_KERNELS", "True".to_owned()));

@@ -290,6 +290,6 @@ impl Forwarder {
         } else {
             &mut self.last_text
         };
-        *place = Some(line);
+        *place = Some(line.strip_prefix("Error: ").unwrap_or(&line).to_owned());
     }
 }

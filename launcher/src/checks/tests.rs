@@ -24,6 +24,7 @@ fn the_flags_of_tgi_that_exist_pass() {
 fn flags_of_missing_features_are_refused_by_name() {
     let refused = [
         "--quantize=fp8",
+        "--tokenizer-config-path=/t.json",
         "--speculate=2",
         "--kv-cache-dtype=fp8_e5m2",
         "--lora-adapters=a,b",
@@ -86,7 +87,7 @@ fn values_that_cannot_work_are_refused() {
             "--waiting-served-ratio=inf",
             "--waiting-served-ratio must be 0 or more",
         ),
-        ("--rope-factor=0", "--rope-factor must be above 0"),
+        ("--rope-factor=0.5", "--rope-factor must be 1 or more"),
         ("--watermark-gamma=1", "--watermark-gamma must be between"),
         ("--api-key=", "--api-key (or API_KEY) must not be empty"),
         (

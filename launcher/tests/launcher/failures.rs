@@ -44,7 +44,6 @@ fn a_shard_that_dies_at_start_tells_why() {
             .iter()
             .any(|line| line.contains("WARN") && line.contains("UserWarning"))
     );
-    assert_eq!(ended.events().last().unwrap(), "shard 0 SIGTERM");
 }
 
 #[test]
@@ -127,16 +126,8 @@ fn the_death_of_the_router_stops_the_shards() {
 fn a_port_in_use_is_found_before_the_download() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let flags = [
-        "--model-id",
-        "org/model",
-        "--hostname",
-        "127.0.0.1",
-        "--port",
-        &port,
-    ];
-    let ended = Launcher::start_bare(&flags, &[]).end();
-    assert_eq!(ended.code, Some(1));
+    // The last of two values counts, so this replaces the free port of the harness.
+    let ended = failed(&["--port", &port], &[]);
     assert!(
         ended
             .error()
