@@ -7,6 +7,16 @@ import pytest
 import torch
 from support.checkpoints import tiny_llama
 
+# Interpreted kernels need TRITON_INTERPRET=1 before Triton is imported, and compiled ones must not have it; GPU tests
+# need a device. `make test` runs the first in a pytest of their own.
+collect_ignore = []
+if os.environ.get("TRITON_INTERPRET") != "1":
+    collect_ignore.append("kernels/interpreter")
+else:
+    collect_ignore.append("aot")
+if not torch.cuda.is_available():
+    collect_ignore.append("gpu")
+
 # The suite runs on small machines, several processes at a time.
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
 

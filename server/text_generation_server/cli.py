@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Annotated, Literal
 
 import typer
@@ -27,7 +27,9 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_
 LogLevel = Literal["TRACE", "DEBUG", "INFO", "WARN", "ERROR"]
 ModelId = Annotated[str, typer.Argument(help="Folder of a model, or its id on the hub")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub")]
-TrustRemoteCode = Annotated[bool, typer.Option(help="Accepted for models whose configuration asks for it; no code of a model is run")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option(help="Accepted for models whose configuration asks for it; no code of a model is run")
+]
 Level = Annotated[LogLevel, typer.Option(case_sensitive=False, help="Lowest level that is logged")]
 Json = Annotated[bool, typer.Option("--json-output", help="Log JSON records instead of text")]
 Format = Annotated[LoadFormat, typer.Option(help="`dummy` makes random weights from config.json alone")]
@@ -67,6 +69,7 @@ def serve(
             exit_on_stdin_eof=exit_on_stdin_eof,
             environment=Environment.read(),
         )
+        _note_remote_code(trust_remote_code)
         _serve(config)
 
 
@@ -84,9 +87,15 @@ def download_weights(
     """Find, download or convert a model; the last record of the output holds its folder in `model_path`."""
     configure_logging(logger_level, json_output)
     with _reported_errors():
+        _note_remote_code(trust_remote_code)
         source = ModelSource(model_id, revision, load_format, auto_convert, extension)
         folder = prepare_folder(source, Environment.read().hub)
         logger.info("model is ready", extra={"model_path": str(folder)})
+
+
+def _note_remote_code(trusted: bool) -> None:
+    if trusted:
+        logger.info("--trust-remote-code has no effect: the shard runs no code that comes with a model")
 
 
 def _serve(config: ServerConfig) -> None:
@@ -110,14 +119,15 @@ def _serve(config: ServerConfig) -> None:
 
 
 @contextlib.contextmanager
-def _reported_errors() -> Iterator[None]:
+def _reported_errors() -> Generator[None, None, None]:
     """An expected error ends the process with status 1; its reason is the last line on standard error."""
     try:
         yield
     except EngineError as error:
         logger.error(str(error), extra={"reason": error.reason})
         logging.shutdown()
-        print(f"Error: {error}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"Error: {error}\n")
+        sys.stderr.flush()
         os._exit(1)
 
 

@@ -36,6 +36,7 @@ class ModelSource:
 
     @property
     def needs_weights(self) -> bool:
+        """False where random weights are asked for."""
         return self.load_format != "dummy"
 
 
@@ -87,9 +88,7 @@ def _check_folder(folder: Path, source: ModelSource) -> None:
         raise ModelFilesError(
             f"{folder} has its weights as .bin files only; pass --auto-convert to convert them to safetensors"
         )
-    raise ModelFilesError(
-        f"{folder} has no *{source.extension} weights; for random weights pass --load-format dummy"
-    )
+    raise ModelFilesError(f"{folder} has no *{source.extension} weights; for random weights pass --load-format dummy")
 
 
 def _snapshot(source: ModelSource, hub: HubConfig, weights: str | None, local_only: bool = False) -> Path:
@@ -149,7 +148,9 @@ def _retried(call: Callable[[], Path], source: ModelSource, pause: Callable[[flo
             ) from error
         except (OSError, httpx.HTTPError) as error:
             if is_offline_mode():
-                raise ModelFilesError(f"{name} is not in the hub cache and HF_HUB_OFFLINE forbids a download") from error
+                raise ModelFilesError(
+                    f"{name} is not in the hub cache and HF_HUB_OFFLINE forbids a download"
+                ) from error
             if attempt == _DOWNLOAD_ATTEMPTS:
                 raise ModelFilesError(
                     f"downloading {name} failed {attempt} times ({type(error).__name__}); check the network"
@@ -164,7 +165,10 @@ def _convert(folder: Path) -> None:
 
     A tensor that two names share is kept under the first, as tied weights are read.
     """
-    files = {path: path.name.replace("pytorch_model", "model").replace(".bin", ".safetensors") for path in weight_files(folder, ".bin")}
+    files = {
+        path: path.name.replace("pytorch_model", "model").replace(".bin", ".safetensors")
+        for path in weight_files(folder, ".bin")
+    }
     if not os.access(folder, os.W_OK):
         raise ModelFilesError(f"cannot convert the .bin weights: {folder} is not writable")
     weight_map: dict[str, str] = {}

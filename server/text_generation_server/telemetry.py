@@ -34,6 +34,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line; a traceback travels in the key `exception`, so a record never spans lines."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """The line of `record`, without the line break."""
         fields: dict[str, Any] = {
             "timestamp": _timestamp(record.created),
             "level": _level_name(record.levelno),
@@ -50,6 +51,7 @@ class TextFormatter(logging.Formatter):
     """For people: time, level, target, message, extra facts as key=value."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """The line of `record`; more lines where it has a traceback."""
         extra = "".join(f" {key}={value}" for key, value in _extra(record).items())
         line = f"{_timestamp(record.created)} {_level_name(record.levelno):>5} {record.name}: "
         line += record.getMessage() + extra

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from fake_model import FakeModel
-from engine_driver import Driver, Slots, make_engine, make_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.engine_driver import Driver, Slots, make_engine, make_request
+from support.fake_model import FakeModel
 
 from text_generation_server.engine.requests import (
     Batch,
@@ -66,7 +66,8 @@ def test_joined_batches_continue_under_the_first_id() -> None:
     assert first is not None
     first = driver.decode(first)
     second = driver.prefill(20, make_request(2, PROMPTS[2]))
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     joined = driver.decode(first, second)
     assert joined is not None
     assert (joined.id, joined.request_ids) == (10, (1, 2))
@@ -85,7 +86,8 @@ def test_a_request_that_decode_leaves_out_is_dropped_and_its_row_is_free() -> No
     assert batch is not None
     free = driver.engine.num_free_rows
     batch = driver.decode(CachedBatch(1, (0, 3)))
-    assert batch is not None and batch.request_ids == (0, 3)
+    assert batch is not None
+    assert batch.request_ids == (0, 3)
     assert driver.engine.num_free_rows == free + 2
     driver.run(batch)
     assert driver.transcripts[3].tokens == greedy(PROMPTS[3], 8)
@@ -105,7 +107,8 @@ def test_filter_and_clear() -> None:
     driver.prefill(1, make_request(1), make_request(2))
     driver.prefill(2, make_request(3))
     kept = driver.engine.filter_batch(1, [2])
-    assert kept is not None and kept.request_ids == (2,)
+    assert kept is not None
+    assert kept.request_ids == (2,)
     with pytest.raises(UnknownBatch, match="does not hold request 1"):
         driver.engine.filter_batch(1, [1])
     driver.engine.clear_cache(2)
@@ -145,8 +148,11 @@ def test_prefill_logprobs_are_those_of_the_raw_logits() -> None:
     result = engine.prefill(Batch(1, (plain, detailed, single)))
     without, prompt, one = (generation.prefill_tokens for generation in result.generations)
     assert without is None
-    assert prompt is not None and prompt.ids == tuple(PROMPTS[2])
-    assert one is not None and one.ids == (5,) and math.isnan(one.logprobs[0])
+    assert prompt is not None
+    assert prompt.ids == tuple(PROMPTS[2])
+    assert one is not None
+    assert one.ids == (5,)
+    assert math.isnan(one.logprobs[0])
     assert math.isnan(prompt.logprobs[0])
     for n in range(1, len(PROMPTS[2])):
         logits = FakeModel().logits_after(PROMPTS[2][:n])
@@ -159,7 +165,8 @@ def test_nan_logits_fail_their_request_alone() -> None:
     model.poison = {42}
     driver = Driver(make_engine(model))
     batch = driver.prefill(1, make_request(1, [1, 2]), make_request(2, [3, 42]), make_request(3, [7], do_sample=True))
-    assert batch is not None and batch.request_ids == (1, 3)
+    assert batch is not None
+    assert batch.request_ids == (1, 3)
     assert driver.failures[2].reason == "numerical_error"
     driver.run(batch)
     assert driver.transcripts[1].tokens == greedy([1, 2], 8, model)
@@ -174,7 +181,8 @@ def test_a_request_without_a_slot_fails_alone() -> None:
     assert batch is not None
     batch = driver.decode(batch)
     assert driver.failures[1].reason == "out_of_slots"
-    assert batch is not None and batch.request_ids == (2,)
+    assert batch is not None
+    assert batch.request_ids == (2,)
     driver.run(batch)
     assert driver.transcripts[2].tokens == greedy([1, 2, 3], 8)
 
@@ -185,7 +193,8 @@ def test_a_grant_outside_the_pool_fails_its_request_alone() -> None:
     assert batch is not None
     batch = driver.decode(batch, grants=[Grant(1, (SlotRange(511, 2),))])
     assert driver.failures[1].reason == "invalid_request"
-    assert batch is not None and batch.request_ids == (2,)
+    assert batch is not None
+    assert batch.request_ids == (2,)
 
 
 BAD_REQUESTS = {
@@ -210,7 +219,8 @@ def test_a_bad_request_fails_alone(name: str) -> None:
     bad, message = BAD_REQUESTS[name]
     driver = Driver(make_engine())
     batch = driver.prefill(1, bad, make_request(2))
-    assert batch is not None and batch.request_ids == (2,)
+    assert batch is not None
+    assert batch.request_ids == (2,)
     assert driver.failures[1].reason == "invalid_request"
     assert message in driver.failures[1].message
     driver.run(batch)
@@ -227,7 +237,8 @@ def test_more_requests_than_rows() -> None:
     driver = Driver(make_engine())
     requests = [make_request(i, [i + 1], slots=[SlotRange(10 * i, 9)]) for i in range(10)]
     batch = driver.prefill(1, *requests)
-    assert batch is not None and batch.request_ids == tuple(range(8))
+    assert batch is not None
+    assert batch.request_ids == tuple(range(8))
     assert "--max-batch-size is 8" in driver.failures[8].message
     driver.run(batch)
     assert driver.engine.num_free_rows == 8
@@ -284,7 +295,8 @@ def test_running_out_of_memory_ends_the_call_and_frees_its_rows() -> None:
     driver = Driver(make_engine(model))
     other = driver.prefill(1, make_request(1))
     batch = driver.prefill(2, make_request(2))
-    assert batch is not None and other is not None
+    assert batch is not None
+    assert other is not None
     model.error = torch.OutOfMemoryError("CUDA out of memory")
     with pytest.raises(OutOfMemory, match="--max-batch-prefill-tokens"):
         driver.engine.decode([batch], [])

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from engine_driver import Driver, make_engine, make_request
-from fake_model import FakeModel
+from support.engine_driver import Driver, make_engine, make_request
+from support.fake_model import FakeModel
 
 from text_generation_server.engine.requests import Batch, CachedBatch, Generation, Request
 
@@ -96,14 +96,14 @@ def first(request: Request, model: FakeModel | None = None) -> Generation:
 class TiedModel(FakeModel):
     """Every logit is the same."""
 
-    def logits_after(self, tokens: list[int]) -> torch.Tensor:
+    def logits_after(self, tokens: list[int]) -> torch.Tensor:  # noqa: ARG002
         return torch.zeros(self.vocab_size)
 
 
 class HugeModel(FakeModel):
     """Logits that overflow under a strong repetition penalty below one."""
 
-    def logits_after(self, tokens: list[int]) -> torch.Tensor:
+    def logits_after(self, tokens: list[int]) -> torch.Tensor:  # noqa: ARG002
         return torch.full((self.vocab_size,), 1e38)
 
 

@@ -1,8 +1,8 @@
 """Limits and pool size."""
 
 import pytest
-from engine_driver import make_engine
-from fake_model import FakeConfig, FakeModel
+from support.engine_driver import make_engine
+from support.fake_model import FakeConfig, FakeModel
 
 from text_generation_server.engine import warmup
 from text_generation_server.engine.kv_pool import bytes_per_slot

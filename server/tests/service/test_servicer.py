@@ -11,11 +11,11 @@ from typing import cast
 
 import grpc
 import pytest
-from engine_driver import make_engine, make_request
-from fake_model import FakeModel
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from support.engine_driver import make_engine, make_request
+from support.fake_model import FakeModel
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from text_generation_server.engine.requests import Request, ShardEngine
@@ -152,7 +152,7 @@ def test_a_request_from_warmup_to_its_last_token(tmp_path: Path) -> None:
 
 
 def make_reference(request: Request) -> list[int]:
-    from engine_driver import Driver
+    from support.engine_driver import Driver
 
     driver = Driver(make_engine())
     driver.run(driver.prefill(1, request))

@@ -88,7 +88,9 @@ class ServerConfig:
     def __post_init__(self) -> None:
         world_size = self.environment.parallel.world_size
         if self.sharded and world_size < 2:
-            raise ConfigurationError("--sharded needs the environment variables RANK and WORLD_SIZE with 2 or more ranks")
+            raise ConfigurationError(
+                "--sharded needs the environment variables RANK and WORLD_SIZE with 2 or more ranks"
+            )
         if not self.sharded and world_size > 1:
             raise ConfigurationError(f"WORLD_SIZE is {world_size} but --sharded is not given; pass --sharded")
 

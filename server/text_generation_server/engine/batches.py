@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .requests import CachedBatch, Request
 from ..errors import InvalidRequest, UnknownBatch
+from .requests import CachedBatch, Request
 
 
 @dataclass(slots=True, eq=False)
@@ -21,6 +21,7 @@ class RunningRequest:
 
     @property
     def id(self) -> int:
+        """Of the request."""
         return self.request.id
 
 
@@ -71,4 +72,5 @@ class BatchTable:
         return [running for batch_id in batch_ids for running in self._batches.pop(batch_id, [])]
 
     def ids(self) -> list[int]:
+        """Of all cached batches."""
         return list(self._batches)

@@ -15,16 +15,16 @@ class StepClock:
 
     def __init__(self, device: torch.device) -> None:
         self._start = self._concat_end = self._forward_end = time.perf_counter_ns()
-        self._events = (
-            tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) if device.type == "cuda" else None
-        )
+        self._events = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) if device.type == "cuda" else None
 
     def forward_begins(self) -> None:
+        """Ends concat."""
         self._concat_end = time.perf_counter_ns()
         if self._events:
             self._events[0].record()
 
     def forward_ends(self) -> None:
+        """Begins decode."""
         self._forward_end = time.perf_counter_ns()
         if self._events:
             self._events[1].record()

@@ -6,7 +6,7 @@ becomes a failure of its own.
 """
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,6 +16,15 @@ from torch import Tensor
 from .. import __version__
 from ..config.server import WatermarkConfig
 from ..distributed.group import TensorParallelGroup
+from ..errors import (
+    EngineFailed,
+    InvalidRequest,
+    NotReady,
+    NumericalError,
+    OutOfMemory,
+    OutOfSlots,
+)
+from ..models.base import CausalLM
 from .batches import BatchTable, RunningRequest
 from .clock import StepClock
 from .kv_pool import KVPool
@@ -45,15 +54,6 @@ from .sampling import Sampler
 from .steps import decode_inputs, prefill_inputs
 from .validation import check_request, check_slots
 from .warmup import plan_capacity
-from ..errors import (
-    EngineFailed,
-    InvalidRequest,
-    NotReady,
-    NumericalError,
-    OutOfMemory,
-    OutOfSlots,
-)
-from ..models.base import CausalLM
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class Engine:
 
     @property
     def info(self) -> ShardInfo:
+        """What is served; the same before and after Warmup."""
         return ShardInfo(
             dtype=str(self._model.dtype).removeprefix("torch."),
             device_type=self._model.device.type,
@@ -109,7 +110,8 @@ class Engine:
     @torch.inference_mode()
     def warmup(self, limits: WarmupLimits) -> ServingLimits:
         """Sizes the KV pool and the row tables. Raises `NotReady` when called twice, `InvalidRequest` for limits that
-        contradict each other or the model, and `OutOfMemory` when they do not fit."""
+        contradict each other or the model, and `OutOfMemory` when they do not fit.
+        """
         if self._serving is not None:
             raise NotReady("Warmup was already called; restart the shard to change its limits")
         capacity = plan_capacity(self._model, self._group, limits, self._memory_fraction)
@@ -245,7 +247,7 @@ class Engine:
     def _apply_grants(
         self, running: Sequence[RunningRequest], granted: dict[int, list[SlotRange]], serving: _Serving
     ) -> tuple[list[RunningRequest], list[RequestFailure]]:
-        """Appends granted slots. Requests with a bad grant, or without a slot for this step, fail and lose their row."""
+        """Appends granted slots. Who has a bad grant, or no slot for this step, fails and loses the row."""
         ready, failed, failures = [], [], []
         for r in running:
             try:
@@ -293,10 +295,11 @@ class Engine:
         return StepResult(tuple(generations), cached, tuple(failures), clock.timings())
 
     @contextmanager
-    def _releasing(self, running: Sequence[RunningRequest]) -> Iterator[None]:
+    def _releasing(self, running: Sequence[RunningRequest]) -> Generator[None, None, None]:
         """Frees the rows of a step that failed. Nothing else of the engine's state has changed by then: the rows'
         tensors and slots belong to these requests alone. So on one rank, running out of memory ends only the call;
-        with more ranks the others still wait in a collective, and the group is lost."""
+        with more ranks the others still wait in a collective, and the group is lost.
+        """
         try:
             yield
         except Exception as error:

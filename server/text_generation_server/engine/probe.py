@@ -3,6 +3,7 @@
 import torch
 
 from ..config.server import WatermarkConfig
+from ..models.base import CausalLM
 from .batches import RunningRequest
 from .kv_pool import KVPool, allocate_pool, bytes_per_slot
 from .replies import last_token_logits, prompt_tokens
@@ -16,7 +17,6 @@ from .requests import (
 from .rows import RowTable
 from .sampling import Sampler
 from .steps import prefill_inputs
-from ..models.base import CausalLM
 
 _EVERYTHING = NextTokenChooserParameters(
     temperature=0.9,

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..errors import EngineError
+from ..kernels.logprobs import token_logprobs
 from .batches import RunningRequest
 from .requests import Finish, FinishReason, Generation, RequestFailure, Tokens
 from .sampling import Choice
-from ..errors import EngineError
-from ..kernels.logprobs import token_logprobs
 
 
 def failure(request_id: int, error: EngineError) -> RequestFailure:
@@ -64,6 +64,7 @@ def finish_of(running: RunningRequest, token: int, eos_token_ids: frozenset[int]
 
 
 def generation_of(running: RunningRequest, choice: Choice, prompt: Tokens | None, finish: Finish | None) -> Generation:
+    """What this step says of one request."""
     return Generation(
         request_id=running.id,
         tokens=Tokens((choice.token,), (choice.logprob,)),

@@ -64,6 +64,7 @@ class RowTable:
 
     @property
     def num_free(self) -> int:
+        """Rows that nobody owns."""
         return len(self._free)
 
     def take(self) -> int:

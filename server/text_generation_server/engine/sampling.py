@@ -12,9 +12,6 @@ import torch
 from torch import Tensor
 
 from ..config.server import WatermarkConfig
-from .batches import RunningRequest
-from .requests import NextTokenChooserParameters, Tokens
-from .rows import RowTable
 from ..kernels.gumbel import gumbel_argmax
 from ..kernels.logprobs import token_logprobs
 from ..kernels.penalties import count_tokens, penalties
@@ -24,6 +21,9 @@ from ..kernels.top_n import top_n_mask
 from ..kernels.top_p import top_p_filter
 from ..kernels.typical_p import typical_filter
 from ..kernels.watermark import watermark
+from .batches import RunningRequest
+from .requests import NextTokenChooserParameters, Tokens
+from .rows import RowTable
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,7 @@ class Sampler:
         self._table = table
         self._watermark = watermark_config
 
-    def __call__(
-        self, logits: Tensor, running: Sequence[RunningRequest], rows: Tensor
-    ) -> tuple[Tensor, list[Choice]]:
+    def __call__(self, logits: Tensor, running: Sequence[RunningRequest], rows: Tensor) -> tuple[Tensor, list[Choice]]:
         """`logits` float32 [N, vocab], overwritten; `rows` int64 [N], the rows of `running`.
 
         Returns the ids int64 [N] on the device and the same on the host with their log-probabilities.
@@ -96,9 +94,7 @@ class Sampler:
             lambda s, r: watermark(s, table.last_token[r], config.gamma, config.delta),
         )
         scores = apply(scores, lambda p: p.repetition_penalty != 1.0 or p.frequency_penalty != 0.0, penalize)
-        scores = apply(
-            scores, lambda p: p.temperature != 1.0, lambda s, r: temperature_scale(s, table.temperature[r])
-        )
+        scores = apply(scores, lambda p: p.temperature != 1.0, lambda s, r: temperature_scale(s, table.temperature[r]))
         scores = apply(scores, lambda p: p.top_k > 0, lambda s, r: top_k_filter(s, table.top_k[r], largest_k))
         scores = apply(scores, lambda p: p.top_p < 1.0, lambda s, r: top_p_filter(s, table.top_p[r]))
         return apply(scores, lambda p: p.typical_p < 1.0, lambda s, r: typical_filter(s, table.typical_p[r]))

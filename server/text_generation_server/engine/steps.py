@@ -6,10 +6,10 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from ..layers.infer.state import InferState
 from .batches import RunningRequest
 from .kv_pool import KVPool
 from .rows import RowTable
-from ..layers.infer.state import InferState
 
 
 def prefill_inputs(

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 
-from .requests import NextTokenChooserParameters, Request, ServingLimits, SlotRange
 from ..errors import InvalidRequest
+from .requests import NextTokenChooserParameters, Request, ServingLimits, SlotRange
 
 
 def check_request(request: Request, limits: ServingLimits, vocab_size: int) -> None:
-    """Raises `InvalidRequest` naming the field. What passes can neither index out of range nor starve of slots early."""
+    """Raises `InvalidRequest` naming the field. What passes never indexes out of range."""
     num_inputs = len(request.input_ids)
     if num_inputs == 0:
         raise InvalidRequest("`input_ids` must hold at least one token id")

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import torch
 
 from ..distributed.group import TensorParallelGroup
+from ..errors import EngineFailed, InvalidRequest, OutOfMemory
+from ..models.base import CausalLM
 from .kv_pool import KVPool, allocate_pool, bytes_per_slot
 from .memory import available_host_memory, is_out_of_memory, release_memory
 from .probe import run_largest_steps
 from .requests import ServingLimits, WarmupLimits
 from .rows import RowTable
-from ..errors import EngineFailed, InvalidRequest, OutOfMemory
-from ..models.base import CausalLM
 
 CPU_POOL_FRACTION = 0.5
 """Part of the host's available memory that the pools of all ranks together take by themselves."""
@@ -28,9 +28,7 @@ class Capacity:
     pool: KVPool
 
 
-def plan_capacity(
-    model: CausalLM, group: TensorParallelGroup, asked: WarmupLimits, memory_fraction: float
-) -> Capacity:
+def plan_capacity(model: CausalLM, group: TensorParallelGroup, asked: WarmupLimits, memory_fraction: float) -> Capacity:
     """Derives the limits that are unset, allocates pool and rows. All ranks reach the same numbers, or the same error.
 
     `memory_fraction`: part of a CUDA device that this process may use. Raises `InvalidRequest` for limits that
@@ -87,9 +85,7 @@ def derive_limits(asked: WarmupLimits, max_positions: int, fitting_slots: int) -
     """
     pool = asked.max_batch_total_tokens or fitting_slots
     if pool > fitting_slots:
-        raise OutOfMemory(
-            f"not enough memory for --max-batch-total-tokens {pool}; lower it to at most {fitting_slots}"
-        )
+        raise OutOfMemory(f"not enough memory for --max-batch-total-tokens {pool}; lower it to at most {fitting_slots}")
     if pool < 2:
         raise OutOfMemory(
             f"the memory left holds {pool} KV slots, and a request needs at least 2; "
@@ -98,9 +94,7 @@ def derive_limits(asked: WarmupLimits, max_positions: int, fitting_slots: int) -
     max_total = asked.max_total_tokens or min(max_positions, pool)
     if max_total > pool:
         if asked.max_batch_total_tokens is not None:
-            raise InvalidRequest(
-                f"--max-batch-total-tokens {pool} must be at least --max-total-tokens {max_total}"
-            )
+            raise InvalidRequest(f"--max-batch-total-tokens {pool} must be at least --max-total-tokens {max_total}")
         raise OutOfMemory(f"not enough memory for --max-total-tokens {max_total}; lower it to at most {pool}")
     max_input = asked.max_input_tokens or min(max_total - 1, asked.max_batch_prefill_tokens)
     if max_input >= max_total:
@@ -108,9 +102,7 @@ def derive_limits(asked: WarmupLimits, max_positions: int, fitting_slots: int) -
     return ServingLimits(pool, max_input, max_total, asked.max_batch_size)
 
 
-def _fitting_slots(
-    model: CausalLM, world_size: int, asked: WarmupLimits, longest: int, memory_fraction: float
-) -> int:
+def _fitting_slots(model: CausalLM, world_size: int, asked: WarmupLimits, longest: int, memory_fraction: float) -> int:
     """Slots that fit on this rank beside everything else, or that it takes by itself if nothing is asked."""
     row_bytes = asked.max_batch_size * RowTable.bytes_per_row(longest)
     if model.device.type == "cuda":

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from .requests import ShardEngine, ShardInfo
 from ..errors import EngineError, EngineFailed, NotReady
+from .requests import ShardEngine, ShardInfo
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ class EngineWorker:
         """Resolved when the engine was poisoned."""
 
     def start(self) -> None:
+        """Begins to load the model."""
         self._thread.start()
 
     def submit(self, run: Callable[[ShardEngine], T]) -> "Future[T]":

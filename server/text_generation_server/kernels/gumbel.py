@@ -1,7 +1,8 @@
 """Gumbel-max sampling: argmax(score + G) with G standard Gumbel noise draws from softmax(score), exactly.
 
-    w = (bits + 1/2) / 2**32 in float32, at most 1 - 2**-24        bits: Philox, key seed, step = tokens generated so far
-    E = -log1p(-w)                                                 exponential; small E, the likely winners, is precise
+    w = (bits + 1/2) / 2**32 in float32, at most 1 - 2**-24
+                                   bits: Philox of the key `seed`; step: tokens generated so far
+    E = -log1p(-w)                  exponential; small E, the likely winners, is precise
     G = -log(E)
 
 No softmax, no sort, no multinomial, and no state but (seed, step). Where `log1p` is missing, use the identity

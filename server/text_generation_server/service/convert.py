@@ -1,3 +1,5 @@
+# Each function maps the message that it is named after.
+# ruff: noqa: D103
 """Protobuf messages of the contract to and from the dataclasses of `engine.requests`."""
 
 from collections.abc import Iterable

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 from grpc import aio
@@ -15,22 +15,27 @@ REASON_KEY = "error-reason"
 """Trailing metadata key with the machine-readable reason (docs/errors.md)."""
 
 
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
+
+
 class ErrorInterceptor(aio.ServerInterceptor):
     """An `EngineError` becomes its status, message and reason. Anything else becomes INTERNAL `internal` without
-    details, because a foreign message may hold paths or prompts; the log has the traceback."""
+    details, because a foreign message may hold paths or prompts; the log has the traceback.
+    """
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:
+    ) -> Handler:
+        """Wraps unary handlers; others pass as they are."""
         handler = await continuation(handler_call_details)
         if handler is None or handler.unary_unary is None:
             return handler
         inner = handler.unary_unary
         method = handler_call_details.method
 
-        async def mapped(request: Any, context: aio.ServicerContext) -> Any:
+        async def mapped(request: Any, context: Any) -> Any:
             try:
                 return await inner(request, context)
             except EngineError as error:
@@ -49,5 +54,5 @@ class ErrorInterceptor(aio.ServerInterceptor):
         )
 
 
-async def _abort(context: aio.ServicerContext, code: grpc.StatusCode, message: str, reason: str) -> None:
+async def _abort(context: Any, code: grpc.StatusCode, message: str, reason: str) -> None:
     await context.abort(code, message, trailing_metadata=((REASON_KEY, reason),))

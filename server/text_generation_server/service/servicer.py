@@ -1,3 +1,5 @@
+# Handlers carry the names, and the arguments, that the generated code calls them by.
+# ruff: noqa: ARG002, D102
 """The RPCs of the contract: translate, hand to the engine thread, translate back."""
 
 import asyncio
@@ -5,9 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from grpc import aio
-from grpc_health.v1 import health_pb2
-from grpc_health.v1.health import aio as health_aio
+from grpc_health.v1 import health, health_pb2
 from tokenizers import Tokenizer
 
 from ..engine.requests import ShardEngine
@@ -32,9 +32,7 @@ class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
     async def Info(self, request: pb.InfoRequest, context: Any) -> pb.InfoResponse:
         return convert.info_to_pb(self._worker.info())
 
-    async def ServiceDiscovery(
-        self, request: pb.ServiceDiscoveryRequest, context: Any
-    ) -> pb.ServiceDiscoveryResponse:
+    async def ServiceDiscovery(self, request: pb.ServiceDiscoveryRequest, context: Any) -> pb.ServiceDiscoveryResponse:
         return pb.ServiceDiscoveryResponse(urls=self._urls)
 
     async def Health(self, request: pb.HealthRequest, context: Any) -> pb.HealthResponse:
@@ -79,7 +77,8 @@ class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
         return len(self._tokenizer.encode(text).ids)
 
 
-class HealthServicer(health_aio.HealthServicer):
+# The type stubs lack the asyncio half of grpc_health.
+class HealthServicer(health.aio.HealthServicer):  # pyright: ignore[reportUntypedBaseClass, reportAttributeAccessIssue]
     """`grpc.health.v1`, answered from the engine's heartbeat at the moment of the question."""
 
     _SERVICES = ("", pb.DESCRIPTOR.services_by_name["TextGenerationService"].full_name)
@@ -98,8 +97,6 @@ class HealthServicer(health_aio.HealthServicer):
         for service in self._SERVICES:
             await self.set(service, status)
 
-    async def Check(
-        self, request: health_pb2.HealthCheckRequest, context: aio.ServicerContext
-    ) -> health_pb2.HealthCheckResponse:
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> health_pb2.HealthCheckResponse:
         await self.refresh()
         return await super().Check(request, context)

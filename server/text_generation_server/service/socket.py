@@ -31,7 +31,9 @@ class SocketFile:
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-            raise ConfigurationError(f"{self._path} is in the way and is no socket of this user; choose another --uds-path")
+            raise ConfigurationError(
+                f"{self._path} is in the way and is no socket of this user; choose another --uds-path"
+            )
         if _is_served(self._path):
             raise ConfigurationError(f"another server listens on {self._path}; stop it or choose another --uds-path")
         self._path.unlink()

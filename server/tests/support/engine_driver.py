@@ -4,8 +4,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fake_model import FakeModel, SingleGroup
-
+from support.fake_model import FakeModel, SingleGroup
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.requests import (
