@@ -40,7 +40,8 @@ impl Batcher {
         let request_ids: Vec<u64> = requests.iter().map(|request| request.id).collect();
         METHOD(&self.metrics).count.increment(1);
         match self.client.prefill(Batch { id, requests }).await {
-            Ok(reply) => self.accept(METHOD, started, reply),
+            // The demand of an admitted request counts its first token.
+            Ok(reply) => self.accept(METHOD, started, reply, 1),
             Err(error) => {
                 self.fail_step(METHOD, vec![id], &request_ids, &error).await;
             }
@@ -101,7 +102,7 @@ impl Batcher {
                     if joined {
                         self.metrics.concat_duration.record(reply.timings.concat);
                     }
-                    self.accept(METHOD, started, reply);
+                    self.accept(METHOD, started, reply, 0);
                 }
                 Err(error) => {
                     let running: Vec<u64> = self.running.keys().copied().collect();
@@ -168,8 +169,9 @@ impl Batcher {
         grants
     }
 
-    /// Hands out the tokens of a step and keeps the batch that is left.
-    fn accept(&mut self, method: Method, started: Instant, reply: StepReply) {
+    /// Hands out the tokens of a step and keeps the batch that is left. `counted` tokens of each request are already in
+    /// its demand.
+    fn accept(&mut self, method: Method, started: Instant, reply: StepReply, counted: u32) {
         let replied = Instant::now();
         let metrics = method(&self.metrics);
         metrics.success.increment(1);
@@ -178,7 +180,7 @@ impl Batcher {
         metrics.decode.record(reply.timings.decode);
         self.step_failed = false;
         for generation in reply.generations {
-            self.route(generation);
+            self.route(generation, counted);
         }
         for failure in reply.failures {
             tracing::warn!(request = failure.request_id, reason = %failure.reason, "a request failed in the shards");
@@ -190,14 +192,14 @@ impl Batcher {
     }
 
     /// One send and no more for the tokens of one request.
-    fn route(&mut self, generation: Generation) {
+    fn route(&mut self, generation: Generation, counted: u32) {
         let id = generation.request_id;
         let Some(request) = self.running.get_mut(&id) else {
             return;
         };
         let tokens = u32::try_from(generation.tokens.len()).unwrap_or(u32::MAX);
         let finished = generation.finish.is_some();
-        request.demand.advance(tokens);
+        request.demand.advance(tokens.saturating_sub(counted));
         let overrun = !finished && request.demand.remaining == 0;
         // A closed channel is noticed at the next decode.
         let _ = request.events.send(Event::Step(generation));

@@ -1,0 +1,136 @@
+//! What fails alone, what fails together, and that the server goes on.
+
+use super::*;
+
+fn generation_error(error: InferError) -> String {
+    match error {
+        InferError::Generation(message) => message,
+        other => panic!("a generation error, not {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_failed_decode_fails_its_requests_and_the_server_goes_on() {
+    let server = Server::default().await;
+    server.mock.hold();
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        streams.push(
+            server
+                .infer
+                .generate_stream(request("once", 50))
+                .await
+                .unwrap(),
+        );
+    }
+    server.mock.release(4);
+    for stream in &mut streams {
+        next_token(stream).await;
+    }
+    server.mock.fail_next_step("out of memory");
+    server.mock.resume();
+    for stream in streams {
+        let message = generation_error(stream.gather().await.unwrap_err());
+        assert!(message.contains("out of memory"), "{message}");
+    }
+    server.assert_clean(128).await;
+    let answer = server.infer.generate(request("once", 5)).await;
+    assert_eq!(answer.unwrap().generated.generated_tokens, 5);
+    server.assert_clean(128).await;
+}
+
+#[tokio::test]
+async fn a_failed_prefill_leaves_the_running_requests_alone() {
+    let server = Server::default().await;
+    server.mock.hold();
+    let mut running = server
+        .infer
+        .generate_stream(request("once", 30))
+        .await
+        .unwrap();
+    server.mock.release(1);
+    next_token(&mut running).await;
+    // A decode is on its way; the prefill of the new request comes next.
+    let failing = server
+        .infer
+        .generate_stream(request("upon", 30))
+        .await
+        .unwrap();
+    server.mock.release(1);
+    next_token(&mut running).await;
+    server.mock.fail_next_step("no luck");
+    server.mock.resume();
+    let message = generation_error(failing.gather().await.unwrap_err());
+    assert!(message.contains("no luck"), "{message}");
+    assert!(running.gather().await.is_ok());
+    server.assert_clean(128).await;
+}
+
+#[tokio::test]
+async fn one_request_fails_alone() {
+    let server = Server::default().await;
+    server.mock.hold();
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        streams.push(
+            server
+                .infer
+                .generate_stream(request("once", 50))
+                .await
+                .unwrap(),
+        );
+    }
+    server.mock.release(5);
+    for stream in &mut streams {
+        next_token(stream).await;
+    }
+    // Ids count from 0.
+    server.mock.fail_request(1);
+    server.mock.resume();
+    let outcomes = futures::future::join_all(streams.into_iter().map(GenerateStream::gather)).await;
+    let failed: Vec<bool> = outcomes.iter().map(Result::is_err).collect();
+    assert_eq!(failed, [false, true, false]);
+    server.assert_clean(128).await;
+}
+
+#[tokio::test]
+async fn health_follows_the_shards_and_the_last_step() {
+    let server = Server::default().await;
+    assert!(server.infer.health().await);
+    server.mock.set_healthy(false);
+    assert!(!server.infer.health().await);
+    server.mock.set_healthy(true);
+    assert!(server.infer.health().await);
+    server.mock.fail_next_step("broken");
+    server.infer.generate(request("once", 5)).await.unwrap_err();
+    server.mock.fail_next_step("still broken");
+    assert!(!server.infer.health().await, "the probe fails");
+    assert!(
+        server.infer.health().await,
+        "the probe succeeds, without traffic"
+    );
+    server.assert_clean(128).await;
+}
+
+#[test]
+fn when_the_batching_task_is_gone_requests_fail_and_health_says_so() {
+    let serving = tokio::runtime::Runtime::new().unwrap();
+    let front = tokio::runtime::Runtime::new().unwrap();
+    let server = serving.block_on(Server::default());
+    let stream = serving.block_on(async {
+        server.mock.hold();
+        let stream = server.infer.generate_stream(request("once", 5)).await;
+        server.until_running(1).await;
+        stream.unwrap()
+    });
+    serving.shutdown_background();
+    front.block_on(async {
+        assert_eq!(
+            stream.gather().await.unwrap_err(),
+            InferError::IncompleteGeneration
+        );
+        let message = server.infer.generate(request("once", 5)).await.unwrap_err();
+        assert!(generation_error(message).contains("batching task"));
+        assert!(!server.infer.health().await);
+    });
+}

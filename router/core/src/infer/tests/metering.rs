@@ -1,0 +1,90 @@
+//! What a dashboard sees.
+
+use metrics_exporter_prometheus::PrometheusBuilder;
+
+use super::*;
+
+/// Runs on one thread, so that a recorder of this test sees everything.
+fn page_after(scenario: impl AsyncFnOnce(&Server)) -> String {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    metrics::with_local_recorder(&recorder, || {
+        runtime.block_on(async {
+            let server = Server::start(mock_config(), batch_limits(), 2).await;
+            scenario(&server).await;
+            server.assert_clean(2).await;
+        });
+    });
+    recorder.handle().render()
+}
+
+fn assert_lines(page: &str, lines: &[&str]) {
+    for line in lines {
+        assert!(page.lines().any(|l| l == *line), "{line} is not in\n{page}");
+    }
+}
+
+#[test]
+fn every_request_is_counted_once() {
+    let page = page_after(async |server| {
+        let infer = &server.infer;
+        infer.generate(request("once", 4)).await.unwrap();
+        let stopping = with(request("once", 4), |p| {
+            p.do_sample = true;
+            p.best_of = Some(2);
+        });
+        infer.generate_best_of(stopping, 2).await.unwrap();
+        let invalid = with(request("once", 4), |p| p.top_p = Some(2.0));
+        infer.generate(invalid).await.unwrap_err();
+        let dropped = infer.generate_stream(request("once", 50)).await.unwrap();
+        let mut other = infer.generate_stream(request("once", 2)).await.unwrap();
+        infer.generate(request("once", 4)).await.unwrap_err();
+        drop(dropped);
+        while other.next().await.is_some() {}
+        drop(other);
+        server.mock.fail_next_step("broken");
+        infer.generate(request("once", 4)).await.unwrap_err();
+    });
+    assert_lines(
+        &page,
+        &[
+            "tgi_request_count 7",
+            "tgi_request_success 3",
+            r#"tgi_request_failure{err="validation"} 1"#,
+            r#"tgi_request_failure{err="dropped"} 1"#,
+            r#"tgi_request_failure{err="overloaded"} 1"#,
+            r#"tgi_request_failure{err="generation"} 1"#,
+            "tgi_request_duration_count 3",
+            "tgi_request_input_length_count 5",
+        ],
+    );
+}
+
+#[test]
+fn steps_tokens_and_the_pool_are_reported() {
+    let page = page_after(async |server| {
+        let stopped = with(request("once", 4), |p| p.stop = vec!["never".to_owned()]);
+        server.infer.generate(stopped).await.unwrap();
+    });
+    assert_lines(
+        &page,
+        &[
+            r#"tgi_batch_inference_count{method="prefill"} 1"#,
+            r#"tgi_batch_inference_success{method="decode"} 3"#,
+            r#"tgi_batch_inference_duration_count{method="decode"} 3"#,
+            "tgi_request_time_to_first_token_duration_count 1",
+            "tgi_request_time_between_tokens_duration_count 3",
+            "tgi_request_skipped_tokens_count 4",
+            "tgi_batch_next_size_count 1",
+            "tgi_batch_current_size 0",
+            "tgi_batch_current_max_tokens 0",
+            "tgi_queue_size 0",
+            "tgi_kv_slots_used 0",
+            "tgi_kv_slots_total 16384",
+            "tgi_batch_max_total_tokens 16384",
+        ],
+    );
+}

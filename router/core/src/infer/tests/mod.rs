@@ -1,0 +1,291 @@
+//! `Infer` and the batcher against a mock shard over a real Unix socket.
+
+mod faults;
+mod load;
+mod metering;
+mod scheduling;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use text_generation_client::{Deadlines, ShardedClient};
+use text_generation_mock_shard::{MockConfig, MockShard};
+
+use super::*;
+use crate::test_tokenizers::byte_level;
+use crate::tokenize::TokenizerPool;
+use crate::types::{FinishReason, GenerateParameters, StreamEvent};
+
+const VOCAB: u32 = 320;
+
+/// Byte-level tokens of a text; `<|end|>`, which has id 0, ends a generation.
+fn mock_config() -> MockConfig {
+    MockConfig {
+        vocab_size: VOCAB,
+        eos_token_ids: vec![0],
+        ..MockConfig::default()
+    }
+}
+
+/// Every request generates this text, over and over.
+fn repeating(text: &str) -> MockConfig {
+    let ids = byte_level().encode(text, false).unwrap();
+    MockConfig {
+        tokens: Arc::new(move |row| ids[row.generated as usize % ids.len()]),
+        ..mock_config()
+    }
+}
+
+fn batch_limits() -> BatchLimits {
+    BatchLimits {
+        waiting_served_ratio: 0.3,
+        max_waiting_tokens: 20,
+        max_batch_prefill_tokens: 1024,
+        max_batch_total_tokens: 16_384,
+        max_batch_size: 64,
+    }
+}
+
+struct Server {
+    mock: MockShard,
+    infer: Infer,
+}
+
+impl Server {
+    async fn start(config: MockConfig, limits: BatchLimits, permits: usize) -> Self {
+        let config = MockConfig {
+            max_batch_total_tokens: limits.max_batch_total_tokens,
+            ..config
+        };
+        let mock = MockShard::start(config).unwrap();
+        let path = mock.path();
+        let client = ShardedClient::connect_uds(&path, Deadlines::default());
+        let client = client.await.unwrap();
+        let pool = TokenizerPool::new(byte_level(), 1).unwrap();
+        let validation = ValidationLimits {
+            max_best_of: 4,
+            max_stop_sequences: 4,
+            max_top_n_tokens: 5,
+            max_input_tokens: 1000,
+            max_total_tokens: 2000,
+            vocab_size: VOCAB,
+            prefill_logprobs: true,
+        };
+        let validator = Validator::new(pool, validation);
+        let infer = Infer::new(validator, client, limits, permits);
+        Self { mock, infer }
+    }
+
+    async fn default() -> Self {
+        Self::start(mock_config(), batch_limits(), 128).await
+    }
+
+    /// Nothing runs, waits or is held any more, here and in the shard, and the contract was kept.
+    async fn assert_clean(&self, permits: usize) {
+        let empty = Gauges {
+            queued: 0,
+            running: 0,
+            slots_used: 0,
+            slots_total: self.infer.snapshot().slots_total,
+            permits_available: permits,
+        };
+        until("everything is given back", || {
+            self.infer.snapshot() == empty && self.mock.rows() == 0 && self.mock.slots() == 0
+        })
+        .await;
+        assert_eq!(self.mock.violations(), Vec::<String>::new());
+    }
+
+    async fn until_running(&self, count: usize) {
+        until("requests run", || self.infer.snapshot().running == count).await;
+    }
+}
+
+/// Waits for a condition that other tasks bring about.
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), wait).await;
+    assert!(waited.is_ok(), "{what}: not within a minute");
+}
+
+fn request(inputs: &str, max_new_tokens: u32) -> GenerateRequest {
+    GenerateRequest {
+        inputs: inputs.to_owned(),
+        parameters: GenerateParameters {
+            max_new_tokens: Some(max_new_tokens),
+            ..GenerateParameters::default()
+        },
+        add_special_tokens: true,
+    }
+}
+
+fn with(request: GenerateRequest, change: impl FnOnce(&mut GenerateParameters)) -> GenerateRequest {
+    let mut request = request;
+    change(&mut request.parameters);
+    request
+}
+
+/// The next event, which must be a token that is not the last.
+async fn next_token(stream: &mut GenerateStream) -> String {
+    match stream.next().await {
+        Some(Ok(StreamEvent::Token { token, .. })) => token.text,
+        other => panic!("a token, not {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_answer_has_text_tokens_and_counts() {
+    let server = Server::start(repeating("the quick brown fox "), batch_limits(), 2).await;
+    let answer = server
+        .infer
+        .generate(request("once upon", 6))
+        .await
+        .unwrap();
+    let texts: String = answer.tokens.iter().map(|t| t.text.as_str()).collect();
+    assert_eq!(answer.generated.text, texts);
+    assert!("the quick brown fox the quick".starts_with(&texts));
+    assert_eq!(answer.generated.generated_tokens, 6);
+    assert_eq!(answer.generated.finish_reason, FinishReason::Length);
+    assert_eq!(answer.generated.seed, None);
+    let prompt = byte_level().encode("once upon", true).unwrap();
+    assert_eq!(answer.input_length as usize, prompt.len());
+    let RequestInstants {
+        received,
+        queued,
+        started,
+    } = answer.instants;
+    assert!(received <= queued && queued <= started && started <= answer.finished);
+    server.assert_clean(2).await;
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_last_token_and_nothing_follows() {
+    let server = Server::default().await;
+    let stream = server.infer.generate_stream(request("once", 3)).await;
+    let events: Vec<_> = stream.unwrap().collect().await;
+    let kinds: Vec<_> = events
+        .iter()
+        .map(|event| match event {
+            Ok(StreamEvent::Token { .. }) => "token",
+            Ok(StreamEvent::End { generated, .. }) if generated.generated_tokens == 3 => "end",
+            _ => "other",
+        })
+        .collect();
+    assert_eq!(kinds, ["token", "token", "end"]);
+}
+
+#[tokio::test]
+async fn details_of_prompt_and_alternatives_are_passed_on() {
+    let server = Server::default().await;
+    let request = with(request("once upon a time", 2), |parameters| {
+        parameters.decoder_input_details = true;
+        parameters.top_n_tokens = Some(3);
+        parameters.do_sample = true;
+        parameters.seed = Some(7);
+    });
+    let answer = server.infer.generate(request).await.unwrap();
+    let logprobs: Vec<_> = answer.prefill.iter().map(|token| token.logprob).collect();
+    assert_eq!(logprobs.len(), answer.input_length as usize);
+    assert_eq!(logprobs[..2], [None, Some(-1.0)]);
+    let tops: Vec<usize> = answer.top_tokens.iter().map(Vec::len).collect();
+    assert_eq!(tops, [3, 3]);
+    assert_eq!(answer.generated.seed, Some(7));
+}
+
+#[tokio::test]
+async fn an_end_of_sequence_token_ends_the_text() {
+    let config = MockConfig {
+        tokens: Arc::new(|row| if row.generated < 2 { 70 } else { 0 }),
+        ..mock_config()
+    };
+    let server = Server::start(config, batch_limits(), 1).await;
+    // Also as the last permitted token.
+    for max_new_tokens in [3, 10] {
+        let answer = server.infer.generate(request("once", max_new_tokens)).await;
+        let answer = answer.unwrap();
+        assert_eq!(answer.generated.finish_reason, FinishReason::EosToken);
+        assert_eq!(answer.generated.generated_tokens, 3);
+        assert!(answer.tokens[2].special && !answer.generated.text.contains("<|end|>"));
+    }
+    server.assert_clean(1).await;
+}
+
+#[tokio::test]
+async fn a_stop_string_ends_the_request_and_frees_its_row() {
+    let server = Server::start(repeating("there was a girl who "), batch_limits(), 1).await;
+    let request = with(request("once", 1000), |p| p.stop = vec!["a gi".to_owned()]);
+    server.mock.hold();
+    let infer = server.infer.clone();
+    let answer = tokio::spawn(async move { infer.generate(request).await });
+    // The shard stops only because it is told to: far more steps are allowed.
+    server.mock.release(900);
+    let answer = answer.await.unwrap().unwrap();
+    assert_eq!(answer.generated.finish_reason, FinishReason::StopSequence);
+    assert_eq!(answer.generated.text, "there was a gi");
+    assert_eq!(
+        answer.tokens.len() as u32,
+        answer.generated.generated_tokens
+    );
+    server.assert_clean(1).await;
+    let steps = server.mock.steps().len() as u32;
+    assert!(steps < 900, "{steps} steps");
+}
+
+#[tokio::test]
+async fn a_stop_string_in_the_last_permitted_token_is_reported() {
+    let server = Server::start(repeating("abc"), batch_limits(), 1).await;
+    let tokens = byte_level().encode("abc", false).unwrap().len() as u32;
+    let request = with(request("once", tokens), |p| p.stop = vec!["c".to_owned()]);
+    let answer = server.infer.generate(request).await.unwrap();
+    assert_eq!(answer.generated.finish_reason, FinishReason::StopSequence);
+    server.assert_clean(1).await;
+}
+
+#[tokio::test]
+async fn ranks_share_the_requests() {
+    let config = MockConfig {
+        world_size: 3,
+        ..mock_config()
+    };
+    let server = Server::start(config, batch_limits(), 8).await;
+    let answers = (0..8).map(|n| server.infer.generate(request("once", 5 + n)));
+    let answers = futures::future::join_all(answers).await;
+    for (n, answer) in (0..).zip(answers) {
+        assert_eq!(answer.unwrap().generated.generated_tokens, 5 + n);
+    }
+    server.assert_clean(8).await;
+}
+
+#[tokio::test]
+async fn best_of_returns_all_samples_and_holds_a_permit_for_each() {
+    let server = Server::start(mock_config(), batch_limits(), 3).await;
+    let sampled = with(request("once", 4), |parameters| {
+        parameters.do_sample = true;
+        parameters.best_of = Some(3);
+    });
+    let (best, others) = server
+        .infer
+        .generate_best_of(sampled.clone(), 3)
+        .await
+        .unwrap();
+    let mut seeds = vec![best.generated.seed];
+    seeds.extend(others.iter().map(|answer| answer.generated.seed));
+    seeds.dedup();
+    assert_eq!(seeds.len(), 3, "every sample has its own seed");
+    let refused = server.infer.generate_best_of(sampled, 4).await;
+    assert_eq!(refused.unwrap_err(), InferError::Overloaded);
+    server.assert_clean(3).await;
+}
+
+#[tokio::test]
+async fn text_is_tokenized_with_offsets() {
+    let server = Server::default().await;
+    let tokens = server.infer.tokenize("Hello there".to_owned(), true).await;
+    let tokens = tokens.unwrap();
+    assert_eq!(tokens.last().map(|token| token.stop), Some(11));
+}

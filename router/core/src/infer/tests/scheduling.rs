@@ -1,0 +1,211 @@
+//! Who runs when, and what a client that goes away leaves behind.
+
+use super::*;
+
+#[tokio::test]
+async fn streams_run_side_by_side() {
+    let server = Server::default().await;
+    server.mock.hold();
+    let mut a = server
+        .infer
+        .generate_stream(request("once", 50))
+        .await
+        .unwrap();
+    server.until_running(1).await;
+    let mut b = server
+        .infer
+        .generate_stream(request("upon", 50))
+        .await
+        .unwrap();
+    // Prefill of a, a decode, prefill of b, a decode of both.
+    server.mock.release(4);
+    for _ in 0..3 {
+        next_token(&mut a).await;
+    }
+    for _ in 0..2 {
+        next_token(&mut b).await;
+    }
+    let steps = server.mock.steps();
+    assert_eq!(steps, [(true, 1), (false, 1), (true, 1), (false, 2)]);
+    server.mock.release(1);
+    next_token(&mut a).await;
+    next_token(&mut b).await;
+    drop((a, b));
+    server.mock.resume();
+    server.assert_clean(128).await;
+}
+
+#[tokio::test]
+async fn a_late_request_starts_within_max_waiting_tokens_steps() {
+    let limits = BatchLimits {
+        // One waiting request is never enough to interrupt.
+        waiting_served_ratio: 50.0,
+        max_waiting_tokens: 6,
+        ..batch_limits()
+    };
+    let server = Server::start(mock_config(), limits, 128).await;
+    server.mock.hold();
+    let _early = server
+        .infer
+        .generate_stream(request("once", 500))
+        .await
+        .unwrap();
+    server.mock.release(3);
+    until("three steps ran", || server.mock.steps().len() == 3).await;
+    let mut late = server
+        .infer
+        .generate_stream(request("upon", 500))
+        .await
+        .unwrap();
+    server.mock.release(20);
+    next_token(&mut late).await;
+    let steps = server.mock.steps();
+    let second_prefill = steps[1..].iter().position(|(prefill, _)| *prefill).unwrap();
+    assert!((3..=6).contains(&second_prefill), "{steps:?}");
+}
+
+#[tokio::test]
+async fn a_dropped_stream_frees_its_row_and_slots_within_two_steps() {
+    let server = Server::default().await;
+    server.mock.hold();
+    let mut kept = server
+        .infer
+        .generate_stream(request("once", 900))
+        .await
+        .unwrap();
+    server.until_running(1).await;
+    let alone = server.infer.snapshot().slots_used;
+    let gone = server
+        .infer
+        .generate_stream(request("upon", 900))
+        .await
+        .unwrap();
+    server.mock.release(3);
+    server.until_running(2).await;
+    next_token(&mut kept).await;
+    next_token(&mut kept).await;
+    drop(gone);
+    assert_eq!(server.infer.snapshot().permits_available, 127);
+    // The step on its way, and the one that leaves the request out.
+    server.mock.release(2);
+    server.until_running(1).await;
+    until("its slots are free", || {
+        server.infer.snapshot().slots_used <= alone + 2
+    })
+    .await;
+    assert_eq!(server.mock.rows(), 1);
+    drop(kept);
+    server.mock.release(2);
+    server.assert_clean(128).await;
+}
+
+#[tokio::test]
+async fn a_queued_request_whose_client_has_gone_never_runs() {
+    let limits = BatchLimits {
+        max_batch_size: 1,
+        ..batch_limits()
+    };
+    let server = Server::start(mock_config(), limits, 8).await;
+    server.mock.hold();
+    let first = server
+        .infer
+        .generate_stream(request("once", 5))
+        .await
+        .unwrap();
+    server.until_running(1).await;
+    let gone = server
+        .infer
+        .generate_stream(request("upon", 5))
+        .await
+        .unwrap();
+    let last = server
+        .infer
+        .generate_stream(request("time", 5))
+        .await
+        .unwrap();
+    drop(gone);
+    server.mock.resume();
+    let (first, last) = tokio::join!(first.gather(), last.gather());
+    assert!(first.is_ok() && last.is_ok());
+    let prefills = server
+        .mock
+        .steps()
+        .iter()
+        .filter(|(prefill, _)| *prefill)
+        .count();
+    assert_eq!(prefills, 2);
+    server.assert_clean(8).await;
+}
+
+#[tokio::test]
+async fn a_full_server_refuses_at_once_and_recovers() {
+    let server = Server::start(mock_config(), batch_limits(), 2).await;
+    server.mock.hold();
+    let a = server
+        .infer
+        .generate_stream(request("once", 5))
+        .await
+        .unwrap();
+    let b = server
+        .infer
+        .generate_stream(request("once", 5))
+        .await
+        .unwrap();
+    let refused = server.infer.generate_stream(request("once", 5)).await;
+    assert_eq!(refused.unwrap_err(), InferError::Overloaded);
+    drop(a);
+    let c = server.infer.generate_stream(request("once", 5)).await;
+    assert!(
+        c.is_ok(),
+        "a permit is free as soon as its stream is dropped"
+    );
+    drop((b, c));
+    server.mock.resume();
+    server.assert_clean(2).await;
+}
+
+#[tokio::test]
+async fn an_invalid_request_takes_no_permit_and_harms_nobody() {
+    let limits = BatchLimits {
+        max_batch_prefill_tokens: 20,
+        max_batch_total_tokens: 100,
+        ..batch_limits()
+    };
+    let server = Server::start(mock_config(), limits, 2).await;
+    let long = "Hello there ".repeat(30);
+    let refused = [
+        with(request("once", 5), |p| p.temperature = Some(-1.0)),
+        with(request("once", 5), |p| p.best_of = Some(2)),
+        // These pass validation here, and could never run.
+        request(&long, 5),
+        request("once", 200),
+    ];
+    for request in refused {
+        let error = server.infer.generate_stream(request).await.unwrap_err();
+        assert!(matches!(error, InferError::Validation(_)), "{error:?}");
+    }
+    server.infer.generate(request("once", 5)).await.unwrap();
+    server.assert_clean(2).await;
+}
+
+#[tokio::test]
+async fn shutdown_refuses_new_requests_and_waits_for_the_running_ones() {
+    let server = Server::default().await;
+    server.mock.hold();
+    let running = server
+        .infer
+        .generate_stream(request("once", 20))
+        .await
+        .unwrap();
+    let infer = server.infer.clone();
+    let drained = tokio::spawn(async move { infer.drained().await });
+    server.infer.shutdown();
+    let refused = server.infer.generate(request("once", 5)).await;
+    assert_eq!(refused.unwrap_err(), InferError::ShuttingDown);
+    assert!(!drained.is_finished());
+    server.mock.resume();
+    let answer = running.gather().await.unwrap();
+    assert_eq!(answer.generated.generated_tokens, 20);
+    drained.await.unwrap();
+    server.assert_clean(128).await;
+}
