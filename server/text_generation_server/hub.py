@@ -7,7 +7,6 @@ which runs no code from the file. Offline mode, endpoint and token are huggingfa
 import json
 import logging
 import os
-import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -88,7 +87,10 @@ def _check_folder(folder: Path, source: ModelSource) -> None:
         raise ModelFilesError(
             f"{folder} has its weights as .bin files only; pass --auto-convert to convert them to safetensors"
         )
-    raise ModelFilesError(f"{folder} has no *{source.extension} weights; for random weights pass --load-format dummy")
+    raise ModelFilesError(
+        f"{folder} has no *{source.extension} weights; pass --auto-convert if the model has .bin weights, or "
+        "--load-format dummy for random ones"
+    )
 
 
 def _snapshot(source: ModelSource, hub: HubConfig, weights: str | None, local_only: bool = False) -> Path:
@@ -187,7 +189,7 @@ def _convert_file(source: Path, target: Path) -> list[str]:
 
     try:
         loaded = torch.load(source, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except Exception as error:  # a damaged file makes the reader fail in any way there is
         raise ModelFilesError(f"{source} is damaged, or holds more than tensors, and is not loaded") from error
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise ModelFilesError(f"{source} must hold a flat dictionary of tensors")

@@ -1,7 +1,7 @@
 """Drives an engine the way the router does: hands out slots, grants ahead of need, collects tokens."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from support.fake_model import FakeModel, SingleGroup
@@ -19,6 +19,7 @@ from text_generation_server.engine.requests import (
     SlotRange,
     StepResult,
     StoppingCriteriaParameters,
+    Tokens,
     WarmupLimits,
 )
 
@@ -69,11 +70,11 @@ def make_request(
     )
 
 
-@dataclass
 class Slots:
     """Hands out single slots in a scattered order, so that no test passes by contiguity alone."""
 
-    free: list[int] = field(default_factory=lambda: random.Random(7).sample(range(POOL), POOL))
+    def __init__(self, pool: Sequence[int] = range(POOL)) -> None:
+        self.free = random.Random(7).sample(pool, len(pool))
 
     def take(self, count: int) -> tuple[SlotRange, ...]:
         return tuple(SlotRange(self.free.pop(), 1) for _ in range(count))
@@ -86,11 +87,13 @@ class Transcript:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish: Finish | None = None
+    prompt: Tokens | None = None
 
     def add(self, generation: Generation) -> None:
         self.tokens += generation.tokens.ids
         self.logprobs += generation.tokens.logprobs
         self.finish = generation.finish
+        self.prompt = self.prompt or generation.prefill_tokens
 
 
 class Driver:

@@ -1,0 +1,202 @@
+"""Finding, downloading and converting model folders; huggingface_hub is a stub."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import huggingface_hub
+import pytest
+import torch
+from huggingface_hub import errors
+from safetensors.torch import load_file, save_file
+
+from text_generation_server.config.server import HubConfig
+from text_generation_server.errors import ModelFilesError
+from text_generation_server.hub import ModelSource, find_folder, prepare_folder, weight_files
+
+HUB = HubConfig()
+
+
+def make_folder(folder: Path, *weights: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    for name in weights:
+        tensors = {"weight": torch.arange(4.0)}
+        if name.endswith(".bin"):
+            torch.save(tensors, folder / name)
+        else:
+            save_file(tensors, folder / name)
+    return folder
+
+
+class Snapshots:
+    """Stands in for `snapshot_download`: serves `remote`, filtered as asked, and records the calls."""
+
+    def __init__(self, remote: Path, *failures: Exception) -> None:
+        self.remote = remote
+        self.failures = list(failures)
+        self.calls: list[dict[str, Any]] = []
+
+    def __call__(self, repo_id: str, **arguments: Any) -> str:
+        self.calls.append({"repo_id": repo_id, **arguments})
+        if self.failures:
+            raise self.failures.pop(0)
+        if arguments.get("local_files_only"):
+            raise errors.LocalEntryNotFoundError("not cached")
+        target = self.remote.parent / "snapshot"
+        target.mkdir(exist_ok=True)
+        for pattern in arguments["allow_patterns"]:
+            for path in self.remote.glob(pattern):
+                (target / path.name).write_bytes(path.read_bytes())
+        return str(target)
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Snapshots]:
+    def install(*failures: Exception, weights: tuple[str, ...] = ("model.safetensors",)) -> Snapshots:
+        snapshots = Snapshots(make_folder(tmp_path / "remote", *weights), *failures)
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshots)
+        return snapshots
+
+    return install
+
+
+def test_a_local_folder_is_used_as_it_is(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model", "model.safetensors")
+    assert prepare_folder(ModelSource(str(folder)), HUB) == folder
+    assert find_folder(ModelSource(str(folder)), HUB) == folder
+
+
+def test_the_override_folder_wins(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model", "model.safetensors")
+    assert prepare_folder(ModelSource("some/model"), HubConfig(override_dir=folder)) == folder
+    with pytest.raises(ModelFilesError, match="WEIGHTS_CACHE_OVERRIDE"):
+        prepare_folder(ModelSource("some/model"), HubConfig(override_dir=tmp_path / "missing"))
+
+
+def test_what_a_folder_lacks_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelFilesError, match=r"no config\.json"):
+        prepare_folder(ModelSource(str(tmp_path)), HUB)
+    make_folder(tmp_path)
+    with pytest.raises(ModelFilesError, match=r"no \*\.safetensors weights"):
+        prepare_folder(ModelSource(str(tmp_path)), HUB)
+    assert prepare_folder(ModelSource(str(tmp_path), load_format="dummy"), HUB) == tmp_path
+    make_folder(tmp_path, "pytorch_model.bin")
+    with pytest.raises(ModelFilesError, match="--auto-convert"):
+        prepare_folder(ModelSource(str(tmp_path)), HUB)
+
+
+def test_leftovers_of_training_are_no_weights(tmp_path: Path) -> None:
+    make_folder(tmp_path, "training_args.bin", "pytorch_model.bin")
+    assert [path.name for path in weight_files(tmp_path, ".bin")] == ["pytorch_model.bin"]
+
+
+def test_bin_files_are_converted_without_tied_duplicates(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    embedding = torch.randn(6, 4)
+    first = {"embed.weight": embedding, "part.weight": torch.randn(8, 4)[2:4], "head.weight": embedding}
+    torch.save(first, folder / "pytorch_model-00001-of-00002.bin")
+    torch.save({"norm.weight": torch.ones(4).half()}, folder / "pytorch_model-00002-of-00002.bin")
+    assert prepare_folder(ModelSource(str(folder), auto_convert=True), HUB) == folder
+    converted = load_file(folder / "model-00001-of-00002.safetensors")
+    assert sorted(converted) == ["embed.weight", "part.weight"]
+    assert torch.equal(converted["embed.weight"], embedding)
+    assert torch.equal(converted["part.weight"], first["part.weight"])
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    assert index["weight_map"]["norm.weight"] == "model-00002-of-00002.safetensors"
+    assert sorted(index["weight_map"]) == ["embed.weight", "norm.weight", "part.weight"]
+
+
+class Malicious:
+    """Would run code when unpickled."""
+
+    ran = False
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return (setattr, (Malicious, "ran", True))
+
+
+def test_a_pickle_with_code_is_refused_and_does_not_run(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    torch.save({"weight": Malicious()}, folder / "pytorch_model.bin")
+    with pytest.raises(ModelFilesError, match="damaged, or holds more than tensors"):
+        prepare_folder(ModelSource(str(folder), auto_convert=True), HUB)
+    assert not Malicious.ran
+    (folder / "pytorch_model.bin").write_bytes(b"junk")
+    with pytest.raises(ModelFilesError, match="damaged"):
+        prepare_folder(ModelSource(str(folder), auto_convert=True), HUB)
+    assert weight_files(folder, ".safetensors") == []
+
+
+def test_a_hub_model_is_downloaded_with_what_serving_reads(stub: Callable[..., Snapshots], tmp_path: Path) -> None:
+    snapshots = stub()
+    hub = HubConfig(cache_dir=tmp_path / "cache")
+    folder = prepare_folder(ModelSource("some/model", revision="v2"), hub)
+    assert weight_files(folder, ".safetensors")
+    (call,) = snapshots.calls
+    assert (call["repo_id"], call["revision"], call["cache_dir"]) == ("some/model", "v2", tmp_path / "cache")
+    assert "*.safetensors" in call["allow_patterns"]
+    assert "*.bin" not in call["allow_patterns"]
+
+
+def test_dummy_weights_download_no_weights(stub: Callable[..., Snapshots]) -> None:
+    snapshots = stub()
+    folder = prepare_folder(ModelSource("some/model", load_format="dummy"), HUB)
+    assert not weight_files(folder, ".safetensors")
+    assert not any("safetensors" in pattern for pattern in snapshots.calls[0]["allow_patterns"])
+
+
+def test_bin_weights_of_a_hub_model_only_when_asked(stub: Callable[..., Snapshots]) -> None:
+    stub(weights=("pytorch_model.bin",))
+    with pytest.raises(ModelFilesError, match="--auto-convert"):
+        prepare_folder(ModelSource("some/model"), HUB)
+    folder = prepare_folder(ModelSource("some/model", auto_convert=True), HUB)
+    assert [path.name for path in weight_files(folder, ".safetensors")] == ["model.safetensors"]
+
+
+def http_error(kind: type[errors.HfHubHTTPError]) -> Exception:
+    return kind("no", response=httpx.Response(404, request=httpx.Request("GET", "http://hub")))
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (http_error(errors.RepositoryNotFoundError), "neither a local folder nor a model of the hub"),
+        (http_error(errors.GatedRepoError), "gated"),
+        (http_error(errors.RevisionNotFoundError), "check --revision"),
+        (errors.HFValidationError("bad id"), "neither a local folder nor a model of the hub"),
+    ],
+)
+def test_errors_that_stay_are_not_retried(stub: Callable[..., Snapshots], failure: Exception, message: str) -> None:
+    snapshots = stub(failure)
+    with pytest.raises(ModelFilesError, match=message):
+        prepare_folder(ModelSource("some/model"), HUB, pause=lambda _: None)
+    assert len(snapshots.calls) == 1
+
+
+def test_faults_of_the_network_are_retried(stub: Callable[..., Snapshots]) -> None:
+    pauses: list[float] = []
+    snapshots = stub(httpx.ConnectError("no route"), ConnectionResetError())
+    prepare_folder(ModelSource("some/model"), HUB, pause=pauses.append)
+    assert (len(snapshots.calls), len(pauses)) == (3, 2)
+    snapshots = stub(*[httpx.ConnectError("no route")] * 9)
+    with pytest.raises(ModelFilesError, match="failed 5 times"):
+        prepare_folder(ModelSource("some/model"), HUB, pause=pauses.append)
+    assert len(snapshots.calls) == 5
+
+
+def test_offline_is_not_retried(stub: Callable[..., Snapshots], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    snapshots = stub(errors.LocalEntryNotFoundError("offline"))
+    with pytest.raises(ModelFilesError, match="HF_HUB_OFFLINE"):
+        prepare_folder(ModelSource("some/model"), HUB, pause=lambda _: None)
+    assert len(snapshots.calls) == 1
+
+
+def test_serve_downloads_nothing(stub: Callable[..., Snapshots]) -> None:
+    snapshots = stub()
+    with pytest.raises(ModelFilesError, match="download-weights some/model"):
+        find_folder(ModelSource("some/model"), HUB)
+    assert all(call["local_files_only"] for call in snapshots.calls)
