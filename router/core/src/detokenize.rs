@@ -35,12 +35,13 @@ impl Detokenizer {
         let mut input = std::mem::take(&mut self.pending);
         input.extend_from_slice(bytes);
         let mut text = String::with_capacity(input.len());
-        for chunk in input.utf8_chunks() {
+        let mut chunks = input.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
             text.push_str(chunk.valid());
             match chunk.invalid() {
                 [] => {}
-                invalid if is_start_of_character(invalid) && input.ends_with(invalid) => {
-                    self.pending = invalid.to_vec();
+                last if chunks.peek().is_none() && is_start_of_character(last) => {
+                    self.pending = last.to_vec();
                 }
                 _ => text.push(char::REPLACEMENT_CHARACTER),
             }
@@ -57,4 +58,115 @@ impl Detokenizer {
 
 fn is_start_of_character(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::test_tokenizers::{byte_fallback, byte_level};
+
+    /// One piece for each id, then what is left.
+    fn stream(tokenizer: &TextTokenizer, ids: &[u32]) -> Vec<String> {
+        let mut detokenizer = Detokenizer::new(tokenizer.clone());
+        let mut pieces: Vec<String> = ids.iter().map(|&id| detokenizer.push(id)).collect();
+        pieces.push(detokenizer.flush());
+        pieces
+    }
+
+    #[test]
+    fn pieces_join_to_the_text() {
+        let texts = [
+            "Hello here, this is a simple test",
+            "我很感谢你的热情",
+            "a 🙂 and 👩‍🚀 and 🇫🇷!",
+            "e\u{301}clair, a\u{30a}ngstro\u{308}m, नमस्ते",
+            "  two  spaces\n\tand lines\n",
+        ];
+        for text in texts {
+            for (tokenizer, context) in [(byte_level(), ""), (byte_fallback(), " ")] {
+                let ids = tokenizer.encode(text, false).unwrap();
+                // Llama 2 puts a space before a text, which is there in the middle of another.
+                assert_eq!(
+                    stream(&tokenizer, &ids).concat(),
+                    format!("{context}{text}")
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_character_comes_with_the_token_that_completes_it() {
+        let tokenizer = byte_fallback();
+        let ids = tokenizer.encode("你🙂!", false).unwrap();
+        assert_eq!(
+            stream(&tokenizer, &ids),
+            [" ", "", "", "你", "", "", "", "🙂", "!", ""]
+        );
+    }
+
+    #[test]
+    fn ill_formed_bytes_are_shown_as_soon_as_they_are_certain() {
+        let tokenizer = byte_fallback();
+        let byte = |byte: u32| tokenizer.encode("\0", false).unwrap()[1] + byte;
+        // A complete character stays, whatever follows it.
+        let ids = [0xe4, 0xbd, 0xa0, 0xff, 0xe4, 0xbd].map(byte);
+        assert_eq!(
+            stream(&tokenizer, &ids),
+            ["", "", "你", "\u{fffd}", "", "", "\u{fffd}"]
+        );
+        let ids = [0xc3, 0xc3, 0xa9].map(byte);
+        assert_eq!(stream(&tokenizer, &ids), ["", "\u{fffd}", "é", ""]);
+        let ids = [byte(0xf0), byte(0x9f), byte(0x41), byte(0x80)];
+        assert_eq!(
+            stream(&tokenizer, &ids),
+            ["", "", "\u{fffd}A", "\u{fffd}", ""]
+        );
+        // Thousands of them neither gather nor get lost.
+        let ids = vec![byte(0x80); 5000];
+        assert!(
+            stream(&tokenizer, &ids)[..5000]
+                .iter()
+                .all(|piece| piece == "\u{fffd}")
+        );
+    }
+
+    #[test]
+    fn special_tokens_and_unknown_ids() {
+        let tokenizer = byte_fallback();
+        let mut ids = tokenizer.encode("hello", false).unwrap();
+        ids.extend([2, u32::MAX]);
+        assert_eq!(stream(&tokenizer, &ids), [" hello", "</s>", "", ""]);
+    }
+
+    proptest! {
+        #[test]
+        fn byte_level_streams_equal_the_librarys_decoding(ids in prop::collection::vec(0..330u32, 0..40)) {
+            let tokenizer = byte_level();
+            prop_assert_eq!(stream(&tokenizer, &ids).concat(), tokenizer.decode(&ids, false).unwrap());
+        }
+
+        #[test]
+        fn byte_fallback_streams_equal_the_librarys_decoding_of_well_formed_ids(
+            parts in prop::collection::vec(("\\PC{0,6}", prop::option::of(0..400u32)), 0..6)
+        ) {
+            let tokenizer = byte_fallback();
+            let mut ids = tokenizer.encode("hello", false).unwrap();
+            let context = tokenizer.decode(&ids, false).unwrap();
+            let prompt = ids.len();
+            for (text, id) in parts {
+                ids.extend(tokenizer.encode(&text, false).unwrap());
+                ids.extend(id);
+            }
+            let whole = tokenizer.decode(&ids, false).unwrap();
+            let streamed = stream(&tokenizer, &ids[prompt..]).concat();
+            if whole.contains(char::REPLACEMENT_CHARACTER) {
+                let bytes: Vec<u8> = ids[prompt..].iter().flat_map(|&id| tokenizer.bytes(id).to_vec()).collect();
+                prop_assert_eq!(streamed, String::from_utf8_lossy(&bytes));
+            } else {
+                prop_assert_eq!(context + &streamed, whole);
+            }
+        }
+    }
 }

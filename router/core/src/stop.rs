@@ -82,6 +82,8 @@ mod tests {
 
     use super::*;
 
+    type Case<'a> = (&'a [&'a str], &'a [&'a str], Option<(usize, usize)>);
+
     /// Index of the piece and end inside it.
     fn find(stop: &[&str], pieces: &[&str]) -> Option<(usize, usize)> {
         let stop: Vec<String> = stop.iter().map(|&stop| stop.to_owned()).collect();
@@ -94,7 +96,7 @@ mod tests {
 
     #[test]
     fn finds_the_first_end() {
-        let cases: [(&[&str], &[&str], Option<(usize, usize)>); 13] = [
+        let cases: [Case; 13] = [
             (&[], &["anything"], None),
             (&["stop"], &["a stop!"], Some((0, 6))),
             (&["stop"], &["a s", "to", "p!"], Some((2, 1))),

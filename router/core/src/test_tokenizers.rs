@@ -28,7 +28,9 @@ pub(crate) fn byte_level_json() -> String {
 }
 
 pub(crate) fn byte_level() -> TextTokenizer {
-    TextTokenizer::from_json(&byte_level_json()).unwrap()
+    static TOKENIZER: LazyLock<TextTokenizer> =
+        LazyLock::new(|| TextTokenizer::from_json(&byte_level_json()).unwrap());
+    TOKENIZER.clone()
 }
 
 fn train_byte_level() -> String {
@@ -64,6 +66,11 @@ fn train_byte_level() -> String {
 
 /// BPE with byte fallback as in Llama 2: `<unk>`, `<s>` and `</s>`, 256 byte tokens, printable ASCII and a few words.
 pub(crate) fn byte_fallback() -> TextTokenizer {
+    static TOKENIZER: LazyLock<TextTokenizer> = LazyLock::new(build_byte_fallback);
+    TOKENIZER.clone()
+}
+
+fn build_byte_fallback() -> TextTokenizer {
     let words = ["▁", "▁t", "he", "▁the", "ll", "▁he", "llo", "▁hello"];
     let merges = [
         ("▁", "t"),

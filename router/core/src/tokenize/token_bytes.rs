@@ -6,10 +6,10 @@
 
 use tokenizers::{Decoder, DecoderWrapper, Tokenizer};
 
-use crate::tokenize::TokenizerError;
+use super::TokenizerError;
 
 /// Bytes of every id, as they read after other tokens; ids without a token have none.
-pub(crate) struct TokenBytes {
+pub(super) struct TokenBytes {
     bytes: Vec<u8>,
     /// Token `id` is `bytes[ends[id - 1]..ends[id]]`.
     ends: Vec<usize>,
@@ -17,7 +17,7 @@ pub(crate) struct TokenBytes {
 }
 
 impl TokenBytes {
-    pub(crate) fn new(tokenizer: &Tokenizer) -> Result<Self, TokenizerError> {
+    pub(super) fn new(tokenizer: &Tokenizer) -> Result<Self, TokenizerError> {
         let ids = tokenizer
             .get_vocab(true)
             .into_values()
@@ -43,7 +43,7 @@ impl TokenBytes {
         Ok(table)
     }
 
-    pub(crate) fn get(&self, id: u32) -> &[u8] {
+    pub(super) fn get(&self, id: u32) -> &[u8] {
         let id = id as usize;
         match self.ends.get(id) {
             Some(&end) => &self.bytes[id.checked_sub(1).map_or(0, |before| self.ends[before])..end],
@@ -51,7 +51,7 @@ impl TokenBytes {
         }
     }
 
-    pub(crate) fn is_special(&self, id: u32) -> bool {
+    pub(super) fn is_special(&self, id: u32) -> bool {
         self.special.get(id as usize).copied().unwrap_or(false)
     }
 }

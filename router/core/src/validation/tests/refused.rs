@@ -1,0 +1,318 @@
+//! Requests that break a rule, and the message each gets.
+
+use super::*;
+
+#[tokio::test]
+async fn every_rule_on_parameters_has_its_message() {
+    let strictly_positive_temperature = "`temperature` must be strictly positive";
+    let strictly_positive_repetition = "`repetition_penalty` must be strictly positive";
+    let frequency = "`frequency_penalty` must be >= -2.0 and <= 2.0";
+    let top_p = "`top_p` must be > 0.0 and < 1.0";
+    let typical_p = "`typical_p` must be > 0.0 and < 1.0";
+    let cases: Vec<(Change, &str)> = vec![
+        (
+            |p| p.best_of = Some(2),
+            "you must use sampling when `best_of` is > 1",
+        ),
+        (|p| p.temperature = Some(0.0), strictly_positive_temperature),
+        (
+            |p| p.temperature = Some(-1.0),
+            strictly_positive_temperature,
+        ),
+        (
+            |p| p.temperature = Some(f32::NAN),
+            strictly_positive_temperature,
+        ),
+        (
+            |p| p.temperature = Some(f32::INFINITY),
+            strictly_positive_temperature,
+        ),
+        (
+            |p| p.repetition_penalty = Some(0.0),
+            strictly_positive_repetition,
+        ),
+        (
+            |p| p.repetition_penalty = Some(f32::NAN),
+            strictly_positive_repetition,
+        ),
+        (
+            |p| p.repetition_penalty = Some(f32::INFINITY),
+            strictly_positive_repetition,
+        ),
+        (|p| p.frequency_penalty = Some(-2.1), frequency),
+        (|p| p.frequency_penalty = Some(2.1), frequency),
+        (|p| p.frequency_penalty = Some(f32::NAN), frequency),
+        (|p| p.frequency_penalty = Some(f32::NEG_INFINITY), frequency),
+        (|p| p.top_p = Some(0.0), top_p),
+        (|p| p.top_p = Some(1.0), top_p),
+        (|p| p.top_p = Some(f32::NAN), top_p),
+        (|p| p.top_p = Some(f32::INFINITY), top_p),
+        (|p| p.typical_p = Some(0.0), typical_p),
+        (|p| p.typical_p = Some(1.0), typical_p),
+        (|p| p.typical_p = Some(f32::NAN), typical_p),
+        (|p| p.typical_p = Some(f32::NEG_INFINITY), typical_p),
+        (|p| p.top_k = Some(0), "`top_k` must be strictly positive"),
+        (|p| p.top_k = Some(-1), "`top_k` must be strictly positive"),
+        (
+            |p| p.max_new_tokens = Some(0),
+            "`max_new_tokens` must be strictly positive",
+        ),
+        (
+            |p| p.stop = vec!["x".into(); 5],
+            "`stop` supports up to 4 stop sequences. Given: 5",
+        ),
+        (
+            |p| p.stop = vec!["x".into(), String::new()],
+            "`stop` must not contain an empty string",
+        ),
+        (
+            |p| (p.best_of, p.do_sample, p.seed) = (Some(2), true, Some(1)),
+            "`seed` must not be set when `best_of` > 1",
+        ),
+        (
+            |p| p.top_n_tokens = Some(6),
+            "`top_n_tokens` must be >= 0 and <= 5. Given: 6",
+        ),
+        (
+            |p| p.truncate = Some(0),
+            "`truncate` must be strictly positive and less than 8. Given: 0",
+        ),
+        (
+            |p| p.truncate = Some(9),
+            "`truncate` must be strictly positive and less than 8. Given: 9",
+        ),
+        (
+            |p| p.grammar = Some(serde_json::json!({"type": "json", "value": {}})),
+            "grammar is not supported",
+        ),
+        (
+            |p| p.adapter_id = Some("lora".into()),
+            "`adapter_id` is not supported: this server was started without LoRA adapters",
+        ),
+    ];
+    for (change, expected) in cases {
+        assert_eq!(message("~", change).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn lengths_are_checked_in_tokens() {
+    let total = "`inputs` tokens + `max_new_tokens` must be <= 12. Given:";
+    let cases = [
+        (0, Some(1), "`inputs` cannot be empty".to_owned()),
+        (
+            8,
+            Some(5),
+            format!("{total} 8 `inputs` tokens and 5 `max_new_tokens`"),
+        ),
+        (
+            1,
+            Some(u32::MAX),
+            format!(
+                "{total} 1 `inputs` tokens and {} `max_new_tokens`",
+                u32::MAX
+            ),
+        ),
+        // The total comes first.
+        (
+            10,
+            Some(3),
+            format!("{total} 10 `inputs` tokens and 3 `max_new_tokens`"),
+        ),
+        (
+            13,
+            None,
+            format!("{total} 13 `inputs` tokens and 0 `max_new_tokens`"),
+        ),
+        (
+            9,
+            Some(3),
+            "`inputs` must have less than 8 tokens. Given: 9".to_owned(),
+        ),
+        (
+            9,
+            None,
+            "`inputs` must have less than 8 tokens. Given: 9".to_owned(),
+        ),
+        (
+            12,
+            None,
+            "`inputs` must have less than 8 tokens. Given: 12".to_owned(),
+        ),
+    ];
+    for (inputs, max_new_tokens, expected) in cases {
+        assert_eq!(
+            message(&tildes(inputs), |p| p.max_new_tokens = max_new_tokens).await,
+            expected
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_first_rule_that_fails_gives_the_error() {
+    // Each step breaks one rule earlier in the order than all before it.
+    let steps: [(Change, &str); 16] = [
+        (|p| p.adapter_id = Some("lora".into()), "adapter_id"),
+        (
+            |p| p.grammar = Some(serde_json::Value::Bool(true)),
+            "grammar",
+        ),
+        (
+            |p| p.max_new_tokens = Some(100),
+            "`inputs` tokens + `max_new_tokens`",
+        ),
+        (|p| p.truncate = Some(9), "truncate"),
+        (|p| p.top_n_tokens = Some(6), "top_n_tokens"),
+        (|p| p.seed = Some(1), "seed"),
+        (|p| p.stop = vec![String::new()], "empty string"),
+        (|p| p.stop = vec![String::new(); 5], "stop sequences"),
+        (|p| p.max_new_tokens = Some(0), "max_new_tokens"),
+        (|p| p.top_k = Some(0), "top_k"),
+        (|p| p.typical_p = Some(1.0), "typical_p"),
+        (|p| p.top_p = Some(1.0), "top_p"),
+        (|p| p.frequency_penalty = Some(3.0), "frequency_penalty"),
+        (|p| p.repetition_penalty = Some(0.0), "repetition_penalty"),
+        (|p| p.temperature = Some(0.0), "temperature"),
+        (
+            |p| {
+                (p.do_sample, p.top_p, p.top_k, p.typical_p, p.temperature) =
+                    (false, None, None, None, None);
+            },
+            "sampling",
+        ),
+    ];
+    let mut broken = parameters(|p| (p.best_of, p.do_sample) = (Some(2), true));
+    for (change, expected) in steps {
+        change(&mut broken);
+        let error = validator(LIMITS)
+            .validate(request("~", broken.clone()))
+            .await
+            .unwrap_err();
+        assert!(
+            error.to_string().contains(expected),
+            "{error} instead of {expected}"
+        );
+    }
+    // Empty inputs stand between `top_n_tokens` and `truncate`, the input length before the grammar.
+    assert!(
+        message("", |p| p.top_n_tokens = Some(6))
+            .await
+            .contains("top_n_tokens")
+    );
+    assert!(
+        message("", |p| p.truncate = Some(9))
+            .await
+            .contains("cannot be empty")
+    );
+    let grammar: Change =
+        |p| (p.grammar, p.max_new_tokens) = (Some(serde_json::Value::Bool(true)), Some(1));
+    assert!(
+        message(&tildes(9), grammar)
+            .await
+            .contains("less than 8 tokens")
+    );
+}
+
+#[tokio::test]
+async fn ids_that_the_model_does_not_know_are_named() {
+    let id = byte_level().encode("~", true).unwrap()[0];
+    let limits = ValidationLimits {
+        vocab_size: id,
+        ..LIMITS
+    };
+    let error = validator(limits)
+        .validate(request("~", parameters(|_| ())))
+        .await
+        .unwrap_err();
+    let expected =
+        format!("`inputs` contains the token id {id}, but the model knows only ids below {id}");
+    assert_eq!(error, ValidationError::Tokenizer(expected));
+    let limits = ValidationLimits {
+        vocab_size: id + 1,
+        ..LIMITS
+    };
+    assert!(
+        validator(limits)
+            .validate(request("~", parameters(|_| ())))
+            .await
+            .is_ok()
+    );
+}
+
+#[tokio::test]
+async fn a_prompt_always_leaves_room_for_a_token() {
+    let limits = ValidationLimits {
+        max_input_tokens: 12,
+        ..LIMITS
+    };
+    let no_limit = parameters(|p| p.max_new_tokens = None);
+    let error = validator(limits)
+        .validate(request(&tildes(12), no_limit))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error,
+        ValidationError::MaxTotalTokens {
+            max: 12,
+            inputs: 12,
+            new: 1
+        }
+    );
+}
+
+#[tokio::test]
+async fn best_of_has_its_bounds() {
+    let bounds = |given| ValidationError::BestOf { max: 2, given };
+    let cases = [
+        (None, Ok(1)),
+        (Some(0), Err(bounds(0))),
+        (Some(1), Ok(1)),
+        (Some(2), Ok(2)),
+        (Some(3), Err(bounds(3))),
+    ];
+    let two = validator(LIMITS);
+    for (given, expected) in cases {
+        assert_eq!(two.best_of(given), expected);
+    }
+    assert_eq!(
+        bounds(3).to_string(),
+        "`best_of` must be > 0 and <= 2. Given: 3"
+    );
+    let one = validator(ValidationLimits {
+        max_best_of: 1,
+        ..LIMITS
+    });
+    assert_eq!((one.best_of(None), one.best_of(Some(1))), (Ok(1), Ok(1)));
+    for given in [0, 2] {
+        let error = one.best_of(Some(given)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`best_of` != 1 is not allowed for this endpoint"
+        );
+    }
+}
+
+#[tokio::test]
+async fn streams_refuse_what_they_cannot_do() {
+    let best_of = "`best_of` != 1 is not supported when streaming tokens";
+    let details = "`decoder_input_details` == true is not supported when streaming tokens";
+    let cases: [(Change, Option<&str>); 6] = [
+        (|_| (), None),
+        (|p| p.best_of = Some(1), None),
+        (|p| p.best_of = Some(0), Some(best_of)),
+        (|p| p.best_of = Some(2), Some(best_of)),
+        (|p| p.decoder_input_details = true, Some(details)),
+        (
+            |p| (p.best_of, p.decoder_input_details) = (Some(2), true),
+            Some(best_of),
+        ),
+    ];
+    let validator = validator(LIMITS);
+    for (change, expected) in cases {
+        let result = validator.stream(&parameters(change));
+        assert_eq!(
+            result.err().map(|error| error.to_string()).as_deref(),
+            expected
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! Which JSON the parameters of a request accept.
+
+use serde_json::{Value, json};
+use text_generation_core::types::GenerateParameters;
+
+fn parse(json: &str) -> Result<GenerateParameters, String> {
+    serde_json::from_str(json).map_err(|error| error.to_string())
+}
+
+fn one(key: &str, value: Value) -> Result<GenerateParameters, String> {
+    parse(&json!({ key: value }).to_string())
+}
+
+#[test]
+fn every_key_is_optional() {
+    assert_eq!(parse("{}").unwrap(), GenerateParameters::default());
+    assert!(!parse("{}").unwrap().do_sample);
+}
+
+#[test]
+fn null_is_a_missing_value_where_the_contract_says_so() {
+    let nullable = [
+        "best_of",
+        "temperature",
+        "repetition_penalty",
+        "frequency_penalty",
+        "top_k",
+        "top_p",
+        "typical_p",
+        "max_new_tokens",
+        "return_full_text",
+        "truncate",
+        "seed",
+        "top_n_tokens",
+        "grammar",
+        "adapter_id",
+    ];
+    for key in nullable {
+        assert_eq!(
+            one(key, Value::Null),
+            Ok(GenerateParameters::default()),
+            "{key}"
+        );
+    }
+    for key in [
+        "do_sample",
+        "stop",
+        "watermark",
+        "details",
+        "decoder_input_details",
+    ] {
+        assert!(one(key, Value::Null).unwrap_err().contains("null"), "{key}");
+    }
+}
+
+#[test]
+fn unknown_keys_are_ignored() {
+    let parameters = parse(r#"{"no_such_key": {"a": [1]}, "top_k": 3}"#).unwrap();
+    assert_eq!(parameters.top_k, Some(3));
+}
+
+#[test]
+fn numbers_out_of_range_are_errors_and_do_not_wrap() {
+    let out_of_range = [
+        ("best_of", json!(-1)),
+        ("best_of", json!(1_u64 << 32)),
+        ("top_k", json!(1_u64 << 31)),
+        ("top_k", json!(-(1_i64 << 31) - 1)),
+        ("max_new_tokens", json!(-1)),
+        ("max_new_tokens", json!(1_u64 << 32)),
+        ("max_new_tokens", json!(1.5)),
+        ("truncate", json!(-1)),
+        ("seed", json!(-1)),
+        ("top_n_tokens", json!(1_u64 << 32)),
+    ];
+    for (key, value) in out_of_range {
+        let error = one(key, value.clone()).expect_err(&format!("{key}: {value}"));
+        assert!(error.contains("invalid"), "{key}: {error}");
+    }
+    assert!(parse(r#"{"seed": 18446744073709551616}"#).is_err());
+    assert!(parse(r#"{"temperature": 1e999}"#).is_err());
+    assert!(parse(r#"{"temperature": NaN}"#).is_err());
+    assert_eq!(one("seed", json!(u64::MAX)).unwrap().seed, Some(u64::MAX));
+    assert_eq!(one("top_k", json!(i32::MIN)).unwrap().top_k, Some(i32::MIN));
+}
+
+/// A double that no float holds becomes infinite, which validation refuses.
+#[test]
+fn floats_too_large_become_infinite() {
+    assert_eq!(
+        one("temperature", json!(1e39)).unwrap().temperature,
+        Some(f32::INFINITY)
+    );
+    assert_eq!(one("top_p", json!(1)).unwrap().top_p, Some(1.0));
+}
+
+#[test]
+fn wrong_types_are_errors() {
+    let wrong = [
+        ("temperature", json!("0.5")),
+        ("do_sample", json!("true")),
+        ("stop", json!("one string")),
+        ("stop", json!([1])),
+        ("adapter_id", json!(7)),
+    ];
+    for (key, value) in wrong {
+        assert!(one(key, value).is_err(), "{key}");
+    }
+}
