@@ -1,8 +1,9 @@
 //! Flags, environment names and defaults. Names and defaults are those of TGI.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use axum::http::HeaderValue;
 use clap::{Parser, Subcommand, value_parser};
 
@@ -14,15 +15,13 @@ use crate::middleware::ApiKey;
     name = "text-generation-router",
     version,
     about,
-    args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true
+    args_conflicts_with_subcommands = true
 )]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// `None` only beside a command, which needs no flags.
     #[command(flatten)]
-    pub config: Option<Config>,
+    pub config: Config,
 }
 
 /// What else the command can do.
@@ -80,9 +79,9 @@ pub struct Config {
     /// Socket of the first shard.
     #[arg(long, env, default_value = "/tmp/text-generation-server-0")]
     pub master_shard_uds_path: PathBuf,
-    /// Folder with the tokenizer.
+    /// Folder with the tokenizer. Needed by everything but the commands.
     #[arg(long, env)]
-    pub tokenizer_name: PathBuf,
+    pub tokenizer_name: Option<PathBuf>,
     /// Name of the model as `/info` shows it; the tokenizer folder when unset.
     #[arg(long, env)]
     pub model_id: Option<String>,
@@ -140,6 +139,23 @@ impl Config {
             "`--tokenizer-config-path` is not supported: it is about chat templates, which this version does not have"
         );
         self.token_limits().check()
+    }
+
+    /// The folder with the tokenizer.
+    ///
+    /// # Errors
+    /// When it is not set or not a folder.
+    pub fn tokenizer_folder(&self) -> anyhow::Result<&Path> {
+        let folder = self
+            .tokenizer_name
+            .as_deref()
+            .context("`--tokenizer-name` is not set; give the folder of the model")?;
+        anyhow::ensure!(
+            folder.is_dir(),
+            "`--tokenizer-name {}` is not a folder; give the folder of the model",
+            folder.display()
+        );
+        Ok(folder)
     }
 
     /// The token limits as given.
@@ -215,7 +231,6 @@ mod tests {
         Cli::try_parse_from(always.iter().chain(flags))
             .expect("good flags")
             .config
-            .expect("no command")
     }
 
     #[test]

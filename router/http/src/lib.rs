@@ -6,6 +6,7 @@ pub mod args;
 pub mod error;
 mod extract;
 mod headers;
+mod limits;
 mod logging;
 pub mod metrics;
 pub mod middleware;

@@ -33,16 +33,9 @@ where
             return error.exit_code();
         }
     };
-    let result = match cli {
-        Cli {
-            command: Some(Command::PrintSchema),
-            ..
-        } => print_schema(),
-        Cli {
-            config: Some(config),
-            ..
-        } => run(&config, slow_tokenizer),
-        Cli { config: None, .. } => Err(anyhow::anyhow!("`--tokenizer-name` is not set")),
+    let result = match cli.command {
+        Some(Command::PrintSchema) => print_schema(),
+        None => run(&cli.config, slow_tokenizer),
     };
     match result {
         Ok(()) => 0,

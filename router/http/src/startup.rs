@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use axum::http::HeaderValue;
-use text_generation_client::types::{ServingLimits, ShardInfo, WarmupLimits};
+use text_generation_client::types::{ShardInfo, WarmupLimits};
 use text_generation_client::{Deadlines, ShardedClient};
 use text_generation_core::infer::Infer;
 use text_generation_core::tokenize::{TextTokenizer, TokenizerPool};
-use text_generation_core::types::{BatchLimits, ValidationLimits};
 use text_generation_core::validation::Validator;
 use tokio::net::{TcpListener, TcpSocket};
 
-use crate::args::{Config, TokenLimits};
+use crate::args::Config;
+use crate::limits::{Limits, batch_limits, settle, validation_limits};
 use crate::metrics;
 use crate::middleware::HttpOptions;
 use crate::schema::Info;
@@ -37,7 +37,8 @@ pub async fn start(
 ) -> anyhow::Result<(TcpListener, Arc<AppState>)> {
     // A port in use should not be found out after minutes of warm-up.
     let socket = bind(config)?;
-    let tokenizer = load_tokenizer(&config.tokenizer_name, slow_tokenizer).await?;
+    let folder = config.tokenizer_folder()?;
+    let tokenizer = load_tokenizer(folder, slow_tokenizer).await?;
     let (client, shard) = connect(config).await?;
     let limits = warmup(config, &client).await?;
     let metrics = metrics::install(limits.max_input_tokens, limits.max_total_tokens)?;
@@ -51,7 +52,7 @@ pub async fn start(
     );
     let state = AppState::new(
         infer,
-        info(config, &shard, &limits),
+        info(config, folder, &shard, &limits),
         compute_type(config, &shard)?,
         metrics,
         HttpOptions {
@@ -92,11 +93,6 @@ async fn load_tokenizer(
     folder: &Path,
     slow_tokenizer: impl SlowTokenizer,
 ) -> anyhow::Result<TextTokenizer> {
-    anyhow::ensure!(
-        folder.is_dir(),
-        "`--tokenizer-name {}` is not a folder; give the folder of the model",
-        folder.display()
-    );
     let folder = folder.to_owned();
     let load =
         move || {
@@ -143,16 +139,6 @@ async fn connect(config: &Config) -> anyhow::Result<(ShardedClient, ShardInfo)> 
     Ok((client, info))
 }
 
-/// The limits that hold from here on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Limits {
-    max_input_tokens: u32,
-    max_total_tokens: u32,
-    max_batch_prefill_tokens: u32,
-    max_batch_total_tokens: u32,
-    max_batch_size: u32,
-}
-
 async fn warmup(config: &Config, client: &ShardedClient) -> anyhow::Result<Limits> {
     let wanted = WarmupLimits {
         max_input_tokens: config.max_input_tokens,
@@ -173,89 +159,13 @@ async fn warmup(config: &Config, client: &ShardedClient) -> anyhow::Result<Limit
     Ok(limits)
 }
 
-/// Joins what the operator asked for and what the shards can do. Asked-for limits are kept or refused, derived ones fit.
-fn settle(
-    asked: TokenLimits,
-    wanted: &WarmupLimits,
-    served: &ServingLimits,
-) -> anyhow::Result<Limits> {
-    for (flag, asked, served) in [
-        (
-            "--max-input-tokens",
-            asked.max_input_tokens,
-            served.max_input_tokens,
-        ),
-        (
-            "--max-total-tokens",
-            asked.max_total_tokens,
-            served.max_total_tokens,
-        ),
-        (
-            "--max-batch-total-tokens",
-            asked.max_batch_total_tokens,
-            served.max_batch_total_tokens,
-        ),
-    ] {
-        if let Some(asked) = asked {
-            anyhow::ensure!(
-                asked == served,
-                "the shards cannot serve `{flag} {asked}`, only {served}; lower it or leave it out"
-            );
-        }
-    }
-    let prefill = asked.max_batch_prefill_tokens.unwrap_or_else(|| {
-        wanted
-            .max_batch_prefill_tokens
-            .min(served.max_batch_total_tokens)
-    });
-    let limits = Limits {
-        // Prompts are not cut in pieces, so none may be longer than a prefill.
-        max_input_tokens: asked
-            .max_input_tokens
-            .unwrap_or_else(|| served.max_input_tokens.min(prefill)),
-        max_total_tokens: served.max_total_tokens,
-        max_batch_prefill_tokens: prefill,
-        max_batch_total_tokens: served.max_batch_total_tokens,
-        max_batch_size: served.max_batch_size,
-    };
-    TokenLimits {
-        max_input_tokens: Some(limits.max_input_tokens),
-        max_total_tokens: Some(limits.max_total_tokens),
-        max_batch_prefill_tokens: Some(limits.max_batch_prefill_tokens),
-        max_batch_total_tokens: Some(limits.max_batch_total_tokens),
-    }
-    .check()
-    .context("the limits after warm-up do not fit together")?;
-    Ok(limits)
-}
-
-fn validation_limits(config: &Config, shard: &ShardInfo, limits: &Limits) -> ValidationLimits {
-    ValidationLimits {
-        max_best_of: config.max_best_of,
-        max_stop_sequences: config.max_stop_sequences as usize,
-        max_top_n_tokens: config.max_top_n_tokens,
-        max_input_tokens: limits.max_input_tokens,
-        max_total_tokens: limits.max_total_tokens,
-        vocab_size: shard.vocab_size,
-        prefill_logprobs: config.enable_prefill_logprobs,
-    }
-}
-
-fn batch_limits(config: &Config, limits: &Limits) -> BatchLimits {
-    BatchLimits {
-        waiting_served_ratio: config.waiting_served_ratio,
-        max_waiting_tokens: config.max_waiting_tokens,
-        max_batch_prefill_tokens: limits.max_batch_prefill_tokens,
-        max_batch_total_tokens: limits.max_batch_total_tokens,
-        max_batch_size: limits.max_batch_size,
-    }
-}
-
-fn info(config: &Config, shard: &ShardInfo, limits: &Limits) -> Info {
-    let folder = config.tokenizer_name.display().to_string();
+fn info(config: &Config, folder: &Path, shard: &ShardInfo, limits: &Limits) -> Info {
     Info {
-        model_id: config.model_id.clone().unwrap_or(folder),
-        model_sha: commit(&config.tokenizer_name).or_else(|| config.revision.clone()),
+        model_id: config
+            .model_id
+            .clone()
+            .unwrap_or_else(|| folder.display().to_string()),
+        model_sha: commit(folder).or_else(|| config.revision.clone()),
         model_dtype: shard.dtype.clone(),
         model_device_type: shard.device_type.clone(),
         model_pipeline_tag: None,
@@ -288,5 +198,17 @@ fn compute_type(config: &Config, shard: &ShardInfo) -> anyhow::Result<HeaderValu
     match &config.compute_type {
         Some(given) => Ok(given.clone()),
         None => Ok(format!("{}-{}", shard.world_size, shard.device_type).try_into()?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commit_is_in_the_path_of_the_hub_cache() {
+        let path = Path::new("/cache/models--a--b/snapshots/0f1e2d");
+        assert_eq!(commit(path), Some("0f1e2d".to_owned()));
+        assert_eq!(commit(Path::new("/models/0f1e2d")), None);
     }
 }

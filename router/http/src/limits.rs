@@ -1,0 +1,163 @@
+//! Limits after warm-up: what the operator asked for joined with what the shards can do.
+
+use anyhow::Context;
+use text_generation_client::types::{ServingLimits, ShardInfo, WarmupLimits};
+use text_generation_core::types::{BatchLimits, ValidationLimits};
+
+use crate::args::{Config, TokenLimits};
+
+/// The limits that hold from here on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    pub max_input_tokens: u32,
+    pub max_total_tokens: u32,
+    pub max_batch_prefill_tokens: u32,
+    pub max_batch_total_tokens: u32,
+    pub max_batch_size: u32,
+}
+
+/// Joins what the operator asked for and what the shards can do. Asked-for limits are kept or refused, derived ones fit.
+pub fn settle(
+    asked: TokenLimits,
+    wanted: &WarmupLimits,
+    served: &ServingLimits,
+) -> anyhow::Result<Limits> {
+    for (flag, asked, served) in [
+        (
+            "--max-input-tokens",
+            asked.max_input_tokens,
+            served.max_input_tokens,
+        ),
+        (
+            "--max-total-tokens",
+            asked.max_total_tokens,
+            served.max_total_tokens,
+        ),
+        (
+            "--max-batch-total-tokens",
+            asked.max_batch_total_tokens,
+            served.max_batch_total_tokens,
+        ),
+    ] {
+        if let Some(asked) = asked {
+            anyhow::ensure!(
+                asked == served,
+                "the shards cannot serve `{flag} {asked}`, only {served}; lower it or leave it out"
+            );
+        }
+    }
+    let prefill = asked.max_batch_prefill_tokens.unwrap_or_else(|| {
+        wanted
+            .max_batch_prefill_tokens
+            .min(served.max_batch_total_tokens)
+    });
+    let limits = Limits {
+        // Prompts are not cut in pieces, so none may be longer than a prefill.
+        max_input_tokens: asked
+            .max_input_tokens
+            .unwrap_or_else(|| served.max_input_tokens.min(prefill)),
+        max_total_tokens: served.max_total_tokens,
+        max_batch_prefill_tokens: prefill,
+        max_batch_total_tokens: served.max_batch_total_tokens,
+        max_batch_size: served.max_batch_size,
+    };
+    TokenLimits {
+        max_input_tokens: Some(limits.max_input_tokens),
+        max_total_tokens: Some(limits.max_total_tokens),
+        max_batch_prefill_tokens: Some(limits.max_batch_prefill_tokens),
+        max_batch_total_tokens: Some(limits.max_batch_total_tokens),
+    }
+    .check()
+    .context("the limits after warm-up do not fit together")?;
+    Ok(limits)
+}
+
+/// What requests are checked against.
+pub fn validation_limits(config: &Config, shard: &ShardInfo, limits: &Limits) -> ValidationLimits {
+    ValidationLimits {
+        max_best_of: config.max_best_of,
+        max_stop_sequences: config.max_stop_sequences as usize,
+        max_top_n_tokens: config.max_top_n_tokens,
+        max_input_tokens: limits.max_input_tokens,
+        max_total_tokens: limits.max_total_tokens,
+        vocab_size: shard.vocab_size,
+        prefill_logprobs: config.enable_prefill_logprobs,
+    }
+}
+
+/// What the batcher keeps to.
+pub fn batch_limits(config: &Config, limits: &Limits) -> BatchLimits {
+    BatchLimits {
+        waiting_served_ratio: config.waiting_served_ratio,
+        max_waiting_tokens: config.max_waiting_tokens,
+        max_batch_prefill_tokens: limits.max_batch_prefill_tokens,
+        max_batch_total_tokens: limits.max_batch_total_tokens,
+        max_batch_size: limits.max_batch_size,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVED: ServingLimits = ServingLimits {
+        max_batch_total_tokens: 3000,
+        max_input_tokens: 2047,
+        max_total_tokens: 2048,
+        max_batch_size: 8,
+    };
+
+    fn asked() -> TokenLimits {
+        TokenLimits {
+            max_input_tokens: None,
+            max_total_tokens: None,
+            max_batch_prefill_tokens: None,
+            max_batch_total_tokens: None,
+        }
+    }
+
+    fn wanted() -> WarmupLimits {
+        WarmupLimits {
+            max_input_tokens: None,
+            max_total_tokens: None,
+            max_batch_prefill_tokens: 4096,
+            max_batch_total_tokens: None,
+            max_batch_size: 8,
+        }
+    }
+
+    #[test]
+    fn derived_limits_are_made_to_fit() {
+        let served = ServingLimits {
+            max_input_tokens: 8191,
+            max_total_tokens: 8192,
+            max_batch_total_tokens: 10_000,
+            ..SERVED
+        };
+        let limits = settle(asked(), &wanted(), &served).expect("limits that fit");
+        assert_eq!(limits.max_batch_prefill_tokens, 4096);
+        assert_eq!(limits.max_input_tokens, 4096);
+        let limits = settle(asked(), &wanted(), &SERVED).expect("limits that fit");
+        assert_eq!(limits.max_batch_prefill_tokens, 3000);
+        assert_eq!(limits.max_input_tokens, 2047);
+    }
+
+    #[test]
+    fn asked_for_limits_are_kept_or_refused() {
+        let given = TokenLimits {
+            max_total_tokens: Some(4096),
+            ..asked()
+        };
+        let error = settle(given, &wanted(), &SERVED).expect_err("too much");
+        assert_eq!(
+            error.to_string(),
+            "the shards cannot serve `--max-total-tokens 4096`, only 2048; lower it or leave it out"
+        );
+        let given = TokenLimits {
+            max_batch_prefill_tokens: Some(5000),
+            ..asked()
+        };
+        let error = settle(given, &wanted(), &SERVED).expect_err("larger than the pool");
+        assert!(format!("{error:#}").contains("`--max-batch-prefill-tokens` must be <="));
+    }
+}

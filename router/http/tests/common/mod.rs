@@ -1,0 +1,227 @@
+//! A real server on a free port over a mock shard, and what tests need around it.
+
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use reqwest::{RequestBuilder, Response};
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+use text_generation_http::args::Cli;
+use text_generation_http::server::{ServerTimeouts, serve};
+use text_generation_http::startup::start;
+use text_generation_http::state::AppState;
+use text_generation_mock_shard::{MockConfig, MockShard};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Ids below are special tokens; id `BYTES + b` is the byte `b`.
+pub const BYTES: u32 = 3;
+const EOS: u32 = 2;
+
+pub struct Server {
+    pub mock: MockShard,
+    pub state: Arc<AppState>,
+    pub url: String,
+    pub http: reqwest::Client,
+    stop: CancellationToken,
+    served: JoinHandle<()>,
+    _folder: TempDir,
+}
+
+impl Server {
+    /// A server with default flags.
+    pub async fn start() -> Self {
+        Self::with_flags(&[]).await
+    }
+
+    pub async fn with_flags(flags: &[&str]) -> Self {
+        Self::with(flags, ServerTimeouts::default()).await
+    }
+
+    pub async fn with(flags: &[&str], timeouts: ServerTimeouts) -> Self {
+        let mock = MockShard::start(alphabet()).expect("a mock shard");
+        let folder = model_folder();
+        let argv = argv(&mock.path(), folder.path(), flags);
+        let config = Cli::try_parse_from(argv).expect("good flags").config;
+        let (listener, state) = start(&config, |_: &Path| Err("not needed".to_owned()))
+            .await
+            .expect("a started server");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let stop = CancellationToken::new();
+        let serving = serve(
+            listener,
+            state.clone(),
+            timeouts,
+            stop.clone().cancelled_owned(),
+        );
+        Self {
+            mock,
+            state,
+            url,
+            http: reqwest::Client::new(),
+            stop,
+            served: tokio::spawn(serving),
+            _folder: folder,
+        }
+    }
+
+    pub fn get(&self, path: &str) -> RequestBuilder {
+        self.http.get(format!("{}{path}", self.url))
+    }
+
+    pub fn post(&self, path: &str) -> RequestBuilder {
+        self.http.post(format!("{}{path}", self.url))
+    }
+
+    pub async fn post_json(&self, path: &str, body: &Value) -> Response {
+        let sent = self.post(path).json(body).send().await;
+        sent.expect("an answer")
+    }
+
+    /// Status and JSON body.
+    pub async fn ask(&self, path: &str, body: &Value) -> (u16, Value) {
+        answer(self.post_json(path, body).await).await
+    }
+
+    /// Posts raw bytes as JSON.
+    pub async fn ask_raw(&self, path: &str, body: impl Into<reqwest::Body>) -> (u16, Value) {
+        let request = self
+            .post(path)
+            .header("content-type", "application/json")
+            .body(body);
+        answer(request.send().await.expect("an answer")).await
+    }
+
+    /// Gives the order to stop, as a signal would.
+    pub fn order_stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Waits until the connection loop has ended.
+    pub async fn stopped(self) {
+        self.served.await.expect("the connection loop");
+    }
+
+    pub fn has_stopped(&self) -> bool {
+        self.served.is_finished()
+    }
+}
+
+pub async fn answer(response: Response) -> (u16, Value) {
+    let status = response.status().as_u16();
+    let content_type = response.headers().get("content-type").cloned();
+    assert!(
+        content_type.is_some_and(|value| value == "application/json"),
+        "status {status} without JSON"
+    );
+    (status, response.json().await.expect("a JSON body"))
+}
+
+/// Text of a header.
+pub fn header<'a>(response: &'a Response, name: &str) -> &'a str {
+    let value = response.headers().get(name);
+    value.map_or("", |value| value.to_str().expect("printable"))
+}
+
+/// Waits until `condition` holds, for at most ten seconds.
+pub async fn until(what: &str, condition: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(10), waiting).await;
+    assert!(waited.is_ok(), "still waiting until {what}");
+}
+
+/// Flags of the command.
+pub fn argv(socket: &Path, folder: &Path, flags: &[&str]) -> Vec<String> {
+    let socket = socket.display().to_string();
+    let folder = folder.display().to_string();
+    let always = [
+        "text-generation-router",
+        "--master-shard-uds-path",
+        &socket,
+        "--tokenizer-name",
+        &folder,
+        "--model-id",
+        "test/model",
+        "--hostname",
+        "127.0.0.1",
+    ];
+    let port: &[&str] = if flags.contains(&"--port") {
+        &[]
+    } else {
+        &["--port", "0"]
+    };
+    always
+        .iter()
+        .chain(port)
+        .chain(flags)
+        .map(|&flag| flag.into())
+        .collect()
+}
+
+/// A mock model that says the alphabet; after a prompt that ends with `!` it says three letters and ends.
+pub fn alphabet() -> MockConfig {
+    MockConfig {
+        tokens: Arc::new(|row| {
+            let prompt_end = row.input_ids.last().copied();
+            if prompt_end == Some(BYTES + u32::from(b'!')) && row.generated == 3 {
+                EOS
+            } else {
+                BYTES + u32::from(b'a') + row.generated % 26
+            }
+        }),
+        ..MockConfig::default()
+    }
+}
+
+/// A folder with a tokenizer of single bytes.
+pub fn model_folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("tokenizer.json");
+    std::fs::write(file, tokenizer().to_string()).expect("a tokenizer file");
+    folder
+}
+
+fn tokenizer() -> Value {
+    let specials = ["<unk>", "<s>", "</s>"];
+    let words = (BYTES + 256..512).map(|id| format!("Ġw{id}"));
+    let vocab: Map<String, Value> = specials
+        .map(str::to_owned)
+        .into_iter()
+        .chain((0..=255).map(|byte| byte_level(byte).to_string()))
+        .chain(words)
+        .enumerate()
+        .map(|(id, token)| (token, json!(id)))
+        .collect();
+    let added: Vec<Value> = specials
+        .iter()
+        .enumerate()
+        .map(|(id, content)| {
+            json!({"id": id, "content": content, "special": true, "single_word": false, "lstrip": false,
+                   "rstrip": false, "normalized": false})
+        })
+        .collect();
+    let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
+        "pre_tokenizer": bytes, "post_processor": null, "decoder": bytes,
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+    })
+}
+
+/// GPT-2 writes bytes as characters: printable ones stand for themselves, the others follow from U+0100 on.
+fn byte_level(byte: u8) -> char {
+    let printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..);
+    if printable(&byte) {
+        return char::from(byte);
+    }
+    let before = (0..byte).filter(|byte| !printable(byte)).count();
+    char::from_u32(0x100 + before as u32).expect("a character")
+}

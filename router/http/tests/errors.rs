@@ -1,0 +1,369 @@
+//! Every refusal is JSON with `error` and `error_type`, and the right status.
+
+mod common;
+
+use common::{Server, answer, header};
+use serde_json::{Value, json};
+
+const ROUTES: [&str; 4] = ["/", "/generate", "/generate_stream", "/tokenize"];
+
+fn error(body: &Value) -> (&str, &str) {
+    let keys: Vec<&String> = body.as_object().expect("an object").keys().collect();
+    assert_eq!(keys, ["error", "error_type"]);
+    let text = |key: &str| body[key].as_str().expect("a string");
+    (text("error"), text("error_type"))
+}
+
+#[tokio::test]
+async fn bodies_that_are_not_json() {
+    let server = Server::start().await;
+    let deep = format!(
+        r#"{{"inputs":"x","parameters":{{"grammar":{}1{}}}}}"#,
+        "[".repeat(200),
+        "]".repeat(200)
+    );
+    let bodies: Vec<Vec<u8>> = vec![
+        b"".to_vec(),
+        b"{".to_vec(),
+        b"xyz".to_vec(),
+        br#"{"inputs":"x"} trailing"#.to_vec(),
+        br#"{"inputs":"x",}"#.to_vec(),
+        br#"{"inputs":NaN}"#.to_vec(),
+        br#"{"inputs":"\ud800"}"#.to_vec(),
+        br#"{"inputs":"x","parameters":{"temperature":1e999}}"#.to_vec(),
+        b"{\"inputs\":\"\xff\"}".to_vec(),
+        b"{\"inputs\":\"a\nb\"}".to_vec(),
+        b"\xef\xbb\xbf{\"inputs\":\"x\"}".to_vec(),
+        deep.into_bytes(),
+    ];
+    for route in ROUTES {
+        for body in &bodies {
+            let (status, answer) = server.ask_raw(route, body.clone()).await;
+            let shown = String::from_utf8_lossy(body);
+            assert_eq!(status, 400, "{route} {shown}");
+            let (message, kind) = error(&answer);
+            assert_eq!(kind, "malformed_json", "{route} {shown}");
+            assert!(message.starts_with("malformed JSON: "), "{message}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn json_of_the_wrong_shape_names_the_path() {
+    let server = Server::start().await;
+    for (body, path) in [
+        ("{}", "missing field `inputs`"),
+        (r#"{"inputs":1}"#, "`inputs`"),
+        (r#"{"inputs":null}"#, "`inputs`"),
+        (r#"{"inputs":"x","inputs":"y"}"#, "duplicate field `inputs`"),
+        (r#"{"inputs":"x","parameters":null}"#, "`parameters`"),
+        (
+            r#"{"inputs":"x","parameters":{"do_sample":null}}"#,
+            "`parameters.do_sample`",
+        ),
+        (
+            r#"{"inputs":"x","parameters":{"stop":["a",1]}}"#,
+            "`parameters.stop[1]`",
+        ),
+        (
+            r#"{"inputs":"x","parameters":{"stop":"a"}}"#,
+            "`parameters.stop`",
+        ),
+        (
+            r#"{"inputs":"x","parameters":{"max_new_tokens":-1}}"#,
+            "`parameters.max_new_tokens`",
+        ),
+        (
+            r#"{"inputs":"x","parameters":{"max_new_tokens":4294967296}}"#,
+            "`parameters.max_new_tokens`",
+        ),
+        (
+            r#"{"inputs":"x","parameters":{"max_new_tokens":1.5}}"#,
+            "`parameters.max_new_tokens`",
+        ),
+        (
+            r#"{"inputs":"x","parameters":{"seed":18446744073709551616}}"#,
+            "`parameters.seed`",
+        ),
+        (
+            r#"{"inputs":"x","parameters":{"top_k":"5"}}"#,
+            "`parameters.top_k`",
+        ),
+        (r#"["x"]"#, "must be a JSON object"),
+        ("null", "invalid type: null"),
+        ("\"x\"", "invalid type: string"),
+    ] {
+        for route in ROUTES {
+            let (status, answer) = server.ask_raw(route, body).await;
+            assert_eq!(status, 422, "{route} {body}");
+            let (message, kind) = error(&answer);
+            assert_eq!(kind, "validation");
+            assert!(message.contains(path), "{body}: {message}");
+        }
+    }
+}
+
+/// The table itself is tested in `core`; here, that its errors come out of the front door.
+#[tokio::test]
+async fn rules_of_validation() {
+    let server = Server::start().await;
+    for (inputs, parameters, message) in [
+        (
+            "x",
+            json!({"best_of": 3, "do_sample": true}),
+            "`best_of` must be > 0 and <= 2. Given: 3",
+        ),
+        (
+            "x",
+            json!({"best_of": 0}),
+            "`best_of` must be > 0 and <= 2. Given: 0",
+        ),
+        (
+            "x",
+            json!({"best_of": 2}),
+            "you must use sampling when `best_of` is > 1",
+        ),
+        (
+            "x",
+            json!({"best_of": 2, "do_sample": true, "seed": 1}),
+            "`seed` must not be set when `best_of` > 1",
+        ),
+        (
+            "x",
+            json!({"top_n_tokens": 6}),
+            "`top_n_tokens` must be >= 0 and <= 5. Given: 6",
+        ),
+        (
+            "x",
+            json!({"temperature": 0}),
+            "`temperature` must be strictly positive",
+        ),
+        (
+            "x",
+            json!({"temperature": 1e300}),
+            "`temperature` must be strictly positive",
+        ),
+        (
+            "x",
+            json!({"repetition_penalty": -1}),
+            "`repetition_penalty` must be strictly positive",
+        ),
+        (
+            "x",
+            json!({"frequency_penalty": 2.1}),
+            "`frequency_penalty` must be >= -2.0 and <= 2.0",
+        ),
+        (
+            "x",
+            json!({"top_p": 1.0}),
+            "`top_p` must be > 0.0 and < 1.0",
+        ),
+        (
+            "x",
+            json!({"top_k": 0}),
+            "`top_k` must be strictly positive",
+        ),
+        (
+            "x",
+            json!({"typical_p": 1.5}),
+            "`typical_p` must be > 0.0 and < 1.0",
+        ),
+        (
+            "x",
+            json!({"truncate": 0}),
+            "`truncate` must be strictly positive and less than 1023. Given: 0",
+        ),
+        (
+            "x",
+            json!({"max_new_tokens": 0}),
+            "`max_new_tokens` must be strictly positive",
+        ),
+        (
+            "x",
+            json!({"max_new_tokens": 1024}),
+            "`inputs` tokens + `max_new_tokens` must be <= 1024. Given: 1 `inputs` tokens and 1024 `max_new_tokens`",
+        ),
+        ("", json!({}), "`inputs` cannot be empty"),
+        (
+            "x",
+            json!({"stop": ["a", "b", "c", "d", "e"]}),
+            "`stop` supports up to 4 stop sequences. Given: 5",
+        ),
+        (
+            "x",
+            json!({"stop": [""]}),
+            "`stop` must not contain an empty string",
+        ),
+        (
+            "x",
+            json!({"grammar": {"type": "regex", "value": "a"}}),
+            "grammar is not supported",
+        ),
+    ] {
+        let body = json!({"inputs": inputs, "parameters": parameters});
+        let (status, answer) = server.ask("/generate", &body).await;
+        assert_eq!(status, 422, "{body}");
+        let expected = format!("Input validation error: {message}");
+        assert_eq!(error(&answer), (expected.as_str(), "validation"), "{body}");
+    }
+    let long = json!({"inputs": "x".repeat(1024), "parameters": {"max_new_tokens": 1}});
+    assert_eq!(server.ask("/generate", &long).await.0, 422);
+}
+
+#[tokio::test]
+async fn content_types() {
+    let server = Server::start().await;
+    let ask = async |name: &'static str, value: &'static str| {
+        let request = server.post("/generate").header(name, value);
+        let request = request.body(r#"{"inputs":"Hi!"}"#);
+        answer(request.send().await.expect("an answer")).await
+    };
+    for content_type in ["text/plain", "application/x-www-form-urlencoded", "garbage"] {
+        let (status, body) = ask("content-type", content_type).await;
+        assert_eq!((status, error(&body).1), (415, "unsupported_media_type"));
+    }
+    assert_eq!(ask("accept", "*/*").await.0, 415, "no content type at all");
+    assert_eq!(
+        ask("content-type", "application/json; charset=utf-8")
+            .await
+            .0,
+        200
+    );
+    let gzip = server.post("/generate").header("content-encoding", "gzip");
+    let gzip = gzip
+        .json(&json!({"inputs": "Hi!"}))
+        .send()
+        .await
+        .expect("an answer");
+    assert_eq!(gzip.status(), 415);
+}
+
+#[tokio::test]
+async fn bodies_over_the_limit_with_and_without_a_length() {
+    let server = Server::with_flags(&["--payload-limit=1000"]).await;
+    let body = |length: usize| format!(r#"{{"inputs":"{}"}}"#, "x".repeat(length - 13));
+    assert_eq!(server.ask_raw("/tokenize", body(1000)).await.0, 200);
+    let (status, answer) = server.ask_raw("/tokenize", body(1001)).await;
+    assert_eq!((status, error(&answer).1), (413, "payload_too_large"));
+    assert!(error(&answer).0.contains("--payload-limit"));
+    let pieces = vec![
+        Ok::<_, std::io::Error>("{\"inputs\":\"x"),
+        Ok("x".repeat(2000).leak()),
+    ];
+    let chunked = reqwest::Body::wrap_stream(futures::stream::iter(pieces));
+    let (status, answer) = server.ask_raw("/tokenize", chunked).await;
+    assert_eq!((status, error(&answer).1), (413, "payload_too_large"));
+}
+
+#[tokio::test]
+async fn a_body_far_over_the_limit_gets_its_answer() {
+    let server = Server::start().await;
+    let body = format!(r#"{{"inputs":"{}"}}"#, "x".repeat(10_000_000));
+    let (status, answer) = server.ask_raw("/generate", body).await;
+    assert_eq!((status, error(&answer).1), (413, "payload_too_large"));
+}
+
+#[tokio::test]
+async fn unknown_paths_and_wrong_methods() {
+    let server = Server::start().await;
+    for path in ["/nope", "/generate/", "//generate", "/v1/x"] {
+        let response = server.get(path).send().await.expect("an answer");
+        let (status, body) = answer(response).await;
+        assert_eq!((status, error(&body).1), (404, "not_found"), "{path}");
+    }
+    let response = server.get("/generate").send().await.expect("an answer");
+    assert_eq!(header(&response, "allow"), "POST");
+    let (status, body) = answer(response).await;
+    assert_eq!((status, error(&body).1), (405, "method_not_allowed"));
+    let (status, _) = server.ask("/info", &json!({})).await;
+    assert_eq!(status, 405);
+}
+
+#[tokio::test]
+async fn the_api_key_guards_what_computes() {
+    let server = Server::with_flags(&["--api-key=Secret"]).await;
+    let body = json!({"inputs": "Hi!"});
+    for route in ROUTES {
+        for given in [None, Some("Bearer secret"), Some("Secret"), Some("Bearer ")] {
+            let mut request = server.post(route).json(&body);
+            if let Some(given) = given {
+                request = request.header("authorization", given);
+            }
+            let response = request.send().await.expect("an answer");
+            assert_eq!(header(&response, "www-authenticate"), "Bearer");
+            let (status, answer) = answer(response).await;
+            assert_eq!(
+                (status, error(&answer).1),
+                (401, "unauthorized"),
+                "{route} {given:?}"
+            );
+        }
+        let request = server.post(route).json(&body).bearer_auth("Secret");
+        assert_eq!(request.send().await.expect("an answer").status(), 200);
+    }
+    // The key is asked for before the body is looked at.
+    assert_eq!(server.ask_raw("/generate", "xyz").await.0, 401);
+    for route in [
+        "/",
+        "/health",
+        "/ping",
+        "/info",
+        "/metrics",
+        "/api-doc/openapi.json",
+    ] {
+        let response = server.get(route).send().await.expect("an answer");
+        assert_eq!(response.status(), 200, "{route}");
+    }
+}
+
+#[tokio::test]
+async fn overload_says_when_to_come_back() {
+    let server = Server::with_flags(&["--max-concurrent-requests=1"]).await;
+    server.mock.hold();
+    let body = json!({"inputs": "Hi"});
+    let running = server.post_json("/generate_stream", &body).await;
+    let response = server.post_json("/generate", &body).await;
+    assert_eq!(header(&response, "retry-after"), "1");
+    let (status, answer) = answer(response).await;
+    assert_eq!(status, 429);
+    assert_eq!(error(&answer), ("Model is overloaded", "overloaded"));
+    drop(running);
+}
+
+#[tokio::test]
+async fn a_failed_step_is_a_failed_dependency_and_the_next_request_is_served() {
+    let server = Server::start().await;
+    server.mock.fail_next_step("out of memory");
+    let body = json!({"inputs": "Hi!"});
+    let (status, answer) = server.ask("/generate", &body).await;
+    assert_eq!(status, 424);
+    assert_eq!(
+        error(&answer),
+        (
+            "Request failed during generation: Server error: out of memory",
+            "generation"
+        )
+    );
+    assert_eq!(server.ask("/generate", &body).await.0, 200);
+}
+
+#[tokio::test]
+async fn odd_heads_are_refused_and_harm_nobody() {
+    let server = Server::start().await;
+    let mut request = server.get("/info");
+    for n in 0..200 {
+        request = request.header(format!("x-{n}"), "1");
+    }
+    assert_eq!(request.send().await.expect("an answer").status(), 431);
+    let large = server.get("/info").header("x-large", "x".repeat(100_000));
+    assert_eq!(large.send().await.expect("an answer").status(), 431);
+    assert_eq!(
+        server
+            .get("/info")
+            .send()
+            .await
+            .expect("an answer")
+            .status(),
+        200
+    );
+}

@@ -1,0 +1,115 @@
+//! Stopping in order, and connections that misbehave.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Server, answer, header, until};
+use serde_json::json;
+use text_generation_http::server::ServerTimeouts;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+fn timeouts(header: Duration, graceful: Duration) -> ServerTimeouts {
+    ServerTimeouts { header, graceful }
+}
+
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(50);
+
+#[tokio::test]
+async fn running_streams_finish_and_nobody_else_is_served() {
+    let server = Server::start().await;
+    server.mock.hold();
+    let body = json!({"inputs": "Hi", "parameters": {"max_new_tokens": 3}});
+    let running = server.post_json("/generate_stream", &body).await;
+    server.order_stop();
+    until("the order is seen", async || server.state.is_stopping()).await;
+
+    let response = server.post_json("/generate", &body).await;
+    assert_eq!(header(&response, "retry-after"), "1");
+    let (status, refused) = answer(response).await;
+    assert_eq!(status, 503);
+    assert_eq!(refused["error_type"], "shutting_down");
+    let health = server.get("/health").send().await.expect("an answer");
+    assert_eq!(answer(health).await.0, 503);
+    assert!(!server.has_stopped());
+
+    server.mock.resume();
+    let text = running.text().await.expect("the whole stream");
+    assert_eq!(text.matches("data: ").count(), 3);
+    assert!(text.contains(r#""generated_text":"abc""#));
+    server.stopped().await;
+}
+
+#[tokio::test]
+async fn an_idle_server_stops_at_once_and_closes_the_port() {
+    let server = Server::start().await;
+    server.get("/info").send().await.expect("an answer");
+    let address = server.url.replace("http://", "");
+    server.order_stop();
+    server.stopped().await;
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn the_graceful_timeout_ends_what_does_not_finish() {
+    let server = Server::with(&[], timeouts(LONG, SHORT)).await;
+    server.mock.hold();
+    let running = server
+        .post_json("/generate_stream", &json!({"inputs": "Hi"}))
+        .await;
+    server.order_stop();
+    server.stopped().await;
+    drop(running);
+}
+
+#[tokio::test]
+async fn peers_that_do_not_send_a_request_are_disconnected() {
+    let server = Server::with(&[], timeouts(SHORT, LONG)).await;
+    let address = server.url.replace("http://", "");
+    for sent in ["", "P", "POST /generate HTTP/1.1\r\nhost: x\r\n"] {
+        let mut peer = TcpStream::connect(&address).await.expect("a connection");
+        peer.write_all(sent.as_bytes()).await.expect("sent");
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(LONG, peer.read_to_end(&mut rest)).await;
+        assert!(ended.is_ok(), "still open after {sent:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_outlives_the_header_timeout_while_it_streams() {
+    let server = Server::with(&[], timeouts(SHORT, LONG)).await;
+    server.mock.hold();
+    let mut running = server
+        .post_json("/generate_stream", &json!({"inputs": "Hi!"}))
+        .await;
+    tokio::time::sleep(SHORT * 3).await;
+    server.mock.resume();
+    let mut text = Vec::new();
+    while let Some(chunk) = running.chunk().await.expect("a chunk") {
+        text.extend_from_slice(&chunk);
+    }
+    assert!(String::from_utf8_lossy(&text).contains(r#""generated_text":"abc""#));
+}
+
+#[tokio::test]
+async fn many_requests_with_dropped_clients_leave_nothing_behind() {
+    let server = Server::start().await;
+    let body = json!({"inputs": "Hi", "parameters": {"max_new_tokens": 5}});
+    for round in 0..30 {
+        let stream = server.post_json("/generate_stream", &body).await;
+        if round % 3 == 0 {
+            drop(stream);
+        } else {
+            stream.text().await.expect("a body");
+        }
+    }
+    until("everything is given back", async || {
+        let gauges = server.state.infer.snapshot();
+        gauges.permits_available == 128 && gauges.running == 0 && gauges.slots_used == 0
+    })
+    .await;
+    assert_eq!(server.mock.rows(), 0);
+    assert_eq!(server.mock.violations(), Vec::<String>::new());
+}

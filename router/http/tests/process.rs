@@ -1,0 +1,234 @@
+//! The command as a process: exit codes, signals, standard input, logs.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use common::{alphabet, argv, model_folder};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use text_generation_mock_shard::MockShard;
+
+const ARGV: &str = "ROUTER_ARGV";
+
+/// Not a test: the router process of the tests below, which run this binary again.
+#[test]
+#[ignore = "is the router process of the other tests"]
+fn as_router() {
+    let argv = std::env::var(ARGV).expect("the arguments");
+    let argv: Vec<String> = serde_json::from_str(&argv).expect("a list");
+    let code = text_generation_http::main_from_args(argv, |folder: &Path| {
+        Err(format!("no converter for {}", folder.display()))
+    });
+    std::process::exit(code);
+}
+
+fn spawn(argv: &[String]) -> Child {
+    Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "as_router", "--ignored", "--nocapture"])
+        .env(ARGV, json!(argv).to_string())
+        .env_remove("LOG_LEVEL")
+        .env("API_KEY", "hunter2")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("a process")
+}
+
+/// A router that serves, with what it has logged so far.
+struct Serving {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+    log: Vec<Value>,
+    url: String,
+}
+
+impl Serving {
+    fn start(argv: &[String]) -> Self {
+        let mut child = spawn(argv);
+        let stdout = child.stdout.take().expect("a pipe");
+        let mut serving = Self {
+            child,
+            output: BufReader::new(stdout),
+            log: Vec::new(),
+            url: String::new(),
+        };
+        let listening = serving.read_until("listening on ");
+        serving.url = listening.replace("listening on ", "");
+        serving.read_until("Connected");
+        serving
+    }
+
+    /// Reads records until one's message starts with `start`.
+    fn read_until(&mut self, start: &str) -> String {
+        let mut line = String::new();
+        while self.output.read_line(&mut line).expect("a line") > 0 {
+            // The test harness writes lines of its own.
+            if let Ok(record) = serde_json::from_str::<Value>(&line) {
+                let message = record["message"].as_str().unwrap_or_default().to_owned();
+                self.log.push(record);
+                if message.starts_with(start) {
+                    return message;
+                }
+            }
+            line.clear();
+        }
+        panic!("no record {start:?} in {:?}", self.log);
+    }
+
+    fn wait(mut self) -> (ExitStatus, String) {
+        let mut errors = String::new();
+        let mut stderr = self.child.stderr.take().expect("a pipe");
+        stderr.read_to_string(&mut errors).expect("text");
+        (self.child.wait().expect("an exit status"), errors)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("a signal");
+    }
+}
+
+/// Exit code and standard error of a router that does not start.
+fn fails(argv: &[String]) -> (Option<i32>, String) {
+    let output = spawn(argv).wait_with_output().expect("an exit status");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), errors)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_lets_streams_finish_and_ends_with_zero() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mock = MockShard::start(alphabet()).expect("a mock shard");
+        let folder = model_folder();
+        let mut router = Serving::start(&argv(&mock.path(), folder.path(), &["--json-output"]));
+        mock.hold();
+        let body = json!({"inputs": "Hi!"});
+        let request = reqwest::Client::new().post(format!("{}/generate_stream", router.url));
+        let request = request
+            .bearer_auth("hunter2")
+            .header("x-request-id", "id-7")
+            .json(&body);
+        let stream = request.send().await.expect("an answer");
+        router.signal(signal);
+        router.read_until("stopping");
+        mock.resume();
+        let text = stream.text().await.expect("the whole stream");
+        assert!(text.contains(r#""generated_text":"abc""#), "{text}");
+
+        router.read_until("Success");
+        let success = router.log.last().expect("a record");
+        assert_eq!(success["level"], "INFO");
+        assert_eq!(success["request_id"], "id-7");
+        assert_eq!(success["generated_tokens"], 4);
+        assert_eq!(success["target"], "text_generation_http::timings");
+        assert!(success["timestamp"].is_string());
+        assert!(!format!("{:?}", router.log).contains("hunter2"));
+        let (status, errors) = router.wait();
+        assert_eq!(status.code(), Some(0), "{errors}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_does_not_wait() {
+    let mock = MockShard::start(alphabet()).expect("a mock shard");
+    let folder = model_folder();
+    let mut router = Serving::start(&argv(&mock.path(), folder.path(), &["--json-output"]));
+    mock.hold();
+    let request = reqwest::Client::new().post(format!("{}/generate_stream", router.url));
+    let request = request
+        .bearer_auth("hunter2")
+        .json(&json!({"inputs": "Hi!"}));
+    let stream = request.send().await.expect("an answer");
+    router.signal(Signal::SIGTERM);
+    router.read_until("stopping");
+    router.signal(Signal::SIGTERM);
+    let (status, errors) = router.wait();
+    assert_eq!(status.code(), Some(1));
+    assert!(errors.contains("second signal"), "{errors}");
+    drop(stream);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_standard_input_stops_at_once_when_asked_for() {
+    let mock = MockShard::start(alphabet()).expect("a mock shard");
+    let folder = model_folder();
+    let flags = ["--json-output", "--exit-on-stdin-eof"];
+    let mut router = Serving::start(&argv(&mock.path(), folder.path(), &flags));
+    mock.hold();
+    let request = reqwest::Client::new().post(format!("{}/generate_stream", router.url));
+    let request = request
+        .bearer_auth("hunter2")
+        .json(&json!({"inputs": "Hi!"}));
+    let stream = request.send().await.expect("an answer");
+    drop(router.child.stdin.take());
+    let (status, errors) = router.wait();
+    assert_eq!(status.code(), Some(0), "{errors}");
+    let cut_off = stream.text().await.unwrap_or_default();
+    assert!(!cut_off.contains("generated_text\":\"abc"), "{cut_off}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_prevents_a_start_is_one_line_and_code_one() {
+    let mock = MockShard::start(alphabet()).expect("a mock shard");
+    let folder = model_folder();
+    let empty = tempfile::tempdir().expect("a folder");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let nowhere = Path::new("/nonexistent/shard-0");
+    let (mock, folder) = (mock.path(), folder.path());
+    for (argv, expected) in [
+        (
+            argv(&mock, folder, &["--port", &port]),
+            "choose another address with `--hostname` and `--port`",
+        ),
+        (argv(nowhere, folder, &[]), "`--master-shard-uds-path`"),
+        (
+            argv(&mock, nowhere, &[]),
+            "`--tokenizer-name /nonexistent/shard-0` is not a folder",
+        ),
+        (argv(&mock, empty.path(), &[]), "no converter for"),
+        (
+            argv(
+                &mock,
+                folder,
+                &["--max-input-tokens=9", "--max-total-tokens=9"],
+            ),
+            "`--max-input-tokens` must be <",
+        ),
+        (
+            argv(&mock, folder, &["--tokenizer-config-path=x"]),
+            "`--tokenizer-config-path` is not supported",
+        ),
+    ] {
+        let (code, errors) = fails(&argv);
+        assert_eq!(code, Some(1), "{argv:?}: {errors}");
+        assert!(errors.contains(expected), "{errors}");
+        assert_eq!(errors.trim_end().lines().count(), 1, "{errors}");
+    }
+}
+
+#[test]
+fn wrong_flags_end_with_two_and_the_schema_with_zero() {
+    let argv = |flags: &[&str]| -> Vec<String> {
+        let name = ["text-generation-router"];
+        name.iter().chain(flags).map(|&flag| flag.into()).collect()
+    };
+    let (code, errors) = fails(&argv(&["--no-such-flag"]));
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("--no-such-flag"));
+    let (code, errors) = fails(&argv(&[]));
+    assert_eq!(code, Some(1));
+    assert!(errors.contains("`--tokenizer-name` is not set"), "{errors}");
+    let output = spawn(&argv(&["print-schema"]))
+        .wait_with_output()
+        .expect("an exit status");
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let document = &text[text.find('{').expect("JSON")..];
+    let document: Value = serde_json::from_str(document.trim_end()).expect("JSON");
+    assert_eq!(document["openapi"], "3.1.0");
+}

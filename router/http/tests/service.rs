@@ -1,0 +1,168 @@
+//! What a server says about itself, CORS, and the documents.
+
+mod common;
+
+use common::{Server, header};
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn info_has_the_limits_under_both_names() {
+    let server = Server::with_flags(&["--max-batch-size=4"]).await;
+    let info: Value = server
+        .get("/info")
+        .send()
+        .await
+        .expect("an answer")
+        .json()
+        .await
+        .expect("JSON");
+    insta::assert_json_snapshot!("info", info);
+}
+
+#[tokio::test]
+async fn tokenize_gives_ids_and_byte_offsets() {
+    let server = Server::start().await;
+    let (status, body) = server.ask("/tokenize", &json!({"inputs": "Hi"})).await;
+    assert_eq!(status, 200);
+    assert_eq!(
+        body,
+        json!([
+            {"id": 75, "text": "H", "start": 0, "stop": 1},
+            {"id": 108, "text": "i", "start": 1, "stop": 2},
+        ])
+    );
+}
+
+#[tokio::test]
+async fn health_follows_the_shards() {
+    let server = Server::start().await;
+    for path in ["/", "/health", "/ping"] {
+        let response = server.get(path).send().await.expect("an answer");
+        assert_eq!(response.status(), 200, "{path}");
+        assert_eq!(response.text().await.expect("a body"), "");
+    }
+    server.mock.set_healthy(false);
+    for path in ["/", "/health", "/ping"] {
+        let response = server.get(path).send().await.expect("an answer");
+        let (status, body) = common::answer(response).await;
+        assert_eq!(status, 503);
+        assert_eq!(
+            body,
+            json!({"error": "unhealthy", "error_type": "healthcheck"})
+        );
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_there_after_one_request() {
+    let server = Server::start().await;
+    server.ask("/generate", &json!({"inputs": "Hi!"})).await;
+    let response = server.get("/metrics").send().await.expect("an answer");
+    assert_eq!(
+        header(&response, "content-type"),
+        "text/plain; version=0.0.4; charset=utf-8"
+    );
+    let page = response.text().await.expect("a page");
+    for name in [
+        "tgi_request_count ",
+        "tgi_request_success ",
+        "tgi_request_duration_bucket{le=",
+        "tgi_request_validation_duration_bucket{le=",
+        "tgi_request_queue_duration_bucket{le=",
+        "tgi_request_inference_duration_bucket{le=",
+        "tgi_request_mean_time_per_token_duration_bucket{le=",
+        "tgi_request_generated_tokens_bucket{le=",
+        "tgi_request_input_length_bucket{le=",
+        "tgi_request_max_new_tokens_bucket{le=",
+        "tgi_request_skipped_tokens_bucket{le=",
+        "tgi_request_time_to_first_token_duration_bucket{le=",
+        "tgi_request_time_between_tokens_duration_bucket{le=",
+        "tgi_batch_next_size_bucket{le=",
+        "tgi_batch_inference_duration_bucket{method=\"prefill\",le=",
+        "tgi_batch_forward_duration_bucket{method=\"decode\",le=",
+        "tgi_batch_max_total_tokens 16384",
+        "tgi_kv_slots_total 16384",
+        "tgi_queue_size ",
+    ] {
+        assert!(page.contains(name), "{name} is not in\n{page}");
+    }
+}
+
+#[tokio::test]
+async fn any_origin_may_call_unless_some_are_named() {
+    let preflight = async |server: &Server, origin: &'static str| {
+        let request = server
+            .http
+            .request(reqwest::Method::OPTIONS, format!("{}/generate", server.url));
+        let request = request
+            .header("origin", origin)
+            .header("access-control-request-method", "POST")
+            .header(
+                "access-control-request-headers",
+                "authorization,content-type",
+            );
+        request.send().await.expect("an answer")
+    };
+    let open = Server::start().await;
+    let response = preflight(&open, "https://a.example").await;
+    assert_eq!(response.status(), 200);
+    assert_eq!(header(&response, "access-control-allow-origin"), "*");
+    assert_eq!(
+        header(&response, "access-control-allow-headers"),
+        "content-type,authorization,x-request-id"
+    );
+    let request = open.get("/info").header("origin", "https://a.example");
+    let response = request.send().await.expect("an answer");
+    assert!(header(&response, "access-control-expose-headers").contains("x-request-id"));
+
+    let flags = [
+        "--cors-allow-origin=https://a.example",
+        "--cors-allow-origin=https://b.example",
+    ];
+    let closed = Server::with_flags(&flags).await;
+    for origin in ["https://a.example", "https://b.example"] {
+        let response = preflight(&closed, origin).await;
+        assert_eq!(header(&response, "access-control-allow-origin"), origin);
+    }
+    let response = preflight(&closed, "https://c.example").await;
+    assert_eq!(header(&response, "access-control-allow-origin"), "");
+}
+
+#[tokio::test]
+async fn the_documents_are_served_without_network() {
+    let server = Server::start().await;
+    let page = server.get("/docs/").send().await.expect("an answer");
+    assert_eq!(page.status(), 200);
+    let html = page.text().await.expect("a page");
+    assert!(
+        !html.contains("http://") && !html.contains("https://"),
+        "{html}"
+    );
+    let script = server
+        .get("/docs/swagger-ui-bundle.js")
+        .send()
+        .await
+        .expect("an answer");
+    assert_eq!(script.status(), 200);
+    let document: Value = server
+        .get("/api-doc/openapi.json")
+        .send()
+        .await
+        .expect("an answer")
+        .json()
+        .await
+        .expect("JSON");
+    let printed = text_generation_http::routes::openapi()
+        .to_json()
+        .expect("JSON");
+    assert_eq!(
+        document,
+        serde_json::from_str::<Value>(&printed).expect("JSON")
+    );
+}
+
+#[test]
+fn the_openapi_document() {
+    let document = text_generation_http::routes::openapi();
+    insta::assert_snapshot!("openapi", document.to_pretty_json().expect("JSON"));
+}
