@@ -40,6 +40,7 @@ class JsonObject:
         return ConfigurationError(f"{self._source}: `{key}` must be {expected}, not {self._values.get(key)!r}")
 
     def integer(self, key: str, default: int | None = None, minimum: int = 1) -> int:
+        """A whole number of at least `minimum`; required without a default."""
         value = self._value(key, default)
         # Some exporters write whole numbers as 4096.0.
         if isinstance(value, float) and value.is_integer():
@@ -49,21 +50,25 @@ class JsonObject:
         return value
 
     def number(self, key: str, default: float | None = None, above: float = 0.0) -> float:
+        """A finite number above `above`; required without a default."""
         value = self._value(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= above:
             raise self.error(key, f"a number above {above:g}")
         return float(value)
 
     def optional_number(self, key: str) -> float | None:
+        """A number above 0, or None when absent."""
         return self.number(key) if key in self else None
 
     def boolean(self, key: str, default: bool) -> bool:
+        """True or false."""
         value = self._value(key, default)
         if not isinstance(value, bool):
             raise self.error(key, "true or false")
         return value
 
     def string(self, key: str, default: str | None = None) -> str:
+        """A string; required without a default."""
         value = self._value(key, default)
         if not isinstance(value, str):
             raise self.error(key, "a string")

@@ -93,14 +93,20 @@ class ModelConfig:
         Raises ModelFilesError (unreadable), ConfigurationError (wrong value), UnsupportedModel.
         """
         if not (folder / "config.json").is_file():
-            raise ModelFilesError(f"{folder} has no config.json: --model-id must name a folder with a Transformers model")
+            raise ModelFilesError(
+                f"{folder} has no config.json: --model-id must name a folder with a Transformers model"
+            )
         config = JsonObject.from_file(folder / "config.json")
         generation_path = folder / "generation_config.json"
         generation = JsonObject.from_file(generation_path) if generation_path.is_file() else None
-        return _parse(config, generation)
+        return parse_model_config(config, generation)
 
 
-def _parse(config: JsonObject, generation: JsonObject | None) -> ModelConfig:
+def parse_model_config(config: JsonObject, generation: JsonObject | None) -> ModelConfig:
+    """Checks the contents of `config.json`, and of `generation_config.json` where there is one.
+
+    Raises ConfigurationError (wrong value) or UnsupportedModel.
+    """
     hidden_size = config.integer("hidden_size")
     num_heads = config.integer("num_attention_heads")
     num_kv_heads = config.integer("num_key_value_heads", default=num_heads)
@@ -157,7 +163,7 @@ def _dtype(config: JsonObject) -> Dtype | None:
     for key in ("dtype", "torch_dtype"):
         if key in config:
             name = config.string(key).removeprefix("torch.")
-            return cast("Dtype", name) if name in DTYPES else None
+            return name if name in DTYPES else None
     return None
 
 
@@ -176,9 +182,13 @@ def _rope(config: JsonObject, head_dim: int, max_position_embeddings: int) -> Ro
     theta = scaling.number("rope_theta") if "rope_theta" in scaling else config.number("rope_theta", default=10_000.0)
     rope_type = scaling.string("rope_type" if "rope_type" in scaling else "type", default="default")
     if rope_type not in get_args(RopeType):
-        raise UnsupportedModel(f"`{key}` in config.json asks for {rope_type!r}; known are {', '.join(get_args(RopeType))}")
+        raise UnsupportedModel(
+            f"`{key}` in config.json asks for {rope_type!r}; known are {', '.join(get_args(RopeType))}"
+        )
     if any(source.number("partial_rotary_factor", default=1.0) != 1.0 for source in (config, scaling)):
-        raise UnsupportedModel("`partial_rotary_factor` in config.json must be 1: partial rotary embedding is not supported")
+        raise UnsupportedModel(
+            "`partial_rotary_factor` in config.json must be 1: partial rotary embedding is not supported"
+        )
     if rope_type == "default":
         return RopeScaling(theta=theta, original_max_position_embeddings=max_position_embeddings)
     if rope_type == "dynamic" and head_dim <= 2:

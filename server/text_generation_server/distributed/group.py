@@ -4,7 +4,7 @@ Every rank calls the same collectives in the same order; a rank that does not co
 others fail with `EngineFailed` rather than wait for ever.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -59,7 +59,7 @@ class TensorParallelGroup:
             dist.destroy_process_group()
 
     @contextmanager
-    def _collective(self) -> Iterator[None]:
+    def _collective(self) -> Generator[None, None, None]:
         try:
             yield
         except RuntimeError as error:

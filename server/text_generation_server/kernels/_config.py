@@ -6,7 +6,7 @@ same ones), a config the launch settings. The entry with the nearest sizes, as r
 
 import json
 import math
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 from typing import TypedDict
 
@@ -16,12 +16,14 @@ class _Entry(TypedDict):
     config: dict[str, int]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _entries(operator: str) -> list[_Entry]:
-    return json.loads((resources.files(__package__) / "tuned" / f"{operator}.json").read_text(encoding="utf-8"))
+    return json.loads(
+        (resources.files(__name__.rpartition(".")[0]) / "tuned" / f"{operator}.json").read_text(encoding="utf-8")
+    )
 
 
-@lru_cache(maxsize=None)
+@cache
 def nearest(operator: str, **sizes: int) -> dict[str, int]:
     """Launch settings of `operator` for `sizes` (each at least 1)."""
 

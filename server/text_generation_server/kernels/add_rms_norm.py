@@ -12,6 +12,7 @@ Called twice a layer and once before the logits.
 Bytes floor: 4 * tokens * hidden * element size (read x and residual, write residual and out).
 """
 
+# pyright: basic
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -62,6 +63,7 @@ def add_rms_norm_triton(x: Tensor, residual: Tensor, weight: Tensor, eps: float,
         raise ValueError("add_rms_norm: the last dimension of every tensor must have stride 1")
     if tokens == 0:
         return
+    block = triton.next_power_of_2(hidden)
     add_rms_norm_kernel[(tokens,)](
         x,
         residual,
@@ -72,8 +74,8 @@ def add_rms_norm_triton(x: Tensor, residual: Tensor, weight: Tensor, eps: float,
         residual.stride(0),
         out.stride(0),
         eps,
-        BLOCK=triton.next_power_of_2(hidden),
-        **nearest("add_rms_norm", hidden=hidden),
+        BLOCK=block,
+        **nearest("add_rms_norm", block=block),
     )
 
 

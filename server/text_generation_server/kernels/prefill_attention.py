@@ -30,14 +30,11 @@ def prefill_attention_torch(
     b_row: Tensor,
     b_q_start: Tensor,
     b_kv_len: Tensor,
-    max_q_len: int,
+    max_q_len: int,  # noqa: ARG001 - for kernels whose grid depends on it
     scale: float,
     out: Tensor,
 ) -> None:
-    """Torch implementation on every device: one fused attention call a request, so nothing is padded.
-
-    `max_q_len` is for kernels whose grid depends on it.
-    """
+    """Torch implementation on every device: one fused attention call a request, so nothing is padded."""
     starts, kv_lens, rows = b_q_start.tolist(), b_kv_len.tolist(), b_row.tolist()
     for row, start, end, kv_len in zip(rows, starts, starts[1:], kv_lens, strict=False):
         q_len = end - start

@@ -23,6 +23,7 @@ class DummySource(WeightSource):
         self._device = device
 
     def read(self, name: str, shape: tuple[int, ...], part: Slice | None = None) -> Tensor:
+        """See `WeightSource`; never fails."""
         tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
         if len(shape) == 1:
             tensor.fill_(0.0 if name.endswith(".bias") else 1.0)

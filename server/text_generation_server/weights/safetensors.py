@@ -29,10 +29,11 @@ class SafetensorsSource(WeightSource):
         self._tensors: dict[str, tuple[Path, safe_open]] = {}
         for path in weight_files(folder):
             file = _open(path)
-            self._tensors.update((name, (path, file)) for name in file.keys())
+            self._tensors.update((name, (path, file)) for name in file.keys())  # noqa: SIM118 - not a dict
         self._unread = set(self._tensors)
 
     def read(self, name: str, shape: tuple[int, ...], part: Slice | None = None) -> Tensor:
+        """See `WeightSource`."""
         if name not in self._tensors:
             raise ModelFilesError(f"tensor `{name}` is in none of the model's safetensors files")
         path, file = self._tensors[name]

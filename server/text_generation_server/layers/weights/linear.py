@@ -48,9 +48,7 @@ def column_parallel(source: WeightSource, blocks: Sequence[RowBlock], inputs: in
         source.read(f"{block.name}.weight", (block.size, inputs), Slice(0, block.start, block.stop)) for block in blocks
     ]
     biases = [
-        source.read(f"{block.name}.bias", (block.size,), Slice(0, block.start, block.stop))
-        for block in blocks
-        if bias
+        source.read(f"{block.name}.bias", (block.size,), Slice(0, block.start, block.stop)) for block in blocks if bias
     ]
     return Linear(torch.cat(weights), torch.cat(biases) if biases else None)
 
@@ -58,6 +56,6 @@ def column_parallel(source: WeightSource, blocks: Sequence[RowBlock], inputs: in
 def row_parallel(
     source: WeightSource, name: str, shape: tuple[int, int], columns: tuple[int, int], bias: bool
 ) -> Linear:
-    """This rank's input columns of a stored matrix. `bias`: whether this rank adds it; one of the ranks must."""
+    """Reads this rank's input columns of a stored matrix. `bias`: whether this rank adds it; one of the ranks must."""
     weight = source.read(f"{name}.weight", shape, Slice(1, *columns))
     return Linear(weight, source.read(f"{name}.bias", shape[:1]) if bias else None)

@@ -27,6 +27,7 @@ class HeadSplit:
 
     @property
     def num_kv_heads(self) -> int:
+        """K and V heads that this rank holds, and its caches have."""
         return self.kv_stop - self.kv_start
 
     @classmethod

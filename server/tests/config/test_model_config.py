@@ -1,0 +1,125 @@
+"""`config.json` and `generation_config.json` as they are found on the hub, and as they should not be."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from text_generation_server.config import ModelConfig
+from text_generation_server.errors import ConfigurationError, EngineError, ModelFilesError, UnsupportedModel
+
+RAW: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+
+
+def _parse(folder: Path, generation: dict[str, Any] | None = None, **values: Any) -> ModelConfig:
+    (folder / "config.json").write_text(json.dumps({**RAW, **values}))
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    return ModelConfig.from_folder(folder)
+
+
+def test_a_bare_configuration_gets_the_defaults_of_the_family(tmp_path: Path) -> None:
+    config = _parse(tmp_path)
+    assert (config.num_kv_heads, config.head_dim, config.max_position_embeddings) == (4, 16, 2048)
+    assert (config.rms_norm_eps, config.hidden_act, config.rope.theta) == (1e-6, "silu", 1e4)
+    assert (config.attention_bias, config.mlp_bias, config.tie_word_embeddings) == (False, False, False)
+    assert (config.dtype, config.bos_token_id, config.eos_token_ids) == (None, None, ())
+
+
+def test_null_is_absent(tmp_path: Path) -> None:
+    config = _parse(tmp_path, head_dim=None, num_key_value_heads=None, rope_scaling=None, eos_token_id=None)
+    assert (config.head_dim, config.num_kv_heads, config.rope.rope_type) == (16, 4, "default")
+
+
+def test_end_of_text_ids_of_both_files_count(tmp_path: Path) -> None:
+    config = _parse(tmp_path, {"eos_token_id": [9, 7]}, eos_token_id=2, bos_token_id=[1])
+    assert config.eos_token_ids == (2, 7, 9)
+    assert config.bos_token_id == 1
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_dtype_under_both_names(tmp_path: Path, key: str) -> None:
+    assert _parse(tmp_path, **{key: "bfloat16"}).dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2}},
+        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}},
+    ],
+    ids=str,
+)
+def test_three_layouts_of_rope_are_one(tmp_path: Path, values: dict[str, Any]) -> None:
+    rope = _parse(tmp_path, **values).rope
+    assert (rope.rope_type, rope.factor, rope.theta) == ("linear", 2.0, 5e5)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"hidden_size": "64"}, "hidden_size"),
+        ({"hidden_size": None}, "hidden_size"),
+        ({"hidden_size": 0}, "hidden_size"),
+        ({"hidden_size": True}, "hidden_size"),
+        ({"vocab_size": -1}, "vocab_size"),
+        ({"num_hidden_layers": 1.5}, "num_hidden_layers"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"hidden_size": 65}, "num_attention_heads"),
+        ({"head_dim": 7}, "head_dim"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
+        ({"attention_bias": "yes"}, "attention_bias"),
+        ({"hidden_act": "relu6"}, "hidden_act"),
+        ({"eos_token_id": "</s>"}, "eos_token_id"),
+        ({"architectures": []}, "architectures"),
+        ({"architectures": [3]}, "architectures"),
+        ({"rope_theta": -1}, "rope_theta"),
+        ({"rope_scaling": "linear"}, "rope_scaling"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "low_freq_factor"),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}},
+            "high_freq_factor",
+        ),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_named(tmp_path: Path, values: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"config.json.*`{named}`"):
+        _parse(tmp_path, **values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}},
+        {"partial_rotary_factor": 0.5},
+        {"quantization_config": {"quant_method": "gptq"}},
+    ],
+    ids=str,
+)
+def test_features_that_are_missing_are_refused_not_ignored(tmp_path: Path, values: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModel, match=next(iter(values))):
+        _parse(tmp_path, **values)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null"])
+def test_an_unreadable_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelFilesError, match=r"config\.json"):
+        ModelConfig.from_folder(tmp_path)
+
+
+def test_a_folder_without_configuration_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"has no config\.json: --model-id"):
+        ModelConfig.from_folder(tmp_path)

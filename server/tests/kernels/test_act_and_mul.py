@@ -1,0 +1,23 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers.activations import ACT2FN
+
+from text_generation_server import kernels
+
+TOLERANCE = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize(("name", "oracle"), [("silu", "silu"), ("gelu", "gelu"), ("gelu_tanh", "gelu_pytorch_tanh")])
+def test_gate_is_activated_and_up_is_not(name: str, oracle: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    gate_up = torch.randn(5, 2 * 24).to(dtype)
+    activation: Callable[[torch.Tensor], torch.Tensor] = ACT2FN[oracle]
+    expected = activation(gate_up[:, :24].double()) * gate_up[:, 24:].double()
+    out = torch.full((5, 24), float("nan"), dtype=dtype)
+
+    kernels.act_and_mul(gate_up, name, out)
+
+    torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])

@@ -1,0 +1,51 @@
+"""Compiles kernels for a GPU that is not there, and reads what came out."""
+
+import re
+from dataclasses import dataclass
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.tools.disasm import get_sass
+
+SM_90 = GPUTarget("cuda", 90, 32)
+SHARED_LIMIT = 227 * 1024
+
+
+@dataclass(frozen=True)
+class Compiled:
+    shared_bytes: int
+    sass: str
+
+    def count(self, instruction: str) -> int:
+        return len(re.findall(rf"\b{instruction}\b", self.sass))
+
+    def check(self) -> None:
+        """Registers suffice (nothing spilled to local memory) and shared memory fits."""
+        if self.count("STL") or self.count("LDL"):
+            raise AssertionError(f"{self.count('STL')} spill stores, {self.count('LDL')} spill loads")
+        if self.shared_bytes > SHARED_LIMIT:
+            raise AssertionError(f"{self.shared_bytes} bytes of shared memory exceed {SHARED_LIMIT}")
+
+
+def compile_for_sm_90(
+    kernel: triton.JITFunction, types: dict[str, str], constants: dict[str, int], num_warps: int
+) -> Compiled:
+    """`types` names the Triton type of every argument that is no constant.
+
+    Pointers and 32-bit integers are taken as multiples of 16, as they are for real models.
+    """
+    signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
+    aligned = {
+        (index,): [["tt.divisibility", 16]]
+        for index, name in enumerate(kernel.arg_names)
+        if signature[name].startswith("*") or signature[name] == "i32"
+    }
+    source = ASTSource(
+        fn=kernel,
+        signature=signature,
+        constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
+        attrs=aligned,
+    )
+    compiled = triton.compile(source, target=SM_90, options={"num_warps": num_warps})
+    return Compiled(compiled.metadata.shared, get_sass(compiled.asm["cubin"]))

@@ -1,0 +1,118 @@
+"""A minimal engine: scattered slots and rows, a poisoned pool, greedy choice. Only for tests of models."""
+
+from collections.abc import Sequence
+
+import torch
+
+from text_generation_server.layers.infer import InferState
+from text_generation_server.models import CausalLM
+
+
+class Driver:
+    """Feeds requests to a model. Slots are handed out at random and never used twice.
+
+    Whatever a forward pass must not read is poisoned: unused slots hold NaN, unused entries of the slot table name
+    such slots.
+    """
+
+    def __init__(self, model: CausalLM, num_rows: int = 8, max_tokens: int = 128, seed: int = 0) -> None:
+        self.model = model
+        generator = torch.Generator().manual_seed(seed)
+        num_slots = num_rows * max_tokens + 1
+        shape = (num_slots, model.num_kv_heads, model.head_dim)
+        self._k_cache = [torch.full(shape, float("nan"), dtype=model.dtype) for _ in range(model.num_layers)]
+        self._v_cache = [torch.full(shape, float("nan"), dtype=model.dtype) for _ in range(model.num_layers)]
+        self._slot_table = torch.full((num_rows, max_tokens), num_slots - 1, dtype=torch.int32)
+        self._free_slots = torch.randperm(num_slots - 1, generator=generator).tolist()
+        self._free_rows = torch.randperm(num_rows, generator=generator).tolist()
+        self._rows: dict[str, int] = {}
+        self.ids: dict[str, list[int]] = {}
+        """Prompt and chosen ids of every request, by name."""
+        self._computed: dict[str, int] = {}
+
+    def prefill(self, prompts: dict[str, list[int]], all_logits: bool = False) -> torch.Tensor:
+        """Starts requests in one forward pass; returns logits of their last tokens, or of all."""
+        for name, prompt in prompts.items():
+            self._rows[name] = self._free_rows.pop()
+            self.ids[name] = list(prompt)
+            self._computed[name] = 0
+        return self._forward([(name, len(prompt)) for name, prompt in prompts.items()], True, all_logits)
+
+    def extend(self, name: str, num_tokens: int) -> torch.Tensor:
+        """Computes the next tokens of a prompt that was registered with `register`, as a piece of it."""
+        return self._forward([(name, num_tokens)], True, False)
+
+    def register(self, name: str, prompt: list[int]) -> None:
+        """Gives a request its row without computing anything."""
+        self._rows[name] = self._free_rows.pop()
+        self.ids[name] = list(prompt)
+        self._computed[name] = 0
+
+    def decode(self, names: Sequence[str]) -> torch.Tensor:
+        """One step for some of the running requests, in this order."""
+        return self._forward([(name, 1) for name in names], False, False)
+
+    def append(self, names: Sequence[str], logits: torch.Tensor) -> None:
+        """Takes the likeliest id of each row of logits as the request's next token."""
+        for name, token in zip(names, logits.argmax(dim=-1).tolist(), strict=True):
+            self.ids[name].append(token)
+
+    def drop(self, name: str) -> None:
+        """Forgets a request; its row may be used again, its slots stay as they are."""
+        self._free_rows.append(self._rows.pop(name))
+
+    def _forward(self, parts: list[tuple[str, int]], is_prefill: bool, all_logits: bool) -> torch.Tensor:
+        ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        starts, kv_lens = [0], []
+        for name, count in parts:
+            first = self._computed[name]
+            new = [self._free_slots.pop() for _ in range(count)]
+            self._slot_table[self._rows[name], first : first + count] = torch.tensor(new, dtype=torch.int32)
+            ids += self.ids[name][first : first + count]
+            positions += range(first, first + count)
+            slots += new
+            starts.append(len(ids))
+            kv_lens.append(first + count)
+            self._computed[name] = first + count
+        state = InferState(
+            is_prefill=is_prefill,
+            positions=torch.tensor(positions),
+            slots=torch.tensor(slots),
+            b_row=torch.tensor([self._rows[name] for name, _ in parts]),
+            b_q_start=torch.tensor(starts, dtype=torch.int32),
+            b_kv_len=torch.tensor(kv_lens, dtype=torch.int32),
+            max_q_len=max(count for _, count in parts),
+            max_kv_len=max(kv_lens),
+            slot_table=self._slot_table,
+            k_cache=self._k_cache,
+            v_cache=self._v_cache,
+            logit_indices=torch.arange(len(ids)) if all_logits else torch.tensor(starts[1:]) - 1,
+        )
+        return self.model.forward(torch.tensor(ids), state)
+
+
+def greedy_by_turns(driver: Driver, prompts: Sequence[list[int]], steps: int) -> list[list[int]]:
+    """Generates `steps` tokens for each prompt while requests join and leave a running batch.
+
+    The second half of the prompts joins after a third of the steps; requests leave when they are done, and the order
+    within the batch turns with every step.
+    """
+    names = [f"request {index}" for index in range(len(prompts))]
+    waiting = dict(zip(names, prompts, strict=True))
+    half = names[: (len(names) + 1) // 2]
+    for joining in (half, [name for name in names if name not in half]):
+        if joining:
+            driver.append(joining, driver.prefill({name: waiting.pop(name) for name in joining}))
+        for _ in range(steps // 3 if waiting else steps):
+            running = [n for n in names if n in driver.ids and _generated(driver, n, prompts[names.index(n)]) < steps]
+            if not running:
+                break
+            running = running[1:] + running[:1]
+            driver.append(running, driver.decode(running))
+    return [driver.ids[name][len(prompt) :] for name, prompt in zip(names, prompts, strict=True)]
+
+
+def _generated(driver: Driver, name: str, prompt: list[int]) -> int:
+    return len(driver.ids[name]) - len(prompt)
