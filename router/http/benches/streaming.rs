@@ -32,7 +32,7 @@ fn main() -> BenchResult<()> {
         let argv = std::iter::once("text-generation-router".to_owned())
             .chain(arguments.into_iter().skip(2));
         let no_tokenizer =
-            Box::new(|_: &Path| anyhow::bail!("the benchmark brings its own tokenizer"));
+            Box::new(|_: &Path| Err("the benchmark brings its own tokenizer".to_owned()));
         std::process::exit(text_generation_http::main_from_args(argv, no_tokenizer));
     }
     let runtime = tokio::runtime::Runtime::new()?;
