@@ -200,10 +200,11 @@ def test_paths_are_below_the_address(base: str, generate_url: str, chat_url: str
 
 
 class Broken(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A body that breaks off after what it holds."""
+    """A body that breaks off after what it holds, and knows whether it was closed."""
 
     def __init__(self, *chunks: bytes) -> None:
         self._chunks = chunks
+        self.closed = False
 
     def __iter__(self) -> Iterator[bytes]:
         yield from self._chunks
@@ -212,6 +213,12 @@ class Broken(httpx.SyncByteStream, httpx.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for chunk in self:
             yield chunk
+
+    def close(self) -> None:
+        self.closed = True
+
+    async def aclose(self) -> None:
+        self.close()
 
 
 @KINDS
@@ -280,3 +287,26 @@ def test_the_answer_may_be_an_object_instead_of_a_list() -> None:
 def test_a_negative_number_of_retries_is_refused() -> None:
     with pytest.raises(TextGenerationError, match="max_retries"):
         Client("http://host", max_retries=-1)
+
+
+def test_closing_an_iterator_closes_the_response() -> None:
+    body = Broken(frame(stream_events()[0]))
+    stream = client_of(Script(httpx.Response(200, stream=body))).generate_stream("Hi")
+    next(stream)
+    assert not body.closed
+    stream.close()
+    assert body.closed
+
+
+def test_closing_an_asynchronous_iterator_closes_the_response() -> None:
+    body = Broken(frame(stream_events()[0]))
+
+    async def main() -> None:
+        transport = httpx.MockTransport(Script(httpx.Response(200, stream=body)))
+        stream = AsyncClient("http://host", transport=transport).generate_stream("Hi")
+        await anext(stream)
+        assert not body.closed
+        await stream.aclose()
+        assert body.closed
+
+    asyncio.run(main())

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         client = Client(options.url, headers=headers, timeout=options.timeout)
     except ValidationError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stderr.write(f"error: {error}\n")
         return 2
     chat_options = ChatOptions(
         max_tokens=options.max_tokens,
