@@ -120,10 +120,10 @@ fn build_byte_fallback() -> TextTokenizer {
     TextTokenizer::from_json(&tokenizer.to_string()).unwrap()
 }
 
-/// A tokenizer of seven words with this decoder (the JSON of a `tokenizer.json`).
+/// A tokenizer of eight words, without a token 7, with this decoder (the JSON of a `tokenizer.json`).
 pub(crate) fn from_decoder(decoder: &Value) -> Result<TextTokenizer, TokenizerError> {
-    let words = ["<s>", "▁", "ab", "▁Hello", "world", "##ing", "▁."];
-    let vocab: BTreeMap<&str, usize> = words.into_iter().zip(0..).collect();
+    let words = ["<s>", "▁", "ab", "▁Hello", "world", "##ing", "▁.", "▁end"];
+    let vocab: BTreeMap<&str, usize> = words.into_iter().zip([0, 1, 2, 3, 4, 5, 6, 8]).collect();
     let tokenizer = json!({
         "version": "1.0", "truncation": null, "padding": null, "pre_tokenizer": null, "added_tokens": [],
         "normalizer": null, "post_processor": null, "decoder": decoder,

@@ -19,7 +19,8 @@ use crate::types::SimpleToken;
 pub enum TokenizerError {
     #[error("cannot load the tokenizer: {0}")]
     Load(String),
-    #[error("cannot load the tokenizer: text cannot be streamed with its decoder, {0}")]
+    /// With this decoder the text of a token depends on the tokens after it.
+    #[error("cannot load the tokenizer, its decoder is not supported: {0}")]
     Decoder(String),
     #[error("cannot start the tokenizer threads: {0}")]
     Threads(String),
@@ -43,9 +44,14 @@ struct Loaded {
 impl TextTokenizer {
     /// Loads a `tokenizer.json` file. Its truncation and padding are switched off: the limits of a request decide.
     pub fn from_file(path: &Path) -> Result<Self, TokenizerError> {
+        let in_file = |reason: String| format!("{}: {reason}", path.display());
         let json = std::fs::read_to_string(path)
-            .map_err(|error| TokenizerError::Load(format!("{}: {error}", path.display())))?;
-        Self::from_json(&json)
+            .map_err(|error| TokenizerError::Load(in_file(error.to_string())))?;
+        Self::from_json(&json).map_err(|error| match error {
+            TokenizerError::Load(reason) => TokenizerError::Load(in_file(reason)),
+            TokenizerError::Decoder(decoder) => TokenizerError::Decoder(in_file(decoder)),
+            other => other,
+        })
     }
 
     /// Loads the text of a `tokenizer.json`.
@@ -228,6 +234,10 @@ mod tests {
             missing.to_string().contains("/nonexistent/tokenizer.json"),
             "{missing}"
         );
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let wrong = TextTokenizer::from_file(&manifest).unwrap_err();
+        assert!(wrong.to_string().contains("Cargo.toml"), "{wrong}");
+        assert!(matches!(wrong, TokenizerError::Load(_)));
         assert!(matches!(
             TextTokenizer::from_json("{}"),
             Err(TokenizerError::Load(_))

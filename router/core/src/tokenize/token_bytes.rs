@@ -8,6 +8,9 @@ use tokenizers::{Decoder, DecoderWrapper, Tokenizer};
 
 use super::TokenizerError;
 
+/// Far above any vocabulary; the table has a place for each id up to the largest.
+const LARGEST_ID: u32 = (1 << 24) - 1;
+
 /// Bytes of every id, as they read after other tokens; ids without a token have none.
 pub(super) struct TokenBytes {
     bytes: Vec<u8>,
@@ -18,21 +21,28 @@ pub(super) struct TokenBytes {
 
 impl TokenBytes {
     pub(super) fn new(tokenizer: &Tokenizer) -> Result<Self, TokenizerError> {
-        let ids = tokenizer
-            .get_vocab(true)
-            .into_values()
-            .max()
-            .map_or(0, |largest| largest + 1);
-        let tokens = (0..ids)
-            .map(|id| tokenizer.id_to_token(id).unwrap_or_default())
+        let largest = tokenizer.get_vocab(true).into_values().max();
+        if let Some(id) = largest.filter(|&id| id > LARGEST_ID) {
+            let reason = format!("token id {id} is above {LARGEST_ID}");
+            return Err(TokenizerError::Load(reason));
+        }
+        let tokens: Vec<Option<String>> = (0..=largest.unwrap_or(0))
+            .map(|id| tokenizer.id_to_token(id))
             .collect();
+        let known: Vec<bool> = tokens.iter().map(Option::is_some).collect();
+        let tokens = tokens.into_iter().map(Option::unwrap_or_default).collect();
         let mut table = Self {
             bytes: Vec::new(),
-            ends: Vec::new(),
-            special: vec![false; ids as usize],
+            ends: Vec::with_capacity(known.len()),
+            special: vec![false; known.len()],
         };
-        for token in decode_each(tokens, tokenizer.get_decoder())? {
-            table.bytes.extend_from_slice(&token);
+        for (token, known) in decode_each(tokens, tokenizer.get_decoder())?
+            .iter()
+            .zip(known)
+        {
+            if known {
+                table.bytes.extend_from_slice(token);
+            }
             table.ends.push(table.bytes.len());
         }
         for (id, token) in tokenizer.get_added_tokens_decoder() {
@@ -204,7 +214,8 @@ mod tests {
         ];
         for decoder in decoders {
             let tokenizer = from_decoder(&decoder).unwrap();
-            let ids = [3, 4, 5, 4, 3, 6, 5, 1, 2];
+            // There is no token 7.
+            let ids = [3, 4, 5, 4, 3, 7, 6, 5, 1, 8, 2];
             let context = tokenizer.decode(&[4], false).unwrap();
             let whole = tokenizer.decode(&[&[4][..], &ids].concat(), false).unwrap();
             let bytes: Vec<u8> = ids
