@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use text_generation_client::types::SlotRange;
+pub use text_generation_client::types::SlotRange;
 
 /// A range that was to be freed is not held by anybody, or lies outside the pool. Nothing was freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -139,6 +139,8 @@ async fn log_errors(request: Request, next: Next) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use tower::ServiceExt;
+
     use super::*;
 
     fn admits(key: &str, header: &str) -> bool {
@@ -167,5 +169,31 @@ mod tests {
         assert!(" ".parse::<ApiKey>().is_err());
         let key: ApiKey = "hunter2".parse().expect("a good key");
         assert!(!format!("{key:?}").contains("hunter2"));
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_answer_without_its_text() {
+        let options = HttpOptions {
+            payload_limit: 1,
+            api_key: None,
+            cors_allow_origin: Vec::new(),
+        };
+        async fn failing() -> StatusCode {
+            panic!("secret detail")
+        }
+        let router = apply(
+            Router::new().route("/", axum::routing::get(failing)),
+            &options,
+        );
+        let request = Request::new(axum::body::Body::empty());
+        let response = router.oneshot(request).await.expect("an answer");
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(response.headers().contains_key(headers::X_REQUEST_ID));
+        let body = axum::body::to_bytes(response.into_body(), 1000)
+            .await
+            .expect("a body");
+        let body = String::from_utf8_lossy(&body);
+        assert!(body.ends_with(r#""error_type":"internal"}"#), "{body}");
+        assert!(!body.contains("secret"), "{body}");
     }
 }

@@ -63,7 +63,8 @@ where
     S: Stream<Item = Result<StreamEvent, InferError>> + Send + Unpin + 'static,
     E: Encoder,
 {
-    (headers, Body::new(EventBody::new(generation, encoder))).into_response()
+    let body = EventBody::new(generation, encoder, KEEP_ALIVE);
+    (headers, Body::new(body)).into_response()
 }
 
 /// Dropping it, which hyper does when the client goes, drops and so cancels the generation.
@@ -73,6 +74,8 @@ struct EventBody<S, E> {
     generation: Option<S>,
     encoder: E,
     buffer: EventBuffer,
+    /// A comment is sent after this long without an event.
+    idle: Duration,
     last_sent: Instant,
     keep_alive: Pin<Box<Sleep>>,
 }
@@ -82,7 +85,7 @@ where
     S: Stream<Item = Result<StreamEvent, InferError>> + Unpin,
     E: Encoder,
 {
-    fn new(generation: Result<S, InferError>, mut encoder: E) -> Self {
+    fn new(generation: Result<S, InferError>, mut encoder: E, idle: Duration) -> Self {
         let mut buffer = EventBuffer::default();
         let generation = generation
             .inspect_err(|error| encoder.failure(error, &mut buffer))
@@ -92,8 +95,9 @@ where
             generation,
             encoder,
             buffer,
+            idle,
             last_sent: now,
-            keep_alive: Box::pin(sleep_until(now + KEEP_ALIVE)),
+            keep_alive: Box::pin(sleep_until(now + idle)),
         }
     }
 
@@ -124,9 +128,9 @@ where
     fn idle_too_long(&mut self, context: &mut Context<'_>) -> bool {
         while self.keep_alive.as_mut().poll(context).is_ready() {
             let now = Instant::now();
-            let due = self.last_sent + KEEP_ALIVE;
+            let due = self.last_sent + self.idle;
             if due <= now {
-                self.keep_alive.as_mut().reset(now + KEEP_ALIVE);
+                self.keep_alive.as_mut().reset(now + self.idle);
                 return true;
             }
             self.keep_alive.as_mut().reset(due);
@@ -164,5 +168,83 @@ where
 
     fn is_end_stream(&self) -> bool {
         self.generation.is_none() && self.buffer.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::channel::mpsc;
+    use hyper::body::Body as _;
+    use text_generation_core::types::Token;
+
+    use super::*;
+
+    struct Plain;
+
+    impl Encoder for Plain {
+        fn event(&mut self, event: StreamEvent, out: &mut EventBuffer) {
+            if let StreamEvent::Token { token, .. } = event {
+                out.push(&token.text);
+            }
+        }
+
+        fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {
+            out.push(&error.error_type());
+        }
+    }
+
+    fn token(text: &str) -> Result<StreamEvent, InferError> {
+        let token = Token {
+            id: 0,
+            text: text.to_owned(),
+            logprob: None,
+            special: false,
+        };
+        Ok(StreamEvent::Token {
+            token,
+            top_tokens: Vec::new(),
+        })
+    }
+
+    async fn next<S>(body: &mut EventBody<S, Plain>) -> Option<Bytes>
+    where
+        S: Stream<Item = Result<StreamEvent, InferError>> + Unpin,
+    {
+        let frame = futures::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
+        frame.await.map(|frame| match frame {
+            Ok(frame) => frame.into_data().unwrap_or_default(),
+            Err(never) => match never {},
+        })
+    }
+
+    #[tokio::test]
+    async fn ready_events_share_a_chunk_and_a_lost_end_is_told() {
+        let events = futures::stream::iter([token("a"), token("b\n")]);
+        let mut body = EventBody::new(Ok(events), Plain, KEEP_ALIVE);
+        let expected =
+            "data: \"a\"\n\ndata: \"b\\n\"\n\ndata: \"incomplete_generation_stream\"\n\n";
+        assert_eq!(next(&mut body).await, Some(Bytes::from(expected)));
+        assert!(body.is_end_stream());
+        assert_eq!(next(&mut body).await, None);
+    }
+
+    #[tokio::test]
+    async fn chunks_are_bounded() {
+        let long = "x".repeat(CHUNK_BYTES / 2);
+        let events = futures::stream::iter((0..10).map(move |_| token(&long)));
+        let mut body = EventBody::new(Ok(events), Plain, KEEP_ALIVE);
+        let chunk = next(&mut body).await.expect("a chunk");
+        assert!(chunk.len() < 2 * CHUNK_BYTES);
+    }
+
+    #[tokio::test]
+    async fn idle_streams_are_kept_alive_and_go_on() {
+        let (events, generation) = mpsc::unbounded();
+        let mut body = EventBody::new(Ok(generation), Plain, Duration::from_millis(2));
+        for _ in 0..2 {
+            assert_eq!(next(&mut body).await, Some(Bytes::from(":\n\n")));
+        }
+        events.unbounded_send(token("a")).expect("an open stream");
+        assert_eq!(next(&mut body).await, Some(Bytes::from("data: \"a\"\n\n")));
     }
 }

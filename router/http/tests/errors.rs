@@ -1,5 +1,11 @@
 //! Every refusal is JSON with `error` and `error_type`, and the right status.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests, which may fail"
+)]
+
 mod common;
 
 use common::{Server, answer, header};

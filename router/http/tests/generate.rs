@@ -1,5 +1,11 @@
 //! Whole answers: `/generate` and `/`.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests, which may fail"
+)]
+
 mod common;
 
 use common::{Server, header};

@@ -1,5 +1,11 @@
 //! Stopping in order, and connections that misbehave.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests, which may fail"
+)]
+
 mod common;
 
 use std::time::Duration;

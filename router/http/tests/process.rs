@@ -1,5 +1,11 @@
 //! The command as a process: exit codes, signals, standard input, logs.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests, which may fail"
+)]
+
 mod common;
 
 use std::io::{BufRead, BufReader, Read};

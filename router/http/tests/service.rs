@@ -1,5 +1,11 @@
 //! What a server says about itself, CORS, and the documents.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests, which may fail"
+)]
+
 mod common;
 
 use common::{Server, header};

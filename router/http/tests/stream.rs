@@ -1,5 +1,11 @@
 //! Server-sent events: framing, last event, errors, cancellation.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests, which may fail"
+)]
+
 mod common;
 
 use common::{Server, header, until};

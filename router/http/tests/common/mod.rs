@@ -1,6 +1,7 @@
 //! A real server on a free port over a mock shard, and what tests need around it.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
+#![allow(clippy::expect_used, reason = "helpers of tests, which may fail")]
 
 use std::path::Path;
 use std::sync::Arc;
