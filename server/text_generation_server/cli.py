@@ -102,6 +102,10 @@ def _serve(config: ServerConfig) -> None:
     folder = find_folder(ModelSource(config.model_id, config.revision, config.load_format), config.environment.hub)
 
     def build() -> ShardEngine:
+        # Torch's CPU threads spin while they wait for each other; OpenMP reads this once, when torch loads. On cores
+        # that router and clients use too, a spinning thread keeps the one it waits for from running, and steps take
+        # 10 times as long.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Imported on the engine thread: the socket is up while torch loads.
         from .engine.loading import build_engine
 
