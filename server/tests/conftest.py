@@ -17,8 +17,8 @@ else:
 if not torch.cuda.is_available():
     collect_ignore.append("gpu")
 
-# The suite runs on small machines, several processes at a time.
-torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
+# Tensors here are tiny: more threads only wait for each other.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
