@@ -100,6 +100,18 @@ async fn a_connection_outlives_the_header_timeout_while_it_streams() {
 }
 
 #[tokio::test]
+async fn a_client_that_goes_before_its_whole_answer_frees_its_permit() {
+    let server = Server::start().await;
+    server.mock.hold();
+    let free = async || server.state.infer.snapshot().permits_available;
+    let request = server.post("/generate").json(&json!({"inputs": "Hi"}));
+    let asking = tokio::spawn(request.send());
+    until("the request runs", async || free().await == 127).await;
+    asking.abort();
+    until("the permit is back", async || free().await == 128).await;
+}
+
+#[tokio::test]
 async fn many_requests_with_dropped_clients_leave_nothing_behind() {
     let server = Server::start().await;
     let body = json!({"inputs": "Hi", "parameters": {"max_new_tokens": 5}});

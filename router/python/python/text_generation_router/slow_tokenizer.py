@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def convert(folder: str) -> str:
     """Return the text of a `tokenizer.json` for the model in `folder`.
@@ -16,7 +21,8 @@ def convert(folder: str) -> str:
     # Takes seconds, and most models do not need it.
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    load = cast("Callable[..., object]", AutoTokenizer.from_pretrained)  # pyright: ignore[reportUnknownMemberType]
+    tokenizer = load(folder, local_files_only=True, trust_remote_code=False)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ValueError(f"{type(tokenizer).__name__} has no fast version")
     return tokenizer.backend_tokenizer.to_str()
