@@ -79,16 +79,23 @@ def _timed(run: Callable[[], None]) -> float:
 
 
 def copy_bandwidth(plan: Plan, num_bytes: int) -> float:
-    """Bytes a second of a copy that reads half of `num_bytes` and writes the other half."""
-    half = max(num_bytes // 2, 1)
+    """Bytes a second of a copy that reads half of `num_bytes` and writes the other half.
+
+    The faster of the driver's copy and an elementwise kernel: on an H200 the driver's reaches 2.8 TB/s at 1 GiB where
+    a kernel reaches 4.
+    """
+    elements = max(num_bytes // 8, 1)
     buffers = max(2, -(-plan.rotation_bytes // num_bytes))
-    sources = torch.empty(buffers, half, dtype=torch.uint8, device=plan.device).fill_(1)
+    sources = torch.ones(buffers, elements, dtype=torch.float32, device=plan.device)
     targets = torch.empty_like(sources)
 
     def copy(index: int) -> None:
         targets[index].copy_(sources[index])
 
-    return num_bytes / seconds_per_call(plan, copy, buffers)
+    def negate(index: int) -> None:
+        torch.neg(sources[index], out=targets[index])
+
+    return num_bytes / min(seconds_per_call(plan, call, buffers) for call in (copy, negate))
 
 
 def measure(plan: Plan, tokens: int, hidden: int, ceiling: float) -> dict[str, float | int]:
