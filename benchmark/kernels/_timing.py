@@ -1,0 +1,134 @@
+"""What the bars of the operators share: timing without launch cost, the copy bandwidth as the ceiling, the report.
+
+On CUDA a graph of many calls is replayed over rotating buffers that together exceed the L2 cache several times, and
+the median replay is taken. With `--dry-run` the same steps run on CPU: that proves a script, not speed.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+Row = dict[str, float | int | str]
+"""One line of a result."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """On what a bar runs, and how long."""
+
+    device: torch.device
+    dtype: torch.dtype
+    rotation_bytes: int
+    """Bytes that the rotating buffers cover at least: several times the L2 cache."""
+    ceiling_bytes: int
+    """Bytes that the copy of the ceiling moves."""
+    calls: int
+    """Calls in one graph at least; each buffer is used once at least."""
+    replays: int
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether there is no GPU: bars choose tiny sizes then."""
+        return self.device.type == "cpu"
+
+    def buffers(self, num_bytes: int) -> int:
+        """How many sets of `num_bytes` fill the rotation."""
+        return max(2, -(-self.rotation_bytes // num_bytes))
+
+
+GPU_PLAN = Plan(torch.device("cuda"), torch.bfloat16, 512 << 20, 1 << 30, 64, 20)
+DRY_PLAN = Plan(torch.device("cpu"), torch.float32, 1 << 18, 1 << 20, 4, 3)
+
+
+def seconds_per_call(plan: Plan, call: Callable[[int], None], buffers: int) -> float:
+    """Median time of `call(index of the buffer)`, launch cost excluded on CUDA."""
+    calls = max(plan.calls, buffers)
+
+    def run() -> None:
+        for index in range(calls):
+            call(index % buffers)
+
+    run()  # compiles and warms up
+    if plan.device.type == "cuda":
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        return statistics.median(_timed_replay(graph) for _ in range(plan.replays)) / calls
+    return statistics.median(_timed(run) for _ in range(plan.replays)) / calls
+
+
+def _timed_replay(graph: torch.cuda.CUDAGraph) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3
+
+
+def _timed(run: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+def copy_bandwidth(plan: Plan, num_bytes: int) -> float:
+    """Bytes a second of a copy that reads half of `num_bytes` and writes the other half.
+
+    The faster of the driver's copy and an elementwise kernel: on an H200 the driver's reaches 2.8 TB/s at 1 GiB where
+    a kernel reaches 4.
+    """
+    elements = max(num_bytes // 8, 1)
+    buffers = plan.buffers(num_bytes)
+    sources = torch.ones(buffers, elements, dtype=torch.float32, device=plan.device)
+    targets = torch.empty_like(sources)
+
+    def copy(index: int) -> None:
+        targets[index].copy_(sources[index])
+
+    def negate(index: int) -> None:
+        torch.neg(sources[index], out=targets[index])
+
+    return num_bytes / min(seconds_per_call(plan, call, buffers) for call in (copy, negate))
+
+
+def bandwidth_row(plan: Plan, num_bytes: int, call: Callable[[int], None], ceiling: float) -> Row:
+    """Times `call`, which moves `num_bytes` at least, and compares it with both copies.
+
+    Small sizes are also compared with a copy of as many bytes, because there the launch decides.
+    """
+    seconds = seconds_per_call(plan, call, plan.buffers(num_bytes))
+    achieved = num_bytes / seconds
+    return {
+        "microseconds": seconds * 1e6,
+        "gigabytes_per_second": achieved / 1e9,
+        "fraction_of_copy": achieved / ceiling,
+        "fraction_of_copy_of_same_size": achieved / copy_bandwidth(plan, num_bytes),
+    }
+
+
+def report(name: str, description: str, rows: Callable[[Plan, float], Iterator[Row]]) -> None:
+    """The command of a bar: prints one JSON object. `rows` gets the copy bandwidth in bytes a second as well."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--dry-run", action="store_true", help="tiny sizes on CPU, no Triton")
+    plan = DRY_PLAN if parser.parse_args().dry_run else GPU_PLAN
+    if not plan.dry_run and not torch.cuda.is_available():
+        parser.error("no CUDA device: use --dry-run")
+    ceiling = copy_bandwidth(plan, plan.ceiling_bytes)
+    result = {
+        "benchmark": name,
+        "command": f"python benchmark/kernels/{name}.py{' --dry-run' if plan.dry_run else ''}",
+        "device": "cpu" if plan.dry_run else torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "dtype": str(plan.dtype).removeprefix("torch."),
+        "copy_gigabytes_per_second": ceiling / 1e9,
+        "rows": list(rows(plan, ceiling)),
+    }
+    sys.stdout.write(json.dumps(result, indent=2) + "\n")
