@@ -79,6 +79,7 @@ lint: $(VENV)/.dev-dependencies $(VENV)/.python
 	$(BIN)/ruff check --quiet .
 	cd server && ../$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python -p server
+	$(BIN)/pyright --pythonpath $(BIN)/python -p router/python
 	$(BIN)/pyright --pythonpath $(BIN)/python -p clients/python
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 
@@ -104,6 +105,10 @@ test-aot: $(VENV)/.dev-dependencies $(VENV)/.python
 test-integration: install $(VENV)/.dev-dependencies
 	$(BIN)/python -m pytest -q integration-tests
 
+# Prints JSON; keep it in benchmark/results/ with the machine it ran on.
+bench-router:
+	cargo bench --quiet --locked -p text-generation-http --bench streaming
+
 # --- the rest ---------------------------------------------------------------------------------------------------------
 
 fmt: $(VENV)/.dev-dependencies
@@ -115,4 +120,4 @@ clean:
 	rm -rf $(VENV) target dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	rm -f $(PACKAGE)/pb/generate_pb2*
-	rm -rf server/*.egg-info clients/python/*.egg-info
+	rm -rf $(patsubst %,%/build,$(PYTHON_PROJECTS)) $(patsubst %,%/*.egg-info,$(PYTHON_PROJECTS))

@@ -16,6 +16,8 @@ from pathlib import Path
 import httpx
 
 START_LIMIT_S = 120.0
+# Several servers run at once: none may take the whole GPU, where there is one.
+SHARED_MACHINE = {"CUDA_MEMORY_FRACTION": "0.1"}
 
 
 def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
@@ -133,7 +135,7 @@ def start(model: Path, directory: Path, *arguments: str, environment: dict[str, 
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "XDG_RUNTIME_DIR": str(runtime_dir), **(environment or {})},
+            env={**os.environ, **SHARED_MACHINE, "XDG_RUNTIME_DIR": str(runtime_dir), **(environment or {})},
         )
     return Server(process, f"http://127.0.0.1:{port}", log, runtime_dir)
 

@@ -83,6 +83,7 @@ pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
     flags.value("--load-format", name_of(model.load_format));
     flags.switch("--auto-convert", model.auto_convert);
     flags.switch("--trust-remote-code", model.trust_remote_code);
+    flags.switch("--exit-on-stdin-eof", true);
     // The answer is a record of level INFO, so a quieter step would be mute.
     let level = match surroundings.log_level.as_str() {
         "ERROR" | "WARN" => "INFO",

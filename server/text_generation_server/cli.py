@@ -15,6 +15,7 @@ from .engine.requests import ShardEngine
 from .engine.worker import EngineWorker
 from .errors import EngineError
 from .hub import ModelSource, find_folder, prepare_folder
+from .service.parent import watch_parent
 from .service.server import ServiceSettings
 from .service.server import serve as serve_shard
 from .telemetry import configure_logging
@@ -32,6 +33,9 @@ TrustRemoteCode = Annotated[
 ]
 Level = Annotated[LogLevel, typer.Option(case_sensitive=False, help="Lowest level that is logged")]
 Json = Annotated[bool, typer.Option("--json-output", help="Log JSON records instead of text")]
+ExitOnEof = Annotated[
+    bool, typer.Option("--exit-on-stdin-eof", help="Stop when standard input ends, as it does with the parent")
+]
 Format = Annotated[LoadFormat, typer.Option(help="`dummy` makes random weights from config.json alone")]
 
 
@@ -48,9 +52,7 @@ def serve(
     socket_dir_owned: Annotated[
         bool, typer.Option("--socket-dir-owned", help="Remove the folder of the socket at the end, if it is empty")
     ] = False,
-    exit_on_stdin_eof: Annotated[
-        bool, typer.Option("--exit-on-stdin-eof", help="Stop when standard input ends, as it does with the parent")
-    ] = False,
+    exit_on_stdin_eof: ExitOnEof = False,
     logger_level: Level = "INFO",
     json_output: Json = False,
 ) -> None:
@@ -81,11 +83,15 @@ def download_weights(
     auto_convert: Annotated[bool, typer.Option(help="Convert .bin weights, running no code from them")] = False,
     load_format: Format = "auto",
     trust_remote_code: TrustRemoteCode = False,
+    exit_on_stdin_eof: ExitOnEof = False,
     logger_level: Level = "INFO",
     json_output: Json = False,
 ) -> None:
     """Find, download or convert a model; the last record of the output holds its folder in `model_path`."""
     configure_logging(logger_level, json_output)
+    if exit_on_stdin_eof:
+        # Nothing is lost: a download resumes, and converted files get their names when they are complete.
+        watch_parent(lambda: os._exit(1))
     with _reported_errors():
         _note_remote_code(trust_remote_code)
         source = ModelSource(model_id, revision, load_format, auto_convert, extension)

@@ -165,7 +165,8 @@ def _retried(call: Callable[[], Path], source: ModelSource, pause: Callable[[flo
 def _convert(folder: Path) -> None:
     """Writes `model*.safetensors` beside `pytorch_model*.bin`, and an index where there is more than one file.
 
-    A tensor that two names share is kept under the first, as tied weights are read.
+    A tensor that two names share is kept under the first, as tied weights are read. The files get their names when all
+    of them are complete, so an interrupted conversion starts again.
     """
     files = {
         path: path.name.replace("pytorch_model", "model").replace(".bin", ".safetensors")
@@ -176,14 +177,20 @@ def _convert(folder: Path) -> None:
     weight_map: dict[str, str] = {}
     for path, name in files.items():
         logger.info("converting", extra={"file": path.name})
-        weight_map.update(dict.fromkeys(_convert_file(path, folder / name), name))
+        weight_map.update(dict.fromkeys(_convert_file(path, _partial(folder / name)), name))
     if len(files) > 1:
         index = {"metadata": {}, "weight_map": weight_map}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+    for name in files.values():
+        _partial(folder / name).replace(folder / name)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_suffix(".partial")
 
 
 def _convert_file(source: Path, target: Path) -> list[str]:
-    """Converts one file and returns the names of its tensors. `target` appears complete or not at all."""
+    """Converts one file and returns the names of its tensors."""
     import torch
     from safetensors.torch import save_file
 
@@ -201,7 +208,5 @@ def _convert_file(source: Path, target: Path) -> list[str]:
             seen.add(identity)
             # A view of a larger tensor would be refused; a copy holds only its own numbers.
             tensors[name] = tensor.contiguous().clone()
-    partial = target.with_suffix(".partial")
-    save_file(tensors, partial, metadata={"format": "pt"})
-    partial.replace(target)
+    save_file(tensors, target, metadata={"format": "pt"})
     return list(tensors)

@@ -74,14 +74,14 @@ fn a_refused_shard_count_says_what_to_do() {
 #[test]
 fn the_download_step_gets_the_model() {
     insta::assert_snapshot!(render(&download(&args(""), &surroundings())), @r"
-    text-generation-server download-weights org/model --load-format auto --logger-level INFO --json-output
+    text-generation-server download-weights org/model --load-format auto --exit-on-stdin-eof --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1
     without LOG_LEVEL API_KEY
     ");
     let flags = "--revision r1 --load-format safetensors --auto-convert --trust-remote-code \
                  --huggingface-hub-cache /cache --weights-cache-override /weights --api-key secret";
     insta::assert_snapshot!(render(&download(&args(flags), &surroundings())), @r"
-    text-generation-server download-weights org/model --revision r1 --load-format safetensors --auto-convert --trust-remote-code --logger-level INFO --json-output
+    text-generation-server download-weights org/model --revision r1 --load-format safetensors --auto-convert --trust-remote-code --exit-on-stdin-eof --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 HUGGINGFACE_HUB_CACHE=/cache WEIGHTS_CACHE_OVERRIDE=/weights
     without LOG_LEVEL API_KEY
     ");

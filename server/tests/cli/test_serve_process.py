@@ -238,3 +238,11 @@ def test_wrong_usage_is_status_2() -> None:
         _, errors = process.communicate(timeout=WAIT_S)
         assert process.returncode == 2
         assert "--dtype" in errors
+
+
+def test_a_download_ends_with_its_parent(tmp_path: Path) -> None:
+    """A pipe in place of config.json keeps the command waiting until its parent is gone."""
+    os.mkfifo(tmp_path / "config.json")
+    with started("download-weights", str(tmp_path), "--exit-on-stdin-eof") as process:
+        close_stdin(process)
+        assert process.wait(WAIT_S) == 1
