@@ -12,8 +12,8 @@ from harness import Server, serving
 
 # The shard's tests make the checkpoints; a second maker would drift.
 sys.path.append(str(Path(__file__).parents[1] / "server" / "tests"))
-from support.checkpoints import tiny_llama as make_tiny_llama  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+from support.checkpoints import tiny_llama as make_tiny_llama
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 torch.set_num_threads(1)
 
@@ -26,7 +26,8 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def prompts() -> list[str]:
     """Twenty prompts of different lengths."""
-    words = "the dog ran to the beach and a tiny boat said hello in the storm near the small house".split()
+    text = "the dog ran to the beach and a tiny boat said hello in the storm near the small house"
+    words = text.split()
     return [" ".join(words[n % 7 : n % 7 + 1 + n]) for n in range(20)]
 
 

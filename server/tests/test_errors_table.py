@@ -10,4 +10,6 @@ TABLE = Path(__file__).parents[2] / "docs" / "errors.md"
 
 def test_table_lists_every_error() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `([A-Z_]+)` \| `(\w+)` \|", TABLE.read_text(), re.MULTILINE)
-    assert sorted(rows) == sorted((kind.__name__, kind.grpc_status, kind.reason) for kind in EngineError.__subclasses__())
+    assert sorted(rows) == sorted(
+        (kind.__name__, kind.grpc_status, kind.reason) for kind in EngineError.__subclasses__()
+    )

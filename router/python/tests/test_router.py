@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import text_generation_router as router
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+import text_generation_router as router
 
 TEXTS = ["the quick brown fox", "naïve café", "你好世界", "a 🙂 and 👩‍🚀!", "", "  two  spaces\n"]
 

@@ -96,14 +96,14 @@ def first(request: Request, model: FakeModel | None = None) -> Generation:
 class TiedModel(FakeModel):
     """Every logit is the same."""
 
-    def logits_after(self, tokens: list[int]) -> torch.Tensor:  # noqa: ARG002
+    def logits_after(self, tokens: list[int]) -> torch.Tensor:
         return torch.zeros(self.vocab_size)
 
 
 class HugeModel(FakeModel):
     """Logits that overflow under a strong repetition penalty below one."""
 
-    def logits_after(self, tokens: list[int]) -> torch.Tensor:  # noqa: ARG002
+    def logits_after(self, tokens: list[int]) -> torch.Tensor:
         return torch.full((self.vocab_size,), 1e38)
 
 
