@@ -54,7 +54,7 @@ pub struct ModelArgs {
     /// Convert `.bin` weights to safetensors, with a loader that executes no code from the file
     #[arg(long, env)]
     pub auto_convert: bool,
-    /// Allow Python code that comes with the model to run
+    /// Accepted as TGI does; has no effect, because no code that comes with a model is ever run
     #[arg(long, env)]
     pub trust_remote_code: bool,
     /// Folder of the hub cache
