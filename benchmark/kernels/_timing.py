@@ -38,10 +38,11 @@ class Plan:
         return self.device.type == "cpu"
 
     def buffers(self, num_bytes: int) -> int:
-        """How many sets of `num_bytes` fill the rotation."""
-        return max(2, -(-self.rotation_bytes // num_bytes))
+        """How many sets of `num_bytes` fill the rotation, up to what a graph takes: tiny sizes stay in the cache."""
+        return min(max(2, -(-self.rotation_bytes // num_bytes)), _MOST_BUFFERS)
 
 
+_MOST_BUFFERS = 8192
 GPU_PLAN = Plan(torch.device("cuda"), torch.bfloat16, 512 << 20, 1 << 30, 64, 20)
 DRY_PLAN = Plan(torch.device("cpu"), torch.float32, 1 << 18, 1 << 20, 4, 3)
 

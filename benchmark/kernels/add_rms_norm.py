@@ -5,7 +5,7 @@
 Hidden sizes of Llama 3.1 8B and 70B, from one token to a large prefill.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from _timing import Plan, Row, bandwidth_row, report
@@ -19,11 +19,16 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
     """One row for each size."""
     for hidden in (64,) if plan.dry_run else (4096, 8192):
         for tokens in (1, 8) if plan.dry_run else (1, 64, 4096, 16384):
-            yield measure(plan, tokens, hidden, ceiling)
+            bytes_and_call = prepare(plan, tokens, hidden)
+            yield {
+                "tokens": tokens,
+                "hidden": hidden,
+                **bandwidth_row(plan, *bytes_and_call, ceiling),
+            }
 
 
-def measure(plan: Plan, tokens: int, hidden: int, ceiling: float) -> Row:
-    """Reads x and residual, writes residual and out."""
+def prepare(plan: Plan, tokens: int, hidden: int) -> tuple[int, Callable[[int], None]]:
+    """Bytes that one call moves at least (reads x and residual, writes residual and out), and the call."""
     num_bytes = 4 * tokens * hidden * plan.dtype.itemsize
     shape = (3, plan.buffers(num_bytes), tokens, hidden)
     x, residual, out = torch.empty(shape, dtype=plan.dtype, device=plan.device).normal_(std=1e-3)
@@ -32,7 +37,7 @@ def measure(plan: Plan, tokens: int, hidden: int, ceiling: float) -> Row:
     def call(index: int) -> None:
         kernels.add_rms_norm(x[index], residual[index], weight, EPS, out[index])
 
-    return {"tokens": tokens, "hidden": hidden, **bandwidth_row(plan, num_bytes, call, ceiling)}
+    return num_bytes, call
 
 
 if __name__ == "__main__":

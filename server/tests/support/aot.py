@@ -29,7 +29,11 @@ class Compiled:
 
 
 def compile_for_sm_90(
-    kernel: triton.JITFunction, types: dict[str, str], constants: dict[str, int], num_warps: int
+    kernel: triton.JITFunction,
+    types: dict[str, str],
+    constants: dict[str, int | str | None],
+    num_warps: int,
+    num_stages: int = 3,
 ) -> Compiled:
     """`types` names the Triton type of every argument that is no constant.
 
@@ -47,5 +51,5 @@ def compile_for_sm_90(
         constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
         attrs=aligned,
     )
-    compiled = triton.compile(source, target=SM_90, options={"num_warps": num_warps})
+    compiled = triton.compile(source, target=SM_90, options={"num_warps": num_warps, "num_stages": num_stages})
     return Compiled(compiled.metadata.shared, get_sass(compiled.asm["cubin"]))

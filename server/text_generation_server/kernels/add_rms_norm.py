@@ -10,6 +10,8 @@ value before the product with `weight`: that is what Transformers computes in th
 
 Called twice a layer and once before the logits.
 Bytes floor: 4 * tokens * hidden * element size (read x and residual, write residual and out).
+Measured on an H200 in bfloat16 at 4096 tokens: 90 % of copy bandwidth with hidden 4096, 94 % with 8192; 1.8 us at one
+token (benchmark/results/add_rms_norm.json).
 """
 
 # pyright: basic
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from ._config import nearest
 from ._register import register
-from .rms_norm import normalise
+from .rms_norm import normalise, normalise_row
 
 
 @triton.jit
@@ -46,10 +48,7 @@ def add_rms_norm_kernel(
 
     total = (x + residual).to(residual_ptr.dtype.element_ty)
     tl.store(residual_row, total, mask=valid)
-    total = total.to(tl.float32)
-    scale = tl.rsqrt(tl.sum(total * total, axis=0) / hidden + eps)
-    normalised = (total * scale).to(out_ptr.dtype.element_ty).to(tl.float32)
-    out = (normalised * weight).to(out_ptr.dtype.element_ty)
+    out = normalise_row(total.to(tl.float32), weight, hidden, eps, out_ptr.dtype.element_ty)
     tl.store(out_ptr + token * stride_out_token + columns, out, mask=valid)
 
 

@@ -2,32 +2,98 @@
 
     out = x / sqrt(mean(x ** 2) + eps) * weight
 
-Layouts: `x`, `out` `[tokens, hidden]`, unit stride in the last dimension; `weight` `[hidden]`. `out` may be `x`.
+Layouts: `x`, `out` `[tokens, hidden]`, unit stride in the last dimension, any stride between tokens; `weight`
+`[hidden]`. `out` may be `x`. One floating type for all three.
 Statistics are float32; the normalised value is rounded to the storage type before the product with `weight`, as
 Transformers does.
 
 Called once a forward pass: for the first layer, which has no residual yet.
 Bytes floor: 2 * tokens * hidden * element size (read x, write out).
+Measured on an H200 in bfloat16 at 4096 tokens: 86 % of copy bandwidth with hidden 4096, 91 % with 8192; 1.6 us at one
+token (benchmark/results/rms_norm.json).
 """
 
+# pyright: basic
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
+from ._config import nearest
 from ._register import register
 
 
+@triton.jit
+def normalise_row(
+    row,  # [BLOCK] float32, zero from hidden on
+    weight,  # [BLOCK] float32
+    hidden,
+    eps,
+    STORAGE: tl.constexpr,  # type that the normalised value is rounded to before the product
+):
+    """The formula above for one token in registers; returns the type STORAGE."""
+    scale = tl.rsqrt(tl.sum(row * row, axis=0) / hidden + eps)
+    normalised = (row * scale).to(STORAGE).to(tl.float32)
+    return (normalised * weight).to(STORAGE)
+
+
+@triton.jit
+def rms_norm_kernel(
+    x_ptr,  # [tokens, hidden]
+    weight_ptr,  # [hidden]
+    out_ptr,  # [tokens, hidden]
+    hidden,
+    stride_x_token,
+    stride_out_token,
+    eps,
+    BLOCK: tl.constexpr,  # power of two, at least hidden
+):
+    """One program normalises one token, held in registers."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    valid = columns < hidden
+    x = tl.load(x_ptr + token * stride_x_token + columns, mask=valid, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + columns, mask=valid, other=0.0).to(tl.float32)
+    out = normalise_row(x, weight, hidden, eps, out_ptr.dtype.element_ty)
+    tl.store(out_ptr + token * stride_out_token + columns, out, mask=valid)
+
+
+def rms_norm_triton(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+    """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
+    tokens, hidden = x.shape
+    if out.shape != x.shape or weight.shape != (hidden,):
+        shapes = [tuple(tensor.shape) for tensor in (x, weight, out)]
+        raise ValueError(f"rms_norm: shapes of x, weight, out do not fit: {shapes}")
+    if not x.stride(1) == out.stride(1) == weight.stride(0) == 1:
+        raise ValueError("rms_norm: the last dimension of every tensor must have stride 1")
+    if tokens == 0:
+        return
+    block = triton.next_power_of_2(hidden)
+    rms_norm_kernel[(tokens,)](
+        x,
+        weight,
+        out,
+        hidden,
+        x.stride(0),
+        out.stride(0),
+        eps,
+        BLOCK=block,
+        **nearest("rms_norm", block=block),
+    )
+
+
 def normalise(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The formula above, into a new tensor."""
+    """The formula above in torch, into a new tensor."""
     if x.dtype == torch.float32:
         return functional.rms_norm(x, weight.shape, weight, eps)
     return functional.rms_norm(x.float(), weight.shape, None, eps).to(x.dtype) * weight
 
 
 def rms_norm_torch(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-    """Torch implementation on every device."""
+    """Torch implementation: the CPU path and the reference of the tests."""
     out.copy_(normalise(x, weight, eps))
 
 
-rms_norm = register(rms_norm_torch, mutates=("out",))
+rms_norm = register(rms_norm_torch, mutates=("out",), triton=rms_norm_triton)
 """rms_norm(x, weight, eps, out)"""

@@ -1,0 +1,25 @@
+"""Every production form of the kernel compiles for sm_90, without a GPU."""
+
+import pytest
+from support.aot import compile_for_sm_90
+
+from text_generation_server.kernels._config import nearest
+from text_generation_server.kernels.act_and_mul import act_and_mul_kernel
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("n", [1792, 5632, 14336, 28672])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_no_spills_and_wide_memory_accesses(activation: str, n: int, dtype: str) -> None:
+    pointers = dict.fromkeys(("gate_up_ptr", "out_ptr"), f"*{dtype}")
+    integers = dict.fromkeys(("n", "stride_gate_up_token", "stride_out_token"), "i32")
+    config = nearest("act_and_mul", n=n)
+    compiled = compile_for_sm_90(
+        act_and_mul_kernel,
+        {**pointers, **integers},
+        {"ACTIVATION": activation, "BLOCK": config["BLOCK"]},
+        config["num_warps"],
+    )
+    compiled.check()
+    assert "LDG.E.128" in compiled.sass
+    assert "STG.E.128" in compiled.sass

@@ -1,0 +1,55 @@
+"""The Triton kernel as it serves: through the dispatcher, on the device."""
+
+import pytest
+import torch
+from support.qkv import Case
+
+from text_generation_server import kernels
+from text_generation_server.kernels.qkv_postprocess import qkv_postprocess_torch
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("tokens", [1, 100])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"),
+    [(32, 8, 128), (4, 1, 128), (29, 2, 64), (32, 32, 80), (5, 5, 96), (8, 4, 256), (6, 2, 20)],
+)
+def test_as_close_to_the_formula_as_torch(
+    heads: int, kv_heads: int, head_dim: int, tokens: int, with_bias: bool, dtype: torch.dtype
+) -> None:
+    case = Case(tokens, heads, kv_heads, head_dim, dtype, with_bias, device="cuda")
+    case.check(kernels.qkv_postprocess, qkv_postprocess_torch)
+
+
+def test_offsets_beyond_32_bits() -> None:
+    case = Case(2, 4, 1, 64, torch.bfloat16, with_bias=False, device="cuda")
+    storage = torch.empty(2**31 + 128, device="cuda", dtype=torch.bfloat16)
+    k_cache, v_cache = (storage[start:].as_strided((3, 1, 64), (2**30, 64, 1)) for start in (0, 64))
+    k_cache.fill_(float("nan"))
+    v_cache.fill_(float("nan"))
+    slots = torch.tensor([2, 0], device="cuda")
+    qkv = case.qkv.clone()
+
+    kernels.qkv_postprocess(qkv, None, case.cos_sin, case.positions, slots, k_cache, v_cache)
+
+    assert torch.equal(v_cache[slots, 0], case.qkv[:, -64:])
+    assert k_cache[slots].isfinite().all()
+    assert k_cache[1].isnan().all()
+
+
+def test_replays_in_a_graph_with_new_positions_and_slots() -> None:
+    case = Case(4, 8, 2, 128, torch.bfloat16, with_bias=False, device="cuda")
+    start = case.qkv.clone()
+    kernels.qkv_postprocess(*case.arguments())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernels.qkv_postprocess(*case.arguments())
+    case.qkv.copy_(start)
+    case.k_cache.fill_(float("nan"))
+    case.v_cache.fill_(float("nan"))
+    case.positions.copy_(case.positions.flip(0))
+    case.slots.copy_((case.slots + 1) % case.num_slots)
+    case.check(lambda *_: graph.replay(), qkv_postprocess_torch)

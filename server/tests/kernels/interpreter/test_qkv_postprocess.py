@@ -1,0 +1,99 @@
+"""The Triton kernel in Triton's interpreter: run with TRITON_INTERPRET=1. bfloat16 is left to the GPU tests, because
+the interpreter's rounding to it differs from the hardware's."""
+
+import pytest
+import torch
+from support.qkv import Case
+
+from text_generation_server.kernels._config import nearest
+from text_generation_server.kernels.qkv_postprocess import qkv_postprocess_torch, qkv_postprocess_triton
+
+BLOCK = nearest("qkv_postprocess", half=1)["BLOCK_HEADS"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"),
+    [
+        (1, 1, 2),
+        (BLOCK - 3, 1, 20),
+        (BLOCK - 4, 2, 32),
+        (BLOCK - 3, 2, 18),
+        (3, 3, 30),
+        (5, 1, 34),
+        (32, 8, 128),
+        (6, 2, 80),
+        (8, 1, 256),
+    ],
+)
+def test_tile_boundaries(heads: int, kv_heads: int, head_dim: int, with_bias: bool, dtype: torch.dtype) -> None:
+    Case(5, heads, kv_heads, head_dim, dtype, with_bias).check(qkv_postprocess_triton, qkv_postprocess_torch)
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "head_major"])
+def test_every_tensor_has_its_own_strides(layout: str) -> None:
+    case = Case(4, 5, 2, 12, torch.float32, with_bias=True)
+    padded = torch.full((4, case.qkv.shape[1] + 20), float("nan"))
+    padded[:, 7:-13] = case.qkv
+    case.qkv = padded[:, 7:-13]
+    case.cos_sin = torch.cat((case.cos_sin, torch.full_like(case.cos_sin, float("nan"))), dim=1)[:, :12]
+    if layout == "interleaved":  # K and V of a token side by side
+        caches = torch.full((case.num_slots, 2, 2, 12), float("nan"))
+        case.k_cache, case.v_cache = caches[:, 0], caches[:, 1]
+    else:
+        caches = torch.full((2, 2, case.num_slots, 12), float("nan"))
+        case.k_cache, case.v_cache = caches.transpose(2, 3).permute(0, 3, 1, 2)
+    case.check(qkv_postprocess_triton, qkv_postprocess_torch)
+    assert padded[:, :7].isnan().all()
+    assert padded[:, -13:].isnan().all()
+
+
+def test_no_tokens() -> None:
+    case = Case(0, 4, 2, 8, torch.float32, with_bias=False)
+    qkv_postprocess_triton(*case.arguments())
+    assert case.k_cache.isnan().all()
+
+
+def test_a_value_that_is_not_finite_stays_in_its_head() -> None:
+    case = Case(2, 4, 2, 8, torch.float32, with_bias=False)
+    case.qkv[0, -1] = float("inf")  # last element of the last v head
+    qkv_postprocess_triton(*case.arguments())
+    v = case.v_cache[case.slots[0]]
+    assert v[-1, -1] == float("inf")
+    assert torch.equal(v.flatten()[:-1], case.qkv[0, -16:-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bias", torch.zeros(63)),
+        ("cos_sin", torch.zeros(9, 6)),
+        ("positions", torch.zeros(3, dtype=torch.int64)),
+        ("slots", torch.zeros(1, dtype=torch.int64)),
+        ("v_cache", torch.zeros(9, 1, 8)),
+        ("qkv", torch.zeros(2, 60)),
+        ("qkv", torch.zeros(2, 32)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_shapes_that_do_not_fit_are_refused(name: str, value: torch.Tensor) -> None:
+    case = Case(2, 4, 2, 8, torch.float32, with_bias=True)
+    setattr(case, name, value)
+    with pytest.raises(ValueError, match="shapes do not fit"):
+        qkv_postprocess_triton(*case.arguments())
+
+
+def test_strides_that_the_kernel_cannot_read_are_refused() -> None:
+    case = Case(2, 4, 2, 8, torch.float32, with_bias=False)
+    case.k_cache = torch.zeros(case.num_slots, 8, 2).transpose(1, 2)
+    with pytest.raises(ValueError, match="stride 1"):
+        qkv_postprocess_triton(*case.arguments())
+
+
+def test_positions_choose_the_angle() -> None:
+    """One head whose pairs are (1, 0) becomes the row of the table itself."""
+    case = Case(6, 1, 1, 4, torch.float32, with_bias=False)
+    case.qkv[:, :4] = torch.tensor([1.0, 1.0, 0.0, 0.0])
+    qkv_postprocess_triton(*case.arguments())
+    assert torch.equal(case.qkv[:, :4], case.cos_sin[case.positions])

@@ -1,0 +1,71 @@
+"""Inputs and checks of `qkv_postprocess` for interpreter and GPU: scattered slots, caches poisoned with NaN."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from . import reference
+
+Operator = Callable[..., None]
+MAX_POSITIONS = 50
+
+
+class Case:
+    """One call. Tensors may be replaced before `check`, for other layouts."""
+
+    def __init__(
+        self,
+        tokens: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        with_bias: bool,
+        device: str = "cpu",
+    ) -> None:
+        torch.manual_seed(head_dim)
+        self.kv_heads, self.head_dim, self.num_slots = kv_heads, head_dim, 2 * tokens + 3
+        size = (heads + 2 * kv_heads) * head_dim
+        self.qkv = torch.randn(tokens, size).to(dtype).to(device)
+        self.bias = torch.randn(size).to(dtype).to(device) if with_bias else None
+        self.angles = torch.rand(MAX_POSITIONS, head_dim // 2, dtype=torch.float64, device=device) * 6
+        self.cos_sin = torch.cat((self.angles.cos(), self.angles.sin()), dim=-1).float()
+        self.positions = torch.randint(MAX_POSITIONS, (tokens,)).to(device)
+        self.slots = torch.randperm(self.num_slots)[:tokens].to(device)
+        shape = (self.num_slots, kv_heads, head_dim)
+        self.k_cache, self.v_cache = (torch.full(shape, float("nan"), dtype=dtype, device=device) for _ in range(2))
+
+    def arguments(self) -> tuple[Tensor | None, ...]:
+        """Of the operator, in order."""
+        return self.qkv, self.bias, self.cos_sin, self.positions, self.slots, self.k_cache, self.v_cache
+
+    def check(self, operator: Operator, torch_operator: Operator) -> None:
+        """Runs `operator`: at most twice as far from the formula as torch in the same type, no other slot touched."""
+        expected = self._expected()
+        qkv, k_cache, v_cache = (tensor.clone() for tensor in (self.qkv, self.k_cache, self.v_cache))
+        torch_operator(qkv, self.bias, self.cos_sin, self.positions, self.slots, k_cache, v_cache)
+        by_torch = self._results(qkv, k_cache, v_cache)
+
+        operator(*self.arguments())
+
+        for got, torch_got, want in zip(
+            self._results(self.qkv, self.k_cache, self.v_cache), by_torch, expected, strict=True
+        ):
+            limit = 2 * (torch_got.double() - want).abs().max() + 1e-5
+            if not (got.double() - want).abs().max() <= limit:
+                raise AssertionError(f"error {(got.double() - want).abs().max()} exceeds {limit}")
+        unused = torch.ones(self.num_slots, dtype=torch.bool, device=self.slots.device)
+        unused[self.slots] = False
+        if not (self.k_cache[unused].isnan().all() and self.v_cache[unused].isnan().all()):
+            raise AssertionError("a slot of no token was written")
+
+    def _results(self, qkv: Tensor, k_cache: Tensor, v_cache: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q = qkv.unflatten(1, (-1, self.head_dim))[:, : -2 * self.kv_heads]
+        return q, k_cache[self.slots], v_cache[self.slots]
+
+    def _expected(self) -> tuple[Tensor, Tensor, Tensor]:
+        product = self.qkv.double() + (0 if self.bias is None else self.bias.double())
+        heads = product.unflatten(1, (-1, self.head_dim))
+        turned = reference.rotate(heads[:, : -self.kv_heads], self.angles[self.positions])
+        return turned[:, : -self.kv_heads], turned[:, -self.kv_heads :], heads[:, -self.kv_heads :]
