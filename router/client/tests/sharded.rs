@@ -1,5 +1,7 @@
 //! The client against mock shards over real sockets.
 
+#![allow(clippy::unwrap_used, reason = "a helper of tests may panic as they do")]
+
 use std::path::Path;
 use std::time::Duration;
 
