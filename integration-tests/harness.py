@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 
 START_LIMIT_S = 120.0
-# Several servers run at once: none may take the whole GPU, where there is one.
-SHARED_MACHINE = {"CUDA_MEMORY_FRACTION": "0.1"}
+# Several servers run at once: none may fill the GPU with its pool, where there is one.
+POOL_TOKENS = "32768"
 
 
 def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
@@ -129,13 +129,14 @@ def start(model: Path, directory: Path, *arguments: str, environment: dict[str, 
     runtime_dir.mkdir(mode=0o700)
     log = directory / "launcher.log"
     command = ["text-generation-launcher", "--model-id", str(model), "--hostname", "127.0.0.1", "--port", str(port)]
+    command += ["--max-batch-total-tokens", POOL_TOKENS]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **SHARED_MACHINE, "XDG_RUNTIME_DIR": str(runtime_dir), **(environment or {})},
+            env={**os.environ, "XDG_RUNTIME_DIR": str(runtime_dir), **(environment or {})},
         )
     return Server(process, f"http://127.0.0.1:{port}", log, runtime_dir)
 
