@@ -29,7 +29,16 @@ def rotate(heads: Tensor, angles: Tensor) -> Tensor:
     return torch.cat((turned.real, turned.imag), dim=-1)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """One query head vector [head_dim] over [context, head_dim]."""
-    weights = (k.double() @ q.double() * scale).softmax(dim=0)
-    return weights @ v.double()
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """`q` [tokens, heads, head_dim], the last tokens of the context of `k`, `v` [context, kv_heads, head_dim].
+
+    Nothing to attend to gives zeros. One head at a time, so that a long context fits in memory.
+    """
+    tokens, context, heads = q.shape[0], k.shape[0], q.shape[1]
+    seen = torch.arange(context, device=q.device) <= torch.arange(context - tokens, context, device=q.device)[:, None]
+    out = q.new_zeros(q.shape, dtype=torch.float64)
+    for head in range(heads if context else 0):
+        kv_head = head * k.shape[1] // heads
+        scores = q[:, head].double() @ k[:, kv_head].double().t() * scale
+        out[:, head] = scores.masked_fill(~seen, float("-inf")).softmax(dim=1) @ v[:, kv_head].double()
+    return out

@@ -1,0 +1,108 @@
+"""The Triton kernels as they serve: 16-bit types, through the dispatcher, on the device."""
+
+import pytest
+import torch
+from support.pool import Pool, query_starts, strided_q
+from torch import Tensor
+
+from text_generation_server import kernels
+from text_generation_server.kernels.decode_attention import decode_attention_torch, decode_attention_triton
+from text_generation_server.kernels.prefill_attention import prefill_attention_torch
+
+pytestmark = pytest.mark.gpu
+DTYPES = [torch.bfloat16, torch.float16]
+SHAPES = [(8, 8, 64), (32, 8, 128), (8, 1, 96), (4, 2, 256), (4, 2, 8)]
+
+
+def _assert_as_close_as_torch(out: Tensor, torch_out: Tensor, expected: Tensor) -> None:
+    """At most twice as far from the formula as torch in the same type. NaN is never close."""
+    error = (out.double() - expected).abs().max()
+    assert error <= 2 * (torch_out.double() - expected).abs().max() + 1e-5
+
+
+def _decode(pool: Pool, q: Tensor, max_kv_len: int) -> tuple[Tensor, Tensor]:
+    out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
+    arguments = (q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, max_kv_len, q.shape[2] ** -0.5)
+    kernels.decode_attention(*arguments, out)
+    decode_attention_torch(*arguments, torch_out)
+    return out, torch_out
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES, ids=str)
+@pytest.mark.parametrize("kv_lens", [[1], [5000], [63, 64, 65, 0, 255, 257, 1], [8, 4000, 129] * 20], ids=len)
+def test_decode(kv_lens: list[int], heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
+    pool = Pool(kv_lens, kv_heads, head_dim, dtype, "cuda")
+    q = strided_q(len(kv_lens), heads, head_dim, dtype, "cuda")
+    out, torch_out = _decode(pool, q, max(kv_lens))
+    _assert_as_close_as_torch(out, torch_out, pool.expected_decode(q, head_dim**-0.5))
+
+
+def test_decode_in_float32() -> None:
+    pool = Pool([700, 3], 2, 64, torch.float32, "cuda")
+    q = strided_q(2, 8, 64, torch.float32, "cuda")
+    _assert_as_close_as_torch(*_decode(pool, q, 700), pool.expected_decode(q, 64**-0.5))
+
+
+def test_one_graph_of_decode_serves_every_length() -> None:
+    pool = Pool([3000, 700, 0, 40], 8, 128, torch.bfloat16, "cuda")
+    q = strided_q(4, 32, 128, torch.bfloat16, "cuda")
+    out, kv_len = torch.empty_like(q), torch.ones_like(pool.b_kv_len)
+    arguments = (q, pool.k, pool.v, pool.table, pool.b_row, kv_len, 3000, 128**-0.5, out)
+    kernels.decode_attention(*arguments)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernels.decode_attention(*arguments)
+    kv_len.copy_(pool.b_kv_len)
+    out.fill_(float("nan"))
+    graph.replay()
+    assert torch.equal(out, _decode(pool, q, 3000)[0])
+    assert torch.equal(out[2], torch.zeros_like(out[2]))
+
+
+def test_fixed_chunks_give_the_same_bits_alone_and_in_a_batch() -> None:
+    pool = Pool([300, 5000, 70], 8, 128, torch.bfloat16, "cuda")
+    q = strided_q(3, 32, 128, torch.bfloat16, "cuda")
+    caches, together = (pool.k, pool.v, pool.table), torch.empty_like(q)
+    decode_attention_triton(q, *caches, pool.b_row, pool.b_kv_len, 5000, 0.1, together, 256)
+    for index in range(3):
+        one = slice(index, index + 1)
+        alone = torch.empty_like(q[one])
+        arguments = (q[one], *caches, pool.b_row[one], pool.b_kv_len[one], pool.kv_lens[index], 0.1)
+        decode_attention_triton(*arguments, alone, 256)
+        assert torch.equal(alone, together[one])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES, ids=str)
+@pytest.mark.parametrize(
+    ("q_lens", "kv_lens"),
+    [
+        ([1], [1]),
+        ([127, 128, 129, 1], [127, 128, 129, 1]),
+        ([1, 200, 0, 65], [900, 333, 7, 128]),
+        ([2100, 255, 256, 257], [2100, 700, 256, 257]),
+    ],
+    ids=str,
+)
+def test_prefill(
+    q_lens: list[int], kv_lens: list[int], heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype
+) -> None:
+    pool = Pool(kv_lens, kv_heads, head_dim, dtype, "cuda")
+    q = strided_q(sum(q_lens), heads, head_dim, dtype, "cuda")
+    _check_prefill(pool, q, q_lens)
+
+
+def test_prefill_in_float32() -> None:
+    pool = Pool([300, 3], 2, 64, torch.float32, "cuda")
+    _check_prefill(pool, strided_q(203, 8, 64, torch.float32, "cuda"), [200, 3])
+
+
+def _check_prefill(pool: Pool, q: Tensor, q_lens: list[int]) -> None:
+    out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
+    scale = q.shape[2] ** -0.5
+    starts = query_starts(q_lens, "cuda")
+    arguments = (q, pool.k, pool.v, pool.table, pool.b_row, starts, pool.b_kv_len, max(q_lens), scale)
+    kernels.prefill_attention(*arguments, out)
+    prefill_attention_torch(*arguments, torch_out)
+    _assert_as_close_as_torch(out, torch_out, pool.expected_prefill(q, q_lens, scale))

@@ -1,0 +1,96 @@
+"""The Triton kernels in Triton's interpreter: run with TRITON_INTERPRET=1."""
+
+import pytest
+import torch
+from support.pool import Pool, strided_q
+from torch import Tensor
+
+from text_generation_server.kernels.decode_attention import decode_attention_torch, decode_attention_triton
+
+
+def _attend(pool: Pool, q: Tensor, max_kv_len: int, fixed_chunk: int = 0) -> Tensor:
+    out = torch.full_like(q, float("nan"))
+    arguments = (q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, max_kv_len, q.shape[2] ** -0.5)
+    decode_attention_triton(*arguments, out, fixed_chunk)
+    return out
+
+
+def _check(
+    kv_lens: list[int],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    max_kv_len: int | None = None,
+    fixed_chunk: int = 0,
+) -> None:
+    pool = Pool(kv_lens, kv_heads, head_dim, dtype)
+    q = strided_q(len(kv_lens), heads, head_dim, dtype)
+    scale = head_dim**-0.5
+    torch_out = torch.full_like(q, float("nan"))
+    arguments = (q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, max(kv_lens), scale)
+    decode_attention_torch(*arguments, torch_out)
+
+    out = _attend(pool, q, max_kv_len or max(kv_lens), fixed_chunk)
+
+    expected = pool.expected_decode(q, scale)
+    # At most twice as far from the formula as torch in the same type.
+    error = (out.double() - expected).abs().max()
+    assert error <= 2 * (torch_out.double() - expected).abs().max() + 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 1), (8, 1), (17, 1)], ids=str)
+def test_contexts_at_tile_boundaries(heads: int, kv_heads: int, dtype: torch.dtype) -> None:
+    _check([1, 63, 64, 65, 128, 0], heads, kv_heads, 16, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kv_len", [127, 128, 129, 385])
+def test_contexts_at_chunk_boundaries(kv_len: int, dtype: torch.dtype) -> None:
+    _check([kv_len, 3, 0, 500], 4, 2, 16, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("head_dim", [8, 64, 96, 128, 256])
+def test_head_sizes(head_dim: int, dtype: torch.dtype) -> None:
+    _check([20, 300], 2, 1, head_dim, dtype)
+
+
+def test_more_chunks_than_the_merge_takes_at_once() -> None:
+    _check([17 * 64 + 1, 64], 1, 1, 16, torch.float32, fixed_chunk=64)
+
+
+def test_the_grid_may_be_of_a_larger_capacity() -> None:
+    _check([5, 300], 2, 1, 16, torch.float32, max_kv_len=4000)
+
+
+def test_a_batch_of_padded_rows_gives_zeros() -> None:
+    pool = Pool([0, 0], 1, 16, torch.float32)
+    for max_kv_len in (1, 1000):
+        assert torch.equal(_attend(pool, strided_q(2, 2, 16, torch.float32), max_kv_len), torch.zeros(2, 2, 16))
+
+
+def test_no_requests() -> None:
+    pool = Pool([], 1, 16, torch.float32)
+    _attend(pool, strided_q(0, 2, 16, torch.float32), 1)
+
+
+def test_fixed_chunks_give_the_same_bits_alone_and_in_a_batch() -> None:
+    pool = Pool([300, 2000, 70], 1, 16, torch.float32)
+    q = strided_q(3, 2, 16, torch.float32)
+    together = _attend(pool, q, 2000, fixed_chunk=256)
+    for index in range(3):
+        pool_rows, pool_lens = pool.b_row, pool.b_kv_len
+        pool.b_row, pool.b_kv_len = pool_rows[index : index + 1], pool_lens[index : index + 1]
+        alone = _attend(pool, q[index : index + 1], int(pool.b_kv_len), fixed_chunk=256)
+        pool.b_row, pool.b_kv_len = pool_rows, pool_lens
+        assert torch.equal(alone[0], together[index])
+
+
+def test_layouts_that_the_kernel_cannot_read_are_refused() -> None:
+    pool = Pool([4], 2, 16, torch.float32)
+    with pytest.raises(ValueError, match="decode_attention: shapes"):
+        _attend(pool, strided_q(1, 3, 16, torch.float32), 4)
+    with pytest.raises(ValueError, match="stride 1"):
+        _attend(pool, torch.randn(16, 2, 1).transpose(0, 2), 4)

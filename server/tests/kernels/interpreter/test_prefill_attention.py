@@ -1,0 +1,76 @@
+"""The Triton kernel in Triton's interpreter: run with TRITON_INTERPRET=1."""
+
+import pytest
+import torch
+from support.pool import Pool, query_starts, strided_q
+
+from text_generation_server.kernels.prefill_attention import prefill_attention_torch, prefill_attention_triton
+
+
+def _check(
+    q_lens: list[int],
+    kv_lens: list[int],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    max_q_len: int | None = None,
+) -> None:
+    pool = Pool(kv_lens, kv_heads, head_dim, dtype)
+    q = strided_q(sum(q_lens), heads, head_dim, dtype)
+    out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
+    scale = head_dim**-0.5
+    arguments = (q, pool.k, pool.v, pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len)
+
+    prefill_attention_triton(*arguments, max_q_len or max(q_lens), scale, out)
+
+    prefill_attention_torch(*arguments, max(q_lens), scale, torch_out)
+    expected = pool.expected_prefill(q, q_lens, scale)
+    # At most twice as far from the formula as torch in the same type.
+    error = (out.double() - expected).abs().max()
+    assert error <= 2 * (torch_out.double() - expected).abs().max() + 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (4, 1), (8, 1)], ids=str)
+def test_prompts_at_tile_boundaries(heads: int, kv_heads: int, dtype: torch.dtype) -> None:
+    lengths = [63, 64, 65, 1]
+    _check(lengths, lengths, heads, kv_heads, 16, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("prefix", [1, 63, 64, 65])
+def test_pieces_after_a_cached_prefix(prefix: int, dtype: torch.dtype) -> None:
+    q_lens = [1, 64, 65, 0, 3]
+    _check(q_lens, [prefix + q_len for q_len in q_lens], 4, 2, 16, dtype)
+
+
+@pytest.mark.parametrize("head_dim", [16, 128])
+def test_tiles_of_long_prompts(head_dim: int) -> None:
+    # A longer `max_q_len` than there is chooses them.
+    _check([255, 256, 257, 3], [255, 256, 357, 10], 2, 1, head_dim, torch.float16, max_q_len=8192)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("head_dim", [8, 64, 96, 128, 256])
+def test_head_sizes(head_dim: int, dtype: torch.dtype) -> None:
+    _check([3, 18], [20, 18], 2, 1, head_dim, dtype)
+
+
+def test_nothing_to_do() -> None:
+    for q_lens in ([], [0], [0, 0]):
+        pool = Pool([4] * len(q_lens), 1, 16, torch.float32)
+        q = strided_q(0, 2, 16, torch.float32)
+        arguments = (q, pool.k, pool.v, pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len)
+        prefill_attention_triton(*arguments, 0, 1.0, q.clone())
+
+
+def test_layouts_that_the_kernel_cannot_read_are_refused() -> None:
+    pool = Pool([4], 2, 16, torch.float32)
+    rest = (pool.table, pool.b_row, query_starts([4]), pool.b_kv_len, 4, 1.0)
+    q = strided_q(4, 3, 16, torch.float32)
+    with pytest.raises(ValueError, match="prefill_attention: shapes"):
+        prefill_attention_triton(q, pool.k, pool.v, *rest, q)
+    q = torch.randn(16, 2, 4).transpose(0, 2)
+    with pytest.raises(ValueError, match="stride 1"):
+        prefill_attention_triton(q, pool.k, pool.v, *rest, q)

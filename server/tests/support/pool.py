@@ -1,0 +1,57 @@
+"""A KV pool with scattered contexts, for tests of the attention operators."""
+
+import torch
+from torch import Tensor
+
+from . import reference
+
+
+class Pool:
+    """Contexts of several requests, their slots in random order. Everything that belongs to nobody is NaN."""
+
+    def __init__(self, kv_lens: list[int], kv_heads: int, head_dim: int, dtype: torch.dtype, device: str = "cpu"):
+        torch.manual_seed(0)
+        num_slots, longest = sum(kv_lens) + 1, max(kv_lens, default=0) + 3
+        order = torch.randperm(num_slots - 1)
+        unused = num_slots - 1
+        # Keys' and values' strides differ from each other, and from those of a tensor of their own.
+        k = torch.randn(num_slots, kv_heads + 2, head_dim).to(device, dtype)
+        v = torch.randn(num_slots, kv_heads + 1, head_dim).to(device, dtype)
+        self.k, self.v = k[:, 1 : kv_heads + 1], v[:, :kv_heads]
+        k[unused] = v[unused] = float("nan")
+        k[:, 0] = k[:, -1] = v[:, -1] = float("nan")
+        self.b_row = torch.randperm(len(kv_lens) + 2)[: len(kv_lens)].to(device)
+        self.table = torch.full((len(kv_lens) + 2, longest), unused, dtype=torch.int32)
+        self.kv_lens = kv_lens
+        self.b_kv_len = torch.tensor(kv_lens, dtype=torch.int32, device=device)
+        start = 0
+        for row, kv_len in zip(self.b_row.tolist(), kv_lens, strict=True):
+            self.table[row, :kv_len] = order[start : start + kv_len].int()
+            start += kv_len
+        self.table = self.table.to(device)
+
+    def slots(self, request: int) -> Tensor:
+        return self.table[self.b_row[request], : self.kv_lens[request]].long()
+
+    def expected_decode(self, q: Tensor, scale: float) -> Tensor:
+        """`q` [batch, heads, head_dim], float64 result."""
+        return torch.cat([self._attention(q[index : index + 1], index, scale) for index in range(len(self.kv_lens))])
+
+    def expected_prefill(self, q: Tensor, q_lens: list[int], scale: float) -> Tensor:
+        """`q` [tokens, heads, head_dim], the last `q_lens` tokens of each request; float64 result."""
+        pieces = q.split(q_lens)
+        return torch.cat([self._attention(piece, index, scale) for index, piece in enumerate(pieces)])
+
+    def _attention(self, q: Tensor, request: int, scale: float) -> Tensor:
+        slots = self.slots(request)
+        return reference.causal_attention(q, self.k[slots], self.v[slots], scale)
+
+
+def strided_q(tokens: int, heads: int, head_dim: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:
+    """Queries as they lie in the fused QKV product: with other data between tokens."""
+    qkv = torch.randn(tokens, 3 * heads * head_dim).to(device, dtype)
+    return qkv[:, : heads * head_dim].view(tokens, heads, head_dim)
+
+
+def query_starts(q_lens: list[int], device: str = "cpu") -> Tensor:
+    return torch.tensor([0, *q_lens]).cumsum(0).int().to(device)
