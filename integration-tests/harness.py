@@ -35,8 +35,8 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def descendants(pid: int) -> list[int]:
-    """Ids of all processes below `pid`."""
+def children_by_parent() -> dict[int, list[int]]:
+    """Ids of all processes of the machine, by the id of their parent."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -44,6 +44,12 @@ def descendants(pid: int) -> list[int]:
                 stat = (entry / "stat").read_text()
                 parent = int(stat.rsplit(")", 1)[1].split()[1])
                 children.setdefault(parent, []).append(int(entry.name))
+    return children
+
+
+def descendants(pid: int) -> list[int]:
+    """Ids of all processes below `pid`."""
+    children = children_by_parent()
     found: list[int] = []
     pending = [pid]
     while pending:
@@ -85,7 +91,9 @@ class Server:
         return self.log.read_text(errors="replace")
 
     def shards(self) -> list[int]:
-        return [pid for pid in descendants(self.process.pid) if "serve" in command_line(pid).split()]
+        """The launcher's own children; on a GPU a shard has children that look like it."""
+        own = children_by_parent().get(self.process.pid, [])
+        return [pid for pid in own if "serve" in command_line(pid).split()]
 
     def sockets(self) -> list[Path]:
         return [path for path in self.runtime_dir.rglob("*") if path.is_socket()]
