@@ -56,6 +56,21 @@ pub struct NextTokenChooser {
     pub watermark: bool,
 }
 
+impl NextTokenChooser {
+    /// The most likely token, every filter and penalty off.
+    pub const GREEDY: Self = Self {
+        temperature: 1.0,
+        top_k: 0,
+        top_p: 1.0,
+        typical_p: 1.0,
+        do_sample: false,
+        seed: 0,
+        repetition_penalty: 1.0,
+        frequency_penalty: 0.0,
+        watermark: false,
+    };
+}
+
 /// When a request ends by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoppingCriteria {

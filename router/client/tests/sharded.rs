@@ -16,17 +16,7 @@ fn request(id: u64, start: u32, max_new_tokens: u32) -> Request {
     Request {
         id,
         input_ids: vec![10, 11, 12],
-        chooser: NextTokenChooser {
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            typical_p: 1.0,
-            do_sample: false,
-            seed: 0,
-            repetition_penalty: 1.0,
-            frequency_penalty: 0.0,
-            watermark: false,
-        },
+        chooser: NextTokenChooser::GREEDY,
         stopping: StoppingCriteria {
             max_new_tokens,
             ignore_eos_token: false,

@@ -35,17 +35,7 @@ impl Infer {
     async fn probe(&self) -> bool {
         let request = ValidRequest {
             input_ids: Arc::new([0]),
-            chooser: NextTokenChooser {
-                temperature: 1.0,
-                top_k: 0,
-                top_p: 1.0,
-                typical_p: 1.0,
-                do_sample: false,
-                seed: 0,
-                repetition_penalty: 1.0,
-                frequency_penalty: 0.0,
-                watermark: false,
-            },
+            chooser: NextTokenChooser::GREEDY,
             stopping: StoppingCriteria {
                 max_new_tokens: 1,
                 ignore_eos_token: true,

@@ -33,18 +33,7 @@ async fn values_at_the_limits_are_accepted() {
 #[tokio::test]
 async fn missing_parameters_are_neutral() {
     let request = valid(|p| p.max_new_tokens = None).await;
-    let neutral = NextTokenChooser {
-        temperature: 1.0,
-        top_k: 0,
-        top_p: 1.0,
-        typical_p: 1.0,
-        do_sample: false,
-        seed: 0,
-        repetition_penalty: 1.0,
-        frequency_penalty: 0.0,
-        watermark: false,
-    };
-    assert_eq!(request.chooser, neutral);
+    assert_eq!(request.chooser, NextTokenChooser::GREEDY);
     // All that is left of the total.
     assert_eq!(
         request.stopping,
