@@ -5,7 +5,7 @@ use std::time::Duration;
 use text_generation_proto::v1;
 
 use crate::types::{
-    Batch, CachedBatch, Finish, FinishReason, Generation, Grant, NextTokenChooser, Request,
+    Batch, CachedBatch, Copy, Finish, FinishReason, Generation, Grant, NextTokenChooser, Request,
     RequestFailure, ServingLimits, ShardInfo, SlotRange, StepReply, StoppingCriteria, Timings,
     TokenId, WarmupLimits,
 };
@@ -35,6 +35,14 @@ impl From<NextTokenChooser> for v1::NextTokenChooserParameters {
             repetition_penalty: chooser.repetition_penalty,
             frequency_penalty: chooser.frequency_penalty,
             watermark: chooser.watermark,
+            presence_penalty: chooser.presence_penalty,
+            penalize_output_only: chooser.penalize_output_only,
+            min_p: chooser.min_p,
+            logit_bias: chooser
+                .logit_bias
+                .into_iter()
+                .map(|(id, bias)| v1::LogitBias { id, bias })
+                .collect(),
         }
     }
 }
@@ -44,6 +52,17 @@ impl From<StoppingCriteria> for v1::StoppingCriteriaParameters {
         Self {
             max_new_tokens: stopping.max_new_tokens,
             ignore_eos_token: stopping.ignore_eos_token,
+            min_new_tokens: stopping.min_new_tokens,
+        }
+    }
+}
+
+impl From<Copy> for v1::Copy {
+    fn from(copy: Copy) -> Self {
+        Self {
+            id: copy.id,
+            seed: copy.seed,
+            slots: ranges(copy.slots),
         }
     }
 }
@@ -58,6 +77,7 @@ impl From<Request> for v1::Request {
             prefill_logprobs: request.prefill_logprobs,
             top_n_tokens: request.top_n_tokens,
             slots: ranges(request.slots),
+            copies: request.copies.into_iter().map(Into::into).collect(),
         }
     }
 }
@@ -190,6 +210,8 @@ impl From<v1::Timings> for Timings {
             forward: Duration::from_nanos(timings.forward_ns),
             decode: Duration::from_nanos(timings.decode_ns),
             total: Duration::from_nanos(timings.total_ns),
+            idle: Duration::from_nanos(timings.idle_ns),
+            kernel_compilations: timings.kernel_compilations,
         }
     }
 }

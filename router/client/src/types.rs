@@ -43,7 +43,7 @@ pub struct ServingLimits {
 }
 
 /// How the next token is chosen; neutral values switch a filter off (see the contract).
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct NextTokenChooser {
     pub temperature: f32,
     pub top_k: u32,
@@ -54,6 +54,12 @@ pub struct NextTokenChooser {
     pub repetition_penalty: f32,
     pub frequency_penalty: f32,
     pub watermark: bool,
+    pub presence_penalty: f32,
+    /// Frequency and presence penalties count generated tokens only, not those of the prompt.
+    pub penalize_output_only: bool,
+    pub min_p: f32,
+    /// Token ids and what is added to their logits; each id at most once.
+    pub logit_bias: Vec<(u32, f32)>,
 }
 
 impl NextTokenChooser {
@@ -68,6 +74,10 @@ impl NextTokenChooser {
         repetition_penalty: 1.0,
         frequency_penalty: 0.0,
         watermark: false,
+        presence_penalty: 0.0,
+        penalize_output_only: false,
+        min_p: 0.0,
+        logit_bias: Vec::new(),
     };
 }
 
@@ -76,6 +86,17 @@ impl NextTokenChooser {
 pub struct StoppingCriteria {
     pub max_new_tokens: u32,
     pub ignore_eos_token: bool,
+    /// No end-of-sequence token is chosen before so many tokens.
+    pub min_new_tokens: u32,
+}
+
+/// One more sample of a request's prompt: a request of its own in every reply and later call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copy {
+    pub id: u64,
+    pub seed: u64,
+    /// For the positions after the prompt.
+    pub slots: Vec<SlotRange>,
 }
 
 /// One request of a prefill.
@@ -87,7 +108,10 @@ pub struct Request {
     pub stopping: StoppingCriteria,
     pub prefill_logprobs: bool,
     pub top_n_tokens: u32,
+    /// For positions 0, 1, ...
     pub slots: Vec<SlotRange>,
+    /// They read the prompt through `slots`.
+    pub copies: Vec<Copy>,
 }
 
 /// A new batch.
@@ -162,6 +186,10 @@ pub struct Timings {
     pub forward: Duration,
     pub decode: Duration,
     pub total: Duration,
+    /// The device had nothing to do between the step before and this one.
+    pub idle: Duration,
+    /// Since the end of warm-up; anything but 0 is a defect.
+    pub kernel_compilations: u64,
 }
 
 /// The joined reply of all shards to a prefill or a decode.

@@ -20,10 +20,12 @@ fn request(id: u64, start: u32, max_new_tokens: u32) -> Request {
         stopping: StoppingCriteria {
             max_new_tokens,
             ignore_eos_token: false,
+            min_new_tokens: 0,
         },
         prefill_logprobs: true,
         top_n_tokens: 0,
         slots: vec![SlotRange { start, length: 4 }],
+        copies: Vec::new(),
     }
 }
 

@@ -25,16 +25,32 @@ pub enum ValidationError {
     RepetitionPenalty,
     #[error("`frequency_penalty` must be >= -2.0 and <= 2.0")]
     FrequencyPenalty,
+    #[error("`presence_penalty` must be >= -2.0 and <= 2.0")]
+    PresencePenalty,
     #[error("`top_p` must be > 0.0 and < 1.0")]
     TopP,
     #[error("`top_k` must be strictly positive")]
     TopK,
     #[error("`typical_p` must be > 0.0 and < 1.0")]
     TypicalP,
+    #[error("`min_p` must be >= 0.0 and <= 1.0")]
+    MinP,
+    #[error("`logit_bias` supports up to {max} token ids. Given: {given}")]
+    LogitBiasLength { max: usize, given: usize },
+    #[error("`logit_bias` must be >= -100.0 and <= 100.0. Given: {bias} for the token id {id}")]
+    LogitBias { id: u32, bias: f32 },
+    #[error("`{field}` contains the token id {id}, but the model knows only ids below {max}")]
+    TokenId {
+        field: &'static str,
+        id: u32,
+        max: u32,
+    },
     #[error("`truncate` must be strictly positive and less than {max}. Given: {given}")]
     Truncate { max: u32, given: usize },
     #[error("`max_new_tokens` must be strictly positive")]
     NegativeMaxNewTokens,
+    #[error("`min_new_tokens` must be <= `max_new_tokens`, which is {max}. Given: {given}")]
+    MinNewTokens { max: u32, given: u32 },
     #[error(
         "`inputs` tokens + `max_new_tokens` must be <= {max}. Given: {inputs} `inputs` tokens and {new} `max_new_tokens`"
     )]

@@ -1,5 +1,6 @@
 //! Requests and answers as the front ends see them: text in, text out.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -75,15 +76,65 @@ pub struct GenerateParameters {
     /// Name of a LoRA adapter; not supported yet, a request that sets it is refused.
     #[schema(nullable = true)]
     pub adapter_id: Option<String>,
+    /// Keep the tokens that are at least this many times as likely as the most likely one. Not in TGI.
+    #[schema(nullable = true, minimum = 0.0, maximum = 1.0, example = 0.05)]
+    pub min_p: Option<f32>,
+    /// Added to the logits of these token ids, at most 1024 of them. Not in TGI.
+    #[schema(nullable = true, value_type = Option<Object>, example = json!({"50256": -100.0}))]
+    pub logit_bias: Option<BTreeMap<u32, f32>>,
+    /// No end-of-sequence token is chosen before so many tokens; stop strings still end the text. Not in TGI.
+    #[schema(nullable = true, minimum = 0, example = json!(null))]
+    pub min_new_tokens: Option<u32>,
+    /// Go on after an end-of-sequence token. Not in TGI.
+    #[schema(example = false)]
+    pub ignore_eos: bool,
+    /// Penalty on every token that occurred, as often as it did; 0 is off. Not a key of `/generate`, which has never
+    /// read it: only the OpenAI routes set it, where [`Dialect::OpenAi`] says what counts.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub presence_penalty: Option<f32>,
+}
+
+/// A prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Inputs {
+    Text(String),
+    /// Taken as they are: the tokenizer adds nothing.
+    Ids(Vec<u32>),
+}
+
+impl From<String> for Inputs {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Inputs {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+/// Whose definitions hold where the APIs differ.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// Frequency and presence penalties count the prompt's tokens too. The text ends with the stop string that was
+    /// found, and the text of a special token is shown in its [`Token`].
+    #[default]
+    Tgi,
+    /// Frequency and presence penalties count generated tokens only. Neither the stop string nor special tokens are in
+    /// the text: text that may be the beginning of a stop string waits and comes with a later token.
+    OpenAi,
 }
 
 /// A request as the front end hands it over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateRequest {
-    pub inputs: String,
+    pub inputs: Inputs,
     pub parameters: GenerateParameters,
-    /// Whether the tokenizer adds its special tokens (BOS) to `inputs`.
+    /// Whether the tokenizer adds its special tokens (BOS) to a text.
     pub add_special_tokens: bool,
+    pub dialect: Dialect,
 }
 
 /// Why a generation ended.
@@ -96,6 +147,10 @@ pub enum FinishReason {
 }
 
 /// A generated token. A log-probability that is not finite is `None`.
+///
+/// `text` is what the token adds to the streamed text: empty while a character is incomplete or, with
+/// [`Dialect::OpenAi`], while it may belong to a stop string. For the token's own text or bytes ask
+/// [`Infer::token_bytes`](crate::infer::Infer::token_bytes).
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Token {
     #[schema(example = 0)]
@@ -108,7 +163,7 @@ pub struct Token {
     pub special: bool,
 }
 
-/// A token of the prompt.
+/// A token of the prompt. Its alternatives are not computed: only the generated tokens have `top_tokens`.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct PrefillToken {
     #[schema(example = 0)]
@@ -135,7 +190,7 @@ pub struct SimpleToken {
 /// The whole answer to a request, complete with its last token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GeneratedText {
-    /// Without special tokens; ends with the stop string when one was found.
+    /// Without special tokens. Ends with the stop string when one was found, or before it with [`Dialect::OpenAi`].
     pub text: String,
     pub generated_tokens: u32,
     pub finish_reason: FinishReason,

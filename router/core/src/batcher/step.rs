@@ -280,5 +280,6 @@ fn shard_request(id: u64, request: ValidRequest, slots: Vec<SlotRange>) -> Reque
         prefill_logprobs: request.prefill_logprobs,
         top_n_tokens: request.top_n_tokens,
         slots,
+        copies: Vec::new(),
     }
 }

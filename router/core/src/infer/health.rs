@@ -7,6 +7,7 @@ use text_generation_client::types::{NextTokenChooser, StoppingCriteria};
 
 use super::Infer;
 use crate::queue::Event;
+use crate::types::Dialect;
 use crate::validation::ValidRequest;
 
 /// A step that takes longer counts as hung.
@@ -39,8 +40,10 @@ impl Infer {
             stopping: StoppingCriteria {
                 max_new_tokens: 1,
                 ignore_eos_token: true,
+                min_new_tokens: 0,
             },
             stop_sequences: Vec::new(),
+            dialect: Dialect::Tgi,
             top_n_tokens: 0,
             prefill_logprobs: false,
         };

@@ -10,7 +10,7 @@ use text_generation_client::types::{NextTokenChooser, StoppingCriteria};
 
 use crate::error::ValidationError;
 use crate::tokenize::{TextTokenizer, TokenizerPool};
-use crate::types::{GenerateParameters, GenerateRequest, ValidationLimits};
+use crate::types::{Dialect, GenerateParameters, GenerateRequest, Inputs, ValidationLimits};
 
 /// A request that fits the limits.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +20,7 @@ pub struct ValidRequest {
     pub chooser: NextTokenChooser,
     pub stopping: StoppingCriteria,
     pub stop_sequences: Vec<String>,
+    pub dialect: Dialect,
     pub top_n_tokens: u32,
     /// Asked for, and enabled in this server.
     pub prefill_logprobs: bool,
@@ -83,29 +84,44 @@ impl Validator {
             inputs,
             parameters,
             add_special_tokens,
+            dialect,
         } = request;
         rules::check(&parameters, &self.limits)?;
-        if inputs.is_empty() {
-            return Err(ValidationError::EmptyInput);
-        }
+        rules::check_inputs(&inputs)?;
         rules::check_truncate(parameters.truncate, &self.limits)?;
-        let ids = self.pool.encode(inputs, add_special_tokens).await;
-        let ids = ids.map_err(|error| ValidationError::Tokenizer(error.to_string()))?;
+        let ids = self.encode(inputs, add_special_tokens).await?;
         let kept = parameters.truncate.unwrap_or(ids.len()).min(ids.len());
         let input_ids = &ids[ids.len() - kept..];
         let max_new_tokens = rules::check_lengths(kept, parameters.max_new_tokens, &self.limits)?;
-        rules::check_ids(input_ids, self.limits.vocab_size)?;
+        rules::check_min_new_tokens(parameters.min_new_tokens, max_new_tokens)?;
+        rules::check_ids("inputs", input_ids, self.limits.vocab_size)?;
         rules::check_unsupported(&parameters)?;
         Ok(ValidRequest {
             input_ids: input_ids.into(),
-            chooser: rules::chooser(&parameters),
+            chooser: rules::chooser(&parameters, dialect),
             stopping: StoppingCriteria {
                 max_new_tokens,
-                ignore_eos_token: false,
+                ignore_eos_token: parameters.ignore_eos,
+                min_new_tokens: parameters.min_new_tokens.unwrap_or(0),
             },
             top_n_tokens: parameters.top_n_tokens.unwrap_or(0),
             prefill_logprobs: parameters.decoder_input_details && self.limits.prefill_logprobs,
             stop_sequences: parameters.stop,
+            dialect,
         })
+    }
+
+    async fn encode(
+        &self,
+        inputs: Inputs,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, ValidationError> {
+        match inputs {
+            Inputs::Text(text) => {
+                let ids = self.pool.encode(text, add_special_tokens).await;
+                ids.map_err(|error| ValidationError::Tokenizer(error.to_string()))
+            }
+            Inputs::Ids(ids) => Ok(ids),
+        }
     }
 }

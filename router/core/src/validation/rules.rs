@@ -1,9 +1,14 @@
 //! The rules on parameters and lengths, each in the words of the TGI contract.
 
+use std::collections::BTreeMap;
+
 use text_generation_client::types::NextTokenChooser;
 
 use crate::error::ValidationError;
-use crate::types::{GenerateParameters, ValidationLimits};
+use crate::types::{Dialect, GenerateParameters, Inputs, ValidationLimits};
+
+/// Entries of `logit_bias`.
+const MAX_LOGIT_BIAS: usize = 1024;
 
 /// Everything that needs no text, in the order of the contract.
 pub(super) fn check(
@@ -28,6 +33,10 @@ pub(super) fn check(
         ValidationError::FrequencyPenalty,
     )?;
     refuse(
+        !all(parameters.presence_penalty, |x| (-2.0..=2.0).contains(&x)),
+        ValidationError::PresencePenalty,
+    )?;
+    refuse(
         !all(parameters.top_p, is_inner_fraction),
         ValidationError::TopP,
     )?;
@@ -39,6 +48,11 @@ pub(super) fn check(
         parameters.top_k.is_some_and(|k| k <= 0),
         ValidationError::TopK,
     )?;
+    refuse(
+        !all(parameters.min_p, |x| (0.0..=1.0).contains(&x)),
+        ValidationError::MinP,
+    )?;
+    check_logit_bias(parameters.logit_bias.as_ref(), limits.vocab_size)?;
     refuse(
         parameters.max_new_tokens == Some(0),
         ValidationError::NegativeMaxNewTokens,
@@ -79,6 +93,34 @@ fn check_stop(stop: &[String], max: usize) -> Result<(), ValidationError> {
         stop.iter().any(String::is_empty),
         ValidationError::EmptyStopSequence,
     )
+}
+
+fn check_logit_bias(
+    logit_bias: Option<&BTreeMap<u32, f32>>,
+    vocab_size: u32,
+) -> Result<(), ValidationError> {
+    let Some(logit_bias) = logit_bias else {
+        return Ok(());
+    };
+    let (given, max) = (logit_bias.len(), MAX_LOGIT_BIAS);
+    refuse(given > max, ValidationError::LogitBiasLength { max, given })?;
+    for (&id, &bias) in logit_bias {
+        let (field, max) = ("logit_bias", vocab_size);
+        refuse(id >= max, ValidationError::TokenId { field, id, max })?;
+        refuse(
+            !(-100.0..=100.0).contains(&bias),
+            ValidationError::LogitBias { id, bias },
+        )?;
+    }
+    Ok(())
+}
+
+pub(super) fn check_inputs(inputs: &Inputs) -> Result<(), ValidationError> {
+    let empty = match inputs {
+        Inputs::Text(text) => text.is_empty(),
+        Inputs::Ids(ids) => ids.is_empty(),
+    };
+    refuse(empty, ValidationError::EmptyInput)
 }
 
 pub(super) fn check_truncate(
@@ -123,12 +165,24 @@ pub(super) fn check_lengths(
     Ok(new)
 }
 
-/// A tokenizer may know more tokens than the model.
-pub(super) fn check_ids(ids: &[u32], vocab_size: u32) -> Result<(), ValidationError> {
-    match ids.iter().find(|&&id| id >= vocab_size) {
-        Some(id) => Err(ValidationError::Tokenizer(format!(
-            "`inputs` contains the token id {id}, but the model knows only ids below {vocab_size}"
-        ))),
+/// `max` is what the request may generate, whether it said so or not.
+pub(super) fn check_min_new_tokens(
+    min_new_tokens: Option<u32>,
+    max: u32,
+) -> Result<(), ValidationError> {
+    let given = min_new_tokens.unwrap_or(0);
+    refuse(given > max, ValidationError::MinNewTokens { max, given })
+}
+
+/// Ids come from clients, and a tokenizer may know more tokens than the model.
+pub(super) fn check_ids(
+    field: &'static str,
+    ids: &[u32],
+    vocab_size: u32,
+) -> Result<(), ValidationError> {
+    let max = vocab_size;
+    match ids.iter().find(|&&id| id >= max) {
+        Some(&id) => Err(ValidationError::TokenId { field, id, max }),
         None => Ok(()),
     }
 }
@@ -148,10 +202,11 @@ fn samples(parameters: &GenerateParameters) -> bool {
         || parameters.top_k.is_some()
         || parameters.top_p.is_some()
         || parameters.typical_p.is_some()
+        || parameters.min_p.is_some_and(|min_p| min_p > 0.0)
 }
 
 /// Missing parameters become the neutral values of the shard contract.
-pub(super) fn chooser(parameters: &GenerateParameters) -> NextTokenChooser {
+pub(super) fn chooser(parameters: &GenerateParameters, dialect: Dialect) -> NextTokenChooser {
     let do_sample = samples(parameters);
     let seed = match parameters.seed {
         Some(seed) => seed,
@@ -171,5 +226,14 @@ pub(super) fn chooser(parameters: &GenerateParameters) -> NextTokenChooser {
         repetition_penalty: parameters.repetition_penalty.unwrap_or(1.0),
         frequency_penalty: parameters.frequency_penalty.unwrap_or(0.0),
         watermark: parameters.watermark,
+        presence_penalty: parameters.presence_penalty.unwrap_or(0.0),
+        penalize_output_only: dialect == Dialect::OpenAi,
+        min_p: parameters.min_p.unwrap_or(0.0),
+        logit_bias: parameters
+            .logit_bias
+            .iter()
+            .flatten()
+            .map(|(&id, &bias)| (id, bias))
+            .collect(),
     }
 }

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use text_generation_core::error::InferError;
 use text_generation_core::types::{
-    GenerateParameters, GenerateRequest, GeneratedText, RequestInstants, StreamEvent,
+    Dialect, GenerateParameters, GenerateRequest, GeneratedText, RequestInstants, StreamEvent,
 };
 use tower_http::request_id::RequestId;
 
@@ -141,9 +141,10 @@ impl Wanted {
 
 fn request(inputs: String, parameters: GenerateParameters) -> GenerateRequest {
     GenerateRequest {
-        inputs,
+        inputs: inputs.into(),
         parameters,
         add_special_tokens: true,
+        dialect: Dialect::Tgi,
     }
 }
 

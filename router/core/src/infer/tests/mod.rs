@@ -15,7 +15,7 @@ use text_generation_mock_shard::{MockConfig, MockShard};
 use super::*;
 use crate::test_tokenizers::byte_level;
 use crate::tokenize::TokenizerPool;
-use crate::types::{FinishReason, GenerateParameters, StreamEvent};
+use crate::types::{Dialect, FinishReason, GenerateParameters, StreamEvent};
 
 const VOCAB: u32 = 320;
 
@@ -115,12 +115,13 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 
 fn request(inputs: &str, max_new_tokens: u32) -> GenerateRequest {
     GenerateRequest {
-        inputs: inputs.to_owned(),
+        inputs: inputs.into(),
         parameters: GenerateParameters {
             max_new_tokens: Some(max_new_tokens),
             ..GenerateParameters::default()
         },
         add_special_tokens: true,
+        dialect: Dialect::Tgi,
     }
 }
 

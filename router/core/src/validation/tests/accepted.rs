@@ -39,7 +39,8 @@ async fn missing_parameters_are_neutral() {
         request.stopping,
         StoppingCriteria {
             max_new_tokens: 9,
-            ignore_eos_token: false
+            ignore_eos_token: false,
+            min_new_tokens: 0
         }
     );
     assert_eq!((request.top_n_tokens, request.prefill_logprobs), (0, false));
@@ -65,6 +66,7 @@ async fn given_parameters_reach_the_shard() {
         repetition_penalty: 1.1,
         frequency_penalty: -0.1,
         watermark: true,
+        ..NextTokenChooser::GREEDY
     };
     assert_eq!(request.chooser, given);
     assert_eq!(

@@ -34,9 +34,10 @@ fn parameters(change: impl FnOnce(&mut GenerateParameters)) -> GenerateParameter
 
 fn request(inputs: &str, parameters: GenerateParameters) -> GenerateRequest {
     GenerateRequest {
-        inputs: inputs.to_owned(),
+        inputs: inputs.into(),
         parameters,
         add_special_tokens: true,
+        dialect: Dialect::Tgi,
     }
 }
 
