@@ -179,9 +179,19 @@ pub struct ServerArgs {
     /// Origin that browsers may call from; can be repeated
     #[arg(long, env)]
     pub cors_allow_origin: Vec<String>,
-    /// Key that clients must send as `Authorization: Bearer <key>`. API_KEY keeps it out of process lists
+    /// Key that clients must send as `Authorization: Bearer <key>` or `x-api-key: <key>`; several in several lines.
+    /// API_KEY keeps it out of process lists
     #[arg(long, env, hide_env_values = true)]
     pub api_key: Option<Secret>,
+    /// File of further keys, one a line; lines that start with `#` are comments
+    #[arg(long, env)]
+    pub api_key_file: Option<PathBuf>,
+    /// Connections at once; the next is answered with status 503 and closed
+    #[arg(long, env, default_value_t = 4096)]
+    pub max_connections: u32,
+    /// Seconds that a client may take to send a request body, or to take in a part of an answer
+    #[arg(long, env, default_value_t = 60)]
+    pub client_timeout: u32,
     /// Threads that tokenise and validate
     #[arg(long, env, default_value_t = 2)]
     pub validation_workers: u32,

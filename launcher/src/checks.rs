@@ -1,6 +1,6 @@
 //! Judges the arguments: combinations that cannot work, and flags whose feature does not exist yet.
 
-use crate::args::{Args, CompatibilityArgs, LimitArgs, UnavailableArgs};
+use crate::args::{Args, CompatibilityArgs, LimitArgs, ServerArgs, UnavailableArgs};
 use crate::error::LauncherError;
 
 /// Returns the first reason why these arguments cannot be served.
@@ -133,6 +133,8 @@ fn check_positive(args: &Args) -> Result<(), LauncherError> {
         ("--num-shard", args.shards.num_shard == Some(0)),
         ("--port", args.server.port == 0),
         ("--validation-workers", args.server.validation_workers == 0),
+        ("--max-connections", args.server.max_connections == 0),
+        ("--client-timeout", args.server.client_timeout == 0),
         (
             "--max-concurrent-requests",
             args.limits.max_concurrent_requests == 0,
@@ -197,17 +199,28 @@ fn check_numbers(args: &Args) -> Result<(), LauncherError> {
             "--watermark-delta must be a finite number, not {delta}"
         ));
     }
-    if args
-        .server
+    check_keys(&args.server)
+}
+
+/// What is wrong with the keys themselves is for the router to say.
+fn check_keys(server: &ServerArgs) -> Result<(), LauncherError> {
+    if server
         .api_key
         .as_ref()
-        .is_some_and(|key| key.0.is_empty())
+        .is_some_and(|key| key.0.trim().is_empty())
     {
         return refuse(
             "--api-key (or API_KEY) must not be empty; leave it out to serve without a key",
         );
     }
-    Ok(())
+    // Known before minutes of download and warm-up.
+    match &server.api_key_file {
+        Some(file) if !file.is_file() => refuse(format!(
+            "--api-key-file (or API_KEY_FILE) is not a file: {}",
+            file.display()
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn check_limits(args: &Args) -> Result<(), LauncherError> {

@@ -166,6 +166,12 @@ pub fn router(
     for origin in &server.cors_allow_origin {
         flags.value("--cors-allow-origin", origin);
     }
+    flags.optional(
+        "--api-key-file",
+        server.api_key_file.as_ref().map(|file| file.display()),
+    );
+    flags.value("--max-connections", server.max_connections);
+    flags.value("--client-timeout", server.client_timeout);
     flags.value(
         "--graceful-termination-timeout",
         server.graceful_termination_timeout,

@@ -91,6 +91,12 @@ fn values_that_cannot_work_are_refused() {
         ("--watermark-gamma=1", "--watermark-gamma must be between"),
         ("--api-key=", "--api-key (or API_KEY) must not be empty"),
         (
+            "--api-key-file=/nonexistent/keys",
+            "--api-key-file (or API_KEY_FILE) is not a file: /nonexistent/keys",
+        ),
+        ("--max-connections=0", "--max-connections must not be 0"),
+        ("--client-timeout=0", "--client-timeout must not be 0"),
+        (
             "--model-id=",
             "--model-id is required, for example: text-generation-launcher --model-id",
         ),
