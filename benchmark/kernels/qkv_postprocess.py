@@ -43,7 +43,8 @@ def prepare(plan: Plan, tokens: int, heads: int, kv_heads: int, head_dim: int) -
     k_cache, v_cache = torch.zeros(2, buffers * tokens, kv_heads, head_dim, dtype=plan.dtype, device=plan.device)
 
     def call(index: int) -> None:
-        kernels.qkv_postprocess(qkv[index], None, cos_sin, positions[index], slots[index], k_cache, v_cache)
+        step = (cos_sin, positions[index], slots[index])
+        kernels.qkv_postprocess(qkv[index], None, None, None, 0.0, *step, k_cache, v_cache)
 
     return num_bytes, call
 

@@ -18,21 +18,23 @@ STRIDES = (
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(("with_bias", "with_norms"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"), [(32, 8, 128), (4, 1, 128), (32, 8, 64), (32, 32, 80), (32, 32, 96), (8, 4, 256)]
 )
 def test_no_spills_and_wide_memory_accesses(
-    heads: int, kv_heads: int, head_dim: int, with_bias: bool, dtype: str
+    heads: int, kv_heads: int, head_dim: int, with_bias: bool, with_norms: bool, dtype: str
 ) -> None:
     types = dict.fromkeys(("qkv_ptr", "k_cache_ptr", "v_cache_ptr"), f"*{dtype}") | dict.fromkeys(STRIDES, "i32")
-    types |= {"cos_sin_ptr": "*fp32", "positions_ptr": "*i64", "slots_ptr": "*i64"}
+    types |= {"cos_sin_ptr": "*fp32", "positions_ptr": "*i64", "slots_ptr": "*i64", "eps": "fp32"}
     block_half = triton.next_power_of_2(head_dim // 2)
     config = nearest("qkv_postprocess", half=block_half)
     constants = {"HEADS": heads, "KV_HEADS": kv_heads, "HEAD_DIM": head_dim, "BLOCK_HALF": block_half}
     constants["BLOCK_HEADS"] = config["BLOCK_HEADS"]
-    bias_type, no_bias = ({"bias_ptr": f"*{dtype}"}, {}) if with_bias else ({}, {"bias_ptr": None})
-    compiled = compile_for_sm_90(qkv_postprocess_kernel, types | bias_type, constants | no_bias, config["num_warps"])
+    optional = {"bias_ptr": with_bias, "q_norm_ptr": with_norms, "k_norm_ptr": with_norms}
+    types |= {name: f"*{dtype}" for name, given in optional.items() if given}
+    constants |= {name: None for name, given in optional.items() if not given}
+    compiled = compile_for_sm_90(qkv_postprocess_kernel, types, constants, config["num_warps"])
     compiled.check()
     assert "LDG.E.128" in compiled.sass
     assert "STG.E.128" in compiled.sass

@@ -6,7 +6,7 @@ from support.pool import Pool, query_starts, strided_q
 from torch import Tensor
 
 from text_generation_server import kernels
-from text_generation_server.kernels.decode_attention import decode_attention_torch, decode_attention_triton
+from text_generation_server.kernels.decode_attention import decode_attention_torch
 from text_generation_server.kernels.prefill_attention import prefill_attention_torch
 
 pytestmark = pytest.mark.gpu
@@ -60,16 +60,16 @@ def test_one_graph_of_decode_serves_every_length() -> None:
     assert torch.equal(out[2], torch.zeros_like(out[2]))
 
 
-def test_fixed_chunks_give_the_same_bits_alone_and_in_a_batch() -> None:
+def test_deterministic_gives_the_same_bits_alone_and_in_a_batch() -> None:
     pool = Pool([300, 5000, 70], 8, 128, torch.bfloat16, "cuda")
     q = strided_q(3, 32, 128, torch.bfloat16, "cuda")
     caches, together = (pool.k, pool.v, pool.table), torch.empty_like(q)
-    decode_attention_triton(q, *caches, pool.b_row, pool.b_kv_len, 5000, 0.1, together, 256)
+    kernels.decode_attention(q, *caches, pool.b_row, pool.b_kv_len, 5000, 0.1, together, True)
     for index in range(3):
         one = slice(index, index + 1)
         alone = torch.empty_like(q[one])
         arguments = (q[one], *caches, pool.b_row[one], pool.b_kv_len[one], pool.kv_lens[index], 0.1)
-        decode_attention_triton(*arguments, alone, 256)
+        kernels.decode_attention(*arguments, alone, True)
         assert torch.equal(alone, together[one])
 
 

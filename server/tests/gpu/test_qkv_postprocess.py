@@ -11,16 +11,16 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(("with_bias", "with_norms"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("tokens", [1, 100])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"),
     [(32, 8, 128), (4, 1, 128), (29, 2, 64), (32, 32, 80), (5, 5, 96), (8, 4, 256), (6, 2, 20)],
 )
 def test_as_close_to_the_formula_as_torch(
-    heads: int, kv_heads: int, head_dim: int, tokens: int, with_bias: bool, dtype: torch.dtype
+    heads: int, kv_heads: int, head_dim: int, tokens: int, with_bias: bool, with_norms: bool, dtype: torch.dtype
 ) -> None:
-    case = Case(tokens, heads, kv_heads, head_dim, dtype, with_bias, device="cuda")
+    case = Case(tokens, heads, kv_heads, head_dim, dtype, with_bias, "cuda", with_norms)
     case.check(kernels.qkv_postprocess, qkv_postprocess_torch)
 
 
@@ -33,7 +33,7 @@ def test_offsets_beyond_32_bits() -> None:
     slots = torch.tensor([2, 0], device="cuda")
     qkv = case.qkv.clone()
 
-    kernels.qkv_postprocess(qkv, None, case.cos_sin, case.positions, slots, k_cache, v_cache)
+    kernels.qkv_postprocess(qkv, None, None, None, 0.0, case.cos_sin, case.positions, slots, k_cache, v_cache)
 
     assert torch.equal(v_cache[slots, 0], case.qkv[:, -64:])
     assert k_cache[slots].isfinite().all()

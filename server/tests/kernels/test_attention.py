@@ -22,6 +22,18 @@ def test_decode(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) ->
     torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
+def test_deterministic_decode_gives_the_same_bits_alone_and_in_a_batch() -> None:
+    pool = Pool([3, 9, 6], 2, 8, torch.float32)
+    q = strided_q(3, 4, 8, torch.float32)
+    together = torch.empty(3, 4, 8)
+    caches = (pool.k, pool.v, pool.table)
+    kernels.decode_attention(q, *caches, pool.b_row, pool.b_kv_len, 9, 1.0, together, True)
+    for one in (slice(0, 1), slice(1, 2), slice(2, 3)):
+        alone = torch.empty(1, 4, 8)
+        kernels.decode_attention(q[one], *caches, pool.b_row[one], pool.b_kv_len[one], 9, 1.0, alone, True)
+        assert torch.equal(alone, together[one])
+
+
 @pytest.mark.parametrize("batch", [1, 3])
 def test_decode_of_a_padded_row_gives_zeros(batch: int) -> None:
     pool = Pool([4] * batch, 2, 8, torch.float32)

@@ -5,12 +5,15 @@ from support import reference
 from text_generation_server import kernels
 
 HEADS, KV_HEADS, HEAD_DIM, TOKENS = 6, 2, 8, 5
+EPS = 1e-5
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2}
 
 
-@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(("with_bias", "with_norms"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
-def test_heads_are_turned_and_keys_and_values_reach_their_slots(dtype: torch.dtype, with_bias: bool) -> None:
+def test_heads_are_turned_and_keys_and_values_reach_their_slots(
+    dtype: torch.dtype, with_bias: bool, with_norms: bool
+) -> None:
     torch.manual_seed(0)
     size = (HEADS + 2 * KV_HEADS) * HEAD_DIM
     qkv = torch.randn(TOKENS, size).to(dtype)
@@ -19,16 +22,20 @@ def test_heads_are_turned_and_keys_and_values_reach_their_slots(dtype: torch.dty
     angles = torch.rand(32, HEAD_DIM // 2, dtype=torch.float64) * 6
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1).float()
     heads = (qkv.double() + (0 if bias is None else bias.double())).view(TOKENS, -1, HEAD_DIM)
-    expected_q, expected_k = reference.rotate(heads[:, :-KV_HEADS], angles[positions]).split((HEADS, KV_HEADS), dim=1)
+    q, k, v = heads.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
+    q_norm, k_norm = (torch.rand(HEAD_DIM).to(dtype) if with_norms else None for _ in range(2))
+    if q_norm is not None and k_norm is not None:
+        q, k = reference.rms_norm(q, q_norm, EPS), reference.rms_norm(k, k_norm, EPS)
+    expected_q, expected_k = (reference.rotate(each, angles[positions]) for each in (q, k))
     caches = [torch.full((12, KV_HEADS, HEAD_DIM), float("nan"), dtype=dtype) for _ in range(2)]
 
-    kernels.qkv_postprocess(qkv, bias, cos_sin, positions, slots, *caches)
+    kernels.qkv_postprocess(qkv, bias, q_norm, k_norm, EPS, cos_sin, positions, slots, *caches)
 
     tolerance = {"atol": TOLERANCE[dtype], "rtol": TOLERANCE[dtype]}
     q = qkv.view(TOKENS, -1, HEAD_DIM)[:, :HEADS]
     torch.testing.assert_close(q.double(), expected_q, **tolerance)
     torch.testing.assert_close(caches[0][slots].double(), expected_k, **tolerance)
-    torch.testing.assert_close(caches[1][slots].double(), heads[:, -KV_HEADS:], **tolerance)
+    torch.testing.assert_close(caches[1][slots].double(), v, **tolerance)
     others = [slot for slot in range(12) if slot not in slots.tolist()]
     assert caches[0][others].isnan().all()
     assert caches[1][others].isnan().all()

@@ -1,6 +1,7 @@
 """Compiles kernels for a GPU that is not there, and reads what came out."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import triton
@@ -31,19 +32,23 @@ class Compiled:
 def compile_for_sm_90(
     kernel: triton.JITFunction,
     types: dict[str, str],
-    constants: dict[str, int | str | None],
+    constants: Mapping[str, int | str | None],
     num_warps: int,
     num_stages: int = 3,
 ) -> Compiled:
     """`types` names the Triton type of every argument that is no constant.
 
-    Pointers and 32-bit integers are taken as multiples of 16, as they are for real models.
+    Pointers and 32-bit integers are taken as multiples of 16, as they are for real models, but for those that the
+    kernel says not to specialise. Kernels that can be launched dependently are.
     """
     signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
+    if "PDL" in kernel.arg_names:
+        constants = {**constants, "PDL": True}
     aligned = {
-        (index,): [["tt.divisibility", 16]]
-        for index, name in enumerate(kernel.arg_names)
-        if signature[name].startswith("*") or signature[name] == "i32"
+        (parameter.num,): [["tt.divisibility", 16]]
+        for parameter in kernel.params
+        if (signature[parameter.name].startswith("*") or signature[parameter.name] == "i32")
+        and not (parameter.do_not_specialize or parameter.do_not_specialize_on_alignment)
     }
     source = ASTSource(
         fn=kernel,

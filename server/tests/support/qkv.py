@@ -9,6 +9,7 @@ from . import reference
 
 Operator = Callable[..., None]
 MAX_POSITIONS = 50
+EPS = 1e-5
 
 
 class Case:
@@ -23,12 +24,16 @@ class Case:
         dtype: torch.dtype,
         with_bias: bool,
         device: str = "cpu",
+        with_norms: bool = False,
     ) -> None:
         torch.manual_seed(head_dim)
         self.kv_heads, self.head_dim, self.num_slots = kv_heads, head_dim, 2 * tokens + 3
         size = (heads + 2 * kv_heads) * head_dim
         self.qkv = torch.randn(tokens, size).to(dtype).to(device)
         self.bias = torch.randn(size).to(dtype).to(device) if with_bias else None
+        self.q_norm, self.k_norm = (
+            (1 + 0.1 * torch.randn(head_dim)).to(dtype).to(device) if with_norms else None for _ in range(2)
+        )
         self.angles = torch.rand(MAX_POSITIONS, head_dim // 2, dtype=torch.float64, device=device) * 6
         self.cos_sin = torch.cat((self.angles.cos(), self.angles.sin()), dim=-1).float()
         self.positions = torch.randint(MAX_POSITIONS, (tokens,)).to(device)
@@ -36,15 +41,16 @@ class Case:
         shape = (self.num_slots, kv_heads, head_dim)
         self.k_cache, self.v_cache = (torch.full(shape, float("nan"), dtype=dtype, device=device) for _ in range(2))
 
-    def arguments(self) -> tuple[Tensor | None, ...]:
+    def arguments(self) -> tuple[Tensor | float | None, ...]:
         """Of the operator, in order."""
-        return self.qkv, self.bias, self.cos_sin, self.positions, self.slots, self.k_cache, self.v_cache
+        norms = (self.q_norm, self.k_norm, EPS)
+        return self.qkv, self.bias, *norms, self.cos_sin, self.positions, self.slots, self.k_cache, self.v_cache
 
     def check(self, operator: Operator, torch_operator: Operator) -> None:
         """Runs `operator`: at most twice as far from the formula as torch in the same type, no other slot touched."""
         expected = self._expected()
         qkv, k_cache, v_cache = (tensor.clone() for tensor in (self.qkv, self.k_cache, self.v_cache))
-        torch_operator(qkv, self.bias, self.cos_sin, self.positions, self.slots, k_cache, v_cache)
+        torch_operator(qkv, *self.arguments()[1:-2], k_cache, v_cache)
         by_torch = self._results(qkv, k_cache, v_cache)
 
         operator(*self.arguments())
@@ -67,5 +73,10 @@ class Case:
     def _expected(self) -> tuple[Tensor, Tensor, Tensor]:
         product = self.qkv.double() + (0 if self.bias is None else self.bias.double())
         heads = product.unflatten(1, (-1, self.head_dim))
-        turned = reference.rotate(heads[:, : -self.kv_heads], self.angles[self.positions])
+        q_and_k = heads[:, : -self.kv_heads]
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = q_and_k[:, : -self.kv_heads], q_and_k[:, -self.kv_heads :]
+            normalised = (reference.rms_norm(q, self.q_norm, EPS), reference.rms_norm(k, self.k_norm, EPS))
+            q_and_k = torch.cat(normalised, dim=1)
+        turned = reference.rotate(q_and_k, self.angles[self.positions])
         return turned[:, : -self.kv_heads], turned[:, -self.kv_heads :], heads[:, -self.kv_heads :]

@@ -7,7 +7,11 @@ from torch import Tensor
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """New residual, and output."""
     total = x.double() + residual.double()
-    return total, total / (total.square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight.double()
+    return total, rms_norm(total, weight, eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x.double() / (x.double().square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight.double()
 
 
 def act_and_mul(gate_up: Tensor, activation: str) -> Tensor:

@@ -3,20 +3,34 @@
 Operators write into tensors that the caller passes, so that a captured graph replays them in place.
 """
 
+from ._launch import compilations
 from ._register import use_triton
+from ._sampling import num_splits
 from .act_and_mul import act_and_mul
 from .add_rms_norm import add_rms_norm
+from .advance_state import advance_state
 from .decode_attention import decode_attention
+from .logits_process import logits_process
 from .prefill_attention import prefill_attention
 from .qkv_postprocess import qkv_postprocess
 from .rms_norm import rms_norm
+from .sample import sample
+from .survivors import survivors
+from .top_tokens import top_tokens
 
 __all__ = [
     "act_and_mul",
     "add_rms_norm",
+    "compilations",
+    "advance_state",
     "decode_attention",
+    "logits_process",
+    "num_splits",
     "prefill_attention",
     "qkv_postprocess",
     "rms_norm",
+    "sample",
+    "survivors",
+    "top_tokens",
     "use_triton",
 ]

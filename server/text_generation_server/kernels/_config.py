@@ -6,8 +6,10 @@ same ones), a config the launch settings. The entry with the nearest sizes, as r
 
 import json
 import math
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
+from types import MappingProxyType
 from typing import TypedDict
 
 
@@ -24,10 +26,10 @@ def _entries(operator: str) -> list[_Entry]:
 
 
 @cache
-def nearest(operator: str, **sizes: int) -> dict[str, int]:
+def nearest(operator: str, **sizes: int) -> Mapping[str, int]:
     """Launch settings of `operator` for `sizes` (each at least 1)."""
 
     def distance(entry: _Entry) -> float:
         return sum(abs(math.log2(size / entry["key"][name])) for name, size in sizes.items())
 
-    return min(_entries(operator), key=distance)["config"]
+    return MappingProxyType(min(_entries(operator), key=distance)["config"])

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ._config import nearest
+from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -58,16 +59,22 @@ def act_and_mul_kernel(
     stride_out_token,
     ACTIVATION: tl.constexpr,
     BLOCK: tl.constexpr,  # power of two
+    PDL: tl.constexpr,
 ):
     """One program computes BLOCK columns of one token."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = columns < n
+    let_next_start(PDL)
+    wait_for_previous(PDL)
     gate_row = gate_up_ptr + token * stride_gate_up_token + columns
     gate = tl.load(gate_row, mask=valid, other=0.0).to(tl.float32)
     up = tl.load(gate_row + n, mask=valid, other=0.0).to(tl.float32)
     out = (activate(gate, ACTIVATION) * up).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + token * stride_out_token + columns, out, mask=valid)
+
+
+_launch = Launcher(act_and_mul_kernel)
 
 
 def act_and_mul_triton(gate_up: Tensor, activation: str, out: Tensor) -> None:
@@ -83,12 +90,10 @@ def act_and_mul_triton(gate_up: Tensor, activation: str, out: Tensor) -> None:
     if out.numel() == 0:
         return
     config = nearest("act_and_mul", n=n)
-    act_and_mul_kernel[(tokens, triton.cdiv(n, config["BLOCK"]))](
-        gate_up,
-        out,
-        n,
-        gate_up.stride(0),
-        out.stride(0),
+    _launch(
+        (tokens, triton.cdiv(n, config["BLOCK"])),
+        (gate_up, out),
+        (n, gate_up.stride(0), out.stride(0)),
         ACTIVATION=activation,
         **config,
     )

@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ._config import nearest
+from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
 from .rms_norm import normalise, normalise_row
 
@@ -36,20 +37,26 @@ def add_rms_norm_kernel(
     stride_out_token,
     eps,
     BLOCK: tl.constexpr,  # power of two, at least hidden
+    PDL: tl.constexpr,
 ):
     """One program normalises one token, held in registers."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     valid = columns < hidden
+    weight = tl.load(weight_ptr + columns, mask=valid, other=0.0).to(tl.float32)
+    let_next_start(PDL)
+    wait_for_previous(PDL)
     x = tl.load(x_ptr + token * stride_x_token + columns, mask=valid, other=0.0).to(tl.float32)
     residual_row = residual_ptr + token * stride_residual_token + columns
     residual = tl.load(residual_row, mask=valid, other=0.0).to(tl.float32)
-    weight = tl.load(weight_ptr + columns, mask=valid, other=0.0).to(tl.float32)
 
     total = (x + residual).to(residual_ptr.dtype.element_ty)
     tl.store(residual_row, total, mask=valid)
     out = normalise_row(total.to(tl.float32), weight, hidden, eps, out_ptr.dtype.element_ty)
     tl.store(out_ptr + token * stride_out_token + columns, out, mask=valid)
+
+
+_launch = Launcher(add_rms_norm_kernel)
 
 
 def add_rms_norm_triton(x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
@@ -63,16 +70,11 @@ def add_rms_norm_triton(x: Tensor, residual: Tensor, weight: Tensor, eps: float,
     if tokens == 0:
         return
     block = triton.next_power_of_2(hidden)
-    add_rms_norm_kernel[(tokens,)](
-        x,
-        residual,
-        weight,
-        out,
-        hidden,
-        x.stride(0),
-        residual.stride(0),
-        out.stride(0),
-        eps,
+    _launch(
+        (tokens,),
+        (x, residual, weight, out),
+        (hidden, x.stride(0), residual.stride(0), out.stride(0)),
+        (eps,),
         BLOCK=block,
         **nearest("add_rms_norm", block=block),
     )

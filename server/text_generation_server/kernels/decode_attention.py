@@ -8,6 +8,7 @@ Layouts: `q`, `out` `[batch, heads, head_dim]`; position c of request b lies in 
 `slot_table` `[rows, positions]` int32, `b_row` `[batch]` int64, `b_kv_len` `[batch]` int32. Caches
 `[slots, kv_heads, head_dim]`, already holding K and V of the new tokens. Entries of the table from `b_kv_len[b]` on
 may be stale and are never followed: what another request left there must not reach this one, not even times zero.
+`deterministic`: the result of a request does not depend, to the bit, on which others are in the batch.
 
 Called once a layer in a decode step.
 Bytes floor: sum(b_kv_len) * kv_heads * head_dim * 2 * element size (each K and V once).
@@ -25,6 +26,7 @@ from torch.nn import functional
 
 from ._attention import LOG2_E, accumulate, check_layouts, load_rows, load_slots, locate, padded_head_dim
 from ._config import nearest
+from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
 
 # Up to this many cache elements for the longest request, one padded call for the batch beats a call for each request:
@@ -35,21 +37,41 @@ _PADDED_LIMIT = 16_384
 # as with 256 or faster; with 64 they are slower, and one of 512 is faster.
 _MIN_CHUNK = 128
 
+# Batches up to this many requests share one compiled form.
+_MIN_BLOCK_B = 16
+
+# Deterministic chunks follow from the length alone: of this many positions, longer only where a context would have
+# more than so many of them, so that the memory of partial results stays small.
+_DETERMINISTIC_CHUNK = 256
+_DETERMINISTIC_CHUNKS = 32
+
 
 @triton.jit
-def _plan(b_kv_len_ptr, batch, target_items, fixed_chunk, BLOCK_B: tl.constexpr, MIN_CHUNK: tl.constexpr):
+def _plan(
+    b_kv_len_ptr,
+    batch,
+    target_items,  # chunks of all requests; where DETERMINISTIC, of one
+    BLOCK_B: tl.constexpr,
+    MIN_CHUNK: tl.constexpr,
+    DETERMINISTIC: tl.constexpr,
+):
     """Length [BLOCK_B] of each request, and into how many chunks its context is cut: at least one.
 
-    The sum of the chunks is at most `target_items` + `batch`. With `fixed_chunk` they depend on the length alone.
+    The sum of the chunks is at most `target_items` + `batch`; where DETERMINISTIC, `target_items` * `batch`.
     """
     requests = tl.arange(0, BLOCK_B)
     lengths = tl.load(b_kv_len_ptr + requests, mask=requests < batch, other=0)
-    chunk = tl.maximum(tl.cdiv(tl.sum(lengths, axis=0), target_items), MIN_CHUNK)
-    chunk = tl.where(fixed_chunk > 0, fixed_chunk, chunk)
+    if DETERMINISTIC:
+        chunk = tl.maximum(tl.cdiv(lengths, target_items), MIN_CHUNK)
+    else:
+        chunk = tl.maximum(tl.cdiv(tl.sum(lengths, axis=0), target_items), MIN_CHUNK)
     return lengths, tl.where(requests < batch, tl.maximum(tl.cdiv(lengths, chunk), 1), 0)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["batch", "target_items"],
+    do_not_specialize_on_alignment=["slot_table_ptr", "b_row_ptr", "b_kv_len_ptr"],
+)
 def decode_attention_kernel(
     q_ptr,  # [batch, heads, HEAD_DIM]
     k_cache_ptr,  # [slots, kv_heads, HEAD_DIM]
@@ -60,9 +82,6 @@ def decode_attention_kernel(
     out_ptr,  # [batch, heads, HEAD_DIM]
     partial_ptr,  # [items, heads, HEAD_DIM] float32, written for requests of several chunks
     partial_log_sum_ptr,  # [items, heads] float32, likewise
-    batch,
-    target_items,
-    fixed_chunk,
     stride_q_request,
     stride_q_head,
     stride_k_slot,
@@ -72,6 +91,8 @@ def decode_attention_kernel(
     stride_table_row,
     stride_out_request,
     stride_out_head,
+    batch,
+    target_items,
     scale_log2,  # scale times log2(e)
     GROUP: tl.constexpr,  # heads for each KV head
     HEAD_DIM: tl.constexpr,
@@ -80,11 +101,15 @@ def decode_attention_kernel(
     BLOCK_B: tl.constexpr,  # power of two, at least batch
     BLOCK_N: tl.constexpr,
     MIN_CHUNK: tl.constexpr,
+    DETERMINISTIC: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One program attends with all heads of one KV head over one chunk of one request."""
+    let_next_start(PDL)
+    wait_for_previous(PDL)
     kv_head = tl.program_id(0)
     item = tl.program_id(1)
-    lengths, chunks = _plan(b_kv_len_ptr, batch, target_items, fixed_chunk, BLOCK_B, MIN_CHUNK)
+    lengths, chunks = _plan(b_kv_len_ptr, batch, target_items, BLOCK_B, MIN_CHUNK, DETERMINISTIC)
     rows = tl.load(b_row_ptr + tl.arange(0, BLOCK_B), mask=tl.arange(0, BLOCK_B) < batch, other=0)
     request, chunk = locate(chunks, item)
     if request >= batch:
@@ -132,27 +157,30 @@ def decode_attention_kernel(
         tl.store(partial_log_sum_ptr + partial_rows, row_max + tl.log2(row_sum), mask=in_group < GROUP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "target_items"], do_not_specialize_on_alignment=["b_kv_len_ptr"])
 def merge_kernel(
     b_kv_len_ptr,  # [batch]
     partial_ptr,  # [items, heads, HEAD_DIM] float32
     partial_log_sum_ptr,  # [items, heads] float32
     out_ptr,  # [batch, heads, HEAD_DIM]
-    batch,
-    target_items,
-    fixed_chunk,
     stride_out_request,
     stride_out_head,
+    batch,
+    target_items,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_B: tl.constexpr,
     BLOCK_C: tl.constexpr,  # chunks at a time
     MIN_CHUNK: tl.constexpr,
+    DETERMINISTIC: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One program adds up the chunks of one head of one request, in their order. A single chunk is in `out` already."""
+    let_next_start(PDL)
+    wait_for_previous(PDL)
     head = tl.program_id(0)
     request = tl.program_id(1)
-    _, chunks = _plan(b_kv_len_ptr, batch, target_items, fixed_chunk, BLOCK_B, MIN_CHUNK)
+    _, chunks = _plan(b_kv_len_ptr, batch, target_items, BLOCK_B, MIN_CHUNK, DETERMINISTIC)
     requests = tl.arange(0, BLOCK_B)
     num_chunks = tl.sum(tl.where(requests == request, chunks, 0), axis=0)
     if num_chunks == 1:
@@ -179,6 +207,10 @@ def merge_kernel(
     tl.store(out_row_ptr + elements, out, mask=elements < HEAD_DIM)
 
 
+_launch = Launcher(decode_attention_kernel)
+_launch_merge = Launcher(merge_kernel)
+
+
 def decode_attention_triton(
     q: Tensor,
     k_cache: Tensor,
@@ -189,13 +221,13 @@ def decode_attention_triton(
     max_kv_len: int,
     scale: float,
     out: Tensor,
-    fixed_chunk: int = 0,
+    deterministic: bool = False,
 ) -> None:
     """Triton implementation: split-KV decoding (Flash-Decoding, Dao et al., 2023), planned on the device.
 
     The grid depends on `batch` and `max_kv_len` alone, lengths are read by the kernels: one captured graph serves
-    every length up to `max_kv_len`. With `fixed_chunk` (0, or a number of positions) a request's result does not
-    depend, to the bit, on which others are in the batch. Raises ValueError for layouts that the kernel does not read.
+    every length up to `max_kv_len`. Where `deterministic`, a request's chunks depend on its own length alone.
+    Raises ValueError for layouts that the kernel does not read.
 
     Partial results are allocated here, because their size follows from the plan, which nobody else knows; they are
     free again when the call returns, and in a graph they lie in the graph's pool.
@@ -207,48 +239,41 @@ def decode_attention_triton(
         return
     block_d = padded_head_dim(head_dim)
     config = dict(nearest("decode_attention", head_dim=block_d, element_bytes=q.element_size()))
-    target_items = max(1, config.pop("programs") // num_kv_heads)
-    longest = -(-max_kv_len // (fixed_chunk or _MIN_CHUNK))  # chunks of the longest request
-    items = batch * max(1, longest) if fixed_chunk else min(batch * max(1, longest), target_items + batch)
+    programs = config.pop("programs")
+    if deterministic:
+        target_items, min_chunk = _DETERMINISTIC_CHUNKS, _DETERMINISTIC_CHUNK
+    else:
+        target_items, min_chunk = max(1, programs // num_kv_heads), _MIN_CHUNK
+    longest = min(max(1, triton.cdiv(max_kv_len, min_chunk)), target_items)  # chunks of the longest request
+    items = batch * longest if deterministic else min(batch * longest, target_items + batch)
     partial = q.new_empty(items, num_heads, head_dim, dtype=torch.float32)
     partial_log_sum = q.new_empty(items, num_heads, dtype=torch.float32)
     group = num_heads // num_kv_heads
-    plan = (batch, target_items, fixed_chunk)
     sizes = {
         "HEAD_DIM": head_dim,
         "BLOCK_D": block_d,
-        "BLOCK_B": triton.next_power_of_2(batch),
-        "MIN_CHUNK": _MIN_CHUNK,
+        "BLOCK_B": max(_MIN_BLOCK_B, triton.next_power_of_2(batch)),
+        "MIN_CHUNK": min_chunk,
+        "DETERMINISTIC": deterministic,
     }
-    decode_attention_kernel[(num_kv_heads, items)](
-        q,
-        k_cache,
-        v_cache,
-        slot_table,
-        b_row,
-        b_kv_len,
-        out,
-        partial,
-        partial_log_sum,
-        *plan,
-        q.stride(0),
-        q.stride(1),
-        k_cache.stride(0),
-        k_cache.stride(1),
-        v_cache.stride(0),
-        v_cache.stride(1),
-        slot_table.stride(0),
-        out.stride(0),
-        out.stride(1),
-        scale * LOG2_E,
+    _launch(
+        (num_kv_heads, items),
+        (q, k_cache, v_cache, slot_table, b_row, b_kv_len, out, partial, partial_log_sum),
+        (*q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], slot_table.stride(0), *out.stride()[:2]),
+        (batch, target_items, scale * LOG2_E),
         GROUP=group,
         BLOCK_G=max(16, triton.next_power_of_2(group)),
         **sizes,
         **config,
     )
     if longest > 1:
-        merge_kernel[(num_heads, batch)](
-            b_kv_len, partial, partial_log_sum, out, *plan, out.stride(0), out.stride(1), BLOCK_C=16, **sizes
+        _launch_merge(
+            (num_heads, batch),
+            (b_kv_len, partial, partial_log_sum, out),
+            out.stride()[:2],
+            (batch, target_items),
+            BLOCK_C=16,
+            **sizes,
         )
 
 
@@ -262,13 +287,15 @@ def decode_attention_torch(
     max_kv_len: int,
     scale: float,
     out: Tensor,
+    deterministic: bool = False,
 ) -> None:
     """Torch implementation. `max_kv_len` is at least the largest of `b_kv_len`."""
     batch, num_heads, head_dim = q.shape
     num_kv_heads = k_cache.shape[1]
     # The heads of a group are rows of one small matrix: K and V are read once for all of them.
     grouped = (batch, num_kv_heads, num_heads // num_kv_heads, head_dim)
-    attend = _padded if batch > 1 and max_kv_len * num_kv_heads * head_dim <= _PADDED_LIMIT else _one_by_one
+    small = max_kv_len * num_kv_heads * head_dim <= _PADDED_LIMIT
+    attend = _padded if batch > 1 and small and not deterministic else _one_by_one
     attend(q.view(grouped), k_cache, v_cache, slot_table, b_row, b_kv_len, max_kv_len, scale, out.view(grouped))
 
 
@@ -318,4 +345,4 @@ def _one_by_one(
 
 
 decode_attention = register(decode_attention_torch, mutates=("out",), triton=decode_attention_triton)
-"""decode_attention(q, k_cache, v_cache, slot_table, b_row, b_kv_len, max_kv_len, scale, out)"""
+"""decode_attention(q, k_cache, v_cache, slot_table, b_row, b_kv_len, max_kv_len, scale, out, deterministic=False)"""

@@ -26,7 +26,11 @@ from torch.nn import functional
 
 from ._attention import LOG2_E, accumulate, check_layouts, load_rows, load_slots, locate, padded_head_dim
 from ._config import nearest
+from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
+
+# Batches up to this many requests share one compiled form.
+_MIN_BLOCK_B = 16
 
 
 @triton.jit
@@ -62,7 +66,10 @@ def _attend(
     return acc, row_max, row_sum
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["batch"],
+    do_not_specialize_on_alignment=["slot_table_ptr", "b_row_ptr", "b_q_start_ptr", "b_kv_len_ptr"],
+)
 def prefill_attention_kernel(
     q_ptr,  # [tokens, heads, HEAD_DIM]
     k_cache_ptr,  # [slots, kv_heads, HEAD_DIM]
@@ -72,7 +79,6 @@ def prefill_attention_kernel(
     b_q_start_ptr,  # [batch + 1]
     b_kv_len_ptr,  # [batch]
     out_ptr,  # [tokens, heads, HEAD_DIM]
-    batch,
     stride_q_token,
     stride_q_head,
     stride_k_slot,
@@ -82,6 +88,7 @@ def prefill_attention_kernel(
     stride_table_row,
     stride_out_token,
     stride_out_head,
+    batch,
     scale_log2,  # scale times log2(e)
     GROUP: tl.constexpr,  # heads for each KV head
     HEAD_DIM: tl.constexpr,
@@ -89,8 +96,11 @@ def prefill_attention_kernel(
     BLOCK_B: tl.constexpr,  # power of two, at least batch
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One program attends with one head of BLOCK_M tokens of one request."""
+    let_next_start(PDL)
+    wait_for_previous(PDL)
     requests = tl.arange(0, BLOCK_B)
     here = requests < batch
     q_starts = tl.load(b_q_start_ptr + requests, mask=here, other=0)
@@ -135,6 +145,9 @@ def prefill_attention_kernel(
     tl.store(out_ptr + tokens * stride_out_token + head * stride_out_head + elements[None, :], out, mask=stored)
 
 
+_launch = Launcher(prefill_attention_kernel)
+
+
 def prefill_attention_triton(
     q: Tensor,
     k_cache: Tensor,
@@ -160,30 +173,15 @@ def prefill_attention_triton(
     config = nearest("prefill_attention", head_dim=block_d, element_bytes=q.element_size(), q_len=max(1, max_q_len))
     # At most this many tiles: each request adds less than one that is not full.
     tiles = triton.cdiv(num_tokens, config["BLOCK_M"]) + batch
-    prefill_attention_kernel[(num_heads, tiles)](
-        q,
-        k_cache,
-        v_cache,
-        slot_table,
-        b_row,
-        b_q_start,
-        b_kv_len,
-        out,
-        batch,
-        q.stride(0),
-        q.stride(1),
-        k_cache.stride(0),
-        k_cache.stride(1),
-        v_cache.stride(0),
-        v_cache.stride(1),
-        slot_table.stride(0),
-        out.stride(0),
-        out.stride(1),
-        scale * LOG2_E,
+    _launch(
+        (num_heads, tiles),
+        (q, k_cache, v_cache, slot_table, b_row, b_q_start, b_kv_len, out),
+        (*q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], slot_table.stride(0), *out.stride()[:2]),
+        (batch, scale * LOG2_E),
         GROUP=num_heads // k_cache.shape[1],
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
-        BLOCK_B=triton.next_power_of_2(batch),
+        BLOCK_B=max(_MIN_BLOCK_B, triton.next_power_of_2(batch)),
         **config,
     )
 

@@ -1,6 +1,7 @@
 """What happens between the fused QKV product and attention, in one pass.
 
     qkv += bias                                            (where there is one)
+    q, k = rms_norm(q) * q_norm, rms_norm(k) * k_norm      (where there are both; over each head, as Qwen3 does)
     q, k = rotate(q, position), rotate(k, position)        (rotary embedding, Su et al., 2021)
     k_cache[slot], v_cache[slot] = k, v
 
@@ -10,9 +11,10 @@ Rotation pairs element i of a head with element i + head_dim / 2 (the layout of 
 
 Layouts: `qkv` `[tokens, (heads + 2 * kv_heads) * head_dim]`, q heads, then k heads, then v heads, any stride between
 tokens; q is rotated in place and attention reads it there, so no copy of it exists. What is left in the places of k
-and v is unspecified: read the caches. `cos_sin` `[positions, head_dim]` float32, cosines in the first half.
+and v is unspecified: read the caches. `q_norm`, `k_norm` `[head_dim]`, with the rounding of `rms_norm`.
+`cos_sin` `[positions, head_dim]` float32, cosines in the first half.
 `positions`, `slots` `[tokens]` int64. Caches `[slots, kv_heads, head_dim]`, any strides but unit stride in the last
-dimension. One floating type for `qkv`, `bias` and the caches. Rotation is computed in float32.
+dimension. One floating type for `qkv`, `bias`, norms and the caches. Rotation is computed in float32.
 Tokens that share a slot leave any one of their keys and values there: only padding may do so.
 
 Called once a layer. Bytes floor: tokens * element size * 2 * (heads + 2 * kv_heads) * head_dim.
@@ -28,13 +30,49 @@ import triton.language as tl
 from torch import Tensor
 
 from ._config import nearest
+from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
+from .rms_norm import normalise
 
 
 @triton.jit
+def _normalise_heads(
+    first,  # [BLOCK_HEADS, BLOCK_HALF] float32, zero where there is no element
+    second,
+    is_q,  # [BLOCK_HEADS, 1]
+    q_norm_ptr,  # [HEAD_DIM]
+    k_norm_ptr,  # [HEAD_DIM]
+    pairs,  # [1, BLOCK_HALF]
+    eps,
+    HEAD_DIM: tl.constexpr,
+    STORAGE: tl.constexpr,
+):
+    """Both halves of each head, normalised, rounded as by `rms_norm`."""
+    HALF: tl.constexpr = HEAD_DIM // 2
+    exists = pairs < HALF
+    squares = tl.sum(first * first + second * second, axis=1, keep_dims=True)
+    scale = tl.rsqrt(squares / HEAD_DIM + eps)
+    weight = tl.where(
+        is_q,
+        tl.load(q_norm_ptr + pairs, mask=exists, other=0.0).to(tl.float32),
+        tl.load(k_norm_ptr + pairs, mask=exists, other=0.0).to(tl.float32),
+    )
+    first = ((first * scale).to(STORAGE).to(tl.float32) * weight).to(STORAGE).to(tl.float32)
+    weight = tl.where(
+        is_q,
+        tl.load(q_norm_ptr + HALF + pairs, mask=exists, other=0.0).to(tl.float32),
+        tl.load(k_norm_ptr + HALF + pairs, mask=exists, other=0.0).to(tl.float32),
+    )
+    second = ((second * scale).to(STORAGE).to(tl.float32) * weight).to(STORAGE).to(tl.float32)
+    return first, second
+
+
+@triton.jit(do_not_specialize_on_alignment=["positions_ptr", "slots_ptr"])
 def qkv_postprocess_kernel(
     qkv_ptr,  # [tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM], q updated in place
     bias_ptr,  # [(HEADS + 2 * KV_HEADS) * HEAD_DIM] or None
+    q_norm_ptr,  # [HEAD_DIM] or None
+    k_norm_ptr,  # [HEAD_DIM] or None
     cos_sin_ptr,  # [positions, HEAD_DIM] float32
     positions_ptr,  # [tokens] int64
     slots_ptr,  # [tokens] int64
@@ -46,14 +84,18 @@ def qkv_postprocess_kernel(
     stride_k_cache_head,
     stride_v_cache_slot,
     stride_v_cache_head,
+    eps,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,  # even
     BLOCK_HALF: tl.constexpr,  # power of two, at least HEAD_DIM / 2
     BLOCK_HEADS: tl.constexpr,  # power of two
+    PDL: tl.constexpr,
 ):
     """One program handles BLOCK_HEADS heads of one token; q, k and v may meet in one block."""
     HALF: tl.constexpr = HEAD_DIM // 2
+    let_next_start(PDL)
+    wait_for_previous(PDL)
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(positions_ptr + token).to(tl.int64)
     slot = tl.load(slots_ptr + token).to(tl.int64)
@@ -75,6 +117,12 @@ def qkv_postprocess_kernel(
 
     turns = heads < HEADS + KV_HEADS
     storage: tl.constexpr = qkv_ptr.dtype.element_ty
+    if q_norm_ptr is not None:
+        normalised_first, normalised_second = _normalise_heads(
+            first, second, heads < HEADS, q_norm_ptr, k_norm_ptr, pairs, eps, HEAD_DIM, storage
+        )
+        first = tl.where(turns, normalised_first, first)
+        second = tl.where(turns, normalised_second, second)
     turned_first = tl.where(turns, first * cos - second * sin, first).to(storage)
     turned_second = tl.where(turns, second * cos + first * sin, second).to(storage)
 
@@ -91,9 +139,14 @@ def qkv_postprocess_kernel(
     tl.store(v + HALF, turned_second, mask=is_v)
 
 
+_launch = Launcher(qkv_postprocess_kernel)
+
+
 def _check(
     qkv: Tensor,
     bias: Tensor | None,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
     cos_sin: Tensor,
     positions: Tensor,
     slots: Tensor,
@@ -112,13 +165,15 @@ def _check(
         or cos_sin.shape[1:] != (head_dim,)
         or not positions.shape == slots.shape == (tokens,)
         or (bias is not None and bias.shape != (size,))
+        or (q_norm is None) != (k_norm is None)
+        or any(norm is not None and norm.shape != (head_dim,) for norm in (q_norm, k_norm))
     ):
-        named = {"qkv": qkv, "bias": bias, "cos_sin": cos_sin, "positions": positions, "slots": slots}
-        named |= {"k_cache": k_cache, "v_cache": v_cache}
+        named = {"qkv": qkv, "bias": bias, "q_norm": q_norm, "k_norm": k_norm, "cos_sin": cos_sin}
+        named |= {"positions": positions, "slots": slots, "k_cache": k_cache, "v_cache": v_cache}
         shapes = {name: tuple(tensor.shape) for name, tensor in named.items() if tensor is not None}
         raise ValueError(f"qkv_postprocess: shapes do not fit: {shapes}")
-    tensors = (qkv, cos_sin, positions, slots, k_cache, v_cache, *(() if bias is None else (bias,)))
-    if any(tensor.stride(-1) != 1 for tensor in tensors):
+    tensors = (qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache)
+    if any(tensor is not None and tensor.stride(-1) != 1 for tensor in tensors):
         raise ValueError("qkv_postprocess: the last dimension of every tensor must have stride 1")
     return heads
 
@@ -126,6 +181,9 @@ def _check(
 def qkv_postprocess_triton(
     qkv: Tensor,
     bias: Tensor | None,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    norm_eps: float,
     cos_sin: Tensor,
     positions: Tensor,
     slots: Tensor,
@@ -136,24 +194,15 @@ def qkv_postprocess_triton(
     tokens = qkv.shape[0]
     if tokens == 0:
         return
-    heads = _check(qkv, bias, cos_sin, positions, slots, k_cache, v_cache)
+    heads = _check(qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache)
     _, kv_heads, head_dim = k_cache.shape
     block_half = triton.next_power_of_2(head_dim // 2)
     config = nearest("qkv_postprocess", half=block_half)
-    qkv_postprocess_kernel[(tokens, triton.cdiv(heads + 2 * kv_heads, config["BLOCK_HEADS"]))](
-        qkv,
-        bias,
-        cos_sin,
-        positions,
-        slots,
-        k_cache,
-        v_cache,
-        qkv.stride(0),
-        cos_sin.stride(0),
-        k_cache.stride(0),
-        k_cache.stride(1),
-        v_cache.stride(0),
-        v_cache.stride(1),
+    _launch(
+        (tokens, triton.cdiv(heads + 2 * kv_heads, config["BLOCK_HEADS"])),
+        (qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache),
+        (qkv.stride(0), cos_sin.stride(0), *k_cache.stride()[:2], *v_cache.stride()[:2]),
+        (norm_eps,),
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -165,6 +214,9 @@ def qkv_postprocess_triton(
 def qkv_postprocess_torch(
     qkv: Tensor,
     bias: Tensor | None,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    norm_eps: float,
     cos_sin: Tensor,
     positions: Tensor,
     slots: Tensor,
@@ -176,7 +228,11 @@ def qkv_postprocess_torch(
     if bias is not None:
         qkv.add_(bias)
     heads = qkv.view(qkv.shape[0], -1, head_dim)
-    q_and_k, k, v = heads[:, :-num_kv_heads], heads[:, -2 * num_kv_heads : -num_kv_heads], heads[:, -num_kv_heads:]
+    q, k, v = heads.split((heads.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads), dim=1)
+    q_and_k = heads[:, :-num_kv_heads]
+    if q_norm is not None and k_norm is not None:
+        q.copy_(normalise(q, q_norm, norm_eps))
+        k.copy_(normalise(k, k_norm, norm_eps))
 
     cos, sin = cos_sin.index_select(0, positions).unsqueeze(1).chunk(2, dim=-1)
     first, second = q_and_k.float().chunk(2, dim=-1)
@@ -187,4 +243,4 @@ def qkv_postprocess_torch(
 
 
 qkv_postprocess = register(qkv_postprocess_torch, mutates=("qkv", "k_cache", "v_cache"), triton=qkv_postprocess_triton)
-"""qkv_postprocess(qkv, bias, cos_sin, positions, slots, k_cache, v_cache)"""
+"""qkv_postprocess(qkv, bias, q_norm, k_norm, norm_eps, cos_sin, positions, slots, k_cache, v_cache)"""

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ._config import nearest
+from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
 
 
@@ -48,15 +49,21 @@ def rms_norm_kernel(
     stride_out_token,
     eps,
     BLOCK: tl.constexpr,  # power of two, at least hidden
+    PDL: tl.constexpr,
 ):
     """One program normalises one token, held in registers."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     valid = columns < hidden
-    x = tl.load(x_ptr + token * stride_x_token + columns, mask=valid, other=0.0).to(tl.float32)
     weight = tl.load(weight_ptr + columns, mask=valid, other=0.0).to(tl.float32)
+    let_next_start(PDL)
+    wait_for_previous(PDL)
+    x = tl.load(x_ptr + token * stride_x_token + columns, mask=valid, other=0.0).to(tl.float32)
     out = normalise_row(x, weight, hidden, eps, out_ptr.dtype.element_ty)
     tl.store(out_ptr + token * stride_out_token + columns, out, mask=valid)
+
+
+_launch = Launcher(rms_norm_kernel)
 
 
 def rms_norm_triton(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
@@ -70,14 +77,11 @@ def rms_norm_triton(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
     if tokens == 0:
         return
     block = triton.next_power_of_2(hidden)
-    rms_norm_kernel[(tokens,)](
-        x,
-        weight,
-        out,
-        hidden,
-        x.stride(0),
-        out.stride(0),
-        eps,
+    _launch(
+        (tokens,),
+        (x, weight, out),
+        (hidden, x.stride(0), out.stride(0)),
+        (eps,),
         BLOCK=block,
         **nearest("rms_norm", block=block),
     )

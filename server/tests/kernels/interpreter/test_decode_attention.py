@@ -8,10 +8,10 @@ from torch import Tensor
 from text_generation_server.kernels.decode_attention import decode_attention_torch, decode_attention_triton
 
 
-def _attend(pool: Pool, q: Tensor, max_kv_len: int, fixed_chunk: int = 0) -> Tensor:
+def _attend(pool: Pool, q: Tensor, max_kv_len: int, deterministic: bool = False) -> Tensor:
     out = torch.full_like(q, float("nan"))
     arguments = (q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, max_kv_len, q.shape[2] ** -0.5)
-    decode_attention_triton(*arguments, out, fixed_chunk)
+    decode_attention_triton(*arguments, out, deterministic)
     return out
 
 
@@ -22,7 +22,7 @@ def _check(
     head_dim: int,
     dtype: torch.dtype,
     max_kv_len: int | None = None,
-    fixed_chunk: int = 0,
+    deterministic: bool = False,
 ) -> None:
     pool = Pool(kv_lens, kv_heads, head_dim, dtype)
     q = strided_q(len(kv_lens), heads, head_dim, dtype)
@@ -31,7 +31,7 @@ def _check(
     arguments = (q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, max(kv_lens), scale)
     decode_attention_torch(*arguments, torch_out)
 
-    out = _attend(pool, q, max_kv_len or max(kv_lens), fixed_chunk)
+    out = _attend(pool, q, max_kv_len or max(kv_lens), deterministic)
 
     expected = pool.expected_decode(q, scale)
     # At most twice as far from the formula as torch in the same type.
@@ -58,7 +58,11 @@ def test_head_sizes(head_dim: int, dtype: torch.dtype) -> None:
 
 
 def test_more_chunks_than_the_merge_takes_at_once() -> None:
-    _check([17 * 64 + 1, 64], 1, 1, 16, torch.float32, fixed_chunk=64)
+    _check([17 * 256 + 1, 64], 1, 1, 16, torch.float32, deterministic=True)
+
+
+def test_a_context_too_long_for_deterministic_chunks_of_the_usual_size() -> None:
+    _check([33 * 256, 500], 1, 1, 16, torch.float32, deterministic=True)
 
 
 def test_the_grid_may_be_of_a_larger_capacity() -> None:
@@ -76,14 +80,14 @@ def test_no_requests() -> None:
     _attend(pool, strided_q(0, 2, 16, torch.float32), 1)
 
 
-def test_fixed_chunks_give_the_same_bits_alone_and_in_a_batch() -> None:
+def test_deterministic_gives_the_same_bits_alone_and_in_a_batch() -> None:
     pool = Pool([300, 2000, 70], 1, 16, torch.float32)
     q = strided_q(3, 2, 16, torch.float32)
-    together = _attend(pool, q, 2000, fixed_chunk=256)
+    together = _attend(pool, q, 2000, deterministic=True)
     for index in range(3):
         pool_rows, pool_lens = pool.b_row, pool.b_kv_len
         pool.b_row, pool.b_kv_len = pool_rows[index : index + 1], pool_lens[index : index + 1]
-        alone = _attend(pool, q[index : index + 1], int(pool.b_kv_len), fixed_chunk=256)
+        alone = _attend(pool, q[index : index + 1], int(pool.b_kv_len), deterministic=True)
         pool.b_row, pool.b_kv_len = pool_rows, pool_lens
         assert torch.equal(alone[0], together[index])
 

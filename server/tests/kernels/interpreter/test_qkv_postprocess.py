@@ -12,7 +12,7 @@ BLOCK = nearest("qkv_postprocess", half=1)["BLOCK_HEADS"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(("with_bias", "with_norms"), [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"),
     [
@@ -27,8 +27,11 @@ BLOCK = nearest("qkv_postprocess", half=1)["BLOCK_HEADS"]
         (8, 1, 256),
     ],
 )
-def test_tile_boundaries(heads: int, kv_heads: int, head_dim: int, with_bias: bool, dtype: torch.dtype) -> None:
-    Case(5, heads, kv_heads, head_dim, dtype, with_bias).check(qkv_postprocess_triton, qkv_postprocess_torch)
+def test_tile_boundaries(
+    heads: int, kv_heads: int, head_dim: int, with_bias: bool, with_norms: bool, dtype: torch.dtype
+) -> None:
+    case = Case(5, heads, kv_heads, head_dim, dtype, with_bias, with_norms=with_norms)
+    case.check(qkv_postprocess_triton, qkv_postprocess_torch)
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "head_major"])
@@ -68,6 +71,9 @@ def test_a_value_that_is_not_finite_stays_in_its_head() -> None:
     ("name", "value"),
     [
         ("bias", torch.zeros(63)),
+        ("q_norm", torch.zeros(7)),
+        ("k_norm", torch.zeros(16)),
+        ("k_norm", None),
         ("cos_sin", torch.zeros(9, 6)),
         ("positions", torch.zeros(3, dtype=torch.int64)),
         ("slots", torch.zeros(1, dtype=torch.int64)),
@@ -77,8 +83,8 @@ def test_a_value_that_is_not_finite_stays_in_its_head() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_shapes_that_do_not_fit_are_refused(name: str, value: torch.Tensor) -> None:
-    case = Case(2, 4, 2, 8, torch.float32, with_bias=True)
+def test_shapes_that_do_not_fit_are_refused(name: str, value: torch.Tensor | None) -> None:
+    case = Case(2, 4, 2, 8, torch.float32, with_bias=True, with_norms=True)
     setattr(case, name, value)
     with pytest.raises(ValueError, match="shapes do not fit"):
         qkv_postprocess_triton(*case.arguments())

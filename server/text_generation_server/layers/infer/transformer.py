@@ -58,7 +58,10 @@ class TransformerLayer:
         settings, weights = self._settings, self._weights
         k_cache, v_cache = state.k_cache[self._index], state.v_cache[self._index]
         qkv = weights.qkv.product(x)
-        kernels.qkv_postprocess(qkv, weights.qkv.bias, settings.cos_sin, state.positions, state.slots, k_cache, v_cache)
+        norms = (weights.q_norm, weights.k_norm, settings.rms_norm_eps)
+        kernels.qkv_postprocess(
+            qkv, weights.qkv.bias, *norms, settings.cos_sin, state.positions, state.slots, k_cache, v_cache
+        )
         num_tokens, q_size = x.shape[0], qkv.shape[1] - 2 * k_cache.shape[1] * settings.head_dim
         q = qkv[:, :q_size].view(num_tokens, -1, settings.head_dim)
         out = q.new_empty(q.shape)

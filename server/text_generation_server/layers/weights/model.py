@@ -35,6 +35,10 @@ class TransformerLayerWeights:
     """Column parallel: gate rows, then up rows."""
     down: Linear
     """Row parallel."""
+    q_norm: Tensor | None = None
+    """[head_dim], for models that normalise each query head."""
+    k_norm: Tensor | None = None
+    """[head_dim], likewise for keys: both or neither."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,70 @@
+"""What a launch outside a graph costs the host: through `Launcher`, beside plain Triton and torch in the same run.
+
+    python benchmark/kernels/launch.py > benchmark/results/launch.json
+
+Needs a CUDA device. Microseconds of host time a call, for decode attention (22 arguments and constants) and
+add_rms_norm at one token, while the device keeps up; the operator's own dispatch and checks are counted apart.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from _timing import GPU_PLAN, Row
+from add_rms_norm import prepare as prepare_norm
+from decode_attention import prepare as prepare_attention
+
+from text_generation_server.kernels import _launch
+
+CALLS, REPEATS = 200, 20
+
+
+def host_microseconds(call: Callable[[], None]) -> float:
+    """Median over repeats of the host's time for one call; the device is idle at the start of each."""
+    times: list[float] = []
+    for _ in range(REPEATS):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        times.append((time.perf_counter() - begin) / CALLS)
+    return statistics.median(times[1:]) * 1e6
+
+
+def plain(self: _launch.Launcher, grid: tuple[int, ...], pointers, sizes=(), values=(), **constants: object) -> None:  # pyright: ignore
+    """What `Launcher` stands in for."""
+    self._kernel[grid](*pointers, *sizes, *values, PDL=True, launch_pdl=True, **constants)  # pyright: ignore
+
+
+def rows() -> list[Row]:
+    """One row for each operator and way."""
+    _, norm = prepare_norm(GPU_PLAN, 1, 4096)
+    _, attention = prepare_attention(GPU_PLAN, [100])
+    cases = {"add_rms_norm": lambda: norm(0), "decode_attention": lambda: attention(0)}
+    cached = _launch.Launcher.__call__
+    result: list[Row] = []
+    for name, call in cases.items():
+        ways: dict[str, Callable[..., None]] = {"launcher": cached, "triton": plain, "none": lambda *_, **__: None}
+        for way, launch in ways.items():
+            _launch.Launcher.__call__ = launch
+            result.append({"operator": name, "launched_by": way, "host_microseconds": host_microseconds(call)})
+    _launch.Launcher.__call__ = cached
+    x, out = torch.ones(2, 4096, device="cuda")
+    torch_call = host_microseconds(lambda: torch.neg(x, out=out) and None)
+    return [*result, {"operator": "torch.neg", "launched_by": "torch", "host_microseconds": torch_call}]
+
+
+def main() -> None:
+    """Prints one JSON object."""
+    if not torch.cuda.is_available():
+        sys.exit("no CUDA device")
+    head = {"benchmark": "launch", "command": "python benchmark/kernels/launch.py"}
+    head |= {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    sys.stdout.write(json.dumps({**head, "rows": rows()}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

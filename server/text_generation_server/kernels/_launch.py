@@ -1,0 +1,151 @@
+"""Launching Triton kernels: a cache of compiled forms, their count, and programmatic dependent launch.
+
+Outside a graph, `kernel[grid](...)` spends most of its time on finding out which compiled form the arguments need. A
+`Launcher` keeps the answer, so a launch costs the host a third of that (benchmark/results/launch.json).
+
+Programmatic dependent launch (CUDA Programming Guide, compute capability 9.0 and later) lets a kernel start while the
+one before it in the stream still runs. It then reads what never changes, such as weights, and waits with
+`wait_for_previous` before it touches anything else. Every program of such a kernel must wait, also one that has
+nothing to do: the kernel after it relies on the whole chain being finished.
+"""
+
+# pyright: basic
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton import knobs
+from triton.language.extra import cuda
+
+_ALIGNMENT = 16
+# The order of arguments of a compiled form's launch function is that of these versions. Others launch as usual.
+_DIRECT = triton.__version__.startswith("3.6.")
+_compilations = 0
+
+
+def compilations() -> int:
+    """Forms of kernels that this process has compiled so far, or loaded from Triton's cache on disk.
+
+    It must not grow any more after warm-up.
+    """
+    return _compilations
+
+
+def _count(**_: object) -> None:
+    global _compilations
+    _compilations += 1
+
+
+knobs.runtime.jit_post_compile_hook = _count
+
+
+@triton.jit
+def wait_for_previous(PDL: tl.constexpr):
+    """Until the kernels before this one are finished and what they wrote is visible."""
+    if PDL:
+        cuda.gdc_wait()
+
+
+@triton.jit
+def let_next_start(PDL: tl.constexpr):
+    """The next kernel may start as soon as every program of this one has said so. A hint: it changes no result."""
+    if PDL:
+        cuda.gdc_launch_dependents()
+
+
+class _Compiled(NamedTuple):
+    """One form of a kernel, ready to launch."""
+
+    launch: Callable[..., None]
+    function: int
+    pdl: bool
+    metadata: tuple[int, ...]
+    placeholders: tuple[None, ...]
+    """In the places of constexprs."""
+
+
+class Launcher:
+    """Launches one kernel whose parameters are, in this order, pointers, sizes, values and constexprs.
+
+    A compiled form is chosen by the types of the pointers, the sizes, and the constexprs and options. Sizes are
+    integers that belong to the model, because each combination of theirs has an entry of its own; values may be
+    different in each call, and the kernel must name integers among them in `do_not_specialize`.
+    A kernel with a constexpr `PDL` is launched dependently where the device can.
+    For one thread, and one process a device, as the engine is.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._interpreted = not isinstance(kernel, triton.JITFunction)
+        self._compiled: dict[object, _Compiled] = {}
+        self._aligned = [] if self._interpreted else [not each.do_not_specialize_on_alignment for each in kernel.params]
+
+    def __call__(
+        self,
+        grid: tuple[int, ...],
+        pointers: tuple[Tensor | None, ...],
+        sizes: tuple[int, ...] = (),
+        values: tuple[float, ...] = (),
+        **constants: object,
+    ) -> None:
+        """Launches on the current stream. `constants` are constexprs and Triton's options."""
+        types = [None if pointer is None else pointer.dtype for pointer in pointers]
+        device = pointers[0].device.index  # pyright: ignore[reportOptionalMemberAccess] - only optional ones are None
+        key = (device, *types, sizes, *constants.items())
+        addresses = [0 if pointer is None else pointer.data_ptr() for pointer in pointers]
+        compiled = self._compiled.get(key)
+        if compiled is None or self._misaligned(addresses):
+            self._launch_by_triton(key, grid, pointers, sizes, values, constants, addresses)
+            return
+        x, y, z = (*grid, 1, 1)[:3]
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        # The hooks of profilers (the last three of these) are left out.
+        compiled.launch(
+            x, y, z, stream, compiled.function, False, compiled.pdl, None, None, compiled.metadata, None, None, None,
+            *addresses, *sizes, *values, *compiled.placeholders,
+        )  # fmt: skip
+
+    def _misaligned(self, addresses: list[int]) -> bool:
+        """Whether a pointer needs another form than usual: it is left to Triton to find."""
+        union = 0
+        for address, aligned in zip(addresses, self._aligned, strict=False):
+            if aligned:
+                union |= address
+        return union % _ALIGNMENT != 0
+
+    def _launch_by_triton(
+        self,
+        key: object,
+        grid: tuple[int, ...],
+        pointers: tuple[Tensor | None, ...],
+        sizes: tuple[int, ...],
+        values: tuple[float, ...],
+        constants: dict[str, object],
+        addresses: list[int],
+    ) -> None:
+        """Compiles if need be, launches, and keeps the compiled form."""
+        if "PDL" in self._kernel.arg_names:
+            pdl = not self._interpreted and torch.cuda.get_device_capability() >= (9, 0)
+            constants |= {"PDL": pdl} | ({"launch_pdl": True} if pdl else {})
+        arguments = (*pointers, *sizes, *values)
+        if self._interpreted:
+            self._kernel[grid](*arguments, **constants)
+            return
+        for parameter, value in zip(self._kernel.params[len(pointers) + len(sizes) :], values, strict=False):
+            if isinstance(value, int) and not parameter.do_not_specialize:
+                raise TypeError(
+                    f"{self._kernel.__name__}: name {parameter.name} in do_not_specialize, or it recompiles"
+                )
+        kernel = self._kernel[grid](*arguments, **constants)
+        if not _DIRECT:
+            return
+        launcher = kernel.run
+        # Scratch memory is allocated for each launch: such a kernel stays with Triton.
+        if not self._misaligned(addresses) and not (launcher.global_scratch_size or launcher.profile_scratch_size):
+            placeholders = (None,) * (len(self._kernel.params) - len(arguments))
+            self._compiled[key] = _Compiled(
+                launcher.launch, kernel.function, launcher.launch_pdl, kernel.packed_metadata, placeholders
+            )
