@@ -1,0 +1,245 @@
+//! One compiled template and how it is rendered.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use minijinja::machinery;
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use serde_json::{Map, Value};
+
+use super::engine::{self, Raised};
+use super::guard::{self, Guarded};
+use super::limits::{self, Limit, Limits};
+use super::messages::{Expects, continued};
+use super::{ChatInput, ChatTemplateError, source};
+
+/// Variables that a request sets by fields of its own, or may not set.
+const RESERVED: [&str; 10] = [
+    "messages",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "tokenize",
+    "raise_exception",
+    "strftime_now",
+    source::ONE,
+];
+/// Time for each question that a new template is asked.
+const PROBE_TIME: Duration = Duration::from_millis(500);
+
+/// Not `Debug` by derive: the engine's instructions are not.
+pub(super) struct Compiled {
+    template: Guarded,
+    /// Whether the template writes the field that `continue_final_message` goes on from.
+    reads_content: bool,
+    /// Variables that the template reads and nothing in it sets.
+    variables: HashSet<String>,
+    expects: Expects,
+}
+
+impl std::fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compiled")
+            .field("variables", &self.variables)
+            .field("expects", &self.expects)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Compiled {
+    pub(super) fn new(
+        environment: &Environment<'static>,
+        name: &str,
+        text: &str,
+        special_tokens: &Map<String, Value>,
+        limits: &Limits,
+    ) -> Result<Self, ChatTemplateError> {
+        if text.len() > limits.source {
+            let (max, given) = (limits.source, text.len());
+            return Err(ChatTemplateError::Limit(Limit::Source { max, given }));
+        }
+        let text = source::rewritten(text, engine::syntax());
+        let syntax_error = |error: Error| ChatTemplateError::Syntax {
+            name: name.to_owned(),
+            reason: described(&error),
+        };
+        let variables = environment
+            .template_from_named_str(name, &text)
+            .map_err(syntax_error)?
+            .undeclared_variables(false);
+        let reads_content = text.contains("content");
+        // A server loads its templates once.
+        let (name_kept, text): (&'static str, &'static str) = (name.to_owned().leak(), text.leak());
+        let mut compiled = Self {
+            template: guard::compile(name_kept, text, engine::syntax()).map_err(syntax_error)?,
+            reads_content,
+            variables,
+            expects: Expects::default(),
+        };
+        let quick = Limits {
+            time: PROBE_TIME.min(limits.time),
+            ..*limits
+        };
+        compiled.expects =
+            Expects::find(|input| compiled.render(environment, special_tokens, input, &quick));
+        Ok(compiled)
+    }
+
+    pub(super) fn render(
+        &self,
+        environment: &Environment<'static>,
+        special_tokens: &Map<String, Value>,
+        input: &ChatInput,
+        limits: &Limits,
+    ) -> Result<String, ChatTemplateError> {
+        self.check_kwargs(&input.chat_template_kwargs, special_tokens)?;
+        let mut messages = self.expects.shape(&input.messages)?;
+        let tail = self.tail(input, &mut messages)?;
+        let mut context = special_tokens.clone();
+        context.extend(input.chat_template_kwargs.clone());
+        let tools = input.tools.clone().map_or(Value::Null, Value::Array);
+        context.insert("messages".to_owned(), Value::Array(messages));
+        context.insert("tools".to_owned(), tools);
+        context.insert("documents".to_owned(), Value::Null);
+        context.insert(
+            "add_generation_prompt".to_owned(),
+            input.add_generation_prompt.into(),
+        );
+        let prompt = self.run(environment, &context, limits)?;
+        let prompt = match tail {
+            Some(tail) => tail.cut(prompt)?,
+            None => prompt,
+        };
+        if prompt.len() > limits.output {
+            return Err(ChatTemplateError::Limit(Limit::Output(limits.output)));
+        }
+        Ok(prompt)
+    }
+
+    /// Only what the template reads and no other field means may be set.
+    fn check_kwargs(
+        &self,
+        kwargs: &Map<String, Value>,
+        special_tokens: &Map<String, Value>,
+    ) -> Result<(), ChatTemplateError> {
+        let free = |name: &str| {
+            !RESERVED.contains(&name)
+                && !name.ends_with("_token")
+                && !special_tokens.contains_key(name)
+        };
+        let Some(name) = kwargs
+            .keys()
+            .find(|name| !free(name) || !self.variables.contains(*name))
+        else {
+            return Ok(());
+        };
+        let mut known: Vec<&str> = self
+            .variables
+            .iter()
+            .map(String::as_str)
+            .filter(|name| free(name))
+            .collect();
+        known.sort_unstable();
+        let known = match known.as_slice() {
+            [] => "it has none to set".to_owned(),
+            names => format!("it has `{}`", names.join("`, `")),
+        };
+        Err(ChatTemplateError::input(
+            format!("chat_template_kwargs.{name}"),
+            format!(
+                "is not a variable of this model's chat template that a request may set: {known}"
+            ),
+        ))
+    }
+
+    /// Marks the end of the last message where the prompt shall end there.
+    fn tail(
+        &self,
+        input: &ChatInput,
+        messages: &mut [Value],
+    ) -> Result<Option<continued::Tail>, ChatTemplateError> {
+        if !input.continue_final_message {
+            return Ok(None);
+        }
+        if input.add_generation_prompt {
+            return Err(ChatTemplateError::input(
+                "continue_final_message",
+                "and `add_generation_prompt` cannot both be true",
+            ));
+        }
+        if !self.reads_content {
+            return Err(ChatTemplateError::input(
+                "continue_final_message",
+                "is not possible: the chat template of this model reads no `content`",
+            ));
+        }
+        continued::mark(messages).map(Some)
+    }
+
+    fn run(
+        &self,
+        environment: &Environment<'static>,
+        context: &Map<String, Value>,
+        limits: &Limits,
+    ) -> Result<String, ChatTemplateError> {
+        let mut prompt = String::new();
+        let evaluated = limits::metered(*limits, || {
+            // The engine should not panic, but it runs what came with a download.
+            catch_unwind(AssertUnwindSafe(|| {
+                let mut output = machinery::make_string_output(&mut prompt);
+                let context = minijinja::Value::from(Serde(context));
+                machinery::eval(
+                    environment,
+                    &self.template.instructions,
+                    context,
+                    &self.template.blocks,
+                    &mut output,
+                    AutoEscape::None,
+                )
+                .map(|_| ())
+            }))
+        });
+        match evaluated {
+            Ok(Ok(())) => Ok(prompt),
+            Ok(Err(error)) => Err(failure(&error, limits)),
+            Err(_) => Err(ChatTemplateError::Render("the engine panicked".to_owned())),
+        }
+    }
+}
+
+/// Tells the template's own refusal and limits from other failures.
+fn failure(error: &Error, limits: &Limits) -> ChatTemplateError {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return ChatTemplateError::Limit(Limit::Steps(limits.steps));
+    }
+    if error.detail() == Some("recursion limit exceeded") {
+        return ChatTemplateError::Limit(Limit::Depth);
+    }
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(cause) = source {
+        if let Some(limit) = cause.downcast_ref::<Limit>() {
+            return ChatTemplateError::Limit(*limit);
+        }
+        if let Some(Raised(message)) = cause.downcast_ref() {
+            return ChatTemplateError::Raised(message.clone());
+        }
+        source = cause.source();
+    }
+    ChatTemplateError::Render(described(error))
+}
+
+/// What is wrong and in which line; never the template's text or the conversation.
+fn described(error: &Error) -> String {
+    let reason = match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    };
+    match error.line() {
+        Some(line) => format!("{reason} (line {line})"),
+        None => reason,
+    }
+}

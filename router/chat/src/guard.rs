@@ -1,0 +1,201 @@
+//! Makes a compiled template count what it uses.
+//!
+//! The engine's own limits are its fuel and its recursion depth. Neither sees that one `a ~ a` doubles a string, so
+//! that forty of them fill any memory, nor that comparing two long strings takes a millisecond. Here every instruction
+//! that copies, nests or walks through values gets a call of the meter before it.
+
+use std::collections::BTreeMap;
+
+use minijinja::machinery::{CodeGenerator, Instruction, Instructions, parse};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::ValueKind;
+use minijinja::{Environment, Error, Value};
+
+use super::limits::{Limit, charge, nested, shallow, written};
+
+// Filters whose names no template can write. All but the first give the operands back in the order that puts them on
+// the stack as they were.
+const MADE: &str = "<made>";
+const JOINED: &str = "<joined>";
+const REPEATED: &str = "<repeated>";
+const SLICED: &str = "<sliced>";
+const STORED: &str = "<stored>";
+/// No slot in the engine's cache of filters.
+const UNCACHED: u8 = !0;
+
+/// A template that counts what it uses.
+pub(super) struct Guarded {
+    pub instructions: Instructions<'static>,
+    pub blocks: BTreeMap<&'static str, Instructions<'static>>,
+}
+
+/// Compiles `source`, which lives as long as the process, as the templates of a server do.
+pub(super) fn compile(
+    name: &'static str,
+    source: &'static str,
+    syntax: SyntaxConfig,
+) -> Result<Guarded, Error> {
+    let ast = parse(source, name, syntax)?;
+    let mut generator = CodeGenerator::new(name, source);
+    generator.compile_stmt(&ast);
+    let (instructions, blocks) = generator.finish();
+    let blocks = blocks.iter();
+    Ok(Guarded {
+        instructions: counted(&instructions, name, source),
+        blocks: blocks
+            .map(|(block, code)| (*block, counted(code, name, source)))
+            .collect(),
+    })
+}
+
+/// Copies instructions, the meter's in between, and moves the targets of jumps.
+fn counted(
+    plain: &Instructions<'static>,
+    name: &'static str,
+    source: &'static str,
+) -> Instructions<'static> {
+    let mut rewritten = Instructions::new(name, source);
+    let mut moved = Vec::new();
+    while let Some(instruction) = u32::try_from(moved.len()).ok().and_then(|at| plain.get(at)) {
+        let line = plain.get_line(moved.len() as u32).unwrap_or(0);
+        let line = u16::try_from(line).unwrap_or(u16::MAX);
+        let mut group = guarded(instruction).into_iter();
+        let mut add = |next| rewritten.add_with_line(next, line);
+        moved.push(group.next().map(&mut add).unwrap_or_default());
+        group.for_each(|next| {
+            add(next);
+        });
+    }
+    // A jump past the last instruction ends the template.
+    let end = rewritten.add(Instruction::LoadConst(Value::UNDEFINED));
+    moved.push(end);
+    for index in 0..end {
+        if let Some(target) = rewritten.get_mut(index).and_then(target)
+            && let Some(new) = moved.get(*target as usize)
+        {
+            *target = *new;
+        }
+    }
+    rewritten
+}
+
+/// Where an instruction may go on instead of at the next.
+fn target<'a>(instruction: &'a mut Instruction<'static>) -> Option<&'a mut u32> {
+    match instruction {
+        Instruction::Iterate(target)
+        | Instruction::Jump(target)
+        | Instruction::JumpIfFalse(target)
+        | Instruction::JumpIfFalseOrPop(target)
+        | Instruction::JumpIfTrueOrPop(target)
+        | Instruction::BuildMacro(_, target, _) => Some(target),
+        _ => None,
+    }
+}
+
+/// What stands in place of an instruction.
+fn guarded(instruction: &Instruction<'static>) -> Vec<Instruction<'static>> {
+    let checked = |check, operands: u16| {
+        vec![
+            Instruction::ApplyFilter(check, Some(operands), UNCACHED),
+            Instruction::UnpackList(usize::from(operands)),
+            instruction.clone(),
+        ]
+    };
+    match instruction {
+        // The formatter counts; raw text would pass it by.
+        Instruction::EmitRaw(text) => {
+            vec![Instruction::LoadConst((*text).into()), Instruction::Emit]
+        }
+        Instruction::Add | Instruction::StringConcat => checked(JOINED, 2),
+        Instruction::Mul => checked(REPEATED, 2),
+        Instruction::Slice => checked(SLICED, 4),
+        Instruction::SetAttr(_) => checked(STORED, 2),
+        Instruction::ApplyFilter(..)
+        | Instruction::BuildList(_)
+        | Instruction::BuildTuple(_)
+        | Instruction::BuildMap(_)
+        | Instruction::CallFunction(..) => {
+            vec![
+                instruction.clone(),
+                Instruction::ApplyFilter(MADE, Some(1), UNCACHED),
+            ]
+        }
+        // Printing nothing looks at the clock.
+        Instruction::Iterate(_)
+        | Instruction::GetItem
+        | Instruction::Eq
+        | Instruction::Ne
+        | Instruction::Lt
+        | Instruction::Lte
+        | Instruction::Gt
+        | Instruction::Gte
+        | Instruction::In
+        | Instruction::CompareAndPreserve(_)
+        | Instruction::PerformTest(..)
+        | Instruction::UnpackList(_)
+        | Instruction::UnpackLists(_) => vec![
+            Instruction::LoadConst("".into()),
+            Instruction::Emit,
+            instruction.clone(),
+        ],
+        other => vec![other.clone()],
+    }
+}
+
+/// Adds the filters that compiled templates call.
+pub(super) fn install(environment: &mut Environment<'static>) {
+    environment.add_filter(MADE, |value: Value| {
+        charge(nested(&value)?)?;
+        Ok::<_, Error>(value)
+    });
+    environment.add_filter(JOINED, |left: Value, right: Value| {
+        charge(joined(&left)?.saturating_add(joined(&right)?))?;
+        Ok::<_, Error>(vec![right, left])
+    });
+    environment.add_filter(REPEATED, |left: Value, right: Value| {
+        let times = |count: &Value, value: &Value| match count.as_usize() {
+            Some(count) => count.saturating_mul(shallow(value)),
+            None => 0,
+        };
+        charge(times(&left, &right).max(times(&right, &left)))?;
+        Ok::<_, Error>(vec![right, left])
+    });
+    environment.add_filter(
+        SLICED,
+        |value: Value, start: Value, stop: Value, step: Value| {
+            charge(shallow(&value))?;
+            Ok::<_, Error>(vec![step, stop, start, value])
+        },
+    );
+    environment.add_filter(STORED, |value: Value, namespace: Value| {
+        charge(nested(&value)?)?;
+        // The one thing that changes after it was made: inside another it could contain itself.
+        if contains_namespace(&value) {
+            return Err(Limit::Depth.into());
+        }
+        Ok(vec![namespace, value])
+    });
+}
+
+/// What concatenating a value copies: `~` writes anything, `+` copies text and chains lists.
+fn joined(value: &Value) -> Result<usize, Error> {
+    written(value)
+}
+
+/// Whether there is a namespace in a value, which `nested` has found to be small.
+fn contains_namespace(value: &Value) -> bool {
+    let Some(object) = value.as_object() else {
+        return false;
+    };
+    if object.type_name().ends_with("::Namespace") {
+        return true;
+    }
+    match object.try_iter_pairs() {
+        Some(mut pairs) if value.kind() == ValueKind::Map => {
+            pairs.any(|(_, value)| contains_namespace(&value))
+        }
+        _ => value
+            .try_iter()
+            .is_ok_and(|mut items| items.any(|item| contains_namespace(&item))),
+    }
+}

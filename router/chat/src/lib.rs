@@ -1,0 +1,142 @@
+//! Conversations to prompts, with the chat template of the model.
+//!
+//! Semantics are those of `apply_chat_template` in transformers, whose Jinja environment is the de facto definition of
+//! a chat template. Templates are untrusted code: each rendering has [`Limits`], and a failure is a
+//! [`ChatTemplateError`] of that request.
+
+mod compiled;
+mod engine;
+mod error;
+mod files;
+mod guard;
+mod json;
+mod limits;
+mod messages;
+mod source;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use minijinja::Environment;
+use serde_json::{Map, Value};
+
+use self::compiled::Compiled;
+pub use self::error::ChatTemplateError;
+pub use self::limits::{Limit, Limits};
+
+/// Name of the template of a model that has several, where nothing asks for another.
+const DEFAULT: &str = "default";
+/// Name of the template for conversations with tools.
+const TOOL_USE: &str = "tool_use";
+
+/// A conversation as the request has it.
+#[derive(Debug, Clone, Default)]
+pub struct ChatInput {
+    /// Objects with `role` and whatever else the client sent: `content` as text or as parts, `name`, `tool_calls`,
+    /// `tool_call_id`, `reasoning_content`. Every field reaches the template; fields that are null, but `content`, are
+    /// as good as absent.
+    pub messages: Vec<Value>,
+    /// Tools as the client sent them; None, unlike an empty list, says that the request has none.
+    pub tools: Option<Vec<Value>>,
+    /// Whether the prompt ends with the header of an answer.
+    pub add_generation_prompt: bool,
+    /// Whether the prompt ends inside the last message, for the model to go on. Excludes `add_generation_prompt`.
+    pub continue_final_message: bool,
+    /// Variables that the template reads beside those above; others are refused by name.
+    pub chat_template_kwargs: Map<String, Value>,
+}
+
+/// The chat templates of a model, compiled, and its special tokens. Clones share them.
+#[derive(Debug, Clone)]
+pub struct ChatTemplate(Arc<Loaded>);
+
+#[derive(Debug)]
+struct Loaded {
+    environment: Environment<'static>,
+    /// A template that cannot be compiled is an error of the requests that need it.
+    templates: BTreeMap<String, Result<Compiled, ChatTemplateError>>,
+    special_tokens: Map<String, Value>,
+    limits: Limits,
+}
+
+impl ChatTemplate {
+    /// Reads the chat template of the model in `folder`; None when the model has none.
+    ///
+    /// The first of these that has a template counts: the file `tokenizer_config_path`, `chat_template.jinja` (with
+    /// `additional_chat_templates/`), `chat_template.json`, `tokenizer_config.json`. Special tokens are those of
+    /// `tokenizer_config_path` where it names them, else those of the folder.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or a default template that cannot be compiled. Plain prompts can be served all the
+    /// same: keep the error and answer chats with it.
+    pub fn load(
+        folder: &Path,
+        tokenizer_config_path: Option<&Path>,
+    ) -> Result<Option<Self>, ChatTemplateError> {
+        let files = files::read(folder, tokenizer_config_path)?;
+        if files.templates.is_empty() {
+            return Ok(None);
+        }
+        Self::new(files.templates, files.special_tokens, Limits::default()).map(Some)
+    }
+
+    /// Compiles templates by name; `special_tokens` are variables of all of them.
+    ///
+    /// # Errors
+    /// A default template that cannot be compiled.
+    pub fn new(
+        templates: BTreeMap<String, String>,
+        special_tokens: Map<String, Value>,
+        limits: Limits,
+    ) -> Result<Self, ChatTemplateError> {
+        let environment = engine::environment(&limits);
+        let templates: BTreeMap<_, _> = templates
+            .into_iter()
+            .map(|(name, source)| {
+                let compiled =
+                    Compiled::new(&environment, &name, &source, &special_tokens, &limits);
+                (name, compiled)
+            })
+            .collect();
+        if let Some(Err(error)) = templates.get(DEFAULT) {
+            return Err(error.clone());
+        }
+        Ok(Self(Arc::new(Loaded {
+            environment,
+            templates,
+            special_tokens,
+            limits,
+        })))
+    }
+
+    /// The prompt for a conversation. Takes milliseconds of processor time, for a bad template up to the limits: call
+    /// it from a thread that may block.
+    ///
+    /// # Errors
+    /// A field of `input` that cannot be used, the template's own refusal, its failure, or a limit.
+    pub fn render(&self, input: &ChatInput) -> Result<String, ChatTemplateError> {
+        let Loaded {
+            environment,
+            special_tokens,
+            limits,
+            ..
+        } = &*self.0;
+        self.0
+            .choose(input.tools.is_some())?
+            .render(environment, special_tokens, input, limits)
+    }
+}
+
+impl Loaded {
+    /// The template for a conversation with or without tools.
+    fn choose(&self, tools: bool) -> Result<&Compiled, ChatTemplateError> {
+        let named = |name| self.templates.get(name);
+        let chosen = tools.then(|| named(TOOL_USE)).flatten();
+        match chosen.or_else(|| named(DEFAULT)) {
+            Some(Ok(template)) => Ok(template),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(ChatTemplateError::Missing),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What a template may use. A template comes with the weights and is as little trusted as they are.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Value};
+
+/// Bytes that one entry of a list is counted as.
+const ENTRY: usize = size_of::<Value>();
+/// Values may be inside each other this deep: more than JSON can be, less than would overflow a thread's stack.
+const MOST_DEPTH: usize = 200;
+/// Entries that are walked through, also those of lists inside lists, before the value is taken for a bomb.
+const MOST_ENTRIES: usize = 4_000_000;
+
+/// The most that one rendering may use, and that a template may measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes of a template's source.
+    pub source: usize,
+    /// Instructions of the engine.
+    pub steps: u64,
+    /// Calls inside calls, as the engine counts them: 4 for a macro.
+    pub depth: usize,
+    /// Bytes of all strings and lists that the template makes, also those it drops again.
+    pub memory: usize,
+    /// Bytes of the prompt.
+    pub output: usize,
+    /// Time until the prompt is there.
+    pub time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            source: 1 << 20,
+            steps: 1_000_000,
+            depth: 200,
+            memory: 256 << 20,
+            output: 16 << 20,
+            time: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The limit that was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Limit {
+    #[error("is larger than {max} bytes: {given}")]
+    Source { max: usize, given: usize },
+    #[error("needs more than {0} steps for this conversation")]
+    Steps(u64),
+    #[error("nests calls or values too deeply")]
+    Depth,
+    #[error("makes a value of too many entries")]
+    Entries,
+    #[error("makes strings and lists of more than {0} bytes for this conversation")]
+    Memory(usize),
+    #[error("makes a prompt of more than {0} bytes")]
+    Output(usize),
+    #[error("takes longer than {} s", .0.as_secs_f32())]
+    Time(Duration),
+}
+
+impl From<Limit> for Error {
+    fn from(limit: Limit) -> Self {
+        Error::new(ErrorKind::InvalidOperation, limit.to_string()).with_source(limit)
+    }
+}
+
+/// What is left for the rendering on this thread.
+struct Meter {
+    limits: Limits,
+    memory: usize,
+    deadline: Instant,
+}
+
+thread_local! {
+    // A rendering stays on its thread, and filters of the engine have no other state that is cheap to reach.
+    static METER: Cell<Option<Meter>> = const { Cell::new(None) };
+}
+
+/// Runs `work` with limits on this thread.
+pub(super) fn metered<T>(limits: Limits, work: impl FnOnce() -> T) -> T {
+    METER.set(Some(Meter {
+        memory: limits.memory,
+        deadline: Instant::now() + limits.time,
+        limits,
+    }));
+    let result = work();
+    METER.set(None);
+    result
+}
+
+/// Takes `bytes` of what the template may make.
+pub(super) fn charge(bytes: usize) -> Result<(), Error> {
+    let Some(mut meter) = METER.take() else {
+        return Ok(());
+    };
+    let left = meter.memory.checked_sub(bytes);
+    let late = Instant::now() > meter.deadline;
+    meter.memory = left.unwrap_or(0);
+    let limits = meter.limits;
+    METER.set(Some(meter));
+    match left {
+        None => Err(Limit::Memory(limits.memory).into()),
+        Some(_) if late => Err(Limit::Time(limits.time).into()),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Bytes of a value, without what is inside its entries.
+pub(super) fn shallow(value: &Value) -> usize {
+    if let Some(bytes) = value.as_bytes() {
+        return bytes.len();
+    }
+    let entries = match value.kind() {
+        ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => {
+            value.len().unwrap_or_else(|| counted(value))
+        }
+        _ => 1,
+    };
+    entries.saturating_mul(ENTRY)
+}
+
+/// Like [`shallow`], for a value that was just made.
+///
+/// # Errors
+/// Values that are nested so deeply, or share so much, that walking through them would not end.
+pub(super) fn nested(value: &Value) -> Result<usize, Error> {
+    walk(value, MOST_DEPTH, &mut MOST_ENTRIES.clone(), &mut 0)?;
+    Ok(shallow(value))
+}
+
+/// Bytes of a value as text, about.
+///
+/// # Errors
+/// As for [`nested`].
+pub(super) fn written(value: &Value) -> Result<usize, Error> {
+    let mut bytes = 0;
+    walk(value, MOST_DEPTH, &mut MOST_ENTRIES.clone(), &mut bytes)?;
+    Ok(bytes)
+}
+
+fn counted(value: &Value) -> usize {
+    value
+        .try_iter()
+        .map_or(0, |items| items.take(MOST_ENTRIES).count())
+}
+
+fn walk(value: &Value, depth: usize, entries: &mut usize, bytes: &mut usize) -> Result<(), Error> {
+    let left = depth.checked_sub(1).ok_or(Limit::Depth)?;
+    *entries = entries.checked_sub(1).ok_or(Limit::Entries)?;
+    if let Some(text) = value.as_bytes() {
+        *bytes = bytes.saturating_add(text.len());
+        return Ok(());
+    }
+    *bytes = bytes.saturating_add(ENTRY);
+    let map = value.kind() == ValueKind::Map;
+    if !map && !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
+        return Ok(());
+    }
+    for item in value.try_iter()? {
+        if map {
+            walk(&value.get_item(&item)?, left, entries, bytes)?;
+        }
+        walk(&item, left, entries, bytes)?;
+    }
+    Ok(())
+}

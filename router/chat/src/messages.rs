@@ -1,0 +1,172 @@
+//! Messages in the shape that a template expects.
+//!
+//! A template written for text prints a list of parts as Python would; one written for parts finds none in a text. The
+//! same goes for the arguments of tool calls, which clients send as JSON text and most templates want as objects. What
+//! a template expects is found out by asking it, once.
+
+pub(super) mod continued;
+
+use serde_json::{Map, Value, json};
+
+use super::{ChatInput, ChatTemplateError};
+
+/// Nothing that a template would write by itself.
+const SENTINEL: &str = "ab12cd34ef";
+
+/// What a template reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Expects {
+    content: Content,
+    /// Arguments of tool calls as JSON text instead of as objects.
+    argument_text: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Content {
+    #[default]
+    Text,
+    Parts,
+    Both,
+}
+
+impl Expects {
+    /// Asks a template; `render` must not yet change anything.
+    pub(super) fn find(render: impl Fn(&ChatInput) -> Result<String, ChatTemplateError>) -> Self {
+        let prints = |messages: Value, tools: Option<Vec<Value>>| {
+            let messages = messages.as_array().cloned().unwrap_or_default();
+            let input = ChatInput {
+                messages,
+                tools,
+                ..ChatInput::default()
+            };
+            render(&input).is_ok_and(|prompt| {
+                prompt.contains(SENTINEL)
+                    // A list or an object as Python prints it.
+                    && !prompt.contains(&format!(": '{SENTINEL}'"))
+            })
+        };
+        let text = prints(json!([{"role": "user", "content": SENTINEL}]), None);
+        let part = json!([{"type": "text", "text": SENTINEL}]);
+        let parts = prints(json!([{"role": "user", "content": part}]), None);
+        let content = match (text, parts) {
+            (true, true) => Content::Both,
+            (false, true) => Content::Parts,
+            (_, false) => Content::Text,
+        };
+        let call = |arguments: Value| {
+            let call = json!({"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": arguments}});
+            let conversation = json!([
+                {"role": "user", "content": content.of("x")},
+                {"role": "assistant", "content": content.of(""), "tool_calls": [call]},
+            ]);
+            let parameters = json!({"type": "object", "properties": {"k": {"type": "string", "description": "d"}}, "required": ["k"]});
+            let tool = json!({"type": "function", "function": {"name": "f", "description": "d", "parameters": parameters}});
+            prints(conversation, Some(vec![tool]))
+        };
+        let objects = call(json!({"k": SENTINEL}));
+        Self {
+            content,
+            argument_text: !objects && call(json!({"k": SENTINEL}).to_string().into()),
+        }
+    }
+
+    /// The messages of a request for the template.
+    pub(super) fn shape(self, messages: &[Value]) -> Result<Vec<Value>, ChatTemplateError> {
+        if messages.is_empty() {
+            return Err(ChatTemplateError::input("messages", "must not be empty"));
+        }
+        messages
+            .iter()
+            .enumerate()
+            .map(|(index, message)| self.message(&format!("messages[{index}]"), message))
+            .collect()
+    }
+
+    fn message(self, field: &str, message: &Value) -> Result<Value, ChatTemplateError> {
+        let Value::Object(message) = message else {
+            return Err(ChatTemplateError::input(field, "must be an object"));
+        };
+        let mut shaped = Map::new();
+        for (name, value) in message {
+            let value = match (name.as_str(), value) {
+                ("content", content) => self.content.shape(field, content)?,
+                (_, Value::Null) => continue,
+                ("tool_calls", Value::Array(calls)) => {
+                    calls.iter().map(|call| self.call(call)).collect()
+                }
+                (_, value) => value.clone(),
+            };
+            shaped.insert(name.clone(), value);
+        }
+        Ok(Value::Object(shaped))
+    }
+
+    /// A tool call whose arguments have the type that the template reads. Text that is no JSON object, as an answer
+    /// that was cut off leaves it, stays text.
+    fn call(self, call: &Value) -> Value {
+        let mut call = call.clone();
+        if let Some(arguments) = call.pointer_mut("/function/arguments") {
+            match (&arguments, self.argument_text) {
+                (Value::Object(_), true) => *arguments = arguments.to_string().into(),
+                (Value::String(text), false) if text.trim().is_empty() => *arguments = json!({}),
+                (Value::String(text), false) => {
+                    if let Ok(object @ Value::Object(_)) = serde_json::from_str(text) {
+                        *arguments = object;
+                    }
+                }
+                _ => {}
+            }
+        }
+        call
+    }
+}
+
+impl Content {
+    fn of(self, text: &str) -> Value {
+        match self {
+            Self::Text | Self::Both => text.into(),
+            Self::Parts => json!([{"type": "text", "text": text}]),
+        }
+    }
+
+    fn shape(self, message: &str, content: &Value) -> Result<Value, ChatTemplateError> {
+        let field = format!("{message}.content");
+        match content {
+            Value::String(text) => Ok(self.of(text)),
+            Value::Null => Ok(Value::Null),
+            Value::Array(parts) => {
+                let texts = parts
+                    .iter()
+                    .enumerate()
+                    .map(|(index, part)| text_of(&format!("{field}[{index}]"), part));
+                let joined = texts.collect::<Result<String, _>>()?;
+                Ok(match self {
+                    Self::Text => joined.into(),
+                    Self::Parts | Self::Both => content.clone(),
+                })
+            }
+            _ => Err(ChatTemplateError::input(
+                field,
+                "must be a text, a list of parts or null",
+            )),
+        }
+    }
+}
+
+/// The text of a part; other kinds have none.
+fn text_of<'a>(field: &str, part: &'a Value) -> Result<&'a str, ChatTemplateError> {
+    match part.get("type").and_then(Value::as_str) {
+        Some("text") => part
+            .get("text")
+            .and_then(Value::as_str)
+            .ok_or_else(|| ChatTemplateError::input(format!("{field}.text"), "must be a string")),
+        Some(kind) => Err(ChatTemplateError::input(
+            format!("{field}.type"),
+            format!("is `{kind}`, which this model cannot read; only `text` parts are supported"),
+        )),
+        None => Err(ChatTemplateError::input(
+            format!("{field}.type"),
+            "is missing; only `text` parts are supported",
+        )),
+    }
+}

@@ -1,0 +1,38 @@
+//! Changes to the text of a template before it is compiled.
+
+use minijinja::machinery::{Token, tokenize};
+use minijinja::syntax::SyntaxConfig;
+
+/// A variable that is 1.
+pub(super) const ONE: &str = "_1";
+
+/// Rewrites what the engine lacks or does without limits:
+///
+/// - `{% generation %}`, which marks what to train on, becomes a block that does nothing.
+/// - `a * b` becomes `a * _1 * b`, so that products of constants are not computed, without limits, by the compiler.
+///
+/// A template that cannot be tokenised stays as it is: the compiler will say why.
+pub(super) fn rewritten(source: &str, syntax: SyntaxConfig) -> String {
+    let tokens: Vec<_> = tokenize(source, false, syntax)
+        .map_while(Result::ok)
+        .collect();
+    let mut text = String::with_capacity(source.len() + 64);
+    let mut copied = 0;
+    for (index, (token, span)) in tokens.iter().enumerate() {
+        let before = index.checked_sub(1).and_then(|before| tokens.get(before));
+        let new = match (before.map(|(token, _)| token), token) {
+            (Some(Token::BlockStart), Token::Ident("generation")) => "with",
+            (Some(Token::BlockStart), Token::Ident("endgeneration")) => "endwith",
+            // Not a product: the list of arguments in `f(*list)`.
+            (Some(Token::ParenOpen | Token::Comma), Token::Mul) => continue,
+            (_, Token::Mul) => "*_1*",
+            _ => continue,
+        };
+        let (start, end) = (span.start_offset as usize, span.end_offset as usize);
+        text.push_str(source.get(copied..start).unwrap_or_default());
+        text.push_str(new);
+        copied = end;
+    }
+    text.push_str(source.get(copied..).unwrap_or_default());
+    text
+}
