@@ -210,7 +210,7 @@ BAD_REQUESTS = {
     "top_p": (make_request(1, top_p=1.5), "`top_p`"),
     "typical_p": (make_request(1, typical_p=0.0), "`typical_p`"),
     "frequency": (make_request(1, frequency_penalty=math.nan), "`frequency_penalty`"),
-    "top_n": (make_request(1, top_n_tokens=65), "`top_n_tokens`"),
+    "top_n": (make_request(1, top_n_tokens=21), "`top_n_tokens`"),
 }
 
 

@@ -24,6 +24,7 @@ from ..errors import (
     OutOfMemory,
     OutOfSlots,
 )
+from ..kernels import advance_state
 from ..models.base import CausalLM
 from .batches import BatchTable, RunningRequest
 from .clock import StepClock
@@ -51,6 +52,7 @@ from .requests import (
 )
 from .rows import RowTable
 from .sampling import Sampler
+from .sampling_state import SamplingState
 from .steps import decode_inputs, prefill_inputs
 from .validation import check_request, check_slots
 from .warmup import plan_capacity
@@ -64,6 +66,7 @@ class _Serving:
     max_batch_prefill_tokens: int
     table: RowTable
     pool: KVPool
+    sampling: SamplingState
     sampler: Sampler
 
 
@@ -115,12 +118,16 @@ class Engine:
         if self._serving is not None:
             raise NotReady("Warmup was already called; restart the shard to change its limits")
         capacity = plan_capacity(self._model, self._group, limits, self._memory_fraction)
+        sampling = SamplingState(
+            capacity.table.num_rows, self._model.vocab_size, self._model.device, sorted(self._eos_token_ids)
+        )
         self._serving = _Serving(
             capacity.limits,
             limits.max_batch_prefill_tokens,
             capacity.table,
             capacity.pool,
-            Sampler(capacity.table, self._watermark),
+            sampling,
+            Sampler(sampling, self._watermark),
         )
         # What lives now lives for good: keep the collector from walking it in the middle of a step.
         gc.collect()
@@ -139,6 +146,7 @@ class Engine:
         with self._releasing(running):
             rows = serving.table.index(running)
             input_ids, state = prefill_inputs(running, rows, serving.table, serving.pool)
+            serving.sampling.admit([r.row for r in running], [r.request for r in running])
             clock.forward_begins()
             logits = self._model.forward(input_ids, state)
             clock.forward_ends()
@@ -276,8 +284,12 @@ class Engine:
     ) -> StepResult:
         """Samples, moves the rows on, frees those that ended and caches the rest under `batch_id`."""
         serving = self._ready()
-        tokens, choices = serving.sampler(logits, running, rows)
-        serving.table.advance(rows, tokens)
+        table, sampling = serving.table, serving.sampling
+        sampled = serving.sampler(logits, rows, table.last_token, table.generated)
+        choices = sampled.choices()
+        advance_state(
+            sampled.tokens, rows, table.last_token, table.length, table.generated, sampling.ints, sampling.counts
+        )
         kept, ended, generations = [], [], []
         for r, choice in zip(running, choices, strict=True):
             r.length += 1

@@ -16,6 +16,7 @@ from .requests import (
 )
 from .rows import RowTable
 from .sampling import Sampler
+from .sampling_state import SamplingState
 from .steps import prefill_inputs
 
 _EVERYTHING = NextTokenChooserParameters(
@@ -45,7 +46,7 @@ def run_largest_steps(model: CausalLM, limits: WarmupLimits, longest: int) -> in
     rows = table.index(running)
     table.open(running, rows, torch.zeros_like(rows), rows)
     logits = torch.zeros(num_rows, model.vocab_size, dtype=torch.float32, device=model.device)
-    Sampler(table, WatermarkConfig())(logits, running, rows)
+    _sample(logits, running, table)
     return num_tokens * bytes_per_slot(model) + len(lengths) * RowTable.bytes_per_row(max(lengths))
 
 
@@ -59,7 +60,13 @@ def _prefill(model: CausalLM, pool: KVPool, lengths: list[int]) -> None:
     input_ids, state = prefill_inputs(running, rows, table, pool)
     logits = model.forward(input_ids, state)
     prompt_tokens(logits, running, rank=0, world_size=1)
-    Sampler(table, WatermarkConfig())(last_token_logits(logits, running), running, rows)
+    _sample(last_token_logits(logits, running), running, table)
+
+
+def _sample(logits: torch.Tensor, running: list[RunningRequest], table: RowTable) -> None:
+    state = SamplingState(table.num_rows, logits.shape[1], logits.device, ())
+    state.admit([r.row for r in running], [r.request for r in running])
+    Sampler(state, WatermarkConfig())(logits, table.index(running), table.last_token, table.generated)
 
 
 def _split(total: int, largest: int) -> list[int]:

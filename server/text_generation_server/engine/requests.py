@@ -30,6 +30,10 @@ class NextTokenChooserParameters:
     repetition_penalty: float = 1.0
     frequency_penalty: float = 0.0
     watermark: bool = False
+    presence_penalty: float = 0.0
+    penalize_output_only: bool = False
+    min_p: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class StoppingCriteriaParameters:
 
     max_new_tokens: int
     ignore_eos_token: bool = False
+    min_new_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

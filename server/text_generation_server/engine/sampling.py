@@ -1,29 +1,19 @@
-"""From logits to chosen ids, log-probabilities and top-n lists, for the whole batch at once.
+"""From logits to chosen ids, log-probabilities and top-n lists, for the whole batch at once and without the host.
 
-Order: watermark, repetition and frequency penalty, temperature, top-k, top-p, typical-p, choice. Each operator runs on
-the rows that ask for it, and is exact per row, so what a row gets does not depend on its neighbours. A batch of plain
-greedy rows pays for argmax and one log-sum-exp.
+Order: logit bias, watermark, penalties, minimum of new tokens, temperature, top-k, top-p, typical-p, min-p, choice.
+What a row asks for stands in device columns, so one captured graph serves any mixture of requests, and what a row gets
+does not depend on its neighbours.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..config.server import WatermarkConfig
-from ..kernels.gumbel import gumbel_argmax
-from ..kernels.logprobs import token_logprobs
-from ..kernels.penalties import count_tokens, penalties
-from ..kernels.temperature import temperature_scale
-from ..kernels.top_k import top_k_filter
-from ..kernels.top_n import top_n_mask
-from ..kernels.top_p import top_p_filter
-from ..kernels.typical_p import typical_filter
-from ..kernels.watermark import watermark
-from .batches import RunningRequest
-from .requests import NextTokenChooserParameters, Tokens
-from .rows import RowTable
+from ..kernels import MAX_TOP, logits_process, num_splits, sample, survivors, top_tokens
+from .requests import Tokens
+from .sampling_state import SamplingState
 
 
 @dataclass(frozen=True)
@@ -36,95 +26,136 @@ class Choice:
     top_tokens: Tokens | None
 
 
-class Sampler:
-    """Chooses the next token of rows. Owned by the engine thread; keeps no state between calls."""
+@dataclass(frozen=True)
+class SampledTokens:
+    """What was chosen for a batch, in one matrix, so that one copy brings all of it to the host.
 
-    def __init__(self, table: RowTable, watermark_config: WatermarkConfig) -> None:
-        self._table = table
-        self._watermark = watermark_config
+    `record` int32 [N, WIDTH], of which the properties are views.
+    """
 
-    def __call__(self, logits: Tensor, running: Sequence[RunningRequest], rows: Tensor) -> tuple[Tensor, list[Choice]]:
-        """`logits` float32 [N, vocab], overwritten; `rows` int64 [N], the rows of `running`.
+    record: Tensor
 
-        Returns the ids int64 [N] on the device and the same on the host with their log-probabilities.
-        """
-        # NaN and +inf anywhere, and -inf everywhere, show in the maximum.
-        valid = logits.amax(dim=-1).isfinite()
-        scores = self._process(logits, running, rows)
-        tokens = self._choose(scores, running, rows)
-        logprobs = token_logprobs(scores, tokens)
-        valid &= logprobs.isfinite()
-        # One copy to the host; float64 holds every id and log-probability exactly.
-        columns = torch.stack((tokens.double(), logprobs.double(), valid.double())).tolist()
-        tops = self._top_tokens(scores, running, rows)
-        choices = [
-            Choice(int(token), logprob, bool(ok), tops.get(i))
-            for i, (token, logprob, ok) in enumerate(zip(*columns, strict=True))
+    WIDTH = 6 + 2 * MAX_TOP
+
+    @classmethod
+    def empty(cls, batch: int, device: torch.device, pin_memory: bool = False) -> "SampledTokens":
+        """Memory for `batch` choices; pinned host memory to copy them to."""
+        return cls(torch.empty(batch, cls.WIDTH, dtype=torch.int32, device=device, pin_memory=pin_memory))
+
+    @property
+    def tokens(self) -> Tensor:
+        """int64 [N]."""
+        return self.record[:, :2].view(torch.int64).squeeze(1)
+
+    @property
+    def logprobs(self) -> Tensor:
+        """float32 [N]: of the tokens, among the survivors of the processed scores."""
+        return self.record[:, 2].view(torch.float32)
+
+    @property
+    def valid(self) -> Tensor:
+        """int32 [N]: 0 where the scores held NaN or were infinite; the token is 0 then."""
+        return self.record[:, 3]
+
+    @property
+    def num_top(self) -> Tensor:
+        """int32 [N]: entries of the next two that are valid."""
+        return self.record[:, 4]
+
+    @property
+    def top_ids(self) -> Tensor:
+        """int32 [N, MAX_TOP], best first."""
+        return self.record[:, 6 : 6 + MAX_TOP]
+
+    @property
+    def top_logprobs(self) -> Tensor:
+        """float32 [N, MAX_TOP]."""
+        return self.record[:, 6 + MAX_TOP :].view(torch.float32)
+
+    def choices(self) -> list[Choice]:
+        """One for each position of the batch. For records on the host; touches no device."""
+        columns = (self.tokens, self.logprobs, self.valid, self.num_top)
+        return [
+            Choice(token, logprob, bool(valid), self._top(position, number) if number else None)
+            for position, (token, logprob, valid, number) in enumerate(
+                zip(*(column.tolist() for column in columns), strict=True)
+            )
         ]
-        return tokens, choices
 
-    def _process(self, logits: Tensor, running: Sequence[RunningRequest], rows: Tensor) -> Tensor:
-        table = self._table
-        vocab_size = logits.shape[1]
-        parameters = [r.request.parameters for r in running]
-        longest = max(r.length for r in running)
-        largest_k = max(p.top_k for p in parameters)
-
-        def apply(
-            scores: Tensor,
-            wanted: Callable[[NextTokenChooserParameters], bool],
-            operator: Callable[[Tensor, Tensor], Tensor],
-        ) -> Tensor:
-            picked = [i for i, p in enumerate(parameters) if wanted(p)]
-            if not picked:
-                return scores
-            if len(picked) == len(parameters):
-                return operator(scores, rows)
-            index = torch.tensor(picked, device=scores.device)
-            return scores.index_copy_(0, index, operator(scores[index], rows[index]))
-
-        def penalize(scores: Tensor, r: Tensor) -> Tensor:
-            counts = count_tokens(table.history[r, :longest], table.length[r], vocab_size)
-            return penalties(scores, counts, table.repetition_penalty[r], table.frequency_penalty[r])
-
-        config = self._watermark
-        scores = apply(
-            logits,
-            lambda p: p.watermark,
-            lambda s, r: watermark(s, table.last_token[r], config.gamma, config.delta),
+    def _top(self, position: int, number: int) -> Tokens:
+        return Tokens(
+            tuple(self.top_ids[position, :number].tolist()),
+            tuple(self.top_logprobs[position, :number].tolist()),
         )
-        scores = apply(scores, lambda p: p.repetition_penalty != 1.0 or p.frequency_penalty != 0.0, penalize)
-        scores = apply(scores, lambda p: p.temperature != 1.0, lambda s, r: temperature_scale(s, table.temperature[r]))
-        scores = apply(scores, lambda p: p.top_k > 0, lambda s, r: top_k_filter(s, table.top_k[r], largest_k))
-        scores = apply(scores, lambda p: p.top_p < 1.0, lambda s, r: top_p_filter(s, table.top_p[r]))
-        return apply(scores, lambda p: p.typical_p < 1.0, lambda s, r: typical_filter(s, table.typical_p[r]))
 
-    def _choose(self, scores: Tensor, running: Sequence[RunningRequest], rows: Tensor) -> Tensor:
-        """Greedy rows take the best score, ties to the lowest id; the others draw."""
-        sampled = [i for i, r in enumerate(running) if r.request.parameters.do_sample]
-        if len(sampled) == len(running):
-            return gumbel_argmax(scores, self._table.seed[rows], self._table.generated[rows])
-        tokens = scores.argmax(dim=-1)
-        if sampled:
-            index = torch.tensor(sampled, device=scores.device)
-            r = rows[index]
-            tokens[index] = gumbel_argmax(scores[index], self._table.seed[r], self._table.generated[r])
-        return tokens
 
-    def _top_tokens(self, scores: Tensor, running: Sequence[RunningRequest], rows: Tensor) -> dict[int, Tokens]:
-        """Top-n lists by position in the batch, best first, equal ones by id; only for rows that ask for them."""
-        wanted = [i for i, r in enumerate(running) if r.request.top_n_tokens > 0]
-        if not wanted:
-            return {}
-        index = torch.tensor(wanted, device=scores.device)
-        picked = scores[index]
-        largest_n = max(running[i].request.top_n_tokens for i in wanted)
-        hits = top_n_mask(picked, self._table.top_n[rows[index]], largest_n).nonzero()
-        logprobs = picked[hits[:, 0], hits[:, 1]] - picked.logsumexp(dim=-1)[hits[:, 0]]
-        entries: dict[int, list[tuple[float, int]]] = {i: [] for i in wanted}
-        for (position, token), logprob in zip(hits.tolist(), logprobs.tolist(), strict=True):
-            entries[wanted[position]].append((-logprob, token))
-        return {
-            i: Tokens(tuple(token for _, token in ranked), tuple(-negative for negative, _ in ranked))
-            for i, ranked in ((i, sorted(found)) for i, found in entries.items())
-        }
+class Sampler:
+    """Chooses the next token of rows. Owned by the engine thread; keeps nothing between calls but its parameters."""
+
+    def __init__(self, state: SamplingState, watermark: WatermarkConfig) -> None:
+        self._state = state
+        self._watermark = watermark
+
+    def __call__(self, logits: Tensor, rows: Tensor, last_token: Tensor, generated: Tensor) -> SampledTokens:
+        """`logits` [N, vocab] of the model's type, overwritten if float32; `rows` int64 [N], where a row that is plain
+        and greedy may stand several times; `last_token` and `generated` int64 by row. Never waits for the device.
+        """
+        state, batch, device = self._state, logits.shape[0], logits.device
+        splits = num_splits(logits.shape[1], device)
+        statistics = torch.empty(3, batch, splits, dtype=torch.float32, device=device)
+        best, best_id, total = statistics[0], statistics[1].view(torch.int32), statistics[2]
+        scores = logits if logits.dtype == torch.float32 else torch.empty_like(logits, dtype=torch.float32)
+        logits_process(
+            logits,
+            rows,
+            last_token,
+            generated,
+            state.floats,
+            state.ints,
+            state.bias_ids,
+            state.bias_values,
+            state.counts,
+            state.eos_token_ids,
+            self._watermark.gamma,
+            self._watermark.delta,
+            scores,
+            best,
+            best_id,
+            total,
+        )
+        bounds = torch.empty(batch, 4, dtype=torch.float32, device=device)
+        survivors(scores, best, rows, state.floats, state.ints, bounds)
+        sampled = SampledTokens.empty(batch, device)
+        log_total = torch.empty(batch, dtype=torch.float32, device=device)
+        sample(
+            logits,
+            scores,
+            best,
+            best_id,
+            total,
+            bounds,
+            rows,
+            generated,
+            state.seed,
+            state.floats,
+            state.ints,
+            sampled.tokens,
+            sampled.logprobs,
+            sampled.valid,
+            log_total,
+        )
+        top_tokens(
+            logits,
+            scores,
+            best,
+            bounds,
+            rows,
+            state.floats,
+            state.ints,
+            sampled.valid,
+            log_total,
+            sampled.top_ids,
+            sampled.top_logprobs,
+            sampled.num_top,
+        )
+        return sampled

@@ -4,7 +4,11 @@ import math
 from collections.abc import Sequence
 
 from ..errors import InvalidRequest
+from ..kernels import MAX_LOGIT_BIAS
 from .requests import NextTokenChooserParameters, Request, ServingLimits, SlotRange
+
+MAX_TOP_N_TOKENS = 20
+"""Most alternatives that a request may ask for; with ties there may be more, up to `kernels.MAX_TOP`."""
 
 
 def check_request(request: Request, limits: ServingLimits, vocab_size: int) -> None:
@@ -30,9 +34,13 @@ def check_request(request: Request, limits: ServingLimits, vocab_size: int) -> N
     num_slots = sum(slot_range.length for slot_range in request.slots)
     if num_slots < num_inputs:
         raise InvalidRequest(f"`slots` covers {num_slots} positions, fewer than the {num_inputs} input tokens")
-    if request.top_n_tokens > vocab_size:
-        raise InvalidRequest(f"`top_n_tokens` must be at most the vocabulary size {vocab_size}")
+    if not 0 <= request.top_n_tokens <= MAX_TOP_N_TOKENS:
+        raise InvalidRequest(f"`top_n_tokens` must be at most {MAX_TOP_N_TOKENS}, not {request.top_n_tokens}")
+    min_new_tokens = request.stopping_parameters.min_new_tokens
+    if not 0 <= min_new_tokens <= max_new_tokens:
+        raise InvalidRequest(f"`min_new_tokens` {min_new_tokens} must be at most `max_new_tokens` {max_new_tokens}")
     _check_parameters(request.parameters)
+    _check_logit_bias(request.parameters.logit_bias, vocab_size)
 
 
 def check_slots(slots: Sequence[SlotRange], pool_size: int) -> None:
@@ -54,5 +62,22 @@ def _check_parameters(parameters: NextTokenChooserParameters) -> None:
         value = getattr(parameters, name)
         if not 0 < value <= 1:
             raise InvalidRequest(f"`{name}` must be above 0 and at most 1 (1: off), not {value}")
-    if not math.isfinite(parameters.frequency_penalty):
-        raise InvalidRequest(f"`frequency_penalty` must be a finite number, not {parameters.frequency_penalty}")
+    if not 0 <= parameters.min_p <= 1:
+        raise InvalidRequest(f"`min_p` must be at least 0 (0: off) and at most 1, not {parameters.min_p}")
+    for name in ("frequency_penalty", "presence_penalty"):
+        value = getattr(parameters, name)
+        if not math.isfinite(value):
+            raise InvalidRequest(f"`{name}` must be a finite number, not {value}")
+
+
+def _check_logit_bias(logit_bias: Sequence[tuple[int, float]], vocab_size: int) -> None:
+    if len(logit_bias) > MAX_LOGIT_BIAS:
+        raise InvalidRequest(f"`logit_bias` holds {len(logit_bias)} entries, more than {MAX_LOGIT_BIAS}")
+    ids = {token for token, _ in logit_bias}
+    if len(ids) != len(logit_bias):
+        raise InvalidRequest("`logit_bias` must hold each token id at most once")
+    if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+        raise InvalidRequest(f"`logit_bias` must name token ids below the vocabulary size {vocab_size}")
+    for token, bias in logit_bias:
+        if not math.isfinite(bias):
+            raise InvalidRequest(f"`logit_bias` of token {token} must be a finite number, not {bias}")

@@ -5,7 +5,7 @@ Operators write into tensors that the caller passes, so that a captured graph re
 
 from ._launch import compilations
 from ._register import use_triton
-from ._sampling import num_splits
+from ._sampling import MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, num_splits
 from .act_and_mul import act_and_mul
 from .add_rms_norm import add_rms_norm
 from .advance_state import advance_state
@@ -19,10 +19,15 @@ from .survivors import survivors
 from .top_tokens import top_tokens
 
 __all__ = [
+    "MAX_LOGIT_BIAS",
+    "MAX_TOP",
+    "Flags",
+    "Floats",
+    "Ints",
     "act_and_mul",
     "add_rms_norm",
-    "compilations",
     "advance_state",
+    "compilations",
     "decode_attention",
     "logits_process",
     "num_splits",

@@ -26,6 +26,3 @@ def gumbel_noise(seed: Tensor, step: Tensor, vocab_size: int) -> Tensor:
     return uniform.neg_().log1p_().neg_().log_().neg_()
 
 
-def gumbel_argmax(scores: Tensor, seed: Tensor, step: Tensor) -> Tensor:
-    """`scores` float32 [N, vocab], -inf where excluded. Returns int64 [N]."""
-    return (scores + gumbel_noise(seed, step, scores.shape[1])).argmax(dim=-1)

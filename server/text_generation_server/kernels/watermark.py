@@ -22,6 +22,3 @@ def green_list(previous: Tensor, gamma: float, vocab_size: int) -> Tensor:
     return bits < round(gamma * 2**32)
 
 
-def watermark(scores: Tensor, previous: Tensor, gamma: float, delta: float) -> Tensor:
-    """`scores` float32 [N, vocab], `previous` int64 [N]. Returns new scores."""
-    return scores + delta * green_list(previous, gamma, scores.shape[1])

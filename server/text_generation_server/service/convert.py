@@ -27,9 +27,15 @@ def _request_from_pb(message: pb.Request) -> r.Request:
             repetition_penalty=chooser.repetition_penalty,
             frequency_penalty=chooser.frequency_penalty,
             watermark=chooser.watermark,
+            presence_penalty=chooser.presence_penalty,
+            penalize_output_only=chooser.penalize_output_only,
+            min_p=chooser.min_p,
+            logit_bias=tuple((entry.id, entry.bias) for entry in chooser.logit_bias),
         ),
         stopping_parameters=r.StoppingCriteriaParameters(
-            max_new_tokens=stopping.max_new_tokens, ignore_eos_token=stopping.ignore_eos_token
+            max_new_tokens=stopping.max_new_tokens,
+            ignore_eos_token=stopping.ignore_eos_token,
+            min_new_tokens=stopping.min_new_tokens,
         ),
         slots=_slots_from_pb(message.slots),
         prefill_logprobs=message.prefill_logprobs,

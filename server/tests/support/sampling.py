@@ -1,0 +1,169 @@
+"""Runs the sampling operators one after the other on a small batch, so that each can be looked at alone."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from text_generation_server.engine.requests import NextTokenChooserParameters, Request, StoppingCriteriaParameters
+from text_generation_server.engine.sampling import SampledTokens
+from text_generation_server.engine.sampling_state import SamplingState
+from text_generation_server.kernels._sampling import Flags, Floats, Ints, distance, survives
+from text_generation_server.kernels.logits_process import logits_process_torch
+from text_generation_server.kernels.sample import sample_torch
+from text_generation_server.kernels.survivors import survivors_torch
+from text_generation_server.kernels.top_tokens import top_tokens_torch
+
+GAMMA, DELTA = 0.5, 2.0
+
+
+@dataclass(frozen=True)
+class Operators:
+    """The implementations that a run uses."""
+
+    logits_process: object = logits_process_torch
+    survivors: object = survivors_torch
+    sample: object = sample_torch
+    top_tokens: object = top_tokens_torch
+
+
+TORCH = Operators()
+
+
+def asking(prompt: Sequence[int] = (1,), min_new_tokens: int = 0, top_n: int = 0, **parameters: object) -> Request:
+    """A request of which only what sampling looks at matters."""
+    return Request(
+        id=0,
+        input_ids=tuple(prompt),
+        parameters=NextTokenChooserParameters(**parameters),  # type: ignore[arg-type]
+        stopping_parameters=StoppingCriteriaParameters(99, min_new_tokens=min_new_tokens),
+        slots=(),
+        top_n_tokens=top_n,
+    )
+
+
+@dataclass
+class Run:
+    """Tensors of one run, poisoned before it. Row i of the state serves batch position i unless `rows` says else."""
+
+    logits: Tensor
+    requests: Sequence[Request]
+    splits: int = 1
+    generated: int = 0
+    eos_token_ids: Sequence[int] = ()
+    operators: Operators = TORCH
+    rows: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        device, (batch, vocab) = self.logits.device, self.logits.shape
+        self.state = SamplingState(batch, vocab, device, self.eos_token_ids)
+        self.state.admit(range(batch), self.requests)
+        self.rows = torch.arange(batch, device=device)
+        self.last_token = torch.tensor([request.input_ids[-1] for request in self.requests], device=device)
+        self.generated_by_row = torch.full((batch,), self.generated, device=device)
+
+        def poisoned(*shape: int) -> Tensor:
+            return torch.full(shape, torch.nan, device=device)
+
+        self.scores = poisoned(batch, vocab)
+        self.best, self.total = poisoned(batch, self.splits), poisoned(batch, self.splits)
+        self.best_id = torch.full((batch, self.splits), -1, dtype=torch.int32, device=device)
+        self.bounds, self.log_total = poisoned(batch, 4), poisoned(batch)
+        self.sampled = SampledTokens(torch.full((batch, SampledTokens.WIDTH), -7, dtype=torch.int32, device=device))
+
+    def process(self) -> "Run":
+        state = self.state
+        self.operators.logits_process(  # type: ignore[operator]
+            self.logits,
+            self.rows,
+            self.last_token,
+            self.generated_by_row,
+            state.floats,
+            state.ints,
+            state.bias_ids,
+            state.bias_values,
+            state.counts,
+            state.eos_token_ids,
+            GAMMA,
+            DELTA,
+            self.scores,
+            self.best,
+            self.best_id,
+            self.total,
+        )
+        return self
+
+    def filter(self) -> "Run":
+        arguments = (self.scores, self.best, self.rows, self.state.floats, self.state.ints, self.bounds)
+        self.operators.survivors(*arguments)  # type: ignore[operator]
+        return self
+
+    def choose(self) -> "Run":
+        state, sampled = self.state, self.sampled
+        self.operators.sample(  # type: ignore[operator]
+            self.logits,
+            self.scores,
+            self.best,
+            self.best_id,
+            self.total,
+            self.bounds,
+            self.rows,
+            self.generated_by_row,
+            state.seed,
+            state.floats,
+            state.ints,
+            sampled.tokens,
+            sampled.logprobs,
+            sampled.valid,
+            self.log_total,
+        )
+        return self
+
+    def report(self) -> "Run":
+        state, sampled = self.state, self.sampled
+        self.operators.top_tokens(  # type: ignore[operator]
+            self.logits,
+            self.scores,
+            self.best,
+            self.bounds,
+            self.rows,
+            state.floats,
+            state.ints,
+            sampled.valid,
+            self.log_total,
+            sampled.top_ids,
+            sampled.top_logprobs,
+            sampled.num_top,
+        )
+        return self
+
+    def all(self) -> "Run":
+        """Every operator, in order."""
+        return self.process().filter().choose().report()
+
+    @property
+    def processed(self) -> Tensor:
+        """The processed scores of every row, float32 [N, vocab], also of those that need not write them."""
+        written = self.state.ints[:, Ints.FLAGS] & Flags.SCORES != 0
+        return torch.where(written.unsqueeze(1), self.scores, self.logits.float())
+
+    @property
+    def u(self) -> Tensor:
+        """Distances below the best, float32 [N, vocab]."""
+        return distance(self.processed, self.best.amax(1), self.state.floats[:, Floats.TEMPERATURE])
+
+    @property
+    def kept(self) -> Tensor:
+        """Survivors, bool [N, vocab]."""
+        return survives(self.u, self.bounds)
+
+
+def filtered(logits: Tensor, requests: Iterable[Request], operators: Operators = TORCH, splits: int = 1) -> Tensor:
+    """Survivors of the filters, bool [N, vocab]."""
+    return Run(logits, list(requests), splits, operators=operators).process().filter().kept
+
+
+def processed(logits: Tensor, requests: Iterable[Request], **options: object) -> Tensor:
+    """Processed scores, float32 [N, vocab]."""
+    return Run(logits.clone(), list(requests), **options).process().processed  # type: ignore[arg-type]

@@ -1,0 +1,176 @@
+"""Sampling parameters and token counts by row, on the device.
+
+Written when a request gets its row and when its tokens are chosen; never read by the host.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..kernels import MAX_LOGIT_BIAS, Flags, Floats, Ints
+from .requests import NextTokenChooserParameters, StoppingCriteriaParameters
+
+_SEED_WORDS = 2
+
+
+class Sampled(Protocol):
+    """What sampling looks at in a request."""
+
+    @property
+    def input_ids(self) -> Sequence[int]:
+        """The prompt."""
+        ...
+
+    @property
+    def parameters(self) -> NextTokenChooserParameters:
+        """How the next token is chosen."""
+        ...
+
+    @property
+    def stopping_parameters(self) -> StoppingCriteriaParameters:
+        """When the request ends."""
+        ...
+
+    @property
+    def top_n_tokens(self) -> int:
+        """Alternatives to report."""
+        ...
+
+
+class SamplingState:
+    """Columns for `num_rows` rows; a row that was never admitted is plain and greedy. Owned by the engine thread.
+
+    floats       float32 [rows, Floats.WIDTH]   temperature, top-p, typical-p, min-p and penalties
+    ints         int32 [rows, Ints.WIDTH]       flags, top-k, top-n, minimum of new tokens, entries of logit bias
+    seed         int64 [rows]                   bit pattern of the 64-bit seed
+    bias_ids     int32 [rows, MAX_LOGIT_BIAS]   ascending; only the first entries, as many as `ints` says, are valid
+    bias_values  float32 [rows, MAX_LOGIT_BIAS]
+    counts       int32 [rows, vocab]            twice the times that penalties count a token, plus 1 where it was seen;
+                                                valid for rows with penalties
+    """
+
+    def __init__(self, num_rows: int, vocab_size: int, device: torch.device, eos_token_ids: Sequence[int]) -> None:
+        def column(dtype: torch.dtype, *shape: int) -> Tensor:
+            return torch.zeros((num_rows, *shape), dtype=dtype, device=device)
+
+        self.num_rows = num_rows
+        self.vocab_size = vocab_size
+        self.device = device
+        self.floats = column(torch.float32, Floats.WIDTH)
+        self.floats[:] = torch.tensor(_floats(NextTokenChooserParameters()))
+        self.ints = column(torch.int32, Ints.WIDTH)
+        self.seed = column(torch.int64)
+        self.bias_ids = column(torch.int32, MAX_LOGIT_BIAS)
+        self.bias_values = column(torch.float32, MAX_LOGIT_BIAS)
+        self.counts = column(torch.int32, vocab_size)
+        known = sorted(token for token in set(eos_token_ids) if token < vocab_size)
+        self.eos_token_ids = torch.tensor(known, dtype=torch.int32, device=device)
+
+    @staticmethod
+    def bytes_per_row(vocab_size: int) -> int:
+        """Device memory of one row."""
+        return 4 * (vocab_size + 2 * MAX_LOGIT_BIAS + Floats.WIDTH + Ints.WIDTH + _SEED_WORDS)
+
+    def admit(self, rows: Sequence[int], requests: Sequence[Sampled]) -> None:
+        """Writes what `requests` ask for into `rows`, in few copies for all. Waits for nothing on the device."""
+        if not rows:
+            return
+        index = self._upload(torch.tensor(rows, dtype=torch.int64))
+        packed = torch.empty(len(rows), Floats.WIDTH + Ints.WIDTH + _SEED_WORDS, dtype=torch.int32)
+        floats, ints, seed = self._columns(packed)
+        floats.copy_(torch.tensor([_floats(request.parameters) for request in requests]))
+        ints.copy_(torch.tensor([_ints(request) for request in requests], dtype=torch.int32))
+        seed.copy_(torch.tensor([signed_64(request.parameters.seed) for request in requests]))
+        for column, values in zip(
+            (self.floats, self.ints, self.seed), self._columns(self._upload(packed)), strict=True
+        ):
+            column.index_copy_(0, index, values)
+        pairs = list(zip(rows, requests, strict=True))
+        self._write_bias([(row, r.parameters) for row, r in pairs if r.parameters.logit_bias])
+        self._count_prompts([(row, r) for row, r in pairs if _flags(r) & Flags.PENALTIES])
+
+    @staticmethod
+    def _columns(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Floats, ints and seeds of a matrix that holds them side by side."""
+        floats, ints, seed = packed.split((Floats.WIDTH, Ints.WIDTH, _SEED_WORDS), dim=1)
+        return floats.view(torch.float32), ints, seed.view(torch.int64).squeeze(1)
+
+    def _write_bias(self, biased: Sequence[tuple[int, NextTokenChooserParameters]]) -> None:
+        if not biased:
+            return
+        entries = [sorted(parameters.logit_bias) for _, parameters in biased]
+        longest = max(len(entry) for entry in entries)
+        packed = torch.zeros(2, len(biased), longest, dtype=torch.int32)
+        for i, entry in enumerate(entries):
+            packed[0, i, : len(entry)] = torch.tensor([token for token, _ in entry], dtype=torch.int32)
+            packed[1].view(torch.float32)[i, : len(entry)] = torch.tensor([bias for _, bias in entry])
+        index = self._upload(torch.tensor([row for row, _ in biased], dtype=torch.int64))
+        ids, values = self._upload(packed)
+        self.bias_ids[:, :longest].index_copy_(0, index, ids)
+        self.bias_values[:, :longest].index_copy_(0, index, values.view(torch.float32))
+
+    def _count_prompts(self, penalised: Sequence[tuple[int, Sampled]]) -> None:
+        if not penalised:
+            return
+        self.counts.index_fill_(0, self._upload(torch.tensor([row for row, _ in penalised], dtype=torch.int64)), 0)
+        lengths = torch.tensor([len(request.input_ids) for _, request in penalised])
+        where = torch.tensor([token for _, request in penalised for token in request.input_ids], dtype=torch.int64)
+        where += torch.tensor([row * self.vocab_size for row, _ in penalised]).repeat_interleave(lengths)
+        amount = torch.tensor([0 if request.parameters.penalize_output_only else 2 for _, request in penalised])
+        where, amount = self._upload(torch.stack((where, amount.repeat_interleave(lengths))))
+        flat = self.counts.view(-1)
+        flat.index_add_(0, where, amount.to(torch.int32))
+        flat[where] = flat[where] | 1
+
+    def _upload(self, host: Tensor) -> Tensor:
+        if self.device.type != "cuda":
+            return host.to(self.device)
+        return host.pin_memory().to(self.device, non_blocking=True)
+
+
+def signed_64(value: int) -> int:
+    """The int64 with the bit pattern of an unsigned 64-bit number."""
+    return value - 2**64 if value >= 2**63 else value
+
+
+def _floats(parameters: NextTokenChooserParameters) -> list[float]:
+    values = dict.fromkeys(range(Floats.WIDTH), 0.0) | {
+        Floats.TEMPERATURE: parameters.temperature,
+        Floats.TOP_P: parameters.top_p,
+        Floats.TYPICAL_P: parameters.typical_p,
+        Floats.MIN_P: parameters.min_p,
+        Floats.REPETITION: parameters.repetition_penalty,
+        Floats.FREQUENCY: parameters.frequency_penalty,
+        Floats.PRESENCE: parameters.presence_penalty,
+    }
+    return [values[column] for column in range(Floats.WIDTH)]
+
+
+def _ints(request: Sampled) -> list[int]:
+    values = dict.fromkeys(range(Ints.WIDTH), 0) | {
+        Ints.FLAGS: int(_flags(request)),
+        # A k above the vocabulary keeps everything, whatever it is.
+        Ints.TOP_K: min(request.parameters.top_k, 2**31 - 1),
+        Ints.TOP_N: request.top_n_tokens,
+        Ints.MIN_NEW_TOKENS: min(request.stopping_parameters.min_new_tokens, 2**31 - 1),
+        Ints.NUM_BIAS: len(request.parameters.logit_bias),
+    }
+    return [values[column] for column in range(Ints.WIDTH)]
+
+
+def _flags(request: Sampled) -> Flags:
+    p = request.parameters
+    asked = {
+        Flags.SAMPLE: p.do_sample,
+        Flags.BIAS: len(p.logit_bias) > 0,
+        Flags.WATERMARK: p.watermark,
+        Flags.PENALTIES: p.repetition_penalty != 1.0 or p.frequency_penalty != 0.0 or p.presence_penalty != 0.0,
+        Flags.MIN_NEW_TOKENS: request.stopping_parameters.min_new_tokens > 0,
+        Flags.FILTERS: p.top_k > 0 or p.top_p < 1.0 or p.typical_p < 1.0 or p.min_p > 0.0,
+    }
+    flags = Flags(0)
+    for flag, wanted in asked.items():
+        flags |= flag if wanted else Flags(0)
+    return flags
