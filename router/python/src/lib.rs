@@ -1,6 +1,7 @@
 //! The Python module `text_generation_router._router`: the command and the router's parts, for tests and simulation.
 //! `python/text_generation_router/_router.pyi` says what each of them does.
 
+mod chat;
 mod pool;
 mod scheduler;
 mod text;
@@ -27,6 +28,7 @@ fn run_main(py: Python<'_>, argv: Vec<String>, convert: Py<PyAny>) -> i32 {
 fn _router(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(run_main, module)?)?;
+    module.add_class::<chat::ChatTemplate>()?;
     module.add_class::<text::Tokenizer>()?;
     module.add_class::<text::Detokenizer>()?;
     module.add_class::<pool::SlotAllocator>()?;

@@ -14,6 +14,7 @@ fn demand((held, length, remaining): Running) -> Demand {
         held,
         length,
         remaining,
+        lag: 0,
     }
 }
 
@@ -93,6 +94,7 @@ impl Scheduler {
             .map(|(input_length, max_new_tokens)| Candidate {
                 input_length,
                 max_new_tokens,
+                samples: 1,
             });
         let running: Vec<Demand> = running.into_iter().map(demand).collect();
         policy::next_action(queue, &running, Progress { steps }, &self.0).into()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from text_generation_router import _router
 from text_generation_router._router import (
     Action,
+    ChatTemplate,
     Detokenizer,
     Scheduler,
     SlotAllocator,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-__all__ = ["Action", "Detokenizer", "Scheduler", "SlotAllocator", "Tokenizer", "__version__", "cli", "main"]
+__all__ = ["Action", "ChatTemplate", "Detokenizer", "Scheduler", "SlotAllocator", "Tokenizer", "__version__", "cli", "main"]
 
 
 def main(argv: Sequence[str]) -> int:

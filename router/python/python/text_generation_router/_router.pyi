@@ -1,12 +1,33 @@
 """The compiled part. What is public is re-exported by the package."""
 
-from collections.abc import Callable, Sequence
-from typing import Literal, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, final
 
 __version__: str
 
 def main(argv: list[str], convert: Callable[[str], str]) -> int:
     """Run the command; `convert` makes a tokenizer.json for a folder that has none. Releases the interpreter lock."""
+
+@final
+class ChatTemplate:
+    """The chat templates of a model, compiled. Threads may share it."""
+
+    def __new__(cls, templates: Mapping[str, str], special_tokens: Mapping[str, str] = ...) -> ChatTemplate:
+        """Compile templates by name: `default`, and `tool_use` where tools have one of their own. Raises ValueError."""
+
+    @staticmethod
+    def load(folder: str, tokenizer_config_path: str | None = None) -> ChatTemplate | None:
+        """Read the chat template of the model in `folder`; None when it has none. Raises ValueError."""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """The prompt for a conversation; `kwargs` are variables that the template reads. Raises ValueError."""
 
 @final
 class Tokenizer:
