@@ -135,14 +135,17 @@ impl ShardedClient {
     }
 }
 
-/// Generations of all ranks, batch and failures of the first, timings of the slowest.
+/// Generations of all ranks, batch and failures of the first, timings of the slowest; compilations of the worst.
 fn join(replies: impl Iterator<Item = StepReply>) -> Result<StepReply, ClientError> {
     replies
         .reduce(|mut joined, reply| {
             joined.generations.extend(reply.generations);
+            let compilations = joined.timings.kernel_compilations;
+            let compilations = compilations.max(reply.timings.kernel_compilations);
             if reply.timings.total > joined.timings.total {
                 joined.timings = reply.timings;
             }
+            joined.timings.kernel_compilations = compilations;
             joined
         })
         .ok_or(ClientError::EmptyResults)

@@ -3,8 +3,11 @@
 //! Nothing is reserved for the worst case of every request on its own. Requests that run together grow by one slot a
 //! step and give everything back when they end, so what counts is the highest sum over time. This is the admission
 //! estimate of LightLLM (`router/req_queue`), which sorts by remaining length and looks at the moments when a request
-//! ends; here it also covers slots granted ahead of need, and is exact for requests that run to `max_new_tokens`.
-//! A request that ends earlier only lowers the sum.
+//! ends; here it also covers slots granted ahead of need. For requests that run to `max_new_tokens` it is exact but for
+//! the one decode reply that a shard running ahead may send without a token of a new request: such a request counts as
+//! growing at once and as ending a step later. A request that ends earlier only lowers the sum.
+//!
+//! Samples of one prompt share its slots: one of them carries these in its demand, the others start at length 0.
 
 /// Steps that a request must be able to run beyond the one being asked for, because shards run ahead.
 pub const LOOKAHEAD: u32 = 2;
@@ -21,6 +24,8 @@ pub struct Demand {
     pub length: u32,
     /// Tokens still to come, one for each decode step.
     pub remaining: u32,
+    /// Decode replies that may come without a token of it; 0 after the first reply.
+    pub lag: u32,
 }
 
 impl Demand {
@@ -30,9 +35,27 @@ impl Demand {
             held: 0,
             length: input_length.saturating_add(1),
             remaining: max_new_tokens.saturating_sub(1),
+            lag: u32::from(max_new_tokens > 1),
         };
         demand.held = demand.needed();
         demand
+    }
+
+    /// The samples of one prompt as they stand after their prefill. The first carries the prompt.
+    pub fn group(
+        input_length: u32,
+        max_new_tokens: u32,
+        samples: u32,
+    ) -> impl Iterator<Item = Self> + Clone {
+        let first = Self::admitted(input_length, max_new_tokens);
+        let other = Self::admitted(0, max_new_tokens);
+        (0..samples).map(move |sample| if sample == 0 { first } else { other })
+    }
+
+    /// Another sample of its group that carried `slots` of the prompt has ended: from now on this one does.
+    pub fn carry(&mut self, slots: u32) {
+        self.held = self.held.saturating_add(slots);
+        self.length = self.length.saturating_add(slots);
     }
 
     /// The most slots it will ever use. The last token is never written.
@@ -120,7 +143,7 @@ fn add_changes(demand: Demand, changes: &mut Vec<Change>) {
         });
     }
     changes.push(Change {
-        step: i64::from(demand.remaining) + 1,
+        step: i64::from(demand.remaining) + i64::from(demand.lag) + 1,
         constant: -held.max(limit),
         slope: 0,
     });
@@ -158,20 +181,26 @@ mod tests {
 
     use super::*;
 
+    /// Whether the request still runs after a step: one that lags needs a step more.
+    fn step(demand: &mut Demand) -> bool {
+        if demand.remaining == 0 {
+            demand.lag -= 1;
+        }
+        demand.advance(u32::from(demand.remaining > 0));
+        demand.remaining + demand.lag > 0
+    }
+
     /// Runs the requests step by step with grants of exactly what is needed; returns the most slots ever held.
     fn simulate(mut demands: Vec<Demand>) -> u64 {
         let held = |demands: &[Demand]| demands.iter().map(|d| u64::from(d.held)).sum::<u64>();
         let mut most = held(&demands);
-        demands.retain(|d| d.remaining > 0);
+        demands.retain(|d| d.remaining + d.lag > 0);
         while !demands.is_empty() {
             for demand in &mut demands {
                 demand.held += demand.grant(&mut 0);
             }
             most = most.max(held(&demands));
-            for demand in &mut demands {
-                demand.advance(1);
-            }
-            demands.retain(|d| d.remaining > 0);
+            demands.retain_mut(step);
         }
         most
     }
@@ -181,7 +210,9 @@ mod tests {
         (1u32..60, 1u32..100, any::<prop::sample::Index>(), 0u32..80).prop_map(
             |(input, new, progress, extra)| {
                 let mut demand = Demand::admitted(input, new);
-                demand.advance(progress.index(new as usize) as u32);
+                let tokens = progress.index(new as usize) as u32;
+                demand.advance(tokens);
+                demand.lag = demand.lag.min(u32::from(tokens == 0));
                 // What it was given for the step before.
                 let before = (demand.length - 1 + LOOKAHEAD).min(demand.limit());
                 demand.held = (before + extra).min(demand.limit());
@@ -196,16 +227,20 @@ mod tests {
             prop_assert_eq!(peak(demands.clone()), simulate(demands));
         }
 
-        /// Runs out of the surplus never make a later grant fail, and are used when there is room.
+        /// Runs out of the surplus never make a later grant fail, and are used when there is room; whichever new
+        /// requests get no token in the first step.
         #[test]
         fn grants_never_exceed_a_pool_that_fits(
-            demands in prop::collection::vec(demand(), 1..12),
+            demands in prop::collection::vec((demand(), any::<bool>()), 1..12),
             room in 0u32..200,
         ) {
-            let mut demands = demands;
+            let (mut demands, late): (Vec<Demand>, Vec<bool>) = demands.into_iter().unzip();
             let capacity = peak(demands.clone()) as u32 + room;
+            let mut late: Vec<bool> = demands.iter().zip(late).map(|(d, late)| late && d.lag > 0).collect();
             while !demands.is_empty() {
                 prop_assert!(fits(demands.iter().copied(), capacity));
+                let mut running = demands.iter().map(|d| d.remaining > 0).collect::<Vec<_>>().into_iter();
+                late.retain(|_| running.next() == Some(true));
                 demands.retain(|d| d.remaining > 0);
                 let mut spare = surplus(demands.iter().copied(), capacity);
                 for demand in &mut demands {
@@ -213,7 +248,10 @@ mod tests {
                     prop_assert!(demand.held >= demand.needed() && demand.held <= demand.limit());
                 }
                 prop_assert!(demands.iter().map(|d| d.held).sum::<u32>() <= capacity);
-                demands.iter_mut().for_each(|d| d.advance(1));
+                for (demand, late) in demands.iter_mut().zip(&mut late) {
+                    demand.lag = 0;
+                    demand.advance(u32::from(!std::mem::take(late)));
+                }
             }
         }
     }
@@ -232,6 +270,44 @@ mod tests {
         let long = Demand::admitted(10, 100);
         // The worst cases add up to 51 + 109; they never occur together.
         assert_eq!(peak([short, long]), 109);
+    }
+
+    #[test]
+    fn samples_of_a_prompt_count_it_once_for_as_long_as_one_of_them_runs() {
+        let group: Vec<Demand> = Demand::group(50, 11, 4).collect();
+        assert_eq!(peak(group.iter().copied()), 50 + 4 * 10);
+        let (first, mut others) = (group[0], group[1..].to_vec());
+        // The first ends: its own slots are free, the prompt's go to the next.
+        others[0].carry(50);
+        assert_eq!(others[0], first);
+        assert_eq!(peak(others), 50 + 3 * 10);
+    }
+
+    #[test]
+    fn a_new_request_may_hold_its_slots_a_step_longer() {
+        let (short, long) = (Demand::admitted(50, 2), Demand::admitted(10, 100));
+        let prompt = Demand { lag: 0, ..short };
+        // 51 slots beside 14, or 15 when the first decode brings no token.
+        assert_eq!(
+            peak([
+                prompt,
+                Demand {
+                    remaining: 5,
+                    ..long
+                }
+            ]),
+            51 + 13
+        );
+        assert_eq!(
+            peak([
+                short,
+                Demand {
+                    remaining: 5,
+                    ..long
+                }
+            ]),
+            51 + 14
+        );
     }
 
     #[test]

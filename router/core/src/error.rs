@@ -7,6 +7,12 @@ use text_generation_client::ClientError;
 pub enum ValidationError {
     #[error("`best_of` must be > 0 and <= {max}. Given: {given}")]
     BestOf { max: u32, given: u32 },
+    #[error("`{field}` must be > 0 and <= {max}. Given: {given}")]
+    Samples {
+        field: &'static str,
+        max: u32,
+        given: u32,
+    },
     #[error("`best_of` != 1 is not allowed for this endpoint")]
     BestOfDisabled,
     #[error("you must use sampling when `best_of` is > 1")]
@@ -55,6 +61,15 @@ pub enum ValidationError {
         "`inputs` tokens + `max_new_tokens` must be <= {max}. Given: {inputs} `inputs` tokens and {new} `max_new_tokens`"
     )]
     MaxTotalTokens { max: u32, inputs: u32, new: u32 },
+    #[error(
+        "{samples} samples of {inputs} `inputs` tokens and {new} `max_new_tokens` do not fit into a KV cache of {max} tokens: ask for fewer of them or for a smaller `max_new_tokens`"
+    )]
+    GroupTokens {
+        samples: u32,
+        inputs: u32,
+        new: u32,
+        max: u32,
+    },
     #[error("`inputs` must have less than {max} tokens. Given: {given}")]
     InputLength { max: u32, given: u32 },
     #[error("`inputs` cannot be empty")]

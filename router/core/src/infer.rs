@@ -18,13 +18,14 @@ use crate::assemble::TextAssembler;
 use crate::batcher::BatcherHandle;
 use crate::error::{InferError, ValidationError};
 use crate::metrics::{Meter, RequestMetrics};
+use crate::policy::Candidate;
 use crate::queue::candidate;
 pub use crate::stream::GenerateStream;
 use crate::stream::Held;
 use crate::types::{
     BatchLimits, GenerateAnswer, GenerateRequest, RequestInstants, SimpleToken, ValidationLimits,
 };
-use crate::validation::{ValidRequest, Validator};
+use crate::validation::Validator;
 
 /// What is going on, for tests and status pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +48,7 @@ struct Inner {
     limits: BatchLimits,
     batcher: BatcherHandle,
     permits: Arc<Semaphore>,
+    max_concurrent_requests: usize,
     /// Closed when no new request is taken; empty when all streams are gone.
     drain: TaskTracker,
     metrics: Arc<RequestMetrics>,
@@ -67,6 +69,7 @@ impl Infer {
             client,
             limits,
             permits: Arc::new(Semaphore::new(permits)),
+            max_concurrent_requests: permits,
             drain: TaskTracker::new(),
             metrics: Arc::new(RequestMetrics::new()),
         }))
@@ -81,15 +84,13 @@ impl Infer {
         &self,
         request: GenerateRequest,
     ) -> Result<GenerateStream, InferError> {
+        let meter = self.meter(1);
         let start = async {
             let held = self.enter()?;
             self.0.validator.stream(&request.parameters)?;
-            self.start(request, held).await
+            self.start(request, vec![held], &meter).await
         };
-        let (mut stream, meter) = self.metered(start).await?;
-        meter.accepted(stream.input_length, stream.max_new_tokens);
-        stream.meter = Some(meter);
-        Ok(stream)
+        one(meter.on_failure(start.await)?)
     }
 
     /// Runs a request to its end.
@@ -97,18 +98,37 @@ impl Infer {
     /// # Errors
     /// As [`Infer::generate_stream`], and what may end a stream.
     pub async fn generate(&self, request: GenerateRequest) -> Result<GenerateAnswer, InferError> {
+        let meter = self.meter(1);
         let start = async {
             let held = self.enter()?;
-            self.start(request, held).await
+            self.start(request, vec![held], &meter).await
         };
-        let (mut stream, meter) = self.metered(start).await?;
-        meter.accepted(stream.input_length, stream.max_new_tokens);
-        stream.meter = Some(meter);
-        stream.gather().await
+        one(meter.on_failure(start.await)?)?.gather().await
     }
 
-    /// Runs `best_of` generations of a request; returns the one with the highest mean log-probability, and the others.
-    /// Each takes its own permit; when one fails, all end.
+    /// Queues `n` generations of one prompt, which is computed once, and returns their streams in the order of their
+    /// [`index`](GenerateStream::index). Their seeds count up from that of the request, or from a random one. They
+    /// start together; each takes its own permit and row, ends on its own, and may be dropped on its own.
+    ///
+    /// # Errors
+    /// As [`Infer::generate_stream`]. `Validation` also when the server could never run so many together. The
+    /// parameters' `best_of` is not looked at, and `decoder_input_details` is allowed: each stream then starts with
+    /// the prompt.
+    pub async fn generate_group(
+        &self,
+        request: GenerateRequest,
+        n: u32,
+    ) -> Result<Vec<GenerateStream>, InferError> {
+        let meter = self.meter(n);
+        let start = async {
+            self.check_samples("n", n)?;
+            self.start(request, self.enter_all(n)?, &meter).await
+        };
+        meter.on_failure(start.await)
+    }
+
+    /// Runs `best_of` generations of a request, whose prompt is computed once; returns the one with the highest mean
+    /// log-probability, and the others. Each takes its own permit; when one fails, all end.
     ///
     /// # Errors
     /// As [`Infer::generate`].
@@ -117,29 +137,21 @@ impl Infer {
         request: GenerateRequest,
         best_of: u32,
     ) -> Result<(GenerateAnswer, Vec<GenerateAnswer>), InferError> {
-        let run = async {
+        let meter = self.meter(best_of);
+        let start = async {
             let best_of = self.0.validator.best_of(Some(best_of))?;
-            let permits = (0..best_of).map(|_| self.enter());
-            let permits = permits.collect::<Result<Vec<_>, _>>()?;
-            let starts = permits
-                .into_iter()
-                .map(|held| self.start(request.clone(), held));
-            let streams = try_join_all(starts).await?;
-            let max_new_tokens = streams.first().map_or(0, |stream| stream.max_new_tokens);
-            let mut answers = try_join_all(streams.into_iter().map(GenerateStream::gather)).await?;
-            let best = (0..answers.len())
-                .max_by(|&a, &b| {
-                    let (a, b) = (answers[a].mean_logprob(), answers[b].mean_logprob());
-                    a.total_cmp(&b)
-                })
-                .ok_or(InferError::IncompleteGeneration)?;
-            Ok((answers.swap_remove(best), answers, max_new_tokens))
+            self.check_samples("best_of", best_of)?;
+            self.start(request, self.enter_all(best_of)?, &meter).await
         };
-        let ((best, others, max_new_tokens), mut meter) = self.metered(run).await?;
-        meter.accepted(best.input_length, max_new_tokens);
-        let generated = best.generated.generated_tokens;
-        meter.success(generated, &best.instants, best.finished);
-        Ok((best, others))
+        let streams = meter.on_failure(start.await)?;
+        let mut answers = try_join_all(streams.into_iter().map(GenerateStream::gather)).await?;
+        let best = (0..answers.len())
+            .max_by(|&a, &b| {
+                let (a, b) = (answers[a].mean_logprob(), answers[b].mean_logprob());
+                a.total_cmp(&b)
+            })
+            .ok_or(InferError::IncompleteGeneration)?;
+        Ok((answers.swap_remove(best), answers))
     }
 
     /// The tokens of `text` with their places in it.
@@ -151,6 +163,26 @@ impl Infer {
         let pool = self.0.validator.pool();
         let tokens = pool.encode_with_offsets(text, add_special_tokens).await;
         tokens.map_err(|error| ValidationError::Tokenizer(error.to_string()).into())
+    }
+
+    /// The text of `ids`, taken as a whole text.
+    ///
+    /// # Errors
+    /// `Validation` when the model does not know an id.
+    pub async fn detokenize(
+        &self,
+        ids: Vec<u32>,
+        skip_special_tokens: bool,
+    ) -> Result<String, InferError> {
+        self.0.validator.check_ids("ids", &ids)?;
+        let pool = self.0.validator.pool();
+        let text = pool.decode(ids, skip_special_tokens).await;
+        text.map_err(|error| ValidationError::Tokenizer(error.to_string()).into())
+    }
+
+    /// The bytes that a token adds to a text, also where they are no whole character. An unknown id has none.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        self.0.validator.tokenizer().bytes(id)
     }
 
     pub fn limits(&self) -> &ValidationLimits {
@@ -178,19 +210,9 @@ impl Infer {
         }
     }
 
-    /// Counts a request, and its failure when `work` fails. On success the caller settles the meter.
-    async fn metered<T>(
-        &self,
-        work: impl Future<Output = Result<T, InferError>>,
-    ) -> Result<(T, Meter), InferError> {
-        let mut meter = Meter::start(self.0.metrics.clone());
-        match work.await {
-            Ok(value) => Ok((value, meter)),
-            Err(error) => {
-                meter.failure(&error);
-                Err(error)
-            }
-        }
+    /// Counts one request of a client.
+    fn meter(&self, samples: u32) -> Arc<Meter> {
+        Arc::new(Meter::start(self.0.metrics.clone(), samples))
     }
 
     /// A permit and a place among those that shutdown waits for.
@@ -208,42 +230,68 @@ impl Infer {
         })
     }
 
-    /// Validates and queues one generation.
+    /// All permits of a group, or none.
+    fn enter_all(&self, samples: u32) -> Result<Vec<Held>, InferError> {
+        (0..samples).map(|_| self.enter()).collect()
+    }
+
+    /// Validates a request and queues one generation for each of `held`.
     async fn start(
         &self,
         request: GenerateRequest,
-        held: Held,
-    ) -> Result<GenerateStream, InferError> {
+        held: Vec<Held>,
+        meter: &Arc<Meter>,
+    ) -> Result<Vec<GenerateStream>, InferError> {
         let valid = self.0.validator.validate(request).await?;
-        self.check_fits(&valid)?;
+        let candidate = candidate(&valid, held.len());
+        self.check_fits(candidate)?;
         let queued = Instant::now();
-        let tokenizer = self.0.validator.tokenizer().clone();
-        let stream = GenerateStream {
-            input_length: candidate(&valid).input_length,
-            max_new_tokens: valid.stopping.max_new_tokens,
-            assembler: TextAssembler::new(tokenizer, &valid.stop_sequences),
-            seed: valid.chooser.do_sample.then_some(valid.chooser.seed),
+        let samples = self.0.batcher.submit(valid.clone(), candidate.samples)?;
+        meter.accepted(candidate.input_length, candidate.max_new_tokens);
+        let tokenizer = self.0.validator.tokenizer();
+        let stream = |(index, (held, events)): (u32, (Held, _))| GenerateStream {
+            index,
+            input_length: candidate.input_length,
+            assembler: TextAssembler::new(tokenizer.clone(), &valid.stop_sequences, valid.dialect),
+            seed: valid.chooser.do_sample.then(|| valid.seed(index.into())),
             instants: RequestInstants {
                 received: held.received,
                 queued,
                 started: queued,
             },
-            events: self.0.batcher.submit(valid)?,
+            events,
             metrics: self.0.metrics.clone(),
-            meter: None,
+            meter: meter.clone(),
             _held: held,
             pending: VecDeque::new(),
             generated_tokens: 0,
             last_step: None,
             ended: false,
         };
-        Ok(stream)
+        Ok((0..)
+            .zip(held.into_iter().zip(samples))
+            .map(stream)
+            .collect())
+    }
+
+    /// More samples than rows or permits could never start together.
+    fn check_samples(&self, field: &'static str, given: u32) -> Result<(), ValidationError> {
+        let permits = u32::try_from(self.0.max_concurrent_requests).unwrap_or(u32::MAX);
+        let max = self.0.limits.max_batch_size.min(permits);
+        if given == 0 || given > max {
+            return Err(ValidationError::Samples { field, max, given });
+        }
+        Ok(())
     }
 
     /// A request that could never run would hold up the queue for ever.
-    fn check_fits(&self, request: &ValidRequest) -> Result<(), ValidationError> {
-        let (candidate, limits) = (candidate(request), &self.0.limits);
-        let (inputs, new) = (candidate.input_length, candidate.max_new_tokens);
+    fn check_fits(&self, candidate: Candidate) -> Result<(), ValidationError> {
+        let limits = &self.0.limits;
+        let Candidate {
+            input_length: inputs,
+            max_new_tokens: new,
+            samples,
+        } = candidate;
         if candidate.fits_alone(limits) {
             return Ok(());
         }
@@ -252,8 +300,21 @@ impl Infer {
             return Err(ValidationError::InputLength { max, given: inputs });
         }
         let max = limits.max_batch_total_tokens;
-        Err(ValidationError::MaxTotalTokens { max, inputs, new })
+        if samples == 1 {
+            return Err(ValidationError::MaxTotalTokens { max, inputs, new });
+        }
+        Err(ValidationError::GroupTokens {
+            samples,
+            inputs,
+            new,
+            max,
+        })
     }
+}
+
+/// The stream of a request with one sample.
+fn one(mut streams: Vec<GenerateStream>) -> Result<GenerateStream, InferError> {
+    streams.pop().ok_or(InferError::IncompleteGeneration)
 }
 
 impl fmt::Debug for Infer {

@@ -3,6 +3,7 @@
 //! Handles are looked up once, when [`crate::infer::Infer`] is built, so the recorder must be installed before that.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
@@ -47,6 +48,10 @@ pub const BATCH_MAX_TOTAL_TOKENS: &str = "tgi_batch_max_total_tokens";
 pub const QUEUE_SIZE: &str = "tgi_queue_size";
 pub const KV_SLOTS_USED: &str = "tgi_kv_slots_used";
 pub const KV_SLOTS_TOTAL: &str = "tgi_kv_slots_total";
+/// How long the device had nothing to do before a decode step.
+pub const ENGINE_IDLE_DURATION: &str = "tgi_engine_idle_duration";
+/// Kernels compiled since the end of warm-up, in the shard that compiled most.
+pub const ENGINE_KERNEL_COMPILATIONS: &str = "tgi_engine_kernel_compilations";
 
 /// Counts a failed request. Front ends use it for requests that never reach [`crate::infer::Infer`].
 pub fn request_failure(err: &'static str) {
@@ -108,19 +113,29 @@ impl RequestMetrics {
     }
 }
 
-/// Counts one request of a client exactly once: as a success, as a failure, or, when this is dropped before, as dropped.
+/// Counts one request of a client exactly once: as a success when all its samples are complete, as a failure with the
+/// first that fails, or, when this is dropped before, as dropped.
 #[derive(Debug)]
 pub(crate) struct Meter {
     metrics: Arc<RequestMetrics>,
-    settled: bool,
+    settled: AtomicBool,
+    /// Samples that are not complete.
+    left: AtomicU32,
+    /// Tokens of the complete samples, and of the longest.
+    generated: AtomicU32,
+    longest: AtomicU32,
 }
 
 impl Meter {
-    pub(crate) fn start(metrics: Arc<RequestMetrics>) -> Self {
+    /// Of a request with so many samples.
+    pub(crate) fn start(metrics: Arc<RequestMetrics>, samples: u32) -> Self {
         metrics.count.increment(1);
         Self {
             metrics,
-            settled: false,
+            settled: AtomicBool::new(false),
+            left: AtomicU32::new(samples),
+            generated: AtomicU32::new(0),
+            longest: AtomicU32::new(0),
         }
     }
 
@@ -129,8 +144,11 @@ impl Meter {
         self.metrics.max_new_tokens.record(max_new_tokens);
     }
 
-    pub(crate) fn success(&mut self, generated: u32, instants: &RequestInstants, ended: Instant) {
-        if std::mem::replace(&mut self.settled, true) {
+    /// A sample is complete.
+    pub(crate) fn success(&self, generated: u32, instants: &RequestInstants, ended: Instant) {
+        self.generated.fetch_add(generated, Ordering::AcqRel);
+        self.longest.fetch_max(generated, Ordering::AcqRel);
+        if self.left.fetch_sub(1, Ordering::AcqRel) != 1 || self.settle() {
             return;
         }
         let RequestInstants {
@@ -140,6 +158,8 @@ impl Meter {
         } = *instants;
         let inference = ended - started;
         let metrics = &self.metrics;
+        let longest = self.longest.load(Ordering::Acquire);
+        let generated = self.generated.load(Ordering::Acquire);
         metrics.success.increment(1);
         metrics.duration.record(ended - received);
         metrics.validation.record(queued - received);
@@ -147,12 +167,25 @@ impl Meter {
         metrics.inference.record(inference);
         metrics
             .mean_time_per_token
-            .record(inference / generated.max(1));
+            .record(inference / longest.max(1));
         metrics.generated_tokens.record(generated);
     }
 
-    pub(crate) fn failure(&mut self, error: &InferError) {
-        if std::mem::replace(&mut self.settled, true) {
+    /// Whether this was counted before; from now on it is.
+    fn settle(&self) -> bool {
+        self.settled.swap(true, Ordering::AcqRel)
+    }
+
+    /// Passes `result` on and counts its error.
+    pub(crate) fn on_failure<T>(&self, result: Result<T, InferError>) -> Result<T, InferError> {
+        if let Err(error) = &result {
+            self.failure(error);
+        }
+        result
+    }
+
+    pub(crate) fn failure(&self, error: &InferError) {
+        if self.settle() {
             return;
         }
         request_failure(match error {
@@ -166,7 +199,7 @@ impl Meter {
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        if !self.settled {
+        if !self.settle() {
             request_failure("dropped");
         }
     }
@@ -211,6 +244,8 @@ pub(crate) struct BatchMetrics {
     pub(crate) current_max_tokens: Gauge,
     pub(crate) queue_size: Gauge,
     pub(crate) slots_used: Gauge,
+    pub(crate) idle: Histogram,
+    pub(crate) kernel_compilations: Gauge,
 }
 
 impl BatchMetrics {
@@ -228,6 +263,8 @@ impl BatchMetrics {
             current_max_tokens: gauge!(BATCH_CURRENT_MAX_TOKENS),
             queue_size: gauge!(QUEUE_SIZE),
             slots_used: gauge!(KV_SLOTS_USED),
+            idle: histogram!(ENGINE_IDLE_DURATION),
+            kernel_compilations: gauge!(ENGINE_KERNEL_COMPILATIONS),
         }
     }
 }

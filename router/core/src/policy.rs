@@ -12,21 +12,31 @@ use crate::types::BatchLimits;
 pub struct Candidate {
     pub input_length: u32,
     pub max_new_tokens: u32,
+    /// Generations of this prompt, which run together: one row each.
+    pub samples: u32,
 }
 
 impl Candidate {
-    fn demand(self) -> Demand {
-        Demand::admitted(self.input_length, self.max_new_tokens)
+    /// One for each sample; the prompt counts once.
+    pub fn demands(self) -> impl Iterator<Item = Demand> + Clone {
+        Demand::group(self.input_length, self.max_new_tokens, self.samples)
+    }
+
+    /// The most slots it will ever use.
+    pub fn limit(self) -> u64 {
+        self.demands().map(|demand| u64::from(demand.limit())).sum()
     }
 
     /// Whether it can run at all, alone on an idle server. A request that cannot must not be queued.
     pub fn fits_alone(self, limits: &BatchLimits) -> bool {
         self.input_length <= limits.max_batch_prefill_tokens
-            && self.demand().limit() <= limits.max_batch_total_tokens
+            && self.samples <= limits.max_batch_size
+            && self.limit() <= u64::from(limits.max_batch_total_tokens)
     }
 }
 
-/// Decode steps since the last prefill.
+/// Decode calls since the last prefill. Where shards run ahead, the first of them may bring no token of the requests
+/// that were prefilled, but it does bring one of those that the prefill interrupted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
     pub steps: u32,
@@ -92,11 +102,13 @@ where
         let wanted = (running.len() as f32 * limits.waiting_served_ratio).floor() as usize;
         (wanted.max(1), Concat::Backpressure)
     };
-    if queue.clone().take(min_size).count() < min_size {
+    let rows = |count| queue.clone().take(count).map(|c| c.samples as usize);
+    // Each has at least one sample, so more of them than `min_size` need not be looked at.
+    if rows(min_size).sum::<usize>() < min_size {
         return Action::Decode;
     }
-    let count = admissible(queue, running, limits);
-    if count < min_size {
+    let count = admissible(queue.clone(), running, limits);
+    if rows(count).sum::<usize>() < min_size {
         return Action::Decode;
     }
     Action::Prefill {
@@ -112,21 +124,26 @@ where
 {
     let rows = (limits.max_batch_size as usize).saturating_sub(running.len());
     let mut prefill_tokens = 0u64;
-    let candidates: Vec<Demand> = queue
-        .take(rows)
-        .take_while(|candidate| {
-            prefill_tokens += u64::from(candidate.input_length);
-            prefill_tokens <= u64::from(limits.max_batch_prefill_tokens)
-        })
-        .map(Candidate::demand)
-        .collect();
+    let mut demands: Vec<Demand> = Vec::new();
+    // `demands[..ends[n]]` are those of the first `n` requests.
+    let mut ends = vec![0];
+    for candidate in queue {
+        prefill_tokens += u64::from(candidate.input_length);
+        if prefill_tokens > u64::from(limits.max_batch_prefill_tokens)
+            || demands.len() + candidate.samples as usize > rows
+        {
+            break;
+        }
+        demands.extend(candidate.demands());
+        ends.push(demands.len());
+    }
     let fits = |count: usize| {
-        let all = running.iter().chain(candidates.iter().take(count)).copied();
+        let all = running.iter().chain(&demands[..ends[count]]).copied();
         budget::fits(all, limits.max_batch_total_tokens)
     };
     // One more request never lowers the peak, so the answers are true up to some count and false from there on.
-    let (mut most, mut refused) = (0, candidates.len() + 1);
-    let mut next = candidates.len();
+    let (mut most, mut refused) = (0, ends.len());
+    let mut next = ends.len() - 1;
     while most + 1 < refused {
         if fits(next) {
             most = next;

@@ -22,25 +22,34 @@ pub(crate) enum Event {
     Failed(InferError),
 }
 
-/// A queued request. Its client has gone, or wants no more tokens, when the receiver of `events` is closed.
+/// One generation of a queued request. Its client has gone, or wants no more tokens, when the receiver of `events` is
+/// closed.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Sample {
     pub(crate) id: u64,
-    pub(crate) request: ValidRequest,
+    pub(crate) seed: u64,
     pub(crate) events: UnboundedSender<Event>,
 }
 
+/// A queued request with its samples, at least one.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) request: ValidRequest,
+    pub(crate) samples: Vec<Sample>,
+}
+
 impl Entry {
-    fn candidate(&self) -> Candidate {
-        candidate(&self.request)
+    pub(crate) fn candidate(&self) -> Candidate {
+        candidate(&self.request, self.samples.len())
     }
 }
 
-pub(crate) fn candidate(request: &ValidRequest) -> Candidate {
+pub(crate) fn candidate(request: &ValidRequest, samples: usize) -> Candidate {
     Candidate {
         // The input was validated against a limit of 32 bits.
         input_length: u32::try_from(request.input_ids.len()).unwrap_or(u32::MAX),
         max_new_tokens: request.stopping.max_new_tokens,
+        samples: u32::try_from(samples).unwrap_or(u32::MAX),
     }
 }
 
@@ -51,14 +60,17 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn push(&mut self, request: ValidRequest, events: UnboundedSender<Event>) {
-        let id = self.next_id;
-        self.next_id += 1;
-        self.entries.push_back(Entry {
-            id,
-            request,
+    /// One sample for each of `events`, with the seeds that [`ValidRequest::seed`] gives them.
+    pub(crate) fn push(&mut self, request: ValidRequest, events: Vec<UnboundedSender<Event>>) {
+        let first = self.next_id;
+        self.next_id += events.len() as u64;
+        let sample = |(index, events): (u64, _)| Sample {
+            id: first + index,
+            seed: request.seed(index),
             events,
-        });
+        };
+        let samples = (0..).zip(events).map(sample).collect();
+        self.entries.push_back(Entry { request, samples });
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -69,9 +81,13 @@ impl Queue {
         self.entries.is_empty()
     }
 
-    /// Drops the entries whose client has gone. They are counted where the client's end is dropped.
+    /// Drops the samples whose client has gone, and the entries that have none left. They are counted where the
+    /// client's end is dropped.
     pub(crate) fn drop_gone(&mut self) {
-        self.entries.retain(|entry| !entry.events.is_closed());
+        self.entries.retain_mut(|entry| {
+            entry.samples.retain(|sample| !sample.events.is_closed());
+            !entry.samples.is_empty()
+        });
     }
 
     pub(crate) fn candidates(&self) -> impl Iterator<Item = Candidate> + Clone + '_ {

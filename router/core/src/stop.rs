@@ -1,5 +1,7 @@
 //! Stop strings in text that arrives in pieces.
 
+use std::cmp::Reverse;
+
 /// Finds the first place where one of several strings ends, wherever the pieces are cut: inside a token or over many.
 /// When several match, the one that ends first wins, so the answer does not depend on how the text was cut.
 ///
@@ -22,13 +24,33 @@ impl StopMatcher {
         }
     }
 
-    /// Takes the next piece of text. `Some(end)` when a stop string ends at `piece[..end]`.
-    pub fn push(&mut self, piece: &str) -> Option<usize> {
+    /// Whether there is nothing to look for.
+    pub fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
+    /// Takes the next piece of text. Of stop strings that end at the same place the longest is found.
+    pub fn push(&mut self, piece: &str) -> Option<Found> {
         self.patterns
             .iter_mut()
             .filter_map(|pattern| pattern.push(piece.as_bytes()))
-            .min()
+            .min_by_key(|found| (found.end, Reverse(found.length)))
     }
+
+    /// How many bytes at the end of the text may be the beginning of a stop string, while none was found.
+    pub fn partial(&self) -> usize {
+        let matched = self.patterns.iter().map(|pattern| pattern.matched);
+        matched.max().unwrap_or(0)
+    }
+}
+
+/// A stop string that ends in the last piece of text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// Where it ends in that piece, in bytes.
+    pub end: usize,
+    /// Of the stop string, in bytes; more than `end` when it began in an earlier piece.
+    pub length: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -56,12 +78,15 @@ impl Pattern {
         }
     }
 
-    fn push(&mut self, piece: &[u8]) -> Option<usize> {
+    fn push(&mut self, piece: &[u8]) -> Option<Found> {
         for (i, &byte) in piece.iter().enumerate() {
             self.matched = advance(&self.bytes, &self.borders, self.matched, byte);
             if self.matched == self.bytes.len() {
                 self.matched = self.borders[self.matched - 1] as usize;
-                return Some(i + 1);
+                return Some(Found {
+                    end: i + 1,
+                    length: self.bytes.len(),
+                });
             }
         }
         None
@@ -91,7 +116,7 @@ mod tests {
         pieces
             .iter()
             .enumerate()
-            .find_map(|(i, piece)| Some((i, matcher.push(piece)?)))
+            .find_map(|(i, piece)| Some((i, matcher.push(piece)?.end)))
     }
 
     #[test]
@@ -130,11 +155,17 @@ mod tests {
             let mut before = 0;
             let mut found = None;
             for piece in &pieces {
-                found = matcher.push(piece).map(|end| before + end);
-                if found.is_some() {
+                let longest = |text: &str| {
+                    let starts = (0..=text.len()).map(|at| &text[at..]);
+                    starts.filter(|end| stop.iter().any(|stop| stop.starts_with(end))).map(str::len).max()
+                };
+                if let Some(Found { end, length }) = matcher.push(piece) {
+                    found = Some(before + end);
+                    prop_assert_eq!(longest(&text[..before + end]), Some(length), "the longest that ends there");
                     break;
                 }
                 before += piece.len();
+                prop_assert_eq!(longest(&text[..before]), Some(matcher.partial()), "what may be a beginning");
             }
             prop_assert_eq!(found, expected);
         }

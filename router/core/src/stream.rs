@@ -23,17 +23,18 @@ use crate::types::{FinishReason, GenerateAnswer, GeneratedText, RequestInstants,
 ///
 /// It holds the permit of the request until it is dropped.
 pub struct GenerateStream {
+    /// Place among the samples of its request, from 0.
+    pub index: u32,
     /// Tokens of the prompt, as truncated.
     pub input_length: u32,
-    pub(crate) max_new_tokens: u32,
     pub(crate) events: UnboundedReceiver<Event>,
     pub(crate) assembler: TextAssembler,
     /// Set when the request samples.
     pub(crate) seed: Option<u64>,
     pub(crate) instants: RequestInstants,
     pub(crate) metrics: Arc<RequestMetrics>,
-    /// Counts the request; `None` for a part of one.
-    pub(crate) meter: Option<Meter>,
+    /// Counts the request; its samples share it.
+    pub(crate) meter: Arc<Meter>,
     pub(crate) _held: Held,
     /// Assembled and not yet taken.
     pub(crate) pending: VecDeque<StreamEvent>,
@@ -118,13 +119,15 @@ impl GenerateStream {
         if finish_reason == FinishReason::StopSequence {
             self.metrics.stopped();
         }
-        if let Some(meter) = &mut self.meter {
-            meter.success(self.generated_tokens, &self.instants, now);
-        }
+        self.meter
+            .success(self.generated_tokens, &self.instants, now);
     }
 
     /// Runs to the end and gathers the events into one answer.
-    pub(crate) async fn gather(mut self) -> Result<GenerateAnswer, InferError> {
+    ///
+    /// # Errors
+    /// What ends the stream; `IncompleteGeneration` when it ends without its last token.
+    pub async fn gather(mut self) -> Result<GenerateAnswer, InferError> {
         let mut prefill = Vec::new();
         let mut tokens = Vec::new();
         let mut tops = Vec::new();
@@ -171,9 +174,7 @@ impl GenerateStream {
 
     fn fail(&mut self, error: InferError) -> InferError {
         self.end();
-        if let Some(meter) = &mut self.meter {
-            meter.failure(&error);
-        }
+        self.meter.failure(&error);
         error
     }
 }
@@ -220,6 +221,7 @@ impl Stream for GenerateStream {
 impl fmt::Debug for GenerateStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GenerateStream")
+            .field("index", &self.index)
             .field("input_length", &self.input_length)
             .field("generated_tokens", &self.generated_tokens)
             .field("ended", &self.ended)

@@ -4,14 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use text_generation_proto::v1::NextTokenChooserParameters;
+
 /// What a mock row knows when it chooses its next token.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MockRow {
     pub request_id: u64,
     pub input_ids: Vec<u32>,
     /// Tokens generated before this one.
     pub generated: u32,
     pub seed: u64,
+    /// As they came; a mock draws nothing, so they change no token by themselves.
+    pub parameters: NextTokenChooserParameters,
 }
 
 /// Chooses the next token of a row.
@@ -30,6 +34,12 @@ pub struct MockConfig {
     /// Time that a prefill and a decode take, as on a device.
     pub prefill_time: Duration,
     pub decode_time: Duration,
+    /// Compute a decode step more than was asked for, as a real shard does: also before a prefill is answered, so that
+    /// the answer to the next decode may bring tokens of the older requests only.
+    pub run_ahead: bool,
+    /// What every reply says of the device's idle time and of compiled kernels.
+    pub idle_time: Duration,
+    pub kernel_compilations: u64,
     pub tokens: TokenSource,
 }
 
@@ -46,6 +56,9 @@ impl Default for MockConfig {
             max_total_tokens: 1_024,
             prefill_time: Duration::ZERO,
             decode_time: Duration::ZERO,
+            run_ahead: false,
+            idle_time: Duration::ZERO,
+            kernel_compilations: 0,
             tokens: Arc::new(move |row| {
                 let last = row.input_ids.last().copied().unwrap_or(0);
                 3 + (last + row.generated) % (vocab_size - 3)

@@ -4,6 +4,7 @@
 //! [`MockShard::violations`]. Steps can be held, delayed and made to fail, so tests wait for conditions, not for time.
 
 mod config;
+mod rows;
 mod service;
 mod state;
 
@@ -87,18 +88,22 @@ impl MockShard {
     pub fn violations(&self) -> Vec<String> {
         self.states
             .iter()
-            .flat_map(|state| lock(state).violations.clone())
+            .flat_map(|state| lock(state).rows.violations.clone())
             .collect()
     }
 
     /// Rows in use on rank 0.
     pub fn rows(&self) -> usize {
-        self.states.first().map_or(0, |state| lock(state).rows())
+        self.states
+            .first()
+            .map_or(0, |state| lock(state).rows.len())
     }
 
     /// Slots in use on rank 0.
     pub fn slots(&self) -> usize {
-        self.states.first().map_or(0, |state| lock(state).slots())
+        self.states
+            .first()
+            .map_or(0, |state| lock(state).rows.slots())
     }
 
     /// Size of every step of rank 0 so far: (prefill, rows).

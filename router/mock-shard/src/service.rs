@@ -53,6 +53,14 @@ impl Rank {
         }
     }
 
+    fn timings(&self) -> v1::Timings {
+        v1::Timings {
+            idle_ns: self.config.idle_time.as_nanos() as u64,
+            kernel_compilations: self.config.kernel_compilations,
+            ..v1::Timings::default()
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -131,7 +139,7 @@ impl TextGenerationService for Rank {
             generations,
             batch,
             failures,
-            timings: Some(v1::Timings::default()),
+            timings: Some(self.timings()),
         }))
     }
 
@@ -152,7 +160,7 @@ impl TextGenerationService for Rank {
             generations,
             batch,
             failures,
-            timings: Some(v1::Timings::default()),
+            timings: Some(self.timings()),
         }))
     }
 

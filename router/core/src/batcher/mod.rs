@@ -2,17 +2,19 @@
 //!
 //! It passes ids on and does a small constant amount of work for a token: no text, no log line, no lock but the send.
 
+mod running;
 mod step;
+#[cfg(test)]
+mod tests;
 
-use std::collections::HashMap;
 use std::time::Instant;
 
 use text_generation_client::ShardedClient;
-use text_generation_client::types::{CachedBatch, SlotRange};
+use text_generation_client::types::CachedBatch;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
-use crate::alloc::SlotAllocator;
+use self::running::Running;
 use crate::budget::Demand;
 use crate::error::InferError;
 use crate::metrics::BatchMetrics;
@@ -36,7 +38,8 @@ pub(crate) struct Status {
 #[derive(Debug)]
 struct Submission {
     request: ValidRequest,
-    events: UnboundedSender<Event>,
+    /// One for each sample.
+    events: Vec<UnboundedSender<Event>>,
 }
 
 /// The way to the batcher. It ends when its last handle is gone and every request has ended.
@@ -65,8 +68,7 @@ impl BatcherHandle {
             submissions: receiver,
             status: publisher,
             queue: Queue::default(),
-            slots: SlotAllocator::new(limits.max_batch_total_tokens),
-            running: HashMap::new(),
+            running: Running::new(limits.max_batch_total_tokens),
             batches: Vec::new(),
             uncleared: Vec::new(),
             next_batch_id: 0,
@@ -80,18 +82,19 @@ impl BatcherHandle {
         }
     }
 
-    /// Queues a request. Closing or dropping the receiver cancels it: its row and slots are free within two steps.
-    /// What the receiver holds is bounded by `max_new_tokens`.
+    /// Queues `samples` generations of one prompt, which is computed once. Closing or dropping a receiver cancels its
+    /// sample: its row and slots are free within two steps. What a receiver holds is bounded by `max_new_tokens`.
     pub(crate) fn submit(
         &self,
         request: ValidRequest,
-    ) -> Result<UnboundedReceiver<Event>, InferError> {
-        let (events, receiver) = mpsc::unbounded_channel();
+        samples: u32,
+    ) -> Result<Vec<UnboundedReceiver<Event>>, InferError> {
+        let (events, receivers) = (0..samples).map(|_| mpsc::unbounded_channel()).unzip();
         let submission = Submission { request, events };
         self.submissions
             .send(submission)
             .map_err(|_| InferError::Generation("the batching task has stopped".to_owned()))?;
-        Ok(receiver)
+        Ok(receivers)
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -103,14 +106,6 @@ impl BatcherHandle {
     }
 }
 
-/// A request that owns a row.
-#[derive(Debug)]
-struct Running {
-    demand: Demand,
-    slots: Vec<SlotRange>,
-    events: UnboundedSender<Event>,
-}
-
 struct Batcher {
     client: ShardedClient,
     limits: BatchLimits,
@@ -118,8 +113,7 @@ struct Batcher {
     submissions: UnboundedReceiver<Submission>,
     status: watch::Sender<Status>,
     queue: Queue,
-    slots: SlotAllocator,
-    running: HashMap<u64, Running>,
+    running: Running,
     /// What the shards hold: the decoded batch and, after a prefill, the new one.
     batches: Vec<CachedBatch>,
     /// Batches that failed and that the shards have not confirmed to have dropped.
@@ -152,11 +146,7 @@ impl Batcher {
         if self.queue.is_empty() && !self.running.is_empty() {
             return Action::Decode;
         }
-        let running: Vec<Demand> = self
-            .running
-            .values()
-            .map(|request| request.demand)
-            .collect();
+        let running: Vec<Demand> = self.running.demands().collect();
         policy::next_action(
             self.queue.candidates(),
             &running,
@@ -169,14 +159,14 @@ impl Batcher {
         let status = Status {
             queued: self.queue.len(),
             running: self.running.len(),
-            slots_used: self.slots.capacity() - self.slots.available(),
+            slots_used: self.running.slots_used(),
             step_failed: self.step_failed,
             at: Instant::now(),
         };
         let max_tokens: u64 = self
             .running
-            .values()
-            .map(|request| u64::from(request.demand.limit()))
+            .demands()
+            .map(|demand| u64::from(demand.limit()))
             .sum();
         self.metrics.queue_size.set(status.queued as f64);
         self.metrics.current_size.set(status.running as f64);
@@ -187,20 +177,13 @@ impl Batcher {
 
     /// Takes a request out and gives its slots back.
     fn release(&mut self, id: u64) {
-        if let Some(request) = self.running.remove(&id) {
-            self.free(&request.slots);
-        }
-    }
-
-    fn free(&mut self, slots: &[SlotRange]) {
-        if let Err(error) = self.slots.free(slots) {
-            tracing::error!(%error, "a request gave back slots that it did not hold");
-        }
+        let slots = self.running.remove(id);
+        self.running.free(&slots);
     }
 
     /// Ends a running request with an error. The shards hold it no more, or will be told so.
     fn fail(&mut self, id: u64, error: InferError) {
-        if let Some(request) = self.running.get(&id) {
+        if let Some(request) = self.running.get_mut(id) {
             // The client may have gone.
             let _ = request.events.send(Event::Failed(error));
         }

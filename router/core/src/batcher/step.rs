@@ -1,18 +1,18 @@
 //! One prefill or decode: what goes to the shards, and what becomes of the reply.
 
+use std::iter;
 use std::mem;
 use std::time::Instant;
 
 use text_generation_client::ClientError;
 use text_generation_client::types::{Batch, Generation, Grant, Request, SlotRange, StepReply};
 
-use super::{Batcher, Running};
-use crate::budget::{self, Demand};
+use super::Batcher;
+use super::running::Member;
 use crate::error::InferError;
 use crate::metrics::{BatchMetrics, MethodMetrics};
 use crate::policy::{Concat, Progress};
-use crate::queue::{Entry, Event, candidate};
-use crate::validation::ValidRequest;
+use crate::queue::{Entry, Event};
 
 /// Which handles a step records with.
 type Method = fn(&BatchMetrics) -> &MethodMetrics;
@@ -34,14 +34,17 @@ impl Batcher {
             return;
         }
         self.publish();
-        self.metrics.next_size.record(requests.len() as f64);
         let id = self.next_batch_id;
         self.next_batch_id += 1;
-        let request_ids: Vec<u64> = requests.iter().map(|request| request.id).collect();
+        let request_ids: Vec<u64> = requests.iter().flat_map(row_ids).collect();
+        self.metrics.next_size.record(request_ids.len() as f64);
         METHOD(&self.metrics).count.increment(1);
         match self.client.prefill(Batch { id, requests }).await {
             // The demand of an admitted request counts its first token.
-            Ok(reply) => self.accept(METHOD, started, reply, 1),
+            Ok(mut reply) => {
+                self.running.share_prompts(&mut reply.generations);
+                self.accept(METHOD, started, reply, 1);
+            }
             Err(error) => {
                 self.fail_step(METHOD, vec![id], &request_ids, &error).await;
             }
@@ -51,30 +54,19 @@ impl Batcher {
     /// Takes requests from the queue, gives them slots for their prompt and a run, and makes them running.
     fn admit(&mut self, count: usize, started: Instant) -> Vec<Request> {
         let entries = self.queue.take(count);
-        let demand = |entry: &Entry| {
-            let candidate = candidate(&entry.request);
-            Demand::admitted(candidate.input_length, candidate.max_new_tokens)
-        };
-        let running = self.running.values().map(|request| request.demand);
-        let all = running.chain(entries.iter().map(demand));
-        let mut surplus = budget::surplus(all, self.slots.capacity());
+        let joining = entries.iter().flat_map(|e| e.candidate().demands());
+        let mut surplus = self.running.surplus(joining, &[]);
         let mut requests = Vec::with_capacity(entries.len());
         for entry in entries {
-            let mut demand = demand(&entry);
-            demand.held += demand.run(&mut surplus);
-            let Some(slots) = self.slots.allocate(demand.held) else {
+            match self.running.admit(entry, &mut surplus, started) {
+                Ok(request) => requests.push(request),
                 // The policy rules this out.
-                let _ = entry.events.send(Event::Failed(out_of_slots()));
-                continue;
-            };
-            let _ = entry.events.send(Event::Started(started));
-            requests.push(shard_request(entry.id, entry.request, slots.clone()));
-            let running = Running {
-                demand,
-                slots,
-                events: entry.events,
-            };
-            self.running.insert(entry.id, running);
+                Err(Entry { samples, .. }) => {
+                    for sample in samples {
+                        let _ = sample.events.send(Event::Failed(out_of_slots()));
+                    }
+                }
+            }
         }
         requests
     }
@@ -99,19 +91,23 @@ impl Batcher {
             METHOD(&self.metrics).count.increment(1);
             match self.client.decode(batches, grants).await {
                 Ok(reply) => {
+                    self.metrics.idle.record(reply.timings.idle);
                     if joined {
                         self.metrics.concat_duration.record(reply.timings.concat);
                     }
                     self.accept(METHOD, started, reply, 0);
+                    if self.progress.steps == 1 {
+                        self.running.caught_up();
+                    }
                 }
                 Err(error) => {
-                    let running: Vec<u64> = self.running.keys().copied().collect();
+                    let running: Vec<u64> = self.running.ids().collect();
                     self.fail_step(METHOD, ids, &running, &error).await;
                 }
             }
         }
         // Only now have the shards dropped these rows: before, a step running ahead could still write to their slots.
-        self.free(&leaving);
+        self.running.free(&leaving);
     }
 
     /// Removes requests whose client has gone or wants no more tokens; returns the slots they held.
@@ -119,9 +115,9 @@ impl Batcher {
         let running = &mut self.running;
         let mut leaving = Vec::new();
         for batch in &mut self.batches {
-            batch.request_ids.retain(|id| match running.get(id) {
+            batch.request_ids.retain(|&id| match running.get_mut(id) {
                 Some(request) if request.events.is_closed() => {
-                    leaving.extend(running.remove(id).map_or(Vec::new(), |r| r.slots));
+                    leaving.extend(running.remove(id));
                     false
                 }
                 known => known.is_some(),
@@ -131,38 +127,28 @@ impl Batcher {
     }
 
     /// Slots for the requests that would run short within the next steps. A request that cannot get any fails and
-    /// leaves; the admission estimate rules this out while every request gets one token a step.
+    /// leaves; the admission estimate rules this out while shards run at most one step ahead.
     fn grants(&mut self, leaving: &mut Vec<SlotRange>) -> Vec<Grant> {
-        let short = |request: &Running| request.demand.held < request.demand.needed();
-        if !self.running.values().any(short) {
+        let running = &mut self.running;
+        if running
+            .demands()
+            .all(|demand| demand.held >= demand.needed())
+        {
             return Vec::new();
         }
-        let left: u32 = leaving.iter().map(|range| range.length).sum();
-        let demands = self.running.values().map(|request| request.demand);
-        let mut surplus = budget::surplus(demands, self.slots.capacity() - left);
+        let mut surplus = running.surplus(iter::empty(), leaving);
         let mut grants = Vec::new();
         for batch in &mut self.batches {
             batch.request_ids.retain(|&id| {
-                let Some(request) = self.running.get_mut(&id) else {
+                let granted = running.grant(id, &mut surplus);
+                if granted.is_err() {
+                    if let Some(Member { events, .. }) = running.get_mut(id) {
+                        let _ = events.send(Event::Failed(out_of_slots()));
+                    }
+                    leaving.extend(running.remove(id));
                     return false;
-                };
-                let count = request.demand.grant(&mut surplus);
-                match self.slots.allocate(count) {
-                    Some(slots) if slots.is_empty() => {}
-                    Some(slots) => {
-                        request.demand.held += count;
-                        request.slots.extend(&slots);
-                        grants.push(Grant {
-                            request_id: id,
-                            slots,
-                        });
-                    }
-                    None => {
-                        let _ = request.events.send(Event::Failed(out_of_slots()));
-                        leaving.extend(self.running.remove(&id).map_or(Vec::new(), |r| r.slots));
-                        return false;
-                    }
                 }
+                grants.extend(granted.ok().flatten());
                 true
             });
         }
@@ -178,6 +164,8 @@ impl Batcher {
         metrics.inference.record(replied - started);
         metrics.forward.record(reply.timings.forward);
         metrics.decode.record(reply.timings.decode);
+        let compilations = reply.timings.kernel_compilations;
+        self.metrics.kernel_compilations.set(compilations as f64);
         self.step_failed = false;
         for generation in reply.generations {
             self.route(generation, counted);
@@ -194,7 +182,7 @@ impl Batcher {
     /// One send and no more for the tokens of one request.
     fn route(&mut self, generation: Generation, counted: u32) {
         let id = generation.request_id;
-        let Some(request) = self.running.get_mut(&id) else {
+        let Some(request) = self.running.get_mut(id) else {
             return;
         };
         let tokens = u32::try_from(generation.tokens.len()).unwrap_or(u32::MAX);
@@ -214,19 +202,14 @@ impl Batcher {
     /// A request that the shards neither finished nor kept would wait forever.
     fn fail_lost(&mut self) {
         for batch in &mut self.batches {
-            batch.request_ids.retain(|id| self.running.contains_key(id));
+            batch.request_ids.retain(|&id| self.running.contains(id));
         }
         let kept: usize = self.batches.iter().map(|b| b.request_ids.len()).sum();
         if kept == self.running.len() {
             return;
         }
         let held = |id: &u64| self.batches.iter().any(|b| b.request_ids.contains(id));
-        let lost: Vec<u64> = self
-            .running
-            .keys()
-            .copied()
-            .filter(|id| !held(id))
-            .collect();
+        let lost: Vec<u64> = self.running.ids().filter(|id| !held(id)).collect();
         for id in lost {
             let message = "the shards lost the request";
             self.fail(id, InferError::Generation(message.to_owned()));
@@ -271,15 +254,7 @@ fn out_of_slots() -> InferError {
     InferError::Generation("the KV pool has no slot left".to_owned())
 }
 
-fn shard_request(id: u64, request: ValidRequest, slots: Vec<SlotRange>) -> Request {
-    Request {
-        id,
-        input_ids: request.input_ids.to_vec(),
-        chooser: request.chooser,
-        stopping: request.stopping,
-        prefill_logprobs: request.prefill_logprobs,
-        top_n_tokens: request.top_n_tokens,
-        slots,
-        copies: Vec::new(),
-    }
+/// The request and its copies: each has a row.
+fn row_ids(request: &Request) -> impl Iterator<Item = u64> + '_ {
+    iter::once(request.id).chain(request.copies.iter().map(|copy| copy.id))
 }

@@ -47,7 +47,10 @@ impl Infer {
             top_n_tokens: 0,
             prefill_logprobs: false,
         };
-        let Ok(mut events) = self.0.batcher.submit(request) else {
+        let Ok(mut samples) = self.0.batcher.submit(request, 1) else {
+            return false;
+        };
+        let Some(mut events) = samples.pop() else {
             return false;
         };
         let succeeds = async {

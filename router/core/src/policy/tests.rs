@@ -21,6 +21,7 @@ fn queue(input_lengths: &[u32]) -> impl Iterator<Item = Candidate> + Clone {
     input_lengths.iter().map(|&input_length| Candidate {
         input_length,
         max_new_tokens: 10,
+        samples: 1,
     })
 }
 
@@ -112,6 +113,7 @@ fn slots_are_judged_by_the_peak_not_by_the_sum_of_worst_cases() {
     let short = Candidate {
         input_length: 50,
         max_new_tokens: 5,
+        samples: 1,
     };
     let action = next_action(
         [short, short].into_iter(),
@@ -131,6 +133,7 @@ fn a_request_that_could_never_run_is_told_apart() {
     let candidate = |input_length, max_new_tokens| Candidate {
         input_length,
         max_new_tokens,
+        samples: 1,
     };
     assert!(candidate(100, 901).fits_alone(&limits()));
     assert!(!candidate(101, 1).fits_alone(&limits()));
@@ -153,6 +156,7 @@ fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
             candidate: Candidate {
                 input_length,
                 max_new_tokens,
+                samples: 1,
             },
             actual: end.index(max_new_tokens as usize) as u32 + 1,
         },
@@ -209,7 +213,10 @@ impl Simulation {
         for (number, arrival) in new {
             self.rows.push(Row {
                 number,
-                demand: arrival.candidate.demand(),
+                demand: Demand::admitted(
+                    arrival.candidate.input_length,
+                    arrival.candidate.max_new_tokens,
+                ),
                 slots: Vec::new(),
                 left: arrival.actual,
             });

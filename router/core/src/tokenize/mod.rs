@@ -117,8 +117,8 @@ impl TextTokenizer {
         String::from_utf8_lossy(self.bytes(id)).into_owned()
     }
 
-    /// The bytes that `id` adds to a text.
-    pub(crate) fn bytes(&self, id: u32) -> &[u8] {
+    /// The bytes that `id` adds to a text; an unknown id has none.
+    pub fn bytes(&self, id: u32) -> &[u8] {
         self.0.token_bytes.get(id)
     }
 }

@@ -1,4 +1,4 @@
-//! Worker threads that encode prompts.
+//! Worker threads that encode and decode texts.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,11 +57,21 @@ impl TokenizerPool {
             .await
     }
 
+    /// [`TextTokenizer::decode`] on a worker thread.
+    pub async fn decode(
+        &self,
+        ids: Vec<u32>,
+        skip_special_tokens: bool,
+    ) -> Result<String, TokenizerError> {
+        self.run(move |tokenizer| tokenizer.decode(&ids, skip_special_tokens))
+            .await
+    }
+
     pub fn tokenizer(&self) -> &TextTokenizer {
         &self.tokenizer
     }
 
-    async fn run<T, F>(&self, encode: F) -> Result<T, TokenizerError>
+    async fn run<T, F>(&self, work: F) -> Result<T, TokenizerError>
     where
         T: Send + 'static,
         F: FnOnce(&TextTokenizer) -> Result<T, TokenizerError> + Send + 'static,
@@ -71,7 +81,7 @@ impl TokenizerPool {
             // Nobody waits any more when the client has gone.
             if !reply.is_closed() {
                 // A panic of the library on one text must not take the worker from the others.
-                let result = catch_unwind(AssertUnwindSafe(|| encode(tokenizer)));
+                let result = catch_unwind(AssertUnwindSafe(|| work(tokenizer)));
                 let failed = || {
                     Err(TokenizerError::Encode(
                         "the tokenizer failed on this text".to_owned(),

@@ -26,6 +26,13 @@ pub struct ValidRequest {
     pub prefill_logprobs: bool,
 }
 
+impl ValidRequest {
+    /// The seed of a sample: those of one request count up from the first, and wrap.
+    pub fn seed(&self, sample: u64) -> u64 {
+        self.chooser.seed.wrapping_add(sample)
+    }
+}
+
 /// Checks requests against the limits of this server. Clones share the tokenizer threads.
 #[derive(Debug, Clone)]
 pub struct Validator {
@@ -62,6 +69,11 @@ impl Validator {
         }
     }
 
+    /// Whether the model knows all of `ids`; `field` is where they came from.
+    pub fn check_ids(&self, field: &'static str, ids: &[u32]) -> Result<(), ValidationError> {
+        rules::check_ids(field, ids, self.limits.vocab_size)
+    }
+
     /// What a stream cannot do. Comes before everything else.
     pub fn stream(&self, parameters: &GenerateParameters) -> Result<(), ValidationError> {
         if parameters.best_of.is_some_and(|best_of| best_of != 1) {
@@ -94,7 +106,7 @@ impl Validator {
         let input_ids = &ids[ids.len() - kept..];
         let max_new_tokens = rules::check_lengths(kept, parameters.max_new_tokens, &self.limits)?;
         rules::check_min_new_tokens(parameters.min_new_tokens, max_new_tokens)?;
-        rules::check_ids("inputs", input_ids, self.limits.vocab_size)?;
+        self.check_ids("inputs", input_ids)?;
         rules::check_unsupported(&parameters)?;
         Ok(ValidRequest {
             input_ids: input_ids.into(),
