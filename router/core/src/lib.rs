@@ -6,6 +6,7 @@ mod batcher;
 pub mod budget;
 pub mod detokenize;
 pub mod error;
+mod held;
 pub mod infer;
 pub mod metrics;
 pub mod policy;
