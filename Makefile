@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.proto' -o -name '*.py' -o -name '*.pyi' \) -print) Cargo.toml Cargo.lock
 PYTHON_PROJECTS := server clients/python
 
-.PHONY: run install wheel test lint fmt clean bench-router
+.PHONY: run install benchmark wheel test lint fmt clean bench-router
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-integration
 
 run: install
@@ -58,6 +58,11 @@ $(VENV)/.router: $(call rust_sources,proto router) $(VENV)/.dependencies
 $(VENV)/.python: $(patsubst %,%/pyproject.toml,$(PYTHON_PROJECTS)) $(STUBS)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(patsubst %,-e %,$(PYTHON_PROJECTS))
 	@touch $@
+
+# Not part of install: serving does not need it. The command is in .venv/bin; see docs/benchmark.md.
+benchmark: | $(VENV)/bin/python
+	cargo build --quiet --release --locked -p text-generation-benchmark
+	install target/release/text-generation-benchmark $(BIN)/
 
 # --- distribution -----------------------------------------------------------------------------------------------------
 

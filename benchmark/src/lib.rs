@@ -1,0 +1,12 @@
+//! Measures shards over their sockets (`shard`) and servers over HTTP (`server`), with one kind of report for both.
+
+pub mod args;
+pub mod error;
+pub mod live;
+pub mod output;
+pub mod overhead;
+pub mod report;
+pub mod run;
+pub mod screen;
+pub mod server;
+pub mod stats;

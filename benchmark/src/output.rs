@@ -1,0 +1,56 @@
+//! Where results go, the same for both modes.
+
+use std::path::PathBuf;
+
+use crate::error::{BenchmarkError, Result};
+use crate::live::Live;
+use crate::report::{self, Report, csv, markdown};
+
+/// Flags about results.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Save the report, for `compare` and for other programs.
+    #[arg(long, value_name = "FILE")]
+    pub output_json: Option<PathBuf>,
+    /// Save one row a figure.
+    #[arg(long, value_name = "FILE")]
+    pub output_csv: Option<PathBuf>,
+    /// Save the tables that are printed at the end.
+    #[arg(long, value_name = "FILE")]
+    pub output_markdown: Option<PathBuf>,
+    /// A progress bar instead of the full screen; chosen by itself when standard output is no terminal.
+    #[arg(long)]
+    pub no_tui: bool,
+}
+
+impl OutputArgs {
+    /// Prints the tables and saves what was asked for. Every file is tried, whatever happens to the others.
+    pub fn write(&self, report: &Report) -> Result<()> {
+        let tables = markdown::render(report);
+        println!("{tables}");
+        let json = self.output_json.as_ref().map(|path| report.save(path));
+        let csv = self
+            .output_csv
+            .as_ref()
+            .map(|path| report::write(path, &csv::render(report)));
+        let markdown = self
+            .output_markdown
+            .as_ref()
+            .map(|path| report::write(path, &tables));
+        [json, csv, markdown].into_iter().flatten().collect()
+    }
+
+    /// The end of a benchmark: results first, then what went wrong.
+    pub fn finish(&self, report: &Report, live: &Live, outcome: Result<()>) -> Result<()> {
+        if !report.points.is_empty() {
+            self.write(report)?;
+        }
+        outcome?;
+        match report.failures() {
+            Some(failures) => Err(failures),
+            None if live.stopped() => Err(BenchmarkError::Interrupted),
+            None => Ok(()),
+        }
+    }
+}

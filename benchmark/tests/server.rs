@@ -1,0 +1,257 @@
+//! Server mode against a stub: what is sent, what is reported, and how failures end.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Fault, Stub, StubConfig, bench, report, stderr, stdout};
+use serde_json::Value;
+
+const IDS: &str = "--no-tui --vocab-size 1000 --input-length 16 --output-length 8 --requests 6";
+
+#[tokio::test]
+async fn completions_send_ids_of_the_exact_length_and_count_tokens_from_usage() {
+    let stub = Stub::start(StubConfig {
+        tokens_per_event: 2,
+        ..StubConfig::default()
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("x.json");
+    let csv = folder.path().join("x.csv");
+    let output = stub
+        .bench(&format!(
+            "{IDS} --api openai --concurrency 2 --output-json {} --output-csv {}",
+            json.display(),
+            csv.display()
+        ))
+        .await;
+    assert!(output.status.success(), "{}", stderr(&output));
+
+    let report = report(&json);
+    let point = &report.points[0];
+    assert_eq!(
+        (report.model.as_str(), point.completed, point.failed),
+        ("stub", 6, 0)
+    );
+    // Four events brought eight tokens.
+    assert_eq!(point.rates["output_tokens_per_request"], 8.0);
+    assert_eq!(point.rates["prompt_tokens_per_request"], 16.0);
+    assert_eq!(point.latency_ms["itl"].count, 6 * 3);
+    assert!(point.client.is_some());
+    assert!(stdout(&output).contains("| TTFT"));
+    assert!(
+        std::fs::read_to_string(csv)
+            .unwrap()
+            .contains("ttft_ms,p99,")
+    );
+
+    let prompts: Vec<Value> = stub
+        .bodies()
+        .iter()
+        .map(|body| body["prompt"].clone())
+        .collect();
+    assert_eq!(prompts.len(), 7, "six requests and a warm-up");
+    assert!(
+        prompts
+            .iter()
+            .all(|prompt| prompt.as_array().unwrap().len() == 16)
+    );
+    let different: std::collections::HashSet<String> =
+        prompts.iter().map(Value::to_string).collect();
+    assert_eq!(different.len(), 7);
+    let body = &stub.bodies()[0];
+    assert_eq!(
+        (&body["ignore_eos"], &body["model"]),
+        (&true.into(), &"stub".into())
+    );
+}
+
+#[tokio::test]
+async fn an_open_loop_measures_from_when_requests_were_due() {
+    // One place, and requests that come faster than they are served: waiting counts.
+    let stub = Stub::start(StubConfig {
+        step: Duration::from_millis(10),
+        ..StubConfig::default()
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("x.json");
+    let output = stub
+        .bench(&format!(
+            "{IDS} --request-rate 200 --arrival constant --max-in-flight 1 --slo ttft=60000,e2e=1 --output-json {}",
+            json.display()
+        ))
+        .await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    let point = &report(&json).points[0];
+    assert_eq!(
+        (point.label.as_str(), point.completed),
+        ("200 req/s constant", 6)
+    );
+    // Each answer takes at least 8 x 10 ms, the sixth starts after five of them.
+    assert!(point.latency_ms["e2e"].min >= 80.0);
+    assert!(point.latency_ms["e2e"].max >= 6.0 * 80.0 - 6.0 * 5.0);
+    assert_eq!(point.rates["slo_attainment"], 0.0);
+}
+
+#[tokio::test]
+async fn each_load_of_a_list_is_a_point() {
+    let stub = Stub::start(StubConfig::default()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("x.json");
+    let output = stub
+        .bench(&format!(
+            "{IDS} --concurrency 1,3 --output-json {}",
+            json.display()
+        ))
+        .await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    let labels: Vec<String> = report(&json)
+        .points
+        .into_iter()
+        .map(|point| point.label)
+        .collect();
+    assert_eq!(labels, ["concurrency 1", "concurrency 3"]);
+}
+
+#[tokio::test]
+async fn a_dataset_is_sent_as_it_is() {
+    let stub = Stub::start(StubConfig::default()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data.jsonl");
+    std::fs::write(
+        &data,
+        "{\"prompt\": \"one two\", \"output_length\": 3}\n{\"prompt\": \"three\", \"output_length\": 5}\n",
+    )
+    .unwrap();
+    let output = stub
+        .bench(&format!(
+            "--no-tui --api tgi --warmup 0 --requests 2 --dataset {}",
+            data.display()
+        ))
+        .await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    let sent: Vec<_> = stub
+        .bodies()
+        .iter()
+        .map(|body| {
+            (
+                body["inputs"].clone(),
+                body["parameters"]["max_new_tokens"].clone(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        sent,
+        [("one two".into(), 3.into()), ("three".into(), 5.into())]
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_dies_ends_the_benchmark_and_keeps_the_results() {
+    let stub = Stub::start(StubConfig {
+        fault: Fault::DieAt(5),
+        ..StubConfig::default()
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("x.json");
+    let output = stub
+        .bench(&format!(
+            "--no-tui --vocab-size 1000 --input-length 4 --output-length 8 --requests 500 --output-json {}",
+            json.display()
+        ))
+        .await;
+    assert_eq!(output.status.code(), Some(1));
+    let point = &report(&json).points[0];
+    assert_eq!(point.completed, 3, "the warm-up came before");
+    assert!(point.failed >= 10 && point.failed < 500);
+    assert!(
+        point.errors.contains_key("connection_lost"),
+        "{:?}",
+        point.errors
+    );
+    assert!(point.notes[0].contains("went away"));
+    assert!(stderr(&output).contains("requests failed"));
+}
+
+#[tokio::test]
+async fn an_error_in_a_stream_is_counted_by_its_type() {
+    for (api, kind) in [("openai", "server_error"), ("tgi", "generation")] {
+        let stub = Stub::start(StubConfig {
+            fault: Fault::ErrorAt(2),
+            ..StubConfig::default()
+        })
+        .await;
+        let folder = tempfile::tempdir().unwrap();
+        let json = folder.path().join("x.json");
+        let data = folder.path().join("data.jsonl");
+        std::fs::write(&data, "{\"prompt\": \"a\", \"output_length\": 4}\n").unwrap();
+        let output = stub
+            .bench(&format!(
+                "--no-tui --api {api} --requests 4 --dataset {} --output-json {}",
+                data.display(),
+                json.display()
+            ))
+            .await;
+        assert_eq!(output.status.code(), Some(1));
+        let point = &report(&json).points[0];
+        assert_eq!((point.completed, point.errors[kind].count), (3, 1), "{api}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_or_cuts_its_streams_is_told_before_the_clock_starts() {
+    for (fault, part) in [(Fault::Overloaded, "http_429"), (Fault::Cut, "stream_cut")] {
+        let stub = Stub::start(StubConfig {
+            fault,
+            ..StubConfig::default()
+        })
+        .await;
+        let output = stub.bench(IDS).await;
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains(part), "{}", stderr(&output));
+    }
+}
+
+#[tokio::test]
+async fn bad_flags_name_themselves() {
+    let stub = Stub::start(StubConfig::default()).await;
+    for (arguments, part) in [
+        ("--vocab-size 1000 --input-length 0", "at least 1"),
+        ("--vocab-size 1000 --output-length 0", "at least 1"),
+        ("--vocab-size 1000 --concurrency 0", "--concurrency"),
+        ("--vocab-size 1000 --request-rate 0", "--request-rate"),
+        ("--vocab-size 1000 --requests 0", "--requests"),
+        ("--vocab-size 1000 --duration 5", "--requests"),
+        ("--api tgi", "--tokenizer-path"),
+        ("--api tgi --prompts ids", "--prompts"),
+        ("--tokenizer-path /nowhere", "/nowhere"),
+        ("--vocab-size 1000 --slo ttft", "for example"),
+    ] {
+        let output = stub.bench(&format!("--no-tui {arguments}")).await;
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{arguments}");
+        assert!(
+            stderr(&output).contains(part),
+            "{arguments}: {}",
+            stderr(&output)
+        );
+    }
+    assert!(stub.bodies().is_empty());
+}
+
+#[tokio::test]
+async fn a_wrong_url_is_told_at_once() {
+    for (url, part) in [
+        (
+            "http://127.0.0.1:1",
+            "no server answers at http://127.0.0.1:1",
+        ),
+        ("127.0.0.1:8080", "http://"),
+    ] {
+        let output = bench(&format!("server --no-tui --vocab-size 1000 --url {url}")).await;
+        assert!(!output.status.success());
+        assert!(stderr(&output).contains(part), "{}", stderr(&output));
+    }
+}
