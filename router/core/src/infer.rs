@@ -185,6 +185,11 @@ impl Infer {
         self.0.validator.tokenizer().bytes(id)
     }
 
+    /// Whether a token is special, such as BOS or EOS: it is in no text.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.0.validator.tokenizer().is_special(id)
+    }
+
     pub fn limits(&self) -> &ValidationLimits {
         self.0.validator.limits()
     }

@@ -155,17 +155,16 @@ mod tests {
             let mut before = 0;
             let mut found = None;
             for piece in &pieces {
-                let longest = |text: &str| {
-                    let starts = (0..=text.len()).map(|at| &text[at..]);
-                    starts.filter(|end| stop.iter().any(|stop| stop.starts_with(end))).map(str::len).max()
-                };
                 if let Some(Found { end, length }) = matcher.push(piece) {
+                    let ends = stop.iter().filter(|stop| text[..before + end].ends_with(stop.as_str()));
+                    prop_assert_eq!(ends.map(String::len).max(), Some(length));
                     found = Some(before + end);
-                    prop_assert_eq!(longest(&text[..before + end]), Some(length), "the longest that ends there");
                     break;
                 }
                 before += piece.len();
-                prop_assert_eq!(longest(&text[..before]), Some(matcher.partial()), "what may be a beginning");
+                let begins = |at: &usize| stop.iter().any(|stop| stop.starts_with(&text[*at..before]));
+                let waiting = (0..before).find(begins).map_or(0, |at| before - at);
+                prop_assert_eq!(matcher.partial(), waiting);
             }
             prop_assert_eq!(found, expected);
         }

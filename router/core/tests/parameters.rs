@@ -34,6 +34,9 @@ fn null_is_a_missing_value_where_the_contract_says_so() {
         "top_n_tokens",
         "grammar",
         "adapter_id",
+        "min_p",
+        "logit_bias",
+        "min_new_tokens",
     ];
     for key in nullable {
         assert_eq!(
@@ -48,6 +51,7 @@ fn null_is_a_missing_value_where_the_contract_says_so() {
         "watermark",
         "details",
         "decoder_input_details",
+        "ignore_eos",
     ] {
         assert!(one(key, Value::Null).unwrap_err().contains("null"), "{key}");
     }
@@ -57,6 +61,26 @@ fn null_is_a_missing_value_where_the_contract_says_so() {
 fn unknown_keys_are_ignored() {
     let parameters = parse(r#"{"no_such_key": {"a": [1]}, "top_k": 3}"#).unwrap();
     assert_eq!(parameters.top_k, Some(3));
+}
+
+#[test]
+fn a_presence_penalty_is_unknown_as_in_tgi() {
+    let given = one("presence_penalty", json!(1.0));
+    assert_eq!(given, Ok(GenerateParameters::default()));
+}
+
+#[test]
+fn a_logit_bias_is_an_object_of_token_ids() {
+    let bias = one("logit_bias", json!({"7": -100, "50256": 1.5})).unwrap();
+    assert_eq!(bias.logit_bias, Some([(7, -100.0), (50256, 1.5)].into()));
+    for wrong in [
+        json!({"-1": 1}),
+        json!({"x": 1}),
+        json!({"7": "1"}),
+        json!([7]),
+    ] {
+        assert!(one("logit_bias", wrong.clone()).is_err(), "{wrong}");
+    }
 }
 
 #[test]

@@ -219,7 +219,17 @@ fn openai_texts_end_before_the_stop_string_and_never_show_its_beginning() {
         (
             &["lo there"],
             &[
-                " hel", "lo the", " hel", "lo ", "", "", "你", "", "", "好", "!",
+                " hel",
+                "",
+                "lo the hel",
+                "",
+                "",
+                "",
+                "lo 你",
+                "",
+                "",
+                "好",
+                "!",
             ],
             false,
         ),

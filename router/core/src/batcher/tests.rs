@@ -209,6 +209,8 @@ fn run(ops: Vec<Op>, capacity: u32) -> TestCaseResult {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
     /// No slot is lost, freed twice or held by two; a prompt stays until its last reader has ended; what was admitted
     /// never runs short.
     #[test]

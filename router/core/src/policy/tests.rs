@@ -104,6 +104,48 @@ fn running_requests_are_interrupted_when_enough_wait_or_after_long_enough() {
 }
 
 #[test]
+fn every_sample_of_a_request_counts_as_a_row() {
+    let group = |samples| Candidate {
+        input_length: 10,
+        max_new_tokens: 10,
+        samples,
+    };
+    let action = |waiting: &[u32], busy| {
+        let queue = waiting.iter().map(|&samples| group(samples));
+        next_action(queue, &running(busy), Progress { steps: 1 }, &limits())
+    };
+    let backpressure = |count| Action::Prefill {
+        count,
+        concat: Some(Concat::Backpressure),
+    };
+    // Eight rows: 3 and 4 fit beside one, 3 and 5 do not. A group is not cut.
+    assert_eq!(action(&[3, 4, 1], 1), backpressure(2));
+    assert_eq!(action(&[3, 5], 1), backpressure(1));
+    assert_eq!(action(&[8], 1), Action::Decode);
+    // Two rows must wait before seven are interrupted.
+    let limits = BatchLimits {
+        max_batch_size: 16,
+        ..limits()
+    };
+    let waiting = |samples| {
+        let queue = [group(samples)].into_iter();
+        next_action(queue, &running(7), Progress { steps: 1 }, &limits)
+    };
+    assert_eq!(waiting(1), Action::Decode);
+    assert_eq!(waiting(2), backpressure(1));
+    assert!(group(16).fits_alone(&limits));
+    assert!(!group(17).fits_alone(&limits));
+    // 100 + 7 * 150 slots: the prompt once, each answer on its own.
+    let large = |samples| Candidate {
+        input_length: 100,
+        max_new_tokens: 151,
+        samples,
+    };
+    assert!(large(6).fits_alone(&limits));
+    assert!(!large(7).fits_alone(&limits));
+}
+
+#[test]
 fn slots_are_judged_by_the_peak_not_by_the_sum_of_worst_cases() {
     let limits = BatchLimits {
         max_batch_total_tokens: 150,

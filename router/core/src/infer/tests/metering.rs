@@ -13,7 +13,12 @@ fn page_after(scenario: impl AsyncFnOnce(&Server)) -> String {
         .unwrap();
     metrics::with_local_recorder(&recorder, || {
         runtime.block_on(async {
-            let server = Server::start(mock_config(), batch_limits(), 2).await;
+            let config = MockConfig {
+                idle_time: Duration::from_millis(250),
+                kernel_compilations: 2,
+                ..mock_config()
+            };
+            let server = Server::start(config, batch_limits(), 2).await;
             scenario(&server).await;
             server.assert_clean(2).await;
         });
@@ -64,6 +69,45 @@ fn every_request_is_counted_once() {
 }
 
 #[test]
+fn a_group_is_one_request_and_complete_with_its_last_sample() {
+    let page = page_after(async |server| {
+        let streams = server.infer.generate_group(request("once", 4), 2).await;
+        for stream in streams.unwrap() {
+            stream.gather().await.unwrap();
+        }
+        let streams = server.infer.generate_group(request("once", 400), 2).await;
+        drop(streams);
+        server
+            .infer
+            .generate_group(request("once", 4), 3)
+            .await
+            .unwrap_err();
+        server.mock.fail_next_step("broken");
+        for stream in server
+            .infer
+            .generate_group(request("once", 4), 2)
+            .await
+            .unwrap()
+        {
+            stream.gather().await.unwrap_err();
+        }
+    });
+    assert_lines(
+        &page,
+        &[
+            "tgi_request_count 4",
+            "tgi_request_success 1",
+            r#"tgi_request_failure{err="dropped"} 1"#,
+            r#"tgi_request_failure{err="validation"} 1"#,
+            r#"tgi_request_failure{err="generation"} 1"#,
+            "tgi_request_generated_tokens_sum 8",
+            "tgi_request_generated_tokens_count 1",
+            "tgi_request_input_length_count 3",
+        ],
+    );
+}
+
+#[test]
 fn steps_tokens_and_the_pool_are_reported() {
     let page = page_after(async |server| {
         let stopped = with(request("once", 4), |p| p.stop = vec!["never".to_owned()]);
@@ -79,6 +123,10 @@ fn steps_tokens_and_the_pool_are_reported() {
             "tgi_request_time_between_tokens_duration_count 3",
             "tgi_request_skipped_tokens_count 4",
             "tgi_batch_next_size_count 1",
+            // Of decode steps alone.
+            "tgi_engine_idle_duration_count 3",
+            "tgi_engine_idle_duration_sum 0.75",
+            "tgi_engine_kernel_compilations 2",
             "tgi_batch_current_size 0",
             "tgi_batch_current_max_tokens 0",
             "tgi_queue_size 0",

@@ -1,6 +1,8 @@
 //! `Infer` and the batcher against a mock shard over a real Unix socket.
 
+mod ahead;
 mod faults;
+mod groups;
 mod load;
 mod metering;
 mod scheduling;
@@ -15,7 +17,7 @@ use text_generation_mock_shard::{MockConfig, MockShard};
 use super::*;
 use crate::test_tokenizers::byte_level;
 use crate::tokenize::TokenizerPool;
-use crate::types::{Dialect, FinishReason, GenerateParameters, StreamEvent};
+use crate::types::{Dialect, FinishReason, GenerateParameters, Inputs, StreamEvent};
 
 const VOCAB: u32 = 320;
 
@@ -278,15 +280,103 @@ async fn best_of_returns_all_samples_and_holds_a_permit_for_each() {
     seeds.extend(others.iter().map(|answer| answer.generated.seed));
     seeds.dedup();
     assert_eq!(seeds.len(), 3, "every sample has its own seed");
-    let refused = server.infer.generate_best_of(sampled, 4).await;
+    let other = server.infer.generate_stream(request("once", 4)).await;
+    let refused = server.infer.generate_best_of(sampled, 3).await;
     assert_eq!(refused.unwrap_err(), InferError::Overloaded);
+    drop(other);
     server.assert_clean(3).await;
 }
 
 #[tokio::test]
-async fn text_is_tokenized_with_offsets() {
+async fn text_becomes_tokens_and_tokens_text() {
     let server = Server::default().await;
-    let tokens = server.infer.tokenize("Hello there".to_owned(), true).await;
-    let tokens = tokens.unwrap();
-    assert_eq!(tokens.last().map(|token| token.stop), Some(11));
+    let tokens = server.infer.tokenize("Hello 你".to_owned(), true).await;
+    let ids: Vec<u32> = tokens.unwrap().iter().map(|token| token.id).collect();
+    let bytes: Vec<u8> = ids
+        .iter()
+        .flat_map(|&id| server.infer.token_bytes(id))
+        .copied()
+        .collect();
+    assert_eq!(bytes, "Hello 你".as_bytes());
+    let marked = [&ids[..], &[0]].concat();
+    let text = async |skip| server.infer.detokenize(marked.clone(), skip).await.unwrap();
+    assert_eq!(text(true).await, "Hello 你");
+    assert_eq!(text(false).await, "Hello 你<|end|>");
+    let unknown = server.infer.detokenize(vec![1, VOCAB], true).await;
+    let message = unknown.unwrap_err().to_string();
+    assert!(
+        message.contains("`ids` contains the token id 320"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn a_prompt_of_ids_is_taken_as_it_is() {
+    let config = MockConfig {
+        tokens: Arc::new(|row| row.input_ids[row.generated as usize]),
+        ..mock_config()
+    };
+    let server = Server::start(config, batch_limits(), 1).await;
+    let mut request = request("", 3);
+    request.inputs = Inputs::Ids(vec![70, 71, 72]);
+    let answer = server.infer.generate(request).await.unwrap();
+    let ids: Vec<u32> = answer.tokens.iter().map(|token| token.id).collect();
+    assert_eq!(
+        (ids.as_slice(), answer.input_length),
+        (&[70, 71, 72][..], 3)
+    );
+}
+
+#[tokio::test]
+async fn sampling_parameters_reach_the_shards() {
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let rows = seen.clone();
+    let config = MockConfig {
+        tokens: Arc::new(move |row| {
+            rows.lock().unwrap().push(row.parameters.clone());
+            // A shard chooses no end of text before `min_new_tokens`.
+            0
+        }),
+        ..mock_config()
+    };
+    let server = Server::start(config, batch_limits(), 1).await;
+    let mut request = with(request("once", 9), |p| {
+        (p.presence_penalty, p.min_p, p.min_new_tokens) = (Some(0.5), Some(0.1), Some(4));
+        p.logit_bias = Some([(7, -100.0), (9, 2.0)].into());
+    });
+    request.dialect = Dialect::OpenAi;
+    let answer = server.infer.generate(request.clone()).await.unwrap();
+    assert_eq!(answer.generated.generated_tokens, 5);
+    request.parameters.ignore_eos = true;
+    let answer = server.infer.generate(request).await.unwrap();
+    assert_eq!(answer.generated.finish_reason, FinishReason::Length);
+    let parameters = seen.lock().unwrap().pop().unwrap();
+    assert_eq!((parameters.presence_penalty, parameters.min_p), (0.5, 0.1));
+    assert!(parameters.penalize_output_only && parameters.do_sample);
+    let bias: Vec<_> = parameters
+        .logit_bias
+        .iter()
+        .map(|b| (b.id, b.bias))
+        .collect();
+    assert_eq!(bias, [(7, -100.0), (9, 2.0)]);
+}
+
+#[tokio::test]
+async fn a_stop_string_is_not_in_an_openai_text() {
+    let server = Server::start(repeating("there was a girl who "), batch_limits(), 1).await;
+    let mut request = with(request("once", 1000), |p| p.stop = vec!["a gi".to_owned()]);
+    request.dialect = Dialect::OpenAi;
+    let answer = server.infer.generate(request.clone()).await.unwrap();
+    let streamed: String = answer.tokens.iter().map(|t| t.text.as_str()).collect();
+    assert_eq!(answer.generated.text, "there was ");
+    assert_eq!(streamed, answer.generated.text);
+    // What waited at the end comes with the last token.
+    request.parameters.stop = vec!["there was a girl who never".to_owned()];
+    request.parameters.max_new_tokens = Some(12);
+    let answer = server.infer.generate(request).await.unwrap();
+    let (last, before) = answer.tokens.split_last().unwrap();
+    assert!(before.iter().all(|token| token.text.is_empty()));
+    assert_eq!(last.text, answer.generated.text);
+    assert!(!last.text.is_empty());
+    server.assert_clean(1).await;
 }

@@ -19,6 +19,11 @@ async fn values_at_the_limits_are_accepted() {
         |p| p.truncate = Some(8),
         |p| p.seed = Some(u64::MAX),
         |p| p.max_new_tokens = Some(9),
+        |p| p.presence_penalty = Some(-2.0),
+        |p| p.min_p = Some(0.0),
+        |p| p.min_p = Some(1.0),
+        |p| p.min_new_tokens = Some(4),
+        |p| p.logit_bias = Some([(0, -100.0), (999, 100.0)].into()),
     ];
     for change in cases {
         valid(change).await;
@@ -78,19 +83,24 @@ async fn given_parameters_reach_the_shard() {
 
 #[tokio::test]
 async fn sampling_draws_a_seed_when_none_is_given() {
-    let sampling: [Change; 5] = [
+    let sampling: [Change; 6] = [
         |p| p.do_sample = true,
         |p| p.temperature = Some(0.5),
         |p| p.top_k = Some(1),
         |p| p.top_p = Some(0.5),
         |p| p.typical_p = Some(0.5),
+        |p| p.min_p = Some(0.5),
     ];
     for change in sampling {
         let (first, second) = (valid(change).await.chooser, valid(change).await.chooser);
         assert!(first.do_sample && second.do_sample);
         assert_ne!(first.seed, second.seed);
     }
-    let greedy: [Change; 2] = [|_| (), |p| p.temperature = Some(1.0)];
+    let greedy: [Change; 3] = [
+        |_| (),
+        |p| p.temperature = Some(1.0),
+        |p| p.min_p = Some(0.0),
+    ];
     for change in greedy {
         let chooser = valid(change).await.chooser;
         assert_eq!((chooser.do_sample, chooser.seed), (false, 0));
@@ -109,6 +119,32 @@ async fn truncate_keeps_the_end_of_the_prompt() {
         .validate(request("!?#", parameters(|p| p.truncate = Some(8))))
         .await;
     assert_eq!(longer.unwrap().input_ids[..], all[all.len() - 3..]);
+}
+
+#[tokio::test]
+async fn ids_are_kept_and_truncated_like_a_text() {
+    let of = async |truncate| {
+        let mut request = request("", parameters(|p| p.truncate = truncate));
+        request.inputs = Inputs::Ids(vec![5, 6, 7]);
+        let valid = validator(LIMITS).validate(request).await;
+        valid.unwrap().input_ids.to_vec()
+    };
+    assert_eq!(of(None).await, [5, 6, 7]);
+    assert_eq!(of(Some(2)).await, [6, 7]);
+}
+
+#[tokio::test]
+async fn the_dialect_says_what_penalties_count() {
+    let counted = async |dialect| {
+        let request = GenerateRequest {
+            dialect,
+            ..request("~", parameters(|p| p.frequency_penalty = Some(1.0)))
+        };
+        let valid = validator(LIMITS).validate(request).await.unwrap();
+        valid.chooser.penalize_output_only
+    };
+    assert!(counted(Dialect::OpenAi).await);
+    assert!(!counted(Dialect::Tgi).await);
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@ async fn every_rule_on_parameters_has_its_message() {
     let strictly_positive_temperature = "`temperature` must be strictly positive";
     let strictly_positive_repetition = "`repetition_penalty` must be strictly positive";
     let frequency = "`frequency_penalty` must be >= -2.0 and <= 2.0";
+    let presence = "`presence_penalty` must be >= -2.0 and <= 2.0";
+    let min_p = "`min_p` must be >= 0.0 and <= 1.0";
     let top_p = "`top_p` must be > 0.0 and < 1.0";
     let typical_p = "`typical_p` must be > 0.0 and < 1.0";
     let cases: Vec<(Change, &str)> = vec![
@@ -43,6 +45,32 @@ async fn every_rule_on_parameters_has_its_message() {
         (|p| p.frequency_penalty = Some(2.1), frequency),
         (|p| p.frequency_penalty = Some(f32::NAN), frequency),
         (|p| p.frequency_penalty = Some(f32::NEG_INFINITY), frequency),
+        (|p| p.presence_penalty = Some(-2.1), presence),
+        (|p| p.presence_penalty = Some(2.1), presence),
+        (|p| p.presence_penalty = Some(f32::NAN), presence),
+        (|p| p.min_p = Some(-0.1), min_p),
+        (|p| p.min_p = Some(1.1), min_p),
+        (|p| p.min_p = Some(f32::NAN), min_p),
+        (
+            |p| p.logit_bias = Some([(1000, 1.0)].into()),
+            "`logit_bias` contains the token id 1000, but the model knows only ids below 1000",
+        ),
+        (
+            |p| p.logit_bias = Some([(1, 0.0), (7, 100.5)].into()),
+            "`logit_bias` must be >= -100.0 and <= 100.0. Given: 100.5 for the token id 7",
+        ),
+        (
+            |p| p.logit_bias = Some([(7, f32::NAN)].into()),
+            "`logit_bias` must be >= -100.0 and <= 100.0. Given: NaN for the token id 7",
+        ),
+        (
+            |p| p.logit_bias = Some((0..1025).map(|id| (id, 0.0)).collect()),
+            "`logit_bias` supports up to 1024 token ids. Given: 1025",
+        ),
+        (
+            |p| p.min_new_tokens = Some(5),
+            "`min_new_tokens` must be <= `max_new_tokens`, which is 4. Given: 5",
+        ),
         (|p| p.top_p = Some(0.0), top_p),
         (|p| p.top_p = Some(1.0), top_p),
         (|p| p.top_p = Some(f32::NAN), top_p),
@@ -237,6 +265,23 @@ async fn ids_that_the_model_does_not_know_are_named() {
             .await
             .is_ok()
     );
+}
+
+#[tokio::test]
+async fn prompts_of_ids_keep_the_rules_of_texts() {
+    let message = async |ids: Vec<u32>| {
+        let mut request = request("", parameters(|_| ()));
+        request.inputs = Inputs::Ids(ids);
+        let refused = validator(LIMITS).validate(request).await;
+        refused.unwrap_err().to_string()
+    };
+    assert_eq!(message(vec![]).await, "`inputs` cannot be empty");
+    assert_eq!(
+        message(vec![1, 1000]).await,
+        "`inputs` contains the token id 1000, but the model knows only ids below 1000"
+    );
+    let total = "`inputs` tokens + `max_new_tokens` must be <= 12. Given: 9 `inputs` tokens and 4";
+    assert!(message(vec![1; 9]).await.starts_with(total));
 }
 
 #[tokio::test]

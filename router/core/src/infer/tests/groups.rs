@@ -1,0 +1,169 @@
+//! Samples that share a prompt.
+
+use futures::future::join_all;
+
+use super::*;
+
+/// Each seed generates its own token, over and over, and as many of them as the seed says.
+fn by_seed() -> MockConfig {
+    MockConfig {
+        tokens: Arc::new(|row| {
+            if u64::from(row.generated) < row.seed {
+                40 + row.seed as u32
+            } else {
+                0
+            }
+        }),
+        ..mock_config()
+    }
+}
+
+fn sampled(inputs: &str, max_new_tokens: u32, seed: u64) -> GenerateRequest {
+    with(request(inputs, max_new_tokens), |p| {
+        (p.do_sample, p.seed) = (true, Some(seed));
+    })
+}
+
+fn ids(answer: &GenerateAnswer) -> Vec<u32> {
+    answer.tokens.iter().map(|token| token.id).collect()
+}
+
+async fn gather(streams: Vec<GenerateStream>) -> Vec<GenerateAnswer> {
+    let answers = join_all(streams.into_iter().map(GenerateStream::gather)).await;
+    answers.into_iter().map(Result::unwrap).collect()
+}
+
+#[tokio::test]
+async fn samples_share_one_prefill_and_have_their_own_seeds() {
+    let server = Server::start(by_seed(), batch_limits(), 8).await;
+    let request = sampled("once upon a time", 50, 5);
+    let streams = server.infer.generate_group(request, 3).await.unwrap();
+    let indices: Vec<u32> = streams.iter().map(|stream| stream.index).collect();
+    assert_eq!(indices, [0, 1, 2]);
+    for (seed, answer) in (5..).zip(gather(streams).await) {
+        let mut expected = vec![40 + seed as u32; seed];
+        expected.push(0);
+        assert_eq!(ids(&answer), expected);
+        assert_eq!(answer.generated.seed, Some(seed as u64));
+    }
+    assert_eq!(server.mock.steps()[..2], [(true, 3), (false, 3)]);
+    server.assert_clean(8).await;
+}
+
+#[tokio::test]
+async fn the_prompt_is_held_once_until_the_last_sample_has_ended() {
+    let server = Server::start(by_seed(), batch_limits(), 8).await;
+    let prompt = "once upon a time there was a little girl";
+    let length = byte_level().encode(prompt, true).unwrap().len();
+    server.mock.hold();
+    let streams = server.infer.generate_group(sampled(prompt, 3, 1), 3).await;
+    // Seeds 1, 2, 3: one ends at the second token, the others are cut at the third.
+    server.mock.release(1);
+    until("the prompt is computed", || server.mock.rows() == 3).await;
+    assert_eq!(server.mock.slots(), length + 3 * 2);
+    server.mock.release(1);
+    until("one has ended", || server.mock.rows() == 2).await;
+    assert_eq!(server.mock.slots(), length + 2 * 2);
+    server.mock.release(1);
+    assert_eq!(gather(streams.unwrap()).await.len(), 3);
+    server.assert_clean(8).await;
+}
+
+#[tokio::test]
+async fn a_sample_that_is_dropped_or_fails_leaves_the_others_alone() {
+    let server = Server::default().await;
+    server.mock.hold();
+    let streams = server.infer.generate_group(request("once", 200), 4).await;
+    let mut streams = streams.unwrap();
+    server.mock.release(3);
+    for stream in &mut streams {
+        next_token(stream).await;
+    }
+    // The first brought the prompt; ids count from 0.
+    drop(streams.remove(0));
+    server.mock.fail_request(2);
+    server.mock.resume();
+    let outcomes = join_all(streams.into_iter().map(GenerateStream::gather)).await;
+    let complete: Vec<bool> = outcomes.iter().map(Result::is_ok).collect();
+    assert_eq!(complete, [true, false, true]);
+    server.assert_clean(128).await;
+}
+
+#[tokio::test]
+async fn a_queued_group_runs_with_the_samples_that_are_still_wanted() {
+    let limits = BatchLimits {
+        max_batch_size: 3,
+        ..batch_limits()
+    };
+    let server = Server::start(mock_config(), limits, 16).await;
+    server.mock.hold();
+    let first = server.infer.generate_stream(request("once", 5)).await;
+    server.until_running(1).await;
+    let gone = server.infer.generate_group(request("upon", 5), 3).await;
+    let mut last = server
+        .infer
+        .generate_group(request("time", 5), 3)
+        .await
+        .unwrap();
+    drop((gone, last.remove(0)));
+    server.mock.resume();
+    assert!(first.unwrap().gather().await.is_ok());
+    assert_eq!(gather(last).await.len(), 2);
+    let steps = server.mock.steps();
+    let prefills: Vec<_> = steps.iter().filter(|(prefill, _)| *prefill).collect();
+    assert_eq!(prefills, [&(true, 1), &(true, 2)]);
+    server.assert_clean(16).await;
+}
+
+#[tokio::test]
+async fn a_failed_prefill_fails_all_samples() {
+    let server = Server::default().await;
+    server.mock.fail_next_step("no luck");
+    let streams = server
+        .infer
+        .generate_group(request("once", 5), 3)
+        .await
+        .unwrap();
+    for outcome in join_all(streams.into_iter().map(GenerateStream::gather)).await {
+        assert!(outcome.unwrap_err().to_string().contains("no luck"));
+    }
+    server.assert_clean(128).await;
+}
+
+#[tokio::test]
+async fn every_sample_has_the_log_probabilities_of_the_prompt() {
+    let server = Server::default().await;
+    let asked = with(request("once upon a time", 2), |p| {
+        (p.decoder_input_details, p.do_sample) = (true, true);
+    });
+    let (best, others) = server.infer.generate_best_of(asked, 3).await.unwrap();
+    assert_eq!(others.len(), 2);
+    for answer in others.iter().chain([&best]) {
+        assert_eq!(answer.prefill.len() as u32, best.input_length);
+        assert_eq!(answer.prefill, best.prefill);
+    }
+}
+
+#[tokio::test]
+async fn a_group_that_could_never_run_is_refused() {
+    let limits = BatchLimits {
+        max_batch_total_tokens: 100,
+        max_batch_size: 4,
+        ..batch_limits()
+    };
+    let server = Server::start(mock_config(), limits, 8).await;
+    let refused = async |n, new| {
+        let refused = server.infer.generate_group(request("once", new), n).await;
+        refused.unwrap_err().to_string()
+    };
+    let bounds = "Input validation error: `n` must be > 0 and <= 4. Given:";
+    assert_eq!(refused(0, 5).await, format!("{bounds} 0"));
+    assert_eq!(refused(5, 5).await, format!("{bounds} 5"));
+    assert_eq!(refused(u32::MAX, 5).await, format!("{bounds} {}", u32::MAX));
+    let message = refused(4, 40).await;
+    assert!(message.contains("4 samples of"), "{message}");
+    assert!(message.contains("smaller `max_new_tokens`"), "{message}");
+    // Alone it would run.
+    server.infer.generate(request("once", 40)).await.unwrap();
+    server.assert_clean(8).await;
+}
