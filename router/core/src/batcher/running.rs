@@ -92,13 +92,13 @@ impl Running {
     }
 
     /// Gives the samples of an entry slots for prompt and first steps, with runs out of `surplus`, and makes them
-    /// running. Its events start with `started`. When the pool has too few, the entry comes back.
+    /// running. Its events start with `started`. When the pool has too few, the samples come back.
     pub(super) fn admit(
         &mut self,
         entry: Entry,
         surplus: &mut u32,
         started: Instant,
-    ) -> Result<Request, Entry> {
+    ) -> Result<Request, Vec<Sample>> {
         let candidate = entry.candidate();
         let mut demands: Vec<Demand> = candidate.demands().collect();
         for demand in &mut demands {
@@ -106,7 +106,7 @@ impl Running {
         }
         let total: u64 = demands.iter().map(|demand| u64::from(demand.held)).sum();
         if total > u64::from(self.pool.available()) {
-            return Err(entry);
+            return Err(entry.samples);
         }
         let Entry { request, samples } = entry;
         let shared = (samples.len() > 1).then(|| samples.first().map_or(0, |first| first.id));

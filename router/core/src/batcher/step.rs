@@ -12,7 +12,7 @@ use super::running::Member;
 use crate::error::InferError;
 use crate::metrics::{BatchMetrics, MethodMetrics};
 use crate::policy::{Concat, Progress};
-use crate::queue::{Entry, Event};
+use crate::queue::Event;
 
 /// Which handles a step records with.
 type Method = fn(&BatchMetrics) -> &MethodMetrics;
@@ -61,7 +61,7 @@ impl Batcher {
             match self.running.admit(entry, &mut surplus, started) {
                 Ok(request) => requests.push(request),
                 // The policy rules this out.
-                Err(Entry { samples, .. }) => {
+                Err(samples) => {
                     for sample in samples {
                         let _ = sample.events.send(Event::Failed(out_of_slots()));
                     }
