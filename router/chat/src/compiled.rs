@@ -28,6 +28,8 @@ const RESERVED: [&str; 10] = [
     "strftime_now",
     source::ONE,
 ];
+/// The compiler recurses, up to its own limit for brackets and up to ours for chains of operators.
+const COMPILER_STACK: usize = 64 << 20;
 /// Time for each question that a new template is asked.
 const PROBE_TIME: Duration = Duration::from_millis(500);
 
@@ -62,24 +64,22 @@ impl Compiled {
             let (max, given) = (limits.source, text.len());
             return Err(ChatTemplateError::Limit(Limit::Source { max, given }));
         }
-        let text = source::rewritten(text, engine::syntax());
-        let syntax_error = |error: Error| ChatTemplateError::Syntax {
+        let text = source::rewritten(text, engine::syntax()).map_err(ChatTemplateError::Limit)?;
+        let compile = || compile(environment, name, text);
+        let mut compiled = std::thread::scope(|scope| {
+            std::thread::Builder::new()
+                .stack_size(COMPILER_STACK)
+                .spawn_scoped(scope, compile)
+                .map_err(|error| error.to_string())
+                .and_then(|thread| {
+                    let panicked = |_| "the compiler panicked".to_owned();
+                    thread.join().map_err(panicked)?
+                })
+        })
+        .map_err(|reason| ChatTemplateError::Syntax {
             name: name.to_owned(),
-            reason: described(&error),
-        };
-        let variables = environment
-            .template_from_named_str(name, &text)
-            .map_err(syntax_error)?
-            .undeclared_variables(false);
-        let reads_content = text.contains("content");
-        // A server loads its templates once.
-        let (name_kept, text): (&'static str, &'static str) = (name.to_owned().leak(), text.leak());
-        let mut compiled = Self {
-            template: guard::compile(name_kept, text, engine::syntax()).map_err(syntax_error)?,
-            reads_content,
-            variables,
-            expects: Expects::default(),
-        };
+            reason,
+        })?;
         let quick = Limits {
             time: PROBE_TIME.min(limits.time),
             ..*limits
@@ -209,6 +209,28 @@ impl Compiled {
             Err(_) => Err(ChatTemplateError::Render("the engine panicked".to_owned())),
         }
     }
+}
+
+/// Compiles `text`, or says what is wrong with it.
+fn compile(
+    environment: &Environment<'static>,
+    name: &str,
+    text: String,
+) -> Result<Compiled, String> {
+    let variables = environment
+        .template_from_named_str(name, &text)
+        .map_err(|error| described(&error))?
+        .undeclared_variables(false);
+    let reads_content = text.contains("content");
+    // A server loads its templates once.
+    let (name, text): (&'static str, &'static str) = (name.to_owned().leak(), text.leak());
+    Ok(Compiled {
+        template: guard::compile(name, text, engine::syntax())
+            .map_err(|error| described(&error))?,
+        reads_content,
+        variables,
+        expects: Expects::default(),
+    })
 }
 
 /// Tells the template's own refusal and limits from other failures.

@@ -1,15 +1,10 @@
 //! The Jinja environment of chat templates, as transformers defines it.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
-use minijinja_contrib::pycompat;
+use minijinja::{Environment, Error, ErrorKind, Value, escape_formatter};
 
-use super::limits::{Limits, charge, nested, shallow, written};
-use super::{guard, json, source};
-
-/// The longest number in a format string: a width of more digits is a bomb.
-const MOST_WIDTH_DIGITS: usize = 5;
+use super::limits::{Limits, charge, written};
+use super::{bounded, guard, json, python, source};
 
 /// What `raise_exception` was called with.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -24,9 +19,8 @@ pub(super) fn environment(limits: &Limits) -> Environment<'static> {
     environment.set_recursion_limit(limits.depth);
     environment.set_formatter(|output, state, value| {
         charge(written(value)?)?;
-        escape_formatter(output, state, value)
+        escape_formatter(output, state, &python::printable(value))
     });
-    environment.set_unknown_method_callback(method);
     environment.add_global(source::ONE, 1);
     environment.add_function(
         "raise_exception",
@@ -37,7 +31,8 @@ pub(super) fn environment(limits: &Limits) -> Environment<'static> {
     );
     environment.add_function("strftime_now", strftime_now);
     environment.add_filter("tojson", json::tojson);
-    bound_filters(&mut environment);
+    python::install(&mut environment);
+    bounded::install(&mut environment);
     guard::install(&mut environment);
     environment
 }
@@ -58,124 +53,4 @@ fn strftime_now(format: &str) -> Result<String, Error> {
             format!("strftime_now({format:?}): {error}"),
         )
     })
-}
-
-/// Puts a check before each built-in filter that can make far more than it is given.
-fn bound_filters(environment: &mut Environment<'static>) {
-    environment.add_filter("<replace>", filters::replace);
-    environment.add_filter("<join>", filters::join);
-    environment.add_filter("<indent>", filters::indent);
-    environment.add_filter("<format>", filters::format);
-    environment.add_filter("<batch>", filters::batch);
-    environment.add_filter("<slice>", filters::slice);
-    environment.add_filter("<pprint>", filters::pprint);
-    for (name, built_in) in [
-        ("replace", "<replace>"),
-        ("join", "<join>"),
-        ("indent", "<indent>"),
-        ("format", "<format>"),
-        ("batch", "<batch>"),
-        ("slice", "<slice>"),
-        ("pprint", "<pprint>"),
-    ] {
-        environment.add_filter(
-            name,
-            move |state: &mut State<'_, '_>, args: Rest<Value>| -> Result<Value, Error> {
-                charge(growth(name, &args)?)?;
-                state.apply_filter(built_in, &args)
-            },
-        );
-    }
-}
-
-/// Python's methods of strings, lists and dictionaries.
-fn method(
-    state: &mut State<'_, '_>,
-    value: &Value,
-    name: &str,
-    args: &[Value],
-) -> Result<Value, Error> {
-    let mut operands = vec![value.clone()];
-    operands.extend_from_slice(args);
-    if name == "join" {
-        // The separator is the object here, the list there.
-        operands.reverse();
-    }
-    charge(growth(name, &operands)?)?;
-    let result = pycompat::unknown_method_callback(state, value, name, args)?;
-    charge(nested(&result)?)?;
-    Ok(result)
-}
-
-/// The most bytes that a filter or method makes of its operands.
-fn growth(name: &str, args: &[Value]) -> Result<usize, Error> {
-    let text = |index: usize| args.get(index).and_then(Value::as_str).unwrap_or_default();
-    let subject = args.first().map_or(0, shallow);
-    Ok(match name {
-        "replace" => {
-            let most = text(0).len() / text(1).len().max(1) + 1;
-            most.saturating_mul(text(2).len()).saturating_add(subject)
-        }
-        "join" => {
-            let separator = args.get(1).map_or(0, |value| separator(value));
-            let entries = args.first().and_then(Value::len).unwrap_or(0);
-            written_or_zero(args.first())?.saturating_add(entries.saturating_mul(separator))
-        }
-        "indent" => {
-            let lines = text(0).split('\n').count();
-            lines.saturating_mul(numbers(args)).saturating_add(subject)
-        }
-        "batch" | "slice" => numbers(args)
-            .saturating_mul(size_of::<Value>())
-            .saturating_add(subject),
-        "format" => formatted(text(0), args)?,
-        "pprint" => written_or_zero(args.first())?,
-        _ => subject,
-    })
-}
-
-fn written_or_zero(value: Option<&Value>) -> Result<usize, Error> {
-    value.map_or(Ok(0), written)
-}
-
-/// Bytes of what is put between the entries of a list.
-fn separator(value: &Value) -> usize {
-    let named = || Kwargs::try_from(value.clone()).ok()?.get::<Value>("d").ok();
-    shallow(&named().unwrap_or_else(|| value.clone()))
-}
-
-/// The sum of the whole numbers among arguments, also those that were given by name.
-fn numbers(args: &[Value]) -> usize {
-    let number = |value: &Value| value.as_usize().unwrap_or(0);
-    args.iter()
-        .flat_map(|value| match value.kind() {
-            ValueKind::Map if value.is_kwargs() => value
-                .try_iter()
-                .map(|keys| keys.filter_map(|key| value.get_item(&key).ok()).collect())
-                .unwrap_or_default(),
-            _ => vec![value.clone()],
-        })
-        .fold(0, |sum: usize, value| sum.saturating_add(number(&value)))
-}
-
-/// Bytes of a formatted string, whose widths may be far beyond what is formatted.
-fn formatted(format: &str, args: &[Value]) -> Result<usize, Error> {
-    let mut most = format.len();
-    for width in format.split(|character: char| !character.is_ascii_digit()) {
-        let width = if width.len() > MOST_WIDTH_DIGITS {
-            usize::MAX
-        } else {
-            width.parse().unwrap_or(0)
-        };
-        most = most.saturating_add(width);
-    }
-    // Widths may be arguments, and an argument may be written more than once.
-    if format.contains(['*', '{']) {
-        most = most.saturating_add(numbers(args.get(1..).unwrap_or_default()));
-    }
-    let places = format.matches(['%', '{']).count();
-    for argument in args.iter().skip(1) {
-        most = most.saturating_add(written(argument)?.saturating_mul(places));
-    }
-    Ok(most)
 }

@@ -8,15 +8,16 @@ use std::collections::BTreeMap;
 
 use minijinja::machinery::{CodeGenerator, Instruction, Instructions, parse};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, Value};
 
-use super::limits::{Limit, charge, nested, shallow, written};
+use super::limits::{Limit, charge, is_namespace, nested, shallow, written};
+use super::python::printable;
 
 // Filters whose names no template can write. All but the first give the operands back in the order that puts them on
 // the stack as they were.
 const MADE: &str = "<made>";
 const JOINED: &str = "<joined>";
+const ADDED: &str = "<added>";
 const REPEATED: &str = "<repeated>";
 const SLICED: &str = "<sliced>";
 const STORED: &str = "<stored>";
@@ -106,7 +107,8 @@ fn guarded(instruction: &Instruction<'static>) -> Vec<Instruction<'static>> {
         Instruction::EmitRaw(text) => {
             vec![Instruction::LoadConst((*text).into()), Instruction::Emit]
         }
-        Instruction::Add | Instruction::StringConcat => checked(JOINED, 2),
+        Instruction::Add => checked(ADDED, 2),
+        Instruction::StringConcat => checked(JOINED, 2),
         Instruction::Mul => checked(REPEATED, 2),
         Instruction::Slice => checked(SLICED, 4),
         Instruction::SetAttr(_) => checked(STORED, 2),
@@ -148,9 +150,14 @@ pub(super) fn install(environment: &mut Environment<'static>) {
         charge(nested(&value)?)?;
         Ok::<_, Error>(value)
     });
-    environment.add_filter(JOINED, |left: Value, right: Value| {
-        charge(joined(&left)?.saturating_add(joined(&right)?))?;
+    environment.add_filter(ADDED, |left: Value, right: Value| {
+        charge(shallow(&left).saturating_add(shallow(&right)))?;
         Ok::<_, Error>(vec![right, left])
+    });
+    environment.add_filter(JOINED, |left: Value, right: Value| {
+        charge(written(&left)?.saturating_add(written(&right)?))?;
+        let text = |value| printable(value).into_owned();
+        Ok::<_, Error>(vec![text(&right), text(&left)])
     });
     environment.add_filter(REPEATED, |left: Value, right: Value| {
         let times = |count: &Value, value: &Value| match count.as_usize() {
@@ -168,34 +175,9 @@ pub(super) fn install(environment: &mut Environment<'static>) {
         },
     );
     environment.add_filter(STORED, |value: Value, namespace: Value| {
-        charge(nested(&value)?)?;
-        // The one thing that changes after it was made: inside another it could contain itself.
-        if contains_namespace(&value) {
+        if is_namespace(&value) {
             return Err(Limit::Depth.into());
         }
         Ok(vec![namespace, value])
     });
-}
-
-/// What concatenating a value copies: `~` writes anything, `+` copies text and chains lists.
-fn joined(value: &Value) -> Result<usize, Error> {
-    written(value)
-}
-
-/// Whether there is a namespace in a value, which `nested` has found to be small.
-fn contains_namespace(value: &Value) -> bool {
-    let Some(object) = value.as_object() else {
-        return false;
-    };
-    if object.type_name().ends_with("::Namespace") {
-        return true;
-    }
-    match object.try_iter_pairs() {
-        Some(mut pairs) if value.kind() == ValueKind::Map => {
-            pairs.any(|(_, value)| contains_namespace(&value))
-        }
-        _ => value
-            .try_iter()
-            .is_ok_and(|mut items| items.any(|item| contains_namespace(&item))),
-    }
 }

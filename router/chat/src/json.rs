@@ -6,6 +6,7 @@ use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 use super::limits::{charge, written};
+use super::python;
 
 /// Options of `json.dumps`, in the order in which the filter takes them.
 struct Options {
@@ -31,13 +32,7 @@ pub(super) fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result
 
 impl Options {
     fn new(args: &[Value], kwargs: &Kwargs) -> Result<Self, Error> {
-        let option = |index: usize, name: &'static str| -> Result<Option<Value>, Error> {
-            let given = match args.get(index) {
-                Some(value) => Some(value.clone()),
-                None => kwargs.get::<Option<Value>>(name)?,
-            };
-            Ok(given.filter(|value| !value.is_none() && !value.is_undefined()))
-        };
+        let option = |index, name| python::argument(args, kwargs, index, name);
         let is_true = |value: Option<Value>| value.is_some_and(|value| value.is_true());
         let indent = option(1, "indent")?.map(|value| match value.as_str() {
             Some(text) => text.to_owned(),
@@ -172,24 +167,13 @@ fn key_text(key: &Value) -> Result<String, Error> {
     }
 }
 
-/// A number as Python writes it.
+/// A number as `json.dumps` writes it.
 fn number(value: &Value) -> String {
-    if value.is_integer() {
-        return value.to_string();
+    match f64::try_from(value.clone()) {
+        Ok(float) if !value.is_integer() && float.is_nan() => "NaN".to_owned(),
+        Ok(float) if !value.is_integer() && float.is_infinite() => {
+            if float > 0.0 { "Infinity" } else { "-Infinity" }.to_owned()
+        }
+        _ => python::printable(value).to_string(),
     }
-    let float = f64::try_from(value.clone()).unwrap_or(f64::NAN);
-    if float.is_nan() {
-        return "NaN".to_owned();
-    }
-    if float.is_infinite() {
-        return if float > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
-    }
-    let scientific = format!("{float:e}");
-    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    if (-4..16).contains(&exponent) {
-        return format!("{float:?}");
-    }
-    let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{digits}e{sign}{:02}", exponent.abs())
 }

@@ -4,6 +4,7 @@
 //! a chat template. Templates are untrusted code: each rendering has [`Limits`], and a failure is a
 //! [`ChatTemplateError`] of that request.
 
+mod bounded;
 mod compiled;
 mod engine;
 mod error;
@@ -12,6 +13,7 @@ mod guard;
 mod json;
 mod limits;
 mod messages;
+mod python;
 mod source;
 
 use std::collections::BTreeMap;

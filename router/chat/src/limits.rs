@@ -11,7 +11,7 @@ const ENTRY: usize = size_of::<Value>();
 /// Values may be inside each other this deep: more than JSON can be, less than would overflow a thread's stack.
 const MOST_DEPTH: usize = 200;
 /// Entries that are walked through, also those of lists inside lists, before the value is taken for a bomb.
-const MOST_ENTRIES: usize = 4_000_000;
+const MOST_ENTRIES: usize = 1_000_000;
 
 /// The most that one rendering may use, and that a template may measure.
 #[derive(Debug, Clone, Copy)]
@@ -33,9 +33,9 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            source: 1 << 20,
+            source: 256 << 10,
             steps: 1_000_000,
-            depth: 200,
+            depth: 300,
             memory: 256 << 20,
             output: 16 << 20,
             time: Duration::from_secs(5),
@@ -48,6 +48,8 @@ impl Default for Limits {
 pub enum Limit {
     #[error("is larger than {max} bytes: {given}")]
     Source { max: usize, given: usize },
+    #[error("has tags or conditions of more than {0} parts")]
+    Parts(usize),
     #[error("needs more than {0} steps for this conversation")]
     Steps(u64),
     #[error("nests calls or values too deeply")]
@@ -148,9 +150,18 @@ fn counted(value: &Value) -> usize {
         .map_or(0, |items| items.take(MOST_ENTRIES).count())
 }
 
+/// A namespace is the one value that changes after it was made: inside another it could come to contain itself.
+pub(super) fn is_namespace(value: &Value) -> bool {
+    let object = value.as_object();
+    object.is_some_and(|object| object.type_name().ends_with("::Namespace"))
+}
+
 fn walk(value: &Value, depth: usize, entries: &mut usize, bytes: &mut usize) -> Result<(), Error> {
     let left = depth.checked_sub(1).ok_or(Limit::Depth)?;
     *entries = entries.checked_sub(1).ok_or(Limit::Entries)?;
+    if depth < MOST_DEPTH && is_namespace(value) {
+        return Err(Limit::Depth.into());
+    }
     if let Some(text) = value.as_bytes() {
         *bytes = bytes.saturating_add(text.len());
         return Ok(());

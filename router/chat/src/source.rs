@@ -1,7 +1,12 @@
 //! Changes to the text of a template before it is compiled.
 
-use minijinja::machinery::{Token, tokenize};
+use minijinja::machinery::{Span, Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
+
+use super::limits::Limit;
+
+/// Tokens of tags that no text separates, and `elif`s of a template.
+const MOST_PARTS: usize = 4096;
 
 /// A variable that is 1.
 pub(super) const ONE: &str = "_1";
@@ -12,10 +17,19 @@ pub(super) const ONE: &str = "_1";
 /// - `a * b` becomes `a * _1 * b`, so that products of constants are not computed, without limits, by the compiler.
 ///
 /// A template that cannot be tokenised stays as it is: the compiler will say why.
-pub(super) fn rewritten(source: &str, syntax: SyntaxConfig) -> String {
+///
+/// # Errors
+/// A tag, or an `if` with its `elif`s, of so many parts that the compiler, which recurses, would overflow its stack.
+pub(super) fn rewritten(source: &str, syntax: SyntaxConfig) -> Result<String, Limit> {
     let tokens: Vec<_> = tokenize(source, false, syntax)
         .map_while(Result::ok)
         .collect();
+    let is_elif = |(token, _): &&(Token<'_>, Span)| matches!(token, Token::Ident("elif"));
+    let is_text = |(token, _): &(Token<'_>, Span)| matches!(token, Token::TemplateData(_));
+    let longest = tokens.split(is_text).map(<[_]>::len).max().unwrap_or(0);
+    if longest > MOST_PARTS || tokens.iter().filter(is_elif).count() > MOST_PARTS {
+        return Err(Limit::Parts(MOST_PARTS));
+    }
     let mut text = String::with_capacity(source.len() + 64);
     let mut copied = 0;
     for (index, (token, span)) in tokens.iter().enumerate() {
@@ -34,5 +48,5 @@ pub(super) fn rewritten(source: &str, syntax: SyntaxConfig) -> String {
         copied = end;
     }
     text.push_str(source.get(copied..).unwrap_or_default());
-    text
+    Ok(text)
 }
