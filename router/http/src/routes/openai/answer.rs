@@ -1,0 +1,183 @@
+//! Bodies of answers and of the events of a stream. Keys are in TGI's order.
+
+use serde::Serialize;
+use text_generation_core::types::FinishReason;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::logprobs::{ChatLogprobs, CompletionLogprobs};
+use crate::state::unix_time;
+
+/// Version and build of the server; answers to one seed may differ where it differs.
+pub const SYSTEM_FINGERPRINT: &str = concat!(env!("CARGO_PKG_VERSION"), "-native");
+
+/// What all answers to one request say about it.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    pub id: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    pub model: String,
+}
+
+impl Identity {
+    /// `prefix` tells the endpoint. Ids are random: `x-request-id`, which clients choose, need not be unique.
+    pub fn new(prefix: &str, model: String) -> Self {
+        Self {
+            id: format!("{prefix}-{}", Uuid::new_v4().simple()),
+            created: unix_time(),
+            model,
+        }
+    }
+}
+
+/// Tokens of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Usage {
+    /// Of all prompts, each counted once.
+    #[schema(example = 12)]
+    pub prompt_tokens: u32,
+    /// Of all choices.
+    #[schema(example = 32)]
+    pub completion_tokens: u32,
+    #[schema(example = 44)]
+    pub total_tokens: u32,
+}
+
+impl Usage {
+    pub fn new(prompt_tokens: u32, completion_tokens: u32) -> Self {
+        Self {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens.saturating_add(completion_tokens),
+        }
+    }
+}
+
+/// Why a text ended, in OpenAI's words: an end-of-sequence token and a stop string are both `stop`.
+pub fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Length => "length",
+        FinishReason::EosToken | FinishReason::StopSequence => "stop",
+    }
+}
+
+/// Answer of `/v1/chat/completions`.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ChatCompletion {
+    #[schema(example = "chat.completion")]
+    pub object: &'static str,
+    #[schema(example = "chatcmpl-7d9f4d1b3c5e4f6a8b9c0d1e2f3a4b5c")]
+    pub id: String,
+    #[schema(example = 1_760_000_000)]
+    pub created: u64,
+    #[schema(example = "meta-llama/Llama-3.1-8B-Instruct")]
+    pub model: String,
+    #[schema(example = "0.1.0-native")]
+    pub system_fingerprint: &'static str,
+    pub choices: Vec<ChatChoice>,
+    pub usage: Usage,
+}
+
+/// One answer of a chat.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ChatChoice {
+    pub index: usize,
+    pub message: AssistantMessage,
+    #[schema(nullable = true)]
+    pub logprobs: Option<ChatLogprobs>,
+    /// `stop` or `length`.
+    #[schema(example = "stop")]
+    pub finish_reason: &'static str,
+}
+
+/// What the model said.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AssistantMessage {
+    #[schema(example = "assistant")]
+    pub role: &'static str,
+    #[schema(example = "Hello!")]
+    pub content: String,
+    /// What stood between `<think>` and `</think>`, when `separate_reasoning` was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+}
+
+/// Answer of `/v1/completions`.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Completion {
+    #[schema(example = "text_completion")]
+    pub object: &'static str,
+    #[schema(example = "cmpl-7d9f4d1b3c5e4f6a8b9c0d1e2f3a4b5c")]
+    pub id: String,
+    #[schema(example = 1_760_000_000)]
+    pub created: u64,
+    #[schema(example = "meta-llama/Llama-3.1-8B")]
+    pub model: String,
+    #[schema(example = "0.1.0-native")]
+    pub system_fingerprint: &'static str,
+    /// In the order of the prompts, all choices of one after each other.
+    pub choices: Vec<CompletionChoice>,
+    pub usage: Usage,
+}
+
+/// One text.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct CompletionChoice {
+    pub index: usize,
+    #[schema(example = " there was a little girl")]
+    pub text: String,
+    #[schema(nullable = true)]
+    pub logprobs: Option<CompletionLogprobs>,
+    /// `stop` or `length`.
+    #[schema(example = "length")]
+    pub finish_reason: &'static str,
+}
+
+/// One event of a chat stream. Written by `chunk`; this type is its documentation.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "object": "chat.completion.chunk",
+    "id": "chatcmpl-7d9f4d1b3c5e4f6a8b9c0d1e2f3a4b5c",
+    "created": 1_760_000_000,
+    "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "system_fingerprint": "0.1.0-native",
+    "choices": [{"index": 0, "delta": {"content": "Hel"}, "logprobs": null, "finish_reason": null}],
+    "usage": null
+}))]
+pub struct ChatCompletionChunk {
+    pub object: String,
+    pub id: String,
+    pub created: u64,
+    pub model: String,
+    pub system_fingerprint: String,
+    /// Empty in the chunk with the usage.
+    pub choices: Vec<ChatChunkChoice>,
+    /// Null but in the last chunk, which comes when `stream_options.include_usage` is set.
+    #[schema(nullable = true)]
+    pub usage: Option<Usage>,
+}
+
+/// What one choice gained.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ChatChunkChoice {
+    pub index: usize,
+    pub delta: Delta,
+    #[schema(nullable = true)]
+    pub logprobs: Option<ChatLogprobs>,
+    /// Set in the last chunk of the choice: `stop` or `length`.
+    #[schema(nullable = true)]
+    pub finish_reason: Option<String>,
+}
+
+/// The keys that a chunk has something for.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Delta {
+    /// In the first chunk of each choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+}

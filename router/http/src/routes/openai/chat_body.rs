@@ -1,0 +1,257 @@
+//! What clients send to `/v1/chat/completions`.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use text_generation_chat::ChatInput;
+use utoipa::ToSchema;
+
+use super::sampling::{
+    Sampling, Seed, Stop, StreamOptions, Unsupported, check, refused, sampling_body,
+};
+use crate::bounds::MAX_MESSAGES;
+use crate::error::ApiError;
+
+sampling_body! {
+    /// Body of `/v1/chat/completions`. Unknown keys are ignored.
+    #[derive(Debug, Deserialize, ToSchema)]
+    #[schema(example = json!({
+        "model": "tgi",
+        "messages": [{"role": "user", "content": "What is deep learning?"}],
+        "max_tokens": 64
+    }))]
+    pub struct ChatBody {
+        /// The conversation so far. Every key of a message reaches the template.
+        #[schema(value_type = Vec<Message>, min_items = 1, max_items = 4096)]
+        pub messages: Vec<Map<String, Value>>,
+        /// The newer name of `max_tokens`.
+        #[schema(nullable = true, minimum = 1)]
+        pub max_completion_tokens: Option<u32>,
+        /// Return the log-probabilities of the answer's tokens.
+        #[schema(nullable = true)]
+        pub logprobs: Option<bool>,
+        /// Return this many of the most likely tokens of every step, up to `--max-top-n-tokens`; needs `logprobs`.
+        #[schema(nullable = true, minimum = 0, maximum = 20)]
+        pub top_logprobs: Option<u32>,
+        /// Functions that the template shows to the model. Calls are not supported yet: only with `tool_choice` `none`.
+        #[schema(nullable = true, value_type = Option<Vec<Object>>)]
+        pub tools: Option<Vec<Value>>,
+        /// `none`, or `auto` without tools.
+        #[schema(nullable = true, value_type = Option<String>, example = "none")]
+        pub tool_choice: Option<Value>,
+        /// `{"type": "text"}`; other formats are not supported yet.
+        #[schema(nullable = true)]
+        pub response_format: Option<ResponseFormat>,
+        /// Put what stands between `<think>` and `</think>` in `reasoning_content`. Not in OpenAI's API.
+        #[schema(nullable = true)]
+        pub separate_reasoning: Option<bool>,
+        /// Passed to the template.
+        #[schema(nullable = true, example = "low")]
+        pub reasoning_effort: Option<String>,
+        /// Variables for the template, of those that it may be given. Not in OpenAI's API.
+        #[schema(nullable = true, value_type = Option<Object>, example = json!({"enable_thinking": false}))]
+        pub chat_template_kwargs: Option<Map<String, Value>>,
+        /// Start the answer after the conversation, as is the default. Not in OpenAI's API.
+        #[schema(nullable = true)]
+        pub add_generation_prompt: Option<bool>,
+        /// Go on with the last message, as is the default after one of the assistant. Not in OpenAI's API.
+        #[schema(nullable = true)]
+        pub continue_final_message: Option<bool>,
+        /// `["text"]`.
+        #[schema(nullable = true, example = json!(["text"]))]
+        pub modalities: Option<Vec<String>>,
+        /// `medium`.
+        #[schema(nullable = true, example = "medium")]
+        pub verbosity: Option<String>,
+        #[serde(default)]
+        #[schema(ignore)]
+        pub functions: Unsupported,
+        #[serde(default)]
+        #[schema(ignore)]
+        pub function_call: Unsupported,
+        #[serde(default)]
+        #[schema(ignore)]
+        pub audio: Unsupported,
+        #[serde(default)]
+        #[schema(ignore)]
+        pub web_search_options: Unsupported,
+        #[serde(default)]
+        #[schema(ignore)]
+        pub moderation: Unsupported,
+        #[serde(default)]
+        #[schema(ignore)]
+        pub chat_template: Unsupported,
+    }
+}
+
+/// How the answer must look.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct ResponseFormat {
+    #[schema(example = "text")]
+    pub r#type: String,
+}
+
+/// One message of a conversation. Other keys reach the template too.
+#[derive(Debug, ToSchema)]
+#[schema(example = json!({"role": "user", "content": "What is deep learning?"}))]
+#[expect(dead_code, reason = "documents what is kept as JSON for the template")]
+pub struct Message {
+    /// `system`, `developer`, `user`, `assistant`, `tool`, or another that the template knows.
+    #[schema(example = "user")]
+    pub role: String,
+    /// A text, or a list of parts of the type `text`. May be missing where there are `tool_calls`.
+    #[schema(nullable = true, value_type = Option<String>)]
+    pub content: Option<Value>,
+    #[schema(nullable = true)]
+    pub name: Option<String>,
+    /// Calls that the assistant made.
+    #[schema(nullable = true, value_type = Option<Vec<Object>>)]
+    pub tool_calls: Option<Vec<Value>>,
+    /// The call that a message of the role `tool` answers.
+    #[schema(nullable = true)]
+    pub tool_call_id: Option<String>,
+}
+
+impl ChatBody {
+    /// The most tokens to generate, from both names of the limit.
+    ///
+    /// # Errors
+    /// 422 when they differ or are 0.
+    pub fn max_tokens(&self) -> Result<Option<u32>, ApiError> {
+        let (old, new) = (self.max_tokens, self.max_completion_tokens);
+        check(old.is_none() || new.is_none() || old == new, || {
+            "`max_completion_tokens` and `max_tokens` are two names of one limit: send one of them"
+                .to_owned()
+        })?;
+        let field = if new.is_some() {
+            "max_completion_tokens"
+        } else {
+            "max_tokens"
+        };
+        let given = new.or(old);
+        check(given != Some(0), || {
+            format!("`{field}` must be >= 1. Given: 0")
+        })?;
+        Ok(given)
+    }
+
+    /// How many alternatives of each token are asked for; None without log-probabilities.
+    ///
+    /// # Errors
+    /// 422 when alternatives are asked for without log-probabilities, or too many.
+    pub fn top_logprobs(&self, max: u32) -> Result<Option<u32>, ApiError> {
+        let top = self.top_logprobs.unwrap_or(0);
+        if !self.logprobs.unwrap_or(false) {
+            check(top == 0, || {
+                "`top_logprobs` needs `logprobs` to be true".to_owned()
+            })?;
+            return Ok(None);
+        }
+        check(top <= max, || {
+            format!("`top_logprobs` must be <= {max} (`--max-top-n-tokens`). Given: {top}")
+        })?;
+        Ok(Some(top))
+    }
+
+    /// What the template renders; takes the conversation out of the body.
+    ///
+    /// # Errors
+    /// 422 that names the field that is wrong or not supported.
+    pub fn take_input(&mut self) -> Result<ChatInput, ApiError> {
+        self.check_features()?;
+        let messages = std::mem::take(&mut self.messages);
+        check((1..=MAX_MESSAGES).contains(&messages.len()), || {
+            format!(
+                "`messages` must hold 1 to {MAX_MESSAGES} messages. Given: {}",
+                messages.len()
+            )
+        })?;
+        for (index, message) in messages.iter().enumerate() {
+            check_message(message).map_err(|(key, problem)| {
+                refused(format!("`messages[{index}].{key}` {problem}"))
+            })?;
+        }
+        // As in TGI, a last message of the assistant is gone on with.
+        let last = messages.last().and_then(|message| message.get("role"));
+        let continues = last.is_some_and(|role| role == "assistant")
+            && self.add_generation_prompt != Some(true);
+        let continue_final_message = self.continue_final_message.unwrap_or(continues);
+        let add_generation_prompt = self
+            .add_generation_prompt
+            .unwrap_or(!continue_final_message);
+        check(!(continue_final_message && add_generation_prompt), || {
+            "`continue_final_message` and `add_generation_prompt` exclude each other".to_owned()
+        })?;
+        let mut kwargs = self.chat_template_kwargs.take().unwrap_or_default();
+        if let Some(effort) = self.reasoning_effort.take() {
+            kwargs.entry("reasoning_effort").or_insert(effort.into());
+        }
+        Ok(ChatInput {
+            messages: messages.into_iter().map(Value::Object).collect(),
+            tools: self.tools.take().filter(|tools| !tools.is_empty()),
+            add_generation_prompt,
+            continue_final_message,
+            chat_template_kwargs: kwargs,
+        })
+    }
+
+    /// Features that exist in OpenAI's API and not in this server.
+    fn check_features(&self) -> Result<(), ApiError> {
+        let tools = self.tools.as_ref().is_some_and(|tools| !tools.is_empty());
+        let choice = self.tool_choice.as_ref().filter(|choice| !choice.is_null());
+        match choice.map(|choice| choice.as_str()) {
+            Some(Some("none")) => Ok(()),
+            None | Some(Some("auto")) if !tools => Ok(()),
+            None | Some(Some("auto")) => Err(refused(
+                "`tools` are not supported yet, but with `tool_choice` \"none\"",
+            )),
+            Some(_) => Err(refused(
+                "`tool_choice` other than \"none\" is not supported yet",
+            )),
+        }?;
+        let text = |format: &ResponseFormat| format.r#type == "text";
+        check(self.response_format.as_ref().is_none_or(text), || {
+            "`response_format` other than {\"type\": \"text\"} is not supported yet".to_owned()
+        })?;
+        let modalities = self.modalities.iter().flatten();
+        check(
+            modalities.into_iter().all(|modality| modality == "text"),
+            || "`modalities` other than \"text\" are not supported".to_owned(),
+        )?;
+        let verbosity = self.verbosity.as_deref().unwrap_or("medium");
+        check(verbosity == "medium", || {
+            "`verbosity` other than \"medium\" is not supported".to_owned()
+        })
+    }
+}
+
+/// The key that is wrong, and why.
+fn check_message(message: &Map<String, Value>) -> Result<(), (String, String)> {
+    let wrong = |key: &str, problem: &str| Err((key.to_owned(), problem.to_owned()));
+    let given = |key: &str| message.get(key).filter(|value| !value.is_null());
+    match given("role") {
+        Some(Value::String(role)) if !role.is_empty() => {}
+        _ => return wrong("role", "must be a string that is not empty"),
+    }
+    for key in ["name", "tool_call_id", "reasoning_content"] {
+        if given(key).is_some_and(|value| !value.is_string()) {
+            return wrong(key, "must be a string");
+        }
+    }
+    for key in ["audio", "function_call"] {
+        if given(key).is_some() {
+            return wrong(key, "is not supported");
+        }
+    }
+    let calls = match given("tool_calls") {
+        None => false,
+        Some(Value::Array(calls)) if calls.iter().all(Value::is_object) => !calls.is_empty(),
+        Some(_) => return wrong("tool_calls", "must be a list of objects"),
+    };
+    // The template's side looks at the content itself.
+    if given("content").is_none() && !calls {
+        return wrong("content", "must be a string or a list of parts");
+    }
+    Ok(())
+}

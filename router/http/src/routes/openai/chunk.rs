@@ -1,0 +1,183 @@
+//! Events of OpenAI streams. What is the same in every event of a choice is serialised once.
+
+use serde::Serialize;
+
+use super::answer::{Identity, SYSTEM_FINGERPRINT, Usage};
+use super::logprobs::ChatLogprobs;
+use crate::sse::EventBuffer;
+
+const DONE: &[u8] = b"data: [DONE]\n\n";
+
+/// Writes the events of one request.
+#[derive(Debug)]
+pub struct Chunks {
+    /// Up to the list of choices.
+    head: Vec<u8>,
+    /// For each choice, up to the value of its index and the comma after it.
+    choices: Vec<Vec<u8>>,
+}
+
+impl Chunks {
+    pub fn new(object: &str, identity: &Identity, choices: usize) -> Self {
+        #[derive(Serialize)]
+        struct Head<'a> {
+            object: &'a str,
+            id: &'a str,
+            created: u64,
+            model: &'a str,
+            system_fingerprint: &'a str,
+        }
+        let mut head = EventBuffer::default();
+        head.put(b"data: ");
+        head.put_json(&Head {
+            object,
+            id: &identity.id,
+            created: identity.created,
+            model: &identity.model,
+            system_fingerprint: SYSTEM_FINGERPRINT,
+        });
+        let mut head = head.take().to_vec();
+        // The object goes on where the derived one ends.
+        head.pop();
+        head.extend_from_slice(br#","choices":["#);
+        let choice = |index: usize| {
+            let start = format!(r#"{{"index":{index},"#);
+            [head.as_slice(), start.as_bytes()].concat()
+        };
+        Self {
+            choices: (0..choices).map(choice).collect(),
+            head,
+        }
+    }
+
+    /// The first chunk of a chat's choice.
+    pub fn role(&self, index: usize, out: &mut EventBuffer) {
+        self.begin(index, out);
+        out.put(br#""delta":{"role":"assistant","content":""},"logprobs":null"#);
+        self.end(None, out);
+    }
+
+    /// Text of a chat's choice; `key` is the key of the delta.
+    pub fn delta(
+        &self,
+        index: usize,
+        key: &'static str,
+        text: &str,
+        logprobs: Option<&ChatLogprobs>,
+        out: &mut EventBuffer,
+    ) {
+        self.begin(index, out);
+        out.put(br#""delta":{""#);
+        out.put(key.as_bytes());
+        out.put(br#"":"#);
+        out.put_json(&text);
+        out.put(br#"},"logprobs":"#);
+        out.put_json(&logprobs);
+        self.end(None, out);
+    }
+
+    /// The last chunk of a chat's choice.
+    pub fn finish_chat(&self, index: usize, reason: &'static str, out: &mut EventBuffer) {
+        self.begin(index, out);
+        out.put(br#""delta":{},"logprobs":null"#);
+        self.end(Some(reason), out);
+    }
+
+    /// Text of a completion's choice, with the reason in its last chunk.
+    pub fn text(
+        &self,
+        index: usize,
+        text: &str,
+        logprobs: Option<&impl Serialize>,
+        reason: Option<&'static str>,
+        out: &mut EventBuffer,
+    ) {
+        self.begin(index, out);
+        out.put(br#""text":"#);
+        out.put_json(&text);
+        out.put(br#","logprobs":"#);
+        out.put_json(&logprobs);
+        self.end(reason, out);
+    }
+
+    /// The chunk without choices.
+    pub fn usage(&self, usage: &Usage, out: &mut EventBuffer) {
+        out.put(&self.head);
+        out.put(br#"],"usage":"#);
+        out.put_json(usage);
+        out.put(b"}\n\n");
+    }
+
+    /// What ends every stream.
+    pub fn done(out: &mut EventBuffer) {
+        out.put(DONE);
+    }
+
+    fn begin(&self, index: usize, out: &mut EventBuffer) {
+        if let Some(choice) = self.choices.get(index) {
+            out.put(choice);
+        }
+    }
+
+    fn end(&self, reason: Option<&'static str>, out: &mut EventBuffer) {
+        out.put(br#","finish_reason":"#);
+        out.put_json(&reason);
+        out.put(b"}],\"usage\":null}\n\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunks() -> Chunks {
+        let identity = Identity {
+            id: "chatcmpl-1".to_owned(),
+            created: 7,
+            model: "a \"model\"".to_owned(),
+        };
+        Chunks::new("chat.completion.chunk", &identity, 2)
+    }
+
+    fn written(write: impl FnOnce(&Chunks, &mut EventBuffer)) -> String {
+        let mut out = EventBuffer::default();
+        write(&chunks(), &mut out);
+        String::from_utf8(out.take().to_vec()).expect("text")
+    }
+
+    #[test]
+    fn chunks_are_events_of_json() {
+        let head = r#"data: {"object":"chat.completion.chunk","id":"chatcmpl-1","created":7,"model":"a \"model\"","system_fingerprint":"0.1.0-native","choices":["#;
+        let cases = [
+            (
+                written(|chunks, out| chunks.role(0, out)),
+                r#"{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}"#,
+            ),
+            (
+                written(|chunks, out| chunks.delta(1, "content", "a\n\"", None, out)),
+                r#"{"index":1,"delta":{"content":"a\n\""},"logprobs":null,"finish_reason":null}],"usage":null}"#,
+            ),
+            (
+                written(|chunks, out| chunks.finish_chat(1, "length", out)),
+                r#"{"index":1,"delta":{},"logprobs":null,"finish_reason":"length"}],"usage":null}"#,
+            ),
+            (
+                written(|chunks, out| chunks.text(0, "x", None::<&()>, Some("stop"), out)),
+                r#"{"index":0,"text":"x","logprobs":null,"finish_reason":"stop"}],"usage":null}"#,
+            ),
+            (
+                written(|chunks, out| chunks.usage(&Usage::new(1, 2), out)),
+                r#"],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}"#,
+            ),
+        ];
+        for (event, rest) in cases {
+            assert_eq!(event, format!("{head}{rest}\n\n"));
+            let json = event.trim_start_matches("data: ");
+            assert!(
+                serde_json::from_str::<serde_json::Value>(json).is_ok(),
+                "{json}"
+            );
+        }
+        assert_eq!(written(|_, out| Chunks::done(out)), "data: [DONE]\n\n");
+    }
+}

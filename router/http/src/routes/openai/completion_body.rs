@@ -1,0 +1,132 @@
+//! What clients send to `/v1/completions`.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use text_generation_core::types::Inputs;
+use utoipa::ToSchema;
+
+use super::sampling::{Sampling, Seed, Stop, StreamOptions, Unsupported, check, sampling_body};
+use crate::error::ApiError;
+
+sampling_body! {
+    /// Body of `/v1/completions`. Unknown keys are ignored.
+    #[derive(Debug, Deserialize, ToSchema)]
+    #[schema(example = json!({"model": "tgi", "prompt": "Once upon a time", "max_tokens": 20}))]
+    pub struct CompletionBody {
+        /// A text, a list of texts, the token ids of one prompt, or a list of those; up to `--max-client-batch-size`.
+        pub prompt: Prompt,
+        /// Put the prompt before the text.
+        #[schema(nullable = true, example = false)]
+        pub echo: Option<bool>,
+        /// Return the log-probabilities of the tokens, and of this many of the most likely ones of every step, up to
+        /// `--max-top-n-tokens`. With `echo` those of the prompt too, where `--enable-prefill-logprobs` is set.
+        #[schema(nullable = true, minimum = 0, example = 1)]
+        pub logprobs: Option<u32>,
+        /// Generate so many texts for each prompt and return the `n` with the highest mean log-probability.
+        #[schema(nullable = true, minimum = 1, maximum = 128)]
+        pub best_of: Option<u32>,
+        /// Not supported: refused when it is not empty.
+        #[schema(nullable = true)]
+        pub suffix: Option<String>,
+        /// Answers in a format are not supported yet.
+        #[serde(default)]
+        #[schema(ignore)]
+        pub response_format: Unsupported,
+    }
+}
+
+/// The prompts of a completion.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(
+    untagged,
+    expecting = "expected a string, a list of strings, a list of token ids, or a list of such lists"
+)]
+pub enum Prompt {
+    Text(String),
+    Texts(Vec<String>),
+    Ids(Vec<u32>),
+    IdLists(Vec<Vec<u32>>),
+}
+
+impl Prompt {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Text(_) | Self::Ids(_) => 1,
+            Self::Texts(list) => list.len(),
+            Self::IdLists(list) => list.len(),
+        }
+    }
+
+    /// Each of them.
+    pub fn into_inputs(self) -> Vec<Inputs> {
+        match self {
+            Self::Text(text) => vec![Inputs::Text(text)],
+            Self::Ids(ids) => vec![Inputs::Ids(ids)],
+            Self::Texts(list) => list.into_iter().map(Inputs::Text).collect(),
+            Self::IdLists(list) => list.into_iter().map(Inputs::Ids).collect(),
+        }
+    }
+}
+
+impl CompletionBody {
+    /// What is wrong before any prompt is looked at.
+    ///
+    /// # Errors
+    /// 422 that names the field.
+    pub fn check_features(&self, max_prompts: u32) -> Result<(), ApiError> {
+        if self
+            .suffix
+            .as_ref()
+            .is_some_and(|suffix| !suffix.is_empty())
+        {
+            return Err(ApiError::suffix_not_supported());
+        }
+        let prompts = self.prompt.count();
+        check(prompts > 0, || {
+            "`prompt` must not be an empty list".to_owned()
+        })?;
+        if prompts > max_prompts as usize {
+            return Err(ApiError::too_many_prompts(max_prompts));
+        }
+        check(self.max_tokens != Some(0), || {
+            "`max_tokens` must be >= 1. Given: 0".to_owned()
+        })
+    }
+
+    /// How many texts to generate for each prompt, of which `n` are returned.
+    ///
+    /// # Errors
+    /// 422 that names `best_of`.
+    pub fn samples(&self, n: u32, max_best_of: u32) -> Result<u32, ApiError> {
+        let best_of = self.best_of.unwrap_or(n);
+        check(best_of >= n, || {
+            format!("`best_of` must be >= `n`, which is {n}. Given: {best_of}")
+        })?;
+        check(best_of <= max_best_of.max(n), || {
+            format!("`best_of` must be <= {max_best_of} (`--max-best-of`). Given: {best_of}")
+        })?;
+        check(best_of == n || self.stream != Some(true), || {
+            "`best_of` above `n` cannot be streamed: which texts are best is known at the end"
+                .to_owned()
+        })?;
+        Ok(best_of)
+    }
+
+    /// How many alternatives of each token are asked for; None without log-probabilities.
+    ///
+    /// # Errors
+    /// 422 when there are too many, or those of the prompt are not to be had.
+    pub fn top_logprobs(&self, max: u32, of_prompts: bool) -> Result<Option<u32>, ApiError> {
+        let top = self.logprobs.unwrap_or(0);
+        check(top <= max, || {
+            format!("`logprobs` must be <= {max} (`--max-top-n-tokens`). Given: {top}")
+        })?;
+        let wanted = self.logprobs.is_some();
+        check(!wanted || !self.echo.unwrap_or(false) || of_prompts, || {
+            "`logprobs` with `echo` needs a server with `--enable-prefill-logprobs`".to_owned()
+        })?;
+        Ok(self.logprobs)
+    }
+}

@@ -1,0 +1,206 @@
+//! Completions in the shape of OpenAI: `/v1/completions`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use futures::future::try_join_all;
+use text_generation_core::types::{GenerateAnswer, GenerateParameters, Inputs};
+use tower_http::request_id::RequestId;
+
+use super::answer::{Completion, CompletionChoice, Identity, SYSTEM_FINGERPRINT, finish_reason};
+use super::chunk::Chunks;
+use super::completion_body::CompletionBody;
+use super::events::{self, CompletionEvents, Ending};
+use super::generations::{Finished, Generations, Names};
+use super::logprobs::{CompletionLogprobs, CompletionTokens};
+use super::sampling::{check_n, model_name};
+use crate::error::ApiError;
+use crate::extract::ApiJson;
+use crate::openapi::OpenAiErrors;
+use crate::state::AppState;
+use crate::{headers, sse};
+
+/// What the fields of `core` are called here.
+const NAMES: &Names = &[
+    ("inputs", "prompt"),
+    ("max_new_tokens", "max_tokens"),
+    ("min_new_tokens", "min_tokens"),
+    ("top_n_tokens", "logprobs"),
+];
+
+/// The texts that follow prompts.
+#[utoipa::path(
+    post,
+    path = "/v1/completions",
+    tag = crate::openapi::TAG,
+    request_body = CompletionBody,
+    responses(
+        (status = 200, description = "The texts, or with `stream` one event for each token and `[DONE]`", content(
+            (Completion = "application/json"),
+            (Completion = "text/event-stream"),
+        )),
+        OpenAiErrors,
+    ),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub async fn completions(
+    State(state): State<Arc<AppState>>,
+    Extension(id): Extension<RequestId>,
+    ApiJson(body): ApiJson<CompletionBody>,
+) -> Result<Response, ApiError> {
+    if body.stream.unwrap_or(false) {
+        return stream(&state, id, body).await;
+    }
+    let (headers, answer) = complete(&state, &id, body).await?;
+    Ok((headers, Json(answer)).into_response())
+}
+
+/// Completions whose generations run.
+struct Completions {
+    generations: Generations,
+    identity: Identity,
+    /// Returned for each prompt.
+    n: usize,
+    /// Characters of all prompts that are texts.
+    characters: usize,
+    /// The text of each prompt when it goes before its answers, else nothing.
+    echo: Vec<String>,
+    /// Set when log-probabilities are wanted.
+    top_logprobs: Option<u32>,
+}
+
+impl Completions {
+    async fn start(state: &AppState, mut body: CompletionBody) -> Result<Self, ApiError> {
+        let limits = state.infer.limits();
+        body.check_features(state.info.max_client_batch_size)?;
+        let top_logprobs = body.top_logprobs(limits.max_top_n_tokens, limits.prefill_logprobs)?;
+        let sampling = body.take_sampling().parameters(body.max_tokens)?;
+        let n = check_n(body.n, body.prompt.count())?;
+        let samples = body.samples(n, limits.max_best_of)?;
+        let model = model_name(body.model.take(), &state.info.model_id)?;
+        let echo = body.echo.unwrap_or(false);
+        let parameters = GenerateParameters {
+            top_n_tokens: top_logprobs,
+            decoder_input_details: echo && top_logprobs.is_some(),
+            ..sampling
+        };
+        let prompts = body.prompt.into_inputs();
+        let texts = if echo {
+            let texts = prompts.iter().map(|prompt| text(state, prompt));
+            try_join_all(texts).await?
+        } else {
+            Vec::new()
+        };
+        Ok(Self {
+            n: n as usize,
+            characters: prompts.iter().map(characters).sum(),
+            echo: texts,
+            top_logprobs,
+            identity: Identity::new("cmpl", model),
+            generations: Generations::start(state, prompts, parameters, true, samples, NAMES)
+                .await?,
+        })
+    }
+
+    /// The text that goes before a choice.
+    fn echo(&self, index: usize) -> Option<&String> {
+        self.echo.get(index / self.n.max(1))
+    }
+}
+
+fn characters(prompt: &Inputs) -> usize {
+    match prompt {
+        Inputs::Text(text) => text.chars().count(),
+        Inputs::Ids(_) => 0,
+    }
+}
+
+async fn text(state: &AppState, prompt: &Inputs) -> Result<String, ApiError> {
+    match prompt {
+        Inputs::Text(text) => Ok(text.clone()),
+        Inputs::Ids(ids) => Ok(state.infer.detokenize(ids.clone(), true).await?),
+    }
+}
+
+/// Runs completions to their end.
+///
+/// # Errors
+/// What refuses the body or ends a generation.
+pub async fn complete(
+    state: &AppState,
+    id: &RequestId,
+    body: CompletionBody,
+) -> Result<(HeaderMap, Completion), ApiError> {
+    let mut completions = Completions::start(state, body).await?;
+    let generations = std::mem::take(&mut completions.generations);
+    let mut finished = generations.gather().await?;
+    finished.log(id);
+    let headers = finished.headers(state, completions.characters);
+    let usage = finished.usage();
+    finished.keep_best(completions.n);
+    let Finished { answers, .. } = finished;
+    let choice = |(index, answer): (usize, GenerateAnswer)| {
+        let echo = completions.echo(index);
+        let top = completions.top_logprobs;
+        CompletionChoice {
+            index,
+            logprobs: top.map(|top| logprobs(state, &answer, top > 0)),
+            finish_reason: finish_reason(answer.generated.finish_reason),
+            text: echo.cloned().unwrap_or_default() + &answer.generated.text,
+        }
+    };
+    let choices = answers.into_iter().enumerate().map(choice).collect();
+    let answer = Completion {
+        object: "text_completion",
+        id: completions.identity.id,
+        created: completions.identity.created,
+        model: completions.identity.model,
+        system_fingerprint: SYSTEM_FINGERPRINT,
+        choices,
+        usage,
+    };
+    Ok((headers, answer))
+}
+
+/// Of the prompt, where it was asked for, and of the answer.
+fn logprobs(state: &AppState, answer: &GenerateAnswer, top: bool) -> CompletionLogprobs {
+    let mut tokens = CompletionTokens::new(top);
+    let mut list = tokens.prompt(&answer.prefill, &state.infer);
+    for (index, token) in answer.tokens.iter().enumerate() {
+        let top = answer.top_tokens.get(index).map_or(&[][..], Vec::as_slice);
+        tokens.push(&mut list, token, top, &state.infer);
+    }
+    list
+}
+
+async fn stream(
+    state: &AppState,
+    id: RequestId,
+    body: CompletionBody,
+) -> Result<Response, ApiError> {
+    let include_usage = body
+        .stream_options
+        .and_then(|options| options.include_usage);
+    let completions = Completions::start(state, body).await?;
+    let count = completions.generations.streams.len();
+    let top = completions.top_logprobs.is_some_and(|top| top > 0);
+    let choice = |index| events::CompletionChoice::new(completions.echo(index).cloned(), top);
+    let encoder = CompletionEvents {
+        ending: Ending {
+            id,
+            running: count,
+            prompt_tokens: completions.generations.prompt_tokens,
+            completion_tokens: 0,
+            include_usage: include_usage.unwrap_or(false),
+        },
+        chunks: Chunks::new("text_completion", &completions.identity, count),
+        choices: (0..count).map(choice).collect(),
+        logprobs: completions.top_logprobs.map(|_| state.infer.clone()),
+    };
+    let headers = headers::streaming(&state.compute_type, completions.characters);
+    let events = completions.generations.merge();
+    Ok(sse::response(headers, Ok(events), encoder))
+}

@@ -1,0 +1,207 @@
+//! The generations of one request: several prompts, several choices of each.
+
+use std::time::{Duration, Instant};
+
+use axum::http::HeaderMap;
+use futures::future::{Either, try_join_all};
+use futures::stream::{Stream, StreamExt, select_all};
+use text_generation_core::error::InferError;
+use text_generation_core::infer::GenerateStream;
+use text_generation_core::types::{
+    Dialect, GenerateAnswer, GenerateParameters, GenerateRequest, Inputs, StreamEvent,
+};
+use tower_http::request_id::RequestId;
+
+use super::answer::Usage;
+use crate::error::ApiError;
+use crate::headers;
+use crate::state::AppState;
+use crate::timings::Timings;
+
+/// What an event says, and the number of the choice it belongs to.
+pub type ChoiceEvent = (usize, StreamEvent);
+
+/// What the fields of `core` are called in the API that was called.
+pub type Names = [(&'static str, &'static str)];
+
+/// Running generations in the order of the choices: by prompt, then by sample.
+#[derive(Debug, Default)]
+pub struct Generations {
+    pub streams: Vec<GenerateStream>,
+    pub samples: usize,
+    pub prompt_tokens: u32,
+}
+
+impl Generations {
+    /// Starts `samples` generations of each prompt, which is computed once. All start or none.
+    ///
+    /// # Errors
+    /// Whatever refuses one of them; messages name fields as the client does.
+    pub async fn start(
+        state: &AppState,
+        prompts: Vec<Inputs>,
+        parameters: GenerateParameters,
+        add_special_tokens: bool,
+        samples: u32,
+        names: &Names,
+    ) -> Result<Self, ApiError> {
+        let groups = prompts.into_iter().map(|inputs| {
+            let request = GenerateRequest {
+                inputs,
+                parameters: parameters.clone(),
+                add_special_tokens,
+                dialect: Dialect::OpenAi,
+            };
+            state.infer.generate_group(request, samples)
+        });
+        let groups = try_join_all(groups)
+            .await
+            .map_err(|error| renamed(error, names))?;
+        let lengths = groups.iter().filter_map(|group| group.first());
+        Ok(Self {
+            prompt_tokens: lengths.map(|stream| stream.input_length).sum(),
+            streams: groups.into_iter().flatten().collect(),
+            samples: samples as usize,
+        })
+    }
+
+    /// All events as they come.
+    pub fn merge(
+        self,
+    ) -> impl Stream<Item = Result<ChoiceEvent, InferError>> + Send + Unpin + 'static {
+        let numbered = |(index, stream): (usize, GenerateStream)| {
+            stream.map(move |event| event.map(|event| (index, event)))
+        };
+        let mut streams: Vec<_> = self.streams.into_iter().enumerate().map(numbered).collect();
+        match streams.len() {
+            // The usual case needs nothing in between.
+            1 => Either::Left(streams.remove(0)),
+            _ => Either::Right(select_all(streams)),
+        }
+    }
+
+    /// Runs all to their end. The first failure ends all.
+    pub async fn gather(self) -> Result<Finished, ApiError> {
+        let answers = self.streams.into_iter().map(GenerateStream::gather);
+        Ok(Finished {
+            answers: try_join_all(answers).await?,
+            samples: self.samples,
+            prompt_tokens: self.prompt_tokens,
+        })
+    }
+}
+
+/// Finished generations in the order of the choices.
+#[derive(Debug)]
+pub struct Finished {
+    pub answers: Vec<GenerateAnswer>,
+    pub samples: usize,
+    pub prompt_tokens: u32,
+}
+
+impl Finished {
+    /// Every generated token counts, also those of texts that are not returned.
+    pub fn usage(&self) -> Usage {
+        let generated = self
+            .answers
+            .iter()
+            .map(|answer| answer.generated.generated_tokens);
+        Usage::new(self.prompt_tokens, generated.sum())
+    }
+
+    /// Headers of the answer: the times of each prompt, which are those of its slowest choice, added up.
+    pub fn headers(&self, state: &AppState, characters: usize) -> HeaderMap {
+        let slowest = |group: &[GenerateAnswer]| {
+            let answer = group.iter().max_by_key(|answer| answer.finished)?;
+            Some(timings(answer))
+        };
+        let total = self
+            .answers
+            .chunks(self.samples.max(1))
+            .filter_map(slowest)
+            .reduce(sum);
+        let usage = self.usage();
+        headers::finished(
+            &state.compute_type,
+            characters,
+            &total.unwrap_or(NO_TIME),
+            usage.prompt_tokens,
+            usage.completion_tokens,
+        )
+    }
+
+    /// One line for each generation.
+    pub fn log(&self, id: &RequestId) {
+        for answer in &self.answers {
+            timings(answer).log(id, answer.input_length, &answer.generated);
+        }
+    }
+
+    /// Keeps the `n` choices of each prompt with the highest mean log-probability, the best first.
+    pub fn keep_best(&mut self, n: usize) {
+        if n == self.samples {
+            return;
+        }
+        let mut kept = Vec::new();
+        let mut answers = std::mem::take(&mut self.answers).into_iter().peekable();
+        while answers.peek().is_some() {
+            let mut group: Vec<_> = answers.by_ref().take(self.samples.max(1)).collect();
+            group.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
+            group.truncate(n);
+            kept.append(&mut group);
+        }
+        self.answers = kept;
+        self.samples = n;
+    }
+}
+
+const NO_TIME: Timings = Timings {
+    total: Duration::ZERO,
+    validation: Duration::ZERO,
+    queue: Duration::ZERO,
+    inference: Duration::ZERO,
+    per_token: Duration::ZERO,
+};
+
+fn timings(answer: &GenerateAnswer) -> Timings {
+    Timings::new(
+        &answer.instants,
+        answer.finished,
+        answer.generated.generated_tokens,
+    )
+}
+
+fn sum(a: Timings, b: Timings) -> Timings {
+    Timings {
+        total: a.total + b.total,
+        validation: a.validation + b.validation,
+        queue: a.queue + b.queue,
+        inference: a.inference + b.inference,
+        per_token: a.per_token + b.per_token,
+    }
+}
+
+/// The line of a generation that was streamed.
+pub fn log_streamed(id: &RequestId, prompt_tokens: u32, event: &StreamEvent) {
+    if let StreamEvent::End {
+        generated,
+        instants,
+        ..
+    } = event
+    {
+        let timings = Timings::new(instants, Instant::now(), generated.generated_tokens);
+        timings.log(id, prompt_tokens, generated);
+    }
+}
+
+/// The error with the client's names in its message.
+pub fn renamed(error: impl Into<ApiError>, names: &Names) -> ApiError {
+    let mut error = error.into();
+    for (ours, theirs) in names {
+        error.body.error = error
+            .body
+            .error
+            .replace(&format!("`{ours}`"), &format!("`{theirs}`"));
+    }
+    error
+}

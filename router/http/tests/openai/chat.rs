@@ -1,0 +1,334 @@
+//! Whole answers of `/v1/chat/completions`.
+
+use std::sync::{Arc, Mutex};
+
+use super::*;
+
+#[tokio::test]
+async fn the_answer_has_the_keys_of_the_api() {
+    let server = server().await;
+    let answer = ask_chat(&server, &chat("Hi", json!({"max_tokens": 3}))).await;
+    insta::assert_snapshot!(redacted(&answer), @r#"{"object":"chat.completion","id":"chatcmpl","created":0,"model":"test/model","system_fingerprint":"0.1.0-native","choices":[{"index":0,"message":{"role":"assistant","content":"abc"},"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":16,"completion_tokens":3,"total_tokens":19}}"#);
+    let again = ask_chat(&server, &chat("Hi", json!({"max_tokens": 3}))).await;
+    assert_ne!(answer["id"], again["id"]);
+}
+
+#[tokio::test]
+async fn headers_tell_times_and_sizes() {
+    let server = server().await;
+    let body = chat("né", json!({"max_tokens": 5, "n": 2}));
+    let response = server.post_json("/v1/chat/completions", &body).await;
+    assert_eq!(header(&response, "x-compute-characters"), "16");
+    assert_eq!(header(&response, "x-prompt-tokens"), "17");
+    assert_eq!(header(&response, "x-generated-tokens"), "10");
+    assert!(header(&response, "x-total-time").parse::<u64>().is_ok());
+}
+
+#[tokio::test]
+async fn an_end_of_sequence_token_is_a_stop_and_no_text() {
+    let server = server_with(PLAIN, saying("Yes."), &[]).await;
+    let answer = ask_chat(&server, &chat("Hi", json!({}))).await;
+    assert_eq!(contents(&answer), ["Yes."]);
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    assert_eq!(answer["usage"]["completion_tokens"], 5);
+}
+
+#[tokio::test]
+async fn the_conversation_reaches_the_template_intact() {
+    let server = server_with("{{ messages | tojson }}", repeating(), &[]).await;
+    let call = json!({"id": "call_1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}});
+    let messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "developer", "content": "No jokes."},
+        {"role": "user", "content": [{"type": "text", "text": "What "}, {"type": "text", "text": "now?"}], "name": "Ann"},
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "content": "7", "tool_call_id": "call_1"},
+    ]);
+    let answer = ask_chat(&server, &json!({ "messages": &messages })).await;
+    let rendered: Value = serde_json::from_str(contents(&answer)[0]).expect("JSON");
+    assert_eq!(rendered, messages);
+}
+
+#[tokio::test]
+async fn tools_reach_the_template_when_none_may_be_called() {
+    let server = server_with(
+        "{{ messages[0].content }} {{ tools | tojson }}",
+        repeating(),
+        &[],
+    )
+    .await;
+    let tool =
+        json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
+    let body = chat("Hi", json!({"tools": [tool], "tool_choice": "none"}));
+    let answer = ask_chat(&server, &body).await;
+    let expected = format!("Hi {}", json!([tool]));
+    assert_eq!(
+        contents(&answer)[0].replace(": ", ":").replace(", ", ","),
+        expected
+    );
+}
+
+#[tokio::test]
+async fn the_prompt_ends_as_asked_for() {
+    let server = server_with(PLAIN, repeating(), &[]).await;
+    let user = json!({"role": "user", "content": "Hi"});
+    let assistant = json!({"role": "assistant", "content": "Well"});
+    for (messages, keys, expected) in [
+        (json!([user]), json!({}), "<user>Hi<answer>"),
+        (
+            json!([user]),
+            json!({"add_generation_prompt": false}),
+            "<user>Hi",
+        ),
+        (
+            json!([user, assistant]),
+            json!({}),
+            "<user>Hi<assistant>Well",
+        ),
+        (
+            json!([user, assistant]),
+            json!({"add_generation_prompt": true}),
+            "<user>Hi<assistant>Well<answer>",
+        ),
+        (
+            json!([user]),
+            json!({"continue_final_message": true}),
+            "<user>Hi",
+        ),
+    ] {
+        let answer = ask_chat(&server, &with(json!({ "messages": messages }), keys)).await;
+        assert_eq!(contents(&answer), [expected]);
+    }
+}
+
+#[tokio::test]
+async fn templates_take_the_variables_that_they_know() {
+    let template =
+        "{{ messages[0].content }}{{ enable_thinking }}{{ reasoning_effort }}{{ bos_token }}";
+    let server = server_with(template, repeating(), &[]).await;
+    let body = chat(
+        "Hi ",
+        json!({"chat_template_kwargs": {"enable_thinking": false}, "reasoning_effort": "low"}),
+    );
+    assert_eq!(contents(&ask_chat(&server, &body).await), ["Hi Falselow"]);
+    for name in ["bos_token", "messages", "unheard_of"] {
+        let body = chat("Hi", json!({"chat_template_kwargs": {name: "x"}}));
+        let (status, answer) = server.ask("/v1/chat/completions", &body).await;
+        assert_eq!(status, 422);
+        assert_eq!(
+            answer["error"]["param"],
+            format!("chat_template_kwargs.{name}")
+        );
+    }
+}
+
+#[tokio::test]
+async fn choices_share_the_prompt() {
+    let server = server().await;
+    let answer = ask_chat(&server, &chat("Hi", json!({"n": 3, "max_tokens": 2}))).await;
+    assert_eq!(contents(&answer), ["ab", "ab", "ab"]);
+    let indexes: Vec<_> = answer["choices"]
+        .as_array()
+        .expect("choices")
+        .iter()
+        .map(|choice| &choice["index"])
+        .collect();
+    assert_eq!(indexes, [0, 1, 2]);
+    assert_eq!(
+        answer["usage"],
+        json!({"prompt_tokens": 16, "completion_tokens": 6, "total_tokens": 22})
+    );
+    let prefills = server
+        .mock
+        .steps()
+        .into_iter()
+        .filter(|&(prefill, _)| prefill)
+        .count();
+    assert_eq!(prefills, 1);
+    server.idle().await;
+}
+
+#[tokio::test]
+async fn stop_strings_end_the_text_and_are_not_in_it() {
+    let server = server().await;
+    for stop in [json!("de"), json!(["xyz", "de"])] {
+        let answer = ask_chat(&server, &chat("Hi", json!({ "stop": stop }))).await;
+        assert_eq!(contents(&answer), ["abc"]);
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+        assert_eq!(answer["usage"]["completion_tokens"], 5);
+    }
+}
+
+#[tokio::test]
+async fn both_names_of_the_token_limit_hold() {
+    let server = server().await;
+    for keys in [
+        json!({"max_tokens": 2}),
+        json!({"max_completion_tokens": 2}),
+        json!({"max_tokens": 2, "max_completion_tokens": 2}),
+    ] {
+        let answer = ask_chat(&server, &chat("Hi", keys)).await;
+        assert_eq!(contents(&answer), ["ab"]);
+        assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    }
+}
+
+#[tokio::test]
+async fn logprobs_come_with_bytes_and_alternatives() {
+    let server = server().await;
+    let body = chat(
+        "Hi",
+        json!({"logprobs": true, "top_logprobs": 1, "max_tokens": 1}),
+    );
+    let answer = ask_chat(&server, &body).await;
+    let expected = json!({"content": [{
+        "token": "a", "logprob": -0.5, "bytes": [97],
+        "top_logprobs": [{"token": "a", "logprob": -0.5, "bytes": [97]}]
+    }]});
+    assert_eq!(answer["choices"][0]["logprobs"], expected);
+    let body = chat("Hi", json!({"logprobs": true, "max_tokens": 1}));
+    let answer = ask_chat(&server, &body).await;
+    assert_eq!(
+        answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"],
+        json!([])
+    );
+}
+
+#[tokio::test]
+async fn reasoning_is_split_off_when_asked_for() {
+    let text = "<think>\nLet me see.\n</think>\n\nSo it is.";
+    let server = server_with(PLAIN, saying(text), &[]).await;
+    let message =
+        async |keys| ask_chat(&server, &chat("Hi", keys)).await["choices"][0]["message"].clone();
+    let expected =
+        json!({"role": "assistant", "content": "So it is.", "reasoning_content": "Let me see."});
+    assert_eq!(message(json!({"separate_reasoning": true})).await, expected);
+    assert_eq!(
+        message(json!({})).await,
+        json!({"role": "assistant", "content": text})
+    );
+    // A template that begins the reasoning itself.
+    let template = "{{ messages[0].content }}<think>\n";
+    let server = server_with(template, saying("why</think>so"), &[]).await;
+    let answer = ask_chat(&server, &chat("Hi", json!({"separate_reasoning": true}))).await;
+    assert_eq!(
+        answer["choices"][0]["message"],
+        json!({"role": "assistant", "content": "so", "reasoning_content": "why"})
+    );
+}
+
+#[tokio::test]
+async fn parameters_mean_what_openai_means() {
+    let seen = Arc::new(Mutex::new(None));
+    let model = MockConfig {
+        tokens: {
+            let seen = seen.clone();
+            Arc::new(move |row| {
+                *seen.lock().expect("a lock") = Some((row.parameters.clone(), row.seed));
+                EOS
+            })
+        },
+        ..MockConfig::default()
+    };
+    let server = server_with(PLAIN, model, &[]).await;
+    let sent = async |keys| {
+        ask_chat(&server, &chat("Hi", keys)).await;
+        seen.lock().expect("a lock").take().expect("a request")
+    };
+    let (default, _) = sent(json!({"seed": 3})).await;
+    assert!(default.do_sample && default.temperature == 1.0 && default.top_p == 1.0);
+    assert!(default.penalize_output_only);
+    // "Off" in the words of other servers, and OpenAI's own defaults.
+    let (off, _) = sent(json!({"seed": 3, "top_p": 1, "top_k": -1, "min_p": 0, "typical_p": 1, "n": 1, "user": "me",
+        "presence_penalty": 0, "frequency_penalty": 0, "logit_bias": null, "stop": null, "store": false,
+        "metadata": {"a": "b"}, "service_tier": "auto", "parallel_tool_calls": true, "tools": [], "tool_choice": "auto",
+        "response_format": {"type": "text"}, "modalities": ["text"], "verbosity": "medium", "stop_token_ids": []})).await;
+    assert_eq!(format!("{off:?}"), format!("{:?}", default));
+    for greedy in [
+        json!({"temperature": 0, "top_k": 5, "top_p": 0.5}),
+        json!({"top_p": 0}),
+    ] {
+        assert!(!sent(greedy).await.0.do_sample);
+    }
+    let (all, seed) = sent(json!({"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.25, "typical_p": 0.75,
+        "repetition_penalty": 1.5, "frequency_penalty": -2, "presence_penalty": 2, "logit_bias": {"5": -100, "9": 1.5},
+        "seed": 42})).await;
+    assert_eq!(
+        (all.temperature, all.top_p, all.top_k, all.min_p),
+        (0.5, 0.9, 7, 0.25)
+    );
+    assert_eq!((all.typical_p, all.repetition_penalty), (0.75, 1.5));
+    assert_eq!((all.frequency_penalty, all.presence_penalty), (-2.0, 2.0));
+    let bias: Vec<_> = all
+        .logit_bias
+        .iter()
+        .map(|bias| (bias.id, bias.bias))
+        .collect();
+    assert_eq!((bias, seed), (vec![(5, -100.0), (9, 1.5)], 42));
+    assert_eq!(sent(json!({"seed": -1})).await.1, u64::MAX);
+}
+
+#[tokio::test]
+async fn end_of_sequence_tokens_can_be_ignored() {
+    let server = server_with(PLAIN, saying("ab"), &[]).await;
+    let answer = ask_chat(
+        &server,
+        &chat(
+            "Hi",
+            json!({"ignore_eos": true, "min_tokens": 2, "max_tokens": 4}),
+        ),
+    )
+    .await;
+    assert_eq!(answer["usage"]["completion_tokens"], 4);
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+}
+
+#[tokio::test]
+async fn the_answer_repeats_the_name_of_the_model() {
+    let server = server().await;
+    for (given, expected) in [
+        ("gpt-x", "gpt-x"),
+        ("tgi", "test/model"),
+        ("", "test/model"),
+    ] {
+        let answer = ask_chat(
+            &server,
+            &chat("Hi!", json!({"model": given, "max_tokens": 1})),
+        )
+        .await;
+        assert_eq!(answer["model"], expected);
+    }
+}
+
+#[tokio::test]
+async fn a_model_without_a_template_refuses_chats_alone() {
+    let server = Server::start().await;
+    let (status, answer) = server
+        .ask("/v1/chat/completions", &chat("Hi", json!({})))
+        .await;
+    assert_eq!(
+        (status, &answer["error_type"]),
+        (422, &json!("template_error"))
+    );
+    let message = answer["error"]["message"].as_str().expect("a message");
+    assert!(message.contains("no chat template"), "{message}");
+    let answer = ask_completion(&server, &completion("Hi", json!({"max_tokens": 2}))).await;
+    assert_eq!(answer["choices"][0]["text"], "ab");
+}
+
+#[tokio::test]
+async fn a_conversation_that_the_template_refuses_is_the_clients_error() {
+    let server = server_with("{{ raise_exception('no systems') }}", repeating(), &[]).await;
+    let (status, answer) = server
+        .ask("/v1/chat/completions", &chat("Hi", json!({})))
+        .await;
+    assert_eq!(
+        (status, &answer["error_type"]),
+        (422, &json!("template_error"))
+    );
+    assert!(
+        answer["error"]["message"]
+            .as_str()
+            .is_some_and(|text| text.contains("no systems"))
+    );
+}

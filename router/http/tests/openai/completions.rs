@@ -1,0 +1,129 @@
+//! Whole answers of `/v1/completions`.
+
+use super::*;
+
+/// The texts of all choices.
+fn texts(answer: &Value) -> Vec<&str> {
+    let choices = answer["choices"].as_array().expect("choices");
+    choices
+        .iter()
+        .map(|choice| choice["text"].as_str().unwrap_or("no text"))
+        .collect()
+}
+
+#[tokio::test]
+async fn the_answer_has_the_keys_of_the_api() {
+    let server = Server::start().await;
+    let answer = ask_completion(&server, &completion("Hi", json!({"max_tokens": 3}))).await;
+    insta::assert_snapshot!(redacted(&answer), @r#"{"object":"text_completion","id":"cmpl","created":0,"model":"test/model","system_fingerprint":"0.1.0-native","choices":[{"index":0,"text":"abc","logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5}}"#);
+}
+
+#[tokio::test]
+async fn prompts_are_texts_or_token_ids_one_or_several() {
+    let server = server_with(PLAIN, repeating(), &[]).await;
+    let id = |byte: u8| BYTES + u32::from(byte);
+    for (prompt, expected) in [
+        (json!("Hi"), vec!["Hi"]),
+        (json!(["Hi", "you"]), vec!["Hi", "you"]),
+        (json!([id(b'H'), id(b'i')]), vec!["Hi"]),
+        (json!([[id(b'H')], [id(b'y'), id(b'o')]]), vec!["H", "yo"]),
+    ] {
+        let answer = ask_completion(&server, &completion(prompt, json!({}))).await;
+        assert_eq!(texts(&answer), expected);
+        let tokens: usize = expected.iter().map(|text| text.len()).sum();
+        assert_eq!(answer["usage"]["prompt_tokens"], tokens);
+    }
+}
+
+#[tokio::test]
+async fn choices_are_in_the_order_of_the_prompts() {
+    let server = server_with(PLAIN, repeating(), &[]).await;
+    let body = completion(json!(["one", "two"]), json!({"n": 2, "temperature": 0.5}));
+    let answer = ask_completion(&server, &body).await;
+    assert_eq!(texts(&answer), ["one", "one", "two", "two"]);
+    assert_eq!(answer["choices"][3]["index"], 3);
+    assert_eq!(
+        answer["usage"],
+        json!({"prompt_tokens": 6, "completion_tokens": 16, "total_tokens": 22})
+    );
+}
+
+#[tokio::test]
+async fn the_prompt_is_echoed_when_asked_for() {
+    let server = Server::start().await;
+    for prompt in [json!("Hi "), json!([75, 108, 35])] {
+        let answer = ask_completion(
+            &server,
+            &completion(prompt, json!({"echo": true, "max_tokens": 2})),
+        )
+        .await;
+        assert_eq!(texts(&answer), ["Hi ab"]);
+    }
+}
+
+#[tokio::test]
+async fn logprobs_are_lists_of_one_length() {
+    let server = Server::start().await;
+    let answer = ask_completion(
+        &server,
+        &completion("Hi", json!({"logprobs": 1, "max_tokens": 2})),
+    )
+    .await;
+    let expected = json!({
+        "tokens": ["a", "b"], "token_logprobs": [-0.5, -0.5],
+        "top_logprobs": [{"a": -0.5}, {"b": -0.5}], "text_offset": [0, 1]
+    });
+    assert_eq!(answer["choices"][0]["logprobs"], expected);
+    let answer = ask_completion(
+        &server,
+        &completion("Hi", json!({"logprobs": 0, "max_tokens": 1})),
+    )
+    .await;
+    assert!(answer["choices"][0]["logprobs"]["top_logprobs"].is_null());
+}
+
+#[tokio::test]
+async fn logprobs_of_an_echoed_prompt_need_the_flag() {
+    let body = completion("Hi", json!({"logprobs": 1, "echo": true, "max_tokens": 1}));
+    let (status, answer) = Server::start().await.ask("/v1/completions", &body).await;
+    assert_eq!(status, 422);
+    let message = answer["error"]["message"].as_str().expect("a message");
+    assert!(message.contains("--enable-prefill-logprobs"), "{message}");
+    let server = Server::with_flags(&["--enable-prefill-logprobs"]).await;
+    let expected = json!({
+        "tokens": ["H", "i", "a"], "token_logprobs": [null, -1.0, -0.5],
+        "top_logprobs": [null, null, {"a": -0.5}], "text_offset": [0, 1, 2]
+    });
+    let answer = ask_completion(&server, &body).await;
+    assert_eq!(answer["choices"][0]["logprobs"], expected);
+    assert_eq!(answer["choices"][0]["text"], "Hia");
+    // In a stream the prompt has an event of its own.
+    let events = events(&server, "/v1/completions", &body).await;
+    assert_eq!(events[0]["choices"][0]["text"], "Hi");
+    assert_eq!(
+        events[0]["choices"][0]["logprobs"]["token_logprobs"],
+        json!([null, -1.0])
+    );
+    assert_eq!(
+        events[1]["choices"][0]["logprobs"]["text_offset"],
+        json!([2])
+    );
+}
+
+#[tokio::test]
+async fn the_best_texts_are_returned_and_all_are_counted() {
+    let server = Server::start().await;
+    let body = completion("Hi", json!({"best_of": 2, "max_tokens": 3}));
+    let answer = ask_completion(&server, &body).await;
+    assert_eq!(texts(&answer), ["abc"]);
+    assert_eq!(answer["usage"]["completion_tokens"], 6);
+    server.idle().await;
+}
+
+#[tokio::test]
+async fn a_stop_string_is_cut_off() {
+    let server = Server::start().await;
+    let answer = ask_completion(&server, &completion("Hi", json!({"stop": "cd"}))).await;
+    assert_eq!(texts(&answer), ["ab"]);
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+}

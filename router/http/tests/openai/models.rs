@@ -1,0 +1,98 @@
+//! `/v1/models`, and errors of the framework below `/v1`.
+
+use super::*;
+
+#[tokio::test]
+async fn the_served_model_is_listed_and_found_by_name() {
+    let server = Server::start().await;
+    let list: Value = server
+        .get("/v1/models")
+        .send()
+        .await
+        .expect("an answer")
+        .json()
+        .await
+        .expect("JSON");
+    assert_eq!(list["object"], "list");
+    let model = &list["data"][0];
+    assert!(
+        model["created"]
+            .as_u64()
+            .is_some_and(|time| time > 1_700_000_000)
+    );
+    let mut plain = model.clone();
+    plain["created"] = json!(0);
+    insta::assert_snapshot!(plain.to_string(), @r#"{"id":"test/model","object":"model","created":0,"owned_by":"test/model","max_model_len":1024}"#);
+    for path in ["/v1/models/test/model", "/v1/models/test%2Fmodel"] {
+        let found: Value = server
+            .get(path)
+            .send()
+            .await
+            .expect("an answer")
+            .json()
+            .await
+            .expect("JSON");
+        assert_eq!(&found, model, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn errors_have_the_shape_of_the_api_and_the_true_status() {
+    let server = Server::start().await;
+    let missing = server
+        .get("/v1/models/gpt-4")
+        .send()
+        .await
+        .expect("an answer");
+    let (status, body) = common::answer(missing).await;
+    assert_eq!(
+        (status, &body["error"]["code"]),
+        (404, &json!("model_not_found"))
+    );
+    let unknown = server
+        .get("/v1/unheard/of")
+        .send()
+        .await
+        .expect("an answer");
+    let (status, body) = common::answer(unknown).await;
+    assert_eq!(
+        (status, &body["error"]["type"]),
+        (404, &json!("invalid_request_error"))
+    );
+    let (status, body) = server.ask_raw("/v1/completions", "{").await;
+    assert_eq!(
+        (status, &body["error_type"]),
+        (400, &json!("malformed_json"))
+    );
+    assert!(body["error"]["message"].is_string() && body["error"]["param"].is_null());
+    let wrong = completion("Hi", json!({"temperature": "hot"}));
+    let (status, body) = server.ask("/v1/completions", &wrong).await;
+    assert_eq!(status, 422);
+    assert_eq!(body["error"]["param"], "temperature");
+    assert_eq!(body["error_type"], "validation");
+}
+
+#[tokio::test]
+async fn overload_is_a_429_that_says_when_to_come_back() {
+    let server = Server::with_flags(&["--max-concurrent-requests", "2"]).await;
+    server.mock.hold();
+    let held = server
+        .post_json(
+            "/v1/completions",
+            &completion("Hi", json!({"n": 2, "stream": true})),
+        )
+        .await;
+    assert_eq!(held.status(), 200);
+    let refused = server
+        .post_json("/v1/completions", &completion("Hi", json!({})))
+        .await;
+    assert!(!header(&refused, "retry-after").is_empty());
+    let (status, body) = common::answer(refused).await;
+    assert_eq!(
+        (status, &body["error"]["type"]),
+        (429, &json!("rate_limit_error"))
+    );
+    server.mock.resume();
+    drop(held);
+    server.idle().await;
+}

@@ -1,0 +1,248 @@
+//! What is refused, and how the message names the field.
+
+use super::*;
+
+/// Status 422, and the field in `param`.
+async fn refused(server: &Server, path: &str, body: &Value, param: &str) {
+    let (status, answer) = server.ask(path, body).await;
+    assert_eq!(status, 422, "{param}: {answer}");
+    assert_eq!(answer["error"]["param"], param, "{answer}");
+    let message = answer["error"]["message"].as_str().expect("a message");
+    assert!(message.len() < 400, "{message}");
+}
+
+#[tokio::test]
+async fn features_that_are_missing_are_named() {
+    let server = server().await;
+    let tool = json!({"type": "function", "function": {"name": "f"}});
+    let cases = [
+        ("tools", json!({"tools": [tool]})),
+        ("tools", json!({"tools": [tool], "tool_choice": "auto"})),
+        (
+            "tool_choice",
+            json!({"tools": [tool], "tool_choice": "required"}),
+        ),
+        (
+            "tool_choice",
+            json!({"tool_choice": {"type": "function", "function": {"name": "f"}}}),
+        ),
+        (
+            "response_format",
+            json!({"response_format": {"type": "json_object"}}),
+        ),
+        (
+            "response_format",
+            json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
+        ),
+        ("functions", json!({"functions": [{"name": "f"}]})),
+        ("audio", json!({"audio": {"voice": "x", "format": "wav"}})),
+        ("modalities", json!({"modalities": ["text", "audio"]})),
+        ("verbosity", json!({"verbosity": "low"})),
+        (
+            "web_search_options",
+            json!({"web_search_options": {"x": 1}}),
+        ),
+        ("chat_template", json!({"chat_template": "{{ 1 }}"})),
+        ("guided_json", json!({"guided_json": {"type": "object"}})),
+        (
+            "structured_outputs",
+            json!({"structured_outputs": {"regex": "a"}}),
+        ),
+        ("reasoning_effort", json!({"reasoning_effort": "low"})),
+    ];
+    for (param, keys) in cases {
+        refused(&server, "/v1/chat/completions", &chat("Hi", keys), param).await;
+    }
+}
+
+#[tokio::test]
+async fn values_out_of_range_are_named() {
+    let server = server().await;
+    let many: serde_json::Map<String, Value> =
+        (0..1025).map(|id| (id.to_string(), json!(1))).collect();
+    let cases = [
+        ("temperature", json!({"temperature": -0.1})),
+        ("temperature", json!({"temperature": 1e300})),
+        ("top_p", json!({"top_p": 1.1})),
+        ("top_p", json!({"top_p": -0.1})),
+        ("top_k", json!({"top_k": -2})),
+        ("min_p", json!({"min_p": 2})),
+        ("typical_p", json!({"typical_p": -1})),
+        ("repetition_penalty", json!({"repetition_penalty": 0})),
+        ("frequency_penalty", json!({"frequency_penalty": 2.5})),
+        ("presence_penalty", json!({"presence_penalty": -2.5})),
+        ("logit_bias", json!({"logit_bias": {"5": 101}})),
+        ("logit_bias", json!({"logit_bias": {"99999": 1}})),
+        ("logit_bias", json!({"logit_bias": many})),
+        ("logit_bias", json!({"logit_bias": [1.0]})),
+        ("seed", json!({"seed": 1.5})),
+        ("seed", json!({"seed": "one"})),
+        ("stop", json!({"stop": ["a", "b", "c", "d", "e"]})),
+        ("stop", json!({"stop": ""})),
+        ("stop", json!({"stop": [1]})),
+        ("n", json!({"n": 0})),
+        ("n", json!({"n": 129})),
+        ("n", json!({"n": -1})),
+        ("n", json!({"n": 4294967295u32})),
+        ("max_tokens", json!({"max_tokens": 0})),
+        ("max_tokens", json!({"max_tokens": -1})),
+        ("max_completion_tokens", json!({"max_completion_tokens": 0})),
+        (
+            "max_completion_tokens",
+            json!({"max_completion_tokens": 1, "max_tokens": 2}),
+        ),
+        ("min_tokens", json!({"min_tokens": 9, "max_tokens": 3})),
+        ("top_logprobs", json!({"top_logprobs": 1})),
+        ("top_logprobs", json!({"logprobs": true, "top_logprobs": 6})),
+        ("logprobs", json!({"logprobs": 5})),
+        ("model", json!({"model": "m".repeat(257)})),
+        ("stream", json!({"stream": "yes"})),
+        (
+            "stream_options.include_usage",
+            json!({"stream_options": {"include_usage": 1}}),
+        ),
+        (
+            "continue_final_message",
+            json!({"continue_final_message": true, "add_generation_prompt": true}),
+        ),
+    ];
+    for (param, keys) in cases {
+        refused(&server, "/v1/chat/completions", &chat("Hi", keys), param).await;
+    }
+}
+
+#[tokio::test]
+async fn messages_are_checked() {
+    let server = server().await;
+    let image = json!({"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}});
+    let text = json!({"type": "text", "text": "Hi"});
+    let cases = [
+        ("messages", json!([])),
+        ("messages", json!("Hi")),
+        (
+            "messages",
+            json!(vec![json!({"role": "user", "content": "Hi"}); 4097]),
+        ),
+        ("messages[0]", json!(["Hi"])),
+        ("messages[0].role", json!([{"content": "Hi"}])),
+        ("messages[0].role", json!([{"role": 1, "content": "Hi"}])),
+        ("messages[0].content", json!([{"role": "user"}])),
+        (
+            "messages[0].content",
+            json!([{"role": "user", "content": 5}]),
+        ),
+        (
+            "messages[0].content[1].type",
+            json!([{"role": "user", "content": [text, image]}]),
+        ),
+        (
+            "messages[0].content[0].type",
+            json!([{"role": "user", "content": [{"type": "input_audio"}]}]),
+        ),
+        (
+            "messages[0].tool_calls",
+            json!([{"role": "assistant", "tool_calls": "f"}]),
+        ),
+        (
+            "messages[0].function_call",
+            json!([{"role": "assistant", "content": "", "function_call": {"name": "f"}}]),
+        ),
+        (
+            "messages[0].tool_call_id",
+            json!([{"role": "tool", "content": "", "tool_call_id": 5}]),
+        ),
+    ];
+    for (param, messages) in cases {
+        refused(
+            &server,
+            "/v1/chat/completions",
+            &json!({ "messages": messages }),
+            param,
+        )
+        .await;
+    }
+    refused(
+        &server,
+        "/v1/chat/completions",
+        &json!({"model": "tgi"}),
+        "messages",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_too_long_is_told_in_the_words_of_the_endpoint() {
+    let server = server().await;
+    let long = "x".repeat(1100);
+    let (status, answer) = server
+        .ask(
+            "/v1/chat/completions",
+            &chat(&long, json!({"max_tokens": 5})),
+        )
+        .await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (422, &json!("context_length_exceeded"))
+    );
+    assert_eq!(answer["error"]["param"], "messages");
+    let (_, answer) = server
+        .ask(
+            "/v1/completions",
+            &completion(long, json!({"max_tokens": 5})),
+        )
+        .await;
+    assert_eq!(answer["error"]["param"], "prompt");
+    let message = answer["error"]["message"].as_str().expect("a message");
+    assert!(
+        message.contains("`max_tokens`") && !message.contains("max_new_tokens"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn completions_are_checked() {
+    let server = Server::start().await;
+    let cases = [
+        ("prompt", json!({"prompt": []})),
+        ("prompt", json!({"prompt": ""})),
+        ("prompt", json!({"prompt": [[]]})),
+        ("prompt", json!({"prompt": ["a", 5]})),
+        ("prompt", json!({"prompt": [-1]})),
+        ("prompt", json!({"prompt": [99999]})),
+        ("prompt", json!({"prompt": {"text": "a"}})),
+        ("prompt", json!({"max_tokens": 1})),
+        ("logprobs", json!({"prompt": "a", "logprobs": 6})),
+        ("best_of", json!({"prompt": "a", "best_of": 3})),
+        ("best_of", json!({"prompt": "a", "n": 2, "best_of": 1})),
+        (
+            "best_of",
+            json!({"prompt": "a", "best_of": 2, "stream": true}),
+        ),
+        ("n", json!({"prompt": ["a", "b"], "n": 65})),
+        (
+            "response_format",
+            json!({"prompt": "a", "response_format": {"type": "json_object"}}),
+        ),
+        ("grammar", json!({"prompt": "a", "grammar": "root ::= x"})),
+    ];
+    for (param, body) in cases {
+        refused(&server, "/v1/completions", &body, param).await;
+    }
+    let (status, answer) = server
+        .ask("/v1/completions", &completion("a", json!({"suffix": "b"})))
+        .await;
+    assert_eq!(
+        (status, &answer["error_type"]),
+        (422, &json!("suffix not supported"))
+    );
+    let (status, answer) = server
+        .ask(
+            "/v1/completions",
+            &completion(json!(["a", "b", "c", "d", "e"]), json!({})),
+        )
+        .await;
+    assert_eq!(
+        (status, &answer["error_type"]),
+        (422, &json!("batch size exceeded"))
+    );
+}
