@@ -7,7 +7,7 @@ use anyhow::Context;
 use axum::http::HeaderValue;
 use clap::{Parser, Subcommand, value_parser};
 
-use crate::middleware::ApiKey;
+use crate::access::{ApiKeys, Secrets};
 
 /// HTTP front end of the text generation server.
 #[derive(Debug, Parser)]
@@ -88,7 +88,7 @@ pub struct Config {
     /// Revision of the model as `/info` shows it.
     #[arg(long, env)]
     pub revision: Option<String>,
-    /// Another `tokenizer_config.json`. Refused: it is about chat templates, which this version does not have.
+    /// Another `tokenizer_config.json`, for its chat template and special tokens.
     #[arg(long, env)]
     pub tokenizer_config_path: Option<PathBuf>,
     /// Most prompts of one completion request.
@@ -112,9 +112,19 @@ pub struct Config {
     /// Log JSON, one record a line.
     #[arg(long, env)]
     pub json_output: bool,
-    /// Key that clients must send as `Authorization: Bearer <key>`. Better given by environment than by flag.
+    /// Key that clients must send as `Authorization: Bearer <key>` or `x-api-key: <key>`; several in several lines.
+    /// Better given by environment than by flag.
     #[arg(long, env, hide_env_values = true)]
-    pub api_key: Option<ApiKey>,
+    pub api_key: Option<Secrets>,
+    /// File of further keys, one a line; lines that start with `#` are comments.
+    #[arg(long, env)]
+    pub api_key_file: Option<PathBuf>,
+    /// Most connections at once; the next is answered with 503 and closed.
+    #[arg(long, env, default_value_t = 4096, value_parser = value_parser!(u32).range(1..))]
+    pub max_connections: u32,
+    /// Seconds that a client may take to send a request body, or to take in a part of an answer.
+    #[arg(long, env, default_value_t = 60, value_parser = value_parser!(u32).range(1..))]
+    pub client_timeout: u32,
     /// Value of the header `x-compute-type`; number and kind of devices when unset.
     #[arg(long, env, hide = true)]
     pub compute_type: Option<HeaderValue>,
@@ -134,10 +144,6 @@ impl Config {
             "`--waiting-served-ratio` must be a number >= 0. Given: {}",
             self.waiting_served_ratio
         );
-        anyhow::ensure!(
-            self.tokenizer_config_path.is_none(),
-            "`--tokenizer-config-path` is not supported: it is about chat templates, which this version does not have"
-        );
         self.token_limits().check()
     }
 
@@ -156,6 +162,16 @@ impl Config {
             folder.display()
         );
         Ok(folder)
+    }
+
+    /// The keys of both places; none where neither was given.
+    ///
+    /// # Errors
+    /// When the file has no keys that can be used.
+    pub fn api_keys(&self) -> anyhow::Result<ApiKeys> {
+        let file = self.api_key_file.as_deref();
+        let file = file.map(Secrets::from_file).transpose()?;
+        Ok(ApiKeys::new(self.api_key.iter().chain(&file)))
     }
 
     /// The token limits as given.
@@ -260,7 +276,6 @@ mod tests {
 
     #[test]
     fn features_that_do_not_exist_are_refused() {
-        assert!(config(&["--tokenizer-config-path=x"]).validate().is_err());
         assert!(config(&["--waiting-served-ratio=nan"]).validate().is_err());
         assert!(config(&[]).validate().is_ok());
     }

@@ -1,22 +1,39 @@
-//! One error shape for every failure: `{"error": string, "error_type": string}`; the table is `docs/errors.md`.
+//! One error for every failure, in the shape of the API that was called; the table is `docs/errors.md`.
+//!
+//! TGI: `{"error": string, "error_type": string}`. OpenAI, under `/v1/`: an object, with `error_type` beside it.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use text_generation_core::error::InferError;
+use text_generation_chat::ChatTemplateError;
+use text_generation_core::error::{InferError, ValidationError};
 use utoipa::ToSchema;
 
 /// Seconds after which a client may try again.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
-/// Body of every answer that is not a success, and of error events in streams.
+/// Body of an answer that is not a success, and of an error event in a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ErrorResponse {
     #[schema(example = "Input validation error: `temperature` must be strictly positive")]
     pub error: String,
     #[schema(example = "validation")]
     pub error_type: &'static str,
+    /// The id of the request, as in the header `x-request-id` and in the log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff")]
+    pub request_id: Option<String>,
+}
+
+impl ErrorResponse {
+    /// The same, with the id of its request.
+    pub fn of_request(self, id: impl Into<String>) -> Self {
+        Self {
+            request_id: Some(id.into()),
+            ..self
+        }
+    }
 }
 
 impl From<&InferError> for ErrorResponse {
@@ -24,8 +41,34 @@ impl From<&InferError> for ErrorResponse {
         Self {
             error: error.to_string(),
             error_type: error.error_type(),
+            request_id: None,
         }
     }
+}
+
+/// Body of an answer below `/v1` that is not a success, and of an error event in a stream of these routes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct OpenAiErrorResponse {
+    pub error: OpenAiError,
+    #[schema(example = "validation")]
+    pub error_type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff")]
+    pub request_id: Option<String>,
+}
+
+/// What OpenAI's clients read of an error.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct OpenAiError {
+    #[schema(example = "Input validation error: `temperature` must be strictly positive")]
+    pub message: String,
+    #[schema(example = "invalid_request_error")]
+    pub r#type: &'static str,
+    /// The field that is wrong, where one is.
+    #[schema(nullable = true, example = "temperature")]
+    pub param: Option<String>,
+    #[schema(example = "validation")]
+    pub code: &'static str,
 }
 
 /// An error with its HTTP status.
@@ -35,6 +78,8 @@ impl From<&InferError> for ErrorResponse {
 pub struct ApiError {
     pub status: StatusCode,
     pub body: ErrorResponse,
+    /// A finer name for OpenAI clients than `error_type`, where that API has one.
+    pub code: Option<&'static str>,
 }
 
 impl ApiError {
@@ -42,7 +87,30 @@ impl ApiError {
         let error = error.into();
         Self {
             status,
-            body: ErrorResponse { error, error_type },
+            body: ErrorResponse {
+                error,
+                error_type,
+                request_id: None,
+            },
+            code: None,
+        }
+    }
+
+    /// The body of this error below `/v1`.
+    pub fn openai(&self) -> OpenAiErrorResponse {
+        let message = self.body.error.clone();
+        // The messages of validation name the field first.
+        let named = self.body.error_type == "validation";
+        let param = named.then(|| message.split('`').nth(1)).flatten();
+        OpenAiErrorResponse {
+            error: OpenAiError {
+                param: param.map(str::to_owned),
+                message,
+                r#type: openai_type(self.status),
+                code: self.code.unwrap_or(self.body.error_type),
+            },
+            error_type: self.body.error_type,
+            request_id: self.body.request_id.clone(),
         }
     }
 
@@ -79,7 +147,7 @@ impl ApiError {
         Self::new(
             StatusCode::REQUEST_TIMEOUT,
             "request_timeout",
-            format!("the request body did not arrive within {seconds} s"),
+            format!("the request body did not arrive within {seconds} s (`--client-timeout`)"),
         )
     }
 
@@ -88,8 +156,36 @@ impl ApiError {
         Self::new(
             StatusCode::UNAUTHORIZED,
             "unauthorized",
-            "missing or wrong API key: send the header `Authorization: Bearer <key>`",
+            "missing or wrong API key: send the header `Authorization: Bearer <key>` or `x-api-key: <key>`",
         )
+    }
+
+    /// `suffix` of a completion.
+    pub fn suffix_not_supported() -> Self {
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "suffix not supported",
+            "`suffix` is not supported: write what the model needs for it into `prompt`",
+        )
+    }
+
+    /// More prompts than one completion may have.
+    pub fn too_many_prompts(max: u32) -> Self {
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "batch size exceeded",
+            format!(
+                "Number of prompts exceeds the maximum allowed batch size of {max} (`--max-client-batch-size`)"
+            ),
+        )
+    }
+
+    /// Another model than the one that is served.
+    pub fn unknown_model(served: &str) -> Self {
+        let message = format!("no such model: this server serves `{served}`");
+        let mut error = Self::new(StatusCode::NOT_FOUND, "not_found", message);
+        error.code = Some("model_not_found");
+        error
     }
 
     /// No route has this path.
@@ -125,6 +221,32 @@ impl ApiError {
     }
 }
 
+/// The `type` by which OpenAI's clients tell errors apart.
+fn openai_type(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::FAILED_DEPENDENCY => "server_error",
+        status if status.is_server_error() => "server_error",
+        _ => "invalid_request_error",
+    }
+}
+
+impl From<ChatTemplateError> for ApiError {
+    fn from(error: ChatTemplateError) -> Self {
+        match error {
+            ChatTemplateError::Input { .. } => {
+                Self::invalid_body(format!("Input validation error: {error}"))
+            }
+            _ => Self::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                error.error_type(),
+                format!("Template error: {error}"),
+            ),
+        }
+    }
+}
+
 impl From<InferError> for ApiError {
     fn from(error: InferError) -> Self {
         let status = match &error {
@@ -136,9 +258,16 @@ impl From<InferError> for ApiError {
             }
             InferError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         };
+        let too_long = matches!(
+            error,
+            InferError::Validation(
+                ValidationError::MaxTotalTokens { .. } | ValidationError::InputLength { .. }
+            )
+        );
         Self {
             status,
             body: (&error).into(),
+            code: too_long.then_some("context_length_exceeded"),
         }
     }
 }

@@ -7,39 +7,66 @@ use axum::extract::{FromRef, FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::error::ApiError;
 
-/// How long a client may take to send a body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Largest body in bytes, for the message of a refusal; the limit itself is a layer.
+/// What the body of a request may take.
 #[derive(Debug, Clone, Copy)]
-pub struct PayloadLimit(pub usize);
+pub struct BodyLimits {
+    /// Largest body, for the message of a refusal; the limit itself is a layer.
+    pub bytes: usize,
+    /// How long a client may take to send it.
+    pub time: Duration,
+}
+
+/// The bytes of a body that is called JSON, read to its end.
+#[derive(Debug)]
+pub struct JsonBytes(Bytes);
 
 /// A JSON object read into `T`. Unknown keys are ignored, messages name the path of the wrong value.
 #[derive(Debug)]
 pub struct ApiJson<T>(pub T);
 
-impl<T, S> FromRequest<S> for ApiJson<T>
+impl<S> FromRequest<S> for JsonBytes
 where
-    T: DeserializeOwned,
     S: Send + Sync,
-    PayloadLimit: FromRef<S>,
+    BodyLimits: FromRef<S>,
 {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         check_headers(request.headers())?;
-        let limit = PayloadLimit::from_ref(state).0;
-        let body = tokio::time::timeout(BODY_TIMEOUT, Bytes::from_request(request, state))
+        let limits = BodyLimits::from_ref(state);
+        tokio::time::timeout(limits.time, Bytes::from_request(request, state))
             .await
-            .map_err(|_| ApiError::request_timeout(BODY_TIMEOUT.as_secs()))?
+            .map_err(|_| ApiError::request_timeout(limits.time.as_secs()))?
             .map_err(|rejection| match rejection.into_response().status() {
-                StatusCode::PAYLOAD_TOO_LARGE => ApiError::payload_too_large(limit),
+                StatusCode::PAYLOAD_TOO_LARGE => ApiError::payload_too_large(limits.bytes),
                 _ => ApiError::malformed_json("the request body could not be read to its end"),
-            })?;
-        parse(&body).map(Self)
+            })
+            .map(Self)
+    }
+}
+
+impl JsonBytes {
+    /// Reads the object into `T`, as [`ApiJson`] does.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        parse(&self.0)
+    }
+}
+
+impl<T, S> FromRequest<S> for ApiJson<T>
+where
+    T: DeserializeOwned,
+    S: Send + Sync,
+    BodyLimits: FromRef<S>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let bytes = JsonBytes::from_request(request, state).await?;
+        bytes.parse().map(Self)
     }
 }
 
@@ -92,6 +119,16 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     } else {
         Err(ApiError::invalid_body("the body must be a JSON object"))
     }
+}
+
+/// Reads a part of a body that was read as a value before; `at` is its path.
+pub fn from_value<T: DeserializeOwned>(value: Value, at: &str) -> Result<T, ApiError> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        match error.path().to_string().as_str() {
+            "." => rejection(error.into_inner(), at),
+            path => rejection(error.into_inner(), &format!("{at}.{path}")),
+        }
+    })
 }
 
 fn rejection(error: serde_json::Error, path: &str) -> ApiError {

@@ -2,7 +2,9 @@
 //!
 //! [`run::main_from_args`] is the command; [`server::serve`] serves an [`state::AppState`] on a listener.
 
+pub mod access;
 pub mod args;
+mod bounds;
 pub mod error;
 mod extract;
 mod headers;

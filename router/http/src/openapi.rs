@@ -1,7 +1,16 @@
 //! The OpenAPI document: what is not said at the routes themselves.
 
-use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
-use utoipa::{Modify, OpenApi};
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use text_generation_core::error::{InferError, ValidationError};
+use utoipa::openapi::response::Response;
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa::{IntoResponses, Modify, OpenApi, PartialSchema, ToSchema};
+
+use crate::error::{ApiError, ErrorResponse, OpenAiErrorResponse};
+use crate::headers::X_API_KEY;
 
 /// The one tag of the document.
 pub const TAG: &str = "Text Generation Inference";
@@ -11,24 +20,151 @@ pub const TAG: &str = "Text Generation Inference";
 #[openapi(
     info(
         title = "Text Generation Inference",
-        description = "Text generation server with the REST API of Hugging Face TGI",
+        description = "Text generation server with the REST API of Hugging Face TGI and of OpenAI",
         license(name = "Apache 2.0", url = "https://www.apache.org/licenses/LICENSE-2.0"),
     ),
     tags((name = "Text Generation Inference", description = "Text generation and the state of the server")),
-    modifiers(&ApiKeyScheme),
+    paths(crate::routes::openai::models::model),
+    components(schemas(ErrorResponse, OpenAiErrorResponse)),
+    modifiers(&KeySchemes),
 )]
 pub struct Document;
 
-struct ApiKeyScheme;
+/// The two headers that a key may come in.
+struct KeySchemes;
 
-impl Modify for ApiKeyScheme {
+impl Modify for KeySchemes {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
-        document
-            .components
-            .get_or_insert_default()
-            .add_security_scheme(
-                "api_key",
-                SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)),
-            );
+        let components = document.components.get_or_insert_default();
+        let bearer = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        let header = SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new(X_API_KEY.as_str())));
+        components.add_security_scheme("bearer", bearer);
+        components.add_security_scheme("api_key", header);
     }
+}
+
+/// Refusal of a route that asks for a key and reads nothing.
+#[derive(Debug)]
+pub struct KeyErrors;
+
+/// Refusals of a route that reads a body, beside those of [`KeyErrors`].
+#[derive(Debug)]
+pub struct BodyErrors;
+
+/// Failures of a route that generates, beside those of [`BodyErrors`].
+#[derive(Debug)]
+pub struct GenerateErrors;
+
+/// The same below `/v1`, in the shape of OpenAI.
+#[derive(Debug)]
+pub struct OpenAiErrors;
+
+type Responses = BTreeMap<String, RefOr<Response>>;
+
+impl IntoResponses for KeyErrors {
+    fn responses() -> Responses {
+        describe(&[key_error()], |error| error.body.clone())
+    }
+}
+
+impl IntoResponses for BodyErrors {
+    fn responses() -> Responses {
+        let errors: Vec<_> = body_errors().into_iter().chain([key_error()]).collect();
+        describe(&errors, |error| error.body.clone())
+    }
+}
+
+impl IntoResponses for GenerateErrors {
+    fn responses() -> Responses {
+        describe(&all_errors(), |error| error.body.clone())
+    }
+}
+
+impl IntoResponses for OpenAiErrors {
+    fn responses() -> Responses {
+        describe(&all_errors(), ApiError::openai)
+    }
+}
+
+/// An error as an example of its status, with what it means.
+type Example = (ApiError, &'static str);
+
+fn key_error() -> Example {
+    (ApiError::unauthorized(), "No API key, or a wrong one")
+}
+
+fn body_errors() -> [Example; 5] {
+    let wrong = InferError::Validation(ValidationError::Temperature);
+    [
+        (
+            ApiError::malformed_json(
+                "malformed JSON: EOF while parsing an object at line 1 column 1",
+            ),
+            "The body is not JSON",
+        ),
+        (
+            ApiError::request_timeout(60),
+            "The body did not arrive within `--client-timeout`",
+        ),
+        (
+            ApiError::payload_too_large(2_000_000),
+            "The body is larger than `--payload-limit`",
+        ),
+        (
+            ApiError::unsupported_media_type(
+                "the request body must be JSON: send the header `Content-Type: application/json`",
+            ),
+            "The body is not called JSON, or is compressed",
+        ),
+        (
+            wrong.into(),
+            "A value breaks a rule; the message names the field",
+        ),
+    ]
+}
+
+fn all_errors() -> Vec<Example> {
+    let failures = [
+        (
+            InferError::Generation("Server error: out of memory".to_owned()),
+            "The shards failed",
+        ),
+        (
+            InferError::Overloaded,
+            "All of `--max-concurrent-requests` are running; `Retry-After` says when to come back",
+        ),
+        (
+            InferError::IncompleteGeneration,
+            "The generation ended without its last token",
+        ),
+        (
+            InferError::ShuttingDown,
+            "The server is stopping; `Retry-After` says when to come back",
+        ),
+    ];
+    let failures = failures.map(|(error, meaning)| (ApiError::from(error), meaning));
+    failures
+        .into_iter()
+        .chain(body_errors())
+        .chain([key_error()])
+        .collect()
+}
+
+/// One answer for each status, with the body that `shape` gives the error.
+fn describe<B: Serialize + ToSchema + PartialSchema>(
+    errors: &[Example],
+    shape: impl Fn(&ApiError) -> B,
+) -> Responses {
+    let answer = |(error, meaning): &Example| {
+        let content = ContentBuilder::new()
+            .schema(Some(Ref::from_schema_name(B::name())))
+            .example(serde_json::to_value(shape(error)).ok())
+            .build();
+        let response = ResponseBuilder::new()
+            .description(*meaning)
+            .content("application/json", content)
+            .build();
+        (error.status.as_u16().to_string(), response.into())
+    };
+    errors.iter().map(answer).collect()
 }

@@ -10,7 +10,7 @@ use clap::Parser;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Cli, Command, Config};
-use crate::server::{ServerTimeouts, serve};
+use crate::server::{ServerLimits, serve};
 use crate::signals::{StopSignals, stdin_eof};
 use crate::startup::{self, SlowTokenizer};
 use crate::{logging, routes};
@@ -81,12 +81,14 @@ async fn supervise(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyho
     };
     tracing::info!("listening on http://{}", listener.local_addr()?);
     tracing::info!("Connected");
-    let timeouts = ServerTimeouts {
+    let limits = ServerLimits {
+        connections: config.max_connections as usize,
+        write: Duration::from_secs(config.client_timeout.into()),
         graceful: Duration::from_secs(config.graceful_termination_timeout),
-        ..ServerTimeouts::default()
+        ..ServerLimits::default()
     };
     let stop = CancellationToken::new();
-    let server = serve(listener, state, timeouts, stop.clone().cancelled_owned());
+    let server = serve(listener, state, limits, stop.clone().cancelled_owned());
     until_stopped(server, input_closed, &mut signals, &stop).await
 }
 

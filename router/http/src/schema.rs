@@ -6,6 +6,8 @@ use text_generation_core::types::{
 };
 use utoipa::ToSchema;
 
+use crate::routes::vertex::VertexInstance;
+
 /// Clients that send no parameters at all get sampled text; with parameters, `do_sample` is false unless they set it.
 fn without_parameters() -> GenerateParameters {
     GenerateParameters {
@@ -164,6 +166,39 @@ pub struct StreamDetails {
 /// Answer of `/tokenize`.
 pub type TokenizeResponse = Vec<SimpleToken>;
 
+/// Body of `/detokenize`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(example = json!({"ids": [9906, 1917]}))]
+pub struct DetokenizeBody {
+    pub ids: Vec<u32>,
+    /// Leave special tokens, such as the end-of-sequence token, out of the text.
+    #[serde(default)]
+    pub skip_special_tokens: bool,
+}
+
+/// Answer of `/detokenize`.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DetokenizeResponse {
+    #[schema(example = "Hello world")]
+    pub text: String,
+}
+
+/// Body of `/vertex`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(example = json!({"instances": [{"inputs": "Once upon a time", "parameters": {"max_new_tokens": 20}}]}))]
+pub struct VertexBody {
+    /// At most `--max-client-batch-size`.
+    #[schema(value_type = Vec<VertexInstance>)]
+    pub instances: Vec<serde_json::Value>,
+}
+
+/// Answer of `/vertex`.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct VertexResponse {
+    #[schema(example = json!([", there was a little girl"]))]
+    pub predictions: Vec<String>,
+}
+
 /// Answer of `/info`: the model and the limits of this server.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Info {
@@ -210,4 +245,10 @@ pub struct Info {
     pub router: &'static str,
     #[schema(example = "0.1.0")]
     pub version: &'static str,
+    /// Commit that this server was built from, where the build knew it.
+    #[schema(nullable = true)]
+    pub sha: Option<&'static str>,
+    /// Name of the container image, where the build knew it.
+    #[schema(nullable = true)]
+    pub docker_label: Option<&'static str>,
 }

@@ -14,55 +14,63 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
+use crate::bounds::{
+    HEADER_TIMEOUT, HTTP2_KEEP_ALIVE, HTTP2_MAX_PENDING_RESETS, HTTP2_MAX_STREAMS, MAX_HEAD_BYTES,
+    MAX_HEADERS,
+};
 use crate::routes;
 use crate::state::AppState;
 
-const MAX_HEADERS: usize = 100;
-/// Largest head of a request, and largest list of HTTP/2 headers, in bytes.
-const MAX_HEAD_BYTES: u32 = 64 * 1024;
-const HTTP2_MAX_STREAMS: u32 = 256;
-const HTTP2_KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// Histograms keep single values until they are sorted into buckets, which happens here or when the page is read.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// After a failed accept, most often for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Times that the loop keeps.
+/// What the loop allows.
 #[derive(Debug, Clone, Copy)]
-pub struct ServerTimeouts {
-    /// For the head of a request, and for a connection without one. Above the 60 s for which common load balancers
-    /// keep an idle connection: they, not we, should close it.
+pub struct ServerLimits {
+    /// Connections at once; the next is told to come back and closed.
+    pub connections: usize,
+    /// For the head of a request, and for a connection without one.
     pub header: Duration,
+    /// For a peer to take in anything, while there is something to send. Then its connection ends, and with it its
+    /// requests: what a reader that stalls is owed must not be kept for it.
+    pub write: Duration,
     /// For running requests to finish after the order to stop.
     pub graceful: Duration,
 }
 
-impl Default for ServerTimeouts {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
-            header: Duration::from_secs(75),
+            connections: 4096,
+            header: HEADER_TIMEOUT,
+            write: Duration::from_secs(60),
             graceful: Duration::from_secs(90),
         }
     }
 }
 
-/// Serves until `stop` resolves and running requests have finished, or `timeouts.graceful` is over.
+/// Serves until `stop` resolves and running requests have finished, or `limits.graceful` is over.
 ///
 /// While requests finish, new connections are still accepted and new requests get 503, so that a load balancer sees
 /// an answer and not a refused connection.
 pub async fn serve(
     listener: TcpListener,
     state: Arc<AppState>,
-    timeouts: ServerTimeouts,
+    limits: ServerLimits,
     stop: impl Future<Output = ()>,
 ) {
     let router = routes::router(state.clone());
-    let builder = Arc::new(connection_builder(timeouts.header));
+    let builder = Arc::new(connection_builder(limits.header));
     let graceful = GracefulShutdown::new();
-    let mut drained = pin!(drain(stop, &state, timeouts.graceful));
+    let places = Arc::new(Semaphore::new(limits.connections));
+    let mut drained = pin!(drain(stop, &state, limits.graceful));
     let mut upkeep = interval(METRICS_UPKEEP);
     upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let deadline = loop {
@@ -71,13 +79,18 @@ pub async fn serve(
             _ = upkeep.tick() => state.metrics.run_upkeep(),
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
+                    let Ok(place) = places.clone().try_acquire_owned() else {
+                        turn_away(&stream);
+                        continue;
+                    };
                     let connection = Connection {
                         stream,
                         router: router.clone(),
                         builder: builder.clone(),
                         watcher: graceful.watcher(),
+                        _place: place,
                     };
-                    tokio::spawn(connection.run(timeouts.header));
+                    tokio::spawn(connection.run(limits));
                 }
                 Err(error) => {
                     tracing::warn!("cannot accept a connection: {error}");
@@ -124,10 +137,21 @@ fn connection_builder(header_timeout: Duration) -> Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(HTTP2_MAX_STREAMS)
+        .max_pending_accept_reset_streams(HTTP2_MAX_PENDING_RESETS)
         .max_header_list_size(MAX_HEAD_BYTES)
         .keep_alive_interval(HTTP2_KEEP_ALIVE)
         .keep_alive_timeout(HTTP2_KEEP_ALIVE);
     builder
+}
+
+/// Answers a connection that has no place, if the answer can leave at once.
+fn turn_away(stream: &TcpStream) {
+    const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+        connection: close\r\ncontent-length: 93\r\n\r\n\
+        {\"error\":\"too many connections: see `--max-connections`\",\"error_type\":\"too_many_connections\"}";
+    if stream.try_write(ANSWER).is_err() {
+        tracing::debug!("a connection over the limit was closed without an answer");
+    }
 }
 
 struct Connection {
@@ -135,10 +159,11 @@ struct Connection {
     router: Router,
     builder: Arc<Builder<TokioExecutor>>,
     watcher: Watcher,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    async fn run(self, first_request_timeout: Duration) {
+    async fn run(self, limits: ServerLimits) {
         // Tokens are small and must not wait for each other.
         if let Err(error) = self.stream.set_nodelay(true) {
             tracing::debug!("cannot set TCP_NODELAY: {error}");
@@ -149,13 +174,15 @@ impl Connection {
             seen.store(true, Ordering::Relaxed);
             router.clone().oneshot(request)
         });
+        let mut stream = TimeoutStream::new(self.stream);
+        stream.set_write_timeout(Some(limits.write));
         let connection = self
             .builder
-            .serve_connection(TokioIo::new(self.stream), service)
+            .serve_connection(TokioIo::new(Box::pin(stream)), service)
             .into_owned();
         let mut connection = pin!(self.watcher.watch(connection));
         // The builder's timers start once it knows the protocol; a silent peer never tells.
-        let ended = match timeout(first_request_timeout, &mut connection).await {
+        let ended = match timeout(limits.header, &mut connection).await {
             Ok(ended) => ended,
             Err(_) if requested.load(Ordering::Relaxed) => connection.await,
             Err(_) => return,

@@ -1,10 +1,13 @@
 //! Server-sent events: `data: <one line of JSON>`, an empty line, nothing else. A comment keeps idle connections open.
 //!
 //! The body polls the generation directly: no task and no channel stand between a token and the socket. Events that
-//! are ready together leave in one chunk.
+//! are ready together leave in one chunk. hyper asks for the next chunk only while its write buffer has room, so text
+//! that a slow reader does not take is never written; its tokens wait as ids, at most `max_new_tokens` of them, and the
+//! connection ends when it stalls (`server`).
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,13 +20,12 @@ use futures::{Stream, StreamExt};
 use hyper::body::Frame;
 use serde::Serialize;
 use text_generation_core::error::InferError;
-use text_generation_core::types::StreamEvent;
 use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::bounds::EVENT_CHUNK_BYTES;
 
 /// A comment is sent when no event was for this long.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Ready events are gathered up to about this many bytes a chunk.
-const CHUNK_BYTES: usize = 16 * 1024;
 
 /// Framed events that wait to be sent.
 #[derive(Debug, Default)]
@@ -44,15 +46,33 @@ impl EventBuffer {
         self.0.put_slice(b"\n\n");
     }
 
-    fn take(&mut self) -> Bytes {
+    /// Appends bytes that the caller has framed, for encoders that write the constant parts of their events once.
+    pub fn put(&mut self, framed: &[u8]) {
+        self.0.put_slice(framed);
+    }
+
+    /// Appends `value` as JSON without a frame.
+    pub fn put_json(&mut self, value: &impl Serialize) {
+        let start = self.0.len();
+        if serde_json::to_writer((&mut self.0).writer(), value).is_err() {
+            // Our own types always serialise.
+            self.0.truncate(start);
+            self.0.put_slice(b"null");
+        }
+    }
+
+    /// Takes what was written.
+    pub fn take(&mut self) -> Bytes {
         self.0.split().freeze()
     }
 }
 
-/// How one API writes a generation as events.
+/// How one API writes what is generated as events.
 pub trait Encoder: Send + Unpin + 'static {
-    /// Writes what the API sends for `event`, maybe nothing.
-    fn event(&mut self, event: StreamEvent, out: &mut EventBuffer);
+    /// What it writes: the events of one generation, or of several with their numbers.
+    type Event;
+    /// Writes what the API sends for `event`, maybe nothing. Breaks with the last one.
+    fn event(&mut self, event: Self::Event, out: &mut EventBuffer) -> ControlFlow<()>;
     /// Writes the failure that ends the stream.
     fn failure(&mut self, error: &InferError, out: &mut EventBuffer);
 }
@@ -60,7 +80,7 @@ pub trait Encoder: Send + Unpin + 'static {
 /// The answer that streams `generation`. A generation that could not start is a stream of one failure.
 pub fn response<S, E>(headers: HeaderMap, generation: Result<S, InferError>, encoder: E) -> Response
 where
-    S: Stream<Item = Result<StreamEvent, InferError>> + Send + Unpin + 'static,
+    S: Stream<Item = Result<E::Event, InferError>> + Send + Unpin + 'static,
     E: Encoder,
 {
     let body = EventBody::new(generation, encoder, KEEP_ALIVE);
@@ -82,7 +102,7 @@ struct EventBody<S, E> {
 
 impl<S, E> EventBody<S, E>
 where
-    S: Stream<Item = Result<StreamEvent, InferError>> + Unpin,
+    S: Stream<Item = Result<E::Event, InferError>> + Unpin,
     E: Encoder,
 {
     fn new(generation: Result<S, InferError>, mut encoder: E, idle: Duration) -> Self {
@@ -103,22 +123,21 @@ where
 
     /// Moves events that are ready into the buffer.
     fn fill(&mut self, context: &mut Context<'_>) {
-        while self.buffer.0.len() < CHUNK_BYTES {
+        while self.buffer.0.len() < EVENT_CHUNK_BYTES {
             let Some(generation) = &mut self.generation else {
                 return;
             };
             let Poll::Ready(event) = generation.poll_next_unpin(context) else {
                 return;
             };
-            let last = !matches!(
-                event,
-                Some(Ok(StreamEvent::Prefill(_) | StreamEvent::Token { .. }))
-            );
-            match event.unwrap_or(Err(InferError::IncompleteGenerationStream)) {
+            let flow = match event.unwrap_or(Err(InferError::IncompleteGenerationStream)) {
                 Ok(event) => self.encoder.event(event, &mut self.buffer),
-                Err(error) => self.encoder.failure(&error, &mut self.buffer),
-            }
-            if last {
+                Err(error) => {
+                    self.encoder.failure(&error, &mut self.buffer);
+                    ControlFlow::Break(())
+                }
+            };
+            if flow.is_break() {
                 self.generation = None;
             }
         }
@@ -141,7 +160,7 @@ where
 
 impl<S, E> hyper::body::Body for EventBody<S, E>
 where
-    S: Stream<Item = Result<StreamEvent, InferError>> + Unpin,
+    S: Stream<Item = Result<E::Event, InferError>> + Unpin,
     E: Encoder,
 {
     type Data = Bytes;
@@ -175,17 +194,20 @@ where
 mod tests {
     use futures::channel::mpsc;
     use hyper::body::Body as _;
-    use text_generation_core::types::Token;
+    use text_generation_core::types::{StreamEvent, Token};
 
     use super::*;
 
     struct Plain;
 
     impl Encoder for Plain {
-        fn event(&mut self, event: StreamEvent, out: &mut EventBuffer) {
+        type Event = StreamEvent;
+
+        fn event(&mut self, event: StreamEvent, out: &mut EventBuffer) -> ControlFlow<()> {
             if let StreamEvent::Token { token, .. } = event {
                 out.push(&token.text);
             }
+            ControlFlow::Continue(())
         }
 
         fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {
@@ -230,11 +252,11 @@ mod tests {
 
     #[tokio::test]
     async fn chunks_are_bounded() {
-        let long = "x".repeat(CHUNK_BYTES / 2);
+        let long = "x".repeat(EVENT_CHUNK_BYTES / 2);
         let events = futures::stream::iter((0..10).map(move |_| token(&long)));
         let mut body = EventBody::new(Ok(events), Plain, KEEP_ALIVE);
         let chunk = next(&mut body).await.expect("a chunk");
-        assert!(chunk.len() < 2 * CHUNK_BYTES);
+        assert!(chunk.len() < 2 * EVENT_CHUNK_BYTES);
     }
 
     #[tokio::test]

@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use axum::http::HeaderValue;
+use text_generation_chat::{ChatTemplate, ChatTemplateError};
 use text_generation_client::types::{ShardInfo, WarmupLimits};
 use text_generation_client::{Deadlines, ShardedClient};
 use text_generation_core::infer::Infer;
@@ -14,6 +16,7 @@ use text_generation_core::validation::Validator;
 use tokio::net::{TcpListener, TcpSocket};
 
 use crate::args::Config;
+use crate::extract::BodyLimits;
 use crate::limits::{Limits, batch_limits, settle, validation_limits};
 use crate::metrics;
 use crate::middleware::HttpOptions;
@@ -35,8 +38,9 @@ pub async fn start(
     config: &Config,
     slow_tokenizer: impl SlowTokenizer,
 ) -> anyhow::Result<(TcpListener, Arc<AppState>)> {
-    // A port in use should not be found out after minutes of warm-up.
+    // A port in use or a missing file of keys should not be found out after minutes of warm-up.
     let socket = bind(config)?;
+    let api_keys = config.api_keys()?;
     let folder = config.tokenizer_folder()?;
     let tokenizer = load_tokenizer(folder, slow_tokenizer).await?;
     let (client, shard) = connect(config).await?;
@@ -52,12 +56,16 @@ pub async fn start(
     );
     let state = AppState::new(
         infer,
+        load_chat_template(config, folder),
         info(config, folder, &shard, &limits),
         compute_type(config, &shard)?,
         metrics,
         HttpOptions {
-            payload_limit: config.payload_limit as usize,
-            api_key: config.api_key.clone(),
+            body: BodyLimits {
+                bytes: config.payload_limit as usize,
+                time: Duration::from_secs(config.client_timeout.into()),
+            },
+            api_keys,
             cors_allow_origin: config.cors_allow_origin.clone(),
         },
     );
@@ -65,6 +73,20 @@ pub async fn start(
         .listen(BACKLOG)
         .with_context(|| cannot_listen(config))?;
     Ok((listener, Arc::new(state)))
+}
+
+/// A template that cannot be used is no reason not to serve prompts.
+fn load_chat_template(config: &Config, folder: &Path) -> Result<ChatTemplate, ChatTemplateError> {
+    let loaded = ChatTemplate::load(folder, config.tokenizer_config_path.as_deref());
+    let template = loaded.and_then(|template| template.ok_or(ChatTemplateError::Missing));
+    match &template {
+        Ok(_) => {}
+        Err(ChatTemplateError::Missing) => {
+            tracing::info!("the model has no chat template: chats are refused");
+        }
+        Err(error) => tracing::warn!("chats are refused: {error}"),
+    }
+    template
 }
 
 fn cannot_listen(config: &Config) -> String {
@@ -184,6 +206,8 @@ fn info(config: &Config, folder: &Path, shard: &ShardInfo, limits: &Limits) -> I
         max_client_batch_size: config.max_client_batch_size,
         router: "text-generation-router",
         version: env!("CARGO_PKG_VERSION"),
+        sha: option_env!("VERGEN_GIT_SHA"),
+        docker_label: option_env!("DOCKER_LABEL"),
     }
 }
 

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::FromRef;
 use axum::http::HeaderValue;
 use metrics_exporter_prometheus::PrometheusHandle;
+use text_generation_chat::{ChatInput, ChatTemplate, ChatTemplateError};
 use text_generation_core::infer::Infer;
 
-use crate::extract::PayloadLimit;
+use crate::error::ApiError;
+use crate::extract::BodyLimits;
 use crate::middleware::HttpOptions;
 use crate::schema::Info;
 
@@ -16,17 +19,22 @@ use crate::schema::Info;
 #[derive(Debug)]
 pub struct AppState {
     pub infer: Infer,
+    /// The chat template of the model, or why there is none; only chats fail then.
+    pub chat: Result<ChatTemplate, ChatTemplateError>,
     pub info: Info,
     /// Value of the header `x-compute-type`.
     pub compute_type: HeaderValue,
     pub metrics: PrometheusHandle,
     pub options: HttpOptions,
+    /// When the server started, in seconds since 1970.
+    pub started: u64,
     stopping: AtomicBool,
 }
 
 impl AppState {
     pub fn new(
         infer: Infer,
+        chat: Result<ChatTemplate, ChatTemplateError>,
         info: Info,
         compute_type: HeaderValue,
         metrics: PrometheusHandle,
@@ -34,12 +42,24 @@ impl AppState {
     ) -> Self {
         Self {
             infer,
+            chat,
             info,
             compute_type,
             metrics,
             options,
+            started: unix_time(),
             stopping: AtomicBool::new(false),
         }
+    }
+
+    /// The prompt for a conversation. Templates are untrusted code, so they run on a thread that may block.
+    ///
+    /// # Errors
+    /// 422 when there is no template, when it fails or reaches a limit, or when a field cannot be used.
+    pub async fn render_chat(&self, input: ChatInput) -> Result<String, ApiError> {
+        let template = self.chat.clone()?;
+        let rendered = tokio::task::spawn_blocking(move || template.render(&input)).await;
+        Ok(rendered.map_err(|_| ApiError::internal())??)
     }
 
     /// From now on new requests and the readiness probe get 503; running requests go on.
@@ -53,8 +73,14 @@ impl AppState {
     }
 }
 
-impl FromRef<Arc<AppState>> for PayloadLimit {
+/// Seconds since 1970.
+pub fn unix_time() -> u64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH);
+    time.map_or(0, |time| time.as_secs())
+}
+
+impl FromRef<Arc<AppState>> for BodyLimits {
     fn from_ref(state: &Arc<AppState>) -> Self {
-        Self(state.options.payload_limit)
+        state.options.body
     }
 }

@@ -12,12 +12,16 @@ use std::time::Duration;
 
 use common::{Server, answer, header, until};
 use serde_json::json;
-use text_generation_http::server::ServerTimeouts;
+use text_generation_http::server::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-fn timeouts(header: Duration, graceful: Duration) -> ServerTimeouts {
-    ServerTimeouts { header, graceful }
+fn limits(header: Duration, graceful: Duration) -> ServerLimits {
+    ServerLimits {
+        header,
+        graceful,
+        ..ServerLimits::default()
+    }
 }
 
 const LONG: Duration = Duration::from_secs(60);
@@ -60,7 +64,7 @@ async fn an_idle_server_stops_at_once_and_closes_the_port() {
 
 #[tokio::test]
 async fn the_graceful_timeout_ends_what_does_not_finish() {
-    let server = Server::with(&[], timeouts(LONG, SHORT)).await;
+    let server = Server::with(&[], limits(LONG, SHORT)).await;
     server.mock.hold();
     let running = server
         .post_json("/generate_stream", &json!({"inputs": "Hi"}))
@@ -72,7 +76,7 @@ async fn the_graceful_timeout_ends_what_does_not_finish() {
 
 #[tokio::test]
 async fn peers_that_do_not_send_a_request_are_disconnected() {
-    let server = Server::with(&[], timeouts(SHORT, LONG)).await;
+    let server = Server::with(&[], limits(SHORT, LONG)).await;
     let address = server.url.replace("http://", "");
     for sent in ["", "P", "POST /generate HTTP/1.1\r\nhost: x\r\n"] {
         let mut peer = TcpStream::connect(&address).await.expect("a connection");
@@ -85,7 +89,7 @@ async fn peers_that_do_not_send_a_request_are_disconnected() {
 
 #[tokio::test]
 async fn a_connection_outlives_the_header_timeout_while_it_streams() {
-    let server = Server::with(&[], timeouts(SHORT, LONG)).await;
+    let server = Server::with(&[], limits(SHORT, LONG)).await;
     server.mock.hold();
     let mut running = server
         .post_json("/generate_stream", &json!({"inputs": "Hi!"}))

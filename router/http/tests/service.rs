@@ -40,23 +40,51 @@ async fn tokenize_gives_ids_and_byte_offsets() {
 }
 
 #[tokio::test]
+async fn detokenize_gives_the_text() {
+    let server = Server::start().await;
+    let ask = async |body: Value| server.ask("/detokenize", &body).await;
+    let body = json!({"ids": [75, 108, 2]});
+    assert_eq!(ask(body).await, (200, json!({"text": "Hi</s>"})));
+    let body = json!({"ids": [75, 108, 2], "skip_special_tokens": true});
+    assert_eq!(ask(body).await, (200, json!({"text": "Hi"})));
+    assert_eq!(ask(json!({"ids": []})).await, (200, json!({"text": ""})));
+    let (status, error) = ask(json!({"ids": [75, 512]})).await;
+    assert_eq!((status, &error["error_type"]), (422, &json!("validation")));
+    let message = error["error"].as_str().expect("a message");
+    assert!(
+        message.contains("`ids` contains the token id 512"),
+        "{message}"
+    );
+    for ids in [
+        json!([-1]),
+        json!([4_294_967_296u64]),
+        json!("75"),
+        json!(null),
+    ] {
+        assert_eq!(ask(json!({"ids": ids})).await.0, 422, "{ids}");
+    }
+}
+
+#[tokio::test]
 async fn health_follows_the_shards() {
     let server = Server::start().await;
-    for path in ["/", "/health", "/ping"] {
+    for path in ["/", "/health", "/ping", "/ready"] {
         let response = server.get(path).send().await.expect("an answer");
         assert_eq!(response.status(), 200, "{path}");
         assert_eq!(response.text().await.expect("a body"), "");
     }
     server.mock.set_healthy(false);
-    for path in ["/", "/health", "/ping"] {
+    for path in ["/", "/health", "/ping", "/ready"] {
         let response = server.get(path).send().await.expect("an answer");
         let (status, body) = common::answer(response).await;
         assert_eq!(status, 503);
         assert_eq!(
-            body,
-            json!({"error": "unhealthy", "error_type": "healthcheck"})
+            (&body["error"], &body["error_type"]),
+            (&json!("unhealthy"), &json!("healthcheck"))
         );
     }
+    let live = server.get("/live").send().await.expect("an answer");
+    assert_eq!(live.status(), 200, "the process answers");
 }
 
 #[tokio::test]
@@ -115,7 +143,7 @@ async fn any_origin_may_call_unless_some_are_named() {
     assert_eq!(header(&response, "access-control-allow-origin"), "*");
     assert_eq!(
         header(&response, "access-control-allow-headers"),
-        "content-type,authorization,x-request-id"
+        "content-type,authorization,x-api-key,x-request-id"
     );
     let request = open.get("/info").header("origin", "https://a.example");
     let response = request.send().await.expect("an answer");

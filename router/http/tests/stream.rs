@@ -22,6 +22,15 @@ fn ask(parameters: Value) -> Value {
     json!({"inputs": "Hi", "parameters": parameters})
 }
 
+/// The error of a text of one event.
+fn only_error(text: &str) -> Value {
+    let json = text.trim_end().strip_prefix("data: ").expect("an event");
+    let error: Value = serde_json::from_str(json).expect("one line of JSON");
+    let keys: Vec<&String> = error.as_object().expect("an object").keys().collect();
+    assert_eq!(keys, ["error", "error_type", "request_id"]);
+    error
+}
+
 #[tokio::test]
 async fn one_event_for_each_token_and_the_text_with_the_last() {
     let server = Server::start().await;
@@ -84,8 +93,9 @@ async fn what_is_wrong_before_the_first_token_is_an_event() {
         ),
     ] {
         let text = transcript(&server, "/generate_stream", &ask(parameters)).await;
-        let error = json!({"error": format!("Input validation error: {message}"), "error_type": "validation"});
-        assert_eq!(text, format!("data: {error}\n\n"));
+        let error = only_error(&text);
+        assert_eq!(error["error"], format!("Input validation error: {message}"));
+        assert_eq!(error["error_type"], "validation");
     }
 }
 
@@ -95,9 +105,10 @@ async fn overload_is_an_event_too() {
     server.mock.hold();
     let running = server.post_json("/generate_stream", &ask(json!({}))).await;
     let text = transcript(&server, "/generate_stream", &ask(json!({}))).await;
+    let error = only_error(&text);
     assert_eq!(
-        text,
-        "data: {\"error\":\"Model is overloaded\",\"error_type\":\"overloaded\"}\n\n"
+        (&error["error"], &error["error_type"]),
+        (&json!("Model is overloaded"), &json!("overloaded"))
     );
     drop(running);
 }
@@ -109,6 +120,7 @@ async fn a_failure_in_mid_stream_is_the_last_event() {
     let mut response = server
         .post_json("/generate_stream", &ask(json!({"max_new_tokens": 20})))
         .await;
+    let id = header(&response, "x-request-id").to_owned();
     server.mock.release(1);
     let first = response.chunk().await.expect("a chunk").expect("an event");
     assert!(first.starts_with(b"data: {\"index\":1,"));
@@ -116,10 +128,13 @@ async fn a_failure_in_mid_stream_is_the_last_event() {
     server.mock.resume();
     let rest = response.text().await.expect("the end");
     let last = rest.trim_end().rsplit("\n\n").next().expect("an event");
+    let error = only_error(last);
     assert_eq!(
-        last,
-        "data: {\"error\":\"Request failed during generation: Server error: out of memory\",\"error_type\":\"generation\"}"
+        error["error"],
+        "Request failed during generation: Server error: out of memory"
     );
+    assert_eq!(error["error_type"], "generation");
+    assert_eq!(error["request_id"], id.as_str());
 }
 
 #[tokio::test]

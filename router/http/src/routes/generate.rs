@@ -1,5 +1,6 @@
 //! Text generation in the shape of TGI: `/generate`, `/generate_stream` and the older `/`.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,6 +17,7 @@ use tower_http::request_id::RequestId;
 use crate::error::{ApiError, ErrorResponse};
 use crate::extract::ApiJson;
 use crate::headers;
+use crate::openapi::{BodyErrors, GenerateErrors};
 use crate::schema::{
     CompatGenerateBody, GenerateBody, GenerateResponse, StreamDetails, StreamResponse,
 };
@@ -34,17 +36,9 @@ use crate::timings::{Timings, request_id};
             (Vec<GenerateResponse> = "application/json"),
             (StreamResponse = "text/event-stream"),
         )),
-        (status = 400, description = "Malformed JSON", body = ErrorResponse),
-        (status = 401, description = "Wrong API key", body = ErrorResponse),
-        (status = 413, description = "Body larger than `--payload-limit`", body = ErrorResponse),
-        (status = 415, description = "The body is not called JSON", body = ErrorResponse),
-        (status = 422, description = "Input validation error", body = ErrorResponse),
-        (status = 424, description = "Generation error", body = ErrorResponse),
-        (status = 429, description = "Model is overloaded", body = ErrorResponse),
-        (status = 500, description = "Incomplete generation", body = ErrorResponse),
-        (status = 503, description = "The server is stopping", body = ErrorResponse),
+        GenerateErrors,
     ),
-    security((), ("api_key" = []))
+    security((), ("bearer" = []), ("api_key" = []))
 )]
 pub async fn compat_generate(
     State(state): State<Arc<AppState>>,
@@ -69,18 +63,9 @@ pub async fn compat_generate(
     request_body = GenerateBody,
     responses(
         (status = 200, description = "Generated text", body = GenerateResponse),
-        (status = 400, description = "Malformed JSON", body = ErrorResponse),
-        (status = 401, description = "Wrong API key", body = ErrorResponse),
-        (status = 413, description = "Body larger than `--payload-limit`", body = ErrorResponse),
-        (status = 415, description = "The body is not called JSON", body = ErrorResponse),
-        (status = 422, description = "Input validation error", body = ErrorResponse),
-        (status = 424, description = "Generation error", body = ErrorResponse),
-        (status = 429, description = "Model is overloaded", body = ErrorResponse,
-         example = json!({"error": "Model is overloaded", "error_type": "overloaded"})),
-        (status = 500, description = "Incomplete generation", body = ErrorResponse),
-        (status = 503, description = "The server is stopping", body = ErrorResponse),
+        GenerateErrors,
     ),
-    security((), ("api_key" = []))
+    security((), ("bearer" = []), ("api_key" = []))
 )]
 pub async fn generate(
     State(state): State<Arc<AppState>>,
@@ -100,13 +85,9 @@ pub async fn generate(
     responses(
         (status = 200, description = "One event for each token, or an error event and the end",
          body = StreamResponse, content_type = "text/event-stream"),
-        (status = 400, description = "Malformed JSON", body = ErrorResponse),
-        (status = 401, description = "Wrong API key", body = ErrorResponse),
-        (status = 413, description = "Body larger than `--payload-limit`", body = ErrorResponse),
-        (status = 415, description = "The body is not called JSON", body = ErrorResponse),
-        (status = 422, description = "JSON of the wrong shape", body = ErrorResponse),
+        BodyErrors,
     ),
-    security((), ("api_key" = []))
+    security((), ("bearer" = []), ("api_key" = []))
 )]
 pub async fn generate_stream(
     State(state): State<Arc<AppState>>,
@@ -148,7 +129,8 @@ fn request(inputs: String, parameters: GenerateParameters) -> GenerateRequest {
     }
 }
 
-async fn complete(
+/// Runs a request to its end; returns the headers and the body of the answer.
+pub(super) async fn complete(
     state: &AppState,
     id: &RequestId,
     inputs: String,
@@ -233,9 +215,11 @@ impl TokenEvents {
 }
 
 impl sse::Encoder for TokenEvents {
-    fn event(&mut self, event: StreamEvent, out: &mut EventBuffer) {
+    type Event = StreamEvent;
+
+    fn event(&mut self, event: StreamEvent, out: &mut EventBuffer) -> ControlFlow<()> {
         let (token, top_tokens, last) = match event {
-            StreamEvent::Prefill(_) => return,
+            StreamEvent::Prefill(_) => return ControlFlow::Continue(()),
             StreamEvent::Token { token, top_tokens } => (token, top_tokens, None),
             StreamEvent::End {
                 token,
@@ -244,6 +228,7 @@ impl sse::Encoder for TokenEvents {
                 instants,
             } => (token, top_tokens, Some(self.finish(generated, &instants))),
         };
+        let ended = last.is_some();
         let (generated_text, details) = last.unzip();
         self.index += 1;
         out.push(&StreamResponse {
@@ -253,10 +238,15 @@ impl sse::Encoder for TokenEvents {
             generated_text,
             details: details.flatten(),
         });
+        if ended {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     }
 
     fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {
-        let body = ErrorResponse::from(error);
+        let body = ErrorResponse::from(error).of_request(request_id(&self.id));
         // Refusals are the client's affair, as on the other routes.
         if matches!(error, InferError::Validation(_) | InferError::Overloaded) {
             tracing::debug!(

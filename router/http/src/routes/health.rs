@@ -1,4 +1,4 @@
-//! The readiness probe.
+//! Probes: is the process there, and does it take requests.
 
 use std::sync::Arc;
 
@@ -55,3 +55,26 @@ pub async fn root(state: State<Arc<AppState>>) -> Result<(), ApiError> {
 pub async fn ping(state: State<Arc<AppState>>) -> Result<(), ApiError> {
     health(state).await
 }
+
+/// The same as `/health`, under the name that orchestrators use beside `/live`.
+#[utoipa::path(
+    get,
+    path = "/ready",
+    tag = crate::openapi::TAG,
+    responses(
+        (status = 200, description = "Everything is working fine"),
+        (status = 503, description = "See `/health`", body = ErrorResponse),
+    )
+)]
+pub async fn ready(state: State<Arc<AppState>>) -> Result<(), ApiError> {
+    health(state).await
+}
+
+/// Whether the process answers at all; also while it is stopping, and with shards that hang.
+#[utoipa::path(
+    get,
+    path = "/live",
+    tag = crate::openapi::TAG,
+    responses((status = 200, description = "The process answers"))
+)]
+pub async fn live() {}

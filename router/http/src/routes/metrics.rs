@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderName, header};
 
+use crate::openapi::KeyErrors;
 use crate::state::AppState;
 
 /// Prometheus metrics.
@@ -12,8 +13,12 @@ use crate::state::AppState;
     get,
     path = "/metrics",
     tag = crate::openapi::TAG,
-    responses((status = 200, description = "Prometheus text format", body = String, content_type = "text/plain",
-               example = "tgi_queue_size 0\n"))
+    responses(
+        (status = 200, description = "Prometheus text format", body = String, content_type = "text/plain",
+         example = "tgi_queue_size 0\n"),
+        KeyErrors,
+    ),
+    security((), ("bearer" = []), ("api_key" = []))
 )]
 pub async fn metrics(
     State(state): State<Arc<AppState>>,

@@ -3,50 +3,60 @@
 mod generate;
 mod health;
 mod info;
+mod invocations;
 mod metrics;
+pub(crate) mod openai;
 mod tokenize;
+pub(crate) mod vertex;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::middleware::from_fn_with_state;
+use axum::routing::get;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
 
 use crate::error::ApiError;
-use crate::middleware::{self, ApiKey, require_api_key};
+use crate::middleware;
 use crate::openapi::Document;
 use crate::state::AppState;
 
-/// Every route with its description. `key` guards the ones that compute.
-fn documented(key: Option<ApiKey>) -> OpenApiRouter<Arc<AppState>> {
-    let computing = OpenApiRouter::new()
+/// Every route with its description.
+fn documented() -> OpenApiRouter<Arc<AppState>> {
+    OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(generate::compat_generate))
         .routes(routes!(generate::generate))
         .routes(routes!(generate::generate_stream))
+        .routes(routes!(invocations::invocations))
+        .routes(routes!(vertex::vertex))
+        .routes(routes!(openai::chat::chat_completions))
+        .routes(routes!(openai::completions::completions))
+        .routes(routes!(openai::models::models))
+        // Names of models have slashes; the document, which knows no such paths, lists it by `Document`.
+        .route("/v1/models/{*model}", get(openai::models::model))
         .routes(routes!(tokenize::tokenize))
-        .route_layer(from_fn_with_state(key, require_api_key));
-    OpenApiRouter::with_openapi(Document::openapi())
-        .merge(computing)
+        .routes(routes!(tokenize::detokenize))
         .routes(routes!(info::info))
         .routes(routes!(health::health))
         .routes(routes!(health::root))
         .routes(routes!(health::ping))
+        .routes(routes!(health::ready))
+        .routes(routes!(health::live))
         .routes(routes!(metrics::metrics))
 }
 
 /// The OpenAPI document of [`router`].
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    documented(None).into_openapi()
+    documented().into_openapi()
 }
 
 /// The whole HTTP surface: routes, documentation, fallbacks and layers.
 pub fn router(state: Arc<AppState>) -> Router {
     let options = state.options.clone();
-    let (router, document) = documented(options.api_key.clone()).split_for_parts();
+    let (router, document) = documented().split_for_parts();
     let router = router
         .merge(SwaggerUi::new("/docs").url("/api-doc/openapi.json", document))
         .fallback(not_found)

@@ -1,13 +1,15 @@
-//! Tokens of a text.
+//! Text to tokens and back.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 
-use crate::error::{ApiError, ErrorResponse};
+use crate::bounds::MAX_DETOKENIZE_IDS;
+use crate::error::ApiError;
 use crate::extract::ApiJson;
-use crate::schema::{GenerateBody, TokenizeResponse};
+use crate::openapi::BodyErrors;
+use crate::schema::{DetokenizeBody, DetokenizeResponse, GenerateBody, TokenizeResponse};
 use crate::state::AppState;
 
 /// The tokens of `inputs`, with the special tokens that a generation would add.
@@ -18,15 +20,42 @@ use crate::state::AppState;
     request_body = GenerateBody,
     responses(
         (status = 200, description = "Tokens with byte offsets", body = TokenizeResponse),
-        (status = 400, description = "Malformed JSON", body = ErrorResponse),
-        (status = 401, description = "Wrong API key", body = ErrorResponse),
-        (status = 422, description = "Input validation error", body = ErrorResponse),
+        BodyErrors,
     ),
-    security((), ("api_key" = []))
+    security((), ("bearer" = []), ("api_key" = []))
 )]
 pub async fn tokenize(
     State(state): State<Arc<AppState>>,
     ApiJson(body): ApiJson<GenerateBody>,
 ) -> Result<Json<TokenizeResponse>, ApiError> {
     Ok(Json(state.infer.tokenize(body.inputs, true).await?))
+}
+
+/// The text of token ids.
+#[utoipa::path(
+    post,
+    path = "/detokenize",
+    tag = crate::openapi::TAG,
+    request_body = DetokenizeBody,
+    responses(
+        (status = 200, description = "The text", body = DetokenizeResponse),
+        BodyErrors,
+    ),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub async fn detokenize(
+    State(state): State<Arc<AppState>>,
+    ApiJson(body): ApiJson<DetokenizeBody>,
+) -> Result<Json<DetokenizeResponse>, ApiError> {
+    let given = body.ids.len();
+    if given > MAX_DETOKENIZE_IDS {
+        return Err(ApiError::invalid_body(format!(
+            "`ids` supports up to {MAX_DETOKENIZE_IDS} token ids. Given: {given}"
+        )));
+    }
+    let text = state
+        .infer
+        .detokenize(body.ids, body.skip_special_tokens)
+        .await?;
+    Ok(Json(DetokenizeResponse { text }))
 }

@@ -12,10 +12,12 @@ use reqwest::{RequestBuilder, Response};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use text_generation_http::args::Cli;
-use text_generation_http::server::{ServerTimeouts, serve};
+use text_generation_http::server::{ServerLimits, serve};
 use text_generation_http::startup::start;
 use text_generation_http::state::AppState;
 use text_generation_mock_shard::{MockConfig, MockShard};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -40,11 +42,16 @@ impl Server {
     }
 
     pub async fn with_flags(flags: &[&str]) -> Self {
-        Self::with(flags, ServerTimeouts::default()).await
+        Self::with(flags, ServerLimits::default()).await
     }
 
-    pub async fn with(flags: &[&str], timeouts: ServerTimeouts) -> Self {
-        let mock = MockShard::start(alphabet()).expect("a mock shard");
+    pub async fn with(flags: &[&str], limits: ServerLimits) -> Self {
+        Self::over(alphabet(), flags, limits).await
+    }
+
+    /// A server over a mock model of the test's own.
+    pub async fn over(model: MockConfig, flags: &[&str], limits: ServerLimits) -> Self {
+        let mock = MockShard::start(model).expect("a mock shard");
         let folder = model_folder();
         let argv = argv(&mock.path(), folder.path(), flags);
         let config = Cli::try_parse_from(argv).expect("good flags").config;
@@ -56,7 +63,7 @@ impl Server {
         let serving = serve(
             listener,
             state.clone(),
-            timeouts,
+            limits,
             stop.clone().cancelled_owned(),
         );
         Self {
@@ -95,6 +102,38 @@ impl Server {
             .header("content-type", "application/json")
             .body(body);
         answer(request.send().await.expect("an answer")).await
+    }
+
+    /// Host and port.
+    pub fn address(&self) -> &str {
+        self.url.trim_start_matches("http://")
+    }
+
+    /// A connection to the server.
+    pub async fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address()).await;
+        stream.expect("a connection")
+    }
+
+    /// Sends bytes on a connection of their own and reads the answer to its end.
+    pub async fn ask_bytes(&self, request: &[u8]) -> String {
+        let mut stream = self.connect().await;
+        // The server may have closed before it has read everything.
+        let _ = stream.write_all(request).await;
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// Waits until no request runs or waits and the pool is empty.
+    pub async fn idle(&self) {
+        until("everything is given back", async || {
+            let gauges = self.state.infer.snapshot();
+            let permits = self.state.info.max_concurrent_requests as usize;
+            gauges.permits_available == permits && gauges.running == 0 && gauges.slots_used == 0
+        })
+        .await;
+        assert_eq!(self.mock.violations(), Vec::<String>::new());
     }
 
     /// Gives the order to stop, as a signal would.

@@ -1,0 +1,236 @@
+//! Who may call: API keys, and the routes that ask for none.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderMap, Method, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+
+use crate::error::ApiError;
+use crate::headers::X_API_KEY;
+
+/// Routes without a key: the probes, which load balancers ask, and pages that are the same in every server and that a
+/// browser opens without a header. Whatever is not here asks for a key, paths without a route included.
+const OPEN: [&str; 8] = [
+    "/health",
+    "/live",
+    "/ready",
+    "/ping",
+    "/docs",
+    "/docs/",
+    "/docs/{*rest}",
+    "/api-doc/openapi.json",
+];
+
+/// Keys as the operator gave them, one a line. The `Debug` of a secret does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secrets(Vec<String>);
+
+impl Secrets {
+    /// Reads a file of keys, one a line. Empty lines and lines that start with `#` are left out.
+    ///
+    /// # Errors
+    /// When the file cannot be read, holds no key, or a line is none; a message never shows the line.
+    pub fn from_file(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| {
+            format!(
+                "cannot read the keys in {} (`--api-key-file`)",
+                path.display()
+            )
+        })?;
+        let keys = text
+            .lines()
+            .enumerate()
+            .map(|(index, line)| (index + 1, line.trim()));
+        let keys = keys
+            .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+            .map(|(number, line)| {
+                check(line).map_err(|reason| {
+                    anyhow::anyhow!(
+                        "{} line {number} (`--api-key-file`): {reason}",
+                        path.display()
+                    )
+                })?;
+                Ok(line.to_owned())
+            })
+            .collect::<anyhow::Result<Vec<String>>>()?;
+        // A server whose keys were lost must not come up open.
+        anyhow::ensure!(
+            !keys.is_empty(),
+            "{} holds no key (`--api-key-file`)",
+            path.display()
+        );
+        Ok(Self(keys))
+    }
+}
+
+impl FromStr for Secrets {
+    type Err = &'static str;
+
+    fn from_str(keys: &str) -> Result<Self, Self::Err> {
+        let keys: Vec<&str> = keys
+            .split(['\n', '\r'])
+            .filter(|key| !key.is_empty())
+            .collect();
+        // An empty key would look like protection and be none.
+        if keys.is_empty() {
+            return Err("an API key must not be empty");
+        }
+        keys.iter().try_for_each(|key| check(key))?;
+        Ok(Self(keys.into_iter().map(str::to_owned).collect()))
+    }
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secrets(***)")
+    }
+}
+
+/// What can be a key: something that fits in a header.
+fn check(key: &str) -> Result<(), &'static str> {
+    if key.trim().is_empty() || key.chars().any(char::is_control) {
+        return Err("an API key must not be empty or hold control characters");
+    }
+    Ok(())
+}
+
+/// The keys that may call, as SHA-256 digests: memory holds no key that could leak. Empty: everybody may.
+#[derive(Debug, Clone, Default)]
+pub struct ApiKeys(Arc<[[u8; 32]]>);
+
+impl ApiKeys {
+    pub fn new<'a>(secrets: impl IntoIterator<Item = &'a Secrets>) -> Self {
+        let keys = secrets.into_iter().flat_map(|secrets| &secrets.0);
+        Self(keys.map(|key| digest(key.as_bytes())).collect())
+    }
+
+    /// Whether a request with these headers may pass: one of `Authorization: Bearer <key>` and `x-api-key: <key>` holds
+    /// a key. Every key is compared, each in constant time, so that the time tells nothing about them.
+    fn admit(&self, headers: &HeaderMap) -> bool {
+        if self.0.is_empty() {
+            return true;
+        }
+        let bearer = headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| bearer(value.as_bytes()));
+        let plain = headers.get(X_API_KEY).map(|value| value.as_bytes());
+        let given = [bearer, plain].into_iter().flatten().map(digest);
+        let equal = given.flat_map(|given| self.0.iter().map(move |key| key.ct_eq(&given)));
+        equal.fold(Choice::from(0), |any, one| any | one).into()
+    }
+}
+
+fn digest(key: &[u8]) -> [u8; 32] {
+    Sha256::digest(key).into()
+}
+
+/// The key of `Bearer <key>`. The name of a scheme has no case (RFC 9110, 11.1); the key has.
+fn bearer(header: &[u8]) -> Option<&[u8]> {
+    let (scheme, key) = header.split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(key)
+}
+
+/// Refuses requests without a key. What is open is decided by the route that was matched, never by the path as sent:
+/// two readings of one path must not disagree about who may pass.
+pub async fn require_api_key(
+    State(keys): State<ApiKeys>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map(MatchedPath::as_str);
+    if is_open(request.method(), route) || keys.admit(request.headers()) {
+        Ok(next.run(request).await)
+    } else {
+        Err(ApiError::unauthorized())
+    }
+}
+
+fn is_open(method: &Method, route: Option<&str>) -> bool {
+    route.is_some_and(|route| OPEN.contains(&route) || (route == "/" && method == Method::GET))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    fn admits(keys: &str, name: &'static str, value: &str) -> bool {
+        let keys = ApiKeys::new([&keys.parse().expect("good keys")]);
+        let mut headers = HeaderMap::new();
+        headers.insert(name, HeaderValue::from_str(value).expect("a good header"));
+        keys.admit(&headers)
+    }
+
+    #[test]
+    fn keys_are_compared_exactly() {
+        assert!(admits("Secret", "authorization", "Bearer Secret"));
+        assert!(admits("Secret", "authorization", "bearer Secret"));
+        assert!(admits("Secret", "x-api-key", "Secret"));
+        assert!(admits("one\ntwo", "x-api-key", "two"));
+        for wrong in [
+            "Bearer secret",
+            "Bearer Secret ",
+            "Bearer ",
+            "Secret",
+            "Basic Secret",
+            "Bearer one\ttwo",
+        ] {
+            assert!(!admits("Secret", "authorization", wrong), "{wrong}");
+        }
+        assert!(!admits("Secret", "x-api-key", "Bearer Secret"));
+        let keys = ApiKeys::new([&"k".parse().expect("a good key")]);
+        assert!(!keys.admit(&HeaderMap::new()));
+        assert!(ApiKeys::default().admit(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn empty_keys_are_refused_and_none_is_shown() {
+        for empty in ["", " ", "\n", "a\n \nb"] {
+            assert!(empty.parse::<Secrets>().is_err(), "{empty:?}");
+        }
+        let secrets: Secrets = "hunter2".parse().expect("a good key");
+        assert!(!format!("{secrets:?}").contains("hunter2"));
+        assert!(!format!("{:?}", ApiKeys::new([&secrets])).contains("hunter2"));
+    }
+
+    #[test]
+    fn a_file_holds_a_key_a_line() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let read = |text: &str| {
+            std::fs::write(file.path(), text).expect("written");
+            Secrets::from_file(file.path()).map_err(|error| format!("{error:#}"))
+        };
+        let secrets = read("# team a\nfirst\n\n  second  \r\n").expect("two keys");
+        assert_eq!(secrets.0, ["first", "second"]);
+        for (text, reason) in [("# nobody\n", "holds no key"), ("good\nb\tad\n", "line 2")] {
+            let message = read(text).expect_err("no keys");
+            assert!(
+                message.contains(reason) && message.contains("--api-key-file"),
+                "{message}"
+            );
+            assert!(!message.contains("ad\n"), "{message}");
+        }
+        assert!(Secrets::from_file(Path::new("/nonexistent/keys")).is_err());
+    }
+
+    #[test]
+    fn only_the_probes_and_the_pages_are_open() {
+        assert!(is_open(&Method::GET, Some("/health")));
+        assert!(is_open(&Method::GET, Some("/")));
+        assert!(!is_open(&Method::POST, Some("/")));
+        assert!(!is_open(&Method::GET, Some("/metrics")));
+        assert!(!is_open(&Method::GET, None));
+    }
+}

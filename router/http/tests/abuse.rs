@@ -1,0 +1,259 @@
+//! Bodies that try to break the server: each gets an answer that says what is wrong, and the server serves on.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests, which may fail"
+)]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{BYTES, Server, alphabet};
+use serde_json::{Value, json};
+use text_generation_http::server::ServerLimits;
+use text_generation_mock_shard::MockConfig;
+
+/// The server is as before: it answers, and nothing is left behind.
+async fn unharmed(server: &Server) {
+    let (status, answer) = server.ask("/generate", &json!({"inputs": "Hi!"})).await;
+    assert_eq!((status, &answer["generated_text"]), (200, &json!("abc")));
+    server.idle().await;
+}
+
+#[tokio::test]
+async fn depth_of_json() {
+    let server = Server::start().await;
+    let nested = |depth: usize| {
+        format!(
+            r#"{{"inputs":"x","parameters":{{"grammar":{}{}}}}}"#,
+            "[".repeat(depth),
+            "]".repeat(depth)
+        )
+    };
+    // The two objects around it count; serde_json reads 127 levels.
+    for (depth, status) in [
+        (125, 422),
+        (126, 400),
+        (127, 400),
+        (128, 400),
+        (900_000, 400),
+    ] {
+        let (given, answer) = server.ask_raw("/generate", nested(depth)).await;
+        assert_eq!(given, status, "{depth}: {answer}");
+    }
+    let open = format!(r#"{{"inputs":{}"#, "[".repeat(1_000_000));
+    assert_eq!(
+        server.ask_raw("/generate", open).await.0,
+        422,
+        "the type is wrong at the first bracket"
+    );
+    unharmed(&server).await;
+}
+
+#[tokio::test]
+async fn odd_but_valid_json() {
+    let server = Server::start().await;
+    for (body, status) in [
+        (
+            r#"{"inputs":"Hi!","unknown":1,"parameters":{"what":{"is":["this"]},"details":false}}"#,
+            200,
+        ),
+        (r#" {"inputs" : "Hi!"}  "#, 200),
+        (r#"{"inputs":"\ud83d\ude42!"}"#, 200),
+        (r#"{"inputs":"a\u0000!"}"#, 200),
+        (r#"{"inputs":"Hi!","parameters":{"seed":1,"seed":2}}"#, 422),
+        (r#"{"inputs":"\udc00"}"#, 400),
+        (r#"{"inputs":Infinity}"#, 400),
+        (
+            r#"{"inputs":"Hi!","parameters":{"temperature":-Infinity}}"#,
+            400,
+        ),
+        (r#"{"inputs":{"inputs":"Hi!"}}"#, 422),
+    ] {
+        let (given, answer) = server.ask_raw("/generate", body).await;
+        assert_eq!(given, status, "{body}: {answer}");
+    }
+    unharmed(&server).await;
+}
+
+#[tokio::test]
+async fn long_strings() {
+    let server = Server::start().await;
+    let ask = async |length: usize| {
+        let (status, answer) = server
+            .ask("/generate", &json!({"inputs": "x".repeat(length)}))
+            .await;
+        (
+            status,
+            answer["error"].as_str().unwrap_or_default().to_owned(),
+        )
+    };
+    assert_eq!(ask(10_000_000).await.0, 413);
+    let (status, message) = ask(100_000).await;
+    assert_eq!(status, 422);
+    assert!(
+        message.len() < 500 && message.contains("100000"),
+        "{message}"
+    );
+    unharmed(&server).await;
+}
+
+#[tokio::test]
+async fn compressed_bodies_are_never_unpacked() {
+    let server = Server::start().await;
+    // The start of a gzip member; what would come out does not matter.
+    let member = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03".repeat(100);
+    for encoding in ["gzip", "deflate", "br", "zstd", "identity, gzip"] {
+        let request = server
+            .post("/generate")
+            .header("content-type", "application/json");
+        let request = request
+            .header("content-encoding", encoding)
+            .body(member.clone());
+        assert_eq!(
+            request.send().await.expect("an answer").status(),
+            415,
+            "{encoding}"
+        );
+    }
+    unharmed(&server).await;
+}
+
+/// Numbers at and beyond the ends of their types, as JSON writes them.
+const NUMBERS: [&str; 16] = [
+    "-1",
+    "0",
+    "1",
+    "2",
+    "127",
+    "2147483647",
+    "2147483648",
+    "4294967295",
+    "4294967296",
+    "9223372036854775807",
+    "9223372036854775808",
+    "18446744073709551615",
+    "18446744073709551616",
+    "-9223372036854775808",
+    "1e308",
+    "-1e-308",
+];
+
+#[tokio::test]
+async fn every_number_at_its_ends() {
+    let server = Server::start().await;
+    let fields = [
+        "best_of",
+        "temperature",
+        "repetition_penalty",
+        "frequency_penalty",
+        "top_k",
+        "top_p",
+        "typical_p",
+        "max_new_tokens",
+        "truncate",
+        "seed",
+        "top_n_tokens",
+        "min_p",
+        "min_new_tokens",
+    ];
+    for field in fields {
+        for number in NUMBERS
+            .into_iter()
+            .chain(["1e309", "0.5", "-0.0", "5e-324"])
+        {
+            // Nothing but the field under test can make the answer long.
+            let body = format!(r#"{{"inputs":"Hi!","parameters":{{"{field}":{number}}}}}"#);
+            for route in ["/generate", "/generate_stream"] {
+                let response = server
+                    .post(route)
+                    .header("content-type", "application/json");
+                let response = response.body(body.clone()).send().await.expect("an answer");
+                let status = response.status().as_u16();
+                assert!(
+                    matches!(status, 200 | 400 | 422),
+                    "{route} {body}: {status}"
+                );
+                let text = response.text().await.expect("a body");
+                assert!(
+                    !text.contains("\"internal\"") && !text.contains("\"generation\""),
+                    "{body}: {text}"
+                );
+            }
+        }
+    }
+    for number in NUMBERS {
+        let (status, _) = server
+            .ask_raw("/detokenize", format!(r#"{{"ids":[{number}]}}"#))
+            .await;
+        assert!(matches!(status, 200 | 422), "{number}: {status}");
+    }
+    unharmed(&server).await;
+}
+
+#[tokio::test]
+async fn stop_strings() {
+    let server = Server::start().await;
+    let ask = async |stop: Value| {
+        let body = json!({"inputs": "Hi!", "parameters": {"stop": stop}});
+        let (status, answer) = server.ask("/generate", &body).await;
+        (status, answer["generated_text"].clone())
+    };
+    let many: Vec<String> = (0..100_000).map(|n| n.to_string()).collect();
+    assert_eq!(ask(json!(many)).await.0, 422);
+    assert_eq!(ask(json!([""])).await.0, 422);
+    assert_eq!(ask(json!(["a", ""])).await.0, 422);
+    // The text of a special token is not in the text, so it stops nothing.
+    assert_eq!(ask(json!(["</s>"])).await, (200, json!("abc")));
+    assert_eq!(ask(json!(["b"])).await, (200, json!("ab")));
+    assert_eq!(
+        ask(json!(["x".repeat(1_000_000)])).await,
+        (200, json!("abc"))
+    );
+    unharmed(&server).await;
+}
+
+/// Characters of two, three and four bytes, one byte a token, with bytes between them that are none.
+#[tokio::test]
+async fn bytes_of_a_character_in_several_tokens_are_never_sent_broken() {
+    const SAID: &[u8] = b"\xc3\xa9 \xe4\xbd\xa0\xf0\x9f\x99\x82\xff\xe4!\x80\xf0\x9f";
+    let model = MockConfig {
+        tokens: Arc::new(|row| BYTES + u32::from(SAID[row.generated as usize % SAID.len()])),
+        ..alphabet()
+    };
+    let server = Server::over(model, &[], ServerLimits::default()).await;
+    let parameters = json!({"max_new_tokens": SAID.len(), "details": true});
+    let body = json!({"inputs": "Hi", "parameters": parameters});
+    let response = server.post_json("/generate_stream", &body).await;
+    let bytes = response.bytes().await.expect("a body");
+    let text = std::str::from_utf8(&bytes).expect("UTF-8");
+    let events = text.trim_end().split("\n\n").map(|event| {
+        let json = event.strip_prefix("data: ").expect("an event");
+        serde_json::from_str::<Value>(json).expect("JSON")
+    });
+    let events: Vec<Value> = events.collect();
+    let streamed: String = events
+        .iter()
+        .filter_map(|event| event["token"]["text"].as_str())
+        .collect();
+    assert_eq!(streamed, String::from_utf8_lossy(SAID));
+    assert_eq!(events.last().expect("an event")["generated_text"], streamed);
+}
+
+#[tokio::test]
+async fn what_a_body_may_hold_is_bounded_on_every_route() {
+    let server = Server::start().await;
+    let ids = format!(r#"{{"ids":[{}0]}}"#, "0,".repeat(1_000_000));
+    assert_eq!(server.ask_raw("/detokenize", ids).await.0, 413);
+    let large = Server::with_flags(&["--payload-limit=10000000"]).await;
+    let ids = format!(r#"{{"ids":[{}0]}}"#, "0,".repeat(1_000_000));
+    let (status, answer) = large.ask_raw("/detokenize", ids).await;
+    assert_eq!(status, 422);
+    let message = answer["error"].as_str().expect("a message");
+    assert!(
+        message.contains("`ids` supports up to 1000000 token ids. Given: 1000001"),
+        "{message}"
+    );
+}

@@ -1,0 +1,378 @@
+//! Peers that hold connections, read slowly, ask too often, or go at a bad moment.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests, which may fail"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Server, alphabet, answer, header, until};
+use serde_json::{Value, json};
+use text_generation_http::server::ServerLimits;
+use text_generation_mock_shard::MockConfig;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(100);
+
+fn limits() -> ServerLimits {
+    ServerLimits::default()
+}
+
+fn post(path: &str, body: &Value) -> Vec<u8> {
+    let body = body.to_string();
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}")
+        .into_bytes()
+}
+
+/// Reads until the peer closes or resets; fails when it does neither.
+async fn read_to_close(stream: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    let ended = tokio::time::timeout(LONG, stream.read_to_end(&mut all)).await;
+    assert!(ended.is_ok(), "the connection is still open");
+    all
+}
+
+#[tokio::test]
+async fn a_client_that_goes_while_queued_leaves_the_queue() {
+    let server = Server::with_flags(&["--max-batch-size=1"]).await;
+    server.mock.hold();
+    let body = json!({"inputs": "Hi", "parameters": {"max_new_tokens": 1000}});
+    let running = server.post_json("/generate_stream", &body).await;
+    let waiting = server.post_json("/generate_stream", &body).await;
+    until("one runs and the other waits", async || {
+        server.mock.release(1);
+        let gauges = server.state.infer.snapshot();
+        (gauges.running, gauges.queued) == (1, 1)
+    })
+    .await;
+    drop(waiting);
+    until("its permit is back", async || {
+        server.state.infer.snapshot().permits_available == 127
+    })
+    .await;
+    drop(running);
+    server.mock.resume();
+    server.idle().await;
+    let prefills = server
+        .mock
+        .steps()
+        .iter()
+        .filter(|(prefill, _)| *prefill)
+        .count();
+    assert_eq!(prefills, 1, "what nobody waits for was computed");
+}
+
+#[tokio::test]
+async fn ten_times_the_limit_is_refused_at_once_and_the_rest_is_served() {
+    let server = Server::with_flags(&["--max-concurrent-requests=4"]).await;
+    server.mock.hold();
+    let body = json!({"inputs": "Hi!"});
+    let requests = (0..40).map(|_| tokio::spawn(server.post("/generate").json(&body).send()));
+    let mut waiting: Vec<_> = requests.collect();
+    let mut refused = 0;
+    while refused < 36 {
+        let (response, _, rest) = futures::future::select_all(waiting).await;
+        waiting = rest;
+        let response = response.expect("a task").expect("an answer");
+        assert_eq!(header(&response, "retry-after"), "1");
+        assert_eq!(answer(response).await.0, 429);
+        refused += 1;
+    }
+    assert_eq!(server.state.infer.snapshot().permits_available, 0);
+    server.mock.resume();
+    for response in waiting {
+        let response = response.await.expect("a task").expect("an answer");
+        assert_eq!(answer(response).await.0, 200);
+    }
+    server.idle().await;
+}
+
+/// Its answer is larger than what the sockets hold, so that the server has to wait for it.
+#[tokio::test]
+async fn a_reader_that_stalls_loses_its_connection_and_holds_nobody_up() {
+    let model = MockConfig {
+        max_input_tokens: 4000,
+        max_total_tokens: 4096,
+        ..alphabet()
+    };
+    let limits = ServerLimits {
+        write: SHORT,
+        ..limits()
+    };
+    let server = Server::over(model, &["--max-top-n-tokens=100"], limits).await;
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4096).expect("a small buffer");
+    let address = server.address().parse().expect("an address");
+    let mut stalled = socket.connect(address).await.expect("a connection");
+    let body = json!({"inputs": "Hi", "parameters": {"max_new_tokens": 2000, "top_n_tokens": 100}});
+    stalled
+        .write_all(&post("/generate_stream", &body))
+        .await
+        .expect("sent");
+    let mut first = [0; 64];
+    stalled
+        .read_exact(&mut first)
+        .await
+        .expect("the start of the answer");
+
+    let other = json!({"inputs": "Hi", "parameters": {"max_new_tokens": 20}});
+    let text = server
+        .post_json("/generate_stream", &other)
+        .await
+        .text()
+        .await
+        .expect("a body");
+    assert_eq!(text.matches("data: ").count(), 20);
+
+    server.idle().await;
+    let rest = read_to_close(&mut stalled).await;
+    let rest = String::from_utf8_lossy(&rest);
+    assert!(
+        !rest.contains("\"index\":2000,"),
+        "the whole answer was kept for it"
+    );
+}
+
+#[tokio::test]
+async fn a_body_that_drips_is_cut_off() {
+    let server = Server::with_flags(&["--client-timeout=1"]).await;
+    let mut stream = server.connect().await;
+    let head = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    let mut answer = [0; 12];
+    let read = tokio::time::timeout(LONG, stream.read_exact(&mut answer)).await;
+    read.expect("an answer in time").expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 408");
+}
+
+#[tokio::test]
+async fn idle_and_dripping_connections_are_closed_and_the_server_serves_on() {
+    let limits = ServerLimits {
+        header: Duration::from_millis(500),
+        ..limits()
+    };
+    let server = Server::over(alphabet(), &[], limits).await;
+    let mut idle = Vec::new();
+    for _ in 0..1000 {
+        idle.push(server.connect().await);
+    }
+    // A keep-alive connection that has been served once.
+    let mut served = server.connect().await;
+    served
+        .write_all(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await
+        .expect("sent");
+    let (mut reading, mut writing) = server.connect().await.into_split();
+    let drip = tokio::spawn(async move {
+        // Until the server has closed.
+        for byte in b"GET /live HTTP/1.1\r\nx-a: "
+            .iter()
+            .chain([b'a'].iter().cycle())
+        {
+            if writing.write_all(&[*byte]).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert_eq!(
+        server
+            .get("/live")
+            .send()
+            .await
+            .expect("an answer")
+            .status(),
+        200
+    );
+    for stream in idle.iter_mut().chain([&mut served]) {
+        read_to_close(stream).await;
+    }
+    let mut answer = Vec::new();
+    let _ = tokio::time::timeout(LONG, reading.read_to_end(&mut answer))
+        .await
+        .expect("closed");
+    tokio::time::timeout(LONG, drip)
+        .await
+        .expect("closed")
+        .expect("a task");
+    assert_eq!(
+        server
+            .get("/live")
+            .send()
+            .await
+            .expect("an answer")
+            .status(),
+        200
+    );
+}
+
+#[tokio::test]
+async fn resets_in_the_head_in_the_body_and_in_the_stream_harm_nobody() {
+    let server = Server::start().await;
+    let body = json!({"inputs": "Hi", "parameters": {"max_new_tokens": 1000}});
+    let request = post("/generate_stream", &body);
+    for sent in [5, 40, request.len() - 3, request.len()] {
+        let mut stream = server.connect().await;
+        stream.write_all(&request[..sent]).await.expect("sent");
+        if sent == request.len() {
+            stream
+                .read_exact(&mut [0; 12])
+                .await
+                .expect("the start of the answer");
+        }
+        stream
+            .set_zero_linger()
+            .expect("a reset when it is dropped");
+        drop(stream);
+    }
+    server.idle().await;
+    assert_eq!(
+        server.ask("/generate", &json!({"inputs": "Hi!"})).await.0,
+        200
+    );
+}
+
+#[tokio::test]
+async fn connections_over_the_limit_are_told_to_come_back() {
+    let limits = ServerLimits {
+        connections: 2,
+        ..limits()
+    };
+    let server = Server::over(alphabet(), &[], limits).await;
+    let held = [server.connect().await, server.connect().await];
+    let mut third = server.connect().await;
+    let refusal = read_to_close(&mut third).await;
+    let refusal = String::from_utf8_lossy(&refusal);
+    assert!(refusal.starts_with("HTTP/1.1 503 "), "{refusal}");
+    assert!(refusal.contains("\r\nretry-after: 1\r\n"), "{refusal}");
+    let (head, body) = refusal.split_once("\r\n\r\n").expect("a body");
+    assert!(
+        head.contains(&format!("content-length: {}", body.len())),
+        "{refusal}"
+    );
+    let body: Value = serde_json::from_str(body).expect("JSON");
+    assert_eq!(body["error_type"], "too_many_connections");
+    drop(held);
+    until("there is a place again", async || {
+        let answer = server.get("/live").send().await;
+        answer.is_ok_and(|answer| answer.status() == 200)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn large_and_many_headers_are_refused_with_a_key_and_without() {
+    let server = Server::with_flags(&["--api-key=Secret"]).await;
+    let head = |extra: &str| {
+        format!("POST /generate HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{extra}\r\n")
+    };
+    let many: String = (0..1000).map(|n| format!("x-{n}: 1\r\n")).collect();
+    for (extra, status) in [
+        (format!("x-large: {}\r\n", "x".repeat(8193)), "401"),
+        (format!("x-large: {}\r\n", "x".repeat(100_000)), "431"),
+        (many, "431"),
+    ] {
+        let answer = server.ask_bytes(head(&extra).as_bytes()).await;
+        assert_eq!(answer.split(' ').nth(1), Some(status), "{answer}");
+    }
+    assert_eq!(
+        server
+            .get("/live")
+            .send()
+            .await
+            .expect("an answer")
+            .status(),
+        200
+    );
+}
+
+/// A frame of HTTP/2 (RFC 9113, 4.1).
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len())
+        .expect("a small payload")
+        .to_be_bytes();
+    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+    [&head, payload].concat()
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const END_HEADERS: u8 = 4;
+/// `POST http://x/`, from the static table of HPACK but for the host.
+const REQUEST: [u8; 6] = [0x83, 0x86, 0x84, 0x41, 0x01, b'x'];
+
+/// Sends frames until the server has closed the connection; returns the kinds of frames that it sent.
+async fn flood(
+    server: &Server,
+    start: Vec<u8>,
+    more: impl Fn(u32) -> Vec<u8> + Send + 'static,
+) -> Vec<u8> {
+    let (mut reading, mut writing) = server.connect().await.into_split();
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    let sending = tokio::spawn(async move {
+        let start = [preface, frame(SETTINGS, 0, 0, &[]), start].concat();
+        writing.write_all(&start).await.expect("sent");
+        for n in 0..1_000_000 {
+            if writing.write_all(&more(n)).await.is_err() {
+                return true;
+            }
+        }
+        false
+    });
+    let mut received = Vec::new();
+    let _ = tokio::time::timeout(LONG, reading.read_to_end(&mut received))
+        .await
+        .expect("closed");
+    assert!(
+        sending.await.expect("a task"),
+        "the server took every frame"
+    );
+    let mut kinds = Vec::new();
+    let mut rest = received.as_slice();
+    while let [high, middle, low, kind, ..] = *rest {
+        kinds.push(kind);
+        let length = u32::from_be_bytes([0, high, middle, low]) as usize;
+        rest = rest.get(9 + length..).unwrap_or_default();
+    }
+    kinds
+}
+
+#[tokio::test]
+async fn http2_streams_that_are_reset_at_once_end_their_connection() {
+    let server = Server::start().await;
+    let kinds = flood(&server, Vec::new(), |n| {
+        let stream = 2 * n + 1;
+        let reset = frame(RST_STREAM, 0, stream, &8u32.to_be_bytes());
+        [frame(HEADERS, END_HEADERS, stream, &REQUEST), reset].concat()
+    })
+    .await;
+    assert!(kinds.contains(&GOAWAY), "{kinds:?}");
+    assert_eq!(
+        server.ask("/generate", &json!({"inputs": "Hi!"})).await.0,
+        200
+    );
+    server.idle().await;
+}
+
+#[tokio::test]
+async fn http2_frames_without_data_end_their_connection() {
+    let server = Server::start().await;
+    let request = frame(HEADERS, END_HEADERS, 1, &REQUEST);
+    let kinds = flood(&server, request, |_| frame(DATA, 0, 1, &[]).repeat(100)).await;
+    assert!(kinds.contains(&GOAWAY), "{kinds:?}");
+    assert_eq!(
+        server.ask("/generate", &json!({"inputs": "Hi!"})).await.0,
+        200
+    );
+    server.idle().await;
+}

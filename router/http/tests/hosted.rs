@@ -1,0 +1,92 @@
+//! The routes that hosting platforms call: SageMaker's `/invocations` and Vertex AI's `/vertex`.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests, which may fail"
+)]
+
+mod common;
+
+use common::{Server, header};
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn invocations_with_inputs_are_requests_to_the_root() {
+    let server = Server::start().await;
+    let mut body = json!({"inputs": "Hi!", "parameters": {"details": true}});
+    let (status, answer) = server.ask("/invocations", &body).await;
+    assert_eq!(status, 200);
+    assert_eq!(answer, server.ask("/", &body).await.1);
+    assert_eq!(answer[0]["generated_text"], "Hi!abc");
+
+    body["stream"] = json!(true);
+    let response = server.post_json("/invocations", &body).await;
+    assert_eq!(header(&response, "content-type"), "text/event-stream");
+    let text = response.text().await.expect("a body");
+    assert!(text.contains(r#""generated_text":"Hi!abc""#), "{text}");
+}
+
+#[tokio::test]
+async fn invocations_say_what_a_body_lacks() {
+    let server = Server::start().await;
+    for body in [json!({}), json!({"inputs": null}), json!({"text": "Hi"})] {
+        let (status, answer) = server.ask("/invocations", &body).await;
+        assert_eq!((status, &answer["error_type"]), (422, &json!("validation")));
+        let message = answer["error"].as_str().expect("a message");
+        assert!(message.contains("`inputs`"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn vertex_answers_each_instance_in_order() {
+    let server = Server::start().await;
+    let body = json!({"instances": [
+        {"inputs": "Hi!"},
+        {"inputs": "Hi", "parameters": {"max_new_tokens": 2, "do_sample": false}},
+        {"inputs": "Hi", "parameters": {"max_new_tokens": 1, "return_full_text": true}},
+    ]});
+    let answer = server.ask("/vertex", &body).await;
+    assert_eq!(answer, (200, json!({"predictions": ["abc", "ab", "Hia"]})));
+}
+
+#[tokio::test]
+async fn vertex_refuses_the_whole_body_and_names_the_instance() {
+    let server = Server::start().await;
+    let good = json!({"inputs": "Hi!"});
+    for (instances, message) in [
+        (json!([]), "`instances` must not be empty"),
+        (
+            json!([good, good, good, good, good]),
+            "`instances` supports up to 4 requests (`--max-client-batch-size`). Given: 5",
+        ),
+        (
+            json!([good, {"text": "Hi"}]),
+            "invalid body at `instances[1]`: missing field `inputs`",
+        ),
+        (
+            json!([{"inputs": 1}]),
+            "invalid body at `instances[0].inputs`",
+        ),
+        (
+            json!([{"inputs": "Hi", "parameters": {"top_k": "5"}}]),
+            "invalid body at `instances[0].parameters.top_k`",
+        ),
+        (
+            json!([good, {"inputs": "Hi", "parameters": {"top_k": 0}}]),
+            "`top_k` must be strictly positive",
+        ),
+    ] {
+        let (status, answer) = server
+            .ask("/vertex", &json!({"instances": instances}))
+            .await;
+        assert_eq!(
+            (status, &answer["error_type"]),
+            (422, &Value::from("validation")),
+            "{message}"
+        );
+        let given = answer["error"].as_str().expect("a message");
+        assert!(given.contains(message), "{given}");
+    }
+    server.idle().await;
+}
