@@ -45,6 +45,9 @@ pub struct ModelArgs {
     /// Branch, tag or commit of the model on the hub
     #[arg(long, env)]
     pub revision: Option<String>,
+    /// A `tokenizer_config.json` whose chat template and special tokens count instead of the model's
+    #[arg(long, env)]
+    pub tokenizer_config_path: Option<PathBuf>,
     /// Number type of weights and computation. Default: what the model's configuration says
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,
@@ -86,7 +89,7 @@ pub struct ShardArgs {
     /// Number of shards
     #[arg(long, env)]
     pub num_shard: Option<usize>,
-    /// Attention implementation
+    /// Attention implementation. Default: triton on GPUs, torch on CPUs
     #[arg(long, env, value_enum)]
     pub attention: Option<Attention>,
     /// Use no custom GPU kernels
@@ -95,9 +98,12 @@ pub struct ShardArgs {
     /// Share of each device's memory that a shard may use, above 0 and up to 1
     #[arg(long, env, default_value_t = 1.0)]
     pub cuda_memory_fraction: f32,
-    /// Sizes for which CUDA graphs are captured. Only `0` (none) is available
+    /// Batch sizes of decode that get a CUDA graph, such as `1,2,4,8`; `0`: none. Default: up to the largest batch
     #[arg(long, env)]
     pub cuda_graphs: Option<String>,
+    /// Give each request bitwise the same result whatever else runs; slower
+    #[arg(long, env)]
+    pub deterministic: bool,
     /// Seconds until every shard, and then the router, must be ready
     #[arg(long, env, default_value_t = 600)]
     pub shard_startup_timeout: u64,
@@ -226,9 +232,6 @@ pub struct CompatibilityArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Not available yet: refused when set")]
 pub struct UnavailableArgs {
-    /// Another `tokenizer_config.json`
-    #[arg(long, env)]
-    pub tokenizer_config_path: Option<String>,
     /// Quantised weights
     #[arg(long, env)]
     pub quantize: Option<String>,
@@ -284,6 +287,7 @@ pub enum RopeScaling {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Attention {
     Torch,
+    Triton,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

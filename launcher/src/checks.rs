@@ -48,13 +48,24 @@ fn check_model(args: &Args) -> Result<(), LauncherError> {
         Some(id) if id.starts_with('-') => refuse(format!(
             "--model-id `{id}` looks like a flag; it must name a model"
         )),
-        Some(_) => Ok(()),
+        Some(_) => check_tokenizer_config(args),
+    }
+}
+
+/// The router would find out, but only after the model was loaded.
+fn check_tokenizer_config(args: &Args) -> Result<(), LauncherError> {
+    match args.model.tokenizer_config_path.as_deref() {
+        Some(path) if !path.is_file() => refuse(format!(
+            "--tokenizer-config-path (or TOKENIZER_CONFIG_PATH) {} is not a file; \
+             give a tokenizer_config.json, or leave it out to use the model's",
+            path.display()
+        )),
+        _ => Ok(()),
     }
 }
 
 fn check_available(args: &Args) -> Result<(), LauncherError> {
     let UnavailableArgs {
-        tokenizer_config_path,
         quantize,
         speculate,
         kv_cache_dtype,
@@ -70,11 +81,6 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
     let no_tunnel = "leave it out and put a tunnel or proxy of your own in front of --port";
     let no_traces = "leave it out; logs and GET /metrics are available";
     let features = [
-        (
-            "--tokenizer-config-path",
-            given(tokenizer_config_path),
-            "leave it out; chat templates are not served",
-        ),
         (
             "--quantize",
             given(quantize),
@@ -104,14 +110,6 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
             "--prometheus-port",
             prometheus_port.is_some(),
             "leave it out; metrics are at /metrics on --port",
-        ),
-        (
-            "--cuda-graphs",
-            args.shards
-                .cuda_graphs
-                .as_deref()
-                .is_some_and(|sizes| !matches!(sizes.trim(), "" | "0")),
-            "leave it out or set it to 0",
         ),
     ];
     match features.into_iter().find(|(_, set, _)| *set) {

@@ -110,6 +110,8 @@ pub fn shard(
     flags.optional("--dtype", args.model.dtype.map(name_of));
     flags.value("--load-format", name_of(args.model.load_format));
     flags.optional("--attention", args.shards.attention.map(name_of));
+    flags.optional("--cuda-graphs", args.shards.cuda_graphs.clone());
+    flags.switch("--deterministic", args.shards.deterministic);
     flags.switch("--trust-remote-code", args.model.trust_remote_code);
     flags.value("--logger-level", &surroundings.log_level);
     flags.switch("--json-output", true);
@@ -143,6 +145,11 @@ pub fn router(
     flags.value("--tokenizer-name", folder);
     flags.optional("--model-id", model.model_id.as_ref());
     flags.optional("--revision", model.revision.as_ref());
+    let tokenizer_config = model.tokenizer_config_path.as_ref();
+    flags.optional(
+        "--tokenizer-config-path",
+        tokenizer_config.map(|path| path.display()),
+    );
     flags.value("--hostname", server.hostname);
     flags.value("--port", server.port);
     flags.value("--max-concurrent-requests", limits.max_concurrent_requests);

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from .config.model import Dtype
-from .config.server import Attention, Environment, LoadFormat, ServerConfig
+from .config.server import Attention, Environment, LoadFormat, ServerConfig, parse_cuda_graphs
 from .engine.requests import ShardEngine
 from .engine.worker import EngineWorker
 from .errors import EngineError
@@ -46,7 +46,15 @@ def serve(
     sharded: Annotated[bool, typer.Option("--sharded", help="One of several ranks; see RANK and WORLD_SIZE")] = False,
     dtype: Annotated[Dtype | None, typer.Option(help="Default: float32 on CPU, that of the model on CUDA")] = None,
     load_format: Format = "auto",
-    attention: Annotated[Attention, typer.Option(help="Attention implementation")] = "torch",
+    attention: Annotated[
+        Attention | None, typer.Option(help="Attention implementation; default: triton on CUDA, torch on CPU")
+    ] = None,
+    cuda_graphs: Annotated[
+        str | None, typer.Option(help="Batch sizes of decode that get a CUDA graph, such as 1,2,4; 0: none")
+    ] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Results of a request are bitwise the same in every batch; slower")
+    ] = False,
     trust_remote_code: TrustRemoteCode = False,
     uds_path: Annotated[str, typer.Option(help="Rank r listens on <uds-path>-<r>")] = "/tmp/text-generation-server",
     socket_dir_owned: Annotated[
@@ -70,6 +78,8 @@ def serve(
             socket_dir_owned=socket_dir_owned,
             exit_on_stdin_eof=exit_on_stdin_eof,
             environment=Environment.read(),
+            cuda_graphs=parse_cuda_graphs(cuda_graphs),
+            deterministic=deterministic,
         )
         _note_remote_code(trust_remote_code)
         _serve(config)

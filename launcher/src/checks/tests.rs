@@ -13,7 +13,7 @@ fn the_flags_of_tgi_that_exist_pass() {
     let flags = [
         "--sharded=true --num-shard=2 --dtype=float32 --trust-remote-code --max-input-tokens=10 -p=8080 -g=5 -e",
         "--max-total-tokens=20 --max-batch-total-tokens=20 --max-batch-prefill-tokens=20 --hostname=::1",
-        "--speculate=0 --cuda-graphs=0 --rope-scaling=dynamic --rope-factor=2 --watermark-delta=2 --payload-limit=1",
+        "--speculate=0 --cuda-graphs=1,2,4 --rope-scaling=dynamic --rope-factor=2 --watermark-delta=2 --payload-limit=1",
         "--usage-stats=no-stack --disable-grammar-support --disable-custom-kernels --quantize=",
     ];
     let flags: Vec<&str> = flags.iter().flat_map(|line| line.split(' ')).collect();
@@ -21,10 +21,22 @@ fn the_flags_of_tgi_that_exist_pass() {
 }
 
 #[test]
+fn a_tokenizer_config_must_be_a_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let flag = |path: &str| format!("--tokenizer-config-path={path}");
+    let path = file.path().to_str().unwrap();
+    assert_eq!(verdict(&[&flag(path)]), Ok(()));
+    let message = verdict(&[&flag("/no/such/file")]).unwrap_err();
+    assert!(
+        message.starts_with("--tokenizer-config-path ") && message.contains("/no/such/file"),
+        "{message}"
+    );
+}
+
+#[test]
 fn flags_of_missing_features_are_refused_by_name() {
     let refused = [
         "--quantize=fp8",
-        "--tokenizer-config-path=/t.json",
         "--speculate=2",
         "--kv-cache-dtype=fp8_e5m2",
         "--lora-adapters=a,b",
@@ -34,7 +46,6 @@ fn flags_of_missing_features_are_refused_by_name() {
         "--otlp-endpoint=http://x",
         "--otlp-service-name=s",
         "--prometheus-port=9000",
-        "--cuda-graphs=1,2,4",
     ];
     for flag in refused {
         let name = flag.split('=').next().unwrap();

@@ -12,6 +12,7 @@ from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.engine import Engine
+from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import (
     CachedBatch,
     Grant,
@@ -25,13 +26,14 @@ from text_generation_server.models.registry import load_model
 NEW_TOKENS = 24
 
 
-@pytest.fixture(scope="module")
-def engine(llama_folder: Path) -> Engine:
+@pytest.fixture(scope="module", params=[False, True], ids=["in-step", "run-ahead"])
+def engine(llama_folder: Path, request: pytest.FixtureRequest) -> Engine:
     device = torch.device("cpu")
     config = ModelConfig.from_folder(llama_folder)
     group = TensorParallelGroup(0, 1, device)
     model = load_model(llama_folder, config, group, torch.float32, device, "auto")
-    engine = Engine(model, SingleGroup(), config.eos_token_ids, "torch", WatermarkConfig())  # type: ignore[arg-type]
+    options = EngineOptions(run_ahead=request.param)
+    engine = Engine(model, SingleGroup(), config.eos_token_ids, "torch", WatermarkConfig(), options)  # type: ignore[arg-type]
     engine.warmup(WarmupLimits(max_batch_prefill_tokens=512, max_batch_size=16, max_batch_total_tokens=1024))
     return engine
 

@@ -4,10 +4,11 @@ import pytest
 from support.engine_driver import make_engine
 from support.fake_model import FakeConfig, FakeModel
 
-from text_generation_server.engine import warmup
+from text_generation_server.engine import probe, warmup
 from text_generation_server.engine.kv_pool import bytes_per_slot
-from text_generation_server.engine.probe import run_largest_steps
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
+from text_generation_server.engine.rows import RowTable
+from text_generation_server.engine.sampling_state import SamplingState
 from text_generation_server.errors import InvalidRequest, OutOfMemory
 
 
@@ -33,8 +34,8 @@ def test_the_pool_takes_half_of_the_memory_left_to_a_rank(monkeypatch: pytest.Mo
     model = FakeModel(FakeConfig(max_position_embeddings=1000))
     per_slot = bytes_per_slot(model)  # type: ignore[arg-type]
     assert per_slot == 2 * 1 * 1 * 2 * 4
-    rows = 4 * 1000 * 8
-    monkeypatch.setattr(warmup, "available_host_memory", lambda: 2 * 2 * (rows + 300 * per_slot))
+    rows = 5 * (RowTable.bytes_per_row(1000) + SamplingState.bytes_per_row(model.vocab_size))
+    monkeypatch.setattr(probe, "available_host_memory", lambda: 2 * 2 * (rows + 301 * per_slot))
     limits = make_engine(model, limits=None, world_size=2).warmup(asked())
     assert limits.max_batch_total_tokens == limits.max_total_tokens == 300
 
@@ -78,11 +79,3 @@ def test_too_little_memory_names_the_flag_and_what_fits(limits: dict[str, int], 
 def test_no_memory_at_all() -> None:
     with pytest.raises(OutOfMemory, match="holds 1 KV slots"):
         warmup.derive_limits(asked(), max_positions=64, fitting_slots=1)
-
-
-def test_the_probe_runs_a_full_prefill_within_the_model_s_length() -> None:
-    """What a CUDA warm-up measures, run on the fake model: its assertions check slots and positions."""
-    model = FakeModel(FakeConfig(max_position_embeddings=20))
-    held = run_largest_steps(model, asked(max_batch_prefill_tokens=45), longest=20)  # type: ignore[arg-type]
-    assert model.forwards == 1
-    assert held == 45 * 16 + 3 * 19 * 8

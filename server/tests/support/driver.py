@@ -78,6 +78,7 @@ class Driver:
             self._computed[name] = first + count
         state = InferState(
             is_prefill=is_prefill,
+            deterministic=False,
             positions=torch.tensor(positions),
             slots=torch.tensor(slots),
             b_row=torch.tensor([self._rows[name] for name, _ in parts]),
@@ -90,7 +91,7 @@ class Driver:
             v_cache=self._v_cache,
             logit_indices=torch.arange(len(ids)) if all_logits else torch.tensor(starts[1:]) - 1,
         )
-        return self.model.forward(torch.tensor(ids), state)
+        return self.model.logits(self.model.forward(torch.tensor(ids), state))
 
 
 def greedy_by_turns(driver: Driver, prompts: Sequence[list[int]], steps: int) -> list[list[int]]:

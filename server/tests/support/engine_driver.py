@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from support.fake_model import FakeModel, SingleGroup
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.engine.engine import Engine
+from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import (
     Batch,
     CachedBatch,
@@ -33,6 +34,7 @@ def make_engine(
     rank: int = 0,
     world_size: int = 1,
     eos_token_ids: Iterable[int] = (),
+    run_ahead: bool = False,
 ) -> Engine:
     """An engine over the fake model, warmed up unless `limits` is None."""
     engine = Engine(
@@ -41,6 +43,7 @@ def make_engine(
         eos_token_ids=tuple(eos_token_ids),
         attention_impl="torch",
         watermark=WatermarkConfig(),
+        options=EngineOptions(run_ahead=run_ahead),
     )
     if limits is not None:
         engine.warmup(limits)
@@ -106,7 +109,8 @@ class Driver:
 
     def prefill(self, batch_id: int, *requests: Request) -> CachedBatch | None:
         for request in requests:
-            self.transcripts[request.id] = Transcript()
+            for request_id in (request.id, *(copy.id for copy in request.copies)):
+                self.transcripts[request_id] = Transcript()
         return self._record(self.engine.prefill(Batch(batch_id, requests)))
 
     def decode(self, *batches: CachedBatch, grants: Iterable[Grant] = ()) -> CachedBatch | None:

@@ -61,6 +61,10 @@ class FakeModel:
             rows.append(self.logits_after([int(t) for t in state.k_cache[0][slots, 0, 0]]))
         return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
 
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The forward pass made them already."""
+        return hidden.clone()
+
     def logits_after(self, tokens: list[int]) -> Tensor:
         """The oracle: logits float32 [vocab] after a sequence, from arithmetic on the sequence alone."""
         if tokens[-1] in self.poison:

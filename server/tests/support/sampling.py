@@ -123,7 +123,6 @@ class Run:
     def report(self) -> "Run":
         state, sampled = self.state, self.sampled
         self.operators.top_tokens(  # type: ignore[operator]
-            self.logits,
             self.scores,
             self.best,
             self.bounds,

@@ -17,8 +17,8 @@ _Number = TypeVar("_Number", int, float)
 
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 """Where weights come from: safetensors files (`auto` finds them), or random numbers for benchmarks (`dummy`)."""
-Attention = Literal["torch"]
-"""Attention implementations."""
+Attention = Literal["torch", "triton"]
+"""Implementations of attention and of the operators around it. `torch` is the only one on a CPU."""
 RopeOverride = Literal["linear", "dynamic"]
 
 
@@ -79,11 +79,14 @@ class ServerConfig:
     sharded: bool
     dtype: Dtype | None
     load_format: LoadFormat
-    attention: Attention
+    attention: Attention | None
     uds_path: str
     socket_dir_owned: bool
     exit_on_stdin_eof: bool
     environment: Environment
+    cuda_graphs: tuple[int, ...] | None = None
+    """Batch sizes of decode that get a CUDA graph; empty: none; None: a default set."""
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         world_size = self.environment.parallel.world_size
@@ -163,3 +166,18 @@ def _parallel(env: _Variables) -> ParallelConfig:
         master_addr=env.get("MASTER_ADDR") or "127.0.0.1",
         master_port=env.integer("MASTER_PORT", 29500, low=1, high=65535),
     )
+
+
+def parse_cuda_graphs(value: str | None) -> tuple[int, ...] | None:
+    """Reads `--cuda-graphs`: batch sizes with commas between them, `0` for none, nothing for the default set."""
+    if value is None or not value.strip():
+        return None
+    try:
+        sizes = [int(part) for part in value.split(",")]
+    except ValueError:
+        sizes = [-1]
+    if min(sizes) < 0 or (0 in sizes and len(sizes) > 1):
+        raise ConfigurationError(
+            f"--cuda-graphs must be batch sizes with commas between them, such as 1,2,4,8, or 0 for none, not {value!r}"
+        )
+    return tuple(size for size in sizes if size)

@@ -1,10 +1,20 @@
-"""Which requests a cached batch holds: host bookkeeping of running requests, no tensors."""
+"""Which requests a cached batch holds, and how far each has come: host bookkeeping, no tensors."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import InvalidRequest, UnknownBatch
-from .requests import CachedBatch, Request
+from .requests import CachedBatch, Request, Tokens
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for one row. `token` is a valid id even when `valid` is false: NaN or infinite scores."""
+
+    token: int
+    logprob: float
+    valid: bool
+    top_tokens: Tokens | None
 
 
 @dataclass(slots=True, eq=False)
@@ -13,16 +23,43 @@ class RunningRequest:
 
     request: Request
     row: int
-    num_slots: int
+    copy_of: "RunningRequest | None" = None
+    """The request of the same prefill whose prompt this one reads."""
+    num_slots: int = 0
     """Slots written to the row's slot table, for positions 0 .. num_slots - 1."""
-    length: int
-    """Tokens of prompt and output; the newest has no KV yet, so `length - 1` slots are in use."""
+    launched: int = 0
+    """Tokens whose computation was put on the device's stream."""
     generated: int = 0
+    """Tokens that were reported."""
+    arrived: list[Choice] = field(default_factory=list)
+    """Choices that are on the host and not reported yet."""
+    released: bool = False
+    """It ended or was dropped. What steps in flight still compute for it is nobody's."""
 
     @property
     def id(self) -> int:
         """Of the request."""
         return self.request.id
+
+    @property
+    def length(self) -> int:
+        """Reported tokens of prompt and output; the newest has no KV yet, so `length - 1` slots are in use."""
+        return len(self.request.input_ids) + self.generated
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Some step that computes a token of it has not been reported."""
+        return self.launched > self.generated
+
+    @property
+    def has_slot(self) -> bool:
+        """The next step can write its KV."""
+        return len(self.request.input_ids) + self.launched <= self.num_slots
+
+    @property
+    def may_step(self) -> bool:
+        """Its length, which is known ahead, does not end it before the next step, and that step has a slot."""
+        return self.launched < self.request.stopping_parameters.max_new_tokens and self.has_slot
 
 
 class BatchTable:
@@ -34,9 +71,9 @@ class BatchTable:
     def __contains__(self, batch_id: int) -> bool:
         return batch_id in self._batches
 
-    def request_ids(self) -> set[int]:
-        """Ids of all running requests."""
-        return {running.id for batch in self._batches.values() for running in batch}
+    def running(self) -> list[RunningRequest]:
+        """All requests, batch by batch in the order of their first Prefill."""
+        return [running for batch in self._batches.values() for running in batch]
 
     def get(self, batch_id: int) -> list[RunningRequest]:
         """Raises `UnknownBatch`."""

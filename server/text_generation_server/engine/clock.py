@@ -1,39 +1,41 @@
-"""Times of the parts of a step, on the host and, where kernels run behind it, on the device."""
+"""How long steps took, and how long the device had nothing to do between them."""
 
 import time
+from dataclasses import dataclass
 
 import torch
 
-from .requests import Timings
 
-
-class StepClock:
-    """Marks the borders of concat, forward and decode; read once the step's results are on the host.
-
-    On CUDA the border between forward and decode is an event, because the host runs ahead of the kernels.
-    """
+class Mark:
+    """A moment in the order of the device's work: an event on CUDA, the time of day on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
-        self._start = self._concat_end = self._forward_end = time.perf_counter_ns()
-        self._events = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) if device.type == "cuda" else None
+        self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
+        self._time = time.perf_counter_ns()
+        if self._event is not None:
+            self._event.record()
 
-    def forward_begins(self) -> None:
-        """Ends concat."""
-        self._concat_end = time.perf_counter_ns()
-        if self._events:
-            self._events[0].record()
+    def until(self, later: "Mark") -> int:
+        """Nanoseconds between two moments that have passed."""
+        if self._event is None or later._event is None:
+            return later._time - self._time
+        return int(self._event.elapsed_time(later._event) * 1e6)
 
-    def forward_ends(self) -> None:
-        """Begins decode."""
-        self._forward_end = time.perf_counter_ns()
-        if self._events:
-            self._events[1].record()
 
-    def timings(self) -> Timings:
-        """Durations until now. The device has finished: the caller holds the step's results."""
-        end = time.perf_counter_ns()
-        forward = self._forward_end - self._concat_end
-        if self._events:
-            forward = int(self._events[0].elapsed_time(self._events[1]) * 1e6)
-        concat = self._concat_end - self._start
-        return Timings(concat, forward, max(0, end - self._start - concat - forward), end - self._start)
+@dataclass(frozen=True)
+class StepTime:
+    """The borders of one step, and the end of the decode step before it, if that is what the device did last."""
+
+    begin: Mark
+    end: Mark
+    previous_end: Mark | None
+
+    @property
+    def forward_ns(self) -> int:
+        """From the embedding to the chosen tokens. For steps whose results are on the host."""
+        return self.begin.until(self.end)
+
+    @property
+    def idle_ns(self) -> int:
+        """Between the decode step before and this one."""
+        return 0 if self.previous_end is None else max(0, self.previous_end.until(self.begin))

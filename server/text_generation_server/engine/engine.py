@@ -6,68 +6,50 @@ becomes a failure of its own.
 """
 
 import gc
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from .. import __version__
 from ..config.server import WatermarkConfig
 from ..distributed.group import TensorParallelGroup
-from ..errors import (
-    EngineFailed,
-    InvalidRequest,
-    NotReady,
-    NumericalError,
-    OutOfMemory,
-    OutOfSlots,
-)
-from ..kernels import advance_state
+from ..errors import EngineFailed, NotReady, OutOfMemory
+from ..kernels import compilations
 from ..models.base import CausalLM
+from .admission import Admission
 from .batches import BatchTable, RunningRequest
-from .clock import StepClock
-from .kv_pool import KVPool
 from .memory import is_out_of_memory, release_memory
-from .replies import (
-    failure,
-    finish_of,
-    generation_of,
-    last_token_logits,
-    prompt_tokens,
-)
+from .options import EngineOptions
+from .replies import StepReport
 from .requests import (
     Batch,
     CachedBatch,
     Grant,
-    Request,
     RequestFailure,
     ServingLimits,
     ShardInfo,
-    SlotRange,
     StepResult,
+    Timings,
     Tokens,
     WarmupLimits,
 )
-from .rows import RowTable
-from .sampling import Sampler
-from .sampling_state import SamplingState
-from .steps import decode_inputs, prefill_inputs
-from .validation import check_request, check_slots
-from .warmup import plan_capacity
+from .run_ahead import RunAhead
+from .runner import QueuedStep, StepRunner
+from .warmup import warm_up
 
 
 @dataclass(frozen=True)
 class _Serving:
     """What exists from Warmup on."""
 
-    limits: ServingLimits
-    max_batch_prefill_tokens: int
-    table: RowTable
-    pool: KVPool
-    sampling: SamplingState
-    sampler: Sampler
+    runner: StepRunner
+    admission: Admission
+    run_ahead: RunAhead[QueuedStep]
+    compilations: int
+    """Kernels compiled until then."""
 
 
 class Engine:
@@ -80,14 +62,14 @@ class Engine:
         eos_token_ids: Sequence[int],
         attention_impl: str,
         watermark: WatermarkConfig,
-        memory_fraction: float = 1.0,
+        options: EngineOptions,
     ) -> None:
         self._model = model
         self._group = group
         self._eos_token_ids = frozenset(eos_token_ids)
         self._attention_impl = attention_impl
         self._watermark = watermark
-        self._memory_fraction = memory_fraction
+        self._options = options
         self._batches = BatchTable()
         self._serving: _Serving | None = None
 
@@ -108,83 +90,75 @@ class Engine:
     @property
     def num_free_rows(self) -> int:
         """Rows that no request owns; 0 before Warmup."""
-        return self._serving.table.num_free if self._serving else 0
+        return self._serving.runner.table.num_free if self._serving else 0
 
     @torch.inference_mode()
     def warmup(self, limits: WarmupLimits) -> ServingLimits:
-        """Sizes the KV pool and the row tables. Raises `NotReady` when called twice, `InvalidRequest` for limits that
-        contradict each other or the model, and `OutOfMemory` when they do not fit.
+        """Sizes the KV pool and the row tables, captures graphs, compiles kernels. Raises `NotReady` when called twice,
+        `InvalidRequest` for limits that contradict each other or the model, and `OutOfMemory` when they do not fit.
         """
         if self._serving is not None:
             raise NotReady("Warmup was already called; restart the shard to change its limits")
-        capacity = plan_capacity(self._model, self._group, limits, self._memory_fraction)
-        sampling = SamplingState(
-            capacity.table.num_rows, self._model.vocab_size, self._model.device, sorted(self._eos_token_ids)
-        )
+        eos = sorted(self._eos_token_ids)
+        served, runner = warm_up(self._model, self._group, limits, eos, self._watermark, self._options)
         self._serving = _Serving(
-            capacity.limits,
-            limits.max_batch_prefill_tokens,
-            capacity.table,
-            capacity.pool,
-            sampling,
-            Sampler(sampling, self._watermark),
+            runner,
+            Admission(served, limits.max_batch_prefill_tokens, self._model.vocab_size, runner.table, self._batches),
+            RunAhead(runner.decode, self._options.run_ahead),
+            compilations(),
         )
         # What lives now lives for good: keep the collector from walking it in the middle of a step.
         gc.collect()
         gc.freeze()
-        return capacity.limits
+        return served
 
     @torch.inference_mode()
     def prefill(self, batch: Batch) -> StepResult:
         """Computes the prompts of a new batch and samples one token each."""
-        clock = StepClock(self._model.device)
+        called = time.perf_counter_ns()
         serving = self._ready()
-        self._check_new_batch(batch)
-        running, failures = self._admit(batch.requests, serving)
+        running, failures = serving.admission.admit(batch)
         if not running:
-            return StepResult(failures=tuple(failures), timings=clock.timings())
+            return StepResult(failures=tuple(failures))
+        moments = called, time.perf_counter_ns()
         with self._releasing(running):
-            rows = serving.table.index(running)
-            input_ids, state = prefill_inputs(running, rows, serving.table, serving.pool)
-            serving.sampling.admit([r.row for r in running], [r.request for r in running])
-            clock.forward_begins()
-            logits = self._model.forward(input_ids, state)
-            clock.forward_ends()
-            prompts = prompt_tokens(logits, running, self._group.rank, self._group.world_size)
-            logits = last_token_logits(logits, running)
-            return self._finish_step(batch.id, running, rows, logits, prompts, failures, clock)
+            step = serving.runner.prefill(running)
+            # The call after this one is most likely a Decode of everything.
+            serving.run_ahead.launch_next([*self._batches.running(), *running])
+            step.deliver()
+            return self._reply(batch.id, running, failures, step, moments, step.prompts())
 
     @torch.inference_mode()
     def decode(self, batches: Sequence[CachedBatch], grants: Sequence[Grant]) -> StepResult:
-        """One step for the union of `batches`, which become one under the id of the first. Grants come first."""
-        clock = StepClock(self._model.device)
+        """One step for the union of `batches`, which become one under the id of the first. Grants come first.
+
+        A request of a batch that was prefilled after the oldest step in flight was queued has no token in this reply.
+        """
+        called = time.perf_counter_ns()
         serving = self._ready()
-        running, dropped, granted = self._check_decode(batches, grants)
-        serving.table.release(dropped)
+        running, dropped, granted = serving.admission.listed(batches, grants)
+        serving.runner.table.release(dropped)
         self._batches.remove(batch.id for batch in batches)
-        running, failures = self._apply_grants(running, granted, serving)
+        running, failures = serving.admission.apply_grants(running, granted)
         if not running:
-            return StepResult(failures=tuple(failures), timings=clock.timings())
+            return StepResult(failures=tuple(failures))
+        moments = called, time.perf_counter_ns()
         with self._releasing(running):
-            rows = serving.table.index(running)
-            input_ids, state = decode_inputs(running, rows, serving.table, serving.pool)
-            clock.forward_begins()
-            logits = self._model.forward(input_ids, state)
-            clock.forward_ends()
-            return self._finish_step(batches[0].id, running, rows, logits, {}, failures, clock)
+            step = serving.run_ahead.decode(running)
+            return self._reply(batches[0].id, running, failures, step, moments)
 
     def filter_batch(self, batch_id: int, request_ids: Sequence[int]) -> CachedBatch | None:
         """Keeps the listed requests of a cached batch and frees the rows of the others."""
-        serving = self._ready()
+        table = self._ready().runner.table
         kept, dropped = self._batches.select(CachedBatch(batch_id, tuple(request_ids)))
-        serving.table.release(dropped)
+        table.release(dropped)
         return self._batches.store(batch_id, kept)
 
     def clear_cache(self, batch_id: int | None) -> None:
         """Drops one batch, or all. An id that is not cached is no error: its requests are gone, as asked."""
         dropped = self._batches.remove(self._batches.ids() if batch_id is None else [batch_id])
         if self._serving is not None:
-            self._serving.table.release(dropped)
+            self._serving.runner.table.release(dropped)
 
     def close(self) -> None:
         """Leaves the group."""
@@ -195,116 +169,37 @@ class Engine:
             raise NotReady("call Warmup before any other call")
         return self._serving
 
-    def _check_new_batch(self, batch: Batch) -> None:
-        if not batch.requests:
-            raise InvalidRequest(f"batch {batch.id} must hold at least one request")
-        if batch.id in self._batches:
-            raise InvalidRequest(f"batch {batch.id} is already in the cache; choose another id")
-        seen = self._batches.request_ids()
-        for request in batch.requests:
-            if request.id in seen:
-                raise InvalidRequest(f"request {request.id} is already running; choose another id")
-            seen.add(request.id)
-
-    def _admit(
-        self, requests: Sequence[Request], serving: _Serving
-    ) -> tuple[list[RunningRequest], list[RequestFailure]]:
-        """Gives each good request a row; a bad one, or one that finds no row, fails alone."""
-        good, failures = [], []
-        for request in requests:
-            try:
-                check_request(request, serving.limits, self._model.vocab_size)
-                if len(good) == serving.table.num_free:
-                    raise InvalidRequest(f"all rows are taken; --max-batch-size is {serving.limits.max_batch_size}")
-                good.append(request)
-            except InvalidRequest as error:
-                failures.append(failure(request.id, error))
-        num_tokens = sum(len(request.input_ids) for request in good)
-        if num_tokens > serving.max_batch_prefill_tokens:
-            raise InvalidRequest(
-                f"the prompts of the batch hold {num_tokens} tokens, more than --max-batch-prefill-tokens "
-                f"{serving.max_batch_prefill_tokens}"
-            )
-        running = [
-            RunningRequest(request, serving.table.take(), length=len(request.input_ids), num_slots=0)
-            for request in good
-        ]
-        return running, failures
-
-    def _check_decode(
-        self, batches: Sequence[CachedBatch], grants: Sequence[Grant]
-    ) -> tuple[list[RunningRequest], list[RunningRequest], dict[int, list[SlotRange]]]:
-        """Requests to step, requests to drop, and slots granted by request. Changes nothing."""
-        if not batches:
-            raise InvalidRequest("must provide at least one batch")
-        if len({batch.id for batch in batches}) != len(batches):
-            raise InvalidRequest("`batches` lists a batch twice")
-        kept: list[RunningRequest] = []
-        dropped: list[RunningRequest] = []
-        for batch in batches:
-            wanted, unwanted = self._batches.select(batch)
-            kept += wanted
-            dropped += unwanted
-        granted: dict[int, list[SlotRange]] = {r.id: [] for r in kept}
-        for grant in grants:
-            if grant.request_id not in granted:
-                raise InvalidRequest(f"`grants` names request {grant.request_id}, which `batches` does not list")
-            granted[grant.request_id] += grant.slots
-        return kept, dropped, granted
-
-    def _apply_grants(
-        self, running: Sequence[RunningRequest], granted: dict[int, list[SlotRange]], serving: _Serving
-    ) -> tuple[list[RunningRequest], list[RequestFailure]]:
-        """Appends granted slots. Who has a bad grant, or no slot for this step, fails and loses the row."""
-        ready, failed, failures = [], [], []
-        for r in running:
-            try:
-                slots = granted[r.id]
-                if slots:
-                    check_slots(slots, serving.limits.max_batch_total_tokens)
-                    serving.table.grant(r, slots)
-                if r.length > r.num_slots:
-                    raise OutOfSlots(f"position {r.length - 1} has no slot: only {r.num_slots} were granted")
-                ready.append(r)
-            except (InvalidRequest, OutOfSlots) as error:
-                failed.append(r)
-                failures.append(failure(r.id, error))
-        serving.table.release(failed)
-        return ready, failures
-
-    def _finish_step(
+    def _reply(
         self,
         batch_id: int,
         running: Sequence[RunningRequest],
-        rows: Tensor,
-        logits: Tensor,
-        prompts: dict[int, Tokens],
         failures: list[RequestFailure],
-        clock: StepClock,
+        step: QueuedStep | None,
+        moments: tuple[int, int],
+        prompts: dict[int, Tokens] | None = None,
     ) -> StepResult:
-        """Samples, moves the rows on, frees those that ended and caches the rest under `batch_id`."""
+        """Sorts out what arrived, frees the rows of those that ended and caches the rest under `batch_id`.
+
+        `moments`: when the call came, and when it was checked.
+        """
+        arrived = time.perf_counter_ns()
         serving = self._ready()
-        table, sampling = serving.table, serving.sampling
-        sampled = serving.sampler(logits, rows, table.last_token, table.generated)
-        choices = sampled.choices()
-        advance_state(
-            sampled.tokens, rows, table.last_token, table.length, table.generated, sampling.ints, sampling.counts
+        report = StepReport(self._eos_token_ids)
+        for r in running:
+            report.add(r, (prompts or {}).get(r.id))
+        serving.runner.table.release(report.ended)
+        cached = self._batches.store(batch_id, report.kept)
+        mine = tuple(g for r, g in report.generations if r.id % self._group.world_size == self._group.rank)
+        done = time.perf_counter_ns()
+        timings = Timings(
+            concat_ns=moments[1] - moments[0],
+            forward_ns=0 if step is None else step.time.forward_ns,
+            decode_ns=done - arrived,
+            total_ns=done - moments[0],
+            idle_ns=0 if step is None else step.time.idle_ns,
+            kernel_compilations=compilations() - serving.compilations,
         )
-        kept, ended, generations = [], [], []
-        for r, choice in zip(running, choices, strict=True):
-            r.length += 1
-            r.generated += 1
-            if not choice.valid:
-                ended.append(r)
-                failures.append(failure(r.id, NumericalError("the model's logits hold NaN or infinite values")))
-                continue
-            finish = finish_of(r, choice.token, self._eos_token_ids)
-            (ended if finish else kept).append(r)
-            if r.id % self._group.world_size == self._group.rank:
-                generations.append(generation_of(r, choice, prompts.get(r.id), finish))
-        serving.table.release(ended)
-        cached = self._batches.store(batch_id, kept)
-        return StepResult(tuple(generations), cached, tuple(failures), clock.timings())
+        return StepResult(mine, cached, (*failures, *report.failures), timings)
 
     @contextmanager
     def _releasing(self, running: Sequence[RunningRequest]) -> Generator[None, None, None]:
@@ -315,7 +210,7 @@ class Engine:
         try:
             yield
         except Exception as error:
-            self._ready().table.release(running)
+            self._ready().runner.table.release(running)
             if not is_out_of_memory(error):
                 raise
             if self._group.world_size > 1:

@@ -10,7 +10,10 @@ from ..models.base import CausalLM
 
 @dataclass(frozen=True)
 class KVPool:
-    """`k_cache` and `v_cache`: for each layer [num_slots, kv_heads_of_rank, head_dim] in the model's dtype."""
+    """`k_cache` and `v_cache`: for each layer [num_slots + 1, kv_heads_of_rank, head_dim] in the model's dtype.
+
+    The last slot, number `num_slots`, is nobody's: what pads a batch writes there.
+    """
 
     num_slots: int
     k_cache: list[Tensor]
@@ -26,7 +29,7 @@ def allocate_pool(model: CausalLM, num_slots: int) -> KVPool:
     """Zeros, not garbage: an attention kernel may multiply a slot that it masks by 0, and 0 * NaN is NaN."""
 
     def layers() -> list[Tensor]:
-        shape = (num_slots, model.num_kv_heads, model.head_dim)
+        shape = (num_slots + 1, model.num_kv_heads, model.head_dim)
         return [torch.zeros(shape, dtype=model.dtype, device=model.device) for _ in range(model.num_layers)]
 
     return KVPool(num_slots, layers(), layers())

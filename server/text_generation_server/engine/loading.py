@@ -9,12 +9,13 @@ from pathlib import Path
 import torch
 
 from ..config.model import Dtype, ModelConfig, RopeScaling
-from ..config.server import ServerConfig
+from ..config.server import Attention, ServerConfig
 from ..distributed.group import init_group
 from ..errors import ConfigurationError
 from ..kernels import use_triton
 from ..models.registry import load_model
 from .engine import Engine
+from .options import EngineOptions
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     device = choose_device(environment.parallel.rank)
     if device.type == "cpu":
         torch.set_num_threads(cpu_threads(environment.parallel.world_size, environment.omp_num_threads))
-    use_triton(not environment.disable_custom_kernels)
+    attention = choose_attention(config, device)
+    use_triton(attention == "triton")
     model_config = override_rope(ModelConfig.from_folder(folder), config)
     dtype = getattr(torch, config.dtype or default_dtype(model_config, device))
     group = init_group(environment.parallel, device, _GROUP_TIMEOUT_S)
@@ -42,9 +44,15 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
         model,
         group,
         eos_token_ids=model_config.eos_token_ids,
-        attention_impl=config.attention,
+        attention_impl=attention,
         watermark=environment.watermark,
-        memory_fraction=environment.cuda_memory_fraction,
+        options=EngineOptions(
+            memory_fraction=environment.cuda_memory_fraction,
+            # The torch operators look at lengths on the host, which a graph cannot do.
+            cuda_graphs=config.cuda_graphs if attention == "triton" else (),
+            run_ahead=device.type == "cuda",
+            deterministic=config.deterministic,
+        ),
     )
 
 
@@ -55,6 +63,16 @@ def choose_device(rank: int) -> torch.device:
     device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
+
+
+def choose_attention(config: ServerConfig, device: torch.device) -> Attention:
+    """What was asked for, else the fastest that this device runs. Raises `ConfigurationError` for what it cannot."""
+    if device.type == "cpu" or config.environment.disable_custom_kernels:
+        if config.attention == "triton":
+            reason = "runs on CUDA devices only" if device.type == "cpu" else "contradicts --disable-custom-kernels"
+            raise ConfigurationError(f"--attention triton {reason}; leave it out or use --attention torch")
+        return "torch"
+    return config.attention or "triton"
 
 
 def cpu_threads(world_size: int, omp_num_threads: int | None) -> int:

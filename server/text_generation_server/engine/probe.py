@@ -1,72 +1,170 @@
 """Runs the steps that need the most memory, before the pool exists, so that the pool can take exactly what is left."""
 
+import gc
+from collections.abc import Sequence
+
 import torch
 
 from ..config.server import WatermarkConfig
 from ..models.base import CausalLM
 from .batches import RunningRequest
-from .kv_pool import KVPool, allocate_pool, bytes_per_slot
-from .replies import last_token_logits, prompt_tokens
+from .graphs import default_buckets
+from .kv_pool import allocate_pool, bytes_per_slot
+from .memory import available_host_memory, release_memory
+from .options import EngineOptions
 from .requests import (
     NextTokenChooserParameters,
     Request,
+    ServingLimits,
     SlotRange,
     StoppingCriteriaParameters,
     WarmupLimits,
 )
 from .rows import RowTable
+from .runner import StepRunner
 from .sampling import Sampler
 from .sampling_state import SamplingState
-from .steps import prefill_inputs
 
+CPU_POOL_FRACTION = 0.5
+"""Part of the host's available memory that the pools of all ranks together take by themselves."""
+CUDA_RESERVE_FRACTION = 0.01
+"""Part of a device kept for fragmentation and for buffers of libraries that the probe cannot see."""
 _EVERYTHING = NextTokenChooserParameters(
     temperature=0.9,
     top_k=10,
     top_p=0.9,
     typical_p=0.9,
+    min_p=0.01,
     do_sample=True,
     repetition_penalty=1.2,
     frequency_penalty=0.1,
+    presence_penalty=0.1,
+    logit_bias=((0, 1.0),),
     watermark=True,
 )
 
 
-def run_largest_steps(model: CausalLM, limits: WarmupLimits, longest: int) -> int:
-    """A full prefill with log-probabilities of every prompt token, then full-batch sampling with every operator.
+class Probe:
+    """Measures what serving will need; builds the runners for it. Lives during Warmup."""
 
-    Returns the bytes of pool and rows that the probe itself held, which serving will not need.
-    """
-    num_tokens = limits.max_batch_prefill_tokens
-    lengths = _split(num_tokens, limits.max_input_tokens or longest - 1)
-    pool = allocate_pool(model, num_tokens)
-    _prefill(model, pool, lengths)
-    num_rows = limits.max_batch_size
-    table = RowTable(num_rows, 1, model.device)
-    running = [_dummy(row, 1, 0) for row in range(num_rows)]
-    rows = table.index(running)
-    table.open(running, rows, torch.zeros_like(rows), rows)
-    logits = torch.zeros(num_rows, model.vocab_size, dtype=torch.float32, device=model.device)
-    _sample(logits, running, table)
-    return num_tokens * bytes_per_slot(model) + len(lengths) * RowTable.bytes_per_row(max(lengths))
+    def __init__(
+        self,
+        model: CausalLM,
+        asked: WarmupLimits,
+        eos_token_ids: Sequence[int],
+        watermark: WatermarkConfig,
+        options: EngineOptions,
+    ) -> None:
+        self._model = model
+        self._asked = asked
+        self._eos_token_ids = eos_token_ids
+        self._watermark = watermark
+        self._options = options
+        self._longest = asked.max_total_tokens or model.config.max_context_length
+        self._is_cuda = model.device.type == "cuda"
+
+    @property
+    def buckets(self) -> list[int]:
+        """Batch sizes of decode that get a graph."""
+        if not self._is_cuda:
+            return []
+        if self._options.cuda_graphs is None:
+            return default_buckets(self._asked.max_batch_size)
+        return [size for size in self._options.cuda_graphs if size <= self._asked.max_batch_size]
+
+    def build_runner(self, num_rows: int, max_total_tokens: int, num_slots: int) -> StepRunner:
+        """Rows, pool and sampler of the given sizes around the model."""
+        model = self._model
+        table = RowTable(num_rows, max_total_tokens, num_slots, model.device)
+        sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
+        sampler = Sampler(sampling, self._watermark)
+        pool = allocate_pool(model, num_slots)
+        return StepRunner(model, table, pool, sampling, sampler, self._options.deterministic)
+
+    def fitting_slots(self, world_size: int) -> int:
+        """Slots that fit on this rank beside everything else, or that it takes by itself if nothing is asked."""
+        asked, per_slot = self._asked, bytes_per_slot(self._model)
+        per_row = RowTable.bytes_per_row(self._longest) + SamplingState.bytes_per_row(self._model.vocab_size)
+        row_bytes = (asked.max_batch_size + 1) * per_row
+        # One slot more belongs to the pool: that of the padding.
+        reserved = row_bytes + per_slot
+        if self._is_cuda:
+            return max(0, self._cuda_room() - reserved) // per_slot
+        available = available_host_memory() // world_size
+        if asked.max_batch_total_tokens is not None:
+            return max(0, available - reserved) // per_slot
+        fitting = max(0, int(available * CPU_POOL_FRACTION) - reserved) // per_slot
+        return min(fitting, asked.max_batch_size * self._longest)
+
+    def compile_prefills(self, runner: StepRunner, limits: ServingLimits) -> None:
+        """Runs prefills of few and of many requests, so that every kernel that serving needs is compiled by then."""
+        if not self._is_cuda:
+            return
+        most = min(limits.max_batch_size, self._asked.max_batch_prefill_tokens, limits.max_batch_total_tokens)
+        sizes = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+        for size in sizes:
+            _prefill(runner, [1] * size)
+        for length in (17, 129, 1025, limits.max_input_tokens):
+            if length <= min(limits.max_input_tokens, self._asked.max_batch_prefill_tokens):
+                _prefill(runner, [length])
+        torch.cuda.synchronize(self._model.device)
+
+    def _cuda_room(self) -> int:
+        """Bytes left for pool and rows once the largest steps have run, measured by running them."""
+        device = self._model.device
+        release_memory(device)
+        held = torch.cuda.memory_allocated(device)
+        activations, graph_bytes = self._run_largest_steps()
+        gc.collect()  # the runner refers to itself
+        release_memory(device)
+        free, total = torch.cuda.mem_get_info(device)
+        # What others hold on the device: other processes, the CUDA context, buffers of NCCL and cuBLAS.
+        foreign = total - free - torch.cuda.memory_reserved(device)
+        room = int(total * (self._options.memory_fraction - CUDA_RESERVE_FRACTION))
+        return room - foreign - held - activations - graph_bytes
+
+    def _run_largest_steps(self) -> tuple[int, int]:
+        """A full prefill with log-probabilities of every prompt token, and decode steps of the largest batch.
+
+        Returns the bytes that they need beside weights, rows and pool, and those that graphs will take.
+        """
+        asked, device = self._asked, self._model.device
+        largest = asked.max_input_tokens or min(self._longest - 1, asked.max_batch_prefill_tokens)
+        lengths = _split(asked.max_batch_prefill_tokens, largest)[: asked.max_batch_size]
+        runner = self.build_runner(asked.max_batch_size, self._longest, sum(lengths))
+        torch.cuda.reset_peak_memory_stats(device)
+        held = torch.cuda.memory_allocated(device)
+        _prefill(runner, lengths)
+        padding = torch.full((asked.max_batch_size,), runner.table.num_rows, dtype=torch.int64, device=device)
+        runner.decode_rows(padding, self._longest)
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - held, self._graph_bytes(runner)
+
+    def _graph_bytes(self, runner: StepRunner) -> int:
+        """The largest graph brings the memory that all share; each further one costs what the second adds."""
+        buckets, device = self.buckets, self._model.device
+        used: list[int] = []
+        for count in range(min(2, len(buckets)) + 1):
+            if count:
+                runner.capture(buckets[-count:])
+            release_memory(device)
+            free, total = torch.cuda.mem_get_info(device)
+            used.append(total - free)
+        if len(used) == 1:
+            return 0
+        first = used[1] - used[0]
+        further = max(0, used[-1] - used[1])
+        return max(0, first) + (len(buckets) - 1) * further
 
 
-def _prefill(model: CausalLM, pool: KVPool, lengths: list[int]) -> None:
-    table = RowTable(len(lengths), max(lengths), model.device)
+def _prefill(runner: StepRunner, lengths: list[int]) -> None:
+    """Prefills dummy requests that ask for everything, and gives their rows back."""
     running, start = [], 0
-    for row, length in enumerate(lengths):
-        running.append(_dummy(row, length, start))
+    for index, length in enumerate(lengths):
+        running.append(RunningRequest(_dummy(index, length, start), runner.table.take()))
         start += length
-    rows = table.index(running)
-    input_ids, state = prefill_inputs(running, rows, table, pool)
-    logits = model.forward(input_ids, state)
-    prompt_tokens(logits, running, rank=0, world_size=1)
-    _sample(last_token_logits(logits, running), running, table)
-
-
-def _sample(logits: torch.Tensor, running: list[RunningRequest], table: RowTable) -> None:
-    state = SamplingState(table.num_rows, logits.shape[1], logits.device, ())
-    state.admit([r.row for r in running], [r.request for r in running])
-    Sampler(state, WatermarkConfig())(logits, table.index(running), table.last_token, table.generated)
+    runner.prefill(running).deliver()
+    runner.table.release(running)
 
 
 def _split(total: int, largest: int) -> list[int]:
@@ -75,9 +173,9 @@ def _split(total: int, largest: int) -> list[int]:
     return [largest] * full + ([rest] if rest else [])
 
 
-def _dummy(row: int, length: int, first_slot: int) -> RunningRequest:
-    request = Request(
-        id=row,
+def _dummy(index: int, length: int, first_slot: int) -> Request:
+    return Request(
+        id=index,
         input_ids=(0,) * length,
         parameters=_EVERYTHING,
         stopping_parameters=StoppingCriteriaParameters(max_new_tokens=1),
@@ -85,4 +183,3 @@ def _dummy(row: int, length: int, first_slot: int) -> RunningRequest:
         prefill_logprobs=True,
         top_n_tokens=5,
     )
-    return RunningRequest(request, row, num_slots=0, length=length)

@@ -1,16 +1,10 @@
-"""What a step says of its requests: generations, prompt log-probabilities, failures. Host data, built on demand."""
+"""What a step says of its requests: generations and failures. Host data."""
 
-import math
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
-from ..errors import EngineError
-from ..kernels.logprobs import token_logprobs
+from ..errors import EngineError, NumericalError
 from .batches import RunningRequest
 from .requests import Finish, FinishReason, Generation, RequestFailure, Tokens
-from .sampling import Choice
 
 
 def failure(request_id: int, error: EngineError) -> RequestFailure:
@@ -18,40 +12,44 @@ def failure(request_id: int, error: EngineError) -> RequestFailure:
     return RequestFailure(request_id, error.reason, str(error))
 
 
-def last_token_logits(logits: Tensor, running: Sequence[RunningRequest]) -> Tensor:
-    """Of prefill logits [N, vocab], one or all rows a prompt (see `prefill_inputs`), the last row of each prompt."""
-    if not any(r.request.prefill_logprobs for r in running):
-        return logits
-    ends, end = [], 0
-    for r in running:
-        end += _num_logits(r)
-        ends.append(end - 1)
-    return logits[torch.tensor(ends, device=logits.device)]
+@dataclass
+class StepReport:
+    """Sorts out what arrived for requests: who goes on, who ended, who failed."""
+
+    eos_token_ids: frozenset[int]
+    kept: list[RunningRequest] = field(default_factory=list)
+    ended: list[RunningRequest] = field(default_factory=list)
+    generations: list[tuple[RunningRequest, Generation]] = field(default_factory=list)
+    failures: list[RequestFailure] = field(default_factory=list)
+
+    def add(self, running: RunningRequest, prompt: Tokens | None = None) -> None:
+        """Takes what arrived for one request, up to its end. What comes after is dropped."""
+        ids: list[int] = []
+        logprobs: list[float] = []
+        tops: list[Tokens] = []
+        finish = None
+        for choice in running.arrived:
+            if not choice.valid:
+                error = NumericalError("the model's logits hold NaN or infinite values")
+                self.failures.append(failure(running.id, error))
+                self.ended.append(running)
+                return
+            running.generated += 1
+            ids.append(choice.token)
+            logprobs.append(choice.logprob)
+            if choice.top_tokens is not None:
+                tops.append(choice.top_tokens)
+            finish = _finish(running, choice.token, self.eos_token_ids)
+            if finish is not None:
+                break
+        running.arrived.clear()
+        (self.kept if finish is None else self.ended).append(running)
+        if ids:
+            tokens = Tokens(tuple(ids), tuple(logprobs))
+            self.generations.append((running, Generation(running.id, tokens, prompt, tuple(tops), finish)))
 
 
-def prompt_tokens(logits: Tensor, running: Sequence[RunningRequest], rank: int, world_size: int) -> dict[int, Tokens]:
-    """Prompts with log-probabilities, by id, of the requests that ask for them and that this rank reports.
-
-    The first token has none (NaN); the others come from the raw logits of the token before.
-    """
-    prompts: dict[int, Tokens] = {}
-    start = 0
-    for r in running:
-        end = start + _num_logits(r)
-        if r.request.prefill_logprobs and r.id % world_size == rank:
-            ids = r.request.input_ids
-            targets = torch.tensor(ids[1:], dtype=torch.int64, device=logits.device)
-            logprobs = token_logprobs(logits[start : end - 1], targets).tolist()
-            prompts[r.id] = Tokens(ids, (math.nan, *logprobs))
-        start = end
-    return prompts
-
-
-def _num_logits(running: RunningRequest) -> int:
-    return len(running.request.input_ids) if running.request.prefill_logprobs else 1
-
-
-def finish_of(running: RunningRequest, token: int, eos_token_ids: frozenset[int]) -> Finish | None:
+def _finish(running: RunningRequest, token: int, eos_token_ids: frozenset[int]) -> Finish | None:
     """Whether `token`, already counted in `running`, ends the request. EOS wins over the length limit."""
     stopping, parameters = running.request.stopping_parameters, running.request.parameters
     if token in eos_token_ids and not stopping.ignore_eos_token:
@@ -61,14 +59,3 @@ def finish_of(running: RunningRequest, token: int, eos_token_ids: frozenset[int]
     else:
         return None
     return Finish(reason, running.generated, parameters.seed if parameters.do_sample else None)
-
-
-def generation_of(running: RunningRequest, choice: Choice, prompt: Tokens | None, finish: Finish | None) -> Generation:
-    """What this step says of one request."""
-    return Generation(
-        request_id=running.id,
-        tokens=Tokens((choice.token,), (choice.logprob,)),
-        prefill_tokens=prompt,
-        top_tokens=() if choice.top_tokens is None else (choice.top_tokens,),
-        finish=finish,
-    )

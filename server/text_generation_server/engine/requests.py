@@ -46,6 +46,15 @@ class StoppingCriteriaParameters:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """One more sample of a request's prompt, with slots for the positions after the prompt."""
+
+    id: int
+    seed: int
+    slots: tuple[SlotRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One request of a prefill: its prompt as token ids, and slots for positions 0, 1, ..."""
 
@@ -56,6 +65,7 @@ class Request:
     slots: tuple[SlotRange, ...]
     prefill_logprobs: bool = False
     top_n_tokens: int = 0
+    copies: tuple[Copy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +139,14 @@ class RequestFailure:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Nanoseconds of the parts of one step."""
+    """Nanoseconds of the parts of one step; `kernel_compilations` counts from the end of Warmup."""
 
     concat_ns: int = 0
     forward_ns: int = 0
     decode_ns: int = 0
     total_ns: int = 0
+    idle_ns: int = 0
+    kernel_compilations: int = 0
 
 
 @dataclass(frozen=True, slots=True)

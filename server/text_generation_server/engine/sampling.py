@@ -12,18 +12,9 @@ from torch import Tensor
 
 from ..config.server import WatermarkConfig
 from ..kernels import MAX_TOP, logits_process, num_splits, sample, survivors, top_tokens
+from .batches import Choice
 from .requests import Tokens
 from .sampling_state import SamplingState
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What was chosen for one row. `token` is a valid id even when `valid` is false: NaN or infinite scores."""
-
-    token: int
-    logprob: float
-    valid: bool
-    top_tokens: Tokens | None
 
 
 @dataclass(frozen=True)
@@ -102,8 +93,8 @@ class Sampler:
         """
         state, batch, device = self._state, logits.shape[0], logits.device
         splits = num_splits(logits.shape[1], device)
-        statistics = torch.empty(3, batch, splits, dtype=torch.float32, device=device)
-        best, best_id, total = statistics[0], statistics[1].view(torch.int32), statistics[2]
+        best, total = (torch.empty(batch, splits, dtype=torch.float32, device=device) for _ in range(2))
+        best_id = torch.empty(batch, splits, dtype=torch.int32, device=device)
         scores = logits if logits.dtype == torch.float32 else torch.empty_like(logits, dtype=torch.float32)
         logits_process(
             logits,
@@ -145,7 +136,6 @@ class Sampler:
             log_total,
         )
         top_tokens(
-            logits,
             scores,
             best,
             bounds,

@@ -169,6 +169,7 @@ def _flags(request: Sampled) -> Flags:
         Flags.PENALTIES: p.repetition_penalty != 1.0 or p.frequency_penalty != 0.0 or p.presence_penalty != 0.0,
         Flags.MIN_NEW_TOKENS: request.stopping_parameters.min_new_tokens > 0,
         Flags.FILTERS: p.top_k > 0 or p.top_p < 1.0 or p.typical_p < 1.0 or p.min_p > 0.0,
+        Flags.TOP: request.top_n_tokens > 0,
     }
     flags = Flags(0)
     for flag, wanted in asked.items():

@@ -1,44 +1,40 @@
 """Limits and pool size: what the operator asked for, checked against the model and the memory that is left."""
 
-from dataclasses import dataclass
+import logging
+import time
+from collections.abc import Sequence
 
-import torch
-
+from ..config.server import WatermarkConfig
 from ..distributed.group import TensorParallelGroup
 from ..errors import EngineFailed, InvalidRequest, OutOfMemory
 from ..models.base import CausalLM
-from .kv_pool import KVPool, allocate_pool, bytes_per_slot
-from .memory import available_host_memory, is_out_of_memory, release_memory
-from .probe import run_largest_steps
+from .memory import is_out_of_memory, release_memory
+from .options import EngineOptions
+from .probe import Probe
 from .requests import ServingLimits, WarmupLimits
-from .rows import RowTable
+from .runner import StepRunner
 
-CPU_POOL_FRACTION = 0.5
-"""Part of the host's available memory that the pools of all ranks together take by themselves."""
-CUDA_RESERVE_FRACTION = 0.02
-"""Part of a device kept for fragmentation and for buffers of libraries that the probe cannot see."""
+logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Capacity:
-    """The outcome of Warmup."""
+def warm_up(
+    model: CausalLM,
+    group: TensorParallelGroup,
+    asked: WarmupLimits,
+    eos_token_ids: Sequence[int],
+    watermark: WatermarkConfig,
+    options: EngineOptions,
+) -> tuple[ServingLimits, StepRunner]:
+    """Derives the limits that are unset, allocates pool and rows, captures graphs and compiles what serving needs.
 
-    limits: ServingLimits
-    table: RowTable
-    pool: KVPool
-
-
-def plan_capacity(model: CausalLM, group: TensorParallelGroup, asked: WarmupLimits, memory_fraction: float) -> Capacity:
-    """Derives the limits that are unset, allocates pool and rows. All ranks reach the same numbers, or the same error.
-
-    `memory_fraction`: part of a CUDA device that this process may use. Raises `InvalidRequest` for limits that
-    contradict each other or the model, `OutOfMemory` for limits that do not fit.
+    All ranks reach the same numbers, or the same error. Raises `InvalidRequest` for limits that contradict each other
+    or the model, `OutOfMemory` for limits that do not fit.
     """
     max_positions = model.config.max_context_length
     check_limits(asked, max_positions)
-    longest = asked.max_total_tokens or max_positions
+    probe = Probe(model, asked, eos_token_ids, watermark, options)
     try:
-        fitting = _fitting_slots(model, group.world_size, asked, longest, memory_fraction)
+        fitting = probe.fitting_slots(group.world_size)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -49,8 +45,19 @@ def plan_capacity(model: CausalLM, group: TensorParallelGroup, asked: WarmupLimi
         )
         raise (OutOfMemory(message) if group.world_size == 1 else EngineFailed(message)) from error
     limits = derive_limits(asked, max_positions, group.min_int(fitting))
-    table = RowTable(limits.max_batch_size, limits.max_total_tokens, model.device)
-    return Capacity(limits, table, allocate_pool(model, limits.max_batch_total_tokens))
+    runner = probe.build_runner(limits.max_batch_size, limits.max_total_tokens, limits.max_batch_total_tokens)
+    started = time.perf_counter()
+    runner.capture(probe.buckets)
+    probe.compile_prefills(runner, limits)
+    logger.info(
+        "warmed up",
+        extra={
+            "max_batch_total_tokens": limits.max_batch_total_tokens,
+            "cuda_graphs": len(probe.buckets),
+            "seconds": round(time.perf_counter() - started, 3),
+        },
+    )
+    return limits, runner
 
 
 def check_limits(asked: WarmupLimits, max_positions: int) -> None:
@@ -100,31 +107,3 @@ def derive_limits(asked: WarmupLimits, max_positions: int, fitting_slots: int) -
     if max_input >= max_total:
         raise InvalidRequest(f"--max-input-tokens {max_input} must be below --max-total-tokens {max_total}")
     return ServingLimits(pool, max_input, max_total, asked.max_batch_size)
-
-
-def _fitting_slots(model: CausalLM, world_size: int, asked: WarmupLimits, longest: int, memory_fraction: float) -> int:
-    """Slots that fit on this rank beside everything else, or that it takes by itself if nothing is asked."""
-    row_bytes = asked.max_batch_size * RowTable.bytes_per_row(longest)
-    if model.device.type == "cuda":
-        room = _cuda_room(model, asked, longest, memory_fraction)
-        return max(0, room - row_bytes) // bytes_per_slot(model)
-    available = available_host_memory() // world_size
-    if asked.max_batch_total_tokens is not None:
-        return max(0, available - row_bytes) // bytes_per_slot(model)
-    fitting = max(0, int(available * CPU_POOL_FRACTION) - row_bytes) // bytes_per_slot(model)
-    return min(fitting, asked.max_batch_size * longest)
-
-
-def _cuda_room(model: CausalLM, asked: WarmupLimits, longest: int, memory_fraction: float) -> int:
-    """Bytes left for pool and rows once the largest steps have run, measured by running them."""
-    device = model.device
-    release_memory(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    probe_bytes = run_largest_steps(model, asked, longest)
-    torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device) - probe_bytes
-    release_memory(device)
-    free, total = torch.cuda.mem_get_info(device)
-    # What others hold on the device: other processes, the CUDA context, buffers of NCCL and cuBLAS.
-    foreign = total - free - torch.cuda.memory_reserved(device)
-    return int(total * (memory_fraction - CUDA_RESERVE_FRACTION)) - foreign - peak

@@ -39,11 +39,11 @@ class CausalLM:
 
     @torch.inference_mode()
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
-        """Writes K and V of the new tokens at `state.slots` and returns logits [N, vocab_size] float32.
+        """Writes K and V of the new tokens at `state.slots` and returns the last hidden states, normalised, of those
+        tokens that `state.logit_indices` names: [N, hidden_size].
 
         `input_ids` is [T] int64, all below `vocab_size`; positions lie below `config.max_context_length`. Both are
-        for the caller to check. The result has the full vocabulary and is the same on every rank.
-        Raises EngineFailed when another rank is lost.
+        for the caller to check. Raises EngineFailed when another rank is lost.
         """
         x = self._pre.forward(input_ids)
         residual: Tensor | None = None
@@ -52,3 +52,8 @@ class CausalLM:
         if residual is None:  # no layers: configurations have at least one
             residual = torch.zeros_like(x)
         return self._post.forward(x, residual, state.logit_indices)
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[N, hidden_size] to [N, vocab_size] of the model's type: the full vocabulary, the same on every rank."""
+        return self._post.logits(hidden)

@@ -40,6 +40,7 @@ def _request_from_pb(message: pb.Request) -> r.Request:
         slots=_slots_from_pb(message.slots),
         prefill_logprobs=message.prefill_logprobs,
         top_n_tokens=message.top_n_tokens,
+        copies=tuple(r.Copy(copy.id, copy.seed, _slots_from_pb(copy.slots)) for copy in message.copies),
     )
 
 
@@ -145,4 +146,6 @@ def _timings_to_pb(timings: r.Timings) -> pb.Timings:
         forward_ns=timings.forward_ns,
         decode_ns=timings.decode_ns,
         total_ns=timings.total_ns,
+        idle_ns=timings.idle_ns,
+        kernel_compilations=timings.kernel_compilations,
     )

@@ -19,11 +19,15 @@ class PostLayer:
         self._group = group
 
     def forward(self, x: Tensor, residual: Tensor, logit_indices: Tensor) -> Tensor:
-        """[T, hidden] each to [N, vocab_size] float32, equal on all ranks.
+        """[T, hidden] each to the normalised hidden states of N of them, [N, hidden]."""
+        x = x.index_select(0, logit_indices)
+        kernels.add_rms_norm(x, residual.index_select(0, logit_indices), self._weights.norm, self._eps, x)
+        return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[N, hidden] to [N, vocab_size], equal on all ranks.
 
         Every column is computed by one rank and gathered, so ranks cannot differ in a last bit.
         """
-        x = x.index_select(0, logit_indices)
-        kernels.add_rms_norm(x, residual.index_select(0, logit_indices), self._weights.norm, self._eps, x)
-        shard = self._weights.lm_head.apply(x).float()
+        shard = self._weights.lm_head.apply(hidden)
         return self._group.all_gather_last_dim(shard)[:, : self._vocab_size]

@@ -16,6 +16,8 @@ class InferState:
 
     is_prefill: bool
     """False: every request has exactly one new token, so T = B."""
+    deterministic: bool
+    """Results of a request must not depend, to the bit, on which others are in the batch."""
     positions: Tensor
     """[T] int64, position of each new token in its request."""
     slots: Tensor

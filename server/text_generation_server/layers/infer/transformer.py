@@ -72,7 +72,7 @@ class TransformerLayer:
             )
         else:
             kernels.decode_attention(
-                q, *caches_and_table, state.b_kv_len, state.max_kv_len, settings.softmax_scale, out
+                q, *caches_and_table, state.b_kv_len, state.max_kv_len, settings.softmax_scale, out, state.deterministic
             )
         return self._reduced(weights.out, out.view(num_tokens, q_size))
 

@@ -1,0 +1,17 @@
+"""How the engine runs: what the operator chose, and what follows from the device."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Equal on all ranks."""
+
+    memory_fraction: float = 1.0
+    """Part of a CUDA device's memory that this process may use."""
+    cuda_graphs: tuple[int, ...] | None = None
+    """Batch sizes of decode that get a graph; none: no graphs. None: a default set, on CUDA."""
+    run_ahead: bool = False
+    """Queue the next step before the results of the last are read. Of use where the device works beside the host."""
+    deterministic: bool = False
+    """Results of a request are bitwise the same in every batch."""

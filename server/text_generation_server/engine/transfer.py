@@ -1,0 +1,45 @@
+"""Small data to the device and back without waiting for it.
+
+Copies of pinned memory are queued on the current stream. torch's allocator of pinned memory hands out a block again
+only once the copies that were queued from or to it are done, so nobody has to keep it until then.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def upload(host: NDArray[Any], device: torch.device) -> Tensor:
+    """A copy on the device, ready for what is queued after it."""
+    if device.type != "cuda":
+        return torch.from_numpy(host)
+    return torch.from_numpy(host).pin_memory().to(device, non_blocking=True)
+
+
+def upload_parts(parts: list[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
+    """Several int64 vectors in one copy."""
+    packed = upload(np.concatenate(parts), device)
+    return list(packed.split([len(part) for part in parts]))
+
+
+class Readback:
+    """A copy to the host that was queued and is waited for later."""
+
+    def __init__(self, source: Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        if source.device.type != "cuda":
+            self._host = source
+            return
+        self._host = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+        self._host.copy_(source, non_blocking=True)
+        self._event = torch.cuda.Event()
+        self._event.record()
+
+    def wait(self) -> Tensor:
+        """The values on the host. Other threads run meanwhile."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._host
