@@ -1,5 +1,7 @@
 //! The command line.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 
 use crate::server::args::ServerArgs;
@@ -16,4 +18,14 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Server(Box<ServerArgs>),
+    Compare(CompareArgs),
+}
+
+/// Show two saved reports beside each other.
+#[derive(Debug, clap::Args)]
+pub struct CompareArgs {
+    /// The report before.
+    pub a: PathBuf,
+    /// The report after.
+    pub b: PathBuf,
 }

@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod error;
+pub mod floor;
 pub mod live;
 pub mod output;
 pub mod overhead;

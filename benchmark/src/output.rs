@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::error::{BenchmarkError, Result};
 use crate::live::Live;
-use crate::report::{self, Report, csv, markdown};
+use crate::report::{self, Report, csv, markdown, plot};
 
 /// Flags about results.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -19,6 +19,9 @@ pub struct OutputArgs {
     /// Save the tables that are printed at the end.
     #[arg(long, value_name = "FILE")]
     pub output_markdown: Option<PathBuf>,
+    /// Save a plot of latency against throughput as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub output_plot: Option<PathBuf>,
     /// A progress bar instead of the full screen; chosen by itself when standard output is no terminal.
     #[arg(long)]
     pub no_tui: bool,
@@ -38,7 +41,11 @@ impl OutputArgs {
             .output_markdown
             .as_ref()
             .map(|path| report::write(path, &tables));
-        [json, csv, markdown].into_iter().flatten().collect()
+        let plot = self
+            .output_plot
+            .as_ref()
+            .map(|path| plot::save(report, path));
+        [json, csv, markdown, plot].into_iter().flatten().collect()
     }
 
     /// The end of a benchmark: results first, then what went wrong.

@@ -7,6 +7,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::args::{Cli, Command};
 use crate::error::{BenchmarkError, Result};
 use crate::live::Live;
+use crate::report::{Report, compare};
 use crate::screen::Screen;
 use crate::server;
 use crate::server::args::ServerArgs;
@@ -15,6 +16,11 @@ use crate::server::args::ServerArgs;
 pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Server(args) => run_server(&args),
+        Command::Compare(args) => {
+            let (before, after) = (Report::load(&args.a)?, Report::load(&args.b)?);
+            print!("{}", compare::render(&before, &after)?);
+            Ok(())
+        }
     }
 }
 

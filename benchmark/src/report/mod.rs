@@ -1,7 +1,9 @@
 //! The result of a benchmark, the same for both modes: what was asked, and per point what was measured.
 
+pub mod compare;
 pub mod csv;
 pub mod markdown;
+pub mod plot;
 
 use std::collections::BTreeMap;
 use std::path::Path;

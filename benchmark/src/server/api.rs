@@ -1,12 +1,10 @@
 //! What the known HTTP APIs want to read and what their events mean.
 
-use std::borrow::Cow;
-
 use clap::ValueEnum;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::client::Failure;
+use super::event::{self, Event};
 
 /// Which API a server is driven through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -44,18 +42,6 @@ pub struct Sampling {
     /// 0: greedy.
     pub temperature: f32,
     pub ignore_eos: bool,
-}
-
-/// One event, in terms that all APIs share.
-#[derive(Debug, PartialEq)]
-pub struct Event<'a> {
-    /// The event brought at least one token.
-    pub token: bool,
-    pub text: Cow<'a, str>,
-    /// The server says that the answer is complete.
-    pub finished: bool,
-    pub prompt_tokens: Option<u32>,
-    pub output_tokens: Option<u32>,
 }
 
 impl Api {
@@ -100,8 +86,8 @@ impl Api {
     /// What one event says, or the error that it carries.
     pub fn event(self, data: &[u8]) -> Result<Event<'_>, Failure> {
         match self {
-            Self::Tgi => tgi_event(data),
-            Self::Openai | Self::OpenaiChat => openai_event(data),
+            Self::Tgi => event::tgi(data),
+            Self::Openai | Self::OpenaiChat => event::openai(data),
         }
     }
 }
@@ -154,133 +140,45 @@ fn messages(history: &[Exchange], prompt: &Prompt) -> Value {
     Value::Array(messages)
 }
 
-#[derive(Deserialize)]
-struct TgiEvent<'a> {
-    #[serde(borrow)]
-    token: Option<TgiToken<'a>>,
-    #[serde(borrow)]
-    generated_text: Option<Cow<'a, str>>,
-    details: Option<TgiDetails>,
-    #[serde(borrow)]
-    error: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    error_type: Option<Cow<'a, str>>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-#[derive(Deserialize)]
-struct TgiToken<'a> {
-    #[serde(borrow)]
-    text: Cow<'a, str>,
-}
-
-#[derive(Deserialize)]
-struct TgiDetails {
-    generated_tokens: Option<u32>,
-    input_length: Option<u32>,
-}
-
-fn tgi_event(data: &[u8]) -> Result<Event<'_>, Failure> {
-    let event: TgiEvent<'_> = parse(data)?;
-    if let Some(message) = event.error {
-        let kind = event.error_type.as_deref().unwrap_or("stream_error");
-        return Err(Failure::new(kind, message));
+    fn sampling() -> Sampling {
+        Sampling {
+            model: "m".to_owned(),
+            temperature: 0.0,
+            ignore_eos: true,
+        }
     }
-    let details = event.details.as_ref();
-    Ok(Event {
-        token: event.token.is_some(),
-        text: event.token.map_or(Cow::Borrowed(""), |token| token.text),
-        finished: event.generated_text.is_some() || details.is_some(),
-        prompt_tokens: details.and_then(|details| details.input_length),
-        output_tokens: details.and_then(|details| details.generated_tokens),
-    })
-}
 
-#[derive(Deserialize)]
-struct OpenAiEvent<'a> {
-    #[serde(borrow, default)]
-    choices: Vec<Choice<'a>>,
-    usage: Option<Usage>,
-    error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Choice<'a> {
-    #[serde(borrow)]
-    text: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    delta: Option<Delta<'a>>,
-    #[serde(borrow)]
-    finish_reason: Option<Cow<'a, str>>,
-}
-
-#[derive(Deserialize)]
-struct Delta<'a> {
-    #[serde(borrow)]
-    role: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    content: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    reasoning_content: Option<Cow<'a, str>>,
-    tool_calls: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Usage {
-    prompt_tokens: Option<u32>,
-    completion_tokens: Option<u32>,
-}
-
-fn openai_event(data: &[u8]) -> Result<Event<'_>, Failure> {
-    let mut event = Event {
-        token: false,
-        text: Cow::Borrowed(""),
-        finished: data == b"[DONE]",
-        prompt_tokens: None,
-        output_tokens: None,
-    };
-    if event.finished {
-        return Ok(event);
+    #[test]
+    fn a_conversation_is_sent_in_the_terms_of_each_api() {
+        let history = [Exchange {
+            user: " a".to_owned(),
+            assistant: " b".to_owned(),
+        }];
+        let prompt = Prompt::Text(" c".to_owned());
+        let body = |api: Api| api.body(&sampling(), &history, &prompt, 4);
+        assert_eq!(body(Api::Tgi)["inputs"], " a b c");
+        assert_eq!(body(Api::Openai)["prompt"], " a b c");
+        let roles: Vec<String> = body(Api::OpenaiChat)["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|message| format!("{}{}", message["role"], message["content"]))
+            .collect();
+        assert_eq!(
+            roles,
+            [r#""user"" a""#, r#""assistant"" b""#, r#""user"" c""#]
+        );
     }
-    let parsed: OpenAiEvent<'_> = parse(data)?;
-    if let Some(error) = parsed.error {
-        let kind = error["type"].as_str().unwrap_or("stream_error");
-        let message = error["message"].as_str().map(str::to_owned);
-        return Err(Failure::new(
-            kind,
-            message.unwrap_or_else(|| error.to_string()),
-        ));
-    }
-    if let Some(usage) = parsed.usage {
-        event.prompt_tokens = usage.prompt_tokens;
-        event.output_tokens = usage.completion_tokens;
-    }
-    if let Some(choice) = parsed.choices.into_iter().next() {
-        let last = choice
-            .finish_reason
-            .is_some_and(|reason| !reason.is_empty());
-        let delta = choice.delta;
-        // The opening chunk of a chat has a role and no token. A token may have no text: half of a character.
-        let opening = delta.as_ref().is_some_and(|delta| delta.role.is_some());
-        let other = delta.as_ref().is_some_and(|delta| {
-            delta.tool_calls.is_some()
-                || delta
-                    .reasoning_content
-                    .as_ref()
-                    .is_some_and(|text| !text.is_empty())
-        });
-        event.text = choice
-            .text
-            .or(delta.and_then(|delta| delta.content))
-            .unwrap_or_default();
-        event.token = !event.text.is_empty() || other || !(last || opening);
-        event.finished = last;
-    }
-    Ok(event)
-}
 
-fn parse<'a, T: Deserialize<'a>>(data: &'a [u8]) -> Result<T, Failure> {
-    serde_json::from_slice(data).map_err(|error| {
-        let start = String::from_utf8_lossy(&data[..data.len().min(120)]).into_owned();
-        Failure::new("bad_event", format!("{error} in: {start}"))
-    })
+    #[test]
+    fn greedy_tgi_requests_do_not_sample() {
+        let prompt = Prompt::Text("a".to_owned());
+        let body = Api::Tgi.body(&sampling(), &[], &prompt, 4);
+        let expected = json!({ "max_new_tokens": 4, "details": true, "ignore_eos_token": true });
+        assert_eq!(body["parameters"], expected);
+    }
 }

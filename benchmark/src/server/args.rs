@@ -11,6 +11,7 @@ use super::lengths::Lengths;
 use super::summary::Slo;
 use super::workload::Workload;
 use crate::error::{BenchmarkError, Result};
+use crate::floor::FloorArgs;
 use crate::output::OutputArgs;
 
 /// Drive a server over HTTP: this one, or any other with the API of TGI or OpenAI.
@@ -59,6 +60,8 @@ pub struct ServerArgs {
     /// Worker threads of this client.
     #[arg(long, default_value_t = 4, value_parser = value_parser!(u16).range(1..))]
     pub threads: u16,
+    #[command(flatten)]
+    pub floor: FloorArgs,
     #[command(flatten)]
     pub output: OutputArgs,
 }

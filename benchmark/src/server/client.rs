@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 
-use super::api::{Api, Event, Exchange, Prompt, Sampling};
+use super::api::{Api, Exchange, Prompt, Sampling};
+use super::event::Event;
 use super::sse::SseParser;
 use crate::error::{BenchmarkError, Result};
 use crate::live::Live;

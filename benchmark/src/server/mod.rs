@@ -6,6 +6,7 @@ pub mod arrivals;
 pub mod client;
 mod dataset;
 mod discover;
+pub mod event;
 pub mod lengths;
 pub mod load;
 pub mod prompts;
@@ -13,6 +14,7 @@ pub mod sse;
 pub mod summary;
 pub mod workload;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rand::SeedableRng;
@@ -53,6 +55,8 @@ pub async fn run(args: &ServerArgs, live: &Arc<Live>, report: &mut Option<Report
             }
         }
     };
+    let known = args.tokenizer_path.as_deref().and_then(model_folder);
+    let floor = args.floor.floor(known.or(folder.as_deref()))?;
     let report = report.insert(new_report(args, &target));
     for (index, (pace, requests)) in paces.iter().zip(requests).enumerate() {
         let seed = args.seed.wrapping_add(index as u64);
@@ -72,7 +76,10 @@ pub async fn run(args: &ServerArgs, live: &Arc<Live>, report: &mut Option<Report
             live: live.clone(),
             duration: args.load.duration(),
         };
-        let point = measure(args, *pace, load, seed).await;
+        let mut point = measure(args, *pace, load, seed).await;
+        if let Some(floor) = &floor {
+            point.floor = floor.of_server(&point);
+        }
         live.end(
             point
                 .rates
@@ -87,6 +94,15 @@ pub async fn run(args: &ServerArgs, live: &Arc<Live>, report: &mut Option<Report
         }
     }
     Ok(())
+}
+
+/// The folder beside a tokenizer, where `config.json` usually lies.
+fn model_folder(tokenizer: &Path) -> Option<&Path> {
+    if tokenizer.is_dir() {
+        Some(tokenizer)
+    } else {
+        tokenizer.parent()
+    }
 }
 
 async fn measure(args: &ServerArgs, pace: Pace, load: Load, seed: u64) -> Point {

@@ -151,3 +151,85 @@ fn words(tokenizer: &Tokenizer) -> Vec<u32> {
     ids.sort_unstable();
     ids
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Words of two letters; `<s>` before every text.
+    pub(crate) fn maker() -> PromptMaker {
+        let letters: Vec<char> = ('a'..='z').collect();
+        let words = letters
+            .iter()
+            .flat_map(|a| letters.iter().map(move |b| format!("Ġ{a}{b}")));
+        let singles = letters.iter().map(char::to_string);
+        let vocab: serde_json::Map<String, serde_json::Value> = ["<s>".to_owned(), "Ġ".to_owned()]
+            .into_iter()
+            .chain(singles)
+            .chain(words)
+            .enumerate()
+            .map(|(id, token)| (token, json!(id)))
+            .collect();
+        let byte_level = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
+        let begin = json!({ "id": "<s>", "ids": [0], "tokens": ["<s>"] });
+        let tokenizer = json!({
+            "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
+            "added_tokens": [{ "id": 0, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true }],
+            "pre_tokenizer": byte_level, "decoder": byte_level,
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
+                "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 1 } }],
+                "special_tokens": { "<s>": begin },
+            },
+            "model": { "type": "BPE", "vocab": vocab, "merges": [], "ignore_merges": true },
+        });
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        PromptMaker::from_tokenizer(folder.path()).unwrap()
+    }
+
+    pub(crate) fn count(maker: &PromptMaker, text: &str, special: bool) -> usize {
+        tokens(maker.tokenizer.as_ref().unwrap(), text, special).unwrap()
+    }
+
+    #[test]
+    fn a_text_has_the_tokens_that_were_asked_for() {
+        let (maker, mut rng) = (maker(), StdRng::seed_from_u64(1));
+        for length in [2, 7, 300] {
+            for special in [false, true] {
+                let text = maker.text(&mut rng, "", length, special).unwrap();
+                assert_eq!(count(&maker, &text, special), length as usize);
+            }
+        }
+        let prefix = maker.text(&mut rng, "", 20, true).unwrap();
+        let text = maker.text(&mut rng, &prefix, 50, true).unwrap();
+        assert!(text.starts_with(&prefix));
+        assert_eq!(count(&maker, &text, true), 50);
+    }
+
+    #[test]
+    fn a_length_that_no_text_has_is_refused() {
+        let (maker, mut rng) = (maker(), StdRng::seed_from_u64(1));
+        // `<s>` alone is already more.
+        let error = maker.text(&mut rng, "", 0, true).unwrap_err();
+        assert!(error.to_string().contains("--input-length"));
+    }
+
+    #[test]
+    fn texts_need_a_tokenizer_and_ids_do_not() {
+        let (maker, mut rng) = (
+            PromptMaker::from_vocabulary(1000).unwrap(),
+            StdRng::seed_from_u64(1),
+        );
+        let ids = maker.ids(&mut rng, 100);
+        assert!(ids.len() == 100 && ids.iter().all(|id| (125..500).contains(id)));
+        let error = maker.text(&mut rng, "", 5, false).unwrap_err();
+        assert!(error.to_string().contains("--tokenizer-path"));
+        assert!(PromptMaker::from_vocabulary(8).is_err());
+    }
+}

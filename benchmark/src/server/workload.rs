@@ -176,3 +176,101 @@ fn prompt(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::super::prompts::tests::{count, maker};
+    use super::*;
+
+    fn workload() -> Workload {
+        Workload {
+            input: "uniform:8-12".parse().unwrap(),
+            output: Lengths::Fixed(5),
+            max_total: None,
+            prefixes: None,
+            turns: 1,
+            turn_input: Lengths::Fixed(3),
+            think_time: Duration::from_secs(2),
+        }
+    }
+
+    fn ids(session: &Session) -> &[u32] {
+        match &session.turns[0].prompt {
+            Prompt::Ids(ids) => ids,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_same_seed_asks_the_same_and_no_two_prompts_are_alike() {
+        let maker = maker();
+        let draw = |seed| workload().sessions(&maker, Form::Ids, 40, seed).unwrap();
+        assert_eq!(draw(1), draw(1));
+        let (one, two) = (draw(1), draw(2));
+        let starts: HashSet<&[u32]> = one
+            .iter()
+            .chain(&two)
+            .map(|session| &ids(session)[..4])
+            .collect();
+        assert_eq!(starts.len(), 80);
+    }
+
+    #[test]
+    fn sessions_of_a_group_share_their_beginning_and_nothing_more() {
+        let maker = maker();
+        let workload = Workload {
+            prefixes: Some((2, 20)),
+            ..workload()
+        };
+        let sessions = workload.sessions(&maker, Form::Ids, 4, 1).unwrap();
+        let [a, b, c, d] = [0, 1, 2, 3].map(|index| ids(&sessions[index]));
+        assert_eq!((&a[..20], &b[..20]), (&c[..20], &d[..20]));
+        assert_ne!(a[..20], b[..20]);
+        assert_ne!(a[20..24], c[20..24]);
+        assert!((28..=32).contains(&a.len()));
+
+        let sessions = workload
+            .sessions(&maker, Form::Text { special: true }, 2, 1)
+            .unwrap();
+        let Prompt::Text(text) = &sessions[0].turns[0].prompt else {
+            panic!("not a text")
+        };
+        assert!((28..=32).contains(&count(&maker, text, true)));
+    }
+
+    #[test]
+    fn turns_after_the_first_are_short_and_wait() {
+        let workload = Workload {
+            turns: 3,
+            ..workload()
+        };
+        let maker = maker();
+        let sessions = workload
+            .sessions(&maker, Form::Text { special: false }, 200, 1)
+            .unwrap();
+        let turns = &sessions[0].turns;
+        assert_eq!((turns.len(), turns[0].think), (3, Duration::ZERO));
+        let Prompt::Text(text) = &turns[1].prompt else {
+            panic!("not a text")
+        };
+        assert_eq!(count(&maker, text, false), 3);
+        let waits = sessions.iter().flat_map(|session| &session.turns[1..]);
+        let mean = waits.map(|turn| turn.think.as_secs_f64()).sum::<f64>() / 400.0;
+        assert!((1.6..2.4).contains(&mean), "mean {mean}");
+    }
+
+    #[test]
+    fn pairs_above_the_bound_are_drawn_again() {
+        let maker = maker();
+        let bounded = |bound| Workload {
+            max_total: Some(bound),
+            ..workload()
+        };
+        let sessions = bounded(14).sessions(&maker, Form::Ids, 30, 1).unwrap();
+        assert!(sessions.iter().all(|session| ids(session).len() <= 9));
+        let error = bounded(12).sessions(&maker, Form::Ids, 1, 1).unwrap_err();
+        assert!(error.to_string().contains("--max-total-length"));
+    }
+}

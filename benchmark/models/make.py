@@ -1,0 +1,169 @@
+"""Write a model folder for benchmarks: config.json and a synthetic tokenizer of the right size, no weights.
+
+    python benchmark/models/make.py Llama-3.1-8B /tmp/llama-8b
+    text-generation-launcher --model-id /tmp/llama-8b --load-format dummy
+
+Shapes are those of the published models, so speed is theirs; texts mean nothing. Every token of the vocabulary is a
+word of its own, so a prompt of n words has n tokens.
+"""
+
+import argparse
+import itertools
+import json
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+LLAMA_31: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "attention_bias": False,
+    "bos_token_id": 128000,
+    "eos_token_id": 128001,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 8.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 128256,
+}
+QWEN_25: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "bos_token_id": 151643,
+    "eos_token_id": 151643,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "use_sliding_window": False,
+}
+MISTRAL: dict[str, Any] = {
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "head_dim": 128,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "Llama-3.1-8B": LLAMA_31
+    | {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32},
+    "Llama-3.1-70B": LLAMA_31
+    | {"hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_hidden_layers": 80},
+    "Qwen2.5-0.5B": QWEN_25
+    | {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "max_position_embeddings": 32768,
+        "num_attention_heads": 14,
+        "num_hidden_layers": 24,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+        "vocab_size": 151936,
+    },
+    "Qwen2.5-7B": QWEN_25
+    | {
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 28,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 4,
+        "tie_word_embeddings": False,
+        "vocab_size": 152064,
+    },
+    "Mistral-7B": MISTRAL | {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "vocab_size": 32768},
+    "Mixtral-8x7B": MISTRAL
+    | {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_experts_per_tok": 2,
+        "num_local_experts": 8,
+        "vocab_size": 32000,
+    },
+}
+COMMON: dict[str, Any] = {"hidden_act": "silu", "torch_dtype": "bfloat16", "use_cache": True}
+BOS, EOS = "<|begin|>", "<|end|>"
+CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}assistant:"
+
+
+def words() -> Iterator[str]:
+    """All words of two letters, then of three, and so on."""
+    for length in itertools.count(2):
+        yield from map("".join, itertools.product(string.ascii_lowercase, repeat=length))
+
+
+def make_tokenizer(vocab_size: int, bos_id: int, eos_id: int, *, adds_bos: bool) -> Tokenizer:
+    """Byte-level: the bytes, which any other text is made of, then words with a space before them.
+
+    `ignore_merges` finds a word without the merges that would build it; ids of special tokens are left as configured.
+    """
+    special = {bos_id: BOS, eos_id: EOS}
+    # GPT-2's printable names of the bytes; a space is U+0120.
+    texts = itertools.chain(sorted(pre_tokenizers.ByteLevel.alphabet()), ("\u0120" + word for word in words()))
+    vocabulary = {special.get(token_id) or next(texts): token_id for token_id in range(vocab_size)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in special.values()])
+    if adds_bos:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, bos_id)]
+        )
+    return tokenizer
+
+
+def make_folder(shape: str, folder: Path) -> None:
+    """Write the folder of one shape; files of the same names are replaced."""
+    config = COMMON | SHAPES[shape]
+    bos_id, eos_id = config["bos_token_id"], config["eos_token_id"]
+    # Qwen has one token for both ends and puts none before a text.
+    adds_bos = bos_id != eos_id
+    tokenizer = make_tokenizer(config["vocab_size"], bos_id, eos_id, adds_bos=adds_bos)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BOS if adds_bos else None,
+        "eos_token": EOS,
+        "model_max_length": config["max_position_embeddings"],
+        "chat_template": CHAT_TEMPLATE,
+    }
+    generation_config = {"bos_token_id": bos_id, "eos_token_id": eos_id}
+    for name, content in [
+        ("config.json", config),
+        ("generation_config.json", generation_config),
+        ("tokenizer_config.json", tokenizer_config),
+    ]:
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def main() -> None:
+    """Parse the command line and write the folder."""
+    parser = argparse.ArgumentParser(description="Write a model folder for benchmarks, without weights.")
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("folder", type=Path)
+    arguments = parser.parse_args()
+    make_folder(arguments.shape, arguments.folder)
+
+
+if __name__ == "__main__":
+    main()
