@@ -25,7 +25,7 @@ use crate::stream::Held;
 use crate::types::{
     BatchLimits, GenerateAnswer, GenerateRequest, RequestInstants, SimpleToken, ValidationLimits,
 };
-use crate::validation::Validator;
+use crate::validation::{ValidRequest, Validator};
 
 /// What is going on, for tests and status pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -247,18 +247,26 @@ impl Infer {
         held: Vec<Held>,
         meter: &Arc<Meter>,
     ) -> Result<Vec<GenerateStream>, InferError> {
-        let valid = self.0.validator.validate(request).await?;
+        let as_many_as_fit = request.parameters.max_new_tokens.is_none();
+        let mut valid = self.0.validator.validate(request).await?;
+        if as_many_as_fit && held.len() > 1 {
+            self.share_pool(&mut valid, held.len());
+        }
         let candidate = candidate(&valid, held.len());
         self.check_fits(candidate)?;
         let queued = Instant::now();
-        let samples = self.0.batcher.submit(valid.clone(), candidate.samples)?;
+        // The batcher has no use for them.
+        let stop = std::mem::take(&mut valid.stop_sequences);
+        let (dialect, samples) = (valid.dialect, valid.chooser.do_sample);
+        let seeds: Vec<u64> = (0..).take(held.len()).map(|n| valid.seed(n)).collect();
+        let events = self.0.batcher.submit(valid, candidate.samples)?;
         meter.accepted(candidate.input_length, candidate.max_new_tokens);
         let tokenizer = self.0.validator.tokenizer();
-        let stream = |(index, (held, events)): (u32, (Held, _))| GenerateStream {
+        let stream = |(index, (seed, (held, events))): (u32, (u64, (Held, _)))| GenerateStream {
             index,
             input_length: candidate.input_length,
-            assembler: TextAssembler::new(tokenizer.clone(), &valid.stop_sequences, valid.dialect),
-            seed: valid.chooser.do_sample.then(|| valid.seed(index.into())),
+            assembler: TextAssembler::new(tokenizer.clone(), &stop, dialect),
+            seed: samples.then_some(seed),
             instants: RequestInstants {
                 received: held.received,
                 queued,
@@ -273,10 +281,22 @@ impl Infer {
             last_step: None,
             ended: false,
         };
-        Ok((0..)
-            .zip(held.into_iter().zip(samples))
-            .map(stream)
-            .collect())
+        let parts = seeds.into_iter().zip(held.into_iter().zip(events));
+        Ok((0..).zip(parts).map(stream).collect())
+    }
+
+    /// Where the client leaves the length open, a group gets what the pool has, and a request alone all that is left
+    /// of the total.
+    fn share_pool(&self, valid: &mut ValidRequest, samples: usize) {
+        let candidate = candidate(valid, samples);
+        let pool = self.0.limits.max_batch_total_tokens;
+        let for_answers = pool.saturating_sub(candidate.input_length);
+        // The last token of an answer takes no slot.
+        let each = (for_answers / candidate.samples.max(1)).saturating_add(1);
+        let stopping = &mut valid.stopping;
+        if each >= stopping.min_new_tokens {
+            stopping.max_new_tokens = stopping.max_new_tokens.min(each);
+        }
     }
 
     /// More samples than rows or permits could never start together.

@@ -163,6 +163,13 @@ async fn a_group_that_could_never_run_is_refused() {
     let message = refused(4, 40).await;
     assert!(message.contains("4 samples of"), "{message}");
     assert!(message.contains("smaller `max_new_tokens`"), "{message}");
+    // Where the length is open they share the pool.
+    let open = with(request("once", 1), |p| p.max_new_tokens = None);
+    let streams = server.infer.generate_group(open, 4).await.unwrap();
+    for answer in gather(streams).await {
+        let length = answer.input_length + 4 * (answer.generated.generated_tokens - 1);
+        assert!((97..=100).contains(&length), "{length}");
+    }
     // Alone it would run.
     server.infer.generate(request("once", 40)).await.unwrap();
     server.assert_clean(8).await;
