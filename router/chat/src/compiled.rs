@@ -84,8 +84,10 @@ impl Compiled {
             time: PROBE_TIME.min(limits.time),
             ..*limits
         };
-        compiled.expects =
-            Expects::find(|input| compiled.render(environment, special_tokens, input, &quick));
+        compiled.expects = Expects::find(|input| {
+            let messages = input.messages.clone();
+            compiled.render_shaped(environment, special_tokens, messages, input, &quick)
+        });
         Ok(compiled)
     }
 
@@ -99,6 +101,22 @@ impl Compiled {
         self.check_kwargs(&input.chat_template_kwargs, special_tokens)?;
         let mut messages = self.expects.shape(&input.messages)?;
         let tail = self.tail(input, &mut messages)?;
+        let prompt = self.render_shaped(environment, special_tokens, messages, input, limits)?;
+        match tail {
+            Some(tail) => tail.cut(prompt),
+            None => Ok(prompt),
+        }
+    }
+
+    /// Renders `messages`, which stand for those of `input`.
+    fn render_shaped(
+        &self,
+        environment: &Environment<'static>,
+        special_tokens: &Map<String, Value>,
+        messages: Vec<Value>,
+        input: &ChatInput,
+        limits: &Limits,
+    ) -> Result<String, ChatTemplateError> {
         let mut context = special_tokens.clone();
         context.extend(input.chat_template_kwargs.clone());
         let tools = input.tools.clone().map_or(Value::Null, Value::Array);
@@ -110,10 +128,6 @@ impl Compiled {
             input.add_generation_prompt.into(),
         );
         let prompt = self.run(environment, &context, limits)?;
-        let prompt = match tail {
-            Some(tail) => tail.cut(prompt)?,
-            None => prompt,
-        };
         if prompt.len() > limits.output {
             return Err(ChatTemplateError::Limit(Limit::Output(limits.output)));
         }

@@ -30,7 +30,7 @@ enum Content {
 }
 
 impl Expects {
-    /// Asks a template; `render` must not yet change anything.
+    /// Asks a template; `render` leaves messages as they are.
     pub(super) fn find(render: impl Fn(&ChatInput) -> Result<String, ChatTemplateError>) -> Self {
         let prints = |messages: Value, tools: Option<Vec<Value>>| {
             let messages = messages.as_array().cloned().unwrap_or_default();

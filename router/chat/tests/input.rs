@@ -1,0 +1,218 @@
+//! What of a request reaches the template, and what is refused.
+
+mod common;
+
+use common::{input, rendered, template, user};
+use serde_json::{Value, json};
+use text_generation_chat::{ChatInput, ChatTemplateError};
+
+/// Shows every field of every message.
+const FIELDS: &str = "{% for m in messages %}{{ m|tojson }}{% endfor %}";
+const TEXTS: &str = "{% for m in messages %}{{ m.role ~ ':' ~ m.content|trim }};{% endfor %}{% if add_generation_prompt %}>{% endif %}";
+const PARTS: &str = "{% for m in messages %}{{ m.role }}:{% for p in m.content %}[{{ p.text }}]{% endfor %};{% endfor %}";
+const BOTH: &str = "{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}\
+                    {% for p in m.content %}[{{ p.text }}]{% endfor %}{% endif %};{% endfor %}";
+
+fn prompt(source: &str, input: &ChatInput) -> Result<String, ChatTemplateError> {
+    template(source)?.render(input)
+}
+
+fn refused(source: &str, input: &ChatInput) -> String {
+    prompt(source, input).expect_err("a refusal").to_string()
+}
+
+#[test]
+fn every_field_reaches_the_template_and_null_ones_do_not() {
+    let messages = json!([
+        {"role": "user", "name": "Ann", "content": "hi"},
+        {"role": "assistant", "content": null, "reasoning_content": "hm", "refusal": null, "x": [1]},
+        {"role": "tool", "tool_call_id": "c1", "content": "4"},
+    ]);
+    assert_eq!(
+        prompt(FIELDS, &input(messages)),
+        Ok(
+            "{\"role\": \"user\", \"name\": \"Ann\", \"content\": \"hi\"}\
+            {\"role\": \"assistant\", \"content\": null, \"reasoning_content\": \"hm\", \"x\": [1]}\
+            {\"role\": \"tool\", \"tool_call_id\": \"c1\", \"content\": \"4\"}"
+                .to_owned()
+        )
+    );
+}
+
+#[test]
+fn contents_have_the_shape_that_the_template_reads() {
+    let text = user("ab");
+    let parts = input(
+        json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]),
+    );
+    for (source, of_text, of_parts) in [
+        (TEXTS, "user:ab;>", "user:ab;>"),
+        (PARTS, "user:[ab];", "user:[a][b];"),
+        (BOTH, "user:ab;", "user:[a][b];"),
+    ] {
+        assert_eq!(prompt(source, &text).as_deref(), Ok(of_text), "{source}");
+        assert_eq!(prompt(source, &parts).as_deref(), Ok(of_parts), "{source}");
+    }
+}
+
+#[test]
+fn parts_that_are_no_text_are_named() {
+    let part = |part: Value| {
+        input(
+            json!([{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "a"}, part]}]),
+        )
+    };
+    let image = part(json!({"type": "image_url", "image_url": {"url": "https://x/y.png"}}));
+    assert_eq!(
+        refused(TEXTS, &image),
+        "`messages[1].content[1].type` is `image_url`, which this model cannot read; only `text` parts are supported"
+    );
+    assert!(
+        refused(TEXTS, &part(json!({}))).starts_with("`messages[1].content[1].type` is missing")
+    );
+    assert!(
+        refused(TEXTS, &part(json!({"type": "text"}))).starts_with("`messages[1].content[1].text`")
+    );
+    assert!(refused(TEXTS, &input(json!([{"content": 1}]))).starts_with("`messages[0].content`"));
+    assert!(refused(TEXTS, &input(json!([1]))).starts_with("`messages[0]` must be an object"));
+    assert_eq!(
+        refused(TEXTS, &input(json!([]))),
+        "`messages` must not be empty"
+    );
+}
+
+#[test]
+fn arguments_of_tool_calls_have_the_type_that_the_template_reads() {
+    let objects = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}";
+    let texts = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ '' + c.function.arguments }}{% endfor %}{% endfor %}";
+    let call = |arguments: Value| {
+        let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}});
+        input(json!([{"role": "assistant", "content": "", "tool_calls": [call]}]))
+    };
+    let (text, object) = (
+        json!("{\"b\": 1, \"a\": [2.0]}"),
+        json!({"b": 1, "a": [2.0]}),
+    );
+    assert_eq!(
+        prompt(objects, &call(text.clone())).as_deref(),
+        Ok("{\"b\": 1, \"a\": [2.0]}")
+    );
+    assert_eq!(
+        prompt(objects, &call(object.clone())).as_deref(),
+        Ok("{\"b\": 1, \"a\": [2.0]}")
+    );
+    assert_eq!(prompt(objects, &call(json!(""))).as_deref(), Ok("{}"));
+    assert_eq!(
+        prompt(objects, &call(json!("{\"cut"))).as_deref(),
+        Ok("\"{\\\"cut\"")
+    );
+    assert_eq!(
+        prompt(texts, &call(text)).as_deref(),
+        Ok("{\"b\": 1, \"a\": [2.0]}")
+    );
+    assert_eq!(
+        prompt(texts, &call(object)).as_deref(),
+        Ok("{\"b\":1,\"a\":[2.0]}")
+    );
+}
+
+#[test]
+fn only_free_variables_of_the_template_can_be_set() {
+    let source =
+        "{{ bos_token }}{{ messages[0].content }}{{ tools }}{{ style }}{% set own = 1 %}{{ own }}";
+    let with = |name: &str| {
+        let mut input = user("hi");
+        input
+            .chat_template_kwargs
+            .insert(name.to_owned(), json!("X"));
+        input
+    };
+    assert_eq!(prompt(source, &with("style")).as_deref(), Ok("<s>hiNoneX1"));
+    for name in [
+        "messages",
+        "tools",
+        "bos_token",
+        "eos_token",
+        "add_generation_prompt",
+        "tokenize",
+        "own",
+        "other",
+        "raise_exception",
+        "_1",
+    ] {
+        let error = refused(source, &with(name));
+        let expected = format!("`chat_template_kwargs.{name}` is not a variable");
+        assert!(
+            error.starts_with(&expected) && error.ends_with("it has `style`"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_last_message_can_be_continued() {
+    let trimming = TEXTS;
+    let keeping = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}";
+    let last = |content: Value| ChatInput {
+        continue_final_message: true,
+        add_generation_prompt: false,
+        ..input(
+            json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": content}]),
+        )
+    };
+    assert_eq!(
+        prompt(keeping, &last(json!("It is "))).as_deref(),
+        Ok("<user>q</><assistant>It is ")
+    );
+    assert_eq!(
+        prompt(trimming, &last(json!("It is "))).as_deref(),
+        Ok("user:q;assistant:It is")
+    );
+    let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+    assert_eq!(
+        prompt(PARTS, &last(parts)).as_deref(),
+        Ok("user:[q];assistant:[a][b")
+    );
+    for (source, content) in [
+        (keeping, json!(null)),
+        (PARTS, json!([])),
+        ("{{ messages[0].content }}", json!("x")),
+        ("fixed", json!("x")),
+    ] {
+        let error = refused(source, &last(content));
+        assert!(error.starts_with("`continue_final_message` "), "{error}");
+    }
+    let both = ChatInput {
+        add_generation_prompt: true,
+        ..last(json!("x"))
+    };
+    assert!(refused(keeping, &both).contains("cannot both be true"));
+}
+
+#[test]
+fn refusals_of_the_template_are_told_from_its_failures() {
+    let raises = "{{ raise_exception('roles must alternate: ' ~ messages[0].role) }}";
+    let error = prompt(raises, &user("hi")).expect_err("a refusal");
+    assert_eq!(
+        error,
+        ChatTemplateError::Raised("roles must alternate: user".to_owned())
+    );
+    assert_eq!(error.error_type(), "template_error");
+    let fails = "first\n{{ messages[0].nothing.more }}";
+    let error = prompt(fails, &user("secret")).expect_err("a failure");
+    assert!(
+        matches!(&error, ChatTemplateError::Render(reason) if reason.ends_with("(line 2)")),
+        "{error}"
+    );
+    assert!(!error.to_string().contains("secret"));
+}
+
+#[test]
+fn conversations_cannot_inject_template_code() {
+    let text = "{{ bos_token }}{% for %}{# #}";
+    assert_eq!(prompt(TEXTS, &user(text)), Ok(format!("user:{text};>")));
+    assert_eq!(
+        rendered("{{ messages[0].content }}{{ eos_token }}"),
+        "hi</s>"
+    );
+}
