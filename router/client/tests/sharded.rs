@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a helper of tests may panic as they do")]
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use text_generation_client::types::{
-    Batch, CachedBatch, FinishReason, Grant, NextTokenChooser, Request, SlotRange,
+    Batch, CachedBatch, Copy, FinishReason, Grant, NextTokenChooser, Request, SlotRange, StepReply,
     StoppingCriteria, WarmupLimits,
 };
 use text_generation_client::{ClientError, Deadlines, ShardedClient};
@@ -75,6 +76,85 @@ async fn generations_of_all_ranks_are_joined() {
     assert_eq!(reply.batch, None);
     assert_eq!(mock.violations(), Vec::<String>::new());
     assert_eq!(mock.slots(), 0);
+}
+
+#[tokio::test]
+async fn copies_are_requests_of_their_own_over_one_prompt() {
+    let config = MockConfig {
+        world_size: 2,
+        // The seeds show.
+        tokens: Arc::new(|row| 100 + row.seed as u32),
+        ..MockConfig::default()
+    };
+    let mock = MockShard::start(config).unwrap();
+    let client = connect(&mock).await;
+    let copy = |id, start| Copy {
+        id,
+        seed: id * 10,
+        slots: vec![SlotRange { start, length: 1 }],
+    };
+    let request = Request {
+        copies: vec![copy(1, 4), copy(2, 5)],
+        ..request(0, 0, 2)
+    };
+    let requests = vec![request];
+    let reply = client.prefill(Batch { id: 0, requests }).await.unwrap();
+    let mut tokens: Vec<(u64, u32)> = reply
+        .generations
+        .iter()
+        .map(|g| (g.request_id, g.tokens[0].id))
+        .collect();
+    tokens.sort_unstable();
+    assert_eq!(tokens, [(0, 100), (1, 110), (2, 120)]);
+    let batch = reply.batch.unwrap();
+    assert_eq!(batch.request_ids, [0, 1, 2]);
+    // Three slots of the prompt and one for each.
+    assert_eq!((mock.rows(), mock.slots()), (3, 6));
+    // The prompt stays without the request that brought it.
+    let left = client.filter_batch(0, vec![1, 2]).await.unwrap().unwrap();
+    assert_eq!((mock.rows(), mock.slots()), (2, 5));
+    let reply = client.decode(vec![left], vec![]).await.unwrap();
+    assert_eq!((reply.generations.len(), reply.batch), (2, None));
+    assert_eq!(mock.slots(), 0);
+    assert_eq!(mock.violations(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_shard_that_runs_ahead_keeps_a_new_request_without_a_token() {
+    let config = MockConfig {
+        run_ahead: true,
+        idle_time: Duration::from_micros(7),
+        kernel_compilations: 3,
+        ..MockConfig::default()
+    };
+    let mock = MockShard::start(config).unwrap();
+    let client = connect(&mock).await;
+    let slots = |start| vec![SlotRange { start, length: 10 }];
+    let one = |id, start| Request {
+        slots: slots(start),
+        ..request(id, start, 8)
+    };
+    let requests = vec![one(0, 0)];
+    let old = client.prefill(Batch { id: 0, requests }).await.unwrap();
+    let old = client.decode(vec![old.batch.unwrap()], vec![]).await;
+    let requests = vec![one(1, 10)];
+    let new = client.prefill(Batch { id: 1, requests }).await.unwrap();
+    let both = vec![old.unwrap().batch.unwrap(), new.batch.unwrap()];
+    let reply = client.decode(both, vec![]).await.unwrap();
+    let ids = |reply: &StepReply| -> Vec<u64> {
+        reply.generations.iter().map(|g| g.request_id).collect()
+    };
+    assert_eq!(ids(&reply), [0]);
+    let timings = reply.timings;
+    assert_eq!(
+        (timings.idle, timings.kernel_compilations),
+        (Duration::from_micros(7), 3)
+    );
+    let batch = reply.batch.unwrap();
+    assert_eq!(batch.request_ids, [0, 1]);
+    let reply = client.decode(vec![batch], vec![]).await.unwrap();
+    assert_eq!(ids(&reply), [0, 1]);
+    assert_eq!(mock.violations(), Vec::<String>::new());
 }
 
 #[tokio::test]

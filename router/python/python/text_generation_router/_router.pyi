@@ -90,7 +90,10 @@ class Action:
 
 @final
 class Scheduler:
-    """The batching policy: a pure function of queue, running requests, pool and counters. Holds only its limits."""
+    """The batching policy: a pure function of queue, running requests, pool and counters. Holds only its limits.
+
+    Of requests with one sample each, on a shard that answers every decode with a token of every request.
+    """
 
     def __new__(
         cls,
