@@ -31,7 +31,7 @@ def _compile(kernel: triton.JITFunction, dtype: str, constants: dict[str, int], 
     return compile_for_sm_90(kernel, types, {**constants, **tiles}, **launch)
 
 
-PLAN = ("batch", "target_items")
+PLAN = ("batch", "target_items", "min_chunk")
 
 
 @pytest.mark.parametrize("max_q_len", [16, 8192])
@@ -71,7 +71,6 @@ def test_decode(dtype: str, head_dim: int, batch: int, deterministic: bool) -> N
         "HEAD_DIM": head_dim,
         "BLOCK_D": block_d,
         "BLOCK_B": batch,
-        "MIN_CHUNK": 128,
         "DETERMINISTIC": deterministic,
     }
     compiled = _compile(decode_attention_kernel, dtype, {**sizes, "GROUP": 4, "BLOCK_G": 16}, config)
@@ -82,5 +81,5 @@ def test_decode(dtype: str, head_dim: int, batch: int, deterministic: bool) -> N
 
 @pytest.mark.parametrize("batch", [16, 256])
 def test_merge(batch: int) -> None:
-    sizes = {"HEAD_DIM": 128, "BLOCK_D": 128, "BLOCK_B": batch, "BLOCK_C": 16, "MIN_CHUNK": 128, "DETERMINISTIC": False}
+    sizes = {"HEAD_DIM": 128, "BLOCK_D": 128, "BLOCK_B": batch, "BLOCK_C": 16, "DETERMINISTIC": False}
     _compile(merge_kernel, "bf16", sizes, {"num_warps": 4}).check()

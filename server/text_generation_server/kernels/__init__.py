@@ -15,6 +15,7 @@ from .prefill_attention import prefill_attention
 from .qkv_postprocess import qkv_postprocess
 from .rms_norm import rms_norm
 from .sample import sample
+from .skinny_linear import skinny_linear
 from .survivors import survivors
 from .top_tokens import top_tokens
 
@@ -35,6 +36,7 @@ __all__ = [
     "qkv_postprocess",
     "rms_norm",
     "sample",
+    "skinny_linear",
     "survivors",
     "top_tokens",
     "use_triton",

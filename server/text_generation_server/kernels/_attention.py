@@ -6,6 +6,8 @@ import triton.language as tl
 from torch import Tensor
 
 LOG2_E = 1.4426950408889634
+# Requests that a program has room for: so few sizes that all can be compiled before they are needed.
+_BATCH_SIZES = (16, 256)
 
 
 @triton.jit
@@ -78,3 +80,9 @@ def check_layouts(name: str, q: Tensor, k_cache: Tensor, v_cache: Tensor, slot_t
 def padded_head_dim(head_dim: int) -> int:
     """Columns of a tile: a power of two, at least what a matrix instruction takes."""
     return max(16, 1 << (head_dim - 1).bit_length())
+
+
+def padded_batch(batch: int) -> int:
+    """Requests that a program plans for: a power of two, at least `batch`."""
+    larger: int = triton.next_power_of_2(batch)  # pyright: ignore[reportAssignmentType]
+    return next((size for size in _BATCH_SIZES if batch <= size), larger)

@@ -11,6 +11,7 @@ nothing to do: the kernel after it relies on the whole chain being finished.
 
 # pyright: basic
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,7 @@ _ALIGNMENT = 16
 # The order of arguments of a compiled form's launch function is that of these versions. Others launch as usual.
 _DIRECT = triton.__version__.startswith("3.6.")
 _compilations = 0
+_ARRIVALS = 1 << 16
 
 
 def compilations() -> int:
@@ -54,6 +56,37 @@ def let_next_start(PDL: tl.constexpr):
     """The next kernel may start as soon as every program of this one has said so. A hint: it changes no result."""
     if PDL:
         cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def is_last(arrived_ptr, count):
+    """Whether this program is the last of `count` that come here. It sees what the others stored before they came.
+
+    Loads of that must go past the L1 cache. The counter is zero again for the next kernel.
+    """
+    tl.debug_barrier()
+    last = tl.atomic_add(arrived_ptr, 1, sem="acq_rel") == count - 1
+    if last:
+        tl.store(arrived_ptr, 0)
+    return last
+
+
+def arrivals(device: torch.device, count: int) -> Tensor:
+    """Counters for `is_last`, at least `count`, zero whenever no kernel runs. Kernels of one stream share them.
+
+    Raises RuntimeError when a capture is the first to ask, because a graph's memory is not there before its replay, and
+    ValueError when there are not so many.
+    """
+    if count > _ARRIVALS:
+        raise ValueError(f"{count} tiles of partial results exceed {_ARRIVALS}")
+    return _arrivals(device)
+
+
+@cache
+def _arrivals(device: torch.device) -> Tensor:
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("run the operator once before it is captured")
+    return torch.zeros(_ARRIVALS, dtype=torch.int32, device=device)
 
 
 class _Compiled(NamedTuple):

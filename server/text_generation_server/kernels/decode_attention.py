@@ -24,7 +24,16 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-from ._attention import LOG2_E, accumulate, check_layouts, load_rows, load_slots, locate, padded_head_dim
+from ._attention import (
+    LOG2_E,
+    accumulate,
+    check_layouts,
+    load_rows,
+    load_slots,
+    locate,
+    padded_batch,
+    padded_head_dim,
+)
 from ._config import nearest
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
@@ -33,12 +42,11 @@ from ._register import register
 # measured on CPU, a call costs about as much as copying 20,000 elements.
 _PADDED_LIMIT = 16_384
 
-# A chunk of K and V is at least this many positions. On an H200, one context of 8,192 and eight of 1,024 run as fast
-# as with 256 or faster; with 64 they are slower, and one of 512 is faster.
-_MIN_CHUNK = 128
-
-# Batches up to this many requests share one compiled form.
-_MIN_BLOCK_B = 16
+# A chunk of K and V is at least this many positions: the first number for a batch so small that most processors would
+# stay idle. Measured on an H200 with 8 KV heads: a layer at one context of 512 takes 122.3 us with 64 and 123.8 with
+# 128, at eight of 1,024 137.2 and 135.1; 256 is worse for both.
+_MIN_CHUNKS = (64, 128)
+_SMALL_BATCH = 2
 
 # Deterministic chunks follow from the length alone: of this many positions, longer only where a context would have
 # more than so many of them, so that the memory of partial results stays small.
@@ -51,8 +59,8 @@ def _plan(
     b_kv_len_ptr,
     batch,
     target_items,  # chunks of all requests; where DETERMINISTIC, of one
+    min_chunk,
     BLOCK_B: tl.constexpr,
-    MIN_CHUNK: tl.constexpr,
     DETERMINISTIC: tl.constexpr,
 ):
     """Length [BLOCK_B] of each request, and into how many chunks its context is cut: at least one.
@@ -62,15 +70,15 @@ def _plan(
     requests = tl.arange(0, BLOCK_B)
     lengths = tl.load(b_kv_len_ptr + requests, mask=requests < batch, other=0)
     if DETERMINISTIC:
-        chunk = tl.maximum(tl.cdiv(lengths, target_items), MIN_CHUNK)
+        chunk = tl.maximum(tl.cdiv(lengths, target_items), min_chunk)
     else:
-        chunk = tl.maximum(tl.cdiv(tl.sum(lengths, axis=0), target_items), MIN_CHUNK)
+        chunk = tl.maximum(tl.cdiv(tl.sum(lengths, axis=0), target_items), min_chunk)
     return lengths, tl.where(requests < batch, tl.maximum(tl.cdiv(lengths, chunk), 1), 0)
 
 
 @triton.jit(
-    do_not_specialize=["batch", "target_items"],
-    do_not_specialize_on_alignment=["slot_table_ptr", "b_row_ptr", "b_kv_len_ptr"],
+    do_not_specialize=["batch", "target_items", "min_chunk"],
+    do_not_specialize_on_alignment=["b_row_ptr", "b_kv_len_ptr"],
 )
 def decode_attention_kernel(
     q_ptr,  # [batch, heads, HEAD_DIM]
@@ -93,6 +101,7 @@ def decode_attention_kernel(
     stride_out_head,
     batch,
     target_items,
+    min_chunk,
     scale_log2,  # scale times log2(e)
     GROUP: tl.constexpr,  # heads for each KV head
     HEAD_DIM: tl.constexpr,
@@ -100,18 +109,17 @@ def decode_attention_kernel(
     BLOCK_G: tl.constexpr,  # power of two, at least GROUP and 16
     BLOCK_B: tl.constexpr,  # power of two, at least batch
     BLOCK_N: tl.constexpr,
-    MIN_CHUNK: tl.constexpr,
     DETERMINISTIC: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One program attends with all heads of one KV head over one chunk of one request."""
     let_next_start(PDL)
-    wait_for_previous(PDL)
     kv_head = tl.program_id(0)
     item = tl.program_id(1)
-    lengths, chunks = _plan(b_kv_len_ptr, batch, target_items, BLOCK_B, MIN_CHUNK, DETERMINISTIC)
+    lengths, chunks = _plan(b_kv_len_ptr, batch, target_items, min_chunk, BLOCK_B, DETERMINISTIC)
     rows = tl.load(b_row_ptr + tl.arange(0, BLOCK_B), mask=tl.arange(0, BLOCK_B) < batch, other=0)
     request, chunk = locate(chunks, item)
+    wait_for_previous(PDL)
     if request >= batch:
         return
     is_request = tl.arange(0, BLOCK_B) == request
@@ -157,7 +165,7 @@ def decode_attention_kernel(
         tl.store(partial_log_sum_ptr + partial_rows, row_max + tl.log2(row_sum), mask=in_group < GROUP)
 
 
-@triton.jit(do_not_specialize=["batch", "target_items"], do_not_specialize_on_alignment=["b_kv_len_ptr"])
+@triton.jit(do_not_specialize=["batch", "target_items", "min_chunk"], do_not_specialize_on_alignment=["b_kv_len_ptr"])
 def merge_kernel(
     b_kv_len_ptr,  # [batch]
     partial_ptr,  # [items, heads, HEAD_DIM] float32
@@ -167,25 +175,25 @@ def merge_kernel(
     stride_out_head,
     batch,
     target_items,
+    min_chunk,
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_B: tl.constexpr,
     BLOCK_C: tl.constexpr,  # chunks at a time
-    MIN_CHUNK: tl.constexpr,
     DETERMINISTIC: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One program adds up the chunks of one head of one request, in their order. A single chunk is in `out` already."""
     let_next_start(PDL)
-    wait_for_previous(PDL)
     head = tl.program_id(0)
     request = tl.program_id(1)
-    _, chunks = _plan(b_kv_len_ptr, batch, target_items, BLOCK_B, MIN_CHUNK, DETERMINISTIC)
+    _, chunks = _plan(b_kv_len_ptr, batch, target_items, min_chunk, BLOCK_B, DETERMINISTIC)
     requests = tl.arange(0, BLOCK_B)
     num_chunks = tl.sum(tl.where(requests == request, chunks, 0), axis=0)
+    first = tl.sum(tl.where(requests < request, chunks, 0), axis=0)
+    wait_for_previous(PDL)
     if num_chunks == 1:
         return
-    first = tl.sum(tl.where(requests < request, chunks, 0), axis=0)
     elements = tl.arange(0, BLOCK_D)
     acc = tl.zeros([BLOCK_D], dtype=tl.float32)
     weight_sum = tl.sum(tl.zeros([BLOCK_C], dtype=tl.float32), axis=0)
@@ -229,6 +237,9 @@ def decode_attention_triton(
     every length up to `max_kv_len`. Where `deterministic`, a request's chunks depend on its own length alone.
     Raises ValueError for layouts that the kernel does not read.
 
+    `b_row` and `b_kv_len` are read while the kernel before may still run: between the kernel that writes them and this
+    operator there must be another that is no operator of this package but `skinny_linear`, as in every model.
+
     Partial results are allocated here, because their size follows from the plan, which nobody else knows; they are
     free again when the call returns, and in a graph they lie in the graph's pool.
     """
@@ -243,7 +254,7 @@ def decode_attention_triton(
     if deterministic:
         target_items, min_chunk = _DETERMINISTIC_CHUNKS, _DETERMINISTIC_CHUNK
     else:
-        target_items, min_chunk = max(1, programs // num_kv_heads), _MIN_CHUNK
+        target_items, min_chunk = max(1, programs // num_kv_heads), _MIN_CHUNKS[batch > _SMALL_BATCH]
     longest = min(max(1, triton.cdiv(max_kv_len, min_chunk)), target_items)  # chunks of the longest request
     items = batch * longest if deterministic else min(batch * longest, target_items + batch)
     partial = q.new_empty(items, num_heads, head_dim, dtype=torch.float32)
@@ -252,15 +263,14 @@ def decode_attention_triton(
     sizes = {
         "HEAD_DIM": head_dim,
         "BLOCK_D": block_d,
-        "BLOCK_B": max(_MIN_BLOCK_B, triton.next_power_of_2(batch)),
-        "MIN_CHUNK": min_chunk,
+        "BLOCK_B": padded_batch(batch),
         "DETERMINISTIC": deterministic,
     }
     _launch(
         (num_kv_heads, items),
         (q, k_cache, v_cache, slot_table, b_row, b_kv_len, out, partial, partial_log_sum),
         (*q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], slot_table.stride(0), *out.stride()[:2]),
-        (batch, target_items, scale * LOG2_E),
+        (batch, target_items, min_chunk, scale * LOG2_E),
         GROUP=group,
         BLOCK_G=max(16, triton.next_power_of_2(group)),
         **sizes,
@@ -271,7 +281,7 @@ def decode_attention_triton(
             (num_heads, batch),
             (b_kv_len, partial, partial_log_sum, out),
             out.stride()[:2],
-            (batch, target_items),
+            (batch, target_items, min_chunk),
             BLOCK_C=16,
             **sizes,
         )

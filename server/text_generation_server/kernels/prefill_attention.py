@@ -24,13 +24,19 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-from ._attention import LOG2_E, accumulate, check_layouts, load_rows, load_slots, locate, padded_head_dim
+from ._attention import (
+    LOG2_E,
+    accumulate,
+    check_layouts,
+    load_rows,
+    load_slots,
+    locate,
+    padded_batch,
+    padded_head_dim,
+)
 from ._config import nearest
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
-
-# Batches up to this many requests share one compiled form.
-_MIN_BLOCK_B = 16
 
 
 @triton.jit
@@ -68,7 +74,7 @@ def _attend(
 
 @triton.jit(
     do_not_specialize=["batch"],
-    do_not_specialize_on_alignment=["slot_table_ptr", "b_row_ptr", "b_q_start_ptr", "b_kv_len_ptr"],
+    do_not_specialize_on_alignment=["b_row_ptr", "b_q_start_ptr", "b_kv_len_ptr"],
 )
 def prefill_attention_kernel(
     q_ptr,  # [tokens, heads, HEAD_DIM]
@@ -181,7 +187,7 @@ def prefill_attention_triton(
         GROUP=num_heads // k_cache.shape[1],
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
-        BLOCK_B=max(_MIN_BLOCK_B, triton.next_power_of_2(batch)),
+        BLOCK_B=padded_batch(batch),
         **config,
     )
 

@@ -173,7 +173,8 @@ def _check(
         shapes = {name: tuple(tensor.shape) for name, tensor in named.items() if tensor is not None}
         raise ValueError(f"qkv_postprocess: shapes do not fit: {shapes}")
     tensors = (qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache)
-    if any(tensor is not None and tensor.stride(-1) != 1 for tensor in tensors):
+    # The stride of a single element says nothing.
+    if any(tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1 for tensor in tensors):
         raise ValueError("qkv_postprocess: the last dimension of every tensor must have stride 1")
     return heads
 

@@ -52,6 +52,12 @@ def test_every_tensor_has_its_own_strides(layout: str) -> None:
     assert padded[:, -13:].isnan().all()
 
 
+def test_one_token_whose_slot_comes_from_a_column() -> None:
+    case = Case(1, 4, 2, 8, torch.float32, with_bias=False)
+    case.slots = torch.stack((case.slots, case.slots), dim=1)[:, 1]
+    case.check(qkv_postprocess_triton, qkv_postprocess_torch)
+
+
 def test_no_tokens() -> None:
     case = Case(0, 4, 2, 8, torch.float32, with_bias=False)
     qkv_postprocess_triton(*case.arguments())

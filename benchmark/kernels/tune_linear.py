@@ -1,0 +1,131 @@
+"""Chooses launch settings of `skinny_linear`, by measuring all candidates beside the library.
+
+    python benchmark/kernels/tune_linear.py [--write] > benchmark/results/tune_linear.json
+
+Needs a CUDA device. For each padded number of tokens two compiled forms serve all matrices, because each costs a second
+of start-up: the pair with the smallest sum of times, each as a ratio to the best time of its matrix. Then each matrix
+gets the better of them with the number of parts that is best there, or the library where that is faster.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from importlib import resources
+
+import torch
+from _timing import GPU_PLAN, Row
+from skinny_linear import library_product, make_weights, seconds
+from torch import Tensor
+
+from text_generation_server import kernels
+
+# Outputs and inputs: Llama 3.1 8B on one GPU and on two, 70B on four, Qwen3 0.6B.
+SHAPES = [
+    *((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096)),
+    *((3072, 4096), (4096, 2048), (14336, 4096), (4096, 7168)),
+    *((2560, 8192), (8192, 2048), (14336, 8192), (8192, 7168), (32064, 8192)),
+    *((4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)),
+]
+TOKENS = (16, 32, 64)
+SPLITS = (1, 2, 4)
+Form = tuple[int, int, int, int]
+"""BLOCK_N, BLOCK_K, num_warps, num_stages."""
+SHARED_LIMIT = 220 << 10
+PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
+
+
+def forms(tokens: int) -> list[Form]:
+    """Candidates whose tiles fit in shared memory and keep 40 KiB or more of the matrix in flight."""
+    return [
+        (block_n, block_k, warps, stages)
+        for block_n, block_k, warps, stages in itertools.product((64, 128), (64, 128, 256), (4, 8), (4, 6))
+        if (block_n + tokens) * block_k * 2 * stages <= SHARED_LIMIT
+        and block_n * block_k * 2 * (stages - 1) >= 40 << 10
+        and not (block_n == 64 and warps == 8)
+    ]
+
+
+def settings(form: Form, splits: int) -> dict[str, int]:
+    """As in the data file."""
+    names = ("BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
+    return {**dict(zip(names, form, strict=True)), "splits": splits}
+
+
+def measure(weights: Tensor, tokens: int) -> dict[Form, dict[int, float]]:
+    """Microseconds of each form and number of parts."""
+    module = importlib.import_module("text_generation_server.kernels.skinny_linear")
+    times: dict[Form, dict[int, float]] = {}
+    for form, splits in itertools.product(forms(tokens), SPLITS):
+        outputs, inputs = weights.shape[1:]
+        if inputs % form[1] or (splits > 1 and outputs > 16384):
+            continue
+        config = settings(form, splits)
+        module.nearest = lambda *_, config=config, **__: config
+        call = lambda x, weight, out: kernels.skinny_linear(x, weight, None, out)  # noqa: E731
+        times.setdefault(form, {})[splits] = seconds(PLAN, weights, tokens, call) * 1e6
+    return times
+
+
+def choose(
+    times: dict[tuple[int, int], dict[Form, dict[int, float]]], library: dict[tuple[int, int], float], tokens: int
+) -> Iterator[Row]:
+    """One entry for each matrix, as in the data file, with times beside."""
+    best = {shape: min(min(each.values()) for each in by_form.values()) for shape, by_form in times.items()}
+
+    def cost(pair: tuple[Form, Form]) -> float:
+        return sum(
+            min(min(by_form.get(form, {0: 1e9}).values()) for form in pair) / best[shape]
+            for shape, by_form in times.items()
+        )
+
+    pair = min(itertools.combinations(forms(tokens), 2), key=cost)
+    for shape, by_form in times.items():
+        candidates = [
+            (time, form, splits) for form in pair if form in by_form for splits, time in by_form[form].items()
+        ]
+        time, form, splits = min(candidates)
+        use_library = library[shape] <= time
+        yield {
+            "outputs": shape[0],
+            "inputs": shape[1],
+            "tokens": tokens,
+            **settings(form, 0 if use_library else splits),
+            "microseconds": time,
+            "library_microseconds": library[shape],
+            "best_microseconds": best[shape],
+        }
+
+
+def main() -> None:
+    """Prints one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="replace the data file")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("no CUDA device")
+    times: dict[int, dict[tuple[int, int], dict[Form, dict[int, float]]]] = {tokens: {} for tokens in TOKENS}
+    library: dict[int, dict[tuple[int, int], float]] = {tokens: {} for tokens in TOKENS}
+    for shape in SHAPES:
+        weights = make_weights(PLAN, *shape)
+        for tokens in TOKENS:
+            library[tokens][shape] = seconds(PLAN, weights, tokens, library_product) * 1e6
+            times[tokens][shape] = measure(weights, tokens)
+    rows = [row for tokens in TOKENS for row in choose(times[tokens], library[tokens], tokens)]
+    if arguments.write:
+        keys, configs = ("outputs", "inputs", "tokens"), settings((0, 0, 0, 0), 0)
+        entries = [{"key": {k: row[k] for k in keys}, "config": {k: row[k] for k in configs}} for row in rows]
+        lines = ",\n".join(f"  {json.dumps(entry)}" for entry in entries)
+        file = resources.files("text_generation_server.kernels") / "tuned" / "skinny_linear.json"
+        with resources.as_file(file) as path:
+            path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    head = json.dumps({"command": "python " + " ".join(sys.argv), "device": torch.cuda.get_device_name()})
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+    sys.stdout.write(f'{head[:-1]}, "rows": [\n{lines}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()

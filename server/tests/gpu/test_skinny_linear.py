@@ -1,0 +1,69 @@
+"""The Triton kernel as it serves: through the dispatcher, on the device."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from text_generation_server import kernels
+from text_generation_server.kernels.skinny_linear import skinny_linear_torch
+
+pytestmark = pytest.mark.gpu
+SHAPES = [(6144, 4096), (4096, 4096), (4096, 14336), (1000, 2048), (50, 256), (70, 100), (4096, 7168)]
+
+
+def _inputs(tokens: int, outputs: int, inputs: int, dtype: torch.dtype, with_bias: bool) -> tuple[Tensor | None, ...]:
+    torch.manual_seed(tokens)
+    x, weight = (torch.randn(rows, inputs, device="cuda").to(dtype) for rows in (tokens, outputs))
+    return x, weight, torch.randn(outputs, device="cuda").to(dtype) if with_bias else None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("tokens", [1, 5, 16, 17, 33, 64])
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+def test_as_close_to_the_formula_as_torch(
+    outputs: int, inputs: int, tokens: int, with_bias: bool, dtype: torch.dtype
+) -> None:
+    x, weight, bias = _inputs(tokens, outputs, inputs, dtype, with_bias)
+    expected = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
+    out, torch_out = (torch.full((tokens, outputs), float("nan"), device="cuda", dtype=dtype) for _ in range(2))
+    skinny_linear_torch(x, weight, bias, torch_out)
+
+    kernels.skinny_linear(x, weight, bias, out)
+
+    assert (out.double() - expected).norm() <= 1.5 * (torch_out.double() - expected).norm() + 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES[:3])
+def test_same_bits_for_every_number_of_tokens_of_one_padded_size(outputs: int, inputs: int) -> None:
+    x, weight, _ = _inputs(16, outputs, inputs, torch.bfloat16, with_bias=False)
+    results: list[Tensor] = []
+    for tokens in (1, 2, 7, 16):
+        out = torch.empty(tokens, outputs, device="cuda", dtype=torch.bfloat16)
+        for _ in range(3):
+            kernels.skinny_linear(x[:tokens], weight, None, out)
+            results.append(out[0].clone())
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_a_graph_of_products_that_depend_on_each_other() -> None:
+    torch.manual_seed(0)
+    weights = torch.randn(8, 4096, 4096, device="cuda", dtype=torch.bfloat16) / 64
+    states = torch.zeros(9, 3, 4096, device="cuda", dtype=torch.bfloat16)
+
+    def run() -> None:
+        for index in range(8):
+            kernels.skinny_linear(states[index], weights[index], None, states[index + 1])
+
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    for _ in range(10):
+        states[1:] = float("nan")
+        states[0].normal_()
+        expected = states[0].double()
+        for weight in weights:
+            expected = expected @ weight.double().t()
+        graph.replay()
+        assert (states[8].double() - expected).norm() <= 2e-2 * expected.norm()

@@ -1,0 +1,68 @@
+"""The Triton kernel in Triton's interpreter: run with TRITON_INTERPRET=1."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from text_generation_server.kernels._launch import arrivals
+from text_generation_server.kernels.skinny_linear import skinny_linear_triton
+
+
+@pytest.fixture(params=[1, 2, 3])
+def splits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Small tiles, so that few inputs make several steps."""
+    config = {"BLOCK_N": 16, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2, "splits": request.param}
+    monkeypatch.setitem(skinny_linear_triton.__globals__, "nearest", lambda *_, **__: config)
+    return request.param
+
+
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    skinny_linear_triton(x, weight, bias, out)
+    expected = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
+    torch.testing.assert_close(out.double(), expected, atol=2e-2, rtol=2e-3)
+
+
+@pytest.mark.usefixtures("splits")
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("inputs", [32, 96, 128])
+@pytest.mark.parametrize(("tokens", "outputs"), [(1, 15), (3, 16), (16, 17), (17, 33), (64, 5), (33, 16)])
+def test_tile_boundaries(tokens: int, outputs: int, inputs: int, with_bias: bool) -> None:
+    torch.manual_seed(tokens)
+    x, weight = torch.randn(tokens, inputs).half(), torch.randn(outputs, inputs).half()
+    bias = torch.randn(outputs).half() if with_bias else None
+    _check(x, weight, bias, torch.full((tokens, outputs), float("nan")).half())
+
+
+def test_counters_are_zero_again(splits: int) -> None:
+    x, weight, out = torch.randn(2, 96).half(), torch.randn(40, 96).half(), torch.empty(2, 40).half()
+    for _ in range(2):
+        _check(x, weight, None, out)
+        assert not arrivals(x.device, splits).any()
+
+
+@pytest.mark.usefixtures("splits")
+def test_every_tensor_has_its_own_stride() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(4, 80).half()[:, 8:72], torch.randn(20, 72).half()[:, :64]
+    out = torch.full((4, 30), float("nan")).half()
+    _check(x, weight, None, out[:, 3:23])
+    assert out[:, :3].isnan().all()
+    assert out[:, 23:].isnan().all()
+
+
+@pytest.mark.usefixtures("splits")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_what_the_kernel_does_not_take_goes_to_torch(dtype: torch.dtype) -> None:
+    """float32, inputs that are no whole tiles, odd strides, many tokens."""
+    for tokens, inputs in ((2, 64), (2, 40), (2, 33), (65, 64)):
+        x, weight, bias = (torch.randn(*shape).to(dtype) for shape in ((tokens, inputs), (7, inputs), (7,)))
+        _check(x, weight, bias, torch.empty(tokens, 7, dtype=dtype))
+
+
+def test_no_tokens_and_wrong_shapes() -> None:
+    weight = torch.randn(8, 16)
+    skinny_linear_triton(torch.empty(0, 16), weight, None, torch.empty(0, 8))
+    with pytest.raises(ValueError, match="skinny_linear: shapes"):
+        skinny_linear_triton(torch.empty(2, 16), weight, None, torch.empty(2, 9))
+    with pytest.raises(ValueError, match="skinny_linear: shapes"):
+        skinny_linear_triton(torch.empty(2, 16), weight, torch.empty(9), torch.empty(2, 8))

@@ -1,0 +1,15 @@
+import pytest
+import torch
+
+from text_generation_server import kernels
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_is_the_affine_map(with_bias: bool) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 20), torch.randn(7, 20)
+    bias = torch.randn(7) if with_bias else None
+    out = torch.full((3, 7), float("nan"))
+    kernels.skinny_linear(x, weight, bias, out)
+    expected = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
+    torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,153 @@
+"""Product of a few tokens with a weight matrix, where reading the matrix is all that counts.
+
+    out = x @ weight.T + bias
+
+Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]`, `weight` `[outputs, inputs]`, unit stride in the last
+dimension, any stride between rows; `bias` `[outputs]` or None. One floating type; sums are float32, rounded once.
+Up to 64 tokens. Batches that are padded to one size (16, 32 or 64 tokens) give a token the same result to the bit,
+whichever others are there.
+
+Called four times a layer in a decode step, and for the logits. The data file says where the library's product is as
+fast; that is used there, and for types and sizes that the kernel does not take.
+Bytes floor: outputs * inputs * element size.
+"""
+
+# pyright: basic, reportArgumentType=false, reportCallIssue=false
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn import functional
+
+from ._config import nearest
+from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ._register import register
+
+MAX_TOKENS = 64
+"""More tokens than this are for the library."""
+_MIN_BLOCK_M = 16
+
+
+@triton.jit(do_not_specialize=["tokens", "splits"])
+def skinny_linear_kernel(
+    x_ptr,  # [tokens, inputs]
+    weight_ptr,  # [outputs, inputs]
+    bias_ptr,  # [outputs] or None
+    out_ptr,  # [tokens, outputs]
+    partial_ptr,  # [splits, tiles, BLOCK_N, BLOCK_M] float32, used where splits > 1
+    arrived_ptr,  # [tiles] int32, zero before and after
+    inputs,  # a multiple of BLOCK_K
+    outputs,
+    stride_x_token,
+    stride_weight_output,
+    stride_out_token,
+    tokens,
+    splits,
+    BLOCK_M: tl.constexpr,  # at least tokens
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One program computes BLOCK_N outputs of all tokens, over one of `splits` parts of the inputs.
+
+    The matrix is the left operand of the product, so that its rows fill the 64 that a matrix instruction takes, and
+    tokens the short side. The last program of a tile adds up its parts, in their order.
+    """
+    tile = tl.program_id(0)
+    split = tl.program_id(1)
+    part = tl.cdiv(tl.cdiv(inputs, BLOCK_K), splits) * BLOCK_K
+    begin = split * part
+    end = tl.minimum(begin + part, inputs)
+    rows = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    # Rows past the end read the last one, and are not stored.
+    weight_rows = tl.minimum(rows, outputs - 1)
+    members = tl.arange(0, BLOCK_M)
+    here = (members < tokens)[:, None]
+    columns = begin + tl.arange(0, BLOCK_K)[None, :]
+    weight_tile_ptr = weight_ptr + weight_rows.to(tl.int64)[:, None] * stride_weight_output + columns
+    x_tile_ptr = x_ptr + members.to(tl.int64)[:, None] * stride_x_token + columns
+
+    wait_for_previous(PDL)
+    acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
+    for _ in range(begin, end, BLOCK_K):
+        weight = tl.load(weight_tile_ptr, eviction_policy="evict_first")
+        x = tl.load(x_tile_ptr, mask=here, other=0.0)
+        acc = tl.dot(weight, x.T, acc)
+        weight_tile_ptr += BLOCK_K
+        x_tile_ptr += BLOCK_K
+    # Not earlier: a kernel that has waited relies on all before the last product being finished.
+    let_next_start(PDL)
+
+    if splits > 1:
+        places = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + members[None, :]
+        tile_ptr = partial_ptr + tile * BLOCK_N * BLOCK_M + places
+        stride_split = tl.num_programs(0) * BLOCK_N * BLOCK_M
+        tl.store(tile_ptr + split * stride_split, acc)
+        if not is_last(arrived_ptr + tile, splits):
+            return
+        acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
+        for index in range(splits):
+            acc += tl.load(tile_ptr + index * stride_split, cache_modifier=".cg")
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + weight_rows).to(tl.float32)[:, None]
+    out_tile_ptr = out_ptr + members.to(tl.int64)[None, :] * stride_out_token + rows[:, None]
+    stored = (members < tokens)[None, :] & (rows < outputs)[:, None]
+    tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)
+
+
+_launch = Launcher(skinny_linear_kernel)
+
+
+def skinny_linear_triton(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """Triton implementation. Raises ValueError for shapes that do not fit.
+
+    On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
+    """
+    tokens, inputs = x.shape
+    outputs = weight.shape[0]
+    if weight.shape[1] != inputs or out.shape != (tokens, outputs) or (bias is not None and bias.shape != (outputs,)):
+        shapes = [tuple(tensor.shape) for tensor in (x, weight, bias, out) if tensor is not None]
+        raise ValueError(f"skinny_linear: shapes of x, weight, bias, out do not fit: {shapes}")
+    if tokens == 0:
+        return
+    block_m = max(_MIN_BLOCK_M, triton.next_power_of_2(tokens))
+    config = dict(nearest("skinny_linear", outputs=outputs, inputs=inputs, tokens=block_m))
+    splits = config.pop("splits")
+    if not splits or not _fits(x, weight, out, config["BLOCK_K"]):
+        skinny_linear_torch(x, weight, bias, out)
+        return
+    tiles = triton.cdiv(outputs, config["BLOCK_N"])
+    partial = x.new_empty(splits * tiles * config["BLOCK_N"] * block_m if splits > 1 else 0, dtype=torch.float32)
+    _launch(
+        (tiles, splits),
+        (x, weight, bias, out, partial, arrivals(x.device, tiles)),
+        (inputs, outputs, x.stride(0), weight.stride(0), out.stride(0)),
+        (tokens, splits),
+        BLOCK_M=block_m,
+        **config,
+    )
+
+
+def _fits(x: Tensor, weight: Tensor, out: Tensor, block_k: int) -> bool:
+    """Whether the kernel reads these tensors, whole 16 bytes at a time."""
+    rows_aligned = all(tensor.stride(0) % 8 == 0 and tensor.stride(1) == 1 for tensor in (x, weight))
+    return (
+        x.shape[0] <= MAX_TOKENS
+        and x.element_size() == 2
+        and x.dtype == weight.dtype == out.dtype
+        and x.shape[1] % block_k == 0
+        and rows_aligned
+        and out.stride(1) == 1
+    )
+
+
+def skinny_linear_torch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """Torch implementation: the CPU path and the reference of the tests."""
+    if bias is None:
+        torch.mm(x, weight.t(), out=out)
+    else:
+        out.copy_(functional.linear(x, weight, bias))
+
+
+skinny_linear = register(skinny_linear_torch, mutates=("out",), triton=skinny_linear_triton)
+"""skinny_linear(x, weight, bias, out)"""
