@@ -26,16 +26,19 @@ from text_generation_server.models.registry import load_model
 NEW_TOKENS = 24
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["in-step", "run-ahead"])
-def engine(llama_folder: Path, request: pytest.FixtureRequest) -> Engine:
+def build(folder: Path, options: EngineOptions) -> Engine:
     device = torch.device("cpu")
-    config = ModelConfig.from_folder(llama_folder)
+    config = ModelConfig.from_folder(folder)
     group = TensorParallelGroup(0, 1, device)
-    model = load_model(llama_folder, config, group, torch.float32, device, "auto")
-    options = EngineOptions(run_ahead=request.param)
+    model = load_model(folder, config, group, torch.float32, device, "auto")
     engine = Engine(model, SingleGroup(), config.eos_token_ids, "torch", WatermarkConfig(), options)  # type: ignore[arg-type]
     engine.warmup(WarmupLimits(max_batch_prefill_tokens=512, max_batch_size=16, max_batch_total_tokens=1024))
     return engine
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["in-step", "run-ahead"])
+def engine(llama_folder: Path, request: pytest.FixtureRequest) -> Engine:
+    return build(llama_folder, EngineOptions(run_ahead=request.param))
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +131,20 @@ def test_logprobs_of_prompt_and_output_equal_transformers(engine: Engine, oracle
     assert transcript.prompt is not None
     assert transcript.prompt.logprobs[1:] == pytest.approx(want[: len(prompt) - 1], abs=1e-4)
     assert transcript.logprobs == pytest.approx(want[len(prompt) - 1 :], abs=1e-4)
+
+
+def test_deterministic_logprobs_are_bitwise_the_same_in_every_batch(llama_folder: Path) -> None:
+    engine = build(llama_folder, EngineOptions(deterministic=True))
+
+    def logprobs(numbers: list[int]) -> dict[int, list[float]]:
+        slots = Slots(range(1024))
+        driver = Driver(engine)
+        asked = [request(n, prompts()[n], slots, do_sample=n % 2 == 1, seed=n) for n in numbers]
+        batch = driver.prefill(1, *asked)
+        while batch is not None:
+            batch = driver.decode(batch, grants=[Grant(i, slots.take(1)) for i in batch.request_ids])
+        return {n: driver.transcripts[n].logprobs for n in numbers}
+
+    together = logprobs(list(range(8)))
+    for number in range(8):
+        assert logprobs([number])[number] == together[number]

@@ -61,7 +61,7 @@ class FakeModel:
             rows.append(self.logits_after([int(t) for t in state.k_cache[0][slots, 0, 0]]))
         return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
         """The forward pass made them already."""
         return hidden.clone()
 

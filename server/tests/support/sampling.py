@@ -3,17 +3,18 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import pytest
 import torch
 from torch import Tensor
 
 from text_generation_server.engine.requests import NextTokenChooserParameters, Request, StoppingCriteriaParameters
 from text_generation_server.engine.sampling import SampledTokens
 from text_generation_server.engine.sampling_state import SamplingState
-from text_generation_server.kernels._sampling import Flags, Floats, Ints, distance, survives
-from text_generation_server.kernels.logits_process import logits_process_torch
-from text_generation_server.kernels.sample import sample_torch
-from text_generation_server.kernels.survivors import survivors_torch
-from text_generation_server.kernels.top_tokens import top_tokens_torch
+from text_generation_server.kernels._sampling import CHUNK, Flags, Floats, Ints, distance, survives
+from text_generation_server.kernels.logits_process import logits_process_torch, logits_process_triton
+from text_generation_server.kernels.sample import sample_torch, sample_triton
+from text_generation_server.kernels.survivors import survivors_torch, survivors_triton
+from text_generation_server.kernels.top_tokens import top_tokens_torch, top_tokens_triton
 
 GAMMA, DELTA = 0.5, 2.0
 
@@ -166,3 +167,83 @@ def filtered(logits: Tensor, requests: Iterable[Request], operators: Operators =
 def processed(logits: Tensor, requests: Iterable[Request], **options: object) -> Tensor:
     """Processed scores, float32 [N, vocab]."""
     return Run(logits.clone(), list(requests), **options).process().processed  # type: ignore[arg-type]
+
+
+def triton_operators() -> Operators:
+    """Those of the Triton kernels."""
+    return Operators(logits_process_triton, survivors_triton, sample_triton, top_tokens_triton)
+
+
+EVERYTHING = {
+    "do_sample": True,
+    "temperature": 0.8,
+    "top_k": 300,
+    "top_p": 0.95,
+    "typical_p": 0.9,
+    "min_p": 0.001,
+    "repetition_penalty": 1.2,
+    "frequency_penalty": 0.25,
+    "presence_penalty": -0.5,
+    "watermark": True,
+    "logit_bias": ((2, 3.0), (0, -2.0)),
+}
+
+
+def mixture() -> list[Request]:
+    """Each parameter alone, all together, and none."""
+    alone = [asking([1, 2, 2], **{name: value}) for name, value in EVERYTHING.items() if name != "do_sample"]
+    sampled = [
+        asking([3, 3], do_sample=True, seed=2**64 - 5),
+        asking(do_sample=True, seed=7, temperature=2.5),
+        asking(do_sample=True, top_k=1),
+        asking(do_sample=True, top_p=0.3, top_n=20),
+        asking([5, 1], min_new_tokens=3, top_n=3, seed=9, **EVERYTHING),
+    ]
+    return [asking(), *alone, *sampled, asking(min_new_tokens=3), asking(top_n=4)]
+
+
+def runs(logits: Tensor, requests: Sequence[Request], **options: object) -> tuple[Run, Run]:
+    """The same in torch and in Triton."""
+    splits = -(-logits.shape[1] // CHUNK)
+    made = [
+        Run(logits.clone(), requests, splits, operators=operators, **options).all()  # type: ignore[arg-type]
+        for operators in (Operators(), triton_operators())
+    ]
+    return made[0], made[1]
+
+
+def assert_alike(torch_run: Run, triton_run: Run) -> None:
+    """Every output of the one is that of the other, up to rounding where it is a float."""
+    torch.testing.assert_close(triton_run.processed, torch_run.processed, equal_nan=True)
+    torch.testing.assert_close(triton_run.best, torch_run.best, equal_nan=True)
+    sound = torch_run.sampled.valid != 0
+    assert torch.equal(triton_run.sampled.valid, torch_run.sampled.valid)
+    torch.testing.assert_close(triton_run.bounds[sound], torch_run.bounds[sound])
+    assert torch.equal(triton_run.kept[sound], torch_run.kept[sound])
+    assert torch.equal(triton_run.sampled.tokens, torch_run.sampled.tokens)
+    torch.testing.assert_close(triton_run.sampled.logprobs, torch_run.sampled.logprobs, equal_nan=True)
+    for ours, expected in zip(triton_run.sampled.choices(), torch_run.sampled.choices(), strict=True):
+        if expected.top_tokens is None or ours.top_tokens is None:
+            assert ours.top_tokens == expected.top_tokens
+        else:
+            assert ours.top_tokens.ids == expected.top_tokens.ids
+            assert ours.top_tokens.logprobs == pytest.approx(expected.top_tokens.logprobs, abs=1e-5)
+
+
+FILTERS = [
+    {"top_k": 50},
+    {"top_k": 5000},
+    {"top_k": 10**6},
+    {"top_p": 1e-6},
+    {"top_p": 0.9},
+    {"top_p": 0.9999},
+    {"typical_p": 0.2},
+    {"typical_p": 0.95},
+    {"min_p": 0.01},
+    {"top_k": 4000, "top_p": 0.7, "typical_p": 0.5, "min_p": 0.5},
+]
+
+
+def filters_of(filters: Iterable[dict[str, object]]) -> list[Request]:
+    """Sampling requests with these filters."""
+    return [asking(do_sample=True, seed=i, top_n=5, **each) for i, each in enumerate(filters)]

@@ -121,7 +121,9 @@ class StepRunner:
     def _choose(self, hidden: Tensor, rows: Tensor) -> SampledTokens:
         """Samples from the last hidden states and moves the rows on."""
         table, sampling = self.table, self._sampling
-        sampled = self._sampler(self._model.logits(hidden), rows, table.last_token, table.generated)
+        sampled = self._sampler(
+            self._model.logits(hidden, self._deterministic), rows, table.last_token, table.generated
+        )
         advance_state(
             sampled.tokens, rows, table.last_token, table.length, table.generated, sampling.ints, sampling.counts
         )
@@ -132,4 +134,6 @@ class StepRunner:
         # The target of a prompt's last token does not exist; what is computed for it is not used.
         targets = batch.scored_ids.roll(-1)
         parts = zip(hidden.split(_SCORED_AT_ONCE), targets.split(_SCORED_AT_ONCE), strict=True)
-        return Readback(torch.cat([token_logprobs(self._model.logits(h).float(), t) for h, t in parts]))
+        return Readback(
+            torch.cat([token_logprobs(self._model.logits(h, self._deterministic).float(), t) for h, t in parts])
+        )

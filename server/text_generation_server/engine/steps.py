@@ -63,7 +63,8 @@ def prefill_input(
         b_row=b_row,
         b_q_start=b_q_start.to(torch.int32),
         b_kv_len=b_kv_len.to(torch.int32),
-        max_q_len=max(lengths),
+        # It chooses tiles, so it must be the same whatever else is in the batch.
+        max_q_len=table.max_total_tokens if deterministic else max(lengths),
         max_kv_len=max(lengths),
         slot_table=table.slot_table,
         k_cache=pool.k_cache,

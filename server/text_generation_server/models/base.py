@@ -47,13 +47,16 @@ class CausalLM:
         """
         x = self._pre.forward(input_ids)
         residual: Tensor | None = None
-        for layer in self._layers:
+        for layer in self._layers[:-1]:
             x, residual = layer.forward(x, residual, state)
+        # After the last attention, tokens without logits are done. A decode step wants all of its tokens.
+        for layer in self._layers[-1:]:
+            x, residual = layer.forward(x, residual, state, state.logit_indices if state.is_prefill else None)
         if residual is None:  # no layers: configurations have at least one
             residual = torch.zeros_like(x)
-        return self._post.forward(x, residual, state.logit_indices)
+        return self._post.forward(x, residual)
 
     @torch.inference_mode()
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
         """[N, hidden_size] to [N, vocab_size] of the model's type: the full vocabulary, the same on every rank."""
-        return self._post.logits(hidden)
+        return self._post.logits(hidden, deterministic)

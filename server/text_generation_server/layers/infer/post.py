@@ -5,10 +5,11 @@ from torch import Tensor
 from ... import kernels
 from ...distributed import TensorParallelGroup
 from ..weights import PostLayerWeights
+from .state import LOGITS_BLOCK
 
 
 class PostLayer:
-    """Normalises the tokens that need logits, and only those; each rank computes its part of the vocabulary."""
+    """Normalises the tokens that need logits; each rank computes its part of the vocabulary."""
 
     def __init__(
         self, weights: PostLayerWeights, rms_norm_eps: float, vocab_size: int, group: TensorParallelGroup
@@ -18,16 +19,15 @@ class PostLayer:
         self._vocab_size = vocab_size
         self._group = group
 
-    def forward(self, x: Tensor, residual: Tensor, logit_indices: Tensor) -> Tensor:
-        """[T, hidden] each to the normalised hidden states of N of them, [N, hidden]."""
-        x = x.index_select(0, logit_indices)
-        kernels.add_rms_norm(x, residual.index_select(0, logit_indices), self._weights.norm, self._eps, x)
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        """[N, hidden] each to the normalised hidden states, in the memory of `x`."""
+        kernels.add_rms_norm(x, residual, self._weights.norm, self._eps, x)
         return x
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[N, hidden] to [N, vocab_size], equal on all ranks.
+    def logits(self, hidden: Tensor, deterministic: bool) -> Tensor:
+        """[N, hidden] to [N, vocab_size], equal on all ranks; `deterministic` as in `InferState`.
 
         Every column is computed by one rank and gathered, so ranks cannot differ in a last bit.
         """
-        shard = self._weights.lm_head.apply(hidden)
+        shard = self._weights.lm_head.apply(hidden, LOGITS_BLOCK if deterministic else None)
         return self._group.all_gather_last_dim(shard)[:, : self._vocab_size]

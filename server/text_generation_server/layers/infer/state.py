@@ -5,6 +5,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+LOGITS_BLOCK = 64
+"""Tokens of one product in decode steps, and of the logits in both kinds of step, in deterministic mode."""
+_PREFILL_BLOCK = 256
+
 
 @dataclass(frozen=True)
 class InferState:
@@ -36,4 +40,14 @@ class InferState:
     """One for each layer: [slots, kv_heads of this rank, head_dim]."""
     v_cache: Sequence[Tensor]
     logit_indices: Tensor
-    """[N] int64, the new tokens whose logits are wanted."""
+    """[N] int64, the new tokens whose logits are wanted; in a decode step all of them, in order."""
+
+    @property
+    def linear_block(self) -> int | None:
+        """Tokens of one matrix product where results must not depend on the batch; see `Linear.apply`.
+
+        What a prefill computes is never computed by a decode step, so each may have its own size.
+        """
+        if not self.deterministic:
+            return None
+        return _PREFILL_BLOCK if self.is_prefill else LOGITS_BLOCK

@@ -41,8 +41,14 @@ class TransformerLayer:
         self._settings = settings
         self._group = group
 
-    def forward(self, x: Tensor, residual: Tensor | None, state: InferState) -> tuple[Tensor, Tensor]:
-        """[T, hidden] each, before and after; the layer reuses the memory of both. `residual` is None in layer 0."""
+    def forward(
+        self, x: Tensor, residual: Tensor | None, state: InferState, kept: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """[T, hidden] each, before and after; the layer reuses the memory of both. `residual` is None in layer 0.
+
+        `kept`, [N] int64: of the new tokens only these are needed after this layer, so what follows attention is
+        computed for them alone, and the results are [N, hidden].
+        """
         eps = self._settings.rms_norm_eps
         if residual is None:
             residual = x
@@ -51,13 +57,17 @@ class TransformerLayer:
         else:
             kernels.add_rms_norm(x, residual, self._weights.input_norm, eps, x)
         x = self._attention(x, state)
+        if kept is not None:
+            x, residual = x.index_select(0, kept), residual.index_select(0, kept)
+        x = self._reduced(self._weights.out, x, state)
         kernels.add_rms_norm(x, residual, self._weights.post_attention_norm, eps, x)
-        return self._mlp(x), residual
+        return self._mlp(x, state), residual
 
     def _attention(self, x: Tensor, state: InferState) -> Tensor:
+        """[T, hidden] to what the heads of this rank read, [T, heads * head_dim]."""
         settings, weights = self._settings, self._weights
         k_cache, v_cache = state.k_cache[self._index], state.v_cache[self._index]
-        qkv = weights.qkv.product(x)
+        qkv = weights.qkv.product(x, state.linear_block)
         norms = (weights.q_norm, weights.k_norm, settings.rms_norm_eps)
         kernels.qkv_postprocess(
             qkv, weights.qkv.bias, *norms, settings.cos_sin, state.positions, state.slots, k_cache, v_cache
@@ -74,16 +84,16 @@ class TransformerLayer:
             kernels.decode_attention(
                 q, *caches_and_table, state.b_kv_len, state.max_kv_len, settings.softmax_scale, out, state.deterministic
             )
-        return self._reduced(weights.out, out.view(num_tokens, q_size))
+        return out.view(num_tokens, q_size)
 
-    def _mlp(self, x: Tensor) -> Tensor:
-        gate_up = self._weights.gate_up.apply(x)
+    def _mlp(self, x: Tensor, state: InferState) -> Tensor:
+        gate_up = self._weights.gate_up.apply(x, state.linear_block)
         activated = gate_up.new_empty(x.shape[0], gate_up.shape[1] // 2)
         kernels.act_and_mul(gate_up, self._settings.hidden_act, activated)
-        return self._reduced(self._weights.down, activated)
+        return self._reduced(self._weights.down, activated, state)
 
-    def _reduced(self, linear: Linear, x: Tensor) -> Tensor:
+    def _reduced(self, linear: Linear, x: Tensor, state: InferState) -> Tensor:
         """Product with this rank's input columns, summed over the ranks."""
-        partial = linear.apply(x)
+        partial = linear.apply(x, state.linear_block)
         self._group.all_reduce(partial)
         return partial

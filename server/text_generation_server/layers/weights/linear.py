@@ -24,16 +24,27 @@ class Linear:
     bias: Tensor | None = None
     """[outputs]"""
 
-    def apply(self, x: Tensor) -> Tensor:
-        """[T, inputs] to [T, outputs]."""
-        return _linear(x, self.weight, self.bias)
+    def apply(self, x: Tensor, block: int | None = None) -> Tensor:
+        """[T, inputs] to [T, outputs].
 
-    def product(self, x: Tensor) -> Tensor:
+        With `block`, products are made of so many tokens at a time, the last ones padded: libraries choose their way
+        of adding up by the number of tokens, so only then does a token's result not depend on the others.
+        """
+        return _linear(x, self.weight, self.bias, block)
+
+    def product(self, x: Tensor, block: int | None = None) -> Tensor:
         """The same without the bias, for callers that add it elsewhere."""
-        return _linear(x, self.weight, None)
+        return _linear(x, self.weight, None, block)
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, block: int | None) -> Tensor:
+    if block is None:
+        return _whole(x, weight, bias)
+    padded = functional.pad(x, (0, 0, 0, -x.shape[0] % block))
+    return torch.cat([_whole(part, weight, bias) for part in padded.split(block)])[: x.shape[0]]
+
+
+def _whole(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """On CUDA, few tokens have an operator of ours, which reads the matrix faster."""
     if not x.is_cuda or x.shape[0] > MAX_TOKENS:
         return functional.linear(x, weight, bias)
