@@ -7,16 +7,22 @@ use tokio::runtime::{Builder, Runtime};
 use crate::args::{Cli, Command};
 use crate::error::{BenchmarkError, Result};
 use crate::live::Live;
+use crate::output::OutputArgs;
 use crate::report::{Report, compare};
 use crate::screen::Screen;
-use crate::server;
-use crate::server::args::ServerArgs;
+use crate::server::{self, args::ServerArgs};
+use crate::shard::{self, args::ShardArgs};
+
+/// Shards are called one step after another.
+const SHARD_THREADS: usize = 2;
 
 /// Runs what the command line asks for.
 pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
-        Command::Server(args) => run_server(&args),
-        Command::Compare(args) => {
+        Some(Command::Server(args)) => run_server(&args),
+        Some(Command::Shard(args)) => run_shard(&args),
+        None => run_shard(&cli.shard),
+        Some(Command::Compare(args)) => {
             let (before, after) = (Report::load(&args.a)?, Report::load(&args.b)?);
             print!("{}", compare::render(&before, &after)?);
             Ok(())
@@ -25,16 +31,34 @@ pub fn run(cli: Cli) -> Result<()> {
 }
 
 fn run_server(args: &ServerArgs) -> Result<()> {
+    let threads = usize::from(args.threads);
+    drive(&args.output, threads, async |live, report| {
+        server::run(args, live, report).await
+    })
+}
+
+fn run_shard(args: &ShardArgs) -> Result<()> {
+    drive(&args.output, SHARD_THREADS, async |live, report| {
+        shard::run(args, live, report).await
+    })
+}
+
+/// Runs one mode under a screen; results come before errors.
+fn drive(
+    output: &OutputArgs,
+    threads: usize,
+    mode: impl AsyncFnOnce(&Arc<Live>, &mut Option<Report>) -> Result<()>,
+) -> Result<()> {
     let live = Arc::new(Live::default());
     let mut report = None;
-    let screen = Screen::start(live.clone(), args.output.no_tui);
-    let outcome = runtime(usize::from(args.threads))?.block_on(async {
+    let screen = Screen::start(live.clone(), output.no_tui);
+    let outcome = runtime(threads)?.block_on(async {
         stop_on_ctrl_c(live.clone());
-        server::run(args, &live, &mut report).await
+        mode(&live, &mut report).await
     });
     screen.finish();
     match report {
-        Some(report) => args.output.finish(&report, &live, outcome),
+        Some(report) => output.finish(&report, &live, outcome),
         None => outcome,
     }
 }

@@ -1,16 +1,16 @@
 //! What the server says about itself: its model, and where that lies.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::api::{Api, Sampling};
 use super::args::{PromptForm, ServerArgs};
 use super::client::Target;
-use super::prompts::{PromptMaker, tokenizer_file};
 use super::workload::Form;
 use crate::error::{BenchmarkError, Result};
-use std::time::Duration;
+use crate::prompts::{PromptMaker, tokenizer_file};
 
 /// The target with its model's name, and the folder of that model if it is on this machine.
 pub async fn target(args: &ServerArgs) -> Result<(Target, Option<PathBuf>)> {

@@ -9,7 +9,6 @@ mod discover;
 pub mod event;
 pub mod lengths;
 pub mod load;
-pub mod prompts;
 pub mod sse;
 pub mod summary;
 pub mod workload;
@@ -24,11 +23,11 @@ use serde_json::json;
 use self::args::{Pace, ServerArgs};
 use self::client::Target;
 use self::load::{Load, Measured};
-use self::prompts::PromptMaker;
 use self::workload::{Form, Session, Workload};
 use crate::error::Result;
 use crate::live::Live;
 use crate::overhead::OverheadProbe;
+use crate::prompts::PromptMaker;
 use crate::report::{Point, Report};
 
 /// Warm-up prompts must not be those that are measured: the server may remember them.

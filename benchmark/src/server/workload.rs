@@ -8,8 +8,8 @@ use rand_distr::{Distribution, Exp1};
 
 use super::api::Prompt;
 use super::lengths::Lengths;
-use super::prompts::PromptMaker;
 use crate::error::{BenchmarkError, Result};
+use crate::prompts::PromptMaker;
 
 /// A client that sends its turns one after another.
 #[derive(Debug, Clone, PartialEq)]
@@ -181,8 +181,8 @@ fn prompt(
 mod tests {
     use std::collections::HashSet;
 
-    use super::super::prompts::tests::{count, maker};
     use super::*;
+    use crate::prompts::tests::{count, maker};
 
     fn workload() -> Workload {
         Workload {
