@@ -108,17 +108,25 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         ));
     }
     let mut reader = serde_json::Deserializer::from_slice(body);
+    // serde takes an array for a struct, field by field; no client means that.
+    let array = body.trim_ascii_start().first() == Some(&b'[');
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
-        rejection(error.into_inner(), &path)
+        match error.into_inner() {
+            error if array && error.is_data() => not_an_object(),
+            error => rejection(error, &path),
+        }
     })?;
     reader.end().map_err(|error| rejection(error, "."))?;
-    // serde takes an array for a struct, field by field; no client means that.
-    if body.trim_ascii_start().first() == Some(&b'{') {
-        Ok(value)
+    if array {
+        Err(not_an_object())
     } else {
-        Err(ApiError::invalid_body("the body must be a JSON object"))
+        Ok(value)
     }
+}
+
+fn not_an_object() -> ApiError {
+    ApiError::invalid_body("the body must be a JSON object")
 }
 
 /// Reads a part of a body that was read as a value before; `at` is its path.

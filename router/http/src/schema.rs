@@ -1,12 +1,17 @@
 //! Bodies that only HTTP knows. Order of keys, null and absent keys follow the TGI contract.
 
+mod hosted;
+
 use serde::{Deserialize, Serialize};
 use text_generation_core::types::{
     FinishReason, GenerateAnswer, GenerateParameters, PrefillToken, SimpleToken, Token,
 };
 use utoipa::ToSchema;
 
-use crate::routes::vertex::VertexInstance;
+pub use self::hosted::{
+    InvocationAnswer, InvocationBody, InvocationEvent, VertexBody, VertexGenerateBody,
+    VertexInstance, VertexResponse,
+};
 
 /// Clients that send no parameters at all get sampled text; with parameters, `do_sample` is false unless they set it.
 fn without_parameters() -> GenerateParameters {
@@ -183,20 +188,13 @@ pub struct DetokenizeResponse {
     pub text: String,
 }
 
-/// Body of `/vertex`.
-#[derive(Debug, Deserialize, ToSchema)]
-#[schema(example = json!({"instances": [{"inputs": "Once upon a time", "parameters": {"max_new_tokens": 20}}]}))]
-pub struct VertexBody {
-    /// At most `--max-client-batch-size`.
-    #[schema(value_type = Vec<VertexInstance>)]
-    pub instances: Vec<serde_json::Value>,
-}
-
-/// Answer of `/vertex`.
+/// Body of `/chat_tokenize` is that of `/v1/chat/completions`; this is its answer.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct VertexResponse {
-    #[schema(example = json!([", there was a little girl"]))]
-    pub predictions: Vec<String>,
+pub struct ChatTokenizeResponse {
+    pub tokenize_response: Vec<SimpleToken>,
+    /// What the chat template makes of the messages.
+    #[schema(example = "<|user|>\nHello<|end|>\n<|assistant|>\n")]
+    pub templated_text: String,
 }
 
 /// Answer of `/info`: the model and the limits of this server.

@@ -28,26 +28,54 @@ async fn invocations_with_inputs_are_requests_to_the_root() {
 }
 
 #[tokio::test]
+async fn invocations_with_messages_or_a_prompt_are_requests_to_the_openai_routes() {
+    let server = Server::that_chats().await;
+    let chat = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3});
+    let (status, answer) = server.ask("/invocations", &chat).await;
+    assert_eq!(
+        (status, &answer["object"]),
+        (200, &json!("chat.completion"))
+    );
+    assert_eq!(answer["choices"][0]["message"]["content"], "abc");
+    let completion = json!({"prompt": "Hi", "max_tokens": 2, "stream": true});
+    let response = server.post_json("/invocations", &completion).await;
+    let text = response.text().await.expect("a body");
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    let (status, error) = server.ask("/invocations", &json!({"messages": []})).await;
+    assert_eq!((status, &error["error_type"]), (422, &json!("validation")));
+    assert!(
+        error["error"].is_string(),
+        "the shape is that of TGI: {error}"
+    );
+}
+
+#[tokio::test]
 async fn invocations_say_what_a_body_lacks() {
     let server = Server::start().await;
     for body in [json!({}), json!({"inputs": null}), json!({"text": "Hi"})] {
         let (status, answer) = server.ask("/invocations", &body).await;
         assert_eq!((status, &answer["error_type"]), (422, &json!("validation")));
         let message = answer["error"].as_str().expect("a message");
-        assert!(message.contains("`inputs`"), "{message}");
+        for key in ["`inputs`", "`messages`", "`prompt`"] {
+            assert!(message.contains(key), "{message}");
+        }
     }
 }
 
 #[tokio::test]
 async fn vertex_answers_each_instance_in_order() {
-    let server = Server::start().await;
+    let server = Server::that_chats().await;
     let body = json!({"instances": [
         {"inputs": "Hi!"},
         {"inputs": "Hi", "parameters": {"max_new_tokens": 2, "do_sample": false}},
         {"inputs": "Hi", "parameters": {"max_new_tokens": 1, "return_full_text": true}},
+        {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4},
     ]});
     let answer = server.ask("/vertex", &body).await;
-    assert_eq!(answer, (200, json!({"predictions": ["abc", "ab", "Hia"]})));
+    assert_eq!(
+        answer,
+        (200, json!({"predictions": ["abc", "ab", "Hia", "abcd"]}))
+    );
 }
 
 #[tokio::test]

@@ -40,6 +40,24 @@ async fn tokenize_gives_ids_and_byte_offsets() {
 }
 
 #[tokio::test]
+async fn chat_tokenize_gives_the_prompt_and_its_tokens() {
+    let server = Server::that_chats().await;
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    let (status, answer) = server.ask("/chat_tokenize", &body).await;
+    assert_eq!(status, 200);
+    let text = "<user>Hi<answer>";
+    assert_eq!(answer["templated_text"], text);
+    let tokens = answer["tokenize_response"].as_array().expect("a list");
+    assert_eq!(tokens.len(), text.len(), "no special token is added");
+    assert_eq!(
+        tokens[6],
+        json!({"id": 75, "text": "H", "start": 6, "stop": 7})
+    );
+    let (status, error) = server.ask("/chat_tokenize", &json!({"messages": []})).await;
+    assert_eq!((status, &error["error_type"]), (422, &json!("validation")));
+}
+
+#[tokio::test]
 async fn detokenize_gives_the_text() {
     let server = Server::start().await;
     let ask = async |body: Value| server.ask("/detokenize", &body).await;

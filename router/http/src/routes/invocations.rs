@@ -13,25 +13,30 @@ use crate::error::ApiError;
 use crate::extract::{ApiJson, JsonBytes};
 use crate::openapi::GenerateErrors;
 use crate::routes::generate::compat_generate;
-use crate::schema::{CompatGenerateBody, GenerateResponse, StreamResponse};
+use crate::routes::openai::chat::chat_completions;
+use crate::routes::openai::completions::completions;
+use crate::schema::{InvocationAnswer, InvocationBody, InvocationEvent};
 use crate::state::AppState;
 
 /// The keys that tell the bodies apart.
 #[derive(Debug, Deserialize)]
 struct Keys {
     inputs: Option<IgnoredAny>,
+    messages: Option<IgnoredAny>,
+    prompt: Option<IgnoredAny>,
 }
 
-/// Answers as the route does whose body it gets: `/` where there are `inputs`.
+/// Answers as the route does whose body it gets: `/` where there are `inputs`, `/v1/chat/completions` where there are
+/// `messages`, `/v1/completions` where there is a `prompt`. Errors have the shape of `/` whatever the body.
 #[utoipa::path(
     post,
     path = "/invocations",
     tag = crate::openapi::TAG,
-    request_body = CompatGenerateBody,
+    request_body = InvocationBody,
     responses(
         (status = 200, description = "The answer of that route, or its stream of events", content(
-            (Vec<GenerateResponse> = "application/json"),
-            (StreamResponse = "text/event-stream"),
+            (InvocationAnswer = "application/json"),
+            (InvocationEvent = "text/event-stream"),
         )),
         GenerateErrors,
     ),
@@ -45,9 +50,14 @@ pub async fn invocations(
     let keys: Keys = body.parse()?;
     if keys.inputs.is_some() {
         compat_generate(state, id, ApiJson(body.parse()?)).await
+    } else if keys.messages.is_some() {
+        chat_completions(state, id, ApiJson(body.parse()?)).await
+    } else if keys.prompt.is_some() {
+        completions(state, id, ApiJson(body.parse()?)).await
     } else {
         Err(ApiError::invalid_body(
-            "the body must have `inputs`, as for `/`",
+            "the body must have `inputs` as for `/`, `messages` as for `/v1/chat/completions`, or `prompt` as for \
+             `/v1/completions`",
         ))
     }
 }

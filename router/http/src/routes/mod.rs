@@ -7,7 +7,7 @@ mod invocations;
 mod metrics;
 pub(crate) mod openai;
 mod tokenize;
-pub(crate) mod vertex;
+mod vertex;
 
 use std::sync::Arc;
 
@@ -38,6 +38,7 @@ fn documented() -> OpenApiRouter<Arc<AppState>> {
         // Names of models have slashes; the document, which knows no such paths, lists it by `Document`.
         .route("/v1/models/{*model}", get(openai::models::model))
         .routes(routes!(tokenize::tokenize))
+        .routes(routes!(tokenize::chat_tokenize))
         .routes(routes!(tokenize::detokenize))
         .routes(routes!(info::info))
         .routes(routes!(health::health))

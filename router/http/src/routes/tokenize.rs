@@ -1,4 +1,4 @@
-//! Text to tokens and back.
+//! Texts and chats to tokens, and back.
 
 use std::sync::Arc;
 
@@ -9,7 +9,10 @@ use crate::bounds::MAX_DETOKENIZE_IDS;
 use crate::error::ApiError;
 use crate::extract::ApiJson;
 use crate::openapi::BodyErrors;
-use crate::schema::{DetokenizeBody, DetokenizeResponse, GenerateBody, TokenizeResponse};
+use crate::routes::openai::ChatBody;
+use crate::schema::{
+    ChatTokenizeResponse, DetokenizeBody, DetokenizeResponse, GenerateBody, TokenizeResponse,
+};
 use crate::state::AppState;
 
 /// The tokens of `inputs`, with the special tokens that a generation would add.
@@ -29,6 +32,31 @@ pub async fn tokenize(
     ApiJson(body): ApiJson<GenerateBody>,
 ) -> Result<Json<TokenizeResponse>, ApiError> {
     Ok(Json(state.infer.tokenize(body.inputs, true).await?))
+}
+
+/// The prompt that the chat template makes of a conversation, and its tokens.
+#[utoipa::path(
+    post,
+    path = "/chat_tokenize",
+    tag = crate::openapi::TAG,
+    request_body = ChatBody,
+    responses(
+        (status = 200, description = "The prompt, and its tokens with byte offsets", body = ChatTokenizeResponse),
+        BodyErrors,
+    ),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub async fn chat_tokenize(
+    State(state): State<Arc<AppState>>,
+    ApiJson(mut body): ApiJson<ChatBody>,
+) -> Result<Json<ChatTokenizeResponse>, ApiError> {
+    let templated_text = state.render_chat(body.take_input()?).await?;
+    // The template has written the special tokens.
+    let tokenize_response = state.infer.tokenize(templated_text.clone(), false).await?;
+    Ok(Json(ChatTokenizeResponse {
+        tokenize_response,
+        templated_text,
+    }))
 }
 
 /// The text of token ids.

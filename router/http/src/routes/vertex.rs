@@ -5,30 +5,17 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::{Extension, Json};
 use futures::future::try_join_all;
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use text_generation_core::types::GenerateParameters;
 use tower_http::request_id::RequestId;
-use utoipa::ToSchema;
 
 use crate::error::ApiError;
 use crate::extract::{ApiJson, from_value};
 use crate::openapi::GenerateErrors;
-use crate::routes::generate::complete;
-use crate::schema::{VertexBody, VertexResponse};
+use crate::routes::generate;
+use crate::routes::openai::{ChatBody, chat};
+use crate::schema::{VertexBody, VertexGenerateBody, VertexResponse};
 use crate::state::AppState;
-
-/// One request of a [`VertexBody`].
-#[derive(Debug, Deserialize, ToSchema)]
-#[schema(example = json!({"inputs": "Once upon a time", "parameters": {"max_new_tokens": 20}}))]
-pub struct VertexInstance {
-    /// The prompt.
-    pub inputs: String,
-    /// As for `/generate`, but that tokens are sampled unless `do_sample` is false.
-    #[serde(default)]
-    #[schema(value_type = GenerateParameters)]
-    pub parameters: Map<String, Value>,
-}
 
 /// The text that follows each of the instances. When one fails, all do.
 #[utoipa::path(
@@ -57,24 +44,49 @@ pub async fn vertex(
         )));
     }
     // All are read before the first is computed.
-    let requests = body.instances.into_iter().enumerate();
-    let requests = requests
-        .map(|(index, instance)| request(instance, &format!("instances[{index}]")))
+    let instances = body.instances.into_iter().enumerate();
+    let instances = instances
+        .map(|(index, instance)| Instance::read(instance, &format!("instances[{index}]")))
         .collect::<Result<Vec<_>, ApiError>>()?;
-    let texts = requests.into_iter().map(async |(inputs, parameters)| {
-        let (_, answer) = complete(&state, &id, inputs, parameters).await?;
-        Ok::<_, ApiError>(answer.generated_text)
-    });
+    let texts = instances
+        .into_iter()
+        .map(|instance| instance.text(&state, &id));
     let predictions = try_join_all(texts).await?;
     Ok(Json(VertexResponse { predictions }))
 }
 
-fn request(instance: Value, path: &str) -> Result<(String, GenerateParameters), ApiError> {
-    let VertexInstance {
-        inputs,
-        mut parameters,
-    } = from_value(instance, path)?;
-    parameters.entry("do_sample").or_insert(Value::Bool(true));
-    let parameters = from_value(Value::Object(parameters), &format!("{path}.parameters"))?;
-    Ok((inputs, parameters))
+/// One request, ready to run.
+enum Instance {
+    Generate(String, GenerateParameters),
+    Chat(ChatBody),
+}
+
+impl Instance {
+    /// `path` is its place in the body.
+    fn read(instance: Value, path: &str) -> Result<Self, ApiError> {
+        if instance.get("messages").is_some() {
+            return from_value(instance, path).map(Self::Chat);
+        }
+        let VertexGenerateBody {
+            inputs,
+            mut parameters,
+        } = from_value(instance, path)?;
+        parameters.entry("do_sample").or_insert(Value::Bool(true));
+        let parameters = from_value(Value::Object(parameters), &format!("{path}.parameters"))?;
+        Ok(Self::Generate(inputs, parameters))
+    }
+
+    async fn text(self, state: &AppState, id: &RequestId) -> Result<String, ApiError> {
+        match self {
+            Self::Generate(inputs, parameters) => {
+                let (_, answer) = generate::complete(state, id, inputs, parameters).await?;
+                Ok(answer.generated_text)
+            }
+            Self::Chat(body) => {
+                let (_, answer) = chat::complete(state, id, body).await?;
+                let first = answer.choices.into_iter().next();
+                Ok(first.map_or_else(String::new, |choice| choice.message.content))
+            }
+        }
+    }
 }

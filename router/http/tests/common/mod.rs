@@ -49,6 +49,16 @@ impl Server {
         Self::over(alphabet(), flags, limits).await
     }
 
+    /// A server whose model has a chat template: roles and contents one after the other.
+    pub async fn that_chats() -> Self {
+        let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>";
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let config = json!({"chat_template": template});
+        std::fs::write(file.path(), config.to_string()).expect("written");
+        let flag = format!("--tokenizer-config-path={}", file.path().display());
+        Self::with_flags(&[&flag]).await
+    }
+
     /// A server over a mock model of the test's own.
     pub async fn over(model: MockConfig, flags: &[&str], limits: ServerLimits) -> Self {
         let mock = MockShard::start(model).expect("a mock shard");

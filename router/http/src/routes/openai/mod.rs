@@ -12,3 +12,7 @@ mod logprobs;
 pub mod models;
 mod reasoning;
 mod sampling;
+
+pub use answer::{ChatCompletion, ChatCompletionChunk, Completion};
+pub use chat_body::ChatBody;
+pub use completion_body::CompletionBody;

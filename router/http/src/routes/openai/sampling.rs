@@ -16,7 +16,6 @@ use crate::error::ApiError;
 macro_rules! sampling_body {
     ($(#[$meta:meta])* pub struct $name:ident { $($own:tt)* }) => {
         $(#[$meta])*
-        #[expect(dead_code, reason = "what is not supported is refused while it is read")]
         pub struct $name {
             $($own)*
             /// Any name; the answer repeats it. Without one, or with `tgi`, the answer names the served model.

@@ -1,0 +1,73 @@
+//! Bodies of the routes that hosting platforms call.
+
+use serde::{Deserialize, Serialize};
+use text_generation_core::types::GenerateParameters;
+use utoipa::ToSchema;
+
+use super::{CompatGenerateBody, GenerateResponse, StreamResponse};
+use crate::routes::openai::{
+    ChatBody, ChatCompletion, ChatCompletionChunk, Completion, CompletionBody,
+};
+
+/// Body of `/invocations`: that of `/`, of `/v1/chat/completions` or of `/v1/completions`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum InvocationBody {
+    Generate(CompatGenerateBody),
+    Chat(ChatBody),
+    Completion(CompletionBody),
+}
+
+/// Answer of `/invocations`.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum InvocationAnswer {
+    Generate(Vec<GenerateResponse>),
+    Chat(ChatCompletion),
+    Completion(Completion),
+}
+
+/// Event of a stream of `/invocations`.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum InvocationEvent {
+    Generate(StreamResponse),
+    Chat(ChatCompletionChunk),
+    Completion(Completion),
+}
+
+/// One request of `/vertex`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum VertexInstance {
+    Chat(Box<ChatBody>),
+    Generate(VertexGenerateBody),
+}
+
+/// A request of `/vertex` with a prompt.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(example = json!({"inputs": "Once upon a time", "parameters": {"max_new_tokens": 20}}))]
+pub struct VertexGenerateBody {
+    /// The prompt.
+    pub inputs: String,
+    /// As for `/generate`, but that tokens are sampled unless `do_sample` is false.
+    #[serde(default)]
+    #[schema(value_type = GenerateParameters)]
+    pub parameters: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Body of `/vertex`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(example = json!({"instances": [{"inputs": "Once upon a time", "parameters": {"max_new_tokens": 20}}]}))]
+pub struct VertexBody {
+    /// At most `--max-client-batch-size`.
+    #[schema(value_type = Vec<VertexInstance>)]
+    pub instances: Vec<serde_json::Value>,
+}
+
+/// Answer of `/vertex`.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct VertexResponse {
+    #[schema(example = json!([", there was a little girl"]))]
+    pub predictions: Vec<String>,
+}
