@@ -35,8 +35,9 @@ $(VENV)/.dependencies: server/requirements.txt server/requirements-build.txt | $
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(patsubst %,-r %,$^)
 	@touch $@
 
-$(VENV)/.dev-dependencies: server/requirements-dev.txt $(VENV)/.dependencies
+$(VENV)/.dev-dependencies: server/requirements-dev.txt router/python/requirements-test.txt $(VENV)/.dependencies
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r router/python/requirements-test.txt
 	@touch $@
 
 $(STUBS): proto/text_generation_server/pb/generate.proto $(VENV)/.dependencies

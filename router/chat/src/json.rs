@@ -124,7 +124,7 @@ impl Options {
                 '\t' => text.push_str("\\t"),
                 '\u{8}' => text.push_str("\\b"),
                 '\u{c}' => text.push_str("\\f"),
-                _ if character < ' ' || (self.ensure_ascii && !character.is_ascii()) => {
+                _ if character < ' ' || (self.ensure_ascii && character > '~') => {
                     for unit in character.encode_utf16(&mut [0; 2]) {
                         // Writing to a string cannot fail.
                         let _ = write!(text, "\\u{unit:04x}");

@@ -21,10 +21,29 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_test("number", |value: &Value| {
         matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
     });
+    for name in ["e", "escape"] {
+        environment.add_filter(name, escape);
+    }
     environment.add_filter("string", |value: &Value| match value.as_str() {
         Some(_) => value.clone(),
         None => printable(value).to_string().into(),
     });
+}
+
+/// HTML with the references that Python's Jinja chooses.
+fn escape(value: &Value) -> String {
+    let mut escaped = String::new();
+    for character in printable(value).to_string().chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '\'' => escaped.push_str("&#39;"),
+            '"' => escaped.push_str("&#34;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
 }
 
 /// A value that prints as in Python; only floats do not by themselves.

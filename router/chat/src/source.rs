@@ -14,6 +14,7 @@ pub(super) const ONE: &str = "_1";
 /// Rewrites what the engine lacks or does without limits:
 ///
 /// - `{% generation %}`, which marks what to train on, becomes a block that does nothing.
+/// - Lines end with a line feed alone.
 /// - `a * b` becomes `a * _1 * b`, so that products of constants are not computed, without limits, by the compiler.
 ///
 /// A template that cannot be tokenised stays as it is: the compiler will say why.
@@ -21,6 +22,7 @@ pub(super) const ONE: &str = "_1";
 /// # Errors
 /// A tag, or an `if` with its `elif`s, of so many parts that the compiler, which recurses, would overflow its stack.
 pub(super) fn rewritten(source: &str, syntax: SyntaxConfig) -> Result<String, Limit> {
+    let source = &source.replace("\r\n", "\n").replace('\r', "\n");
     let tokens: Vec<_> = tokenize(source, false, syntax)
         .map_while(Result::ok)
         .collect();

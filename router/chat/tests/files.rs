@@ -1,5 +1,7 @@
 //! Which file of a model's folder counts.
 
+#![allow(clippy::expect_used, reason = "helpers of tests, which may fail")]
+
 mod common;
 
 use std::fs;

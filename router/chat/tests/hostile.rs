@@ -26,10 +26,14 @@ fn limit_of(source: &str) -> Limit {
         "{source}: {:?}",
         started.elapsed()
     );
-    match result {
-        Err(ChatTemplateError::Limit(limit)) => limit,
-        other => panic!("{source}: {other:?}"),
-    }
+    assert!(
+        matches!(result, Err(ChatTemplateError::Limit(_))),
+        "{source:.200}: {result:?}"
+    );
+    let Err(ChatTemplateError::Limit(limit)) = result else {
+        unreachable!("asserted above");
+    };
+    limit
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What of a request reaches the template, and what is refused.
 
+#![allow(clippy::expect_used, reason = "helpers of tests, which may fail")]
+
 mod common;
 
 use common::{input, rendered, template, user};

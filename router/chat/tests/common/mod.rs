@@ -1,5 +1,6 @@
 //! Templates of the tests.
 #![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(clippy::expect_used, reason = "helpers of tests, which may fail")]
 
 use serde_json::{Map, Value, json};
 use text_generation_chat::{ChatInput, ChatTemplate, ChatTemplateError, Limits};

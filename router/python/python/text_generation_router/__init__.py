@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-__all__ = ["Action", "ChatTemplate", "Detokenizer", "Scheduler", "SlotAllocator", "Tokenizer", "__version__", "cli", "main"]
+__all__ = [
+    "Action",
+    "ChatTemplate",
+    "Detokenizer",
+    "Scheduler",
+    "SlotAllocator",
+    "Tokenizer",
+    "__version__",
+    "cli",
+    "main",
+]
 
 
 def main(argv: Sequence[str]) -> int:
