@@ -1,6 +1,7 @@
 //! The router alone: streams over HTTP from a mock group of shards, measured from outside its process.
 //!
-//! `cargo bench -p text-generation-http --bench streaming` prints JSON. For each number of streams:
+//! `cargo bench -p text-generation-http --bench streaming` prints JSON. For `/generate_stream` and for
+//! `/v1/chat/completions`, and for each number of streams:
 //! - throughput, shards without delay: tokens per second, and per second of the router's processor time;
 //! - latency, a decode step every 20 ms: time from the choice of a token in the mock to its arrival at the client.
 //!
@@ -23,6 +24,46 @@ const VOCAB_SIZE: u32 = 4096;
 const STEP: Duration = Duration::from_millis(20);
 
 type BenchResult<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+/// The streams that are measured.
+#[derive(Debug, Clone, Copy)]
+enum Api {
+    Raw,
+    Chat,
+}
+
+impl Api {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Raw => "/generate_stream",
+            Self::Chat => "/v1/chat/completions",
+        }
+    }
+
+    fn body(self, seed: usize, tokens: u32) -> String {
+        let body = match self {
+            Self::Raw => json!({
+                "inputs": "a b c",
+                "parameters": { "do_sample": true, "seed": seed, "max_new_tokens": tokens },
+            }),
+            Self::Chat => json!({
+                "messages": [{ "role": "user", "content": "a b c" }],
+                "seed": seed,
+                "max_tokens": tokens,
+                "stream": true,
+            }),
+        };
+        body.to_string()
+    }
+
+    /// Events before the first token and after the last: the role; the reason of the end and `[DONE]`.
+    fn around(self) -> (usize, usize) {
+        match self {
+            Self::Raw => (0, 0),
+            Self::Chat => (1, 2),
+        }
+    }
+}
+
 /// When the mock chose token `n` of the stream with seed `s`: `[s][n]`.
 type Chosen = Arc<Vec<Mutex<Vec<Instant>>>>;
 
@@ -37,16 +78,20 @@ fn main() -> BenchResult<()> {
     }
     let runtime = tokio::runtime::Runtime::new()?;
     let mut rows = Vec::new();
-    for streams in [1, 64, 256] {
+    for (api, streams) in [Api::Raw, Api::Chat]
+        .into_iter()
+        .flat_map(|api| [1, 64, 256].map(|streams| (api, streams)))
+    {
         // About the same number of tokens in each run.
         let tokens = if streams == 1 {
             20_000
         } else {
             200_000 / streams
         };
-        let throughput = runtime.block_on(measure(streams, tokens as u32, Duration::ZERO))?;
-        let latency = runtime.block_on(measure(streams, 200, STEP))?;
+        let throughput = runtime.block_on(measure(api, streams, tokens as u32, Duration::ZERO))?;
+        let latency = runtime.block_on(measure(api, streams, 200, STEP))?;
         rows.push(json!({
+            "path": api.path(),
             "streams": streams,
             "tokens_per_second": throughput.tokens_per_second().round(),
             "tokens_per_second_per_core": throughput.tokens_per_core_second().round(),
@@ -89,11 +134,15 @@ impl Run {
     }
 }
 
-async fn measure(streams: usize, tokens: u32, step: Duration) -> BenchResult<Run> {
+async fn measure(api: Api, streams: usize, tokens: u32, step: Duration) -> BenchResult<Run> {
     let chosen: Chosen = Arc::new((0..streams).map(|_| Mutex::default()).collect());
     let mock = MockShard::start(mock_config(streams, tokens, step, chosen.clone()))?;
     let folder = tempfile::tempdir()?;
     write_tokenizer(folder.path())?;
+    std::fs::write(
+        folder.path().join("chat_template.jinja"),
+        "{{ messages[0].content }}",
+    )?;
     let port = std::net::TcpListener::bind("127.0.0.1:0")?
         .local_addr()?
         .port();
@@ -103,7 +152,7 @@ async fn measure(streams: usize, tokens: u32, step: Duration) -> BenchResult<Run
     let cpu_before = router.cpu_time()?;
     let start = Instant::now();
     let clients: Vec<_> = (0..streams)
-        .map(|seed| tokio::spawn(stream(port, seed, tokens)))
+        .map(|seed| tokio::spawn(stream(api, port, seed, tokens)))
         .collect();
     let mut added = Vec::new();
     for (seed, client) in clients.into_iter().enumerate() {
@@ -237,13 +286,14 @@ impl Drop for Router {
     }
 }
 
-/// Reads one stream to its end; returns when each event arrived.
-async fn stream(port: u16, seed: usize, tokens: u32) -> BenchResult<Vec<Instant>> {
-    let body = json!({ "inputs": "a b c", "parameters": { "do_sample": true, "seed": seed, "max_new_tokens": tokens } }).to_string();
+/// Reads one stream to its end; returns when each token arrived.
+async fn stream(api: Api, port: u16, seed: usize, tokens: u32) -> BenchResult<Vec<Instant>> {
+    let body = api.body(seed, tokens);
     let mut request = Vec::new();
     write!(
         request,
-        "POST /generate_stream HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST {} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        api.path(),
         body.len()
     )?;
     let mut socket = TcpStream::connect(("127.0.0.1", port)).await?;
@@ -268,12 +318,11 @@ async fn stream(port: u16, seed: usize, tokens: u32) -> BenchResult<Vec<Instant>
         kept = (EVENT.len() - 1).min(end);
         buffer.copy_within(end - kept..end, 0);
     }
-    if arrivals.len() != tokens as usize {
-        return Err(format!(
-            "stream {seed}: {} events instead of {tokens}",
-            arrivals.len()
-        )
-        .into());
+    let (before, after) = api.around();
+    let expected = before + tokens as usize + after;
+    if arrivals.len() != expected {
+        let got = arrivals.len();
+        return Err(format!("stream {seed}: {got} events instead of {expected}").into());
     }
-    Ok(arrivals)
+    Ok(arrivals[before..expected - after].to_vec())
 }

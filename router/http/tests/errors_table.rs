@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
+use text_generation_chat::ChatTemplateError;
 use text_generation_core::error::{InferError, ValidationError};
 use text_generation_http::error::ApiError;
 
@@ -29,6 +30,10 @@ fn every_error() -> Vec<ApiError> {
     let mut errors: Vec<ApiError> = kinds.into_iter().map(ApiError::from).collect();
     errors.extend([
         ApiError::malformed_json(""),
+        ApiError::from(ChatTemplateError::Missing),
+        ApiError::suffix_not_supported(),
+        ApiError::too_many_prompts(4),
+        ApiError::unknown_model(""),
         ApiError::unsupported_media_type(""),
         ApiError::payload_too_large(1),
         ApiError::request_timeout(1),

@@ -111,6 +111,23 @@ async fn logprobs_of_an_echoed_prompt_need_the_flag() {
 }
 
 #[tokio::test]
+async fn a_prompt_alone_can_be_scored() {
+    let server = Server::with_flags(&["--enable-prefill-logprobs"]).await;
+    let body = completion("Hi", json!({"logprobs": 0, "echo": true, "max_tokens": 0}));
+    let answer = ask_completion(&server, &body).await;
+    let choice = &answer["choices"][0];
+    assert_eq!(
+        (&choice["text"], &choice["finish_reason"]),
+        (&json!("Hi"), &json!("length"))
+    );
+    assert_eq!(choice["logprobs"]["token_logprobs"], json!([null, -1.0]));
+    assert_eq!(
+        answer["usage"],
+        json!({"prompt_tokens": 2, "completion_tokens": 0, "total_tokens": 2})
+    );
+}
+
+#[tokio::test]
 async fn the_best_texts_are_returned_and_all_are_counted() {
     let server = Server::start().await;
     let body = completion("Hi", json!({"best_of": 2, "max_tokens": 3}));

@@ -211,6 +211,11 @@ async fn completions_are_checked() {
         ("prompt", json!({"prompt": [99999]})),
         ("prompt", json!({"prompt": {"text": "a"}})),
         ("prompt", json!({"max_tokens": 1})),
+        ("max_tokens", json!({"prompt": "a", "max_tokens": 0})),
+        (
+            "max_tokens",
+            json!({"prompt": "a", "max_tokens": 0, "echo": true, "stream": true}),
+        ),
         ("logprobs", json!({"prompt": "a", "logprobs": 6})),
         ("best_of", json!({"prompt": "a", "best_of": 3})),
         ("best_of", json!({"prompt": "a", "n": 2, "best_of": 1})),

@@ -74,6 +74,7 @@ struct Chat {
 
 impl Chat {
     async fn start(state: &AppState, mut body: ChatBody) -> Result<Self, ApiError> {
+        body.check_features()?;
         let n = check_n(body.n, 1)?;
         let top_logprobs = body.top_logprobs(state.infer.limits().max_top_n_tokens)?;
         let sampling = body.take_sampling().parameters(body.max_tokens()?)?;

@@ -157,9 +157,8 @@ impl ChatBody {
     /// What the template renders; takes the conversation out of the body.
     ///
     /// # Errors
-    /// 422 that names the field that is wrong or not supported.
+    /// 422 that names the field that is wrong.
     pub fn take_input(&mut self) -> Result<ChatInput, ApiError> {
-        self.check_features()?;
         let messages = std::mem::take(&mut self.messages);
         check((1..=MAX_MESSAGES).contains(&messages.len()), || {
             format!(
@@ -196,8 +195,11 @@ impl ChatBody {
         })
     }
 
-    /// Features that exist in OpenAI's API and not in this server.
-    fn check_features(&self) -> Result<(), ApiError> {
+    /// Answers that OpenAI's API can be asked for and this server cannot give.
+    ///
+    /// # Errors
+    /// 422 that names the field.
+    pub fn check_features(&self) -> Result<(), ApiError> {
         let tools = self.tools.as_ref().is_some_and(|tools| !tools.is_empty());
         let choice = self.tool_choice.as_ref().filter(|choice| !choice.is_null());
         match choice.map(|choice| choice.as_str()) {

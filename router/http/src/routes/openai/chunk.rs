@@ -71,8 +71,14 @@ impl Chunks {
         out.put(key.as_bytes());
         out.put(br#"":"#);
         out.put_json(&text);
-        out.put(br#"},"logprobs":"#);
-        out.put_json(&logprobs);
+        match logprobs {
+            // Almost always.
+            None => out.put(br#"},"logprobs":null"#),
+            Some(logprobs) => {
+                out.put(br#"},"logprobs":"#);
+                out.put_json(logprobs);
+            }
+        }
         self.end(None, out);
     }
 
@@ -120,9 +126,14 @@ impl Chunks {
     }
 
     fn end(&self, reason: Option<&'static str>, out: &mut EventBuffer) {
-        out.put(br#","finish_reason":"#);
-        out.put_json(&reason);
-        out.put(b"}],\"usage\":null}\n\n");
+        match reason {
+            None => out.put(b",\"finish_reason\":null}],\"usage\":null}\n\n"),
+            Some(reason) => {
+                out.put(br#","finish_reason":"#);
+                out.put_json(&reason);
+                out.put(b"}],\"usage\":null}\n\n");
+            }
+        }
     }
 }
 

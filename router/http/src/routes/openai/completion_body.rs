@@ -90,9 +90,14 @@ impl CompletionBody {
         if prompts > max_prompts as usize {
             return Err(ApiError::too_many_prompts(max_prompts));
         }
-        check(self.max_tokens != Some(0), || {
-            "`max_tokens` must be >= 1. Given: 0".to_owned()
+        check(self.max_tokens != Some(0) || self.scores_only(), || {
+            "`max_tokens` must be >= 1; 0 only with `echo` and without `stream`".to_owned()
         })
+    }
+
+    /// Whether nothing but the prompt is wanted, as a rule for its log-probabilities.
+    pub fn scores_only(&self) -> bool {
+        self.max_tokens == Some(0) && self.echo.unwrap_or(false) && !self.stream.unwrap_or(false)
     }
 
     /// How many texts to generate for each prompt, of which `n` are returned.

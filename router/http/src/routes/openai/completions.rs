@@ -70,6 +70,8 @@ struct Completions {
     echo: Vec<String>,
     /// Set when log-probabilities are wanted.
     top_logprobs: Option<u32>,
+    /// Nothing but the prompt is returned.
+    scores_only: bool,
 }
 
 impl Completions {
@@ -77,7 +79,10 @@ impl Completions {
         let limits = state.infer.limits();
         body.check_features(state.info.max_client_batch_size)?;
         let top_logprobs = body.top_logprobs(limits.max_top_n_tokens, limits.prefill_logprobs)?;
-        let sampling = body.take_sampling().parameters(body.max_tokens)?;
+        let scores_only = body.scores_only();
+        // A shard always generates; the token is dropped where none is wanted.
+        let max_tokens = body.max_tokens.map(|max| max.max(1));
+        let sampling = body.take_sampling().parameters(max_tokens)?;
         let n = check_n(body.n, body.prompt.count())?;
         let samples = body.samples(n, limits.max_best_of)?;
         let model = model_name(body.model.take(), &state.info.model_id)?;
@@ -99,6 +104,7 @@ impl Completions {
             characters: prompts.iter().map(characters).sum(),
             echo: texts,
             top_logprobs,
+            scores_only,
             identity: Identity::new("cmpl", model),
             generations: Generations::start(state, prompts, parameters, true, samples, NAMES)
                 .await?,
@@ -138,6 +144,9 @@ pub async fn complete(
     let generations = std::mem::take(&mut completions.generations);
     let mut finished = generations.gather().await?;
     finished.log(id);
+    if completions.scores_only {
+        finished.drop_generated();
+    }
     let headers = finished.headers(state, completions.characters);
     let usage = finished.usage();
     finished.keep_best(completions.n);

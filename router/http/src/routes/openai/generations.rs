@@ -8,7 +8,7 @@ use futures::stream::{Stream, StreamExt, select_all};
 use text_generation_core::error::InferError;
 use text_generation_core::infer::GenerateStream;
 use text_generation_core::types::{
-    Dialect, GenerateAnswer, GenerateParameters, GenerateRequest, Inputs, StreamEvent,
+    Dialect, FinishReason, GenerateAnswer, GenerateParameters, GenerateRequest, Inputs, StreamEvent,
 };
 use tower_http::request_id::RequestId;
 
@@ -134,6 +134,17 @@ impl Finished {
     pub fn log(&self, id: &RequestId) {
         for answer in &self.answers {
             timings(answer).log(id, answer.input_length, &answer.generated);
+        }
+    }
+
+    /// Leaves of each answer nothing but its prompt.
+    pub fn drop_generated(&mut self) {
+        for answer in &mut self.answers {
+            answer.tokens.clear();
+            answer.top_tokens.clear();
+            answer.generated.text.clear();
+            answer.generated.generated_tokens = 0;
+            answer.generated.finish_reason = FinishReason::Length;
         }
     }
 
