@@ -138,3 +138,15 @@ def test_tensors_that_nothing_asks_for_are_logged(folder: Path, caplog: pytest.L
         load(folder)
     assert "q_proj.bias" in caplog.text
     assert "inv_freq" not in caplog.text
+
+
+def test_slow_loading_reports_its_progress(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    times = iter(range(0, 1000))
+    source = SafetensorsSource(folder, torch.float32, CPU, clock=lambda: float(next(times)))
+    names = sorted(load_file(folder / "model.safetensors"))
+    with caplog.at_level(logging.INFO):
+        for name in names:
+            source.read(name, tuple(load_file(folder / "model.safetensors")[name].shape))
+    percents = [record.__dict__["percent"] for record in caplog.records if "loading weights" in record.message]
+    assert percents == sorted(percents)
+    assert len(percents) == len(names) // 2

@@ -5,6 +5,8 @@ configuration asks for, and every failure names the file and the tensor.
 """
 
 import logging
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,6 +17,7 @@ from ..errors import ModelFilesError
 from .index import weight_files
 from .source import Slice, WeightSource
 
+_PROGRESS_INTERVAL_S = 2.0
 _FLOATING_TYPES = ("F32", "F16", "BF16", "F64")
 
 logger = logging.getLogger(__name__)
@@ -23,7 +26,11 @@ logger = logging.getLogger(__name__)
 class SafetensorsSource(WeightSource):
     """The tensors of one folder, cast to `dtype` on `device` as they are read. Files stay mapped while it lives."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, folder: Path, dtype: torch.dtype, device: torch.device, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._reported = clock()
         self._dtype = dtype
         self._device = device
         self._tensors: dict[str, tuple[Path, safe_open]] = {}
@@ -47,8 +54,17 @@ class SafetensorsSource(WeightSource):
         except SafetensorError as error:
             raise ModelFilesError(f"{path}: tensor `{name}` cannot be read: {error}") from error
         self._unread.discard(name)
+        self._report_progress()
         # A part may be a view of the mapped file; the model must own its memory.
         return tensor.to(device=self._device, dtype=self._dtype, copy=True)
+
+    def _report_progress(self) -> None:
+        """One log line every few seconds: small models are silent."""
+        now = self._clock()
+        if now - self._reported >= _PROGRESS_INTERVAL_S:
+            self._reported = now
+            percent = 100 * (len(self._tensors) - len(self._unread)) // len(self._tensors)
+            logger.info("loading weights", extra={"percent": percent})
 
     def warn_unread(self) -> None:
         """Logs the tensors that the model did not ask for: a sign of a configuration that does not fit."""
