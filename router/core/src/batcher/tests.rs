@@ -8,6 +8,7 @@ use proptest::test_runner::TestCaseResult;
 use text_generation_client::types::{NextTokenChooser, Request, SlotRange, StoppingCriteria};
 
 use super::*;
+use crate::budget;
 use crate::queue::Entry;
 use crate::types::Dialect;
 
@@ -95,7 +96,7 @@ impl Shards {
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// A step: every request gets what it needs; which of the new ones get no token, by bit.
+    /// A step: every request gets what it needs; which of the new groups get no token, by bit.
     Decode(u64),
     /// Requests end by themselves, fail, or are left out.
     Remove(Vec<prop::sample::Index>),
@@ -117,6 +118,8 @@ fn run(ops: Vec<Op>, capacity: u32) -> TestCaseResult {
     let mut shards = Shards::default();
     let mut receivers = Vec::new();
     let mut next_id = 0;
+    // All samples of a prompt are computed in the same steps.
+    let mut groups: HashMap<u64, u64> = HashMap::new();
     for op in ops {
         match op {
             Op::Admit(shapes) => {
@@ -127,21 +130,18 @@ fn run(ops: Vec<Op>, capacity: u32) -> TestCaseResult {
                     sample.id = next_id;
                     next_id += 1;
                 }
-                entries.retain(|entry| {
-                    let all = running.demands().chain(entry.candidate().demands());
-                    let all: Vec<Demand> = all.collect();
-                    crate::budget::fits(all.into_iter(), capacity)
-                });
                 for entry in entries {
                     let joining: Vec<Demand> = entry.candidate().demands().collect();
                     let all = running.demands().chain(joining.iter().copied());
-                    if !crate::budget::fits(all.collect::<Vec<_>>().into_iter(), capacity) {
+                    if !budget::fits(all, capacity) {
                         continue;
                     }
                     let mut surplus = running.surplus(joining.iter().copied(), &[]);
                     let request = running.admit(entry, &mut surplus, Instant::now());
                     let request =
                         request.map_err(|_| TestCaseError::fail("the estimate was wrong"))?;
+                    let copies = request.copies.iter().map(|copy| copy.id);
+                    groups.extend(copies.chain([request.id]).map(|id| (id, request.id)));
                     shards.prefill(&request);
                     let ended: Vec<u64> = running.ids().filter(|&id| id >= request.id).collect();
                     for id in ended {
@@ -179,12 +179,12 @@ fn run(ops: Vec<Op>, capacity: u32) -> TestCaseResult {
                     let more = grant.map_or(Vec::new(), |grant| expand(&grant.slots));
                     shards.rows.entry(id).or_default().extend(more);
                 }
-                for (bit, &id) in ids.iter().enumerate() {
+                for &id in &ids {
                     let Some(member) = running.get_mut(id) else {
                         continue;
                     };
                     prop_assert!(member.demand.held >= member.demand.needed());
-                    let late = member.demand.lag > 0 && late >> (bit % 64) & 1 == 1;
+                    let late = member.demand.lag > 0 && late >> (groups[&id] % 64) & 1 == 1;
                     member.demand.advance(u32::from(!late));
                     if member.demand.remaining == 0 {
                         let slots = running.remove(id);
