@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.proto' -o -name '*.py' -o -name '*.pyi' \) -print) Cargo.toml Cargo.lock
 PYTHON_PROJECTS := server clients/python
 
-.PHONY: run install benchmark wheel test lint fmt clean bench-router
+.PHONY: run install benchmark wheel test lint fmt clean bench-router bench-client
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-integration
 
 run: install
@@ -114,6 +114,9 @@ test-integration: install $(VENV)/.dev-dependencies
 # Prints JSON; keep it in benchmark/results/ with the machine it ran on.
 bench-router:
 	cargo bench --quiet --locked -p text-generation-http --bench streaming
+
+bench-client:
+	cargo bench --quiet --locked -p text-generation-benchmark --bench client
 
 # --- the rest ---------------------------------------------------------------------------------------------------------
 

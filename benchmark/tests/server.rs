@@ -255,3 +255,111 @@ async fn a_wrong_url_is_told_at_once() {
         assert!(stderr(&output).contains(part), "{}", stderr(&output));
     }
 }
+
+#[tokio::test]
+async fn a_chat_sends_the_whole_conversation_with_every_turn() {
+    let stub = Stub::start(StubConfig::default()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = folder.path().join("tokenizer.json");
+    std::fs::write(&tokenizer, common::tokenizer()).unwrap();
+    let output = stub
+        .bench(&format!(
+            "--no-tui --api openai-chat --turns 3 --requests 3 --warmup 0 --input-length 9 --turn-input-length 4 --output-length 2 --tokenizer-path {}",
+            tokenizer.display()
+        ))
+        .await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    let bodies = stub.bodies();
+    let words = |turn: usize, message: usize| {
+        let text = bodies[turn]["messages"][message]["content"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        text.split_whitespace().count()
+    };
+    let lengths: Vec<usize> = bodies
+        .iter()
+        .map(|body| body["messages"].as_array().unwrap().len())
+        .collect();
+    assert_eq!(lengths, [1, 3, 5]);
+    assert_eq!((words(2, 0), words(2, 1), words(2, 4)), (9, 2, 4));
+    assert_eq!(bodies[1]["messages"][0], bodies[2]["messages"][0]);
+}
+
+#[tokio::test]
+async fn fractions_of_the_floor_and_a_plot_come_with_the_figures() {
+    let stub = Stub::start(StubConfig::default()).await;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(
+        folder.path().join("config.json"),
+        r#"{"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 1000}"#,
+    )
+    .unwrap();
+    let (json, plot) = (folder.path().join("x.json"), folder.path().join("x.svg"));
+    let output = stub
+        .bench(&format!(
+            "{IDS} --floor --bandwidth 4.3 --matrix-rate 788 --model-config {} --output-json {} --output-plot {}",
+            folder.path().display(),
+            json.display(),
+            plot.display()
+        ))
+        .await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    let floor = &report(&json).points[0].floor;
+    let figure = floor["ttft_p50_ms"];
+    assert!(figure.floor > 0.0 && (figure.fraction - figure.floor / figure.measured).abs() < 1e-12);
+    assert!(stdout(&output).contains("Of the floor"));
+    assert!(std::fs::read_to_string(plot).unwrap().contains("<svg"));
+
+    let output = bench(&format!("compare {0} {0}", json.display())).await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("ttft_ms p50"));
+}
+
+#[tokio::test]
+async fn ctrl_c_keeps_the_results_of_finished_requests() {
+    let stub = Stub::start(StubConfig {
+        step: Duration::from_millis(5),
+        ..StubConfig::default()
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("x.json");
+    let child = tokio::process::Command::new(env!("CARGO_BIN_EXE_text-generation-benchmark"))
+        .args([
+            "server",
+            "--no-tui",
+            "--vocab-size",
+            "1000",
+            "--output-length",
+            "4",
+        ])
+        .args([
+            "--requests",
+            "100000",
+            "--input-length",
+            "4",
+            "--url",
+            &stub.url,
+        ])
+        .arg("--output-json")
+        .arg(&json)
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while stub.bodies().len() < 5 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let pid = child.id().unwrap().to_string();
+    let killed = tokio::process::Command::new("kill")
+        .args(["-INT", &pid])
+        .status()
+        .await
+        .unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().await.unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(report(&json).points[0].completed >= 3);
+    assert!(stderr(&output).contains("stopped"));
+}

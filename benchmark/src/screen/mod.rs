@@ -1,7 +1,9 @@
 //! What a person sees while the benchmark runs.
 
 mod bar;
+mod tui;
 
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -16,10 +18,17 @@ pub struct Screen {
 }
 
 impl Screen {
-    pub fn start(live: Arc<Live>, _no_tui: bool) -> Self {
+    /// The full screen on a terminal, else a progress bar.
+    pub fn start(live: Arc<Live>, no_tui: bool) -> Self {
+        let full = !no_tui && std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
         let ended = Arc::new(AtomicBool::new(false));
         let seen = ended.clone();
-        let thread = std::thread::spawn(move || bar::show(&live, &seen));
+        let thread = std::thread::spawn(move || {
+            let shown = full && tui::show(&live, &seen).is_ok();
+            if !shown {
+                bar::show(&live, &seen);
+            }
+        });
         Self { ended, thread }
     }
 

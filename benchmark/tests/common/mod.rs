@@ -244,3 +244,20 @@ async fn answer(state: Stubbed, body: Value, events: Events) -> Response {
         .body(Body::from_stream(frames.chain(end)))
         .unwrap()
 }
+
+/// A tokenizer of words of two letters, each one token.
+pub fn tokenizer() -> String {
+    let words = ('a'..='z').flat_map(|a| ('a'..='c').map(move |b| format!("▁{a}{b}")));
+    let vocab: serde_json::Map<String, Value> = std::iter::once("<unk>".to_owned())
+        .chain(words)
+        .enumerate()
+        .map(|(id, token)| (token, json!(id)))
+        .collect();
+    let metaspace = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true });
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "added_tokens": [],
+        "pre_tokenizer": metaspace, "decoder": metaspace, "post_processor": null,
+        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "<unk>" },
+    })
+    .to_string()
+}
