@@ -13,6 +13,7 @@ mod chat;
 mod completions;
 mod models;
 mod refused;
+mod sampling;
 mod stream;
 
 use std::sync::Arc;

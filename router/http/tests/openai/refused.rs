@@ -209,6 +209,7 @@ async fn completions_are_checked() {
         ("prompt", json!({"prompt": ["a", 5]})),
         ("prompt", json!({"prompt": [-1]})),
         ("prompt", json!({"prompt": [99999]})),
+        ("prompt", json!({"prompt": [99999], "echo": true})),
         ("prompt", json!({"prompt": {"text": "a"}})),
         ("prompt", json!({"max_tokens": 1})),
         ("max_tokens", json!({"prompt": "a", "max_tokens": 0})),

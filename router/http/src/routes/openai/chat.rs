@@ -66,10 +66,12 @@ pub async fn chat_completions(
 struct Chat {
     generations: Generations,
     identity: Identity,
-    prompt: String,
+    /// Characters of the prompt.
+    characters: usize,
     /// Set when log-probabilities are wanted.
     top_logprobs: Option<u32>,
-    separate_reasoning: bool,
+    /// Set when reasoning is to be split off; each choice gets its own.
+    splitter: Option<ReasoningSplitter>,
 }
 
 impl Chat {
@@ -85,21 +87,23 @@ impl Chat {
         let model = model_name(body.model.take(), &state.info.model_id)?;
         let prompt = state.render_chat(body.take_input()?).await;
         let prompt = prompt.map_err(|error| renamed(error, NAMES))?;
-        let prompts = vec![prompt.clone().into()];
-        // The template has written the special tokens.
-        let generations = Generations::start(state, prompts, parameters, false, n, NAMES).await?;
+        let separate_reasoning = body.separate_reasoning.unwrap_or(false);
         Ok(Self {
-            generations,
             identity: Identity::new("chatcmpl", model),
-            prompt,
+            characters: prompt.chars().count(),
             top_logprobs,
-            separate_reasoning: body.separate_reasoning.unwrap_or(false),
+            splitter: separate_reasoning.then(|| ReasoningSplitter::new(&prompt)),
+            // The template has written the special tokens.
+            generations: Generations::start(
+                state,
+                vec![prompt.into()],
+                parameters,
+                false,
+                n,
+                NAMES,
+            )
+            .await?,
         })
-    }
-
-    fn splitter(&self) -> Option<ReasoningSplitter> {
-        self.separate_reasoning
-            .then(|| ReasoningSplitter::new(&self.prompt))
     }
 }
 
@@ -113,17 +117,16 @@ pub async fn complete(
     body: ChatBody,
 ) -> Result<(HeaderMap, ChatCompletion), ApiError> {
     let chat = Chat::start(state, body).await?;
-    let splitter = chat.splitter();
     let finished = chat.generations.gather().await?;
     finished.log(id);
-    let headers = finished.headers(state, chat.prompt.chars().count());
+    let headers = finished.headers(state, chat.characters);
     let usage = finished.usage();
     let Finished { answers, .. } = finished;
     let choice = |(index, answer): (usize, GenerateAnswer)| ChatChoice {
         index,
         logprobs: chat.top_logprobs.map(|_| logprobs(state, &answer)),
         finish_reason: finish_reason(answer.generated.finish_reason),
-        message: message(answer.generated.text, splitter.clone()),
+        message: message(answer.generated.text, chat.splitter.clone()),
     };
     let answer = ChatCompletion {
         object: "chat.completion",
@@ -178,11 +181,11 @@ async fn stream(state: &AppState, id: RequestId, body: ChatBody) -> Result<Respo
         },
         chunks: Chunks::new("chat.completion.chunk", &chat.identity, count),
         choices: (0..count)
-            .map(|_| events::ChatChoice::new(chat.splitter()))
+            .map(|_| events::ChatChoice::new(chat.splitter.clone()))
             .collect(),
         logprobs: chat.top_logprobs.map(|_| state.infer.clone()),
     };
-    let headers = headers::streaming(&state.compute_type, chat.prompt.chars().count());
+    let headers = headers::streaming(&state.compute_type, chat.characters);
     Ok(sse::response(
         headers,
         Ok(chat.generations.merge()),

@@ -7,9 +7,8 @@ use serde_json::{Map, Value};
 use text_generation_chat::ChatInput;
 use utoipa::ToSchema;
 
-use super::sampling::{
-    Sampling, Seed, Stop, StreamOptions, Unsupported, check, refused, sampling_body,
-};
+use super::fields::{Seed, Stop, StreamOptions, Unsupported};
+use super::sampling::{Sampling, check, refused, sampling_body};
 use crate::bounds::MAX_MESSAGES;
 use crate::error::ApiError;
 

@@ -6,7 +6,8 @@ use serde::Deserialize;
 use text_generation_core::types::Inputs;
 use utoipa::ToSchema;
 
-use super::sampling::{Sampling, Seed, Stop, StreamOptions, Unsupported, check, sampling_body};
+use super::fields::{Seed, Stop, StreamOptions, Unsupported};
+use super::sampling::{Sampling, check, sampling_body};
 use crate::error::ApiError;
 
 sampling_body! {

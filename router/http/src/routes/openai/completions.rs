@@ -14,7 +14,7 @@ use super::answer::{Completion, CompletionChoice, Identity, SYSTEM_FINGERPRINT, 
 use super::chunk::Chunks;
 use super::completion_body::CompletionBody;
 use super::events::{self, CompletionEvents, Ending};
-use super::generations::{Finished, Generations, Names};
+use super::generations::{Finished, Generations, Names, renamed};
 use super::logprobs::{CompletionLogprobs, CompletionTokens};
 use super::sampling::{check_n, model_name};
 use crate::error::ApiError;
@@ -26,6 +26,7 @@ use crate::{headers, sse};
 /// What the fields of `core` are called here.
 const NAMES: &Names = &[
     ("inputs", "prompt"),
+    ("ids", "prompt"),
     ("max_new_tokens", "max_tokens"),
     ("min_new_tokens", "min_tokens"),
     ("top_n_tokens", "logprobs"),
@@ -127,7 +128,10 @@ fn characters(prompt: &Inputs) -> usize {
 async fn text(state: &AppState, prompt: &Inputs) -> Result<String, ApiError> {
     match prompt {
         Inputs::Text(text) => Ok(text.clone()),
-        Inputs::Ids(ids) => Ok(state.infer.detokenize(ids.clone(), true).await?),
+        Inputs::Ids(ids) => {
+            let text = state.infer.detokenize(ids.clone(), true).await;
+            text.map_err(|error| renamed(error, NAMES))
+        }
     }
 }
 

@@ -7,6 +7,7 @@ mod chunk;
 mod completion_body;
 pub mod completions;
 mod events;
+mod fields;
 mod generations;
 mod logprobs;
 pub mod models;

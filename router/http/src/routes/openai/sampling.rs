@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use text_generation_core::types::GenerateParameters;
-use utoipa::ToSchema;
 
+use super::fields::{Seed, Stop};
 use crate::bounds::{MAX_CHOICES, MAX_MODEL_BYTES};
 use crate::error::ApiError;
 
@@ -180,7 +178,7 @@ impl Sampling {
         let top_p = fraction("top_p", self.top_p)?;
         let typical_p = fraction("typical_p", self.typical_p)?;
         // Nothing but the most likely token is left of a probability mass of 0.
-        let greedy = temperature == 0.0 || top_p == Some(0.0) || typical_p == Some(0.0);
+        let greedy = temperature == 0.0 || top_p == Some(0.0);
         let shared = GenerateParameters {
             repetition_penalty: self.repetition_penalty,
             frequency_penalty: self.frequency_penalty,
@@ -227,7 +225,9 @@ pub fn check_n(n: Option<u32>, prompts: usize) -> Result<u32, ApiError> {
     let n = n.unwrap_or(1);
     let prompts = u32::try_from(prompts).unwrap_or(u32::MAX);
     check(n > 0 && n.saturating_mul(prompts) <= MAX_CHOICES, || {
-        format!("`n` must be >= 1, and for all prompts together <= {MAX_CHOICES}. Given: {n}")
+        format!(
+            "`n` must be >= 1, and <= {MAX_CHOICES} for all prompts together. Given: {n} for {prompts} prompts"
+        )
     })?;
     Ok(n)
 }
@@ -242,92 +242,4 @@ pub fn model_name(given: Option<String>, served: &str) -> Result<String, ApiErro
         "" | "tgi" => served.to_owned(),
         _ => given,
     })
-}
-
-/// What a stream sends beside the choices.
-#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
-pub struct StreamOptions {
-    /// Send a last chunk without choices that holds the usage.
-    #[schema(nullable = true, example = true)]
-    pub include_usage: Option<bool>,
-}
-
-/// One stop string or a list of them.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected a string or a list of strings")]
-pub enum Stop {
-    One(String),
-    Many(Vec<String>),
-}
-
-impl Stop {
-    fn into_list(self) -> Vec<String> {
-        match self {
-            Self::One(stop) => vec![stop],
-            Self::Many(list) => list,
-        }
-    }
-}
-
-/// A seed; OpenAI's are signed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(untagged, expecting = "expected an integer of 64 bits")]
-pub enum Seed {
-    Unsigned(u64),
-    Signed(i64),
-}
-
-impl Seed {
-    fn bits(self) -> u64 {
-        match self {
-            Self::Unsigned(seed) => seed,
-            Self::Signed(seed) => seed.cast_unsigned(),
-        }
-    }
-}
-
-/// A field that would change the answer and is not supported. Null, `false`, `none`, `auto` and nothing at all in it
-/// ask for nothing; everything else is refused while the body is read, with the path of the field.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Unsupported;
-
-impl<'de> Deserialize<'de> for Unsupported {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Nothing;
-        fn only_if<E: Error>(nothing: bool) -> Result<Unsupported, E> {
-            if nothing {
-                Ok(Unsupported)
-            } else {
-                Err(E::custom("this server does not support it, leave it out"))
-            }
-        }
-        impl<'de> Visitor<'de> for Nothing {
-            type Value = Unsupported;
-
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("nothing: this server does not support it, leave it out")
-            }
-
-            fn visit_unit<E: Error>(self) -> Result<Unsupported, E> {
-                Ok(Unsupported)
-            }
-
-            fn visit_bool<E: Error>(self, value: bool) -> Result<Unsupported, E> {
-                only_if(!value)
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Unsupported, E> {
-                only_if(matches!(text, "" | "none" | "auto"))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Unsupported, A::Error> {
-                only_if(items.next_element::<IgnoredAny>()?.is_none())
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Unsupported, A::Error> {
-                only_if(entries.next_key::<IgnoredAny>()?.is_none())
-            }
-        }
-        deserializer.deserialize_any(Nothing)
-    }
 }
