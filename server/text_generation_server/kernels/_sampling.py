@@ -57,9 +57,10 @@ class Flags(IntFlag):
     PENALTIES = 8
     MIN_NEW_TOKENS = 16
     FILTERS = 32
+    TOP = 64
     PROCESS = BIAS | WATERMARK | PENALTIES | MIN_NEW_TOKENS
     """Its scores are not its logits."""
-    SCORES = PROCESS | FILTERS
+    SCORES = PROCESS | FILTERS | TOP
     """Its scores are written out, because they are read several times."""
 
 
@@ -67,6 +68,8 @@ CHUNK = 4096
 """Tokens of a split of the vocabulary on CUDA: what one program holds in registers."""
 LARGEST = 3.4028234663852886e38
 """The largest finite float32: the bound that keeps every token that is not excluded."""
+SMALLEST = 1.1754943508222875e-38
+"""The smallest normal float32."""
 UNIT = float(1 << 44)
 """Integer mass of the best token."""
 
@@ -77,14 +80,26 @@ def num_splits(vocab_size: int, device: torch.device) -> int:
 
 
 def distance(scores: Tensor, best: Tensor, temperature: Tensor) -> Tensor:
-    """u of the formula above. `scores` float32 [N, vocab]; `best`, `temperature` float32 [N]. Returns a new tensor."""
-    inverse = (1.0 / temperature).clamp(max=LARGEST)
-    return (best.unsqueeze(1) - scores).mul_(inverse.unsqueeze(1))
+    """The u of the formula above, as a new tensor.
+
+    `scores` float32 [N, vocab]; `best`, `temperature` float32 [N].
+    """
+    return (best.unsqueeze(1) - scores).mul_(inverse(temperature).unsqueeze(1))
+
+
+def inverse(temperature: Tensor) -> Tensor:
+    """1 / t, within what float32 can hold."""
+    return (1.0 / temperature).clamp(SMALLEST, LARGEST)
 
 
 def mass(u: Tensor) -> Tensor:
     """exp(-u) as int64 in units of 2**-44."""
     return (u.neg().exp_() * UNIT).to(torch.int64)
+
+
+def share(total: Tensor, fraction: Tensor) -> Tensor:
+    """The integer mass that reaches `fraction` of `total`: at least one unit, at most all."""
+    return (total.double() * fraction.double()).ceil().to(torch.int64).clamp(min=torch.ones_like(total), max=total)
 
 
 def survives(u: Tensor, bounds: Tensor) -> Tensor:
@@ -94,24 +109,62 @@ def survives(u: Tensor, bounds: Tensor) -> Tensor:
     return ((u < largest) | ((u == largest) & (ids >= first_id))) & ((u - centre).abs() <= radius)
 
 
+# What kernels need of the above; a kernel reads no other global.
+TEMPERATURE, TOP_P, TYPICAL_P, MIN_P = (
+    tl.constexpr(int(column)) for column in (Floats.TEMPERATURE, Floats.TOP_P, Floats.TYPICAL_P, Floats.MIN_P)
+)
+REPETITION, FREQUENCY, PRESENCE, FLOATS = (
+    tl.constexpr(int(column)) for column in (Floats.REPETITION, Floats.FREQUENCY, Floats.PRESENCE, Floats.WIDTH)
+)
+FLAGS, TOP_K, TOP_N, MIN_NEW_TOKENS, NUM_BIAS, INTS = (tl.constexpr(int(column)) for column in Ints)
+SAMPLES, HAS_BIAS, HAS_WATERMARK, HAS_PENALTIES, HAS_MINIMUM, HAS_FILTERS = (
+    tl.constexpr(int(flag)) for flag in list(Flags)[:6]
+)
+PROCESSED, WRITES_SCORES = (tl.constexpr(int(flag)) for flag in (Flags.PROCESS, Flags.SCORES))
+BIASES, TOPS = tl.constexpr(MAX_LOGIT_BIAS), tl.constexpr(MAX_TOP)
+
+
 @triton.jit
 def distance_below(
     x,  # float32 scores
     best,  # float32, the row's best score
     temperature,
 ):
-    """u of the formula above, with the bits of `distance`."""
-    inverse = tl.minimum(tl.div_rn(1.0, temperature), 3.4028234663852886e38)
-    return (best - x) * inverse
+    """The u of the formula above, with the bits of `distance`."""
+    scale = tl.div_rn(1.0, temperature)
+    return (best - x) * tl.minimum(tl.maximum(scale, 1.1754943508222875e-38), 3.4028234663852886e38)
 
 
 @triton.jit
 def integer_mass(u):
-    """exp(-u) in units of 2**-44, as int64."""
+    """The bits of `mass`, but for what exponential functions differ in."""
     return (tl.exp(-u) * 17592186044416.0).to(tl.int64)
 
 
 @triton.jit
-def survives_bounds(u, ids, largest, first_id, centre, radius):
-    """Whether tokens are within the bounds that `survivors` found."""
+def integer_share(total, fraction):
+    """The bits of `share`."""
+    exact = total.to(tl.float64) * fraction.to(tl.float64)
+    down = exact.to(tl.int64)
+    up = down + (down.to(tl.float64) < exact).to(tl.int64)
+    return tl.minimum(tl.maximum(up, 1), total)
+
+
+@triton.jit
+def within(u, ids, largest, first_id, centre, radius):
+    """`survives`, for the bounds of one row."""
     return ((u < largest) | ((u == largest) & (ids >= first_id))) & (tl.abs(u - centre) <= radius)
+
+
+@triton.jit
+def row_best(
+    best_ptr,  # the row's best score in each split
+    splits,
+    BLOCK_S: tl.constexpr,  # power of two, at least splits
+):
+    """The row's best score, and whether its scores are sound: no NaN, not infinite, not all excluded."""
+    split = tl.arange(0, BLOCK_S)
+    best = tl.load(best_ptr + split, mask=split < splits, other=float("-inf"))
+    broken = tl.max((best != best).to(tl.int32), axis=0) != 0
+    highest = tl.max(best, axis=0)
+    return highest, (tl.abs(highest) < float("inf")) & (not broken)

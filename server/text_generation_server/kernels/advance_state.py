@@ -13,10 +13,74 @@ Called once a step. Bytes floor: about 100 a position; only the launch costs any
 """
 
 # pyright: basic, reportArgumentType=false
+import triton
+import triton.language as tl
 from torch import Tensor
 
+from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
-from ._sampling import Flags, Ints
+from ._sampling import FLAGS, HAS_PENALTIES, INTS, Flags, Ints
+
+
+@triton.jit(do_not_specialize=["batch"], do_not_specialize_on_alignment=["tokens_ptr"])
+def advance_state_kernel(
+    tokens_ptr,  # [batch]
+    rows_ptr,  # [batch]
+    last_token_ptr,  # [rows]
+    length_ptr,  # [rows]
+    generated_ptr,  # [rows]
+    ints_ptr,  # [rows, INTS]
+    counts_ptr,  # [rows, vocab]
+    vocab,
+    stride_tokens,
+    batch,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One program advances BLOCK positions."""
+    wait_for_previous(PDL)
+    let_next_start(PDL)
+    position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    valid = position < batch
+    row = tl.load(rows_ptr + position, mask=valid, other=0)
+    token = tl.load(tokens_ptr + position * stride_tokens, mask=valid, other=0)
+    length = tl.load(length_ptr + row, mask=valid, other=0)
+    owned = length > 0
+    generated = tl.load(generated_ptr + row, mask=owned, other=0)
+    tl.store(last_token_ptr + row, token, mask=owned)
+    tl.store(length_ptr + row, length + 1, mask=owned)
+    tl.store(generated_ptr + row, generated + 1, mask=owned)
+    penalised = owned & ((tl.load(ints_ptr + row * INTS + FLAGS, mask=owned, other=0) & HAS_PENALTIES) != 0)
+    count_ptr = counts_ptr + row * vocab + token
+    count = tl.load(count_ptr, mask=penalised, other=0)
+    tl.store(count_ptr, (count | 1) + 2, mask=penalised)
+
+
+_BLOCK = 64
+_launch = Launcher(advance_state_kernel)
+
+
+def advance_state_triton(
+    tokens: Tensor,
+    rows: Tensor,
+    last_token: Tensor,
+    length: Tensor,
+    generated: Tensor,
+    ints: Tensor,
+    counts: Tensor,
+) -> None:
+    """Triton implementation."""
+    batch = rows.shape[0]
+    if batch == 0:
+        return
+    _launch(
+        (triton.cdiv(batch, _BLOCK),),
+        (tokens, rows, last_token, length, generated, ints, counts),
+        (counts.shape[1], tokens.stride(0)),
+        (batch,),
+        BLOCK=_BLOCK,
+        num_warps=2,
+    )
 
 
 def advance_state_torch(
@@ -39,5 +103,7 @@ def advance_state_torch(
     counts[where] = (counts[where] | 1) + 2
 
 
-advance_state = register(advance_state_torch, mutates=("last_token", "length", "generated", "counts"))
+advance_state = register(
+    advance_state_torch, mutates=("last_token", "length", "generated", "counts"), triton=advance_state_triton
+)
 """advance_state(tokens, rows, last_token, length, generated, ints, counts)"""

@@ -5,13 +5,16 @@
     E = -log1p(-w)                  exponential; small E, the likely winners, is precise
     G = -log(E)
 
-No softmax, no sort, no multinomial, and no state but (seed, step). Where `log1p` is missing, use the identity
-log1p(-w) = log(u) * w / (1 - u) with u = 1 - w, and -w where u rounds to 1. Called by `engine.sampling`.
+No softmax, no sort, no multinomial, and no state but (seed, step). Triton has no `log1p`: there log1p(-w) is
+log(v) * w / (1 - v) with v = 1 - w, and -w where v rounds to 1. Used by `sample`.
 
 Bytes floor: scores read once, N x vocab x 4; the noise never has to leave registers.
 """
 
+# pyright: basic, reportArgumentType=false
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from .philox import DOMAIN_GUMBEL, vocabulary_bits
@@ -26,3 +29,13 @@ def gumbel_noise(seed: Tensor, step: Tensor, vocab_size: int) -> Tensor:
     return uniform.neg_().log1p_().neg_().log_().neg_()
 
 
+@triton.jit
+def gumbel_of(
+    words,  # uint32
+):
+    """The noise of these random bits, float32, finite."""
+    w = tl.minimum((words.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.9999999403953552)
+    v = 1.0 - w
+    rest = 1.0 - v
+    log1p = tl.where(rest == 0.0, -w, tl.log(v) * (w / tl.where(rest == 0.0, 1.0, rest)))
+    return -tl.log(-log1p)

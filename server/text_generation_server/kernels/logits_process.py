@@ -13,19 +13,195 @@ Layouts: `logits` `[N, vocab]` of any floating type, unit stride in the last dim
 may be `logits`. A row of `scores` is written only where the row's flags hold `Flags.SCORES`: what is plain and greedy
 costs one read of its logits. Parameters are columns by row, batch position i uses row `rows[i]`.
 
-The vocabulary is cut into splits of equal size. `best` `[N, splits]` float32: largest score of the split, NaN where it
-holds a NaN or an infinite score; `best_id` int32: its lowest id; `total` float32: sum of exp((x - best) / t).
+The vocabulary is cut into splits of CHUNK ids, or is one split where torch runs alone (`num_splits`). Each tells
+`best` `[N, splits]` float32: its largest score, NaN where it holds a NaN or an infinite score; `best_id` int32: the
+lowest id of that score; `total` float32: sum of exp((x - best) / t).
 
 Called once a step. Bytes floor: N * vocab * element size; for rows that write scores 4 more a token, and 4 for counts.
 """
 
 # pyright: basic, reportArgumentType=false
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
+from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
-from ._sampling import LARGEST, Flags, Floats, Ints
-from .watermark import green_list
+from ._sampling import (
+    BIASES,
+    CHUNK,
+    FLAGS,
+    FLOATS,
+    FREQUENCY,
+    HAS_BIAS,
+    HAS_MINIMUM,
+    HAS_PENALTIES,
+    HAS_WATERMARK,
+    INTS,
+    MIN_NEW_TOKENS,
+    NUM_BIAS,
+    PRESENCE,
+    PROCESSED,
+    REPETITION,
+    TEMPERATURE,
+    WRITES_SCORES,
+    Flags,
+    Floats,
+    Ints,
+    distance_below,
+    inverse,
+)
+from .philox import DOMAIN_WATERMARK, vocabulary_words
+from .watermark import green_bound, green_list
+
+_DOMAIN = tl.constexpr(DOMAIN_WATERMARK)
+
+
+@triton.jit
+def _add_bias(x, ids, first_id, row_ids_ptr, row_values_ptr, number, CHUNK: tl.constexpr):
+    """Ids are stored in ascending order: those of this split are neighbours."""
+    entry = tl.arange(0, BIASES)
+    named = tl.load(row_ids_ptr + entry, mask=entry < number, other=2147483647)
+    begin = tl.sum((named < first_id).to(tl.int32), axis=0)
+    end = tl.sum((named < first_id + CHUNK).to(tl.int32), axis=0)
+    for i in range(begin, end):
+        x += tl.where(ids == tl.load(row_ids_ptr + i), tl.load(row_values_ptr + i), 0.0)
+    return x
+
+
+@triton.jit
+def _penalised(x, floats_ptr, counts):
+    """The penalties of one row."""
+    repetition = tl.load(floats_ptr + REPETITION)
+    repeated = tl.where(x < 0, x * repetition, tl.div_rn(x, repetition))
+    x = tl.where((counts & 1) != 0, repeated, x)
+    number = counts >> 1
+    presence = tl.where(number > 0, tl.load(floats_ptr + PRESENCE), 0.0)
+    return x - (tl.load(floats_ptr + FREQUENCY) * number.to(tl.float32) + presence)
+
+
+@triton.jit
+def logits_process_kernel(
+    logits_ptr,  # [N, vocab]
+    rows_ptr,  # [N]
+    last_token_ptr,  # [rows]
+    generated_ptr,  # [rows]
+    floats_ptr,  # [rows, FLOATS]
+    ints_ptr,  # [rows, INTS]
+    bias_ids_ptr,  # [rows, BIASES]
+    bias_values_ptr,  # [rows, BIASES]
+    counts_ptr,  # [rows, vocab]
+    eos_token_ids_ptr,  # [num_eos]
+    scores_ptr,  # [N, vocab]
+    best_ptr,  # [N, splits]
+    best_id_ptr,  # [N, splits]
+    total_ptr,  # [N, splits]
+    vocab,
+    num_eos,
+    stride_logits,
+    stride_scores,
+    DELTA: tl.constexpr,
+    GREEN: tl.constexpr,
+    CHUNK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One program handles one split of one row, in registers."""
+    wait_for_previous(PDL)
+    let_next_start(PDL)
+    split = tl.program_id(0)
+    position = tl.program_id(1).to(tl.int64)
+    row = tl.load(rows_ptr + position)
+    flags = tl.load(ints_ptr + row * INTS + FLAGS)
+    ids = split * CHUNK + tl.arange(0, CHUNK)
+    inside = ids < vocab
+    x = tl.load(logits_ptr + position * stride_logits + ids, mask=inside, other=float("-inf")).to(tl.float32)
+    if (flags & PROCESSED) != 0:
+        if (flags & HAS_BIAS) != 0:
+            number = tl.load(ints_ptr + row * INTS + NUM_BIAS)
+            x = _add_bias(
+                x, ids, split * CHUNK, bias_ids_ptr + row * BIASES, bias_values_ptr + row * BIASES, number, CHUNK
+            )
+        if (flags & HAS_WATERMARK) != 0:
+            previous = tl.load(last_token_ptr + row)
+            words = vocabulary_words(previous, previous * 0, split * CHUNK, _DOMAIN, CHUNK)
+            x += tl.where(words.to(tl.int64) < GREEN, DELTA, 0.0)
+        if (flags & HAS_PENALTIES) != 0:
+            counts = tl.load(counts_ptr + row * vocab + ids, mask=inside, other=0)
+            x = _penalised(x, floats_ptr + row * FLOATS, counts)
+    broken = tl.max(((x != x) | (x == float("inf"))).to(tl.int32), axis=0) != 0
+    if (flags & HAS_MINIMUM) != 0:  # noqa: SIM102 - a kernel does not short-circuit
+        if tl.load(generated_ptr + row) < tl.load(ints_ptr + row * INTS + MIN_NEW_TOKENS):
+            for i in range(num_eos):
+                x = tl.where(ids == tl.load(eos_token_ids_ptr + i), float("-inf"), x)
+    if (flags & WRITES_SCORES) != 0:
+        tl.store(scores_ptr + position * stride_scores + ids, x, mask=inside)
+    best = tl.max(x, axis=0)
+    best_id = tl.min(tl.where((x == best) & inside, ids, vocab), axis=0)
+    u = distance_below(x, best, tl.load(floats_ptr + row * FLOATS + TEMPERATURE))
+    total = tl.sum(tl.where(x > float("-inf"), tl.exp(-u), 0.0), axis=0)
+    part = position * tl.num_programs(0) + split
+    tl.store(best_ptr + part, tl.where(broken, float("nan"), best))
+    tl.store(best_id_ptr + part, best_id)
+    tl.store(total_ptr + part, total)
+
+
+_launch = Launcher(logits_process_kernel)
+
+
+def logits_process_triton(
+    logits: Tensor,
+    rows: Tensor,
+    last_token: Tensor,
+    generated: Tensor,
+    floats: Tensor,
+    ints: Tensor,
+    bias_ids: Tensor,
+    bias_values: Tensor,
+    counts: Tensor,
+    eos_token_ids: Tensor,
+    gamma: float,
+    delta: float,
+    scores: Tensor,
+    best: Tensor,
+    best_id: Tensor,
+    total: Tensor,
+) -> None:
+    """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
+    batch, vocab = logits.shape
+    splits = triton.cdiv(vocab, CHUNK)
+    if not best.shape == best_id.shape == total.shape == (batch, splits):
+        raise ValueError(f"logits_process: statistics of {vocab} ids have {splits} splits, not {best.shape[1]}")
+    if scores.shape != logits.shape or counts.shape[1] != vocab:
+        raise ValueError("logits_process: shapes of logits, scores, counts do not fit")
+    if logits.stride(1) != 1 or scores.stride(1) != 1:
+        raise ValueError("logits_process: the last dimension of logits and scores must have stride 1")
+    if batch == 0:
+        return
+    _launch(
+        (splits, batch),
+        (
+            logits,
+            rows,
+            last_token,
+            generated,
+            floats,
+            ints,
+            bias_ids,
+            bias_values,
+            counts,
+            eos_token_ids,
+            scores,
+            best,
+            best_id,
+            total,
+        ),
+        (vocab, eos_token_ids.shape[0], logits.stride(0), scores.stride(0)),
+        DELTA=delta,
+        GREEN=green_bound(gamma),
+        CHUNK=CHUNK,
+        num_warps=8,
+    )
 
 
 def logits_process_torch(
@@ -86,22 +262,20 @@ def _penalise(scores: Tensor, counts: Tensor, floats: Tensor) -> Tensor:
 
 def _statistics(scores: Tensor, temperature: Tensor, best: Tensor, best_id: Tensor, total: Tensor) -> None:
     """Fills the statistics, split by split."""
-    inverse = (1.0 / temperature).clamp(max=LARGEST).unsqueeze(1)
-    splits = best.shape[1]
-    size = -(-scores.shape[1] // splits)
+    scale = inverse(temperature).unsqueeze(1)
+    size = scores.shape[1] if best.shape[1] == 1 else CHUNK
     for split, part in enumerate(scores.split(size, dim=1)):
         index = part.argmax(dim=1, keepdim=True)
         highest = part.gather(1, index)
         best[:, split] = highest.squeeze(1)
         best_id[:, split] = index.squeeze(1) + split * size
         # A split that is excluded as a whole has no mass.
-        u = (highest - part).mul_(inverse).nan_to_num_(nan=torch.inf, posinf=torch.inf)
+        u = (highest - part).mul_(scale).nan_to_num_(nan=torch.inf, posinf=torch.inf)
         total[:, split] = u.neg_().exp_().sum(dim=1)
 
 
 logits_process = register(
-    logits_process_torch,
-    mutates=("scores", "best", "best_id", "total"),
+    logits_process_torch, mutates=("scores", "best", "best_id", "total"), triton=logits_process_triton
 )
-"""logits_process(logits, rows, last_token, generated, floats, ints, bias_ids, bias_values, counts, eos_token_ids, gamma,
-delta, scores, best, best_id, total)"""
+"""logits_process(logits, rows, last_token, generated, floats, ints, bias_ids, bias_values, counts, eos_token_ids,
+gamma, delta, scores, best, best_id, total)"""

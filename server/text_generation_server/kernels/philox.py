@@ -10,7 +10,10 @@ modulo 2**64, and its upper half is right after the mask. Triton's `tl.philox` c
 Bytes floor: none read; 16 bytes written for each counter.
 """
 
+# pyright: basic, reportArgumentType=false
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF
@@ -53,3 +56,18 @@ def vocabulary_bits(key: Tensor, step: Tensor, domain: int, vocab_size: int) -> 
         ((key & _MASK).unsqueeze(1), ((key >> 32) & _MASK).unsqueeze(1)),
     )
     return torch.stack(words, dim=-1).flatten(1)[:, :vocab_size]
+
+
+@triton.jit
+def vocabulary_words(
+    key,  # int64
+    step,  # int64
+    first_id,  # a multiple of 4
+    DOMAIN: tl.constexpr,
+    BLOCK: tl.constexpr,  # a power of two, at least 4
+):
+    """The bits of `vocabulary_bits` for ids first_id .. first_id + BLOCK - 1 of one row, uint32 [BLOCK]."""
+    block = first_id // 4 + tl.arange(0, BLOCK // 4)
+    zero = block * 0
+    word0, word1, word2, word3 = tl.philox(key, block, zero + step.to(tl.int32), zero, zero + DOMAIN)
+    return tl.interleave(tl.interleave(word0, word2), tl.interleave(word1, word3))

@@ -5,10 +5,10 @@
               softmax of the survivors, exactly (`gumbel`)
     logprob   -u(token) - log(sum over survivors of exp(-u))
 
-Layouts: `logits`, `scores`, `best`, `best_id`, `total` as in `logits_process`; `bounds` as in `survivors`. Outputs `[N]`
-with any stride: `tokens` int64, `logprobs` float32, `valid` int32 (1: the scores were sound); `log_total` float32 `[N]`:
-the logarithm in the last line above. Where the scores hold NaN or are infinite, `valid` is 0, the token 0, which is
-legal everywhere, and the log-probability NaN.
+Layouts: `logits`, `scores`, `best`, `best_id`, `total` as in `logits_process`; `bounds` as in `survivors`. Outputs
+`[N]` with any stride: `tokens` int64, `logprobs` float32, `valid` int32 (1: the scores were sound); `log_total`
+float32 `[N]`: the logarithm in the last line above. Where the scores hold NaN or are infinite, `valid` is 0, the token
+0, which is legal everywhere, and the log-probability NaN.
 
 Called once a step. Bytes floor: nothing for rows that are greedy and have no filter, which `logits_process` has read
 already; N * vocab * element size for the others.
@@ -16,11 +16,222 @@ already; N * vocab * element size for the others.
 
 # pyright: basic, reportArgumentType=false
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
+from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
-from ._sampling import Flags, Floats, Ints, distance, survives
-from .gumbel import gumbel_noise
+from ._sampling import (
+    CHUNK,
+    FLAGS,
+    FLOATS,
+    HAS_FILTERS,
+    INTS,
+    SAMPLES,
+    TEMPERATURE,
+    WRITES_SCORES,
+    Flags,
+    Floats,
+    Ints,
+    distance,
+    distance_below,
+    row_best,
+    survives,
+    within,
+)
+from .gumbel import gumbel_noise, gumbel_of
+from .philox import DOMAIN_GUMBEL, vocabulary_words
+
+_DOMAIN = tl.constexpr(DOMAIN_GUMBEL)
+
+
+@triton.jit
+def sample_kernel(
+    logits_ptr,  # [N, vocab]
+    scores_ptr,  # [N, vocab]
+    best_ptr,  # [N, splits]
+    bounds_ptr,  # [N, 4]
+    rows_ptr,  # [N]
+    generated_ptr,  # [rows]
+    seed_ptr,  # [rows]
+    floats_ptr,  # [rows, FLOATS]
+    ints_ptr,  # [rows, INTS]
+    noisy_ptr,  # [N, splits] float32: the split's best -u + G
+    winner_ptr,  # [N, splits] int32: its id
+    winner_u_ptr,  # [N, splits] float32
+    total_ptr,  # [N, splits] float32: sum over the split's survivors of exp(-u)
+    vocab,
+    stride_logits,
+    stride_scores,
+    CHUNK: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One program draws within one split of one row; it has nothing to do where a row is greedy without a filter."""
+    wait_for_previous(PDL)
+    let_next_start(PDL)
+    split = tl.program_id(0)
+    splits = tl.num_programs(0)
+    position = tl.program_id(1).to(tl.int64)
+    row = tl.load(rows_ptr + position)
+    flags = tl.load(ints_ptr + row * INTS + FLAGS)
+    if (flags & (SAMPLES | HAS_FILTERS)) == 0:
+        return
+    ids = split * CHUNK + tl.arange(0, CHUNK)
+    inside = ids < vocab
+    if (flags & WRITES_SCORES) != 0:
+        x = tl.load(scores_ptr + position * stride_scores + ids, mask=inside, other=float("-inf"))
+    else:
+        x = tl.load(logits_ptr + position * stride_logits + ids, mask=inside, other=float("-inf")).to(tl.float32)
+    best, _ = row_best(best_ptr + position * splits, splits, BLOCK_S)
+    u = distance_below(x, best, tl.load(floats_ptr + row * FLOATS + TEMPERATURE))
+    bound_ptr = bounds_ptr + position * 4
+    kept = within(u, ids, tl.load(bound_ptr), tl.load(bound_ptr + 1), tl.load(bound_ptr + 2), tl.load(bound_ptr + 3))
+    u = tl.where(kept, u, float("inf"))
+    noisy = -u
+    if (flags & SAMPLES) != 0:
+        words = vocabulary_words(tl.load(seed_ptr + row), tl.load(generated_ptr + row), split * CHUNK, _DOMAIN, CHUNK)
+        noisy += gumbel_of(words)
+    highest = tl.max(noisy, axis=0)
+    winner = tl.min(tl.where((noisy == highest) & inside, ids, vocab), axis=0)
+    part = position * splits + split
+    tl.store(noisy_ptr + part, highest)
+    tl.store(winner_ptr + part, winner)
+    tl.store(winner_u_ptr + part, tl.sum(tl.where(ids == winner, u, 0.0), axis=0))
+    tl.store(total_ptr + part, tl.sum(tl.exp(-u), axis=0))
+
+
+@triton.jit(do_not_specialize_on_alignment=["tokens_ptr", "logprobs_ptr", "valid_ptr"])
+def merge_kernel(
+    best_ptr,  # [N, splits], and so on until floats, as above or in `logits_process`
+    best_id_ptr,
+    total_ptr,
+    noisy_ptr,
+    winner_ptr,
+    winner_u_ptr,
+    kept_total_ptr,
+    rows_ptr,
+    floats_ptr,
+    ints_ptr,
+    tokens_ptr,  # [N]
+    logprobs_ptr,  # [N]
+    valid_ptr,  # [N]
+    log_total_ptr,  # [N]
+    splits,
+    stride_tokens,
+    stride_logprobs,
+    stride_valid,
+    BLOCK_S: tl.constexpr,  # power of two, at least splits
+    PDL: tl.constexpr,
+):
+    """One program merges the splits of one row."""
+    wait_for_previous(PDL)
+    let_next_start(PDL)
+    position = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows_ptr + position)
+    flags = tl.load(ints_ptr + row * INTS + FLAGS)
+    split = tl.arange(0, BLOCK_S)
+    valid = split < splits
+    part = position * splits + split
+    best, sound = row_best(best_ptr + position * splits, splits, BLOCK_S)
+    if (flags & (SAMPLES | HAS_FILTERS)) != 0:
+        value = tl.load(noisy_ptr + part, mask=valid, other=float("-inf"))
+        ids = tl.load(winner_ptr + part, mask=valid, other=2147483647)
+        distances = tl.load(winner_u_ptr + part, mask=valid, other=0.0)
+        total = tl.load(kept_total_ptr + part, mask=valid, other=0.0)
+    else:
+        value = tl.load(best_ptr + part, mask=valid, other=float("-inf"))
+        ids = tl.load(best_id_ptr + part, mask=valid, other=2147483647)
+        distances = tl.zeros([BLOCK_S], dtype=tl.float32)
+        below = distance_below(value, best, tl.load(floats_ptr + row * FLOATS + TEMPERATURE))
+        total = tl.load(total_ptr + part, mask=valid, other=0.0) * tl.exp(-below)
+    token = tl.min(tl.where(valid & (value == tl.max(value, axis=0)), ids, 2147483647), axis=0)
+    u = tl.sum(tl.where(ids == token, distances, 0.0), axis=0)
+    log_total = tl.log(tl.sum(total, axis=0))
+    logprob = -u - log_total
+    sound = sound & (tl.abs(logprob) < float("inf"))
+    tl.store(tokens_ptr + position * stride_tokens, tl.where(sound, token, 0).to(tl.int64))
+    tl.store(logprobs_ptr + position * stride_logprobs, tl.where(sound, logprob, float("nan")))
+    tl.store(valid_ptr + position * stride_valid, sound.to(tl.int32))
+    tl.store(log_total_ptr + position, log_total)
+
+
+_launch, _launch_merge = Launcher(sample_kernel), Launcher(merge_kernel)
+
+
+def sample_triton(
+    logits: Tensor,
+    scores: Tensor,
+    best: Tensor,
+    best_id: Tensor,
+    total: Tensor,
+    bounds: Tensor,
+    rows: Tensor,
+    generated: Tensor,
+    seed: Tensor,
+    floats: Tensor,
+    ints: Tensor,
+    tokens: Tensor,
+    logprobs: Tensor,
+    valid: Tensor,
+    log_total: Tensor,
+) -> None:
+    """Triton implementation. Raises ValueError for layouts that the kernels do not read."""
+    (batch, vocab), splits = logits.shape, best.shape[1]
+    if scores.shape != logits.shape or splits != triton.cdiv(vocab, CHUNK):
+        raise ValueError("sample: shapes of logits, scores and statistics do not fit")
+    if logits.stride(1) != 1 or scores.stride(1) != 1:
+        raise ValueError("sample: the last dimension of logits and scores must have stride 1")
+    if batch == 0:
+        return
+    block_s = triton.next_power_of_2(splits)
+    noisy, winner_u, kept_total = (torch.empty_like(best) for _ in range(3))
+    winner = torch.empty_like(best_id)
+    _launch(
+        (splits, batch),
+        (
+            logits,
+            scores,
+            best,
+            bounds,
+            rows,
+            generated,
+            seed,
+            floats,
+            ints,
+            noisy,
+            winner,
+            winner_u,
+            kept_total,
+        ),
+        (vocab, logits.stride(0), scores.stride(0)),
+        CHUNK=CHUNK,
+        BLOCK_S=block_s,
+        num_warps=8,
+    )
+    _launch_merge(
+        (batch,),
+        (
+            best,
+            best_id,
+            total,
+            noisy,
+            winner,
+            winner_u,
+            kept_total,
+            rows,
+            floats,
+            ints,
+            tokens,
+            logprobs,
+            valid,
+            log_total,
+        ),
+        (splits, tokens.stride(0), logprobs.stride(0), valid.stride(0)),
+        BLOCK_S=block_s,
+        num_warps=1,
+    )
 
 
 def sample_torch(
@@ -70,6 +281,6 @@ def sample_torch(
     logprobs.masked_fill_(~sound, torch.nan)
 
 
-sample = register(sample_torch, mutates=("tokens", "logprobs", "valid", "log_total"))
+sample = register(sample_torch, mutates=("tokens", "logprobs", "valid", "log_total"), triton=sample_triton)
 """sample(logits, scores, best, best_id, total, bounds, rows, generated, seed, floats, ints, tokens, logprobs, valid,
 log_total)"""

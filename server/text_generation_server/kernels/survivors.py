@@ -21,12 +21,195 @@ Rows without a filter get bounds that keep every token that is not excluded.
 Called once a step. Bytes floor: N * vocab * 4 for the rows with a filter.
 """
 
-# pyright: basic, reportArgumentType=false
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
+from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
-from ._sampling import LARGEST, Flags, Floats, Ints, distance, mass, survives
+from ._sampling import (
+    FLAGS,
+    FLOATS,
+    HAS_FILTERS,
+    INTS,
+    LARGEST,
+    MIN_P,
+    SMALLEST,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    TYPICAL_P,
+    Flags,
+    Floats,
+    Ints,
+    distance,
+    integer_mass,
+    mass,
+    row_best,
+    share,
+    survives,
+)
+from ._search import CANDIDATES, NUM_WARPS, TILE, load_tile, search
+
+_LARGEST = tl.constexpr(LARGEST)
+
+
+@triton.jit
+def _first_of_last(scores_ptr, vocab, row, value, number, TILE: tl.constexpr):
+    """The id from which on `number` tokens, the last ones, have u equal to `value`."""
+    missing = number
+    start = (vocab - 1) // TILE * TILE
+    found = 0
+    while start >= 0:
+        ids, u, left = load_tile(scores_ptr, start, vocab, row, TILE)
+        equal = (left & (u == value)).to(tl.int32)
+        here = tl.sum(equal, axis=0)
+        if here >= missing:
+            # Equal tokens before that one: here - missing.
+            before = tl.cumsum(equal, axis=0) - equal
+            found = tl.sum(tl.where((equal != 0) & (before == here - missing), ids, 0), axis=0)
+            start = -TILE
+        else:
+            missing -= here
+            start -= TILE
+    return found
+
+
+@triton.jit
+def _mean(scores_ptr, vocab, row, TILE: tl.constexpr):
+    """Mean of u under the survivors' probabilities."""
+    weights = tl.zeros([TILE], dtype=tl.int64)
+    weighted = tl.zeros([TILE], dtype=tl.float64)
+    for start in range(0, vocab, TILE):
+        _, u, left = load_tile(scores_ptr, start, vocab, row, TILE)
+        weight = tl.where(left, integer_mass(u), 0)
+        weights += weight
+        weighted += tl.where(left, weight.to(tl.float64) * u.to(tl.float64), 0.0)
+    return (tl.sum(weighted, axis=0) / tl.sum(weights, axis=0).to(tl.float64)).to(tl.float32)
+
+
+@triton.jit
+def _smallest(scores_ptr, vocab, row, TILE: tl.constexpr):
+    """Smallest u of a survivor."""
+    smallest = tl.full([TILE], float("inf"), dtype=tl.float32)
+    for start in range(0, vocab, TILE):
+        _, u, left = load_tile(scores_ptr, start, vocab, row, TILE)
+        smallest = tl.where(left, tl.minimum(smallest, u), smallest)
+    return tl.min(smallest, axis=0)
+
+
+@triton.jit
+def survivors_kernel(
+    scores_ptr,  # [N, vocab] float32
+    best_ptr,  # [N, splits]
+    rows_ptr,  # [N]
+    floats_ptr,  # [rows, FLOATS]
+    ints_ptr,  # [rows, INTS]
+    bounds_ptr,  # [N, 4]
+    candidates_ptr,  # [N, CANDIDATES] float32
+    counter_ptr,  # [N] int32
+    vocab,
+    splits,
+    stride_scores,
+    TILE: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+    BLOCK_S: tl.constexpr,  # power of two, at least splits
+    PDL: tl.constexpr,
+):
+    """One program finds the bounds of one row."""
+    wait_for_previous(PDL)
+    let_next_start(PDL)
+    position = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows_ptr + position)
+    flags = tl.load(ints_ptr + row * INTS + FLAGS)
+    largest = tl.full([], _LARGEST, dtype=tl.float32)
+    first_id = tl.full([], 0.0, dtype=tl.float32)
+    centre = tl.full([], 0.0, dtype=tl.float32)
+    radius = tl.full([], float("inf"), dtype=tl.float32)
+    if (flags & HAS_FILTERS) != 0:
+        best, sound = row_best(best_ptr + position * splits, splits, BLOCK_S)
+        if sound:
+            scores_ptr += position * stride_scores
+            candidates_ptr += position * CANDIDATES
+            counter_ptr += position
+            floats_ptr += row * FLOATS
+            temperature = tl.load(floats_ptr + TEMPERATURE)
+            top_k = tl.load(ints_ptr + row * INTS + TOP_K)
+            if top_k > 0:
+                state = (best, temperature, largest, first_id, centre, radius)
+                target = tl.minimum(top_k, vocab).to(tl.int64)
+                key, _, _ = search(
+                    scores_ptr, vocab, state, 0.0, target, candidates_ptr, counter_ptr, False, False, TILE, CANDIDATES
+                )
+                largest = tl.minimum(key.to(tl.float32, bitcast=True), _LARGEST)
+            top_p = tl.load(floats_ptr + TOP_P)
+            if top_p < 1.0:
+                state = (best, temperature, largest, first_id, centre, radius)
+                key, missing, ties = search(
+                    scores_ptr, vocab, state, 0.0, top_p, candidates_ptr, counter_ptr, True, False, TILE, CANDIDATES
+                )
+                largest = key.to(tl.float32, bitcast=True)
+                weight = integer_mass(largest)
+                kept = (missing + weight - 1) // weight
+                if kept < ties:
+                    first_id = _first_of_last(scores_ptr, vocab, state, largest, kept.to(tl.int32), TILE).to(tl.float32)
+            typical_p = tl.load(floats_ptr + TYPICAL_P)
+            if typical_p < 1.0:
+                state = (best, temperature, largest, first_id, centre, radius)
+                mean = _mean(scores_ptr, vocab, state, TILE)
+                key, _, _ = search(
+                    scores_ptr, vocab, state, mean, typical_p, candidates_ptr, counter_ptr, True, True, TILE, CANDIDATES
+                )
+                centre = mean
+                radius = key.to(tl.float32, bitcast=True)
+            min_p = tl.load(floats_ptr + MIN_P)
+            if min_p > 0.0:
+                limit = -tl.log(tl.maximum(min_p, 1.1754943508222875e-38))
+                if typical_p < 1.0:
+                    state = (best, temperature, largest, first_id, centre, radius)
+                    limit += _smallest(scores_ptr, vocab, state, TILE)
+                if limit < largest:
+                    largest = limit
+                    first_id = 0.0
+    bound_ptr = bounds_ptr + position * 4
+    tl.store(bound_ptr, largest)
+    tl.store(bound_ptr + 1, first_id)
+    tl.store(bound_ptr + 2, centre)
+    tl.store(bound_ptr + 3, radius)
+
+
+_launch = Launcher(survivors_kernel)
+
+
+def survivors_triton(scores: Tensor, best: Tensor, rows: Tensor, floats: Tensor, ints: Tensor, bounds: Tensor) -> None:
+    """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
+    batch, vocab = scores.shape
+    if best.shape[0] != batch or bounds.shape != (batch, 4):
+        raise ValueError("survivors: shapes of scores, best, bounds do not fit")
+    if scores.stride(1) != 1 or not bounds.is_contiguous():
+        raise ValueError("survivors: scores must have stride 1 in the last dimension, and bounds be contiguous")
+    if batch == 0:
+        return
+    _launch(
+        (batch,),
+        (
+            scores,
+            best,
+            rows,
+            floats,
+            ints,
+            bounds,
+            torch.empty(batch, CANDIDATES, dtype=torch.float32, device=scores.device),
+            torch.empty(batch, dtype=torch.int32, device=scores.device),
+        ),
+        (vocab, best.shape[1], scores.stride(0)),
+        TILE=TILE,
+        CANDIDATES=CANDIDATES,
+        BLOCK_S=triton.next_power_of_2(best.shape[1]),
+        num_warps=NUM_WARPS,
+    )
 
 
 def survivors_torch(scores: Tensor, best: Tensor, rows: Tensor, floats: Tensor, ints: Tensor, bounds: Tensor) -> None:
@@ -62,9 +245,11 @@ def _top_p(u: Tensor, p: Tensor, bounds: Tensor) -> None:
         target = share(cumulative[-1], p[i])
         last = left[torch.searchsorted(cumulative, target)]
         before = weights[left < last].sum()
-        kept = torch.ceil((target - before).double() / mass(last).double()).to(torch.int64)
+        weight = mass(last)
+        kept = (target - before + weight - 1) // weight
         bounds[i, 0] = last
-        bounds[i, 1] = (u[i] == last).nonzero().squeeze(1)[-int(kept)]
+        equal = (u[i] == last).nonzero().squeeze(1)
+        bounds[i, 1] = equal[-int(kept)] if kept < equal.shape[0] else 0
 
 
 def _typical_p(u: Tensor, typical_p: Tensor, bounds: Tensor) -> None:
@@ -83,7 +268,7 @@ def _min_p(u: Tensor, min_p: Tensor, bounds: Tensor) -> None:
     if not wanted.any():
         return
     smallest = u.masked_fill(~survives(u, bounds), torch.inf).amin(dim=1)
-    limit = smallest - min_p.clamp(min=torch.finfo(torch.float32).tiny).log()
+    limit = smallest - min_p.clamp(min=SMALLEST).log()
     tighter = wanted & (limit < bounds[:, 0])
     bounds[:, 0] = torch.where(tighter, limit, bounds[:, 0])
     bounds[:, 1] = torch.where(tighter, 0.0, bounds[:, 1])
@@ -95,10 +280,5 @@ def _ascending(u: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     return left, mass(left)
 
 
-def share(total: Tensor, fraction: Tensor) -> Tensor:
-    """The integer mass that reaches `fraction` of `total`: at least one unit, at most all."""
-    return (total.double() * fraction.double()).ceil().to(torch.int64).clamp(min=torch.ones_like(total), max=total)
-
-
-survivors = register(survivors_torch, mutates=("bounds",))
+survivors = register(survivors_torch, mutates=("bounds",), triton=survivors_triton)
 """survivors(scores, best, rows, floats, ints, bounds)"""

@@ -4,19 +4,196 @@ Layouts: inputs as in `sample`, `valid` and `log_total` as it wrote them. `top_i
 `[N, MAX_TOP]`, best first, ties by id, with any stride between rows; `num_top` int32 `[N]`: entries that were written,
 0 for rows that ask for none or are not valid. Of more than MAX_TOP, the ties of the highest ids are left out.
 
-Called once a step. Bytes floor: N * vocab * element size for the rows that ask.
+Called once a step. Bytes floor: N * vocab * 4 for the rows that ask.
 """
 
-# pyright: basic, reportArgumentType=false
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
+from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
-from ._sampling import MAX_TOP, Flags, Floats, Ints, distance, survives
+from ._sampling import (
+    FLOATS,
+    INTS,
+    MAX_TOP,
+    TEMPERATURE,
+    TOP_N,
+    TOPS,
+    Floats,
+    Ints,
+    distance,
+    row_best,
+    survives,
+)
+from ._search import CANDIDATES, NUM_WARPS, TILE, load_tile, search
+
+
+@triton.jit
+def _collect(scores_ptr, vocab, row, nth, better, ids_ptr, u_ptr, TILE: tl.constexpr):
+    """Writes the tokens up to `nth`, unsorted: `better` ones below it, then ties in the order of their ids. Returns
+    how many, at most TOPS.
+    """
+    num_better = 0
+    num_ties = 0
+    for start in range(0, vocab, TILE):
+        ids, u, left = load_tile(scores_ptr, start, vocab, row, TILE)
+        below = (left & (u < nth)).to(tl.int32)
+        equal = (left & (u == nth)).to(tl.int32)
+        place = tl.where(
+            below != 0,
+            num_better + tl.cumsum(below, axis=0) - 1,
+            better + num_ties + tl.cumsum(equal, axis=0) - 1,
+        )
+        wanted = ((below + equal) != 0) & (place < TOPS)
+        tl.store(ids_ptr + place, ids, mask=wanted)
+        tl.store(u_ptr + place, u, mask=wanted)
+        num_better += tl.sum(below, axis=0)
+        num_ties += tl.sum(equal, axis=0)
+    return tl.minimum(num_better + num_ties, TOPS)
+
+
+@triton.jit(do_not_specialize_on_alignment=["valid_ptr", "top_ids_ptr", "top_logprobs_ptr", "num_top_ptr"])
+def top_tokens_kernel(
+    scores_ptr,  # [N, vocab] float32
+    best_ptr,  # [N, splits]
+    bounds_ptr,  # [N, 4]
+    rows_ptr,  # [N]
+    floats_ptr,  # [rows, FLOATS]
+    ints_ptr,  # [rows, INTS]
+    valid_ptr,  # [N]
+    log_total_ptr,  # [N]
+    top_ids_ptr,  # [N, TOPS]
+    top_logprobs_ptr,  # [N, TOPS]
+    num_top_ptr,  # [N]
+    candidates_ptr,  # [N, CANDIDATES] float32
+    counter_ptr,  # [N] int32
+    vocab,
+    splits,
+    stride_scores,
+    stride_valid,
+    stride_top_ids,
+    stride_top_logprobs,
+    stride_num_top,
+    TILE: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+    BLOCK_S: tl.constexpr,  # power of two, at least splits
+    PDL: tl.constexpr,
+):
+    """One program reports one row."""
+    wait_for_previous(PDL)
+    let_next_start(PDL)
+    position = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows_ptr + position)
+    n = tl.load(ints_ptr + row * INTS + TOP_N)
+    valid = tl.load(valid_ptr + position * stride_valid)
+    number = 0
+    if (n > 0) & (valid != 0):
+        best, _ = row_best(best_ptr + position * splits, splits, BLOCK_S)
+        bound_ptr = bounds_ptr + position * 4
+        state = (
+            best,
+            tl.load(floats_ptr + row * FLOATS + TEMPERATURE),
+            tl.load(bound_ptr),
+            tl.load(bound_ptr + 1),
+            tl.load(bound_ptr + 2),
+            tl.load(bound_ptr + 3),
+        )
+        scores_ptr += position * stride_scores
+        candidates_ptr += position * CANDIDATES
+        target = n.to(tl.int64)
+        key, missing, _ = search(
+            scores_ptr,
+            vocab,
+            state,
+            0.0,
+            target,
+            candidates_ptr,
+            counter_ptr + position,
+            False,
+            False,
+            TILE,
+            CANDIDATES,
+        )
+        ids_ptr = top_ids_ptr + position * stride_top_ids
+        logprobs_ptr = top_logprobs_ptr + position * stride_top_logprobs
+        better = (target - missing).to(tl.int32)
+        number = _collect(
+            scores_ptr, vocab, state, key.to(tl.float32, bitcast=True), better, ids_ptr, logprobs_ptr, TILE
+        )
+        tl.debug_barrier()
+        place = tl.arange(0, TOPS)
+        ids = tl.load(ids_ptr + place, mask=place < number, other=2147483647)
+        u = tl.load(logprobs_ptr + place, mask=place < number, other=float("inf"))
+        tl.debug_barrier()
+        # The place of a token is the number of those before it.
+        before = (u[None, :] < u[:, None]) | ((u[None, :] == u[:, None]) & (ids[None, :] < ids[:, None]))
+        rank = tl.sum(before.to(tl.int32), axis=1)
+        tl.store(ids_ptr + rank, ids, mask=place < number)
+        tl.store(logprobs_ptr + rank, -u - tl.load(log_total_ptr + position), mask=place < number)
+    tl.store(num_top_ptr + position * stride_num_top, number)
+
+
+_launch = Launcher(top_tokens_kernel)
+
+
+def top_tokens_triton(
+    scores: Tensor,
+    best: Tensor,
+    bounds: Tensor,
+    rows: Tensor,
+    floats: Tensor,
+    ints: Tensor,
+    valid: Tensor,
+    log_total: Tensor,
+    top_ids: Tensor,
+    top_logprobs: Tensor,
+    num_top: Tensor,
+) -> None:
+    """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
+    batch, vocab = scores.shape
+    if not top_ids.shape == top_logprobs.shape == (batch, MAX_TOP):
+        raise ValueError(f"top_tokens: top_ids and top_logprobs must have the shape [{batch}, {MAX_TOP}]")
+    if not scores.stride(1) == top_ids.stride(1) == top_logprobs.stride(1) == 1:
+        raise ValueError("top_tokens: the last dimension of every matrix must have stride 1")
+    if batch == 0:
+        return
+    _launch(
+        (batch,),
+        (
+            scores,
+            best,
+            bounds,
+            rows,
+            floats,
+            ints,
+            valid,
+            log_total,
+            top_ids,
+            top_logprobs,
+            num_top,
+            torch.empty(batch, CANDIDATES, dtype=torch.float32, device=scores.device),
+            torch.empty(batch, dtype=torch.int32, device=scores.device),
+        ),
+        (
+            vocab,
+            best.shape[1],
+            scores.stride(0),
+            valid.stride(0),
+            top_ids.stride(0),
+            top_logprobs.stride(0),
+            num_top.stride(0),
+        ),
+        TILE=TILE,
+        CANDIDATES=CANDIDATES,
+        BLOCK_S=triton.next_power_of_2(best.shape[1]),
+        num_warps=NUM_WARPS,
+    )
 
 
 def top_tokens_torch(
-    logits: Tensor,
     scores: Tensor,
     best: Tensor,
     bounds: Tensor,
@@ -34,10 +211,7 @@ def top_tokens_torch(
     num_top.zero_()
     for i in wanted.nonzero().squeeze(1).tolist():
         row = rows[i]
-        source = scores if ints[row, Ints.FLAGS] & Flags.SCORES else logits
-        u = distance(
-            source[i : i + 1].float(), best[i].amax().unsqueeze(0), floats[row, Floats.TEMPERATURE].unsqueeze(0)
-        )
+        u = distance(scores[i : i + 1], best[i].amax().unsqueeze(0), floats[row, Floats.TEMPERATURE].unsqueeze(0))
         kept = u.masked_fill_(~survives(u, bounds[i : i + 1]), torch.inf)[0]
         nth = kept.topk(min(int(wanted[i]), kept.shape[0]), largest=False).values[-1]
         ids = ((kept <= nth) & kept.isfinite()).nonzero().squeeze(1)
@@ -47,5 +221,5 @@ def top_tokens_torch(
         top_logprobs[i, : ids.shape[0]] = -kept[ids] - log_total[i]
 
 
-top_tokens = register(top_tokens_torch, mutates=("top_ids", "top_logprobs", "num_top"))
-"""top_tokens(logits, scores, best, bounds, rows, floats, ints, valid, log_total, top_ids, top_logprobs, num_top)"""
+top_tokens = register(top_tokens_torch, mutates=("top_ids", "top_logprobs", "num_top"), triton=top_tokens_triton)
+"""top_tokens(scores, best, bounds, rows, floats, ints, valid, log_total, top_ids, top_logprobs, num_top)"""

@@ -7,7 +7,7 @@ depends on the previous token alone:
     green(v) = bits(key = previous token, step = 0, domain = watermark, v) < gamma * 2**32
 
 Each id is green with probability `gamma` by itself, where the paper marks exactly gamma * vocab ids.
-Bytes floor: scores read and written, N x vocab x 8. Called by `engine.sampling`.
+Bytes floor: scores read and written, N x vocab x 8. Used by `logits_process`.
 """
 
 import torch
@@ -19,6 +19,9 @@ from .philox import DOMAIN_WATERMARK, vocabulary_bits
 def green_list(previous: Tensor, gamma: float, vocab_size: int) -> Tensor:
     """`previous` int64 [N], token ids. Returns bool [N, vocab_size]."""
     bits = vocabulary_bits(previous, torch.zeros_like(previous), DOMAIN_WATERMARK, vocab_size)
-    return bits < round(gamma * 2**32)
+    return bits < green_bound(gamma)
 
 
+def green_bound(gamma: float) -> int:
+    """32 random bits below it are green."""
+    return round(gamma * 2**32)

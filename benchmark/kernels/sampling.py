@@ -1,0 +1,87 @@
+"""Time of choosing one token for each row of a batch, from logits to the advanced state, in a CUDA graph.
+
+    python benchmark/kernels/sampling.py [--dry-run] > benchmark/results/sampling.json
+
+Vocabulary of Llama 3.1. The logits rotate over buffers larger than the L2 cache, as they come from a matrix product.
+The fraction of copy bandwidth counts one read of the logits, which is what greedy rows need. "peaked" logits have a
+standard deviation of 4, and top-p 0.9 keeps hundreds of tokens; of "flat" ones, with 1, it keeps most.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from _timing import Plan, Row, bandwidth_row, report
+
+from text_generation_server.config.server import WatermarkConfig
+from text_generation_server.engine.requests import NextTokenChooserParameters, StoppingCriteriaParameters
+from text_generation_server.engine.sampling import Sampler
+from text_generation_server.engine.sampling_state import SamplingState
+from text_generation_server.kernels import advance_state
+
+KINDS = {
+    "greedy": {},
+    "temperature": {"do_sample": True, "temperature": 0.7},
+    "top-p 0.9": {"do_sample": True, "top_p": 0.9},
+    "top-k 50": {"do_sample": True, "top_k": 50},
+    "penalties and top-p 0.9": {
+        "do_sample": True,
+        "top_p": 0.9,
+        "repetition_penalty": 1.1,
+        "frequency_penalty": 0.1,
+    },
+    "typical-p 0.9": {"do_sample": True, "typical_p": 0.9},
+    "greedy, 5 alternatives": {"top_n": 5},
+}
+SCALES = {"flat": 1.0, "peaked": 4.0}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as sampling sees it."""
+
+    parameters: NextTokenChooserParameters
+    top_n_tokens: int
+    input_ids: Sequence[int] = (1, 2, 3)
+    stopping_parameters: StoppingCriteriaParameters = field(default_factory=lambda: StoppingCriteriaParameters(1 << 30))
+
+
+def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
+    """One row for each kind, shape of the logits and batch."""
+    vocab, batches = (1000, (1, 2)) if plan.dry_run else (128_256, (1, 16, 64, 256))
+    for kind in KINDS:
+        searches = kind not in ("greedy", "temperature")
+        for logits, scale in SCALES.items() if searches else [("flat", SCALES["flat"])]:
+            for batch in batches:
+                num_bytes = batch * vocab * plan.dtype.itemsize
+                call = prepare(plan, batch, vocab, kind, scale, plan.buffers(num_bytes))
+                yield {
+                    "kind": kind,
+                    "logits": logits,
+                    "batch": batch,
+                    "vocab": vocab,
+                    **bandwidth_row(plan, num_bytes, call, ceiling),
+                }
+
+
+def prepare(plan: Plan, batch: int, vocab: int, kind: str, scale: float, buffers: int) -> Callable[[int], None]:
+    """A step of `batch` rows of one kind, on one of the buffers."""
+    parameters = dict(KINDS[kind])
+    top_n = int(parameters.pop("top_n", 0))
+    state = SamplingState(batch, vocab, plan.device, [])
+    asked = [Asked(NextTokenChooserParameters(seed=row, **parameters), top_n) for row in range(batch)]  # type: ignore[arg-type]
+    state.admit(range(batch), asked)
+    sampler = Sampler(state, WatermarkConfig())
+    index = torch.arange(batch, device=plan.device)
+    last, length, generated = (torch.ones(batch, dtype=torch.int64, device=plan.device) for _ in range(3))
+    logits = torch.empty(buffers, batch, vocab, dtype=plan.dtype, device=plan.device).normal_().mul_(scale)
+
+    def call(buffer: int) -> None:
+        sampled = sampler(logits[buffer], index, last, generated)
+        advance_state(sampled.tokens, index, last, length, generated, state.ints, state.counts)
+
+    return call
+
+
+if __name__ == "__main__":
+    report("sampling", __doc__.splitlines()[0], rows)

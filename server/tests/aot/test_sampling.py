@@ -1,0 +1,70 @@
+"""Every production form of the sampling kernels compiles for sm_90, without a GPU."""
+
+import pytest
+from support.aot import compile_for_sm_90
+
+from text_generation_server.kernels._sampling import CHUNK
+from text_generation_server.kernels._search import CANDIDATES, NUM_WARPS, TILE
+from text_generation_server.kernels.advance_state import _BLOCK, advance_state_kernel
+from text_generation_server.kernels.logits_process import logits_process_kernel
+from text_generation_server.kernels.sample import merge_kernel, sample_kernel
+from text_generation_server.kernels.survivors import survivors_kernel
+from text_generation_server.kernels.top_tokens import top_tokens_kernel
+
+LONGS = {"rows_ptr", "last_token_ptr", "generated_ptr", "seed_ptr", "tokens_ptr", "length_ptr"}
+INTEGERS = {
+    "ints_ptr",
+    "bias_ids_ptr",
+    "counts_ptr",
+    "eos_token_ids_ptr",
+    "best_id_ptr",
+    "winner_ptr",
+    "counter_ptr",
+    "valid_ptr",
+    "top_ids_ptr",
+    "num_top_ptr",
+}
+LOGITS = ["bf16", "fp16", "fp32"]
+SEARCHING = {"TILE": TILE, "CANDIDATES": CANDIDATES, "BLOCK_S": 32}
+
+
+def types(kernel: object, logits: str) -> dict[str, str]:
+    """The Triton type of every argument that is no constant; constants have upper-case names."""
+
+    def type_of(name: str) -> str:
+        if name in LONGS:
+            return "*i64"
+        if name in INTEGERS:
+            return "*i32"
+        if name.endswith("_ptr"):
+            return f"*{logits if name == 'logits_ptr' else 'fp32'}"
+        return "i32"
+
+    return {name: type_of(name) for name in kernel.arg_names if not name.isupper()}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("logits", LOGITS)
+def test_logits_process(logits: str) -> None:
+    constants = {"DELTA": 2.0, "GREEN": 1 << 31, "CHUNK": CHUNK, "PDL": True}
+    compiled = compile_for_sm_90(logits_process_kernel, types(logits_process_kernel, logits), constants, 8)
+    compiled.check()
+    assert "LDG.E.128" in compiled.sass
+
+
+@pytest.mark.parametrize("logits", LOGITS)
+def test_sample(logits: str) -> None:
+    constants = {"CHUNK": CHUNK, "BLOCK_S": 32, "PDL": True}
+    compile_for_sm_90(sample_kernel, types(sample_kernel, logits), constants, 8).check()
+
+
+def test_merge_and_advance() -> None:
+    compile_for_sm_90(merge_kernel, types(merge_kernel, "fp32"), {"BLOCK_S": 32, "PDL": True}, 1).check()
+    constants = {"BLOCK": _BLOCK, "PDL": True}
+    compile_for_sm_90(advance_state_kernel, types(advance_state_kernel, "fp32"), constants, 2).check()
+
+
+@pytest.mark.parametrize("kernel", [survivors_kernel, top_tokens_kernel])
+def test_searches(kernel: object) -> None:
+    compiled = compile_for_sm_90(kernel, types(kernel, "fp32"), {**SEARCHING, "PDL": True}, NUM_WARPS)  # type: ignore[arg-type]
+    compiled.check()
+    assert "LDG.E.128" in compiled.sass
