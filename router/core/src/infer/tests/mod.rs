@@ -17,7 +17,9 @@ use text_generation_mock_shard::{MockConfig, MockShard};
 use super::*;
 use crate::test_tokenizers::byte_level;
 use crate::tokenize::TokenizerPool;
-use crate::types::{Dialect, FinishReason, GenerateParameters, Inputs, StreamEvent};
+use crate::types::{
+    Dialect, FinishReason, GenerateParameters, Inputs, RequestInstants, StreamEvent,
+};
 
 const VOCAB: u32 = 320;
 
