@@ -38,7 +38,8 @@ def test_headers_of_a_plain_answer(server: Server) -> None:
 def test_every_error_has_one_shape(server: Server, content: bytes, status: int) -> None:
     reply = server.client.post("/generate", content=content, headers={"content-type": "application/json"})
     assert reply.status_code == status
-    assert set(reply.json()) == {"error", "error_type"}
+    assert set(reply.json()) == {"error", "error_type", "request_id"}
+    assert reply.json()["request_id"] == reply.headers["x-request-id"]
 
 
 def test_best_of_returns_the_others_too(server: Server) -> None:
