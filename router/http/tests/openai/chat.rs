@@ -89,6 +89,11 @@ async fn the_prompt_ends_as_asked_for() {
             "<user>Hi<assistant>Well<answer>",
         ),
         (
+            json!([{"role": "assistant", "content": "Well", "tool_calls": [{"function": {"name": "f"}}]}]),
+            json!({}),
+            "<assistant>Well<answer>",
+        ),
+        (
             json!([user]),
             json!({"continue_final_message": true}),
             "<user>Hi",

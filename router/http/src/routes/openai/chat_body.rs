@@ -170,9 +170,14 @@ impl ChatBody {
                 refused(format!("`messages[{index}].{key}` {problem}"))
             })?;
         }
-        // As in TGI, a last message of the assistant is gone on with.
-        let last = messages.last().and_then(|message| message.get("role"));
-        let continues = last.is_some_and(|role| role == "assistant")
+        // As in TGI, a last message of the assistant is gone on with, if it has a text.
+        let text_of_assistant = |message: &Map<String, Value>| {
+            let has = |key: &str| message.get(key).is_some_and(|value| !value.is_null());
+            message.get("role").is_some_and(|role| role == "assistant")
+                && has("content")
+                && !has("tool_calls")
+        };
+        let continues = messages.last().is_some_and(text_of_assistant)
             && self.add_generation_prompt != Some(true);
         let continue_final_message = self.continue_final_message.unwrap_or(continues);
         let add_generation_prompt = self
