@@ -20,7 +20,7 @@ const MAX_BUSY: f64 = 0.8;
 /// The client's own load during one point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClientLoad {
-    /// Worker threads of the client.
+    /// Worker threads of the client, at most the cores that it may use.
     pub threads: usize,
     /// Processor seconds (user and system) per second.
     pub cores_used: f64,
@@ -75,8 +75,9 @@ impl OverheadProbe {
         let lags = tokio::task::spawn_blocking(|| self.thread.join().unwrap_or_default())
             .await
             .unwrap_or_default();
+        let cores = std::thread::available_parallelism().map_or(threads, usize::from);
         let mut load = ClientLoad {
-            threads,
+            threads: threads.min(cores),
             cores_used,
             loop_lag_ms: Distribution::of(lags),
             send_delay_ms: Distribution::of(send_delays_ms),

@@ -123,7 +123,8 @@ impl Floor {
             ),
         ];
         let times = times.into_iter().filter_map(|(name, measured, floor)| {
-            Some((name.to_owned(), time_figure(measured?, floor * 1e3)))
+            let measured = measured.filter(|time| *time > 0.0)?;
+            Some((name.to_owned(), time_figure(measured, floor * 1e3)))
         });
         let best = self.throughput(running, input, output);
         let throughput = rate("output_tokens_per_s").map(|measured| {

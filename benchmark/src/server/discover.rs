@@ -40,7 +40,8 @@ pub async fn target(args: &ServerArgs) -> Result<(Target, Option<PathBuf>)> {
     let model = args.model.clone().or_else(|| names.first().cloned());
     match model {
         Some(model) => Ok((target.with_model(model), folder)),
-        None if args.api == Api::Tgi => Ok((target.with_model("unknown".to_owned()), folder)),
+        // Its requests name no model; the report names the server.
+        None if args.api == Api::Tgi => Ok((target.with_model(args.url.clone()), folder)),
         None => Err(BenchmarkError::argument(
             "--model",
             "the server does not say which model it serves (GET /v1/models); name it",

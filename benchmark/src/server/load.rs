@@ -50,7 +50,8 @@ pub async fn closed(load: Arc<Load>, concurrency: usize) -> Measured {
                 if load.is_over(started) {
                     break;
                 }
-                load.run(session, Instant::now(), &sender).await;
+                let body = load.first_body(session);
+                load.run(session, body, Instant::now(), &sender).await;
             }
         });
     }
@@ -70,6 +71,10 @@ pub async fn open(load: Arc<Load>, times: Vec<Duration>, max_in_flight: Option<u
     let dispatcher = tokio::task::spawn_blocking(move || {
         for (index, time) in times.into_iter().enumerate() {
             let due = started + time;
+            let Some(session) = dispatched.sessions.get(index) else {
+                break;
+            };
+            let body = dispatched.first_body(session);
             if !sleep_until(due, &dispatched.live) || dispatched.is_over(started) {
                 break;
             }
@@ -80,7 +85,7 @@ pub async fn open(load: Arc<Load>, times: Vec<Duration>, max_in_flight: Option<u
                     None => None,
                 };
                 if let Some(session) = load.sessions.get(index) {
-                    load.run(session, due, &sender).await;
+                    load.run(session, body, due, &sender).await;
                 }
             });
         }
@@ -155,23 +160,40 @@ impl Load {
     }
 
     /// All turns of a session; ends with the first that fails, or when the load is stopped.
-    async fn run(&self, session: &Session, due: Instant, outcomes: &Outcomes) {
+    async fn run(&self, session: &Session, body: Vec<u8>, due: Instant, outcomes: &Outcomes) {
         tokio::select! {
+            biased;
             () = self.live.until_stopped() => {}
-            () = self.turns(session, due, outcomes) => {}
+            () = self.turns(session, body, due, outcomes) => {}
         }
     }
 
-    async fn turns(&self, session: &Session, mut due: Instant, outcomes: &Outcomes) {
+    /// The first request of a session. Made before it is due: writing a long prompt takes time that is not the
+    /// server's.
+    fn first_body(&self, session: &Session) -> Vec<u8> {
+        let first = session.turns.first();
+        first.map_or_else(Vec::new, |turn| {
+            self.target.body(&[], &turn.prompt, turn.output_tokens)
+        })
+    }
+
+    async fn turns(
+        &self,
+        session: &Session,
+        mut body: Vec<u8>,
+        mut due: Instant,
+        outcomes: &Outcomes,
+    ) {
         let mut history: Vec<Exchange> = Vec::new();
         for (index, turn) in session.turns.iter().enumerate() {
             if index > 0 {
+                body = self.target.body(&history, &turn.prompt, turn.output_tokens);
                 tokio::time::sleep(turn.think).await;
                 due = Instant::now();
             }
             let job = Job {
                 scheduled: due,
-                body: self.target.body(&history, &turn.prompt, turn.output_tokens),
+                body: std::mem::take(&mut body),
                 requested_tokens: turn.output_tokens,
                 keep_text: index + 1 < session.turns.len(),
             };

@@ -195,10 +195,9 @@ async fn warm_up(
 fn new_report(args: &ServerArgs, target: &Target) -> Report {
     let mut report = Report::new("server", target.model().to_owned());
     let workload = &args.workload;
-    let api = format!("{} ({:?})", target.api().path(), args.api);
     let mut set = |name: &str, value| report.settings.insert(name.to_owned(), value);
     set("url", json!(args.url));
-    set("api", json!(api));
+    set("api", json!(target.api().path()));
     set("seed", json!(args.seed));
     set("temperature", json!(args.temperature));
     set("ignore_eos", json!(!args.stop_at_eos));
