@@ -29,87 +29,37 @@ const OPEN: [&str; 8] = [
     "/api-doc/openapi.json",
 ];
 
-/// Keys as the operator gave them, one a line. The `Debug` of a secret does not show it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secrets(Vec<String>);
+/// The keys that may call, as SHA-256 digests: no key is kept that could leak. Empty: everybody may.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct ApiKeys(Arc<[[u8; 32]]>);
 
-impl Secrets {
+impl ApiKeys {
     /// Reads a file of keys, one a line. Empty lines and lines that start with `#` are left out.
     ///
     /// # Errors
     /// When the file cannot be read, holds no key, or a line is none; a message never shows the line.
     pub fn from_file(path: &Path) -> anyhow::Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| {
-            format!(
-                "cannot read the keys in {} (`--api-key-file`)",
-                path.display()
-            )
-        })?;
-        let keys = text
-            .lines()
-            .enumerate()
-            .map(|(index, line)| (index + 1, line.trim()));
-        let keys = keys
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the keys in {shown} (`--api-key-file`)"))?;
+        let lines = text.lines().map(str::trim).enumerate();
+        let keys = lines
             .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
-            .map(|(number, line)| {
-                check(line).map_err(|reason| {
-                    anyhow::anyhow!(
-                        "{} line {number} (`--api-key-file`): {reason}",
-                        path.display()
-                    )
-                })?;
-                Ok(line.to_owned())
+            .map(|(index, line)| {
+                let number = index + 1;
+                digest_of_key(line).map_err(|reason| {
+                    anyhow::anyhow!("{shown} line {number} (`--api-key-file`): {reason}")
+                })
             })
-            .collect::<anyhow::Result<Vec<String>>>()?;
+            .collect::<anyhow::Result<Arc<_>>>()?;
         // A server whose keys were lost must not come up open.
-        anyhow::ensure!(
-            !keys.is_empty(),
-            "{} holds no key (`--api-key-file`)",
-            path.display()
-        );
+        anyhow::ensure!(!keys.is_empty(), "{shown} holds no key (`--api-key-file`)");
         Ok(Self(keys))
     }
-}
 
-impl FromStr for Secrets {
-    type Err = &'static str;
-
-    fn from_str(keys: &str) -> Result<Self, Self::Err> {
-        let keys: Vec<&str> = keys
-            .split(['\n', '\r'])
-            .filter(|key| !key.is_empty())
-            .collect();
-        // An empty key would look like protection and be none.
-        if keys.is_empty() {
-            return Err("an API key must not be empty");
-        }
-        keys.iter().try_for_each(|key| check(key))?;
-        Ok(Self(keys.into_iter().map(str::to_owned).collect()))
-    }
-}
-
-impl fmt::Debug for Secrets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secrets(***)")
-    }
-}
-
-/// What can be a key: something that fits in a header.
-fn check(key: &str) -> Result<(), &'static str> {
-    if key.trim().is_empty() || key.chars().any(char::is_control) {
-        return Err("an API key must not be empty or hold control characters");
-    }
-    Ok(())
-}
-
-/// The keys that may call, as SHA-256 digests: memory holds no key that could leak. Empty: everybody may.
-#[derive(Debug, Clone, Default)]
-pub struct ApiKeys(Arc<[[u8; 32]]>);
-
-impl ApiKeys {
-    pub fn new<'a>(secrets: impl IntoIterator<Item = &'a Secrets>) -> Self {
-        let keys = secrets.into_iter().flat_map(|secrets| &secrets.0);
-        Self(keys.map(|key| digest(key.as_bytes())).collect())
+    /// The keys of both.
+    pub fn and(&self, others: &Self) -> Self {
+        Self(self.0.iter().chain(others.0.iter()).copied().collect())
     }
 
     /// Whether a request with these headers may pass: one of `Authorization: Bearer <key>` and `x-api-key: <key>` holds
@@ -126,6 +76,36 @@ impl ApiKeys {
         let equal = given.flat_map(|given| self.0.iter().map(move |key| key.ct_eq(&given)));
         equal.fold(Choice::from(0), |any, one| any | one).into()
     }
+}
+
+impl FromStr for ApiKeys {
+    type Err = &'static str;
+
+    /// Reads keys, one a line.
+    fn from_str(keys: &str) -> Result<Self, Self::Err> {
+        let keys = keys.lines().filter(|key| !key.is_empty());
+        let keys: Arc<[_]> = keys.map(digest_of_key).collect::<Result<_, _>>()?;
+        if keys.is_empty() {
+            return Err(NO_KEY);
+        }
+        Ok(Self(keys))
+    }
+}
+
+impl fmt::Debug for ApiKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ApiKeys({})", self.0.len())
+    }
+}
+
+const NO_KEY: &str = "an API key must not be empty or hold control characters";
+
+/// Refuses what fits in no header, and what would look like protection and be none.
+fn digest_of_key(key: &str) -> Result<[u8; 32], &'static str> {
+    if key.trim().is_empty() || key.chars().any(char::is_control) {
+        return Err(NO_KEY);
+    }
+    Ok(digest(key.as_bytes()))
 }
 
 fn digest(key: &[u8]) -> [u8; 32] {
@@ -167,7 +147,7 @@ mod tests {
     use super::*;
 
     fn admits(keys: &str, name: &'static str, value: &str) -> bool {
-        let keys = ApiKeys::new([&keys.parse().expect("good keys")]);
+        let keys: ApiKeys = keys.parse().expect("good keys");
         let mut headers = HeaderMap::new();
         headers.insert(name, HeaderValue::from_str(value).expect("a good header"));
         keys.admit(&headers)
@@ -190,7 +170,7 @@ mod tests {
             assert!(!admits("Secret", "authorization", wrong), "{wrong}");
         }
         assert!(!admits("Secret", "x-api-key", "Bearer Secret"));
-        let keys = ApiKeys::new([&"k".parse().expect("a good key")]);
+        let keys: ApiKeys = "k".parse().expect("a good key");
         assert!(!keys.admit(&HeaderMap::new()));
         assert!(ApiKeys::default().admit(&HeaderMap::new()));
     }
@@ -198,11 +178,10 @@ mod tests {
     #[test]
     fn empty_keys_are_refused_and_none_is_shown() {
         for empty in ["", " ", "\n", "a\n \nb"] {
-            assert!(empty.parse::<Secrets>().is_err(), "{empty:?}");
+            assert!(empty.parse::<ApiKeys>().is_err(), "{empty:?}");
         }
-        let secrets: Secrets = "hunter2".parse().expect("a good key");
-        assert!(!format!("{secrets:?}").contains("hunter2"));
-        assert!(!format!("{:?}", ApiKeys::new([&secrets])).contains("hunter2"));
+        let keys: ApiKeys = "hunter2".parse().expect("a good key");
+        assert_eq!(format!("{keys:?}"), "ApiKeys(1)");
     }
 
     #[test]
@@ -210,10 +189,10 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let read = |text: &str| {
             std::fs::write(file.path(), text).expect("written");
-            Secrets::from_file(file.path()).map_err(|error| format!("{error:#}"))
+            ApiKeys::from_file(file.path()).map_err(|error| format!("{error:#}"))
         };
-        let secrets = read("# team a\nfirst\n\n  second  \r\n").expect("two keys");
-        assert_eq!(secrets.0, ["first", "second"]);
+        let keys = read("# team a\nfirst\n\n  second  \r\n").expect("two keys");
+        assert_eq!(Ok(keys), "first\nsecond".parse());
         for (text, reason) in [("# nobody\n", "holds no key"), ("good\nb\tad\n", "line 2")] {
             let message = read(text).expect_err("no keys");
             assert!(
@@ -222,7 +201,7 @@ mod tests {
             );
             assert!(!message.contains("ad\n"), "{message}");
         }
-        assert!(Secrets::from_file(Path::new("/nonexistent/keys")).is_err());
+        assert!(ApiKeys::from_file(Path::new("/nonexistent/keys")).is_err());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use anyhow::Context;
 use axum::http::HeaderValue;
 use clap::{Parser, Subcommand, value_parser};
 
-use crate::access::{ApiKeys, Secrets};
+use crate::access::ApiKeys;
 
 /// HTTP front end of the text generation server.
 #[derive(Debug, Parser)]
@@ -115,7 +115,7 @@ pub struct Config {
     /// Key that clients must send as `Authorization: Bearer <key>` or `x-api-key: <key>`; several in several lines.
     /// Better given by environment than by flag.
     #[arg(long, env, hide_env_values = true)]
-    pub api_key: Option<Secrets>,
+    pub api_key: Option<ApiKeys>,
     /// File of further keys, one a line; lines that start with `#` are comments.
     #[arg(long, env)]
     pub api_key_file: Option<PathBuf>,
@@ -170,8 +170,9 @@ impl Config {
     /// When the file has no keys that can be used.
     pub fn api_keys(&self) -> anyhow::Result<ApiKeys> {
         let file = self.api_key_file.as_deref();
-        let file = file.map(Secrets::from_file).transpose()?;
-        Ok(ApiKeys::new(self.api_key.iter().chain(&file)))
+        let file = file.map(ApiKeys::from_file).transpose()?;
+        let given = self.api_key.clone().unwrap_or_default();
+        Ok(given.and(&file.unwrap_or_default()))
     }
 
     /// The token limits as given.
