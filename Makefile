@@ -1,8 +1,9 @@
-# `make run MODEL_ID=<folder or hub id>` and `make test` do everything; see README.md.
+# `make run`, `make run MODEL_ID=<folder or hub id>` and `make test` do everything; see README.md.
 # Needs Python 3.10 or newer, a Rust toolchain, a C compiler and make. Everything else goes into .venv and target.
 
 PYTHON ?= python3
-MODEL_ID ?=
+# A folder or a hub id; the demo model of this repository needs neither network nor GPU.
+MODEL_ID ?= models/demo
 ARGS ?=
 
 VENV := .venv
@@ -20,7 +21,6 @@ PYTHON_PROJECTS := server clients/python
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-integration
 
 run: install
-	@test -n "$(MODEL_ID)" || { echo 'Which model? Pass a folder or a hub id: make run MODEL_ID=<folder or hub id>'; exit 2; }
 	@exec text-generation-launcher --model-id '$(MODEL_ID)' $(ARGS)
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
@@ -87,6 +87,7 @@ lint: $(VENV)/.dev-dependencies $(VENV)/.python
 	$(BIN)/pyright --pythonpath $(BIN)/python -p server
 	$(BIN)/pyright --pythonpath $(BIN)/python -p router/python
 	$(BIN)/pyright --pythonpath $(BIN)/python -p clients/python
+	$(BIN)/pyright --pythonpath $(BIN)/python -p models/demo
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 
 test-rust: $(VENV)/.dependencies
