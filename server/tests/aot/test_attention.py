@@ -22,10 +22,13 @@ def _compile(kernel: triton.JITFunction, dtype: str, constants: dict[str, int], 
         "partial_log_sum_ptr": "*fp32",
         "scale_log2": "fp32",
     }
+    strides = {f"stride_{cache}_{unit}": size for cache in "kv" for unit, size in (("slot", 2048), ("head", 128))}
+    constants = constants | {name: size for name, size in strides.items() if name in kernel.arg_names}
     sizes = (name for name in kernel.arg_names if name.startswith("stride_") or name in PLAN)
     types = dict.fromkeys((name for name in kernel.arg_names if name.endswith("_ptr")), f"*{dtype}")
     types |= dict.fromkeys(sizes, "i32")
     types |= {name: kind for name, kind in special.items() if name in kernel.arg_names}
+    types = {name: kind for name, kind in types.items() if name not in constants}
     launch = {name: config[name] for name in ("num_warps", "num_stages") if name in config}
     tiles = {name: value for name, value in config.items() if name.startswith("BLOCK")}
     return compile_for_sm_90(kernel, types, {**constants, **tiles}, **launch)

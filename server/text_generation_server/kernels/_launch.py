@@ -1,7 +1,7 @@
 """Launching Triton kernels: a cache of compiled forms, their count, and programmatic dependent launch.
 
 Outside a graph, `kernel[grid](...)` spends most of its time on finding out which compiled form the arguments need. A
-`Launcher` keeps the answer, so a launch costs the host a third of that (benchmark/results/launch.json).
+`Launcher` keeps the answer, so a launch costs the host less than half of that (benchmark/results/launch.json).
 
 Programmatic dependent launch (CUDA Programming Guide, compute capability 9.0 and later) lets a kernel start while the
 one before it in the stream still runs. It then reads what never changes, such as weights, and waits with

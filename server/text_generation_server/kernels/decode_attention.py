@@ -73,6 +73,8 @@ def _plan(
         chunk = tl.maximum(tl.cdiv(lengths, target_items), min_chunk)
     else:
         chunk = tl.maximum(tl.cdiv(tl.sum(lengths, axis=0), target_items), min_chunk)
+    # A chunk is read in whole tiles, so a number between would leave some chunks empty, for the merge to read.
+    chunk = tl.cdiv(chunk, 64) * 64
     return lengths, tl.where(requests < batch, tl.maximum(tl.cdiv(lengths, chunk), 1), 0)
 
 

@@ -13,8 +13,8 @@ A request without new tokens is allowed. Scores and sums are float32 on CUDA and
 Called once a layer when a batch holds prompt tokens.
 Floor: bytes of q, out, and K and V of each request once; operations 4 * heads * head_dim * (q, k pairs), bound by the
 matrix rate from a few hundred tokens on.
-On an H200 with 32 heads, 8 KV heads and head size 128 in bfloat16: 127 TFLOP/s at 512 tokens, 313 at 2,048, 420 at
-8,192, 436 at 16,384; 16 prompts of 512 together reach 142. See benchmark/results/prefill_attention.json.
+On an H200 with 32 heads, 8 KV heads and head size 128 in bfloat16: 141 TFLOP/s at 512 tokens, 305 at 2,048, 422 at
+8,192, 437 at 16,384; 16 prompts of 512 together reach 206. See benchmark/results/prefill_attention.json.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -87,10 +87,10 @@ def prefill_attention_kernel(
     out_ptr,  # [tokens, heads, HEAD_DIM]
     stride_q_token,
     stride_q_head,
-    stride_k_slot,
-    stride_k_head,
-    stride_v_slot,
-    stride_v_head,
+    stride_k_slot: tl.constexpr,
+    stride_k_head: tl.constexpr,
+    stride_v_slot: tl.constexpr,
+    stride_v_head: tl.constexpr,
     stride_table_row,
     stride_out_token,
     stride_out_head,

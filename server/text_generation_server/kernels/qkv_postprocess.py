@@ -18,8 +18,8 @@ dimension. One floating type for `qkv`, `bias`, norms and the caches. Rotation i
 Tokens that share a slot leave any one of their keys and values there: only padding may do so.
 
 Called once a layer. Bytes floor: tokens * element size * 2 * (heads + 2 * kv_heads) * head_dim.
-Measured on an H200 in bfloat16 at 4096 tokens, head_dim 128, scattered slots: 84 % of copy bandwidth with 32 and 8
-heads, 43 % with 4 and 1, where a block is half empty and a program too short; 1.6 and 1.5 us at one token
+Measured on an H200 in bfloat16 at 4096 tokens, head_dim 128, scattered slots: 87 % of copy bandwidth with 32 and 8
+heads, 46 % with 4 and 1, where a block is half empty and a program too short; 1.3 and 0.9 us at one token
 (benchmark/results/qkv_postprocess.json).
 """
 

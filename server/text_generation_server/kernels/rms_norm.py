@@ -9,7 +9,7 @@ Transformers does.
 
 Called once a forward pass: for the first layer, which has no residual yet.
 Bytes floor: 2 * tokens * hidden * element size (read x, write out).
-Measured on an H200 in bfloat16 at 4096 tokens: 86 % of copy bandwidth with hidden 4096, 91 % with 8192; 1.6 us at one
+Measured on an H200 in bfloat16 at 4096 tokens: 92 % of copy bandwidth with hidden 4096, 95 % with 8192; 1.2 us at one
 token (benchmark/results/rms_norm.json).
 """
 
