@@ -18,7 +18,7 @@ use crate::headers::X_API_KEY;
 
 /// Routes without a key: the probes, which load balancers ask, and pages that are the same in every server and that a
 /// browser opens without a header. Whatever is not here asks for a key, paths without a route included.
-const OPEN: [&str; 8] = [
+const OPEN: [&str; 11] = [
     "/health",
     "/live",
     "/ready",
@@ -27,6 +27,9 @@ const OPEN: [&str; 8] = [
     "/docs/",
     "/docs/{*rest}",
     "/api-doc/openapi.json",
+    "/ui",
+    "/ui/",
+    "/ui/{file}",
 ];
 
 /// The keys that may call, as SHA-256 digests: no key is kept that could leak. Empty: everybody may.
