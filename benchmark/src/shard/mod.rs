@@ -6,6 +6,7 @@ mod summary;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -22,8 +23,10 @@ use crate::live::Live;
 use crate::prompts::PromptMaker;
 use crate::report::Report;
 
-/// The reason of a second Warmup; see `docs/errors.md`.
-const ALREADY_WARM: &str = "not_ready";
+/// The reason of a call before the model is loaded, and of a second Warmup; see `docs/errors.md`.
+const NOT_READY: &str = "not_ready";
+/// Between questions whether the model is loaded.
+const LOADING_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Runs the grid. Results go to `report` as they come, so they are there whatever happens later.
 pub async fn run(args: &ShardArgs, live: &Arc<Live>, report: &mut Option<Report>) -> Result<()> {
@@ -32,10 +35,7 @@ pub async fn run(args: &ShardArgs, live: &Arc<Live>, report: &mut Option<Report>
     let client = ShardedClient::connect_uds(&args.master_shard_uds_path, Deadlines::default())
         .await
         .map_err(|error| unreachable(args, &error))?;
-    let info = client
-        .info()
-        .await
-        .map_err(|error| failed("Info", &error))?;
+    let info = loaded(&client, live).await?;
     let limits = warm_up(&client, &grid).await?;
     if let Some(limits) = limits {
         check(&grid, limits)?;
@@ -65,6 +65,19 @@ pub async fn run(args: &ShardArgs, live: &Arc<Live>, report: &mut Option<Report>
     // What a stopped run left behind; after a lost shard there is nobody to tell.
     let _ = client.clear_cache(None).await;
     Ok(())
+}
+
+/// What the shards serve, as soon as they have loaded it: their sockets answer before.
+async fn loaded(client: &ShardedClient, live: &Live) -> Result<ShardInfo> {
+    live.begin("waiting for the shards to load the model", 0, 1, 0);
+    loop {
+        match client.info().await {
+            Err(ClientError::Shard { reason, .. }) if reason == NOT_READY && !live.stopped() => {
+                tokio::time::sleep(LOADING_INTERVAL).await;
+            }
+            answer => return answer.map_err(|error| failed("Info", &error)),
+        }
+    }
 }
 
 struct Measured {
@@ -132,7 +145,7 @@ async fn warm_up(client: &ShardedClient, grid: &[Place]) -> Result<Option<Servin
     };
     match client.warmup(asked).await {
         Ok(limits) => Ok(Some(limits)),
-        Err(ClientError::Shard { reason, .. }) if reason == ALREADY_WARM => {
+        Err(ClientError::Shard { reason, .. }) if reason == NOT_READY => {
             // Whoever warmed them may have left batches in the rows and slots that are used here.
             let cleared = client.clear_cache(None).await;
             cleared.map_err(|error| failed("ClearCache", &error))?;
