@@ -3,6 +3,7 @@
 import pytest
 from support.aot import compile_for_sm_90
 
+from text_generation_server.kernels._narrow import ROUNDS, narrow_kernel
 from text_generation_server.kernels._sampling import CHUNK
 from text_generation_server.kernels._search import CANDIDATES, NUM_WARPS, TILE
 from text_generation_server.kernels.advance_state import _BLOCK, advance_state_kernel
@@ -11,7 +12,16 @@ from text_generation_server.kernels.sample import merge_kernel, sample_kernel
 from text_generation_server.kernels.survivors import survivors_kernel
 from text_generation_server.kernels.top_tokens import top_tokens_kernel
 
-LONGS = {"rows_ptr", "last_token_ptr", "generated_ptr", "seed_ptr", "tokens_ptr", "length_ptr"}
+LONGS = {
+    "rows_ptr",
+    "last_token_ptr",
+    "generated_ptr",
+    "seed_ptr",
+    "tokens_ptr",
+    "length_ptr",
+    "states_ptr",
+    "masses_ptr",
+}
 INTEGERS = {
     "ints_ptr",
     "bias_ids_ptr",
@@ -23,6 +33,7 @@ INTEGERS = {
     "valid_ptr",
     "top_ids_ptr",
     "num_top_ptr",
+    "numbers_ptr",
 }
 LOGITS = ["bf16", "fp16", "fp32"]
 SEARCHING = {"TILE": TILE, "CANDIDATES": CANDIDATES, "BLOCK_S": 32}
@@ -61,6 +72,12 @@ def test_merge_and_advance() -> None:
     compile_for_sm_90(merge_kernel, types(merge_kernel, "fp32"), {"BLOCK_S": 32, "PDL": True}, 1).check()
     constants = {"BLOCK": _BLOCK, "PDL": True}
     compile_for_sm_90(advance_state_kernel, types(advance_state_kernel, "fp32"), constants, 2).check()
+
+
+@pytest.mark.parametrize("index", range(ROUNDS))
+def test_rounds(index: int) -> None:
+    constants = {"ROUND": index, "CHUNK": CHUNK, "CANDIDATES": CANDIDATES, "BLOCK_S": 32, "PDL": True}
+    compile_for_sm_90(narrow_kernel, types(narrow_kernel, "fp32"), constants, 8).check()
 
 
 @pytest.mark.parametrize("kernel", [survivors_kernel, top_tokens_kernel])

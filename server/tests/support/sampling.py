@@ -96,7 +96,7 @@ class Run:
         return self
 
     def filter(self) -> "Run":
-        arguments = (self.scores, self.best, self.rows, self.state.floats, self.state.ints, self.bounds)
+        arguments = (self.scores, self.best, self.total, self.rows, self.state.floats, self.state.ints, self.bounds)
         self.operators.survivors(*arguments)  # type: ignore[operator]
         return self
 

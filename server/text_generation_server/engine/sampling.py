@@ -115,7 +115,7 @@ class Sampler:
             total,
         )
         bounds = torch.empty(batch, 4, dtype=torch.float32, device=device)
-        survivors(scores, best, rows, state.floats, state.ints, bounds)
+        survivors(scores, best, total, rows, state.floats, state.ints, bounds)
         sampled = SampledTokens.empty(batch, device)
         log_total = torch.empty(batch, dtype=torch.float32, device=device)
         sample(

@@ -53,7 +53,7 @@ def load_tile(
 
 
 @triton.jit
-def _pivots(low, high, rounds):
+def _pivots(low, high, rounds, guess):
     """Three keys in ascending order, above `low` and, unless the bracket is too narrow, below `high`."""
     first = tl.maximum(low, 0).to(tl.float32, bitcast=True)
     quarter = 0.25 * (high.to(tl.float32, bitcast=True) - first)
@@ -62,9 +62,11 @@ def _pivots(low, high, rounds):
     pivot1 = tl.where(by_value, (first + quarter).to(tl.int32, bitcast=True), low + step)
     pivot2 = tl.where(by_value, (first + 2.0 * quarter).to(tl.int32, bitcast=True), low + 2 * step)
     pivot3 = tl.where(by_value, (first + 3.0 * quarter).to(tl.int32, bitcast=True), low + 3 * step)
-    # The first ones are distances of 2 and 8 from the best, between which filters often end, and above them all.
-    pivot1 = tl.where(rounds == 0, 0x40000000, tl.minimum(tl.maximum(pivot1, low + 1), high - 1))
-    pivot2 = tl.where(rounds == 0, 0x41000000, tl.minimum(tl.maximum(pivot2, low + 1), high - 1))
+    # The first ones are a guess, a quarter of it, and above every token that is left.
+    pivot1 = tl.where(
+        rounds == 0, (0.25 * guess).to(tl.int32, bitcast=True), tl.minimum(tl.maximum(pivot1, low + 1), high - 1)
+    )
+    pivot2 = tl.where(rounds == 0, guess.to(tl.int32, bitcast=True), tl.minimum(tl.maximum(pivot2, low + 1), high - 1))
     pivot3 = tl.where(rounds == 0, _INFINITY - 1, tl.minimum(tl.maximum(pivot3, low + 1), high - 1))
     return pivot1, pivot2, pivot3
 
@@ -135,12 +137,24 @@ def _gather(
 
 
 @triton.jit
+def fresh():
+    """State of a search that nothing is known of: low, high and so on, as in `_narrow`."""
+    zero = tl.full([], 0, dtype=tl.int64)
+    low = tl.full([], -1, dtype=tl.int32)
+    high = tl.full([], _INFINITY, dtype=tl.int32)
+    return low, high, tl.full([], 0, dtype=tl.int32), tl.full([], 2147483647, dtype=tl.int32), zero, zero
+
+
+@triton.jit
 def search(
     scores_ptr,  # the row's scores, float32 [vocab]
     vocab,
     row,  # as in load_tile
     origin,
     target,  # int64: number of tokens; by mass, float32: share of the mass that is left
+    state,  # of `fresh`, or of rounds that went before
+    rounds,  # how many went before
+    guess,  # float32, of the key
     candidates_ptr,  # scratch, float32 [CANDIDATES]
     counter_ptr,  # scratch, int32
     BY_MASS: tl.constexpr,
@@ -151,15 +165,10 @@ def search(
     """The smallest key whose tokens reach the target, what tokens of that key still have to contribute, and how many
     have it. Where all tokens together do not reach the target, the key is that of inf.
     """
-    low = tl.full([], -1, dtype=tl.int32)
-    high = tl.full([], _INFINITY, dtype=tl.int32)
-    number_low = tl.full([], 0, dtype=tl.int32)
-    number_high = tl.full([], 2147483647, dtype=tl.int32)
-    mass_low = tl.full([], 0, dtype=tl.int64)
-    goal = tl.full([], 0, dtype=tl.int64)
-    rounds = 0
+    low, high, number_low, number_high, mass_low, goal = state
+    rounds += tl.full([], 0, dtype=tl.int32)
     while (high - low > 1) & (number_high - number_low > CANDIDATES):
-        pivots = _pivots(low, high, rounds)
+        pivots = _pivots(low, high, rounds, guess)
         numbers, masses = _measure(scores_ptr, vocab, row, origin, pivots, BY_MASS, BY_DISTANCE, TILE)
         number1, number2, number3 = numbers
         if BY_MASS:
@@ -189,7 +198,7 @@ def search(
         low = tl.maximum(low, tl.min(key, axis=0) - 1)
         high = tl.minimum(high, tl.max(tl.where(valid, key, 0), axis=0))
         while high - low > 1:
-            pivot1, pivot2, pivot3 = _pivots(low, high, rounds)
+            pivot1, pivot2, pivot3 = _pivots(low, high, rounds, guess)
             number1 = first_number + tl.sum((key <= pivot1).to(tl.int32), axis=0)
             number2 = first_number + tl.sum((key <= pivot2).to(tl.int32), axis=0)
             number3 = first_number + tl.sum((key <= pivot3).to(tl.int32), axis=0)

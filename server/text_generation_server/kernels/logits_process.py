@@ -111,11 +111,13 @@ def logits_process_kernel(
     let_next_start(PDL)
     split = tl.program_id(0)
     position = tl.program_id(1).to(tl.int64)
-    row = tl.load(rows_ptr + position)
-    flags = tl.load(ints_ptr + row * INTS + FLAGS)
     ids = split * CHUNK + tl.arange(0, CHUNK)
     inside = ids < vocab
+    # On its way while the parameters are looked up.
     x = tl.load(logits_ptr + position * stride_logits + ids, mask=inside, other=float("-inf")).to(tl.float32)
+    row = tl.load(rows_ptr + position)
+    temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)
+    flags = tl.load(ints_ptr + row * INTS + FLAGS)
     if (flags & PROCESSED) != 0:
         if (flags & HAS_BIAS) != 0:
             number = tl.load(ints_ptr + row * INTS + NUM_BIAS)
@@ -129,20 +131,19 @@ def logits_process_kernel(
         if (flags & HAS_PENALTIES) != 0:
             counts = tl.load(counts_ptr + row * vocab + ids, mask=inside, other=0)
             x = _penalised(x, floats_ptr + row * FLOATS, counts)
-    broken = tl.max(((x != x) | (x == float("inf"))).to(tl.int32), axis=0) != 0
     if (flags & HAS_MINIMUM) != 0:  # noqa: SIM102 - a kernel does not short-circuit
         if tl.load(generated_ptr + row) < tl.load(ints_ptr + row * INTS + MIN_NEW_TOKENS):
             for i in range(num_eos):
                 x = tl.where(ids == tl.load(eos_token_ids_ptr + i), float("-inf"), x)
     if (flags & WRITES_SCORES) != 0:
         tl.store(scores_ptr + position * stride_scores + ids, x, mask=inside)
-    best = tl.max(x, axis=0)
-    best_id = tl.min(tl.where((x == best) & inside, ids, vocab), axis=0)
-    u = distance_below(x, best, tl.load(floats_ptr + row * FLOATS + TEMPERATURE))
+    # A NaN shows as an infinite best.
+    best, best_id = tl.max(tl.where(x != x, float("inf"), x), axis=0, return_indices=True)
+    u = distance_below(x, best, temperature)
     total = tl.sum(tl.where(x > float("-inf"), tl.exp(-u), 0.0), axis=0)
     part = position * tl.num_programs(0) + split
-    tl.store(best_ptr + part, tl.where(broken, float("nan"), best))
-    tl.store(best_id_ptr + part, best_id)
+    tl.store(best_ptr + part, tl.where(best == float("inf"), float("nan"), best))
+    tl.store(best_id_ptr + part, split * CHUNK + best_id)
     tl.store(total_ptr + part, total)
 
 
@@ -238,15 +239,11 @@ def logits_process_torch(
         scores[chosen] += delta * green_list(last_token[rows[chosen]], gamma, scores.shape[1])
     if (chosen := positions(Flags.PENALTIES)).numel():
         scores[chosen] = _penalise(scores[chosen], counts[rows[chosen]], floats[rows[chosen]])
-    broken = (
-        scores.isnan().any(dim=1) | scores.isposinf().any(dim=1) if scores.amax().isfinite().logical_not() else None
-    )
     if (chosen := positions(Flags.MIN_NEW_TOKENS)).numel():
         chosen = chosen[generated[rows[chosen]] < ints[rows[chosen], Ints.MIN_NEW_TOKENS]]
         scores[chosen.unsqueeze(1), eos_token_ids.unsqueeze(0)] = -torch.inf
     _statistics(scores, floats[rows, Floats.TEMPERATURE], best, best_id, total)
-    if broken is not None:
-        best[broken] = torch.nan
+    best.masked_fill_(best.isposinf(), torch.nan)
 
 
 def _penalise(scores: Tensor, counts: Tensor, floats: Tensor) -> Tensor:

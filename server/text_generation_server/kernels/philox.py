@@ -10,7 +10,7 @@ modulo 2**64, and its upper half is right after the mask. Triton's `tl.philox` c
 Bytes floor: none read; 16 bytes written for each counter.
 """
 
-# pyright: basic, reportArgumentType=false
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 import torch
 import triton
 import triton.language as tl

@@ -11,8 +11,8 @@ In this order, each on the renormalised survivors of the one before, and each le
                Sampling", TACL 2023)
     min-p      p >= min_p * max(p) (Nguyen et al., "Turning Up the Heat", 2024)
 
-Layouts: `scores` float32 `[N, vocab]` and `best` float32 `[N, splits]` of `logits_process`; `bounds` float32 `[N, 4]`:
-(largest, first_id, centre, radius) says that v survives if
+Layouts: `scores` float32 `[N, vocab]`, `best` and `total` float32 `[N, splits]` of `logits_process`; `bounds` float32
+`[N, 4]`: (largest, first_id, centre, radius) says that v survives if
 
     (u < largest, or u = largest and v >= first_id) and |u - centre| <= radius
 
@@ -28,6 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
+from ._narrow import ROUNDS, STATE, narrow, next_state
 from ._register import register
 from ._sampling import (
     FLAGS,
@@ -51,9 +52,11 @@ from ._sampling import (
     share,
     survives,
 )
-from ._search import CANDIDATES, NUM_WARPS, TILE, load_tile, search
+from ._search import CANDIDATES, NUM_WARPS, TILE, fresh, load_tile, search
 
-_LARGEST = tl.constexpr(LARGEST)
+_LARGEST, _ROUNDS, _STATE = tl.constexpr(LARGEST), tl.constexpr(ROUNDS), tl.constexpr(STATE)
+# Where a filter that nothing is known of may end.
+_GUESS = tl.constexpr(8.0)
 
 
 @triton.jit
@@ -108,6 +111,9 @@ def survivors_kernel(
     floats_ptr,  # [rows, FLOATS]
     ints_ptr,  # [rows, INTS]
     bounds_ptr,  # [N, 4]
+    states_ptr,  # this and the next two as in `_narrow`
+    numbers_ptr,
+    masses_ptr,
     candidates_ptr,  # [N, CANDIDATES] float32
     counter_ptr,  # [N] int32
     vocab,
@@ -137,18 +143,63 @@ def survivors_kernel(
             floats_ptr += row * FLOATS
             temperature = tl.load(floats_ptr + TEMPERATURE)
             top_k = tl.load(ints_ptr + row * INTS + TOP_K)
+            top_p = tl.load(floats_ptr + TOP_P)
+            guess = tl.full([], _GUESS, dtype=tl.float32)
+            narrowed = fresh()
+            if (top_k > 0) | (top_p < 1.0):
+                last = (_ROUNDS - 1) * tl.num_programs(0) + position
+                narrowed = next_state(
+                    states_ptr + last * _STATE,
+                    numbers_ptr + last * splits * 8,
+                    masses_ptr + last * splits * 8,
+                    splits,
+                    top_k,
+                    top_p,
+                    vocab,
+                    False,
+                    CANDIDATES,
+                    BLOCK_S,
+                )
+            rounds = _ROUNDS
             if top_k > 0:
                 state = (best, temperature, largest, first_id, centre, radius)
                 target = tl.minimum(top_k, vocab).to(tl.int64)
                 key, _, _ = search(
-                    scores_ptr, vocab, state, 0.0, target, candidates_ptr, counter_ptr, False, False, TILE, CANDIDATES
+                    scores_ptr,
+                    vocab,
+                    state,
+                    0.0,
+                    target,
+                    narrowed,
+                    rounds,
+                    guess,
+                    candidates_ptr,
+                    counter_ptr,
+                    False,
+                    False,
+                    TILE,
+                    CANDIDATES,
                 )
                 largest = tl.minimum(key.to(tl.float32, bitcast=True), _LARGEST)
-            top_p = tl.load(floats_ptr + TOP_P)
+                narrowed = fresh()
+                rounds = 0
             if top_p < 1.0:
                 state = (best, temperature, largest, first_id, centre, radius)
                 key, missing, ties = search(
-                    scores_ptr, vocab, state, 0.0, top_p, candidates_ptr, counter_ptr, True, False, TILE, CANDIDATES
+                    scores_ptr,
+                    vocab,
+                    state,
+                    0.0,
+                    top_p,
+                    narrowed,
+                    rounds,
+                    guess,
+                    candidates_ptr,
+                    counter_ptr,
+                    True,
+                    False,
+                    TILE,
+                    CANDIDATES,
                 )
                 largest = key.to(tl.float32, bitcast=True)
                 weight = integer_mass(largest)
@@ -160,7 +211,20 @@ def survivors_kernel(
                 state = (best, temperature, largest, first_id, centre, radius)
                 mean = _mean(scores_ptr, vocab, state, TILE)
                 key, _, _ = search(
-                    scores_ptr, vocab, state, mean, typical_p, candidates_ptr, counter_ptr, True, True, TILE, CANDIDATES
+                    scores_ptr,
+                    vocab,
+                    state,
+                    mean,
+                    typical_p,
+                    fresh(),
+                    0,
+                    guess,
+                    candidates_ptr,
+                    counter_ptr,
+                    True,
+                    True,
+                    TILE,
+                    CANDIDATES,
                 )
                 centre = mean
                 radius = key.to(tl.float32, bitcast=True)
@@ -183,7 +247,9 @@ def survivors_kernel(
 _launch = Launcher(survivors_kernel)
 
 
-def survivors_triton(scores: Tensor, best: Tensor, rows: Tensor, floats: Tensor, ints: Tensor, bounds: Tensor) -> None:
+def survivors_triton(
+    scores: Tensor, best: Tensor, total: Tensor, rows: Tensor, floats: Tensor, ints: Tensor, bounds: Tensor
+) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     batch, vocab = scores.shape
     if best.shape[0] != batch or bounds.shape != (batch, 4):
@@ -201,6 +267,7 @@ def survivors_triton(scores: Tensor, best: Tensor, rows: Tensor, floats: Tensor,
             floats,
             ints,
             bounds,
+            *narrow(scores, best, total, rows, floats, ints, CANDIDATES),
             torch.empty(batch, CANDIDATES, dtype=torch.float32, device=scores.device),
             torch.empty(batch, dtype=torch.int32, device=scores.device),
         ),
@@ -212,7 +279,15 @@ def survivors_triton(scores: Tensor, best: Tensor, rows: Tensor, floats: Tensor,
     )
 
 
-def survivors_torch(scores: Tensor, best: Tensor, rows: Tensor, floats: Tensor, ints: Tensor, bounds: Tensor) -> None:
+def survivors_torch(
+    scores: Tensor,
+    best: Tensor,
+    total: Tensor,  # noqa: ARG001 - the kernels place their first pivots by it
+    rows: Tensor,
+    floats: Tensor,
+    ints: Tensor,
+    bounds: Tensor,
+) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Sorts."""
     bounds.copy_(torch.tensor([LARGEST, 0.0, 0.0, torch.inf]))
     highest = best.amax(dim=1)
@@ -281,4 +356,4 @@ def _ascending(u: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
 
 survivors = register(survivors_torch, mutates=("bounds",), triton=survivors_triton)
-"""survivors(scores, best, rows, floats, ints, bounds)"""
+"""survivors(scores, best, total, rows, floats, ints, bounds)"""

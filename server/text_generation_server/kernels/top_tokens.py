@@ -25,10 +25,21 @@ from ._sampling import (
     Floats,
     Ints,
     distance,
+    distance_below,
     row_best,
     survives,
 )
-from ._search import CANDIDATES, NUM_WARPS, TILE, load_tile, search
+from ._search import CANDIDATES, NUM_WARPS, TILE, fresh, load_tile, search
+
+
+@triton.jit
+def _nth_split(best_ptr, splits, n, best, temperature, BLOCK_S: tl.constexpr):
+    """The n-th smallest u of the best of each split: unless a filter dropped them, no fewer tokens are as good."""
+    split = tl.arange(0, BLOCK_S)
+    u = distance_below(tl.load(best_ptr + split, mask=split < splits, other=float("-inf")), best, temperature)
+    before = (u[None, :] < u[:, None]) | ((u[None, :] == u[:, None]) & (split[None, :] < split[:, None]))
+    nth = tl.sum(before.to(tl.int32), axis=1) == tl.minimum(n, splits) - 1
+    return tl.minimum(tl.sum(tl.where(nth, u, 0.0), axis=0), 1e30)
 
 
 @triton.jit
@@ -110,6 +121,9 @@ def top_tokens_kernel(
             state,
             0.0,
             target,
+            fresh(),
+            0,
+            _nth_split(best_ptr + position * splits, splits, n, state[0], state[1], BLOCK_S),
             candidates_ptr,
             counter_ptr + position,
             False,

@@ -1,0 +1,254 @@
+"""The first rounds of the search of `_search`, by many programs for each row: each round is a launch.
+
+A round cuts the bracket of every row by seven pivots. One program measures one split of one row; the next round adds
+the splits up, so what a program finds depends on its row alone. The first pivots are placed by the row's spread
+log(vocab / sum of exp(-u)), which for scores of normal distribution is about where most of them lie; the later ones
+cut the bracket into eight equal parts. Three rounds leave few enough tokens for registers but for extreme rows, and
+rows that are narrow enough, or have no filter, leave a round at once.
+"""
+
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ._launch import Launcher, let_next_start, wait_for_previous
+from ._sampling import (
+    CHUNK,
+    FLAGS,
+    FLOATS,
+    HAS_FILTERS,
+    INTS,
+    LARGEST,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    distance_below,
+    integer_mass,
+    integer_share,
+    row_best,
+)
+
+ROUNDS = 3
+STATE = 16
+"""int64 words of a row's state in one round: low, high, number_low, number_high, mass_low, goal, then from word 8 on
+the eight pivots."""
+_PIVOTS = tl.constexpr(8)
+_STATE = tl.constexpr(STATE)
+_INFINITY = tl.constexpr(0x7F800000)
+_LARGEST = tl.constexpr(LARGEST)
+_SUB = tl.constexpr(512)
+
+
+@triton.jit
+def _at(values, index):
+    """Element `index` of a vector, or 0 outside of it."""
+    return tl.sum(tl.where(tl.arange(0, _PIVOTS) == index, values, 0), axis=0)
+
+
+@triton.jit
+def load_state(state_ptr):
+    """Bracket and sums of a row in one round."""
+    return (
+        tl.load(state_ptr).to(tl.int32),
+        tl.load(state_ptr + 1).to(tl.int32),
+        tl.load(state_ptr + 2).to(tl.int32),
+        tl.load(state_ptr + 3).to(tl.int32),
+        tl.load(state_ptr + 4),
+        tl.load(state_ptr + 5),
+    )
+
+
+@triton.jit
+def is_wide(state, CANDIDATES: tl.constexpr):
+    """Whether the bracket of this state was measured."""
+    low, high, number_low, number_high, _, _ = state
+    return (high - low > 1) & (number_high - number_low > CANDIDATES)
+
+
+@triton.jit
+def next_state(
+    state_ptr,  # the row's state in the round that measured
+    numbers_ptr,  # the row's [splits, _PIVOTS] int32 of that round
+    masses_ptr,  # likewise int64
+    splits,
+    top_k,
+    top_p,
+    vocab,
+    FIRST: tl.constexpr,  # whether that was round 0
+    CANDIDATES: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+):
+    """State after a round: that part of the bracket which reaches the goal."""
+    state = load_state(state_ptr)
+    if is_wide(state, CANDIDATES):
+        low, high, number_low, number_high, mass_low, goal = state
+        index = tl.arange(0, _PIVOTS)
+        pivots = tl.load(state_ptr + 8 + index).to(tl.int32)
+        split = tl.arange(0, BLOCK_S)
+        place = split[:, None] * _PIVOTS + index[None, :]
+        measured = (split < splits)[:, None]
+        numbers = tl.sum(tl.load(numbers_ptr + place, mask=measured, other=0), axis=0)
+        masses = tl.sum(tl.load(masses_ptr + place, mask=measured, other=0), axis=0)
+        if FIRST:
+            # The last pivot is above every token that is left.
+            number_high = _at(numbers, _PIVOTS - 1)
+            if top_k > 0:
+                goal = tl.minimum(top_k, vocab).to(tl.int64)
+            else:
+                goal = integer_share(_at(masses, _PIVOTS - 1), top_p)
+        reached = tl.where(top_k > 0, numbers.to(tl.int64), masses)
+        part = tl.sum((reached < goal).to(tl.int32), axis=0)
+        low = tl.where(part > 0, _at(pivots, part - 1), low)
+        high = tl.where(part < _PIVOTS, _at(pivots, part), high)
+        number_low = tl.where(part > 0, _at(numbers, part - 1), number_low)
+        number_high = tl.where(part < _PIVOTS, _at(numbers, part), number_high)
+        mass_low = tl.where(part > 0, _at(masses, part - 1), mass_low)
+        state = (low, high, number_low, number_high, mass_low, goal)
+    return state
+
+
+@triton.jit
+def _first_pivots(best_ptr, total_ptr, splits, best, temperature, vocab, BLOCK_S: tl.constexpr):
+    """Quarters of the row's spread, and above every token that is left."""
+    split = tl.arange(0, BLOCK_S)
+    u = distance_below(tl.load(best_ptr + split, mask=split < splits, other=float("-inf")), best, temperature)
+    total = tl.sum(tl.load(total_ptr + split, mask=split < splits, other=0.0) * tl.exp(-u), axis=0)
+    spread = tl.maximum(tl.log(vocab.to(tl.float32) / total), 0.0)
+    index = tl.arange(0, _PIVOTS)
+    pivots = (0.25 * spread * (index + 1).to(tl.float32)).to(tl.int32, bitcast=True)
+    return tl.where(index < _PIVOTS - 1, pivots, _INFINITY - 1)
+
+
+@triton.jit
+def _equal_parts(low, high):
+    """Pivots in ascending order, above `low`; the last is `high`."""
+    index = tl.arange(0, _PIVOTS)
+    first = tl.maximum(low, 0).to(tl.float32, bitcast=True)
+    eighth = 0.125 * (high.to(tl.float32, bitcast=True) - first)
+    by_value = (first + eighth * (index + 1).to(tl.float32)).to(tl.int32, bitcast=True)
+    by_key = low + (high - low) // _PIVOTS * (index + 1)
+    pivots = tl.where(high < _INFINITY, by_value, by_key)
+    pivots = tl.minimum(tl.maximum(pivots, low + 1), high)
+    return tl.where(index < _PIVOTS - 1, pivots, high)
+
+
+@triton.jit
+def _measure(scores_ptr, first_id, vocab, best, temperature, pivots, CHUNK: tl.constexpr):
+    """Number and mass of the split's tokens up to each pivot, [_PIVOTS] each."""
+    numbers = tl.zeros([_SUB, _PIVOTS], dtype=tl.int32)
+    masses = tl.zeros([_SUB, _PIVOTS], dtype=tl.int64)
+    for start in range(0, CHUNK, _SUB):
+        ids = first_id + start + tl.arange(0, _SUB)
+        u = distance_below(tl.load(scores_ptr + ids, mask=ids < vocab, other=float("-inf")), best, temperature)
+        left = u <= _LARGEST
+        key = tl.where(left, u.to(tl.int32, bitcast=True), _INFINITY)
+        mass = tl.where(left, integer_mass(u), 0)
+        reached = key[:, None] <= pivots[None, :]
+        numbers += reached.to(tl.int32)
+        masses += tl.where(reached, mass[:, None], 0)
+    return tl.sum(numbers, axis=0), tl.sum(masses, axis=0)
+
+
+@triton.jit
+def narrow_kernel(
+    scores_ptr,  # [N, vocab] float32
+    best_ptr,  # [N, splits]
+    total_ptr,  # [N, splits]
+    rows_ptr,  # [N]
+    floats_ptr,  # [rows, FLOATS]
+    ints_ptr,  # [rows, INTS]
+    states_ptr,  # [ROUNDS, N, _STATE] int64
+    numbers_ptr,  # [ROUNDS, N, splits, _PIVOTS] int32
+    masses_ptr,  # [ROUNDS, N, splits, _PIVOTS] int64
+    vocab,
+    stride_scores,
+    ROUND: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+    BLOCK_S: tl.constexpr,  # power of two, at least splits
+    PDL: tl.constexpr,
+):
+    """One program measures one split of one row."""
+    wait_for_previous(PDL)
+    let_next_start(PDL)
+    split = tl.program_id(0)
+    splits = tl.num_programs(0)
+    position = tl.program_id(1).to(tl.int64)
+    batch = tl.num_programs(1)
+    row = tl.load(rows_ptr + position)
+    if (tl.load(ints_ptr + row * INTS + FLAGS) & HAS_FILTERS) == 0:
+        return
+    top_k = tl.load(ints_ptr + row * INTS + TOP_K)
+    top_p = tl.load(floats_ptr + row * FLOATS + TOP_P)
+    best, sound = row_best(best_ptr + position * splits, splits, BLOCK_S)
+    if (not sound) | ((top_k == 0) & (top_p >= 1.0)):
+        return
+    temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)
+    here = ROUND * batch + position
+    if ROUND == 0:
+        state = (-1, 0x7F800000, 0, 2147483647, tl.full([], 0, dtype=tl.int64), tl.full([], 0, dtype=tl.int64))
+        pivots = _first_pivots(
+            best_ptr + position * splits, total_ptr + position * splits, splits, best, temperature, vocab, BLOCK_S
+        )
+    else:
+        before = here - batch
+        state = next_state(
+            states_ptr + before * _STATE,
+            numbers_ptr + before * splits * _PIVOTS,
+            masses_ptr + before * splits * _PIVOTS,
+            splits,
+            top_k,
+            top_p,
+            vocab,
+            ROUND == 1,
+            CANDIDATES,
+            BLOCK_S,
+        )
+        pivots = _equal_parts(state[0], state[1])
+    state_ptr = states_ptr + here * _STATE
+    if split == 0:
+        tl.store(state_ptr, state[0])
+        tl.store(state_ptr + 1, state[1])
+        tl.store(state_ptr + 2, state[2])
+        tl.store(state_ptr + 3, state[3])
+        tl.store(state_ptr + 4, state[4])
+        tl.store(state_ptr + 5, state[5])
+        tl.store(state_ptr + 8 + tl.arange(0, _PIVOTS), pivots)
+    if is_wide(state, CANDIDATES):
+        numbers, masses = _measure(
+            scores_ptr + position * stride_scores, split * CHUNK, vocab, best, temperature, pivots, CHUNK
+        )
+        place = (here * splits + split) * _PIVOTS + tl.arange(0, _PIVOTS)
+        tl.store(numbers_ptr + place, numbers)
+        tl.store(masses_ptr + place, masses)
+
+
+_launch = Launcher(narrow_kernel)
+
+
+def narrow(
+    scores: Tensor, best: Tensor, total: Tensor, rows: Tensor, floats: Tensor, ints: Tensor, candidates: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Launches the rounds for the first filter, top-k or top-p, of every row that has one of them.
+
+    Returns states int64 [ROUNDS, N, STATE], and what each round measured: numbers int32 and masses int64
+    [ROUNDS, N, splits, 8]; what rows left out is not written. Rows where `candidates` tokens are left rest.
+    """
+    (batch, vocab), splits = scores.shape, best.shape[1]
+    states = torch.empty(ROUNDS, batch, STATE, dtype=torch.int64, device=scores.device)
+    numbers = torch.empty(ROUNDS, batch, splits, 8, dtype=torch.int32, device=scores.device)
+    masses = torch.empty(ROUNDS, batch, splits, 8, dtype=torch.int64, device=scores.device)
+    for index in range(ROUNDS):
+        _launch(
+            (splits, batch),
+            (scores, best, total, rows, floats, ints, states, numbers, masses),
+            (vocab, scores.stride(0)),
+            ROUND=index,
+            CHUNK=CHUNK,
+            CANDIDATES=candidates,
+            BLOCK_S=triton.next_power_of_2(splits),
+            num_warps=8,
+        )
+    return states, numbers, masses
