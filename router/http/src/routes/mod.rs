@@ -7,6 +7,7 @@ mod invocations;
 mod metrics;
 pub(crate) mod openai;
 mod tokenize;
+mod ui;
 mod vertex;
 
 use std::sync::Arc;
@@ -59,6 +60,9 @@ pub fn router(state: Arc<AppState>) -> Router {
     let options = state.options.clone();
     let (router, document) = documented().split_for_parts();
     let router = router
+        .route("/ui", get(ui::page))
+        .route("/ui/", get(ui::with_slash))
+        .route("/ui/{file}", get(ui::file))
         .merge(SwaggerUi::new("/docs").url("/api-doc/openapi.json", document))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)

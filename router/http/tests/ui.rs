@@ -1,0 +1,148 @@
+//! The playground at `/ui`: what is served, to whom, and what its files may not hold.
+
+#![allow(clippy::expect_used, reason = "helpers of tests, which may fail")]
+
+mod common;
+
+use std::path::Path;
+
+use common::{Server, answer, header};
+use reqwest::redirect::Policy;
+
+/// Every file in the folder of the page, with its text.
+fn sources() -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("ui");
+    let entries = std::fs::read_dir(folder).expect("the folder of the page");
+    let read = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_string_lossy();
+        let text = std::fs::read_to_string(&path).expect("text");
+        (name.into_owned(), text)
+    };
+    entries.map(read).collect()
+}
+
+fn content_type(name: &str) -> &'static str {
+    match name.rsplit('.').next() {
+        Some("html") => "text/html; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        _ => "text/javascript; charset=utf-8",
+    }
+}
+
+#[tokio::test]
+async fn the_page_and_its_files_are_open_and_may_load_nothing_else() {
+    for flags in [&[][..], &["--api-key=Secret"]] {
+        let server = Server::with_flags(flags).await;
+        let sources = sources();
+        assert!(sources.iter().any(|(name, _)| name == "index.html"));
+        for (name, text) in &sources {
+            let path = match name.as_str() {
+                "index.html" => "/ui".to_owned(),
+                name => format!("/ui/{name}"),
+            };
+            let response = server.get(&path).send().await.expect("an answer");
+            assert_eq!(response.status(), 200, "{path}");
+            assert_eq!(header(&response, "content-type"), content_type(name));
+            assert_eq!(header(&response, "x-content-type-options"), "nosniff");
+            let policy = header(&response, "content-security-policy").to_owned();
+            for directive in policy.split("; ") {
+                let (name, sources) = directive.split_once(' ').expect("a directive");
+                let closed = matches!(sources, "'none'" | "'self'");
+                assert!(
+                    closed || name == "require-trusted-types-for",
+                    "{directive:?}"
+                );
+            }
+            for needed in [
+                "default-src 'none'",
+                "script-src 'self'",
+                "trusted-types 'none'",
+            ] {
+                assert!(policy.contains(needed), "{policy}");
+            }
+            let body = response.text().await.expect("text");
+            assert_eq!(&body, text, "{path}");
+            assert!(
+                !body.contains("test/model"),
+                "{path} tells about this server"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_slash_leads_back_and_other_names_are_not_found() {
+    let server = Server::with_flags(&["--api-key=Secret"]).await;
+    let client = reqwest::Client::builder().redirect(Policy::none()).build();
+    let url = format!("{}/ui/", server.url);
+    let request = client.expect("a client").get(url);
+    let response = request.send().await.expect("an answer");
+    assert_eq!(response.status(), 308);
+    assert_eq!(header(&response, "location"), "../ui");
+    let followed = server.get("/ui/").send().await.expect("an answer");
+    assert_eq!(followed.url().path(), "/ui");
+    assert_eq!(followed.status(), 200);
+    for path in ["/ui/index.html", "/ui/nope.js", "/ui/..%2finfo"] {
+        let (status, body) = answer(server.get(path).send().await.expect("an answer")).await;
+        assert_eq!((status, &body["error_type"]), (404, &"not_found".into()));
+    }
+    let deeper = server.get("/ui/a/b").send().await.expect("an answer");
+    assert_eq!(deeper.status(), 401, "not a file of the page");
+}
+
+#[test]
+fn the_files_name_nothing_outside_and_make_no_markup_of_text() {
+    for (name, text) in sources() {
+        for forbidden in [
+            "http:",
+            "https:",
+            "//",
+            "@import",
+            "url(",
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "DOMParser",
+            "createContextualFragment",
+            "eval(",
+            "new Function",
+            "localStorage",
+            "document.cookie",
+            "indexedDB",
+            " style=",
+            " onclick=",
+            "<script>",
+            "<style>",
+        ] {
+            assert!(!text.contains(forbidden), "{name} holds {forbidden:?}");
+        }
+    }
+}
+
+#[test]
+fn every_file_is_used_and_every_used_file_is_there() {
+    let sources = sources();
+    let (_, page) = sources
+        .iter()
+        .find(|(name, _)| name == "index.html")
+        .expect("the page");
+    let quoted = |text: &str, start: &str| -> Vec<String> {
+        let ends = text.split(start).skip(1);
+        ends.filter_map(|rest| rest.split('"').next())
+            .map(str::to_owned)
+            .collect()
+    };
+    let mut used = vec!["index.html".to_owned()];
+    used.extend(quoted(page, "href=\"ui/"));
+    used.extend(quoted(page, "src=\"ui/"));
+    for (_, text) in &sources {
+        used.extend(quoted(text, "from \"./"));
+    }
+    used.sort();
+    used.dedup();
+    let mut names: Vec<String> = sources.into_iter().map(|(name, _)| name).collect();
+    names.sort();
+    assert_eq!(used, names);
+}

@@ -1,0 +1,109 @@
+/** The page: what the server says of itself, the key, the tabs. */
+
+import { get, key } from "./api.js";
+import { Chat } from "./chat.js";
+import { COMPLETION, Generator } from "./generate.js";
+
+const byId = (id) => document.getElementById(id);
+const access = byId("access");
+const notice = byId("notice");
+
+function say(text) {
+  notice.textContent = text;
+  notice.hidden = !text;
+}
+
+/** The field for a key shows where one is needed or in use. */
+function onRefused(error) {
+  if (error.status !== 401) return;
+  access.hidden = false;
+  byId("key").focus();
+}
+
+async function describeServer() {
+  try {
+    const info = await get("info");
+    byId("model").textContent = info.model_id;
+    byId("limits").textContent = [
+      `prompt up to ${info.max_input_tokens} tokens, with the answer ${info.max_total_tokens}`,
+      `${info.max_stop_sequences} stop strings`,
+      `${info.model_dtype} on ${info.model_device_type}`,
+      `version ${info.version}`,
+    ].join(" · ");
+    document.title = `${info.model_id} · Playground`;
+    say("");
+    access.hidden = key.get() === "";
+  } catch (error) {
+    say(error.message);
+    onRefused(error);
+  }
+}
+
+function setUpKey() {
+  byId("key").value = key.get();
+  access.addEventListener("submit", (event) => {
+    event.preventDefault();
+    key.set(byId("key").value.trim());
+    describeServer();
+  });
+}
+
+/** Tabs as the ARIA Authoring Practices describe them: arrow keys move and select. */
+function setUpTabs() {
+  const tabs = [...document.querySelectorAll("[role=tab]")];
+  const select = (chosen) => {
+    for (const tab of tabs) {
+      const selected = tab === chosen;
+      tab.setAttribute("aria-selected", String(selected));
+      tab.tabIndex = selected ? 0 : -1;
+      byId(tab.getAttribute("aria-controls")).hidden = !selected;
+    }
+  };
+  tabs.forEach((tab, index) => {
+    tab.addEventListener("click", () => select(tab));
+    tab.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      const next = tabs.at((index + step) % tabs.length);
+      select(next);
+      next.focus();
+    });
+  });
+}
+
+function setUpCompletion() {
+  const form = byId("completion-form");
+  const prompt = byId("prompt");
+  const generator = new Generator(form, COMPLETION, onRefused);
+  let continuation = "";
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    continuation = (await generator.run({ prompt: prompt.value }, byId("continuation"))) ?? continuation;
+  });
+  byId("append").addEventListener("click", () => {
+    prompt.value += continuation;
+    continuation = "";
+    byId("continuation").replaceChildren();
+    prompt.focus();
+  });
+}
+
+/** Control or Command with Enter sends from a text field; Enter alone is a line break. */
+function setUpSending() {
+  for (const field of [byId("message"), byId("prompt")]) {
+    field.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      field.form.requestSubmit();
+    });
+  }
+  byId("parameters").addEventListener("submit", (event) => event.preventDefault());
+}
+
+byId("settings").open = window.matchMedia("(min-width: 50rem)").matches;
+setUpKey();
+setUpTabs();
+setUpSending();
+setUpCompletion();
+new Chat(onRefused);
+describeServer();
