@@ -97,16 +97,19 @@ class Probe:
         return min(fitting, asked.max_batch_size * self._longest)
 
     def compile_prefills(self, runner: StepRunner, limits: ServingLimits) -> None:
-        """Runs prefills of few and of many requests, so that every kernel that serving needs is compiled by then."""
+        """Runs prefills of few and of many requests, short and long, so that every kernel that serving needs is
+        compiled by then. Kernels are compiled for numbers of requests rounded up to a power of two, and choose tiles
+        by the longest prompt.
+        """
         if not self._is_cuda:
             return
         most = min(limits.max_batch_size, self._asked.max_batch_prefill_tokens, limits.max_batch_total_tokens)
-        sizes = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
-        for size in sizes:
-            _prefill(runner, [1] * size)
-        for length in (17, 129, 1025, limits.max_input_tokens):
-            if length <= min(limits.max_input_tokens, self._asked.max_batch_prefill_tokens):
-                _prefill(runner, [length])
+        tokens = min(self._asked.max_batch_prefill_tokens, limits.max_batch_total_tokens)
+        # 1, 2, 3, 5, 9, ...: the smallest numbers that are rounded up to 1, 2, 4, 8, 16, ...
+        for requests in (1, *((1 << power) + 1 for power in range(most.bit_length()) if 1 << power < most)):
+            longest = min(limits.max_input_tokens, tokens // requests)
+            for length in (*(4**power for power in range(longest.bit_length()) if 4**power < longest), longest):
+                _prefill(runner, [length] * requests)
         torch.cuda.synchronize(self._model.device)
 
     def _cuda_room(self) -> int:
