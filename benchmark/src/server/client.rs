@@ -53,6 +53,8 @@ pub struct Outcome {
     pub sent: Instant,
     /// Arrivals of the events that brought tokens.
     pub arrivals: Vec<Instant>,
+    /// The last of them, or the event that ended the answer.
+    pub last: Option<Instant>,
     pub finished: Instant,
     pub requested_tokens: u32,
     pub prompt_tokens: Option<u32>,
@@ -79,9 +81,9 @@ impl Outcome {
 
     /// Mean time of the tokens after the first; `None` for a single token.
     pub fn time_per_output_token(&self) -> Option<Duration> {
-        let (first, last) = (self.arrivals.first()?, self.arrivals.last()?);
+        let (first, last) = (self.arrivals.first()?, self.last?);
         let gaps = self.tokens().checked_sub(1).filter(|gaps| *gaps > 0)?;
-        Some((*last - *first) / gaps)
+        Some(last.saturating_duration_since(*first) / gaps)
     }
 }
 
@@ -169,6 +171,7 @@ impl Target {
             scheduled: job.scheduled,
             sent,
             arrivals: Vec::with_capacity(job.requested_tokens as usize),
+            last: None,
             finished: sent,
             requested_tokens: job.requested_tokens,
             prompt_tokens: None,
@@ -181,8 +184,8 @@ impl Target {
             .stream(job.body, job.keep_text, &mut outcome, live)
             .await;
         outcome.failure = result.err();
-        outcome.finished = match (&outcome.failure, outcome.arrivals.last()) {
-            (None, Some(last)) => *last,
+        outcome.finished = match (&outcome.failure, outcome.last) {
+            (None, Some(last)) => last,
             _ => Instant::now(),
         };
         live.running.fetch_sub(1, Relaxed);
@@ -228,6 +231,9 @@ impl Target {
             parser.push(&chunk, |data| {
                 let event = self.api.event(data)?;
                 complete |= event.finished;
+                if event.token || event.last {
+                    outcome.last = Some(now);
+                }
                 if event.token {
                     outcome.arrivals.push(now);
                     live.tokens.fetch_add(1, Relaxed);

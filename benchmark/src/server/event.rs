@@ -13,6 +13,8 @@ pub struct Event<'a> {
     /// The event brought at least one token.
     pub token: bool,
     pub text: Cow<'a, str>,
+    /// The end of the answer; its last token may have had no text and so no event of its own.
+    pub last: bool,
     /// The server says that the answer is complete.
     pub finished: bool,
     pub prompt_tokens: Option<u32>,
@@ -51,10 +53,12 @@ pub fn tgi(data: &[u8]) -> Result<Event<'_>, Failure> {
         return Err(Failure::new(kind, message));
     }
     let details = event.details.as_ref();
+    let last = event.generated_text.is_some() || details.is_some();
     Ok(Event {
         token: event.token.is_some(),
+        last,
         text: event.token.map_or(Cow::Borrowed(""), |token| token.text),
-        finished: event.generated_text.is_some() || details.is_some(),
+        finished: last,
         prompt_tokens: details.and_then(|details| details.input_length),
         output_tokens: details.and_then(|details| details.generated_tokens),
     })
@@ -98,6 +102,7 @@ struct Usage {
 pub fn openai(data: &[u8]) -> Result<Event<'_>, Failure> {
     let mut event = Event {
         token: false,
+        last: false,
         text: Cow::Borrowed(""),
         finished: data == b"[DONE]",
         prompt_tokens: None,
@@ -138,6 +143,7 @@ pub fn openai(data: &[u8]) -> Result<Event<'_>, Failure> {
             .or(delta.and_then(|delta| delta.content))
             .unwrap_or_default();
         event.token = !event.text.is_empty() || other || !(last || opening);
+        event.last = last;
         event.finished = last;
     }
     Ok(event)

@@ -204,6 +204,7 @@ mod tests {
             scheduled: at(due),
             sent: at(due),
             arrivals: arrivals.iter().map(|ms| at(*ms)).collect(),
+            last: arrivals.last().map(|ms| at(*ms)),
             finished: at(*arrivals.last().unwrap_or(&due)),
             requested_tokens: 3,
             prompt_tokens: Some(10),
@@ -246,6 +247,15 @@ mod tests {
         assert_eq!(point.latency_ms["itl"].mean, 40.0);
         assert!((point.rates["output_tokens_per_s"] - 50.0).abs() < 1e-9);
         assert!((point.rates["total_tokens_per_s"] - 150.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_last_token_without_text_counts_when_the_answer_ends() {
+        let start = Instant::now();
+        let mut silent = outcome(start, 0, &[60, 80], Some(3));
+        silent.last = Some(start + Duration::from_millis(100));
+        let point = point("x".to_owned(), &measured(start, vec![silent]), None);
+        assert_eq!(point.latency_ms["tpot"].mean, 20.0);
     }
 
     #[test]
