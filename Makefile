@@ -18,7 +18,7 @@ rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' 
 PYTHON_PROJECTS := server clients/python
 
 .PHONY: run install benchmark wheel test lint fmt clean bench-router bench-client
-.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-integration
+.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration
 
 run: install
 	@exec text-generation-launcher --model-id '$(MODEL_ID)' $(ARGS)
@@ -77,7 +77,7 @@ wheel: install
 
 # --- checks, cheapest first -------------------------------------------------------------------------------------------
 
-test: lint test-rust test-client test-router test-server test-kernels test-aot test-integration
+test: lint test-rust test-client test-benchmark test-router test-server test-kernels test-aot test-integration
 
 lint: $(VENV)/.dev-dependencies $(VENV)/.python
 	cargo fmt --all --check
@@ -95,6 +95,10 @@ test-rust: $(VENV)/.dependencies
 
 test-client: $(VENV)/.dev-dependencies $(VENV)/.python
 	$(BIN)/python -m pytest -q clients/python/tests
+
+# The command is tested with the other crates.
+test-benchmark: $(VENV)/.dev-dependencies
+	cd benchmark/models && ../../$(BIN)/python -m pytest -q tests
 
 test-router: $(VENV)/.dev-dependencies $(VENV)/.router
 	$(BIN)/python -m pytest -q router/python/tests

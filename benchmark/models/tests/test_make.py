@@ -1,0 +1,42 @@
+"""The folders have the sizes of the published models, as transformers counts them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from make import SHAPES, make_folder
+from tokenizers import Tokenizer
+from transformers import AutoConfig, AutoModelForCausalLM
+
+PARAMETERS = {
+    "Llama-3.1-8B": 8_030_261_248,
+    "Llama-3.1-70B": 70_553_706_496,
+    "Qwen2.5-0.5B": 494_032_768,
+    "Qwen2.5-7B": 7_615_616_512,
+    "Mistral-7B": 7_248_023_552,
+    "Mixtral-8x7B": 46_702_792_704,
+}
+
+
+def test_every_shape_has_a_published_size() -> None:
+    assert SHAPES.keys() == PARAMETERS.keys()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_model_has_the_published_number_of_parameters(shape: str, tmp_path: Path) -> None:
+    make_folder(shape, tmp_path)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+    assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[shape]
+
+
+@pytest.mark.parametrize("shape", ["Llama-3.1-8B", "Qwen2.5-0.5B"])
+def test_every_id_has_a_text_and_a_word_is_a_token(shape: str, tmp_path: Path) -> None:
+    make_folder(shape, tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.get_vocab_size() == config.vocab_size
+    assert tokenizer.decode([config.eos_token_id], skip_special_tokens=True) == ""
+    for ids in ([300, 5000, 100_000], list(range(1000, 1200))):
+        assert tokenizer.encode(tokenizer.decode(ids), add_special_tokens=False).ids == ids
+    assert tokenizer.decode(tokenizer.encode("héllo, wörld", add_special_tokens=False).ids) == "héllo, wörld"
