@@ -28,6 +28,28 @@ pub struct OutputArgs {
 }
 
 impl OutputArgs {
+    /// Refuses, before anything is measured, files that could not be written at the end.
+    pub fn check(&self) -> Result<()> {
+        let files = [
+            &self.output_json,
+            &self.output_csv,
+            &self.output_markdown,
+            &self.output_plot,
+        ];
+        for path in files.into_iter().flatten() {
+            let folder = path
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty());
+            if path.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+                return Err(BenchmarkError::file(
+                    path,
+                    "cannot be written: it is a folder, or its folder does not exist",
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Prints the tables and saves what was asked for. Every file is tried, whatever happens to the others.
     pub fn write(&self, report: &Report) -> Result<()> {
         let tables = markdown::render(report);

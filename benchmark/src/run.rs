@@ -49,6 +49,7 @@ fn drive(
     threads: usize,
     mode: impl AsyncFnOnce(&Arc<Live>, &mut Option<Report>) -> Result<()>,
 ) -> Result<()> {
+    output.check()?;
     let live = Arc::new(Live::default());
     let mut report = None;
     let screen = Screen::start(live.clone(), output.no_tui);

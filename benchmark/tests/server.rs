@@ -229,6 +229,11 @@ async fn bad_flags_name_themselves() {
         ("--api tgi --prompts ids", "--prompts"),
         ("--tokenizer-path /nowhere", "/nowhere"),
         ("--vocab-size 1000 --slo ttft", "for example"),
+        (
+            "--vocab-size 1000 --output-json /nowhere/x.json",
+            "/nowhere/x.json",
+        ),
+        ("--vocab-size 1000 --floor", "--bandwidth"),
     ] {
         let output = stub.bench(&format!("--no-tui {arguments}")).await;
         assert!(matches!(output.status.code(), Some(1 | 2)), "{arguments}");
