@@ -38,10 +38,6 @@ pub struct ServerArgs {
     /// How prompts are sent; ids, which are exact, where the API takes them.
     #[arg(long, value_enum)]
     pub prompts: Option<PromptForm>,
-    #[command(flatten)]
-    pub load: LoadArgs,
-    #[command(flatten)]
-    pub workload: WorkloadArgs,
     /// Bounds of a good request in ms, for example ttft=500,tpot=30,e2e=10000.
     #[arg(long)]
     pub slo: Option<Slo>,
@@ -60,6 +56,10 @@ pub struct ServerArgs {
     /// Worker threads of this client.
     #[arg(long, default_value_t = 4, value_parser = value_parser!(u16).range(1..))]
     pub threads: u16,
+    #[command(flatten)]
+    pub load: LoadArgs,
+    #[command(flatten)]
+    pub workload: WorkloadArgs,
     #[command(flatten)]
     pub floor: FloorArgs,
     #[command(flatten)]
