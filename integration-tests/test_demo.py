@@ -72,10 +72,10 @@ def test_seeds_tell_different_stories_the_same_way_twice(demo: Server) -> None:
     assert len(set(first)) > 4
 
 
-def test_best_of_returns_the_likeliest_and_the_others(demo: Server) -> None:
+def test_best_of_returns_the_likelier_and_the_other(demo: Server) -> None:
     def mean(sequence: dict) -> float:
         return sum(token["logprob"] for token in sequence["tokens"]) / len(sequence["tokens"])
 
-    details = demo.generate(STORY["prompt"], max_new_tokens=16, do_sample=True, best_of=3, seed=1)["details"]
-    assert len(details["best_of_sequences"]) == 2
-    assert all(mean(details) >= mean(other) for other in details["best_of_sequences"])
+    details = demo.generate(STORY["prompt"], max_new_tokens=16, do_sample=True, best_of=2)["details"]
+    (other,) = details["best_of_sequences"]
+    assert mean(details) >= mean(other)

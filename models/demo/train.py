@@ -1,6 +1,7 @@
 """Trains the demo model: tokenizer, weights and the files beside them, all from the corpus composed here.
 
-The whole run, minutes on one H200 and hours on a CPU; `README.md` has the command of the weights in this folder:
+The whole run takes minutes on one H200. A CPU does the same at its own pace; fewer steps of fewer rows suffice to try.
+`README.md` has the command of the weights in this folder:
 
     python train.py --output <folder> --steps <number>
 """
@@ -160,7 +161,7 @@ def train(model: LlamaForCausalLM, rows: torch.Tensor, labels: Labels, options: 
             order = torch.randperm(len(rows), generator=generator)
         chosen, order = order[: options.batch], order[options.batch :]
         ids = rows[chosen.to(device)].long()
-        with torch.autocast(device.type, dtype=torch.bfloat16):
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
             logits = forward(input_ids=ids, use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels(ids)[:, 1:].flatten())
         loss.backward()
