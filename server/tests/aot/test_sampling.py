@@ -1,5 +1,7 @@
 """Every production form of the sampling kernels compiles for sm_90, without a GPU."""
 
+import importlib
+
 import pytest
 from support.aot import compile_for_sm_90
 
@@ -7,11 +9,13 @@ from text_generation_server.kernels._narrow import ROUNDS, narrow_kernel
 from text_generation_server.kernels._sampling import CHUNK
 from text_generation_server.kernels._search import CANDIDATES, NUM_WARPS, TILE
 from text_generation_server.kernels.advance_state import _BLOCK, advance_state_kernel
-from text_generation_server.kernels.logits_process import logits_process_kernel
-from text_generation_server.kernels.sample import merge_kernel, sample_kernel
 from text_generation_server.kernels.survivors import survivors_kernel
 from text_generation_server.kernels.top_tokens import top_tokens_kernel
 
+# The package's attributes of these names are the operators.
+logits_process, sample = (
+    importlib.import_module(f"text_generation_server.kernels.{name}") for name in ("logits_process", "sample")
+)
 LONGS = {
     "rows_ptr",
     "last_token_ptr",
@@ -56,20 +60,22 @@ def types(kernel: object, logits: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("logits", LOGITS)
 def test_logits_process(logits: str) -> None:
-    constants = {"DELTA": 2.0, "GREEN": 1 << 31, "CHUNK": CHUNK, "PDL": True}
-    compiled = compile_for_sm_90(logits_process_kernel, types(logits_process_kernel, logits), constants, 8)
+    constants = {"DELTA": 2.0, "GREEN": 1 << 31, "CHUNK": CHUNK, "BLOCK": logits_process.BLOCK, "PDL": True}
+    signature = types(logits_process.logits_process_kernel, logits)
+    compiled = compile_for_sm_90(logits_process.logits_process_kernel, signature, constants, logits_process.NUM_WARPS)
     compiled.check()
     assert "LDG.E.128" in compiled.sass
 
 
 @pytest.mark.parametrize("logits", LOGITS)
 def test_sample(logits: str) -> None:
-    constants = {"CHUNK": CHUNK, "BLOCK_S": 32, "PDL": True}
-    compile_for_sm_90(sample_kernel, types(sample_kernel, logits), constants, 8).check()
+    constants = {"CHUNK": CHUNK, "BLOCK": sample.BLOCK, "BLOCK_S": 32, "PDL": True}
+    signature = types(sample.sample_kernel, logits)
+    compile_for_sm_90(sample.sample_kernel, signature, constants, sample.NUM_WARPS).check()
 
 
 def test_merge_and_advance() -> None:
-    compile_for_sm_90(merge_kernel, types(merge_kernel, "fp32"), {"BLOCK_S": 32, "PDL": True}, 1).check()
+    compile_for_sm_90(sample.merge_kernel, types(sample.merge_kernel, "fp32"), {"BLOCK_S": 32, "PDL": True}, 1).check()
     constants = {"BLOCK": _BLOCK, "PDL": True}
     compile_for_sm_90(advance_state_kernel, types(advance_state_kernel, "fp32"), constants, 2).check()
 
@@ -77,7 +83,7 @@ def test_merge_and_advance() -> None:
 @pytest.mark.parametrize("index", range(ROUNDS))
 def test_rounds(index: int) -> None:
     constants = {"ROUND": index, "CHUNK": CHUNK, "CANDIDATES": CANDIDATES, "BLOCK_S": 32, "PDL": True}
-    compile_for_sm_90(narrow_kernel, types(narrow_kernel, "fp32"), constants, 8).check()
+    compile_for_sm_90(narrow_kernel, types(narrow_kernel, "fp32"), constants, 4).check()
 
 
 @pytest.mark.parametrize("kernel", [survivors_kernel, top_tokens_kernel])

@@ -3,8 +3,9 @@
 A round cuts the bracket of every row by seven pivots. One program measures one split of one row; the next round adds
 the splits up, so what a program finds depends on its row alone. The first pivots are placed by the row's spread
 log(vocab / sum of exp(-u)), which for scores of normal distribution is about where most of them lie; the later ones
-cut the bracket into eight equal parts. Three rounds leave few enough tokens for registers but for extreme rows, and
-rows that are narrow enough, or have no filter, leave a round at once.
+cut the bracket into eight equal parts. Three rounds leave few enough tokens for registers but for extreme rows. In
+the round after that, the tokens in the bracket are gathered. Rows that are through, or have no filter, leave a round at
+once.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
@@ -30,7 +31,7 @@ from ._sampling import (
     row_best,
 )
 
-ROUNDS = 3
+ROUNDS = 4
 STATE = 16
 """int64 words of a row's state in one round: low, high, number_low, number_high, mass_low, goal, then from word 8 on
 the eight pivots."""
@@ -38,7 +39,7 @@ _PIVOTS = tl.constexpr(8)
 _STATE = tl.constexpr(STATE)
 _INFINITY = tl.constexpr(0x7F800000)
 _LARGEST = tl.constexpr(LARGEST)
-_SUB = tl.constexpr(512)
+_SUB = tl.constexpr(256)
 
 
 @triton.jit
@@ -62,7 +63,7 @@ def load_state(state_ptr):
 
 @triton.jit
 def is_wide(state, CANDIDATES: tl.constexpr):
-    """Whether the bracket of this state was measured."""
+    """Whether the bracket of this state is measured, not gathered."""
     low, high, number_low, number_high, _, _ = state
     return (high - low > 1) & (number_high - number_low > CANDIDATES)
 
@@ -152,6 +153,20 @@ def _measure(scores_ptr, first_id, vocab, best, temperature, pivots, CHUNK: tl.c
 
 
 @triton.jit
+def _gather(
+    scores_ptr, first_id, vocab, best, temperature, low, high, candidates_ptr, counter_ptr, CHUNK: tl.constexpr
+):
+    """Appends u of the split's tokens in the bracket to the candidates, in any order."""
+    for start in range(0, CHUNK, 1024):
+        ids = first_id + start + tl.arange(0, 1024)
+        u = distance_below(tl.load(scores_ptr + ids, mask=ids < vocab, other=float("-inf")), best, temperature)
+        key = u.to(tl.int32, bitcast=True)
+        wanted = (u <= _LARGEST) & (key > low) & (key <= high)
+        place = tl.atomic_add(counter_ptr + tl.zeros([1024], dtype=tl.int32), 1, mask=wanted, sem="relaxed")
+        tl.store(candidates_ptr + place, u, mask=wanted)
+
+
+@triton.jit
 def narrow_kernel(
     scores_ptr,  # [N, vocab] float32
     best_ptr,  # [N, splits]
@@ -162,6 +177,8 @@ def narrow_kernel(
     states_ptr,  # [ROUNDS, N, _STATE] int64
     numbers_ptr,  # [ROUNDS, N, splits, _PIVOTS] int32
     masses_ptr,  # [ROUNDS, N, splits, _PIVOTS] int64
+    candidates_ptr,  # [N, CANDIDATES] float32
+    counter_ptr,  # [N] int32
     vocab,
     stride_scores,
     ROUND: tl.constexpr,
@@ -187,7 +204,10 @@ def narrow_kernel(
         return
     temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)
     here = ROUND * batch + position
+    gathers = False
     if ROUND == 0:
+        if split == 0:
+            tl.store(counter_ptr + position, 0)
         state = (-1, 0x7F800000, 0, 2147483647, tl.full([], 0, dtype=tl.int64), tl.full([], 0, dtype=tl.int64))
         pivots = _first_pivots(
             best_ptr + position * splits, total_ptr + position * splits, splits, best, temperature, vocab, BLOCK_S
@@ -207,6 +227,8 @@ def narrow_kernel(
             BLOCK_S,
         )
         pivots = _equal_parts(state[0], state[1])
+        measured = is_wide(load_state(states_ptr + before * _STATE), CANDIDATES)
+        gathers = measured & (not is_wide(state, CANDIDATES)) & (state[1] - state[0] > 1)
     state_ptr = states_ptr + here * _STATE
     if split == 0:
         tl.store(state_ptr, state[0])
@@ -216,10 +238,14 @@ def narrow_kernel(
         tl.store(state_ptr + 4, state[4])
         tl.store(state_ptr + 5, state[5])
         tl.store(state_ptr + 8 + tl.arange(0, _PIVOTS), pivots)
+    scores_ptr += position * stride_scores
+    if gathers:
+        candidates_ptr += position * CANDIDATES
+        counter_ptr += position
+        first_id = split * CHUNK
+        _gather(scores_ptr, first_id, vocab, best, temperature, state[0], state[1], candidates_ptr, counter_ptr, CHUNK)
     if is_wide(state, CANDIDATES):
-        numbers, masses = _measure(
-            scores_ptr + position * stride_scores, split * CHUNK, vocab, best, temperature, pivots, CHUNK
-        )
+        numbers, masses = _measure(scores_ptr, split * CHUNK, vocab, best, temperature, pivots, CHUNK)
         place = (here * splits + split) * _PIVOTS + tl.arange(0, _PIVOTS)
         tl.store(numbers_ptr + place, numbers)
         tl.store(masses_ptr + place, masses)
@@ -229,12 +255,20 @@ _launch = Launcher(narrow_kernel)
 
 
 def narrow(
-    scores: Tensor, best: Tensor, total: Tensor, rows: Tensor, floats: Tensor, ints: Tensor, candidates: int
+    scores: Tensor,
+    best: Tensor,
+    total: Tensor,
+    rows: Tensor,
+    floats: Tensor,
+    ints: Tensor,
+    candidates: Tensor,
+    counter: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Launches the rounds for the first filter, top-k or top-p, of every row that has one of them.
 
     Returns states int64 [ROUNDS, N, STATE], and what each round measured: numbers int32 and masses int64
-    [ROUNDS, N, splits, 8]; what rows left out is not written. Rows where `candidates` tokens are left rest.
+    [ROUNDS, N, splits, 8]; what rows left out is not written. Rows that got narrow enough before the last round have
+    their tokens in `candidates` float32 [N, number], for which `counter` int32 [N] is scratch.
     """
     (batch, vocab), splits = scores.shape, best.shape[1]
     states = torch.empty(ROUNDS, batch, STATE, dtype=torch.int64, device=scores.device)
@@ -243,12 +277,12 @@ def narrow(
     for index in range(ROUNDS):
         _launch(
             (splits, batch),
-            (scores, best, total, rows, floats, ints, states, numbers, masses),
+            (scores, best, total, rows, floats, ints, states, numbers, masses, candidates, counter),
             (vocab, scores.stride(0)),
             ROUND=index,
             CHUNK=CHUNK,
-            CANDIDATES=candidates,
+            CANDIDATES=candidates.shape[1],
             BLOCK_S=triton.next_power_of_2(splits),
-            num_warps=8,
+            num_warps=4,
         )
     return states, numbers, masses

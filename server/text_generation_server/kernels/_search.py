@@ -154,6 +154,7 @@ def search(
     target,  # int64: number of tokens; by mass, float32: share of the mass that is left
     state,  # of `fresh`, or of rounds that went before
     rounds,  # how many went before
+    gathered,  # whether the tokens in the bracket are candidates already
     guess,  # float32, of the key
     candidates_ptr,  # scratch, float32 [CANDIDATES]
     counter_ptr,  # scratch, int32
@@ -188,7 +189,8 @@ def search(
         low, high = _pick(goal, reached, low, pivots, high)
         rounds += 1
     if high - low > 1:
-        _gather(scores_ptr, vocab, row, origin, low, high, candidates_ptr, counter_ptr, BY_DISTANCE, TILE)
+        if not gathered:
+            _gather(scores_ptr, vocab, row, origin, low, high, candidates_ptr, counter_ptr, BY_DISTANCE, TILE)
         place = tl.arange(0, CANDIDATES)
         valid = place < number_high - number_low
         u = tl.load(candidates_ptr + place, mask=valid, other=float("inf"))

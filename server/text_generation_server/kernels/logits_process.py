@@ -35,7 +35,6 @@ from ._sampling import (
     FLOATS,
     FREQUENCY,
     HAS_BIAS,
-    HAS_MINIMUM,
     HAS_PENALTIES,
     HAS_WATERMARK,
     INTS,
@@ -55,16 +54,19 @@ from ._sampling import (
 from .philox import DOMAIN_WATERMARK, vocabulary_words
 from .watermark import green_bound, green_list
 
+BLOCK = 1024
+NUM_WARPS = 8
+
 _DOMAIN = tl.constexpr(DOMAIN_WATERMARK)
 
 
 @triton.jit
-def _add_bias(x, ids, first_id, row_ids_ptr, row_values_ptr, number, CHUNK: tl.constexpr):
-    """Ids are stored in ascending order: those of this split are neighbours."""
+def _add_bias(x, ids, first_id, row_ids_ptr, row_values_ptr, number, BLOCK: tl.constexpr):
+    """Ids are stored in ascending order: those of this block are neighbours."""
     entry = tl.arange(0, BIASES)
     named = tl.load(row_ids_ptr + entry, mask=entry < number, other=2147483647)
     begin = tl.sum((named < first_id).to(tl.int32), axis=0)
-    end = tl.sum((named < first_id + CHUNK).to(tl.int32), axis=0)
+    end = tl.sum((named < first_id + BLOCK).to(tl.int32), axis=0)
     for i in range(begin, end):
         x += tl.where(ids == tl.load(row_ids_ptr + i), tl.load(row_values_ptr + i), 0.0)
     return x
@@ -104,6 +106,7 @@ def logits_process_kernel(
     DELTA: tl.constexpr,
     GREEN: tl.constexpr,
     CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr,  # divides CHUNK
     PDL: tl.constexpr,
 ):
     """One program handles one split of one row, in registers."""
@@ -113,30 +116,42 @@ def logits_process_kernel(
     position = tl.program_id(1).to(tl.int64)
     ids = split * CHUNK + tl.arange(0, CHUNK)
     inside = ids < vocab
+    logits_ptr += position * stride_logits
+    scores_ptr += position * stride_scores
     # On its way while the parameters are looked up.
-    x = tl.load(logits_ptr + position * stride_logits + ids, mask=inside, other=float("-inf")).to(tl.float32)
+    x = tl.load(logits_ptr + ids, mask=inside, other=float("-inf")).to(tl.float32)
     row = tl.load(rows_ptr + position)
-    temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)
-    flags = tl.load(ints_ptr + row * INTS + FLAGS)
+    floats_ptr += row * FLOATS
+    ints_ptr += row * INTS
+    temperature = tl.load(floats_ptr + TEMPERATURE)
+    flags = tl.load(ints_ptr + FLAGS)
     if (flags & PROCESSED) != 0:
-        if (flags & HAS_BIAS) != 0:
-            number = tl.load(ints_ptr + row * INTS + NUM_BIAS)
-            x = _add_bias(
-                x, ids, split * CHUNK, bias_ids_ptr + row * BIASES, bias_values_ptr + row * BIASES, number, CHUNK
-            )
-        if (flags & HAS_WATERMARK) != 0:
-            previous = tl.load(last_token_ptr + row)
-            words = vocabulary_words(previous, previous * 0, split * CHUNK, _DOMAIN, CHUNK)
-            x += tl.where(words.to(tl.int64) < GREEN, DELTA, 0.0)
-        if (flags & HAS_PENALTIES) != 0:
-            counts = tl.load(counts_ptr + row * vocab + ids, mask=inside, other=0)
-            x = _penalised(x, floats_ptr + row * FLOATS, counts)
-    if (flags & HAS_MINIMUM) != 0:  # noqa: SIM102 - a kernel does not short-circuit
-        if tl.load(generated_ptr + row) < tl.load(ints_ptr + row * INTS + MIN_NEW_TOKENS):
-            for i in range(num_eos):
-                x = tl.where(ids == tl.load(eos_token_ids_ptr + i), float("-inf"), x)
-    if (flags & WRITES_SCORES) != 0:
-        tl.store(scores_ptr + position * stride_scores + ids, x, mask=inside)
+        previous = tl.load(last_token_ptr + row)
+        below_minimum = tl.load(generated_ptr + row) < tl.load(ints_ptr + MIN_NEW_TOKENS)
+        # In small blocks: these rows are few, and must not cost the others registers.
+        for start in range(split * CHUNK, split * CHUNK + CHUNK, BLOCK):
+            block_ids = start + tl.arange(0, BLOCK)
+            stored = block_ids < vocab
+            y = tl.load(logits_ptr + block_ids, mask=stored, other=float("-inf")).to(tl.float32)
+            if (flags & HAS_BIAS) != 0:
+                number = tl.load(ints_ptr + NUM_BIAS)
+                y = _add_bias(
+                    y, block_ids, start, bias_ids_ptr + row * BIASES, bias_values_ptr + row * BIASES, number, BLOCK
+                )
+            if (flags & HAS_WATERMARK) != 0:
+                words = vocabulary_words(previous, previous * 0, start, _DOMAIN, BLOCK)
+                y += tl.where(words.to(tl.int64) < GREEN, DELTA, 0.0)
+            if (flags & HAS_PENALTIES) != 0:
+                counts = tl.load(counts_ptr + row * vocab + block_ids, mask=stored, other=0)
+                y = _penalised(y, floats_ptr, counts)
+            if below_minimum:
+                for i in range(num_eos):
+                    y = tl.where(block_ids == tl.load(eos_token_ids_ptr + i), float("-inf"), y)
+            tl.store(scores_ptr + block_ids, y, mask=stored)
+        tl.debug_barrier()
+        x = tl.load(scores_ptr + ids, mask=inside, other=float("-inf"))
+    elif (flags & WRITES_SCORES) != 0:
+        tl.store(scores_ptr + ids, x, mask=inside)
     # A NaN shows as an infinite best.
     best, best_id = tl.max(tl.where(x != x, float("inf"), x), axis=0, return_indices=True)
     u = distance_below(x, best, temperature)
@@ -201,7 +216,8 @@ def logits_process_triton(
         DELTA=delta,
         GREEN=green_bound(gamma),
         CHUNK=CHUNK,
-        num_warps=8,
+        BLOCK=BLOCK,
+        num_warps=NUM_WARPS,
     )
 
 

@@ -43,6 +43,9 @@ from ._sampling import (
 from .gumbel import gumbel_noise, gumbel_of
 from .philox import DOMAIN_GUMBEL, vocabulary_words
 
+BLOCK = 1024
+NUM_WARPS = 4
+
 _DOMAIN = tl.constexpr(DOMAIN_GUMBEL)
 
 
@@ -65,6 +68,7 @@ def sample_kernel(
     stride_logits,
     stride_scores,
     CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr,  # divides CHUNK
     BLOCK_S: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -78,28 +82,41 @@ def sample_kernel(
     flags = tl.load(ints_ptr + row * INTS + FLAGS)
     if (flags & (SAMPLES | HAS_FILTERS)) == 0:
         return
-    ids = split * CHUNK + tl.arange(0, CHUNK)
-    inside = ids < vocab
-    if (flags & WRITES_SCORES) != 0:
-        x = tl.load(scores_ptr + position * stride_scores + ids, mask=inside, other=float("-inf"))
-    else:
-        x = tl.load(logits_ptr + position * stride_logits + ids, mask=inside, other=float("-inf")).to(tl.float32)
     best, _ = row_best(best_ptr + position * splits, splits, BLOCK_S)
-    u = distance_below(x, best, tl.load(floats_ptr + row * FLOATS + TEMPERATURE))
+    temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)
+    seed = tl.load(seed_ptr + row)
+    step = tl.load(generated_ptr + row)
     bound_ptr = bounds_ptr + position * 4
-    kept = within(u, ids, tl.load(bound_ptr), tl.load(bound_ptr + 1), tl.load(bound_ptr + 2), tl.load(bound_ptr + 3))
-    u = tl.where(kept, u, float("inf"))
-    noisy = -u
-    if (flags & SAMPLES) != 0:
-        words = vocabulary_words(tl.load(seed_ptr + row), tl.load(generated_ptr + row), split * CHUNK, _DOMAIN, CHUNK)
-        noisy += gumbel_of(words)
-    highest = tl.max(noisy, axis=0)
-    winner = tl.min(tl.where((noisy == highest) & inside, ids, vocab), axis=0)
+    largest, first_id = tl.load(bound_ptr), tl.load(bound_ptr + 1)
+    centre, radius = tl.load(bound_ptr + 2), tl.load(bound_ptr + 3)
+    highest = tl.full([BLOCK], float("-inf"), dtype=tl.float32)
+    winner = split * CHUNK + tl.arange(0, BLOCK)
+    winner_u = tl.full([BLOCK], float("inf"), dtype=tl.float32)
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    for start in range(split * CHUNK, split * CHUNK + CHUNK, BLOCK):
+        ids = start + tl.arange(0, BLOCK)
+        if (flags & WRITES_SCORES) != 0:
+            x = tl.load(scores_ptr + position * stride_scores + ids, mask=ids < vocab, other=float("-inf"))
+        else:
+            x = tl.load(logits_ptr + position * stride_logits + ids, mask=ids < vocab, other=float("-inf"))
+            x = x.to(tl.float32)
+        u = distance_below(x, best, temperature)
+        u = tl.where(within(u, ids, largest, first_id, centre, radius), u, float("inf"))
+        noisy = -u
+        if (flags & SAMPLES) != 0:
+            noisy += gumbel_of(vocabulary_words(seed, step, start, _DOMAIN, BLOCK))
+        better = noisy > highest
+        highest = tl.where(better, noisy, highest)
+        winner = tl.where(better, ids, winner)
+        winner_u = tl.where(better, u, winner_u)
+        total += tl.exp(-u)
+    value = tl.max(highest, axis=0)
+    token = tl.min(tl.where(highest == value, winner, 2147483647), axis=0)
     part = position * splits + split
-    tl.store(noisy_ptr + part, highest)
-    tl.store(winner_ptr + part, winner)
-    tl.store(winner_u_ptr + part, tl.sum(tl.where(ids == winner, u, 0.0), axis=0))
-    tl.store(total_ptr + part, tl.sum(tl.exp(-u), axis=0))
+    tl.store(noisy_ptr + part, value)
+    tl.store(winner_ptr + part, token)
+    tl.store(winner_u_ptr + part, tl.sum(tl.where(winner == token, winner_u, 0.0), axis=0))
+    tl.store(total_ptr + part, tl.sum(total, axis=0))
 
 
 @triton.jit(do_not_specialize_on_alignment=["tokens_ptr", "logprobs_ptr", "valid_ptr"])
@@ -207,8 +224,9 @@ def sample_triton(
         ),
         (vocab, logits.stride(0), scores.stride(0)),
         CHUNK=CHUNK,
+        BLOCK=BLOCK,
         BLOCK_S=block_s,
-        num_warps=8,
+        num_warps=NUM_WARPS,
     )
     _launch_merge(
         (batch,),

@@ -28,7 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
-from ._narrow import ROUNDS, STATE, narrow, next_state
+from ._narrow import ROUNDS, STATE, is_wide, load_state, narrow, next_state
 from ._register import register
 from ._sampling import (
     FLAGS,
@@ -146,6 +146,7 @@ def survivors_kernel(
             top_p = tl.load(floats_ptr + TOP_P)
             guess = tl.full([], _GUESS, dtype=tl.float32)
             narrowed = fresh()
+            gathered = False
             if (top_k > 0) | (top_p < 1.0):
                 last = (_ROUNDS - 1) * tl.num_programs(0) + position
                 narrowed = next_state(
@@ -160,6 +161,7 @@ def survivors_kernel(
                     CANDIDATES,
                     BLOCK_S,
                 )
+                gathered = not is_wide(load_state(states_ptr + last * _STATE), CANDIDATES)
             rounds = _ROUNDS
             if top_k > 0:
                 state = (best, temperature, largest, first_id, centre, radius)
@@ -172,6 +174,7 @@ def survivors_kernel(
                     target,
                     narrowed,
                     rounds,
+                    gathered,
                     guess,
                     candidates_ptr,
                     counter_ptr,
@@ -183,6 +186,7 @@ def survivors_kernel(
                 largest = tl.minimum(key.to(tl.float32, bitcast=True), _LARGEST)
                 narrowed = fresh()
                 rounds = 0
+                gathered = False
             if top_p < 1.0:
                 state = (best, temperature, largest, first_id, centre, radius)
                 key, missing, ties = search(
@@ -193,6 +197,7 @@ def survivors_kernel(
                     top_p,
                     narrowed,
                     rounds,
+                    gathered,
                     guess,
                     candidates_ptr,
                     counter_ptr,
@@ -218,6 +223,7 @@ def survivors_kernel(
                     typical_p,
                     fresh(),
                     0,
+                    False,
                     guess,
                     candidates_ptr,
                     counter_ptr,
@@ -258,19 +264,12 @@ def survivors_triton(
         raise ValueError("survivors: scores must have stride 1 in the last dimension, and bounds be contiguous")
     if batch == 0:
         return
+    candidates = torch.empty(batch, CANDIDATES, dtype=torch.float32, device=scores.device)
+    counter = torch.empty(batch, dtype=torch.int32, device=scores.device)
+    states, numbers, masses = narrow(scores, best, total, rows, floats, ints, candidates, counter)
     _launch(
         (batch,),
-        (
-            scores,
-            best,
-            rows,
-            floats,
-            ints,
-            bounds,
-            *narrow(scores, best, total, rows, floats, ints, CANDIDATES),
-            torch.empty(batch, CANDIDATES, dtype=torch.float32, device=scores.device),
-            torch.empty(batch, dtype=torch.int32, device=scores.device),
-        ),
+        (scores, best, rows, floats, ints, bounds, states, numbers, masses, candidates, counter),
         (vocab, best.shape[1], scores.stride(0)),
         TILE=TILE,
         CANDIDATES=CANDIDATES,

@@ -123,6 +123,7 @@ def top_tokens_kernel(
             target,
             fresh(),
             0,
+            False,
             _nth_split(best_ptr + position * splits, splits, n, state[0], state[1], BLOCK_S),
             candidates_ptr,
             counter_ptr + position,
