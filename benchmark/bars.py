@@ -41,12 +41,12 @@ class Case:
 
 
 CASES = {
-    "one": Case(1, 8, 512, 128, ("tpot_ms", "p50"), 4.4, 4.84),
-    "long": Case(64, 64, 2048, 256, ("itl_ms", "p50"), 9.3, 9.72, 64),
+    "one": Case(1, 8, 512, 128, ("tpot", "p50"), 4.4, 4.84),
+    "long": Case(64, 64, 2048, 256, ("itl", "p50"), 9.3, 9.72, 64),
     "burst": Case(256, 256, 512, 128, ("output_tokens_per_s", ""), 7100, 6425, 256),
     "throughput": Case(256, 512, 1024, 1024, ("output_tokens_per_s", ""), 9700, 9278, 0),
-    "ttft512": Case(1, 20, 512, 4, ("ttft_ms", "p50"), 15.0, 19.6),
-    "ttft8k": Case(1, 10, 8192, 4, ("ttft_ms", "p50"), 222.0, 228.6),
+    "ttft512": Case(1, 20, 512, 4, ("ttft", "p50"), 15.0, 19.6),
+    "ttft8k": Case(1, 10, 8192, 4, ("ttft", "p50"), 222.0, 228.6),
 }
 
 
@@ -102,6 +102,12 @@ def run(case: Case, folder: Path, api: str) -> dict[str, Any]:
         return json.loads(Path(report.name).read_text() or "{}")
 
 
+def mean_ms(before: dict[str, float], after: dict[str, float], name: str) -> float:
+    """Mean of a histogram between two readings."""
+    total, count = (after.get(key, 0.0) - before.get(key, 0.0) for key in (name.format("sum"), name.format("count")))
+    return round(1000 * total / max(count, 1.0), 3)
+
+
 def verdict(name: str, report: dict[str, Any]) -> str:
     """One line: the figure beside its bar and the peer's, then the other figures."""
     case = CASES[name]
@@ -114,7 +120,7 @@ def verdict(name: str, report: dict[str, Any]) -> str:
     rates = {key: round(rate, 1) for key, rate in point["rates"].items()}
     return (
         f"{name}: {group} {part} {value:.2f} (bar {case.bar}, vLLM {case.peer}); p50/p99 {others}; {rates}; "
-        f"failed {point['failed']}; {'; '.join(point['notes'])}"
+        f"device ms {report['device_ms']}; failed {point['failed']}; {'; '.join(point['notes'])}"
     )
 
 
@@ -145,7 +151,13 @@ def main() -> None:
         result["start_to_first_token_s"] = round(seconds, 2)
         print(f"start to first token: {seconds:.1f} s", flush=True)
         for name in arguments.cases.split(","):
+            before = metrics()
             report = run(CASES[name], arguments.folder, arguments.api)
+            # Mean device milliseconds of a prefill and of a decode step, to tell them from the way there and back.
+            report["device_ms"] = {
+                method: mean_ms(before, metrics(), f'tgi_batch_forward_duration_{{}}{{{{method="{method}"}}}}')
+                for method in ("prefill", "decode")
+            }
             result["cases"][name] = report
             print(verdict(name, report), flush=True)
         result["metrics"] = metrics()

@@ -102,13 +102,19 @@ where
         let wanted = (running.len() as f32 * limits.waiting_served_ratio).floor() as usize;
         (wanted.max(1), Concat::Backpressure)
     };
-    let rows = |count| queue.clone().take(count).map(|c| c.samples as usize);
     // Each has at least one sample, so more of them than `min_size` need not be looked at.
-    if rows(min_size).sum::<usize>() < min_size {
+    let waiting: usize = queue
+        .clone()
+        .take(min_size)
+        .map(|candidate| candidate.samples as usize)
+        .sum();
+    if waiting < min_size {
         return Action::Decode;
     }
-    let count = admissible(queue.clone(), running, limits);
-    if rows(count).sum::<usize>() < min_size {
+    // How many wait decides, not how many fit into one prefill: else long prompts, of which few fit, would wait for
+    // `max_waiting_tokens` again and again while rows stand empty.
+    let count = admissible(queue, running, limits);
+    if count == 0 {
         return Action::Decode;
     }
     Action::Prefill {

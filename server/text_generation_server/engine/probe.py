@@ -29,6 +29,8 @@ CPU_POOL_FRACTION = 0.5
 """Part of the host's available memory that the pools of all ranks together take by themselves."""
 CUDA_RESERVE_FRACTION = 0.01
 """Part of a device kept for fragmentation and for buffers of libraries that the probe cannot see."""
+_LONG_PROMPT = 2048
+"""Tokens; the same kernels serve all prompts from this length on."""
 _EVERYTHING = NextTokenChooserParameters(
     temperature=0.9,
     top_k=10,
@@ -108,8 +110,9 @@ class Probe:
         # 1, 2, 3, 5, 9, ...: the smallest numbers that are rounded up to 1, 2, 4, 8, 16, ...
         for requests in (1, *((1 << power) + 1 for power in range(most.bit_length()) if 1 << power < most)):
             longest = min(limits.max_input_tokens, tokens // requests)
-            for length in (*(4**power for power in range(longest.bit_length()) if 4**power < longest), longest):
-                _prefill(runner, [length] * requests)
+            longest = min(longest, _LONG_PROMPT)
+            for length in (*(8**power for power in range(longest.bit_length()) if 8**power < longest), longest):
+                _prefill(runner, [length] * requests, scored=False)
         torch.cuda.synchronize(self._model.device)
 
     def _cuda_room(self) -> int:
@@ -160,11 +163,14 @@ class Probe:
         return max(0, first) + (len(buckets) - 1) * further
 
 
-def _prefill(runner: StepRunner, lengths: list[int]) -> None:
-    """Prefills dummy requests that ask for everything, and gives their rows back."""
+def _prefill(runner: StepRunner, lengths: list[int], scored: bool = True) -> None:
+    """Prefills dummy requests that ask for everything, and gives their rows back.
+
+    `scored`: also for log-probabilities of the prompt.
+    """
     running, start = [], 0
     for index, length in enumerate(lengths):
-        running.append(RunningRequest(_dummy(index, length, start), runner.table.take()))
+        running.append(RunningRequest(_dummy(index, length, start, scored), runner.table.take()))
         start += length
     runner.prefill(running).deliver()
     runner.table.release(running)
@@ -176,13 +182,13 @@ def _split(total: int, largest: int) -> list[int]:
     return [largest] * full + ([rest] if rest else [])
 
 
-def _dummy(index: int, length: int, first_slot: int) -> Request:
+def _dummy(index: int, length: int, first_slot: int, scored: bool) -> Request:
     return Request(
         id=index,
         input_ids=(0,) * length,
         parameters=_EVERYTHING,
         stopping_parameters=StoppingCriteriaParameters(max_new_tokens=1),
         slots=(SlotRange(first_slot, length),),
-        prefill_logprobs=True,
+        prefill_logprobs=scored,
         top_n_tokens=5,
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..config.server import WatermarkConfig
 from ..distributed.group import TensorParallelGroup
 from ..errors import EngineFailed, InvalidRequest, OutOfMemory
+from ..kernels import compilations
 from ..models.base import CausalLM
 from .memory import is_out_of_memory, release_memory
 from .options import EngineOptions
@@ -30,6 +31,7 @@ def warm_up(
     All ranks reach the same numbers, or the same error. Raises `InvalidRequest` for limits that contradict each other
     or the model, `OutOfMemory` for limits that do not fit.
     """
+    started = time.perf_counter()
     max_positions = model.config.max_context_length
     check_limits(asked, max_positions)
     probe = Probe(model, asked, eos_token_ids, watermark, options)
@@ -46,15 +48,19 @@ def warm_up(
         raise (OutOfMemory(message) if group.world_size == 1 else EngineFailed(message)) from error
     limits = derive_limits(asked, max_positions, group.min_int(fitting))
     runner = probe.build_runner(limits.max_batch_size, limits.max_total_tokens, limits.max_batch_total_tokens)
-    started = time.perf_counter()
+    measured = time.perf_counter()
     runner.capture(probe.buckets)
+    captured = time.perf_counter()
     probe.compile_prefills(runner, limits)
     logger.info(
         "warmed up",
         extra={
             "max_batch_total_tokens": limits.max_batch_total_tokens,
             "cuda_graphs": len(probe.buckets),
-            "seconds": round(time.perf_counter() - started, 3),
+            "kernels": compilations(),
+            "measuring_s": round(measured - started, 2),
+            "capturing_s": round(captured - measured, 2),
+            "compiling_s": round(time.perf_counter() - captured, 2),
         },
     )
     return limits, runner

@@ -104,6 +104,26 @@ fn running_requests_are_interrupted_when_enough_wait_or_after_long_enough() {
 }
 
 #[test]
+fn how_many_wait_decides_not_how_many_fit_into_one_prefill() {
+    // Four run, so two must wait; they do, but a prefill takes one of them.
+    let limits = BatchLimits {
+        waiting_served_ratio: 0.5,
+        ..limits()
+    };
+    let action = next_action(
+        queue(&[90, 90]),
+        &running(4),
+        Progress { steps: 1 },
+        &limits,
+    );
+    let one = Action::Prefill {
+        count: 1,
+        concat: Some(Concat::Backpressure),
+    };
+    assert_eq!(action, one);
+}
+
+#[test]
 fn every_sample_of_a_request_counts_as_a_row() {
     let group = |samples| Candidate {
         input_length: 10,
