@@ -14,11 +14,11 @@ STUBS := $(PACKAGE)/pb/generate_pb2.py
 export TEXT_GENERATION_PYTHON := $(CURDIR)/$(BIN)/python
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.proto' -o -name '*.py' -o -name '*.pyi' \) -print) Cargo.toml Cargo.lock
+rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.proto' -o -name '*.py' -o -name '*.pyi' -o -path '*/ui/*' \) -print) Cargo.toml Cargo.lock
 PYTHON_PROJECTS := server clients/python
 
 .PHONY: run install benchmark wheel test lint fmt clean bench-router bench-client
-.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration
+.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-ui
 
 run: install
 	@exec text-generation-launcher --model-id '$(MODEL_ID)' $(ARGS)
@@ -115,6 +115,16 @@ test-aot: $(VENV)/.dev-dependencies $(VENV)/.python
 
 test-integration: install $(VENV)/.dev-dependencies
 	$(BIN)/python -m pytest -q integration-tests
+
+# Not part of test: it needs a Chromium, which it takes from the variable CHROMIUM or the path; see docs/ui.md.
+test-ui: install $(VENV)/.dev-dependencies target/ui-packages/.installed
+	PYTHONPATH=target/ui-packages $(BIN)/python -m pytest -q integration-tests/ui.py
+
+# Apart from .venv, whose pins are none of its business.
+target/ui-packages/.installed: integration-tests/requirements-ui.txt | $(VENV)/bin/python
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(@D) -r $<
+	@touch $@
 
 # Prints JSON; keep it in benchmark/results/ with the machine it ran on.
 bench-router:

@@ -96,13 +96,19 @@ function place(token) {
 
 function table(token) {
   const table = document.createElement("table");
-  const caption = table.createCaption();
-  caption.textContent = `${visible(token.token)}  ${percent(token.logprob)}  log-probability ${token.logprob.toFixed(3)}`;
-  for (const other of token.top) {
+  const head = table.createTHead().insertRow();
+  for (const name of ["token", "probability", "log-probability"]) {
+    const cell = document.createElement("th");
+    cell.textContent = name;
+    head.append(cell);
+  }
+  const chosen = (other) => other.token === token.token && other.logprob === token.logprob;
+  const rows = token.top.some(chosen) ? token.top : [...token.top, token];
+  for (const other of rows) {
     const row = table.insertRow();
-    const cells = [visible(other.token), percent(other.logprob), other.logprob.toFixed(3)];
+    const cells = [visible(other.token), percent(other.logprob), decimals(other.logprob, 3)];
     for (const cell of cells) row.insertCell().textContent = cell;
-    if (other.token === token.token) row.className = "chosen";
+    if (chosen(other)) row.className = "chosen";
   }
   return table;
 }
@@ -114,7 +120,12 @@ function visible(text) {
 
 function percent(logprob) {
   const value = 100 * Math.exp(logprob);
-  return `${value >= 0.1 || value === 0 ? value.toFixed(1) : "< 0.1"} %`;
+  return `${value >= 0.1 || value === 0 ? decimals(value, 1) : "< 0.1"} %`;
+}
+
+/** Rounded, without the sign of a zero. */
+function decimals(value, digits) {
+  return (Number(value.toFixed(digits)) || 0).toFixed(digits);
 }
 
 /* A tooltip that stays while its token scrolls away would point at another one. */

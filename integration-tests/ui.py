@@ -1,0 +1,329 @@
+"""The playground at `/ui` in a headless Chromium: `make test-ui`. See docs/ui.md; not a part of `make test`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from harness import Server, serving, wait_for
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from ui_page import PATHS, answer_with, change_body, chat_chunk, error, send, status
+
+# As short as the page shows it.
+MODEL = Path(os.path.relpath(Path(__file__).parents[1] / "models" / "demo"))
+KEY = "Schlüssel 1"
+ENDED = re.compile("stop|length")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(MODEL, tmp_path_factory.mktemp("open")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with a key that takes one request at a time."""
+    with serving(MODEL, tmp_path_factory.mktemp("key"), "--api-key", KEY, "--max-concurrent-requests", "1") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        raise FileNotFoundError("no Chromium: install one, or name its command in the variable CHROMIUM")
+    with sync_playwright() as playwright:
+        # Chromium's sandbox refuses to run as root, as in containers.
+        browser = playwright.chromium.launch(executable_path=path, chromium_sandbox=os.geteuid() != 0)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens the page of a server; afterwards nothing must have gone wrong, or to another host."""
+    pages: list[Page] = []
+    complaints: list[str] = []
+
+    def visit(server: Server, **options: object) -> Page:
+        page = browser.new_context(**{"viewport": {"width": 1100, "height": 900}, **options}).new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        # Chromium itself reports each request without success.
+        page.on("console", lambda line: "Failed to load resource" in line.text or complaints.append(line.text))
+        page.on("request", lambda request: request.url.startswith(server.url) or complaints.append(request.url))
+        page.goto(f"{server.url}/ui")
+        pages.append(page)
+        return page
+
+    yield visit
+    for page in pages:
+        page.context.close()
+    assert complaints == []
+
+
+def dropped_requests(server: Server) -> float:
+    """How many requests the server gave up because their client had gone."""
+    found = re.search(r'^tgi_request_failure\{err="dropped"\} (\S+)$', server.client.get("/metrics").text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def test_a_chat_streams_the_servers_answer_and_keeps_its_history(server: Server, visit: Callable[..., Page]) -> None:
+    page = visit(server)
+    expect(page.locator("#model")).to_have_text(str(MODEL))
+    expect(page.locator("#limits")).to_contain_text(str(server.client.get("/info").json()["max_total_tokens"]))
+    page.fill("#temperature", "0")
+    page.fill("#system", "Be kind.")
+    send(page, "Hello!")
+    expect(status(page)).to_have_text(
+        re.compile(r"^first token \d+ ms · [\d.]+ tokens/s · \d+ tokens · prompt \d+ · (stop|length)$")
+    )
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello!"}]
+    body = {"messages": messages, "temperature": 0, "max_tokens": 200}
+    answer = server.client.post(PATHS["chat"], json=body).json()["choices"][0]["message"]["content"]
+    assert page.locator(".assistant .text").text_content() == answer
+    with page.expect_request(f"**{PATHS['chat']}") as second:
+        send(page, "And you?")
+    history = [*messages, {"role": "assistant", "content": answer}, {"role": "user", "content": "And you?"}]
+    assert second.value.post_data_json["messages"] == history
+    expect(status(page)).to_have_text(ENDED)
+
+
+def test_messages_can_be_edited_deleted_asked_again_and_cleared(server: Server, visit: Callable[..., Page]) -> None:
+    page = visit(server)
+    send(page, "Hello!")
+    expect(status(page)).to_have_text(ENDED)
+    page.click(".assistant >> text=Edit")
+    page.fill(".assistant textarea", "Changed.")
+    page.click("text=Save")
+    expect(page.locator(".assistant .text")).to_have_text("Changed.")
+    with page.expect_request(f"**{PATHS['chat']}") as sent:
+        send(page, "Really?")
+    assert sent.value.post_data_json["messages"][1] == {"role": "assistant", "content": "Changed."}
+    expect(status(page)).to_have_text(ENDED)
+    with page.expect_request(f"**{PATHS['chat']}") as again:
+        page.locator(".user >> text=Ask again").first.click()
+    assert [message["content"] for message in again.value.post_data_json["messages"]] == ["Hello!"]
+    expect(status(page)).to_have_text(ENDED)
+    page.click(".assistant >> text=Delete")
+    expect(page.locator("article")).to_have_count(1)
+    page.click("text=Clear chat")
+    expect(page.locator("article")).to_have_count(0)
+
+
+def test_all_parameters_are_sent_and_empty_ones_are_not(server: Server, visit: Callable[..., Page]) -> None:
+    page = visit(server)
+    with page.expect_request(f"**{PATHS['chat']}") as plain:
+        send(page, "Hello!")
+    expected = {"max_tokens": 200, "logprobs": True, "top_logprobs": 5, "stream": True}
+    expected["stream_options"] = {"include_usage": True}
+    assert plain.value.post_data_json == {"messages": [{"role": "user", "content": "Hello!"}], **expected}
+    expect(status(page)).to_have_text(ENDED)
+    values = {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "max_tokens": 4, "seed": 9007199254740991}
+    values |= {"repetition_penalty": 1.1, "frequency_penalty": 0.25, "presence_penalty": -0.5}
+    for name, value in values.items():
+        page.fill(f"#{name}", str(value))
+    page.fill("#top_logprobs", "2")
+    page.fill("#stop", "never this\n\\n\\n")
+    page.click("#completion-tab")
+    with page.expect_request(f"**{PATHS['completion']}") as full:
+        send(page, "Once upon a time", "completion")
+    expected = {**values, "prompt": "Once upon a time", "stop": ["never this", "\n\n"], "logprobs": 2}
+    assert full.value.post_data_json == {**expected, "stream": True, "stream_options": {"include_usage": True}}
+    expect(status(page, "completion")).to_contain_text("4 tokens")
+    page.fill("#top_logprobs", "")
+    send(page, "Once upon a time", "completion")
+    expect(status(page, "completion")).to_contain_text("4 tokens")
+    expect(page.locator("#continuation .token")).to_have_count(0)
+
+
+@pytest.mark.parametrize("tab", ["chat", "completion"])
+def test_tokens_explain_themselves_by_mouse_and_keyboard(server: Server, visit: Callable[..., Page], tab: str) -> None:
+    page = visit(server)
+    page.click(f"#{tab}-tab")
+    send(page, "Once upon a time", tab)
+    expect(status(page, tab)).to_have_text(ENDED)
+    tip = page.locator("#tip")
+    tokens = page.locator(f"#{tab} .token")
+    tokens.nth(1).hover()
+    rows = [row.split("\t") for row in tip.inner_text().splitlines()]
+    assert rows[0] == ["token", "probability", "log-probability"]
+    assert len(rows) in (6, 7), "five alternatives, and the token where it is none of them"
+    assert json.loads(tip.locator(".chosen td").first.inner_text()) == tokens.nth(1).text_content()
+    for _, probability, logprob in rows[1:]:
+        assert re.fullmatch(r"(< 0\.1|\d+\.\d) %", probability)
+        assert re.fullmatch(r"-?\d+\.\d{3}", logprob)
+    page.mouse.move(1, 1)
+    expect(tip).to_be_hidden()
+    page.focus(".assistant .text" if tab == "chat" else "#continuation")
+    page.keyboard.press("ArrowRight")
+    expect(tokens.first).to_have_class(re.compile("current"))
+    expect(tip).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+    colours = tokens.evaluate_all("spans => spans.map(span => getComputedStyle(span).backgroundColor)")
+    assert len(set(colours)) > 1, "the colour shows the probability"
+
+
+@pytest.mark.parametrize("tab", ["chat", "completion"])
+def test_stop_ends_the_generation_on_the_server(server: Server, visit: Callable[..., Page], tab: str) -> None:
+    page = visit(server)
+    page.click(f"#{tab}-tab")
+    page.fill("#max_tokens", "900")
+    change_body(page, tab, ignore_eos=True)
+    dropped = dropped_requests(server)
+    send(page, "Once upon a time", tab)
+    expect(status(page, tab)).to_contain_text("tokens/s")
+    page.click(f"#{tab} .stop")
+    expect(status(page, tab)).to_have_text(re.compile("stopped here$"))
+    expect(error(page, tab)).to_be_hidden()
+    expect(page.locator(f"#{tab} .send")).to_be_focused()
+    wait_for(lambda: dropped_requests(server) == dropped + 1, "the server dropped the request")
+    tokens = int(re.search(r"(\d+) tokens ", status(page, tab).inner_text())[1])
+    assert 1 < tokens < 900
+
+
+def test_a_continuation_can_become_the_prompt(server: Server, visit: Callable[..., Page]) -> None:
+    page = visit(server)
+    page.focus("#chat-tab")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#completion-tab")).to_be_focused()
+    page.fill("#temperature", "0")
+    page.fill("#max_tokens", "8")
+    send(page, "Once upon a time", "completion")
+    expect(status(page, "completion")).to_have_text(ENDED)
+    body = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 8}
+    text = server.client.post(PATHS["completion"], json=body).json()["choices"][0]["text"]
+    assert page.locator("#continuation").text_content() == text
+    page.click("#append")
+    expect(page.locator("#prompt")).to_have_value("Once upon a time" + text)
+
+
+def test_refusals_and_failures_are_readable(server: Server, visit: Callable[..., Page]) -> None:
+    page = visit(server)
+    page.fill("#temperature", "-1")
+    send(page, "Hello!")
+    expect(error(page)).to_contain_text("`temperature` must be")
+    expect(page.locator("#temperature")).to_have_attribute("aria-invalid", "true")
+    page.fill("#temperature", "")
+    page.fill("#top_logprobs", "99")
+    page.click("#chat .send")
+    expect(error(page)).to_contain_text("`--max-top-n-tokens`")
+    expect(page.locator("#top_logprobs")).to_have_attribute("aria-invalid", "true")
+    page.fill("#top_logprobs", "5")
+    page.click("#chat .send")
+    expect(status(page)).to_have_text(ENDED)
+    expect(error(page)).to_be_hidden()
+    failure = {"error": {"message": "out of memory", "param": None}, "error_type": "generation", "request_id": "id-7"}
+    answer_with(page, "chat", chat_chunk("Half"), failure, "[DONE]")
+    send(page, "More")
+    expect(error(page)).to_have_text("The generation failed: out of memory (request id-7)")
+    expect(page.locator(".assistant .text").last).to_have_text("Half")
+    answer_with(page, "chat", chat_chunk("Cut"))
+    send(page, "More")
+    expect(error(page)).to_have_text("The connection ended before the answer did.")
+    page.route(f"**{PATHS['chat']}", lambda route: route.abort())
+    send(page, "More")
+    expect(error(page)).to_have_text("The server cannot be reached.")
+
+
+def test_markup_of_a_model_is_text(server: Server, visit: Callable[..., Page]) -> None:
+    page = visit(server)
+    markup = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+    answer_with(page, "chat", chat_chunk(markup, "<b>bold</b>"), "[DONE]")
+    send(page, markup)
+    expect(page.locator(".assistant .text")).to_have_text(markup)
+    page.locator(".token").hover()
+    expect(page.locator("#tip")).to_contain_text("<b>bold</b>")
+    assert page.locator("img, b, body script").count() == 0
+
+
+def test_text_that_came_late_shows_all_of_its_tokens(server: Server, visit: Callable[..., Page]) -> None:
+    page = visit(server)
+    late = chat_chunk("\ufffd")
+    late["choices"][0]["delta"]["content"] = "é"
+    end = chat_chunk("</s>")
+    for held in (first := chat_chunk("\ufffd"), end):
+        held["choices"][0]["delta"]["content"] = ""
+    answer_with(page, "chat", first, late, end, "[DONE]")
+    send(page, "Hello!")
+    expect(page.locator(".assistant .text")).to_have_text("é")
+    expect(page.locator(".token")).to_have_count(2)
+    page.locator(".token").first.hover()
+    expect(page.locator("#tip table")).to_have_count(2)
+    page.locator(".token.end").hover()
+    expect(page.locator("#tip .chosen")).to_contain_text('"</s>"')
+
+
+def test_the_key_is_asked_for_and_stays_in_the_tab(guarded: Server, visit: Callable[..., Page]) -> None:
+    page = visit(guarded)
+    expect(page.locator("#notice")).to_have_text("This server asks for an API key.")
+    expect(page.locator("#key")).to_be_focused()
+    send(page, "Hello!")
+    expect(error(page)).to_have_text(re.compile("^This server asks for an API key"))
+    page.fill("#key", "wrong")
+    page.click("text=Use key")
+    expect(page.locator("#notice")).to_have_text("The server does not know this API key.")
+    page.fill("#key", KEY)
+    page.click("text=Use key")
+    expect(page.locator("#model")).to_have_text(str(MODEL))
+    expect(page.locator("#notice")).to_be_hidden()
+    page.click("#chat .send")
+    expect(status(page)).to_have_text(ENDED)
+    page.reload()
+    expect(page.locator("#model")).to_have_text(str(MODEL))
+    state = page.context.storage_state()
+    assert (state["cookies"], state["origins"]) == ([], []), "nothing outlives the tab"
+
+
+def test_a_busy_server_says_so(guarded: Server, visit: Callable[..., Page]) -> None:
+    page = visit(guarded)
+    page.fill("#key", KEY)
+    page.click("text=Use key")
+    expect(page.locator("#notice")).to_be_hidden()
+    body = {"prompt": "Once", "max_tokens": 900, "ignore_eos": True, "stream": True}
+    headers = [(b"authorization", b"Bearer " + KEY.encode())]
+    with httpx.stream("POST", guarded.url + PATHS["completion"], json=body, headers=headers) as running:
+        lines = running.iter_lines()
+        assert next(lines).startswith("data:")
+        send(page, "Hello!")
+        expect(error(page)).to_have_text(re.compile(r"^The server is busy: .* Try again in 1 s\."))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_and_both_colour_schemes(server: Server, visit: Callable[..., Page], scheme: str) -> None:
+    page = visit(server, color_scheme=scheme, viewport={"width": 360, "height": 740}, has_touch=True)
+    expect(page.locator("#settings")).not_to_have_attribute("open", "")
+    send(page, "Tell me a story")
+    expect(status(page)).to_have_text(ENDED)
+    page.locator(".token").first.tap()
+    expect(page.locator("#tip")).to_be_visible()
+    page.click("summary")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    channel = page.evaluate("Number(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0])")
+    assert (channel < 64) == (scheme == "dark")
+    names = "fields => fields.filter(field => !field.labels?.length).map(field => field.id)"
+    assert page.locator("input, textarea").evaluate_all(names) == [], "every field has a label"
+
+
+def test_a_picture_for_the_documentation(server: Server, visit: Callable[..., Page], tmp_path: Path) -> None:
+    page = visit(server, viewport={"width": 1000, "height": 820})
+    page.fill("#seed", "1")
+    send(page, "Tell me a story about a dog.")
+    expect(status(page)).to_have_text(ENDED)
+    tokens = page.locator(".token")
+    least = tokens.evaluate_all(
+        "spans => spans.map(span => Number(span.style.getPropertyValue('--probability')))"
+        ".reduce((least, value, index, all) => (value < all[least] ? index : least), 0)"
+    )
+    tokens.nth(least).hover()
+    picture = Path(os.environ.get("UI_SCREENSHOT", tmp_path / "ui.png"))
+    page.screenshot(path=picture)
+    assert 10_000 < picture.stat().st_size < 200_000

@@ -1,0 +1,45 @@
+"""What the tests of `ui.py` do with the page; `tab` is "chat" or "completion"."""
+
+from __future__ import annotations
+
+import json
+
+from playwright.sync_api import Locator, Page, Route
+
+PATHS = {"chat": "/v1/chat/completions", "completion": "/v1/completions"}
+
+
+def send(page: Page, text: str, tab: str = "chat") -> None:
+    field = page.locator("#message" if tab == "chat" else "#prompt")
+    field.fill(text)
+    field.press("Control+Enter")
+
+
+def status(page: Page, tab: str = "chat") -> Locator:
+    return page.locator(f"#{tab} .status")
+
+
+def error(page: Page, tab: str = "chat") -> Locator:
+    return page.locator(f"#{tab} [role=alert]")
+
+
+def change_body(page: Page, tab: str, **fields: object) -> None:
+    """Adds fields that the page cannot send."""
+
+    def change(route: Route) -> None:
+        route.continue_(post_data=json.dumps({**route.request.post_data_json, **fields}))
+
+    page.route(f"**{PATHS[tab]}", change)
+
+
+def answer_with(page: Page, tab: str, *events: object) -> None:
+    """Answers the page in place of the server, with what a small model does not do when it is asked to."""
+    body = "".join(f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n" for event in events)
+    page.route(f"**{PATHS[tab]}", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+
+
+def chat_chunk(text: str, *top: str) -> dict:
+    tokens = [{"token": token, "logprob": -1.5, "bytes": []} for token in (text, *top)]
+    logprobs = {"content": [{**tokens[0], "top_logprobs": tokens}]}
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": logprobs, "finish_reason": None}
+    return {"choices": [choice], "usage": None}
