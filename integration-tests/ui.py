@@ -221,10 +221,11 @@ def test_refusals_and_failures_are_readable(server: Server, visit: Callable[...,
     page.click("#chat .send")
     expect(status(page)).to_have_text(ENDED)
     expect(error(page)).to_be_hidden()
-    failure = {"error": {"message": "out of memory", "param": None}, "error_type": "generation", "request_id": "id-7"}
+    message = "Request failed during generation: Server error: out of memory"
+    failure = {"error": {"message": message, "param": None}, "error_type": "generation", "request_id": "id-7"}
     answer_with(page, "chat", chat_chunk("Half"), failure, "[DONE]")
     send(page, "More")
-    expect(error(page)).to_have_text("The generation failed: out of memory (request id-7)")
+    expect(error(page)).to_have_text(f"{message} (request id-7)")
     expect(page.locator(".assistant .text").last).to_have_text("Half")
     answer_with(page, "chat", chat_chunk("Cut"))
     send(page, "More")

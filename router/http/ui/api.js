@@ -27,7 +27,6 @@ function readable(status, message, type, retryAfter) {
   if (status === 429) return `The server is busy: ${text}.${wait}`;
   if (status === 503) return `The server cannot answer now: ${text}.${wait}`;
   if (type === "template_error") return `${text}. The completion tab needs no chat template.`;
-  if (status === 0) return `The generation failed: ${text}`;
   return text;
 }
 
