@@ -3,7 +3,8 @@
     python3 benchmark/bars.py FOLDER --output-json results.json [--cases one,long,...]
 
 FOLDER is one of `benchmark/models/make.py`; weights are random. `text-generation-launcher` and
-`text-generation-benchmark` must be on the path. Start-up is from the launcher's first instruction to the first token.
+`text-generation-benchmark` must be on the path; flags that this program does not know go to the launcher. Start-up is
+from the launcher's first instruction to the first token.
 """
 
 import argparse
@@ -143,11 +144,10 @@ def main() -> None:
     parser.add_argument("--output-json", type=Path)
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--api", default="openai", choices=["openai", "tgi"])
-    parser.add_argument("flags", nargs="*", help="further flags of the launcher, after --")
-    arguments = parser.parse_args()
+    arguments, flags = parser.parse_known_args()
     log = Path(os.environ.get("OUT", tempfile.gettempdir())) / "server.log"
     result: dict[str, Any] = {"command": " ".join(sys.argv), "cases": {}}
-    with served(arguments.folder, arguments.flags, log) as seconds:
+    with served(arguments.folder, flags, log) as seconds:
         result["start_to_first_token_s"] = round(seconds, 2)
         print(f"start to first token: {seconds:.1f} s", flush=True)
         for name in arguments.cases.split(","):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from ..config.server import WatermarkConfig
+from ..kernels import padded_batch
 from ..models.base import CausalLM
 from .batches import RunningRequest
 from .graphs import default_buckets
@@ -100,19 +101,21 @@ class Probe:
 
     def compile_prefills(self, runner: StepRunner, limits: ServingLimits) -> None:
         """Runs prefills of few and of many requests, short and long, so that every kernel that serving needs is
-        compiled by then. Kernels are compiled for numbers of requests rounded up to a power of two, and choose tiles
-        by the longest prompt.
+        compiled by then. Kernels are compiled for ranges of the number of requests, and choose tiles by the longest
+        prompt.
         """
         if not self._is_cuda:
             return
         most = min(limits.max_batch_size, self._asked.max_batch_prefill_tokens, limits.max_batch_total_tokens)
         tokens = min(self._asked.max_batch_prefill_tokens, limits.max_batch_total_tokens)
-        # 1, 2, 3, 5, 9, ...: the smallest numbers that are rounded up to 1, 2, 4, 8, 16, ...
-        for requests in (1, *((1 << power) + 1 for power in range(most.bit_length()) if 1 << power < most)):
+        requests = 1
+        while requests <= most:
             longest = min(limits.max_input_tokens, tokens // requests)
             longest = min(longest, _LONG_PROMPT)
             for length in (*(8**power for power in range(longest.bit_length()) if 8**power < longest), longest):
                 _prefill(runner, [length] * requests, scored=False)
+            # The smallest number that the kernels tell apart from these.
+            requests = padded_batch(requests) + 1
         torch.cuda.synchronize(self._model.device)
 
     def _cuda_room(self) -> int:

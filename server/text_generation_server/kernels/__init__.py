@@ -3,6 +3,7 @@
 Operators write into tensors that the caller passes, so that a captured graph replays them in place.
 """
 
+from ._attention import padded_batch
 from ._launch import compilations
 from ._register import use_triton
 from ._sampling import MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, num_splits
@@ -32,6 +33,7 @@ __all__ = [
     "decode_attention",
     "logits_process",
     "num_splits",
+    "padded_batch",
     "prefill_attention",
     "qkv_postprocess",
     "rms_norm",
