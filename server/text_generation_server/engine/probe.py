@@ -99,15 +99,20 @@ class Probe:
         fitting = max(0, int(available * CPU_POOL_FRACTION) - reserved) // per_slot
         return min(fitting, asked.max_batch_size * self._longest)
 
-    def compile_prefills(self, runner: StepRunner, limits: ServingLimits) -> None:
-        """Runs prefills of few and of many requests, short and long, so that every kernel that serving needs is
-        compiled by then. Kernels are compiled for ranges of the number of requests, and choose tiles by the longest
-        prompt.
+    def compile_kernels(self, runner: StepRunner, limits: ServingLimits) -> None:
+        """Runs decode steps and prefills of few and of many requests, short and long, so that every kernel that serving
+        needs is compiled by then, with graphs or without.
+
+        Attention is compiled for ranges of the number of requests and chooses tiles by the longest prompt; other
+        kernels are compiled for numbers rounded up to a power of two.
         """
         if not self._is_cuda:
             return
         most = min(limits.max_batch_size, self._asked.max_batch_prefill_tokens, limits.max_batch_total_tokens)
         tokens = min(self._asked.max_batch_prefill_tokens, limits.max_batch_total_tokens)
+        padding = torch.full((most,), runner.table.num_rows, dtype=torch.int64, device=self._model.device)
+        for size in (1, *((1 << power) + 1 for power in range(most.bit_length()) if 1 << power < most)):
+            runner.decode_rows(padding[:size], limits.max_total_tokens)
         requests = 1
         while requests <= most:
             longest = min(limits.max_input_tokens, tokens // requests)

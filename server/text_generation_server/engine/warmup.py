@@ -51,7 +51,7 @@ def warm_up(
     measured = time.perf_counter()
     runner.capture(probe.buckets)
     captured = time.perf_counter()
-    probe.compile_prefills(runner, limits)
+    probe.compile_kernels(runner, limits)
     logger.info(
         "warmed up",
         extra={
