@@ -2,7 +2,7 @@
 
     python3 benchmark/bars.py FOLDER --output-json results.json [--cases one,long,...]
 
-FOLDER is one of `benchmark/models/make.py`; weights are random. `text-generation-launcher` and
+FOLDER is one of `benchmark/models/make.py`; weights are random by default. `text-generation-launcher` and
 `text-generation-benchmark` must be on the path; flags that this program does not know go to the launcher. Start-up is
 from the launcher's first instruction to the first token.
 """
@@ -56,7 +56,7 @@ def served(folder: Path, flags: list[str], log: Path) -> Iterator[float]:
     """A server of `folder` with random weights; gives the seconds from its start to its first token."""
     command = [
         "text-generation-launcher",
-        *("--model-id", str(folder), "--load-format", "dummy", "--port", str(PORT), "--num-shard", "1"),
+        *("--model-id", str(folder), "--port", str(PORT)),
         *("--max-concurrent-requests", "1024", "--max-batch-size", "256", "--max-total-tokens", "16384"),
         *("--max-input-tokens", "8192", "--max-batch-prefill-tokens", "8192"),
         *flags,
@@ -142,15 +142,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--output-json", type=Path)
-    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--cases", default=",".join(CASES), help="names with commas between them; empty: start only")
     parser.add_argument("--api", default="openai", choices=["openai", "tgi"])
+    parser.add_argument("--load-format", default="dummy", choices=["dummy", "safetensors"])
+    parser.add_argument("--num-shard", type=int, default=1)
     arguments, flags = parser.parse_known_args()
+    flags += ["--load-format", arguments.load_format, "--num-shard", str(arguments.num_shard)]
     log = Path(os.environ.get("OUT", tempfile.gettempdir())) / "server.log"
     result: dict[str, Any] = {"command": " ".join(sys.argv), "cases": {}}
     with served(arguments.folder, flags, log) as seconds:
         result["start_to_first_token_s"] = round(seconds, 2)
         print(f"start to first token: {seconds:.1f} s", flush=True)
-        for name in arguments.cases.split(","):
+        for name in filter(None, arguments.cases.split(",")):
             before = metrics()
             report = run(CASES[name], arguments.folder, arguments.api)
             # Mean device milliseconds of a prefill and of a decode step, to tell them from the way there and back.

@@ -30,6 +30,7 @@ from text_generation_server.engine.requests import (
     CachedBatch,
     NextTokenChooserParameters,
     Request,
+    ServingLimits,
     SlotRange,
     StepResult,
     StoppingCriteriaParameters,
@@ -86,7 +87,7 @@ class Load:
         return results
 
 
-def build(folder: Path, options: EngineOptions, limits: WarmupLimits) -> tuple[Engine, dict[str, float]]:
+def build(folder: Path, options: EngineOptions, limits: WarmupLimits) -> tuple[Engine, ServingLimits, dict[str, float]]:
     """An engine with random weights, warmed up, and what that took."""
     started = time.perf_counter()
     device = choose_device(0)
@@ -99,7 +100,7 @@ def build(folder: Path, options: EngineOptions, limits: WarmupLimits) -> tuple[E
     loaded = time.perf_counter()
     served = engine.warmup(limits)
     print(f"slots {served.max_batch_total_tokens}, longest {served.max_total_tokens}")
-    return engine, {"load_s": loaded - started, "warmup_s": time.perf_counter() - loaded}
+    return engine, served, {"load_s": loaded - started, "warmup_s": time.perf_counter() - loaded}
 
 
 def median_ms(values: Sequence[float]) -> float:
@@ -142,6 +143,50 @@ def profile(load: Load, streams: int, length: int, steps: int) -> list[dict[str,
     ]
 
 
+def at_limits(engine: Engine, served: ServingLimits) -> dict[str, Any]:
+    """Fills every row and every slot, with requests that ask for everything, and decodes; then the longest prompt.
+
+    Running out of memory would end it with an error.
+    """
+    everything = NextTokenChooserParameters(
+        do_sample=True, top_p=0.9, top_k=100, typical_p=0.95, repetition_penalty=1.1, frequency_penalty=0.1, seed=1
+    )
+    rows, steps = served.max_batch_size, 16
+    share = min(served.max_total_tokens, served.max_batch_total_tokens // rows)
+    length = min(share - steps, served.max_input_tokens)
+
+    def request(number: int, tokens: int, slot: int, new: int) -> Request:
+        slots = (SlotRange(slot, tokens + new),)
+        stopping = StoppingCriteriaParameters(new, ignore_eos_token=True)
+        return Request(number, (1,) * tokens, everything, stopping, slots, prefill_logprobs=True, top_n_tokens=5)
+
+    batches: list[CachedBatch] = []
+    at_once = max(1, PREFILL_TOKENS // length)
+    for first in range(0, rows, at_once):
+        members = range(first, min(rows, first + at_once))
+        result = engine.prefill(Batch(first, tuple(request(n, length, n * share, steps) for n in members)))
+        if result.failures or result.batch is None:
+            sys.exit(f"prefill failed: {result.failures[:1]}")
+        batches.append(result.batch)
+    tokens = 0
+    while batches:
+        result = engine.decode(batches, [])
+        tokens += sum(len(g.tokens.ids) for g in result.generations)
+        batches = [] if result.batch is None else [result.batch]
+    longest = served.max_input_tokens
+    result = engine.prefill(Batch(-1, (request(rows, longest, 0, served.max_total_tokens - longest),)))
+    engine.clear_cache(None)
+    return {
+        "rows": rows,
+        "tokens_each": length + steps,
+        "slots_used": rows * (length + steps),
+        "slots": served.max_batch_total_tokens,
+        "decoded": tokens,
+        "longest_prompt": longest,
+        "failures": len(result.failures),
+    }
+
+
 def main() -> None:
     """Runs what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -153,6 +198,7 @@ def main() -> None:
     parser.add_argument("--max-total-tokens", type=int, default=16384)
     parser.add_argument("--profile", action="store_true", help="also list the kernels of a step")
     parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--at-limits", action="store_true", help="fill every row and slot instead of timing")
     parser.add_argument("--no-graphs", action="store_true")
     arguments = parser.parse_args()
     cuda = torch.cuda.is_available()
@@ -162,7 +208,10 @@ def main() -> None:
     limits = WarmupLimits(
         PREFILL_TOKENS, max(streams for streams, _ in cases), max_total_tokens=arguments.max_total_tokens
     )
-    engine, start = build(arguments.folder, options, limits)
+    engine, served, start = build(arguments.folder, options, limits)
+    if arguments.at_limits:
+        print("at the limits", json.dumps(at_limits(engine, served)), flush=True)
+        return
     load = Load(engine, engine.info.vocab_size)
     result: dict[str, Any] = {"command": " ".join(sys.argv), "start": start, "decode": [], "prefill": []}
     print(json.dumps(start))

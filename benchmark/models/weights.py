@@ -1,0 +1,70 @@
+"""Write random weights for a model folder that `make.py` made, to time loading: safetensors in files of some GB.
+
+    python benchmark/models/weights.py /tmp/llama-8b
+
+The shapes are those that the config.json of a Llama asks for. Nothing is downloaded, and the texts of such a model
+mean nothing.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+LAYERS_A_FILE = 8
+
+
+def tensors(config: dict[str, Any]) -> Iterator[dict[str, tuple[int, ...]]]:
+    """Names and shapes, file by file."""
+    hidden, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
+    head = config.get("head_dim", hidden // heads)
+    q, kv = heads * head, config["num_key_value_heads"] * head
+    layer = {
+        "input_layernorm.weight": (hidden,),
+        "self_attn.q_proj.weight": (q, hidden),
+        "self_attn.k_proj.weight": (kv, hidden),
+        "self_attn.v_proj.weight": (kv, hidden),
+        "self_attn.o_proj.weight": (hidden, q),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+    }
+    vocabulary = (config["vocab_size"], hidden)
+    yield {"model.embed_tokens.weight": vocabulary, "lm_head.weight": vocabulary, "model.norm.weight": (hidden,)}
+    count = config["num_hidden_layers"]
+    for first in range(0, count, LAYERS_A_FILE):
+        yield {
+            f"model.layers.{index}.{name}": shape
+            for index in range(first, min(count, first + LAYERS_A_FILE))
+            for name, shape in layer.items()
+        }
+
+
+def main() -> None:
+    """Writes the files and their index."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    config = json.loads((folder / "config.json").read_text())
+    files = list(tensors(config))
+    # One block of random numbers serves all tensors: speed does not look at values.
+    block = (torch.randn(1 << 24) * 0.02).to(torch.bfloat16)
+    index: dict[str, str] = {}
+    for number, shapes in enumerate(files, start=1):
+        name = f"model-{number:05}-of-{len(files):05}.safetensors"
+        values = {}
+        for key, shape in shapes.items():
+            size = torch.Size(shape).numel()
+            values[key] = block.repeat(-(-size // block.numel()))[:size].reshape(shape).contiguous()
+            index[key] = name
+        save_file(values, folder / name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+
+
+if __name__ == "__main__":
+    main()
