@@ -27,12 +27,7 @@ pub(super) fn read(
     tokenizer_config_path: Option<&Path>,
 ) -> Result<Files, ChatTemplateError> {
     let given = match tokenizer_config_path {
-        Some(path) => Some(json(path)?.ok_or_else(|| {
-            file_error(
-                path,
-                "does not exist; it is the value of `--tokenizer-config-path`",
-            )
-        })?),
+        Some(path) => Some(json(path)?.ok_or_else(|| file_error(path, "does not exist"))?),
         None => None,
     };
     let config_path = folder.join("tokenizer_config.json");

@@ -56,7 +56,7 @@ pub async fn start(
     );
     let state = AppState::new(
         infer,
-        load_chat_template(config, folder),
+        load_chat_template(config, folder)?,
         info(config, folder, &shard, &limits),
         compute_type(config, &shard)?,
         metrics,
@@ -75,18 +75,23 @@ pub async fn start(
     Ok((listener, Arc::new(state)))
 }
 
-/// A template that cannot be used is no reason not to serve prompts.
-fn load_chat_template(config: &Config, folder: &Path) -> Result<ChatTemplate, ChatTemplateError> {
-    let loaded = ChatTemplate::load(folder, config.tokenizer_config_path.as_deref());
+/// A template of the model that cannot be used is no reason not to serve prompts; one that was asked for is.
+fn load_chat_template(
+    config: &Config,
+    folder: &Path,
+) -> anyhow::Result<Result<ChatTemplate, ChatTemplateError>> {
+    let given = config.tokenizer_config_path.as_deref();
+    let loaded = ChatTemplate::load(folder, given);
     let template = loaded.and_then(|template| template.ok_or(ChatTemplateError::Missing));
-    match &template {
-        Ok(_) => {}
-        Err(ChatTemplateError::Missing) => {
+    match (&template, given) {
+        (Ok(_), _) => {}
+        (Err(ChatTemplateError::Missing), _) => {
             tracing::info!("the model has no chat template: chats are refused");
         }
-        Err(error) => tracing::warn!("chats are refused: {error}"),
+        (Err(error), Some(_)) => anyhow::bail!("`--tokenizer-config-path`: {error}"),
+        (Err(error), None) => tracing::warn!("chats are refused: {error}"),
     }
-    template
+    Ok(template)
 }
 
 fn cannot_listen(config: &Config) -> String {

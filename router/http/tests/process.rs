@@ -11,6 +11,7 @@ mod common;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use common::{alphabet, argv, model_folder};
 use nix::sys::signal::{Signal, kill};
@@ -32,17 +33,17 @@ fn as_router() {
     std::process::exit(code);
 }
 
-fn spawn(argv: &[String]) -> Child {
-    Command::new(std::env::current_exe().expect("this program"))
+fn router(argv: &[String]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command
         .args(["--exact", "as_router", "--ignored", "--nocapture"])
         .env(ARGV, json!(argv).to_string())
         .env_remove("LOG_LEVEL")
         .env("API_KEY", "hunter2")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("a process")
+        .stderr(Stdio::piped());
+    command
 }
 
 /// A router that serves, with what it has logged so far.
@@ -55,7 +56,7 @@ struct Serving {
 
 impl Serving {
     fn start(argv: &[String]) -> Self {
-        let mut child = spawn(argv);
+        let mut child = router(argv).spawn().expect("a process");
         let stdout = child.stdout.take().expect("a pipe");
         let mut serving = Self {
             child,
@@ -99,8 +100,11 @@ impl Serving {
 }
 
 /// Exit code and standard error of a router that does not start.
-fn fails(argv: &[String]) -> (Option<i32>, String) {
-    let output = spawn(argv).wait_with_output().expect("an exit status");
+async fn fails(argv: &[String]) -> (Option<i32>, String) {
+    let mut router = tokio::process::Command::from(router(argv));
+    let output = tokio::time::timeout(Duration::from_secs(60), router.kill_on_drop(true).output());
+    let output = output.await.expect("a router that ends by itself");
+    let output = output.expect("an exit status");
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     (output.status.code(), errors)
 }
@@ -207,30 +211,30 @@ async fn what_prevents_a_start_is_one_line_and_code_one() {
         ),
         (
             argv(&mock, folder, &["--tokenizer-config-path=x"]),
-            "`--tokenizer-config-path` is not supported",
+            "`--tokenizer-config-path`: x: does not exist",
         ),
     ] {
-        let (code, errors) = fails(&argv);
+        let (code, errors) = fails(&argv).await;
         assert_eq!(code, Some(1), "{argv:?}: {errors}");
         assert!(errors.contains(expected), "{errors}");
         assert_eq!(errors.trim_end().lines().count(), 1, "{errors}");
     }
 }
 
-#[test]
-fn wrong_flags_end_with_two_and_the_schema_with_zero() {
+#[tokio::test]
+async fn wrong_flags_end_with_two_and_the_schema_with_zero() {
     let argv = |flags: &[&str]| -> Vec<String> {
         let name = ["text-generation-router"];
         name.iter().chain(flags).map(|&flag| flag.into()).collect()
     };
-    let (code, errors) = fails(&argv(&["--no-such-flag"]));
+    let (code, errors) = fails(&argv(&["--no-such-flag"])).await;
     assert_eq!(code, Some(2));
     assert!(errors.contains("--no-such-flag"));
-    let (code, errors) = fails(&argv(&[]));
+    let (code, errors) = fails(&argv(&[])).await;
     assert_eq!(code, Some(1));
     assert!(errors.contains("`--tokenizer-name` is not set"), "{errors}");
-    let output = spawn(&argv(&["print-schema"]))
-        .wait_with_output()
+    let output = router(&argv(&["print-schema"]))
+        .output()
         .expect("an exit status");
     assert_eq!(output.status.code(), Some(0));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
