@@ -156,8 +156,8 @@ pub struct LimitArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Batching")]
 pub struct BatchingArgs {
-    /// Ratio of waiting to running requests at which waiting ones are let in
-    #[arg(long, env, default_value_t = 0.3)]
+    /// Ratio of waiting to running requests at which waiting ones are let in; 0: as soon as they fit
+    #[arg(long, env, default_value_t = 0.0)]
     pub waiting_served_ratio: f32,
     /// Most prompt tokens in one prefill. Default: the router decides
     #[arg(long, env)]

@@ -58,8 +58,8 @@ pub struct Config {
     /// Most tokens of all running requests together; derived from the free memory when unset.
     #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
     pub max_batch_total_tokens: Option<u32>,
-    /// Waiting requests interrupt running ones when there are this many times as many.
-    #[arg(long, env, default_value_t = 0.3)]
+    /// Waiting requests interrupt running ones when there are this many times as many; with 0 as soon as they fit.
+    #[arg(long, env, default_value_t = 0.0)]
     pub waiting_served_ratio: f32,
     /// Tokens that running requests get before waiting ones interrupt them in any case.
     #[arg(long, env, default_value_t = 20)]

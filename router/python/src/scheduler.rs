@@ -65,7 +65,7 @@ pub struct Scheduler(BatchLimits);
 #[pymethods]
 impl Scheduler {
     #[new]
-    #[pyo3(signature = (*, max_batch_prefill_tokens, max_batch_total_tokens, max_batch_size, waiting_served_ratio = 0.3,
+    #[pyo3(signature = (*, max_batch_prefill_tokens, max_batch_total_tokens, max_batch_size, waiting_served_ratio = 0.0,
                         max_waiting_tokens = 20))]
     fn new(
         max_batch_prefill_tokens: u32,

@@ -101,7 +101,7 @@ class Scheduler:
         max_batch_prefill_tokens: int,
         max_batch_total_tokens: int,
         max_batch_size: int,
-        waiting_served_ratio: float = 0.3,
+        waiting_served_ratio: float = 0.0,
         max_waiting_tokens: int = 20,
     ) -> Scheduler: ...
     def next_action(
