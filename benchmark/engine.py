@@ -24,7 +24,7 @@ from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed.group import init_group
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.loading import choose_device
-from text_generation_server.engine.options import EngineOptions
+from text_generation_server.engine.options import EngineOptions, RunAhead
 from text_generation_server.engine.requests import (
     Batch,
     CachedBatch,
@@ -203,7 +203,11 @@ def main() -> None:
     arguments = parser.parse_args()
     cuda = torch.cuda.is_available()
     graphs = () if arguments.no_graphs or not cuda else None
-    options = EngineOptions(cuda_graphs=graphs, run_ahead=cuda, deterministic=arguments.deterministic)
+    options = EngineOptions(
+        cuda_graphs=graphs,
+        run_ahead=RunAhead.BEFORE_WAITING if cuda else RunAhead.NEVER,
+        deterministic=arguments.deterministic,
+    )
     cases = [tuple(int(n) for n in case.split("x")) for case in arguments.cases.split(",")]
     limits = WarmupLimits(
         PREFILL_TOKENS, max(streams for streams, _ in cases), max_total_tokens=arguments.max_total_tokens

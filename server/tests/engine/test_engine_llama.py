@@ -12,7 +12,7 @@ from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.engine import Engine
-from text_generation_server.engine.options import EngineOptions
+from text_generation_server.engine.options import EngineOptions, RunAhead
 from text_generation_server.engine.requests import (
     CachedBatch,
     Grant,
@@ -36,7 +36,7 @@ def build(folder: Path, options: EngineOptions) -> Engine:
     return engine
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["in-step", "run-ahead"])
+@pytest.fixture(scope="module", params=RunAhead)
 def engine(llama_folder: Path, request: pytest.FixtureRequest) -> Engine:
     return build(llama_folder, EngineOptions(run_ahead=request.param))
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from support.engine_driver import make_request
 
 from text_generation_server.engine.batches import Choice, RunningRequest
-from text_generation_server.engine.run_ahead import RunAhead
+from text_generation_server.engine.options import RunAhead
+from text_generation_server.engine.run_ahead import StepQueue
 
 
 @dataclass
@@ -49,7 +50,7 @@ def report(running: Sequence[RunningRequest]) -> list[int]:
 
 def test_one_step_more_is_queued_than_is_waited_for() -> None:
     device = Device()
-    ahead = RunAhead(device.launch, enabled=True)
+    ahead = StepQueue(device.launch, RunAhead.BEFORE_WAITING)
     a = prefilled(1)
     for call in range(1, 4):
         step = ahead.decode([a])
@@ -59,9 +60,27 @@ def test_one_step_more_is_queued_than_is_waited_for() -> None:
         assert len(device.queued) == call + 1
 
 
+def test_where_the_host_computes_the_next_step_waits_for_the_reply() -> None:
+    device = Device()
+    ahead = StepQueue(device.launch, RunAhead.BETWEEN_CALLS)
+    a, b = prefilled(1), prefilled(2)
+    for call in range(1, 4):
+        ahead.decode([a])
+        assert report([a]) == [1]
+        assert len(device.queued) == call
+        ahead.between_calls([a])
+        ahead.between_calls([a])
+        assert len(device.queued) == call + 1
+    ahead.before_waiting([a, b])
+    assert ahead.decode([a, b]) is not None
+    assert report([a, b]) == [1]
+    ahead.between_calls([a, b])
+    assert device.queued[-1] == [1, 2]
+
+
 def test_in_step_each_call_queues_one() -> None:
     device = Device()
-    ahead = RunAhead(device.launch, enabled=False)
+    ahead = StepQueue(device.launch, RunAhead.NEVER)
     a = prefilled(1)
     for call in range(1, 4):
         ahead.decode([a])
@@ -71,7 +90,7 @@ def test_in_step_each_call_queues_one() -> None:
 
 def test_who_ends_by_length_is_left_out_ahead() -> None:
     device = Device()
-    ahead = RunAhead(device.launch, enabled=True)
+    ahead = StepQueue(device.launch, RunAhead.BEFORE_WAITING)
     a, b = prefilled(1, max_new_tokens=2), prefilled(2)
     ahead.decode([a, b])
     assert device.queued == [[1, 2], [2]]
@@ -79,7 +98,7 @@ def test_who_ends_by_length_is_left_out_ahead() -> None:
 
 def test_who_has_no_slot_for_the_next_step_waits_for_a_grant() -> None:
     device = Device()
-    ahead = RunAhead(device.launch, enabled=True)
+    ahead = StepQueue(device.launch, RunAhead.BEFORE_WAITING)
     # Prompt of 3: the first step writes position 3, the second position 4.
     a, b = prefilled(1, num_slots=4), prefilled(2)
     ahead.decode([a, b])
@@ -95,12 +114,12 @@ def test_who_has_no_slot_for_the_next_step_waits_for_a_grant() -> None:
 
 def test_after_a_prefill_the_older_batch_reports_first() -> None:
     device = Device()
-    ahead = RunAhead(device.launch, enabled=True)
+    ahead = StepQueue(device.launch, RunAhead.BEFORE_WAITING)
     a = prefilled(1)
     ahead.decode([a])
     report([a])
     b = prefilled(2)
-    ahead.launch_next([a, b])
+    ahead.before_waiting([a, b])
     assert device.queued == [[1], [1], [1, 2]]
     ahead.decode([a, b])
     assert report([a, b]) == [1]
@@ -112,7 +131,7 @@ def test_after_a_prefill_the_older_batch_reports_first() -> None:
 
 def test_results_of_a_batch_that_the_call_does_not_name_are_kept_for_it() -> None:
     device = Device()
-    ahead = RunAhead(device.launch, enabled=True)
+    ahead = StepQueue(device.launch, RunAhead.BEFORE_WAITING)
     a, b = prefilled(1), prefilled(2)
     ahead.decode([a])
     report([a])
@@ -127,7 +146,7 @@ def test_results_of_a_batch_that_the_call_does_not_name_are_kept_for_it() -> Non
 
 def test_steps_of_released_requests_alone_are_not_waited_for() -> None:
     device = Device()
-    ahead = RunAhead(device.launch, enabled=True)
+    ahead = StepQueue(device.launch, RunAhead.BEFORE_WAITING)
     a, b = prefilled(1), prefilled(2)
     ahead.decode([a])
     a.released = True

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.engine_driver import Driver, Slots, make_engine, make_request
 
+from text_generation_server.engine.options import RunAhead
 from text_generation_server.engine.requests import (
     CachedBatch,
     Copy,
@@ -29,7 +30,7 @@ LIMITS = WarmupLimits(max_batch_prefill_tokens=64, max_batch_size=6, max_batch_t
 class Router:
     """Arrivals by chance; grants one slot a step, two ahead of need; takes slots back when a request has ended."""
 
-    def __init__(self, seed: int, run_ahead: bool) -> None:
+    def __init__(self, seed: int, run_ahead: RunAhead) -> None:
         self.random = random.Random(seed)
         self.engine = make_engine(limits=LIMITS, eos_token_ids=EOS, run_ahead=run_ahead)
         self.driver = Driver(self.engine)
@@ -111,9 +112,9 @@ def expected(request: Request) -> list[int]:
     return driver.transcripts[1].tokens
 
 
-@pytest.mark.parametrize("run_ahead", [False, True], ids=["in-step", "run-ahead"])
+@pytest.mark.parametrize("run_ahead", RunAhead)
 @pytest.mark.parametrize("seed", range(6))
-def test_what_survives_gets_what_it_gets_alone(seed: int, run_ahead: bool) -> None:
+def test_what_survives_gets_what_it_gets_alone(seed: int, run_ahead: RunAhead) -> None:
     router = Router(seed, run_ahead)
     actions: list[Callable[[], None]] = [router.prefill, router.decode, router.decode, router.decode]
     for _ in range(60):

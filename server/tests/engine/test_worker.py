@@ -23,6 +23,11 @@ class StubEngine:
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self.closed = False
+        self.broken: Exception | None = None
+
+    def between_calls(self) -> None:
+        if self.broken is not None:
+            raise self.broken
 
     def close(self) -> None:
         self.closed = True
@@ -85,6 +90,17 @@ def test_any_other_error_poisons_the_engine(worker: EngineWorker, error: Excepti
     with pytest.raises(EngineFailed):
         worker.check_health()
     assert worker.failed.done()
+
+
+def test_an_error_after_the_result_was_handed_out_poisons_the_engine(worker: EngineWorker) -> None:
+    def break_it(engine: ShardEngine) -> int:
+        cast("StubEngine", engine).broken = ValueError("secret path")
+        return 1
+
+    assert worker.submit(break_it).result(WAIT_S) == 1
+    worker.failed.result(WAIT_S)
+    with pytest.raises(EngineFailed):
+        worker.submit(lambda _: 1).result(WAIT_S)
 
 
 def test_not_ready_while_the_model_loads() -> None:

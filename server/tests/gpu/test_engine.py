@@ -12,7 +12,7 @@ from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.engine import Engine
-from text_generation_server.engine.options import EngineOptions
+from text_generation_server.engine.options import EngineOptions, RunAhead
 from text_generation_server.engine.requests import (
     Batch,
     CachedBatch,
@@ -29,9 +29,9 @@ from text_generation_server.models.registry import load_model
 pytestmark = pytest.mark.gpu
 
 NEW_TOKENS = 20
-IN_STEP = EngineOptions(memory_fraction=0.5, cuda_graphs=(), run_ahead=False)
-GRAPHS = EngineOptions(memory_fraction=0.5, cuda_graphs=(1, 2, 4, 8, 16), run_ahead=False)
-AHEAD = EngineOptions(memory_fraction=0.5, cuda_graphs=(1, 2, 4, 8, 16), run_ahead=True)
+IN_STEP = EngineOptions(memory_fraction=0.5, cuda_graphs=(), run_ahead=RunAhead.NEVER)
+GRAPHS = EngineOptions(memory_fraction=0.5, cuda_graphs=(1, 2, 4, 8, 16), run_ahead=RunAhead.NEVER)
+AHEAD = EngineOptions(memory_fraction=0.5, cuda_graphs=(1, 2, 4, 8, 16), run_ahead=RunAhead.BEFORE_WAITING)
 LIMITS = WarmupLimits(max_batch_prefill_tokens=256, max_batch_size=16, max_batch_total_tokens=4096)
 
 
@@ -158,7 +158,9 @@ def test_nothing_is_compiled_after_warm_up_and_the_limits_hold(llama_folder: Pat
 
 
 def test_deterministic_results_are_bitwise_the_same_in_every_batch(llama_folder: Path) -> None:
-    options = EngineOptions(memory_fraction=0.5, cuda_graphs=(1, 2, 4, 8, 16), run_ahead=True, deterministic=True)
+    options = EngineOptions(
+        memory_fraction=0.5, cuda_graphs=(1, 2, 4, 8, 16), run_ahead=RunAhead.BEFORE_WAITING, deterministic=True
+    )
     engine = build(llama_folder, options, torch.bfloat16)
 
     def logprobs(numbers: list[int]) -> dict[int, list[float]]:

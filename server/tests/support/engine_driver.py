@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from support.fake_model import FakeModel, SingleGroup
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.engine.engine import Engine
-from text_generation_server.engine.options import EngineOptions
+from text_generation_server.engine.options import EngineOptions, RunAhead
 from text_generation_server.engine.requests import (
     Batch,
     CachedBatch,
@@ -34,7 +34,7 @@ def make_engine(
     rank: int = 0,
     world_size: int = 1,
     eos_token_ids: Iterable[int] = (),
-    run_ahead: bool = False,
+    run_ahead: RunAhead = RunAhead.NEVER,
 ) -> Engine:
     """An engine over the fake model, warmed up unless `limits` is None."""
     engine = Engine(
@@ -111,10 +111,14 @@ class Driver:
         for request in requests:
             for request_id in (request.id, *(copy.id for copy in request.copies)):
                 self.transcripts[request_id] = Transcript()
-        return self._record(self.engine.prefill(Batch(batch_id, requests)))
+        result = self.engine.prefill(Batch(batch_id, requests))
+        self.engine.between_calls()
+        return self._record(result)
 
     def decode(self, *batches: CachedBatch, grants: Iterable[Grant] = ()) -> CachedBatch | None:
-        return self._record(self.engine.decode(list(batches), list(grants)))
+        result = self.engine.decode(list(batches), list(grants))
+        self.engine.between_calls()
+        return self._record(result)
 
     def run(self, batch: CachedBatch | None) -> None:
         """Decodes until nobody is left."""

@@ -36,7 +36,7 @@ from .requests import (
     Tokens,
     WarmupLimits,
 )
-from .run_ahead import RunAhead
+from .run_ahead import StepQueue
 from .runner import QueuedStep, StepRunner
 from .warmup import warm_up
 
@@ -47,7 +47,7 @@ class _Serving:
 
     runner: StepRunner
     admission: Admission
-    run_ahead: RunAhead[QueuedStep]
+    steps: StepQueue[QueuedStep]
     compilations: int
     """Kernels compiled until then."""
 
@@ -104,7 +104,7 @@ class Engine:
         self._serving = _Serving(
             runner,
             Admission(served, limits.max_batch_prefill_tokens, self._model.vocab_size, runner.table, self._batches),
-            RunAhead(runner.decode, self._options.run_ahead),
+            StepQueue(runner.decode, self._options.run_ahead),
             compilations(),
         )
         # What lives now lives for good: keep the collector from walking it in the middle of a step.
@@ -124,7 +124,7 @@ class Engine:
         with self._releasing(running):
             step = serving.runner.prefill(running)
             # The call after this one is most likely a Decode of everything.
-            serving.run_ahead.launch_next([*self._batches.running(), *running])
+            serving.steps.before_waiting([*self._batches.running(), *running])
             step.deliver()
             return self._reply(batch.id, running, failures, step, moments, step.prompts())
 
@@ -144,7 +144,7 @@ class Engine:
             return StepResult(failures=tuple(failures))
         moments = called, time.perf_counter_ns()
         with self._releasing(running):
-            step = serving.run_ahead.decode(running)
+            step = serving.steps.decode(running)
             return self._reply(batches[0].id, running, failures, step, moments)
 
     def filter_batch(self, batch_id: int, request_ids: Sequence[int]) -> CachedBatch | None:
@@ -159,6 +159,12 @@ class Engine:
         dropped = self._batches.remove(self._batches.ids() if batch_id is None else [batch_id])
         if self._serving is not None:
             self._serving.runner.table.release(dropped)
+
+    @torch.inference_mode()
+    def between_calls(self) -> None:
+        """Uses the time until the next call. Call it when the result of each call was handed out."""
+        if self._serving is not None:
+            self._serving.steps.between_calls(self._batches.running())
 
     def close(self) -> None:
         """Leaves the group."""

@@ -222,6 +222,10 @@ class ShardEngine(Protocol):
         """Drops one batch, or all."""
         ...
 
+    def between_calls(self) -> None:
+        """Uses the time until the next call; called after each."""
+        ...
+
     def close(self) -> None:
         """Ends the engine."""
         ...

@@ -2,6 +2,7 @@
 
 The next step is queued before the results of the one before are waited for: the tokens it continues from are on the
 device already. So while a reply is built, travels to the router and comes back as the next call, the device works.
+Where the host computes, a step is over when it is queued; there the next one is queued when the reply is out.
 Known from SGLang's and LightLLM's overlapped scheduling; here in the terms of unary Prefill and Decode calls.
 
 - A step holds rows of requests that were alive when it was queued. Who ends by length is known ahead and left out;
@@ -18,9 +19,10 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from .batches import RunningRequest
+from .options import RunAhead
 
 DEPTH = 2
-"""Steps on the device while a call waits: the one it will report and one more."""
+"""Steps on a device beside the host while a call waits: the one it will report and one more."""
 
 
 class Step(Protocol):
@@ -39,12 +41,12 @@ class Step(Protocol):
 S = TypeVar("S", bound=Step)
 
 
-class RunAhead(Generic[S]):
+class StepQueue(Generic[S]):
     """The decode steps in flight, oldest first. `launch` queues a step for some requests."""
 
-    def __init__(self, launch: Callable[[Sequence[RunningRequest]], S], enabled: bool) -> None:
+    def __init__(self, launch: Callable[[Sequence[RunningRequest]], S], run_ahead: RunAhead) -> None:
         self._launch_step = launch
-        self._enabled = enabled
+        self._run_ahead = run_ahead
         self._steps: deque[S] = deque()
 
     def decode(self, running: Sequence[RunningRequest]) -> S | None:
@@ -58,14 +60,19 @@ class RunAhead(Generic[S]):
             self._forget_stale()
             if not self._steps:
                 self._launch(running)
-            self.launch_next(running)
+            self.before_waiting(running)
             reported = self._steps.popleft()
             reported.deliver()
         return reported
 
-    def launch_next(self, running: Sequence[RunningRequest]) -> None:
-        """Queues one step more than is waited for, if that is enabled and not yet so. Call it after a prefill too."""
-        if self._enabled and len(self._steps) < DEPTH:
+    def before_waiting(self, running: Sequence[RunningRequest]) -> None:
+        """Queues one step more than is waited for, if it is the time and not yet so. Call it after a prefill too."""
+        if self._run_ahead is RunAhead.BEFORE_WAITING and len(self._steps) < DEPTH:
+            self._launch(running)
+
+    def between_calls(self, running: Sequence[RunningRequest]) -> None:
+        """Queues the step that the next call will report, if it is the time and not yet so."""
+        if self._run_ahead is RunAhead.BETWEEN_CALLS and not self._steps:
             self._launch(running)
 
     def _launch(self, running: Sequence[RunningRequest]) -> None:

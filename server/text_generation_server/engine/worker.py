@@ -117,7 +117,7 @@ class EngineWorker:
         self.ready.set_result(info)
         while (command := self._commands.get()) is not None:
             self._busy_since = self._clock()
-            poisoned = self._execute(engine, command)
+            poisoned = self._execute(engine, command) or self._use_pause(engine)
             self._busy_since = None
             if poisoned:
                 self._drain()
@@ -139,10 +139,22 @@ class EngineWorker:
         except BaseException as error:
             return self._poison(command, error)
 
-    def _poison(self, command: _Command, error: BaseException) -> bool:
+    def _use_pause(self, engine: ShardEngine) -> bool:
+        """What the engine does while the caller has its result. True when its state can no longer be trusted."""
+        try:
+            engine.between_calls()
+            return False
+        except BaseException as error:
+            self._fail(error)
+            return True
+
+    def _fail(self, error: BaseException) -> None:
         logger.error("the engine failed", exc_info=error)
         with self._lock:
             self.failed.set_result(None)
+
+    def _poison(self, command: _Command, error: BaseException) -> bool:
+        self._fail(error)
         failure = error if isinstance(error, EngineFailed) else EngineFailed("the engine failed; see the shard's log")
         command.future.set_exception(failure)
         return True

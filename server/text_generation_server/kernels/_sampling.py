@@ -79,6 +79,16 @@ def num_splits(vocab_size: int, device: torch.device) -> int:
     return -(-vocab_size // CHUNK) if device.type == "cuda" else 1
 
 
+def asked(ints: Tensor, rows: Tensor) -> list[int]:
+    """The flags of each position, on the host: most batches ask for little, and then most operators are not needed."""
+    return ints[:, Ints.FLAGS].index_select(0, rows).tolist()
+
+
+def positions(flags: list[int], wanted: Flags) -> list[int]:
+    """Where one of `wanted` is asked for."""
+    return [position for position, row_flags in enumerate(flags) if row_flags & wanted]
+
+
 def distance(scores: Tensor, best: Tensor, temperature: Tensor) -> Tensor:
     """The u of the formula above, as a new tensor.
 

@@ -13,13 +13,14 @@ Called once a step. Bytes floor: about 100 a position; only the launch costs any
 """
 
 # pyright: basic, reportArgumentType=false
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
-from ._sampling import FLAGS, HAS_PENALTIES, INTS, Flags, Ints
+from ._sampling import FLAGS, HAS_PENALTIES, INTS, Flags, asked, positions
 
 
 @triton.jit(do_not_specialize=["batch"], do_not_specialize_on_alignment=["tokens_ptr"])
@@ -93,14 +94,16 @@ def advance_state_torch(
     counts: Tensor,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    owned = length[rows] > 0
-    tokens, rows = tokens[owned], rows[owned]
-    last_token[rows] = tokens
-    length[rows] += 1
-    generated[rows] += 1
-    penalised = ints[rows, Ints.FLAGS] & Flags.PENALTIES != 0
-    where = rows[penalised], tokens[penalised]
-    counts[where] = (counts[where] | 1) + 2
+    owned = [position for position, n in enumerate(length.index_select(0, rows).tolist()) if n > 0]
+    if len(owned) < rows.shape[0]:
+        tokens, rows = tokens[owned], rows[owned]
+    one = torch.ones_like(rows)
+    last_token.index_copy_(0, rows, tokens)
+    length.index_add_(0, rows, one)
+    generated.index_add_(0, rows, one)
+    if penalised := positions(asked(ints, rows), Flags.PENALTIES):
+        where = rows[penalised], tokens[penalised]
+        counts[where] = (counts[where] | 1) + 2
 
 
 advance_state = register(

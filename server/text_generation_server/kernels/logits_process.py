@@ -49,8 +49,10 @@ from ._sampling import (
     Flags,
     Floats,
     Ints,
+    asked,
     distance_below,
     inverse,
+    positions,
 )
 from .philox import DOMAIN_WATERMARK, vocabulary_words
 from .watermark import green_bound, green_list
@@ -243,24 +245,21 @@ def logits_process_torch(
     """Torch implementation: the CPU path and the reference of the tests. Writes every row of `scores`."""
     if scores.data_ptr() != logits.data_ptr():
         scores.copy_(logits)
-    flags = ints[rows, Ints.FLAGS]
-
-    def positions(flag: Flags) -> Tensor:
-        return (flags & flag).nonzero().squeeze(1)
-
-    for position in positions(Flags.BIAS).tolist():
+    flags = asked(ints, rows)
+    for position in positions(flags, Flags.BIAS):
         row = rows[position]
         number = ints[row, Ints.NUM_BIAS]
         scores[position].index_add_(0, bias_ids[row, :number], bias_values[row, :number])
-    if (chosen := positions(Flags.WATERMARK)).numel():
+    if chosen := positions(flags, Flags.WATERMARK):
         scores[chosen] += delta * green_list(last_token[rows[chosen]], gamma, scores.shape[1])
-    if (chosen := positions(Flags.PENALTIES)).numel():
+    if chosen := positions(flags, Flags.PENALTIES):
         scores[chosen] = _penalise(scores[chosen], counts[rows[chosen]], floats[rows[chosen]])
-    if (chosen := positions(Flags.MIN_NEW_TOKENS)).numel():
-        chosen = chosen[generated[rows[chosen]] < ints[rows[chosen], Ints.MIN_NEW_TOKENS]]
-        scores[chosen.unsqueeze(1), eos_token_ids.unsqueeze(0)] = -torch.inf
-    _statistics(scores, floats[rows, Floats.TEMPERATURE], best, best_id, total)
-    best.masked_fill_(best.isposinf(), torch.nan)
+    if chosen := positions(flags, Flags.MIN_NEW_TOKENS):
+        r = rows[chosen]
+        early = torch.tensor(chosen, device=scores.device)[generated[r] < ints[r, Ints.MIN_NEW_TOKENS]]
+        scores[early.unsqueeze(1), eos_token_ids.unsqueeze(0)] = -torch.inf
+    _statistics(scores, floats[:, Floats.TEMPERATURE].index_select(0, rows), best, best_id, total)
+    best.masked_fill_(best == torch.inf, torch.nan)
 
 
 def _penalise(scores: Tensor, counts: Tensor, floats: Tensor) -> Tensor:

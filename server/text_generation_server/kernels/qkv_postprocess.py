@@ -232,12 +232,13 @@ def qkv_postprocess_torch(
     q, k, v = heads.split((heads.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads), dim=1)
     q_and_k = heads[:, :-num_kv_heads]
     if q_norm is not None and k_norm is not None:
-        q.copy_(normalise(q, q_norm, norm_eps))
-        k.copy_(normalise(k, k_norm, norm_eps))
+        normalise(q, q_norm, norm_eps, q)
+        normalise(k, k_norm, norm_eps, k)
 
     cos, sin = cos_sin.index_select(0, positions).unsqueeze(1).chunk(2, dim=-1)
     first, second = q_and_k.float().chunk(2, dim=-1)
-    q_and_k.copy_(torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1))
+    rotated = (first * cos).addcmul_(second, sin, value=-1), (second * cos).addcmul_(first, sin)
+    q_and_k.copy_(torch.cat(rotated, dim=-1))
 
     k_cache.index_copy_(0, slots, k)
     v_cache.index_copy_(0, slots, v)

@@ -33,9 +33,10 @@ from ._sampling import (
     WRITES_SCORES,
     Flags,
     Floats,
-    Ints,
+    asked,
     distance,
     distance_below,
+    positions,
     row_best,
     survives,
     within,
@@ -270,33 +271,32 @@ def sample_torch(
     log_total: Tensor,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    temperature, flags = floats[rows, Floats.TEMPERATURE], ints[rows, Ints.FLAGS]
+    temperature, flags = floats[:, Floats.TEMPERATURE].index_select(0, rows), asked(ints, rows)
     highest = best.amax(dim=1)
     split = (best == highest.unsqueeze(1)).byte().argmax(dim=1, keepdim=True)
     tokens.copy_(best_id.gather(1, split).squeeze(1))
     weights = distance(best, highest, temperature).neg_().exp_()
     log_total.copy_((total * weights).sum(dim=1).log_())
     torch.neg(log_total, out=logprobs)
-    chosen = (flags & (Flags.SAMPLE | Flags.FILTERS)).nonzero().squeeze(1)
-    if chosen.numel():
+    if chosen := positions(flags, Flags.SAMPLE | Flags.FILTERS):
         r = rows[chosen]
-        uses_scores = (flags[chosen] & Flags.SCORES != 0).unsqueeze(1)
+        flags = [flags[position] for position in chosen]
+        uses_scores = torch.tensor([f & Flags.SCORES != 0 for f in flags], device=scores.device).unsqueeze(1)
         x = torch.where(uses_scores, scores[chosen], logits[chosen].float())
         u = distance(x, highest[chosen], temperature[chosen])
         u.masked_fill_(~survives(u, bounds[chosen]), torch.inf)
         noisy = -u
-        drawn = (flags[chosen] & Flags.SAMPLE).nonzero().squeeze(1)
-        if drawn.numel():
+        if drawn := positions(flags, Flags.SAMPLE):
             noisy[drawn] += gumbel_noise(seed[r[drawn]], generated[r[drawn]], u.shape[1])
         token = noisy.argmax(dim=1)
         sums = u.neg().exp_().sum(dim=1).log_()
         tokens[chosen] = token
         log_total[chosen] = sums
         logprobs[chosen] = -u.gather(1, token.unsqueeze(1)).squeeze(1) - sums
-    sound = highest.isfinite() & logprobs.isfinite()
-    valid.copy_(sound)
-    tokens.masked_fill_(~sound, 0)
-    logprobs.masked_fill_(~sound, torch.nan)
+    unsound = ~(highest + logprobs).isfinite()
+    valid.copy_(~unsound)
+    tokens.masked_fill_(unsound, 0)
+    logprobs.masked_fill_(unsound, torch.nan)
 
 
 sample = register(sample_torch, mutates=("tokens", "logprobs", "valid", "log_total"), triton=sample_triton)

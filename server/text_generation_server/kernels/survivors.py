@@ -47,9 +47,11 @@ from ._sampling import (
     Flags,
     Floats,
     Ints,
+    asked,
     distance,
     integer_mass,
     mass,
+    positions,
     row_best,
     share,
     survives,
@@ -280,6 +282,10 @@ def survivors_triton(
     )
 
 
+_ALL = torch.tensor([LARGEST, 0.0, 0.0, torch.inf])
+"""Bounds that keep every token."""
+
+
 def survivors_torch(
     scores: Tensor,
     best: Tensor,
@@ -290,11 +296,13 @@ def survivors_torch(
     bounds: Tensor,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Sorts."""
-    bounds.copy_(torch.tensor([LARGEST, 0.0, 0.0, torch.inf]))
-    highest = best.amax(dim=1)
-    chosen = ((ints[rows, Ints.FLAGS] & Flags.FILTERS != 0) & highest.isfinite()).nonzero().squeeze(1)
-    if chosen.numel() == 0:
+    bounds.copy_(_ALL)
+    filtered = positions(asked(ints, rows), Flags.FILTERS)
+    if not filtered:
         return
+    highest = best.amax(dim=1)
+    chosen = torch.tensor(filtered, device=scores.device)
+    chosen = chosen[highest[chosen].isfinite()]
     parameters, found = floats[rows[chosen]], bounds[chosen]
     u = distance(scores[chosen], highest[chosen], parameters[:, Floats.TEMPERATURE])
     _top_k(u, ints[rows[chosen], Ints.TOP_K].to(torch.int64), found)

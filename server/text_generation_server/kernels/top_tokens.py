@@ -22,10 +22,13 @@ from ._sampling import (
     TEMPERATURE,
     TOP_N,
     TOPS,
+    Flags,
     Floats,
     Ints,
+    asked,
     distance,
     distance_below,
+    positions,
     row_best,
     survives,
 )
@@ -222,9 +225,12 @@ def top_tokens_torch(
     num_top: Tensor,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    wanted = ints[rows, Ints.TOP_N] * valid
     num_top.zero_()
-    for i in wanted.nonzero().squeeze(1).tolist():
+    top = positions(asked(ints, rows), Flags.TOP)
+    wanted = ints[rows, Ints.TOP_N] * valid if top else valid
+    for i in top:
+        if not wanted[i]:
+            continue
         row = rows[i]
         u = distance(scores[i : i + 1], best[i].amax().unsqueeze(0), floats[row, Floats.TEMPERATURE].unsqueeze(0))
         kept = u.masked_fill_(~survives(u, bounds[i : i + 1]), torch.inf)[0]
