@@ -1,5 +1,6 @@
 //! Bodies that only HTTP knows. Order of keys, null and absent keys follow the TGI contract.
 
+mod event;
 mod hosted;
 
 use serde::{Deserialize, Serialize};
@@ -8,9 +9,10 @@ use text_generation_core::types::{
 };
 use utoipa::ToSchema;
 
+pub use self::event::{ChatEvent, CompletionEvent, GenerateEvent, InvocationEvent};
 pub use self::hosted::{
-    InvocationAnswer, InvocationBody, InvocationEvent, VertexBody, VertexGenerateBody,
-    VertexInstance, VertexResponse,
+    InvocationAnswer, InvocationBody, VertexBody, VertexGenerateBody, VertexInstance,
+    VertexResponse,
 };
 
 /// Clients that send no parameters at all get sampled text; with parameters, `do_sample` is false unless they set it.

@@ -218,3 +218,29 @@ fn the_openapi_document() {
     let document = text_generation_http::routes::openapi();
     insta::assert_snapshot!("openapi", document.to_pretty_json().expect("JSON"));
 }
+
+#[test]
+fn every_stream_documents_the_error_that_may_end_it() {
+    let document = text_generation_http::routes::openapi();
+    let document = serde_json::to_value(document).expect("JSON");
+    let paths = document["paths"].as_object().expect("paths");
+    let mut streams = 0;
+    for (path, operations) in paths {
+        let content = &operations["post"]["responses"]["200"]["content"]["text/event-stream"];
+        let Some(event) = content["schema"]["$ref"].as_str() else {
+            continue;
+        };
+        streams += 1;
+        let event = document
+            .pointer(event.trim_start_matches('#'))
+            .expect("a schema");
+        let error = if path.starts_with("/v1/") {
+            "#/components/schemas/OpenAiErrorResponse"
+        } else {
+            "#/components/schemas/ErrorResponse"
+        };
+        let kinds = event["oneOf"].as_array().expect("kinds of events");
+        assert!(kinds.contains(&json!({"$ref": error})), "{path}: {event}");
+    }
+    assert_eq!(streams, 5);
+}

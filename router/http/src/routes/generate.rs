@@ -19,7 +19,8 @@ use crate::extract::ApiJson;
 use crate::headers;
 use crate::openapi::{BodyErrors, GenerateErrors};
 use crate::schema::{
-    CompatGenerateBody, GenerateBody, GenerateResponse, StreamDetails, StreamResponse,
+    CompatGenerateBody, GenerateBody, GenerateEvent, GenerateResponse, StreamDetails,
+    StreamResponse,
 };
 use crate::sse::{self, EventBuffer};
 use crate::state::AppState;
@@ -34,7 +35,7 @@ use crate::timings::{Timings, request_id};
     responses(
         (status = 200, description = "Generated text, or a stream of events", content(
             (Vec<GenerateResponse> = "application/json"),
-            (StreamResponse = "text/event-stream"),
+            (GenerateEvent = "text/event-stream"),
         )),
         GenerateErrors,
     ),
@@ -84,7 +85,7 @@ pub async fn generate(
     request_body = GenerateBody,
     responses(
         (status = 200, description = "One event for each token, or an error event and the end",
-         body = StreamResponse, content_type = "text/event-stream"),
+         body = GenerateEvent, content_type = "text/event-stream"),
         BodyErrors,
     ),
     security((), ("bearer" = []), ("api_key" = []))

@@ -4,10 +4,8 @@ use serde::{Deserialize, Serialize};
 use text_generation_core::types::GenerateParameters;
 use utoipa::ToSchema;
 
-use super::{CompatGenerateBody, GenerateResponse, StreamResponse};
-use crate::routes::openai::{
-    ChatBody, ChatCompletion, ChatCompletionChunk, Completion, CompletionBody,
-};
+use super::{CompatGenerateBody, GenerateResponse};
+use crate::routes::openai::{ChatBody, ChatCompletion, Completion, CompletionBody};
 
 /// Body of `/invocations`: that of `/`, of `/v1/chat/completions` or of `/v1/completions`.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -24,15 +22,6 @@ pub enum InvocationBody {
 pub enum InvocationAnswer {
     Generate(Vec<GenerateResponse>),
     Chat(ChatCompletion),
-    Completion(Completion),
-}
-
-/// Event of a stream of `/invocations`.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(untagged)]
-pub enum InvocationEvent {
-    Generate(StreamResponse),
-    Chat(ChatCompletionChunk),
     Completion(Completion),
 }
 

@@ -146,6 +146,7 @@ pub struct CompletionChoice {
     "usage": null
 }))]
 pub struct ChatCompletionChunk {
+    #[schema(pattern = r"^chat\.completion\.chunk$")]
     pub object: String,
     pub id: String,
     pub created: u64,
@@ -180,4 +181,41 @@ pub struct Delta {
     pub content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+}
+
+/// One event of a completion stream. Written by `chunk`; this type is its documentation.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(example = json!({
+    "object": "text_completion",
+    "id": "cmpl-7d9f4d1b3c5e4f6a8b9c0d1e2f3a4b5c",
+    "created": 1_760_000_000,
+    "model": "meta-llama/Llama-3.1-8B",
+    "system_fingerprint": "0.1.0-native",
+    "choices": [{"index": 0, "text": " there", "logprobs": null, "finish_reason": null}],
+    "usage": null
+}))]
+pub struct CompletionChunk {
+    #[schema(pattern = r"^text_completion$")]
+    pub object: String,
+    pub id: String,
+    pub created: u64,
+    pub model: String,
+    pub system_fingerprint: String,
+    /// Empty in the chunk with the usage.
+    pub choices: Vec<CompletionChunkChoice>,
+    /// Null but in the last chunk, which comes when `stream_options.include_usage` is set.
+    #[schema(nullable = true)]
+    pub usage: Option<Usage>,
+}
+
+/// What one text gained.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct CompletionChunkChoice {
+    pub index: usize,
+    pub text: String,
+    #[schema(nullable = true)]
+    pub logprobs: Option<CompletionLogprobs>,
+    /// Set in the last chunk of the choice: `stop` or `length`.
+    #[schema(nullable = true)]
+    pub finish_reason: Option<String>,
 }

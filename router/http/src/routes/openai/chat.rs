@@ -10,8 +10,7 @@ use text_generation_core::types::{GenerateAnswer, GenerateParameters};
 use tower_http::request_id::RequestId;
 
 use super::answer::{
-    AssistantMessage, ChatChoice, ChatCompletion, ChatCompletionChunk, Identity,
-    SYSTEM_FINGERPRINT, finish_reason,
+    AssistantMessage, ChatChoice, ChatCompletion, Identity, SYSTEM_FINGERPRINT, finish_reason,
 };
 use super::chat_body::ChatBody;
 use super::chunk::Chunks;
@@ -23,6 +22,7 @@ use super::sampling::{check_n, model_name};
 use crate::error::ApiError;
 use crate::extract::ApiJson;
 use crate::openapi::OpenAiErrors;
+use crate::schema::ChatEvent;
 use crate::state::AppState;
 use crate::{headers, sse};
 
@@ -44,7 +44,7 @@ const NAMES: &Names = &[
     responses(
         (status = 200, description = "The message, or with `stream` one event for each token and `[DONE]`", content(
             (ChatCompletion = "application/json"),
-            (ChatCompletionChunk = "text/event-stream"),
+            (ChatEvent = "text/event-stream"),
         )),
         OpenAiErrors,
     ),

@@ -20,6 +20,7 @@ use super::sampling::{check_n, model_name};
 use crate::error::ApiError;
 use crate::extract::ApiJson;
 use crate::openapi::OpenAiErrors;
+use crate::schema::CompletionEvent;
 use crate::state::AppState;
 use crate::{headers, sse};
 
@@ -41,7 +42,7 @@ const NAMES: &Names = &[
     responses(
         (status = 200, description = "The texts, or with `stream` one event for each token and `[DONE]`", content(
             (Completion = "application/json"),
-            (Completion = "text/event-stream"),
+            (CompletionEvent = "text/event-stream"),
         )),
         OpenAiErrors,
     ),

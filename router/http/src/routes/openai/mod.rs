@@ -14,6 +14,6 @@ pub mod models;
 mod reasoning;
 mod sampling;
 
-pub use answer::{ChatCompletion, ChatCompletionChunk, Completion};
+pub use answer::{ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk};
 pub use chat_body::ChatBody;
 pub use completion_body::CompletionBody;
