@@ -7,6 +7,8 @@ MODEL_ID ?= models/demo
 ARGS ?=
 
 VENV := .venv
+# Made by integration-tests/test_clients.py.
+CLIENT_VENVS := .venv-clients
 BIN := $(VENV)/bin
 PACKAGE := server/text_generation_server
 STUBS := $(PACKAGE)/pb/generate_pb2.py
@@ -18,7 +20,7 @@ rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' 
 PYTHON_PROJECTS := server clients/python
 
 .PHONY: run install benchmark wheel test lint fmt clean bench-router bench-client
-.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-ui
+.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-ui
 
 run: install
 	@exec text-generation-launcher --model-id '$(MODEL_ID)' $(ARGS)
@@ -116,6 +118,10 @@ test-aot: $(VENV)/.dev-dependencies $(VENV)/.python
 test-integration: install $(VENV)/.dev-dependencies
 	$(BIN)/python -m pytest -q integration-tests
 
+# Clients of others: test-integration has the most used, this has all, and requests made up from the OpenAPI document.
+test-clients: install $(VENV)/.dev-dependencies
+	$(BIN)/python -m pytest -q integration-tests/test_clients.py --all-clients
+
 # Not part of test: it needs a Chromium, which it takes from the variable CHROMIUM or the path; see docs/ui.md.
 test-ui: install $(VENV)/.dev-dependencies target/ui-packages/.installed
 	PYTHONPATH=target/ui-packages $(BIN)/python -m pytest -q integration-tests/ui.py
@@ -141,7 +147,7 @@ fmt: $(VENV)/.dev-dependencies
 	$(BIN)/ruff check --quiet --fix .
 
 clean:
-	rm -rf $(VENV) target dist
+	rm -rf $(VENV) $(CLIENT_VENVS) target dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	rm -f $(PACKAGE)/pb/generate_pb2*
 	rm -rf $(patsubst %,%/build,$(PYTHON_PROJECTS)) $(patsubst %,%/*.egg-info,$(PYTHON_PROJECTS))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness import Server, serving
+from harness import API_KEY, DEMO, Server, serving
 
 # The shard's tests make the checkpoints; a second maker would drift.
 sys.path.append(str(Path(__file__).parents[1] / "server" / "tests"))
@@ -16,6 +16,12 @@ from support.checkpoints import tiny_llama as make_tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 torch.set_num_threads(1)
+# Tests of other environments, which `test_clients.py` runs there.
+collect_ignore = ["clients"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-clients", action="store_true", help="every client of test_clients.py, not the most used")
 
 
 @pytest.fixture(scope="session")
@@ -48,11 +54,32 @@ def reference(tiny_llama: Path) -> Callable[[str, int], list[int]]:
 
 @pytest.fixture(scope="session")
 def server(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tiny_llama, tmp_path_factory.mktemp("one"), "--enable-prefill-logprobs") as server:
+    with serving(
+        tiny_llama, tmp_path_factory.mktemp("one"), "--enable-prefill-logprobs", "--max-best-of", "3"
+    ) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def two_shards(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tiny_llama, tmp_path_factory.mktemp("two"), "--num-shard", "2") as server:
+        yield server
+
+
+# The demo model behind a key, for few requests at once.
+GUARDED = ["--api-key", API_KEY, "--max-concurrent-requests", "8", "--enable-prefill-logprobs"]
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that asks for a key, which the fixture's own client sends."""
+    with serving(DEMO, tmp_path_factory.mktemp("guarded"), *GUARDED) as server:
+        server.client.headers["Authorization"] = f"Bearer {API_KEY}"
+        yield server
+
+
+@pytest.fixture(scope="session")
+def brief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The same with short answers, whatever is asked for."""
+    with serving(DEMO, tmp_path_factory.mktemp("brief"), *GUARDED, "--max-total-tokens", "32") as server:
         yield server

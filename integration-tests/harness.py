@@ -15,9 +15,12 @@ from pathlib import Path
 
 import httpx
 
+DEMO = Path(__file__).parents[1] / "models" / "demo"
 START_LIMIT_S = 120.0
 # Several servers run at once: none may fill the GPU with its pool, where there is one.
 POOL_TOKENS = "32768"
+# Of servers that ask for one.
+API_KEY = "key-of-the-tests"
 
 
 def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
@@ -114,8 +117,8 @@ class Server:
         return self.process.wait(timeout=60)
 
     def metric(self, name: str) -> float:
-        """Value of a gauge or counter without labels."""
-        found = re.search(rf"^{name} (\S+)$", self.client.get("/metrics").text, re.MULTILINE)
+        """Value of a gauge or counter; its labels, if it has any, belong to the name."""
+        found = re.search(rf"^{re.escape(name)} (\S+)$", self.client.get("/metrics").text, re.MULTILINE)
         return float(found.group(1)) if found else 0.0
 
     def generate(self, inputs: str, **parameters: object) -> dict:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
-from harness import Server, serving
+from harness import DEMO, Server, serving
 
-FOLDER = Path(__file__).parents[1] / "models" / "demo"
 # What transformers answers greedily; a test of the shard computes it anew.
-SNAPSHOTS: list[dict] = json.loads((FOLDER / "snapshots.json").read_text())
+SNAPSHOTS: list[dict] = json.loads((DEMO / "snapshots.json").read_text())
 STORY = SNAPSHOTS[0]
 CHATS = [snapshot for snapshot in SNAPSHOTS if "messages" in snapshot and "tools" not in snapshot]
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(FOLDER, tmp_path_factory.mktemp("demo")) as server:
+    with serving(DEMO, tmp_path_factory.mktemp("demo")) as server:
         yield server
 
 
@@ -79,3 +77,15 @@ def test_best_of_returns_the_likelier_and_the_other(demo: Server) -> None:
     details = demo.generate(STORY["prompt"], max_new_tokens=16, do_sample=True, best_of=2)["details"]
     (other,) = details["best_of_sequences"]
     assert mean(details) >= mean(other)
+
+
+def test_choices_of_a_chat_are_the_chats_with_the_next_seeds(demo: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 24}
+
+    def choices(**fields: int) -> list[str]:
+        reply = demo.client.post("/v1/chat/completions", json={**body, **fields}).json()
+        return [choice["message"]["content"] for choice in reply["choices"]]
+
+    both = choices(n=2, seed=7)
+    assert both == choices(seed=7) + choices(seed=8)
+    assert both[0] != both[1]

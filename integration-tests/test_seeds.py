@@ -28,3 +28,13 @@ def test_a_random_seed_is_reported_and_reproduces_the_text(server: Server) -> No
     seed = answer["details"]["seed"]
     assert sampled(server, seed) == answer["generated_text"]
     assert server.generate("The cat sat", max_new_tokens=4)["details"]["seed"] is None
+
+
+def test_the_best_of_three_is_one_of_three_with_successive_seeds(server: Server) -> None:
+    details = server.generate("The cat sat", best_of=3, **SAMPLING)["details"]
+    samples = sorted([details, *details["best_of_sequences"]], key=lambda sample: sample["seed"])
+    first = samples[0]["seed"]
+    assert [sample["seed"] for sample in samples] == [first, first + 1, first + 2]
+    for sample in samples:
+        alone = server.generate("The cat sat", seed=sample["seed"], **SAMPLING)["details"]
+        assert [token["id"] for token in sample["tokens"]] == [token["id"] for token in alone["tokens"]]

@@ -1,0 +1,68 @@
+"""Clients written by others against the real server, each in an environment of its own with its own pins.
+
+A folder of `clients` is a client: its requirements, and its tests, which run in its environment. A folder with a
+version in its name, as `openai-2`, has only requirements: another version of the client, for the same tests.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness import API_KEY, Server
+
+CLIENTS = Path(__file__).parent / "clients"
+ENVIRONMENTS = Path(__file__).parents[1] / ".venv-clients"
+ALL = sorted(path.parent.name for path in CLIENTS.glob("*/requirements.txt"))
+# What most users have; the others run with `--all-clients`.
+MOST_USED = ["huggingface_hub", "openai"]
+# No client, but a program that makes requests up, which may ask for endless answers.
+FUZZER = "schemathesis"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    metafunc.parametrize("client", ALL if metafunc.config.getoption("all_clients") else MOST_USED)
+
+
+@pytest.fixture
+def server(client: str, request: pytest.FixtureRequest) -> Server:
+    return request.getfixturevalue("brief" if client == FUZZER else "guarded")
+
+
+def python_of(client: str) -> Path:
+    """The interpreter of the client's environment, which is made anew only when its requirements have changed."""
+    requirements = CLIENTS / client / "requirements.txt"
+    environment = ENVIRONMENTS / client
+    python = environment / "bin" / "python"
+    installed = environment / "installed.txt"
+    if not installed.exists() or installed.read_bytes() != requirements.read_bytes():
+        shutil.rmtree(environment, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+        # The list is complete: what it lacks is an error of the list, not for pip to find.
+        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        subprocess.run([*install, "-r", requirements], check=True)
+        shutil.copyfile(requirements, installed)
+    return python
+
+
+@pytest.mark.timeout(600)
+def test_client(client: str, server: Server, tmp_path: Path) -> None:
+    tests = [CLIENTS / client.partition("-")[0]]
+    if client != FUZZER:
+        tests.append(CLIENTS / "test_documentation.py")
+    # Nothing of the caller's: no keys, proxies, or settings in a home.
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "TEXT_GENERATION_CLIENT": client,
+        "TEXT_GENERATION_URL": server.url,
+        "TEXT_GENERATION_KEY": API_KEY,
+    }
+    command = [python_of(client), "-m", "pytest", "-q", *tests]
+    run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    if run.returncode != 0:
+        pytest.fail(run.stdout + run.stderr, pytrace=False)
