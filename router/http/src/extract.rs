@@ -1,12 +1,16 @@
 //! JSON bodies. Every rejection is an [`ApiError`].
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{FromRef, FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::error::ApiError;
@@ -129,14 +133,56 @@ fn not_an_object() -> ApiError {
     ApiError::invalid_body("the body must be a JSON object")
 }
 
-/// Reads a part of a body that was read as a value before; `at` is its path.
+/// A `T` that is read from a JSON object only: what is derived for a struct takes an array too, field by field.
+struct FromObject<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for FromObject<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
+            type Value = FromObject<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(FromObject)
+            }
+        }
+
+        deserializer.deserialize_map(Entries(PhantomData))
+    }
+}
+
+/// For `deserialize_with` of a field that is a struct.
+pub fn object<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    FromObject::deserialize(deserializer).map(|object| object.0)
+}
+
+/// The same for one that may be null; needs `default` beside it.
+pub fn nullable_object<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    let object: Option<FromObject<T>> = Option::deserialize(deserializer)?;
+    Ok(object.map(|object| object.0))
+}
+
+/// Reads an object of a body that was read as a value before; `at` is its path.
 pub fn from_value<T: DeserializeOwned>(value: Value, at: &str) -> Result<T, ApiError> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        match error.path().to_string().as_str() {
+    serde_path_to_error::deserialize(value)
+        .map(|object: FromObject<T>| object.0)
+        .map_err(|error| match error.path().to_string().as_str() {
             "." => rejection(error.into_inner(), at),
             path => rejection(error.into_inner(), &format!("{at}.{path}")),
-        }
-    })
+        })
 }
 
 fn rejection(error: serde_json::Error, path: &str) -> ApiError {

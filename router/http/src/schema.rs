@@ -15,6 +15,8 @@ pub use self::hosted::{
     VertexResponse,
 };
 
+use crate::extract::object;
+
 /// Clients that send no parameters at all get sampled text; with parameters, `do_sample` is false unless they set it.
 fn without_parameters() -> GenerateParameters {
     GenerateParameters {
@@ -32,7 +34,7 @@ fn without_parameters() -> GenerateParameters {
 pub struct GenerateBody {
     /// The prompt.
     pub inputs: String,
-    #[serde(default = "without_parameters")]
+    #[serde(default = "without_parameters", deserialize_with = "object")]
     pub parameters: GenerateParameters,
 }
 
@@ -46,7 +48,7 @@ pub struct GenerateBody {
 pub struct CompatGenerateBody {
     /// The prompt.
     pub inputs: String,
-    #[serde(default = "without_parameters")]
+    #[serde(default = "without_parameters", deserialize_with = "object")]
     pub parameters: GenerateParameters,
     /// Answer with a stream of events.
     #[serde(default)]

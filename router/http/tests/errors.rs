@@ -69,6 +69,8 @@ async fn json_of_the_wrong_shape_names_the_path() {
         (r#"{"inputs":null}"#, "`inputs`"),
         (r#"{"inputs":"x","inputs":"y"}"#, "duplicate field `inputs`"),
         (r#"{"inputs":"x","parameters":null}"#, "`parameters`"),
+        // Not the first of the parameters in their order.
+        (r#"{"inputs":"x","parameters":[1]}"#, "`parameters`"),
         (
             r#"{"inputs":"x","parameters":{"do_sample":null}}"#,
             "`parameters.do_sample`",

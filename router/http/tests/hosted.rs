@@ -92,6 +92,7 @@ async fn vertex_refuses_the_whole_body_and_names_the_instance() {
             json!([good, {"text": "Hi"}]),
             "invalid body at `instances[1]`: missing field `inputs`",
         ),
+        (json!([good, ["Hi"]]), "invalid body at `instances[1]`"),
         (
             json!([{"inputs": 1}]),
             "invalid body at `instances[0].inputs`",

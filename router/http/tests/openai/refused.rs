@@ -34,6 +34,8 @@ async fn features_that_are_missing_are_named() {
             "response_format",
             json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
         ),
+        ("response_format", json!({"response_format": ["text"]})),
+        ("stream_options", json!({"stream_options": [true]})),
         ("functions", json!({"functions": [{"name": "f"}]})),
         ("audio", json!({"audio": {"voice": "x", "format": "wav"}})),
         ("modalities", json!({"modalities": ["text", "audio"]})),

@@ -40,6 +40,7 @@ sampling_body! {
         #[schema(nullable = true, value_type = Option<String>, example = "none")]
         pub tool_choice: Option<Value>,
         /// `{"type": "text"}`; other formats are not supported yet.
+        #[serde(default, deserialize_with = "crate::extract::nullable_object")]
         #[schema(nullable = true)]
         pub response_format: Option<ResponseFormat>,
         /// Put what stands between `<think>` and `</think>` in `reasoning_content`. Not in OpenAI's API.

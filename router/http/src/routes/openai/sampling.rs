@@ -67,6 +67,7 @@ macro_rules! sampling_body {
             /// Answer with a stream of events.
             #[schema(nullable = true, example = false)]
             pub stream: Option<bool>,
+            #[serde(default, deserialize_with = "crate::extract::nullable_object")]
             #[schema(nullable = true)]
             pub stream_options: Option<StreamOptions>,
             #[serde(default)]
