@@ -171,6 +171,9 @@ pub struct BatchingArgs {
     /// Most requests in a batch. Default: no limit
     #[arg(long, env)]
     pub max_batch_size: Option<u32>,
+    /// Seconds that a request may wait for its turn before it is refused with 429. Default: no limit
+    #[arg(long, env)]
+    pub max_queue_time: Option<f32>,
 }
 
 #[derive(Debug, clap::Args)]

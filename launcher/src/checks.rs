@@ -172,6 +172,13 @@ fn check_numbers(args: &Args) -> Result<(), LauncherError> {
             "--waiting-served-ratio must be 0 or more, not {ratio}"
         ));
     }
+    if let Some(seconds) = args
+        .batching
+        .max_queue_time
+        .filter(|seconds| !(seconds.is_finite() && *seconds > 0.0))
+    {
+        return refuse(format!("--max-queue-time must be above 0, not {seconds}"));
+    }
     if let Some(factor) = args
         .model
         .rope_factor

@@ -169,6 +169,7 @@ pub fn router(
     flags.optional("--max-batch-total-tokens", batching.max_batch_total_tokens);
     flags.value("--max-waiting-tokens", batching.max_waiting_tokens);
     flags.optional("--max-batch-size", batching.max_batch_size);
+    flags.optional("--max-queue-time", batching.max_queue_time);
     flags.value("--validation-workers", server.validation_workers);
     for origin in &server.cors_allow_origin {
         flags.value("--cors-allow-origin", origin);

@@ -98,6 +98,7 @@ fn values_that_cannot_work_are_refused() {
             "--waiting-served-ratio=inf",
             "--waiting-served-ratio must be 0 or more",
         ),
+        ("--max-queue-time=0", "--max-queue-time must be above 0"),
         ("--rope-factor=0.5", "--rope-factor must be 1 or more"),
         ("--watermark-gamma=1", "--watermark-gamma must be between"),
         ("--api-key=", "--api-key (or API_KEY) must not be empty"),

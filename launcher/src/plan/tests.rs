@@ -139,9 +139,9 @@ fn the_router_gets_limits_and_address() {
     ");
     let flags = "--revision r1 --tokenizer-config-path /t.json --hostname ::1 -p 8080 --max-input-length 7 \
                  --max-total-tokens 9 --enable-prefill-logprobs --max-batch-prefill-tokens 8 \
-                 --max-batch-total-tokens 10 --max-batch-size 3 --cors-allow-origin a --cors-allow-origin b -g 5 \
+                 --max-batch-total-tokens 10 --max-batch-size 3 --max-queue-time 1.5 --cors-allow-origin a --cors-allow-origin b -g 5 \
                  --api-key-file /keys --max-connections 7 --client-timeout 8";
-    insta::assert_snapshot!(render(&router(&args(flags), "/models/m", &group(2, true), None)), @"text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --revision r1 --tokenizer-config-path /t.json --hostname ::1 --port 8080 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-input-tokens 7 --max-total-tokens 9 --max-client-batch-size 4 --payload-limit 2000000 --enable-prefill-logprobs --waiting-served-ratio 0 --max-batch-prefill-tokens 8 --max-batch-total-tokens 10 --max-waiting-tokens 20 --max-batch-size 3 --validation-workers 2 --cors-allow-origin a --cors-allow-origin b --api-key-file /keys --max-connections 7 --client-timeout 8 --graceful-termination-timeout 5 --exit-on-stdin-eof --json-output");
+    insta::assert_snapshot!(render(&router(&args(flags), "/models/m", &group(2, true), None)), @"text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --revision r1 --tokenizer-config-path /t.json --hostname ::1 --port 8080 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-input-tokens 7 --max-total-tokens 9 --max-client-batch-size 4 --payload-limit 2000000 --enable-prefill-logprobs --waiting-served-ratio 0 --max-batch-prefill-tokens 8 --max-batch-total-tokens 10 --max-waiting-tokens 20 --max-batch-size 3 --max-queue-time 1.5 --validation-workers 2 --cors-allow-origin a --cors-allow-origin b --api-key-file /keys --max-connections 7 --client-timeout 8 --graceful-termination-timeout 5 --exit-on-stdin-eof --json-output");
 }
 
 #[test]

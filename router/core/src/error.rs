@@ -1,5 +1,7 @@
 //! Errors that a front end maps to a status; the table is `docs/errors.md`.
 
+use std::time::Duration;
+
 use text_generation_client::ClientError;
 
 /// Why a request was refused before it was queued. The text names the field and the limit.
@@ -94,6 +96,9 @@ pub enum InferError {
     /// Every permit of `--max-concurrent-requests` is taken.
     #[error("Model is overloaded")]
     Overloaded,
+    /// The request waited longer than `--max-queue-time` for its prefill.
+    #[error("Model is overloaded: the request waited for more than {} s", .0.as_secs_f64())]
+    QueueTime(Duration),
     /// The shards failed, all of this batch or only this request.
     #[error("Request failed during generation: {0}")]
     Generation(String),
@@ -112,7 +117,7 @@ impl InferError {
     pub fn error_type(&self) -> &'static str {
         match self {
             Self::Validation(_) => "validation",
-            Self::Overloaded => "overloaded",
+            Self::Overloaded | Self::QueueTime(_) => "overloaded",
             Self::Generation(_) => "generation",
             Self::IncompleteGeneration => "incomplete_generation",
             Self::IncompleteGenerationStream => "incomplete_generation_stream",

@@ -1,7 +1,7 @@
 //! Requests that wait for their prefill: first in, first out.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use text_generation_client::types::Generation;
 use tokio::sync::mpsc::UnboundedSender;
@@ -36,6 +36,7 @@ pub(crate) struct Sample {
 pub(crate) struct Entry {
     pub(crate) request: ValidRequest,
     pub(crate) samples: Vec<Sample>,
+    pub(crate) queued: Instant,
 }
 
 impl Entry {
@@ -70,7 +71,11 @@ impl Queue {
             events,
         };
         let samples = (0..).zip(events).map(sample).collect();
-        self.entries.push_back(Entry { request, samples });
+        self.entries.push_back(Entry {
+            request,
+            samples,
+            queued: Instant::now(),
+        });
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -88,6 +93,20 @@ impl Queue {
             entry.samples.retain(|sample| !sample.events.is_closed());
             !entry.samples.is_empty()
         });
+    }
+
+    /// Ends the requests that have waited longer than `limit`. The oldest come first.
+    pub(crate) fn fail_late(&mut self, limit: Duration) {
+        let in_time = |entry: &Entry| entry.queued.elapsed() <= limit;
+        let late = self.entries.iter().position(in_time);
+        for entry in self.entries.drain(..late.unwrap_or(self.entries.len())) {
+            for sample in entry.samples {
+                // The client may have gone.
+                let _ = sample
+                    .events
+                    .send(Event::Failed(InferError::QueueTime(limit)));
+            }
+        }
     }
 
     pub(crate) fn candidates(&self) -> impl Iterator<Item = Candidate> + Clone + '_ {

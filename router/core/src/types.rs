@@ -275,4 +275,6 @@ pub struct BatchLimits {
     /// Slots of the pool.
     pub max_batch_total_tokens: u32,
     pub max_batch_size: u32,
+    /// Requests that waited longer for their prefill fail.
+    pub max_queue_time: Option<Duration>,
 }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use axum::http::HeaderValue;
@@ -67,6 +68,9 @@ pub struct Config {
     /// Most requests that run at once; as many as there may be when unset.
     #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
     pub max_batch_size: Option<u32>,
+    /// Seconds that a request may wait for its turn before it is refused with 429; no limit when unset.
+    #[arg(long, env, value_parser = seconds)]
+    pub max_queue_time: Option<Duration>,
     /// Threads that tokenise.
     #[arg(long, env, default_value_t = 2, value_parser = value_parser!(u32).range(1..))]
     pub validation_workers: u32,
@@ -131,6 +135,15 @@ pub struct Config {
     /// Level or filter of the log.
     #[arg(long, env, hide = true, default_value = "info")]
     pub log_level: String,
+}
+
+/// A number of seconds above 0.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| "must be above 0".to_owned())
 }
 
 impl Config {

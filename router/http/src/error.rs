@@ -251,7 +251,7 @@ impl From<InferError> for ApiError {
     fn from(error: InferError) -> Self {
         let status = match &error {
             InferError::Validation(_) => StatusCode::UNPROCESSABLE_ENTITY,
-            InferError::Overloaded => StatusCode::TOO_MANY_REQUESTS,
+            InferError::Overloaded | InferError::QueueTime(_) => StatusCode::TOO_MANY_REQUESTS,
             InferError::Generation(_) => StatusCode::FAILED_DEPENDENCY,
             InferError::IncompleteGeneration | InferError::IncompleteGenerationStream => {
                 StatusCode::INTERNAL_SERVER_ERROR

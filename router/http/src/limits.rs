@@ -93,6 +93,7 @@ pub fn batch_limits(config: &Config, limits: &Limits) -> BatchLimits {
         max_batch_prefill_tokens: limits.max_batch_prefill_tokens,
         max_batch_total_tokens: limits.max_batch_total_tokens,
         max_batch_size: limits.max_batch_size,
+        max_queue_time: config.max_queue_time,
     }
 }
 

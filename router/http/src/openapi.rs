@@ -131,7 +131,7 @@ fn all_errors() -> Vec<Example> {
         ),
         (
             InferError::Overloaded,
-            "All of `--max-concurrent-requests` are running; `Retry-After` says when to come back",
+            "All of `--max-concurrent-requests` are running, or the request waited longer than `--max-queue-time`; `Retry-After` says when to come back",
         ),
         (
             InferError::IncompleteGeneration,

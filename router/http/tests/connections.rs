@@ -70,6 +70,29 @@ async fn a_client_that_goes_while_queued_leaves_the_queue() {
 }
 
 #[tokio::test]
+async fn a_request_that_waits_too_long_is_told_to_come_back() {
+    let server = Server::with_flags(&["--max-batch-size=1", "--max-queue-time=0.01"]).await;
+    server.mock.hold();
+    let body = json!({"inputs": "Hi", "parameters": {"max_new_tokens": 1000}});
+    let running = server.post_json("/generate_stream", &body).await;
+    let waiting = tokio::spawn(server.post("/generate").json(&body).send());
+    until("the one that waits is refused", async || {
+        server.mock.release(1);
+        waiting.is_finished()
+    })
+    .await;
+    let refused = waiting.await.expect("a task").expect("an answer");
+    assert_eq!(header(&refused, "retry-after"), "1");
+    let (status, body) = answer(refused).await;
+    assert_eq!(status, 429);
+    assert_eq!(body["error_type"], "overloaded");
+    server.mock.resume();
+    let text = running.text().await.expect("the whole stream");
+    assert!(text.contains("generated_text"), "{text}");
+    server.idle().await;
+}
+
+#[tokio::test]
 async fn ten_times_the_limit_is_refused_at_once_and_the_rest_is_served() {
     let server = Server::with_flags(&["--max-concurrent-requests=4"]).await;
     server.mock.hold();

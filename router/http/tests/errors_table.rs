@@ -1,6 +1,7 @@
 //! `docs/errors.md` lists every error of the HTTP surface as it really is.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use text_generation_chat::ChatTemplateError;
@@ -12,6 +13,7 @@ fn every_error() -> Vec<ApiError> {
     let kinds = [
         InferError::Validation(ValidationError::TopK),
         InferError::Overloaded,
+        InferError::QueueTime(Duration::from_secs(1)),
         InferError::Generation(String::new()),
         InferError::IncompleteGeneration,
         InferError::IncompleteGenerationStream,
@@ -21,6 +23,7 @@ fn every_error() -> Vec<ApiError> {
         match kind {
             InferError::Validation(_)
             | InferError::Overloaded
+            | InferError::QueueTime(_)
             | InferError::Generation(_)
             | InferError::IncompleteGeneration
             | InferError::IncompleteGenerationStream

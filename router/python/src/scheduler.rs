@@ -82,6 +82,7 @@ impl Scheduler {
         Ok(Self(BatchLimits {
             waiting_served_ratio,
             max_waiting_tokens,
+            max_queue_time: None,
             max_batch_prefill_tokens,
             max_batch_total_tokens,
             max_batch_size,

@@ -130,6 +130,9 @@ impl Batcher {
                 self.queue.push(submission.request, submission.events);
             }
             self.queue.drop_gone();
+            if let Some(limit) = self.limits.max_queue_time {
+                self.queue.fail_late(limit);
+            }
             self.publish();
             match self.next_action() {
                 Action::Prefill { count, concat } => self.prefill(count, concat).await,

@@ -108,7 +108,9 @@ impl Running {
         if total > u64::from(self.pool.available()) {
             return Err(entry.samples);
         }
-        let Entry { request, samples } = entry;
+        let Entry {
+            request, samples, ..
+        } = entry;
         let shared = (samples.len() > 1).then(|| samples.first().map_or(0, |first| first.id));
         let mut prompt = Prompt {
             slots: Vec::new(),

@@ -14,6 +14,7 @@ fn limits() -> BatchLimits {
         max_batch_prefill_tokens: 100,
         max_batch_total_tokens: 1000,
         max_batch_size: 8,
+        max_queue_time: None,
     }
 }
 
@@ -234,6 +235,7 @@ fn any_limits() -> impl Strategy<Value = BatchLimits> {
             max_batch_prefill_tokens: prefill,
             max_batch_total_tokens: total,
             max_batch_size: size,
+            max_queue_time: None,
         },
     )
 }

@@ -249,7 +249,10 @@ impl sse::Encoder for TokenEvents {
     fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {
         let body = ErrorResponse::from(error).of_request(request_id(&self.id));
         // Refusals are the client's affair, as on the other routes.
-        if matches!(error, InferError::Validation(_) | InferError::Overloaded) {
+        if matches!(
+            error,
+            InferError::Validation(_) | InferError::Overloaded | InferError::QueueTime(_)
+        ) {
             tracing::debug!(
                 request_id = request_id(&self.id),
                 error_type = body.error_type,

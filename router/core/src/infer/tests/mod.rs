@@ -48,6 +48,7 @@ fn batch_limits() -> BatchLimits {
         max_batch_prefill_tokens: 1024,
         max_batch_total_tokens: 16_384,
         max_batch_size: 64,
+        max_queue_time: None,
     }
 }
 
