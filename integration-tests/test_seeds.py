@@ -38,3 +38,18 @@ def test_the_best_of_three_is_one_of_three_with_successive_seeds(server: Server)
     for sample in samples:
         alone = server.generate("The cat sat", seed=sample["seed"], **SAMPLING)["details"]
         assert [token["id"] for token in sample["tokens"]] == [token["id"] for token in alone["tokens"]]
+
+
+def test_the_best_of_three_with_a_seed_is_the_likeliest_of_three_seeds(server: Server) -> None:
+    body = {"prompt": "The cat sat", "max_tokens": 24, "temperature": 0.9, "logprobs": 1}
+
+    def choice(**fields: int) -> dict:
+        return server.client.post("/v1/completions", json={**body, **fields}).json()["choices"][0]
+
+    def mean(choice: dict) -> float:
+        values = choice["logprobs"]["token_logprobs"]
+        return sum(values) / len(values)
+
+    alone = [choice(seed=seed) for seed in [7, 8, 9]]
+    assert len({choice["text"] for choice in alone}) == 3
+    assert choice(seed=7, best_of=3)["text"] == max(alone, key=mean)["text"]
