@@ -65,7 +65,7 @@ pub struct GenerateParameters {
     /// Return the log-probabilities of the prompt; implies `details`.
     pub decoder_input_details: bool,
     /// Seed of the random numbers; unset, a random one.
-    #[schema(nullable = true, example = json!(null))]
+    #[schema(nullable = true, format = "uint64", example = json!(null))]
     pub seed: Option<u64>,
     /// Return the n most likely tokens of every step.
     #[schema(nullable = true, minimum = 0, example = 5)]

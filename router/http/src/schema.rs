@@ -71,7 +71,7 @@ pub struct Details {
     #[schema(example = 1)]
     pub generated_tokens: u32,
     /// The seed that was used; null when nothing was sampled.
-    #[schema(nullable = true, example = 42)]
+    #[schema(nullable = true, format = "uint64", example = 42)]
     pub seed: Option<u64>,
     pub prefill: Vec<PrefillToken>,
     pub tokens: Vec<Token>,
@@ -90,7 +90,7 @@ pub struct BestOfSequence {
     pub finish_reason: FinishReason,
     #[schema(example = 1)]
     pub generated_tokens: u32,
-    #[schema(nullable = true, example = 42)]
+    #[schema(nullable = true, format = "uint64", example = 42)]
     pub seed: Option<u64>,
     pub prefill: Vec<PrefillToken>,
     pub tokens: Vec<Token>,
@@ -166,7 +166,7 @@ pub struct StreamDetails {
     pub finish_reason: FinishReason,
     #[schema(example = 1)]
     pub generated_tokens: u32,
-    #[schema(nullable = true, example = 42)]
+    #[schema(nullable = true, format = "uint64", example = 42)]
     pub seed: Option<u64>,
     #[schema(example = 1)]
     pub input_length: u32,

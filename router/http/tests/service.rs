@@ -244,3 +244,19 @@ fn every_stream_documents_the_error_that_may_end_it() {
     }
     assert_eq!(streams, 5);
 }
+
+/// Seeds that the server draws have all 64 bits: generated clients must not read them into a signed integer.
+#[test]
+fn seeds_are_documented_as_unsigned() {
+    let document = text_generation_http::routes::openapi();
+    let document = serde_json::to_value(document).expect("JSON");
+    for schema in [
+        "GenerateParameters",
+        "Details",
+        "BestOfSequence",
+        "StreamDetails",
+    ] {
+        let seed = &document["components"]["schemas"][schema]["properties"]["seed"];
+        assert_eq!(seed["format"], "uint64", "{schema}");
+    }
+}
