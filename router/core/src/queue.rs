@@ -97,9 +97,10 @@ impl Queue {
 
     /// Ends the requests that have waited longer than `limit`. The oldest come first.
     pub(crate) fn fail_late(&mut self, limit: Duration) {
-        let in_time = |entry: &Entry| entry.queued.elapsed() <= limit;
-        let late = self.entries.iter().position(in_time);
-        for entry in self.entries.drain(..late.unwrap_or(self.entries.len())) {
+        let late = self
+            .entries
+            .partition_point(|entry| entry.queued.elapsed() > limit);
+        for entry in self.entries.drain(..late) {
             for sample in entry.samples {
                 // The client may have gone.
                 let _ = sample

@@ -226,15 +226,13 @@ def top_tokens_torch(
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     num_top.zero_()
-    top = positions(asked(ints, rows), Flags.TOP)
-    wanted = ints[rows, Ints.TOP_N] * valid if top else valid
-    for i in top:
-        if not wanted[i]:
+    for i in positions(asked(ints, rows), Flags.TOP):
+        if not valid[i]:
             continue
         row = rows[i]
         u = distance(scores[i : i + 1], best[i].amax().unsqueeze(0), floats[row, Floats.TEMPERATURE].unsqueeze(0))
         kept = u.masked_fill_(~survives(u, bounds[i : i + 1]), torch.inf)[0]
-        nth = kept.topk(min(int(wanted[i]), kept.shape[0]), largest=False).values[-1]
+        nth = kept.topk(min(int(ints[row, Ints.TOP_N]), kept.shape[0]), largest=False).values[-1]
         ids = ((kept <= nth) & kept.isfinite()).nonzero().squeeze(1)
         ids = ids[kept[ids].argsort(stable=True)][:MAX_TOP]
         num_top[i] = ids.shape[0]
