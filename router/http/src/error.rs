@@ -26,26 +26,6 @@ pub struct ErrorResponse {
     pub request_id: Option<String>,
 }
 
-impl ErrorResponse {
-    /// The same, with the id of its request.
-    pub fn of_request(self, id: impl Into<String>) -> Self {
-        Self {
-            request_id: Some(id.into()),
-            ..self
-        }
-    }
-}
-
-impl From<&InferError> for ErrorResponse {
-    fn from(error: &InferError) -> Self {
-        Self {
-            error: error.to_string(),
-            error_type: error.error_type(),
-            request_id: None,
-        }
-    }
-}
-
 /// Body of an answer below `/v1` that is not a success, and of an error event in a stream of these routes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct OpenAiErrorResponse {
@@ -83,6 +63,21 @@ pub struct ApiError {
 }
 
 impl ApiError {
+    /// Refusals are the client's affair: noise in the log, and their messages may quote the body.
+    pub fn is_refusal(&self) -> bool {
+        !self.status.is_server_error() && self.status != StatusCode::FAILED_DEPENDENCY
+    }
+
+    /// The log line of the error that ends a stream, whose status was sent before.
+    pub fn log_in_stream(&self, request_id: &str) {
+        let error_type = self.body.error_type;
+        if self.is_refusal() {
+            tracing::debug!(request_id, error_type, "request refused");
+        } else {
+            tracing::error!(request_id, error_type, "{}", self.body.error);
+        }
+    }
+
     fn new(status: StatusCode, error_type: &'static str, error: impl Into<String>) -> Self {
         let error = error.into();
         Self {
@@ -266,7 +261,11 @@ impl From<InferError> for ApiError {
         );
         Self {
             status,
-            body: (&error).into(),
+            body: ErrorResponse {
+                error: error.to_string(),
+                error_type: error.error_type(),
+                request_id: None,
+            },
             code: too_long.then_some("context_length_exceeded"),
         }
     }

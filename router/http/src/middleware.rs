@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
@@ -94,7 +94,7 @@ async fn drop_odd_request_id(mut request: Request, next: Next) -> Response {
 
 /// Logs an error and writes its body in the shape of its API, with the id of the request.
 ///
-/// Failures of ours are errors in the log. Refused requests are noise there, and their messages may quote the body.
+/// Failures of ours are errors in the log; see [`ApiError::is_refusal`].
 async fn finish_errors(request: Request, next: Next) -> Response {
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
@@ -106,10 +106,10 @@ async fn finish_errors(request: Request, next: Next) -> Response {
     let request_id = id.as_ref().map(request_id);
     let status = error.status.as_u16();
     let error_type = error.body.error_type;
-    if error.status.is_server_error() || error.status == StatusCode::FAILED_DEPENDENCY {
-        tracing::error!(request_id, %method, path, status, error_type, "{}", error.body.error);
-    } else {
+    if error.is_refusal() {
         tracing::debug!(request_id, %method, path, status, error_type, "request refused");
+    } else {
+        tracing::error!(request_id, %method, path, status, error_type, "{}", error.body.error);
     }
     error.body.request_id = request_id.map(str::to_owned);
     let body = if path.starts_with("/v1/") {
@@ -126,6 +126,7 @@ async fn finish_errors(request: Request, next: Next) -> Response {
 mod tests {
     use std::time::Duration;
 
+    use axum::http::StatusCode;
     use tower::ServiceExt;
 
     use super::*;

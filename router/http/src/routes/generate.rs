@@ -14,7 +14,7 @@ use text_generation_core::types::{
 };
 use tower_http::request_id::RequestId;
 
-use crate::error::{ApiError, ErrorResponse};
+use crate::error::ApiError;
 use crate::extract::ApiJson;
 use crate::headers;
 use crate::openapi::{BodyErrors, GenerateErrors};
@@ -247,25 +247,10 @@ impl sse::Encoder for TokenEvents {
     }
 
     fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {
-        let body = ErrorResponse::from(error).of_request(request_id(&self.id));
-        // Refusals are the client's affair, as on the other routes.
-        if matches!(
-            error,
-            InferError::Validation(_) | InferError::Overloaded | InferError::QueueTime(_)
-        ) {
-            tracing::debug!(
-                request_id = request_id(&self.id),
-                error_type = body.error_type,
-                "request refused"
-            );
-        } else {
-            tracing::error!(
-                request_id = request_id(&self.id),
-                error_type = body.error_type,
-                "{}",
-                body.error
-            );
-        }
-        out.push(&body);
+        let mut error = ApiError::from(error.clone());
+        let id = request_id(&self.id);
+        error.log_in_stream(id);
+        error.body.request_id = Some(id.to_owned());
+        out.push(&error.body);
     }
 }

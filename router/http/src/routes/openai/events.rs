@@ -55,12 +55,7 @@ impl Ending {
     fn failure(&self, error: &InferError, out: &mut EventBuffer) {
         let mut error = ApiError::from(error.clone());
         let id = request_id(&self.id);
-        tracing::error!(
-            request_id = id,
-            error_type = error.body.error_type,
-            "{}",
-            error.body.error
-        );
+        error.log_in_stream(id);
         error.body.request_id = Some(id.to_owned());
         out.push(&error.openai());
         Chunks::done(out);
