@@ -1,6 +1,8 @@
 //! Text to token ids and back.
 
+mod ids;
 mod pool;
+mod scanner;
 mod token_bytes;
 
 use std::fmt;
@@ -10,6 +12,7 @@ use std::sync::Arc;
 
 use tokenizers::Tokenizer;
 
+use self::ids::IdEncoder;
 pub use self::pool::TokenizerPool;
 use self::token_bytes::TokenBytes;
 use crate::types::SimpleToken;
@@ -38,6 +41,8 @@ pub struct TextTokenizer(Arc<Loaded>);
 
 struct Loaded {
     tokenizer: Tokenizer,
+    /// Nothing where only the library knows how to split a text.
+    ids: Option<IdEncoder>,
     token_bytes: TokenBytes,
 }
 
@@ -61,17 +66,24 @@ impl TextTokenizer {
         tokenizer.with_truncation(None).map_err(load_error)?;
         tokenizer.with_padding(None);
         let token_bytes = TokenBytes::new(&tokenizer)?;
+        let ids = IdEncoder::new(&tokenizer);
         Ok(Self(Arc::new(Loaded {
             tokenizer,
+            ids,
             token_bytes,
         })))
     }
 
     /// The ids of `text`; `add_special_tokens` adds what the tokenizer puts around a text (BOS).
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
-        let encoding = self.0.tokenizer.encode_fast(text, add_special_tokens);
-        let encoding = encoding.map_err(|error| TokenizerError::Encode(error.to_string()))?;
-        Ok(encoding.get_ids().to_vec())
+        let tokenizer = &self.0.tokenizer;
+        let ids = match &self.0.ids {
+            Some(ids) => ids.encode(tokenizer, text, add_special_tokens),
+            None => tokenizer
+                .encode_fast(text, add_special_tokens)
+                .map(|encoding| encoding.get_ids().to_vec()),
+        };
+        ids.map_err(|error| TokenizerError::Encode(error.to_string()))
     }
 
     /// Like [`encode`](Self::encode), with the byte range of `text` that each token came from, widened to whole

@@ -159,6 +159,18 @@ fn byte_of_char(character: char) -> Option<u8> {
     }
 }
 
+/// The inverse of [`byte_of_char`].
+pub(super) fn char_of_byte(byte: u8) -> char {
+    let code = match byte {
+        0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => return char::from(byte),
+        0x00..=0x20 => 0x100 + u16::from(byte),
+        0x7f..=0xa0 => 0x121 + u16::from(byte - 0x7f),
+        0xad => 0x143,
+    };
+    // No code below U+0144 is a surrogate.
+    char::from_u32(u32::from(code)).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -176,6 +188,7 @@ mod tests {
         bytes.sort_unstable();
         assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());
         for character in ByteLevel::alphabet() {
+            assert_eq!(byte_of_char(character).map(char_of_byte), Some(character));
             let bytes = byte_level(&character.to_string());
             let decoded = ByteLevel::default()
                 .decode_chain(vec![character.to_string()])
