@@ -1,15 +1,16 @@
 """Runs the steps that need the most memory, before the pool exists, so that the pool can take exactly what is left."""
 
 import gc
+import os
 from collections.abc import Sequence
 
 import torch
 
 from ..config.server import WatermarkConfig
-from ..kernels import padded_batch
+from ..kernels import compile_only, padded_batch
 from ..models.base import CausalLM
 from .batches import RunningRequest
-from .graphs import default_buckets
+from .graphs import decode_buckets, prefill_buckets
 from .kv_pool import allocate_pool, bytes_per_slot
 from .memory import available_host_memory, release_memory
 from .options import EngineOptions
@@ -67,13 +68,18 @@ class Probe:
         self._is_cuda = model.device.type == "cuda"
 
     @property
-    def buckets(self) -> list[int]:
+    def decodes(self) -> list[int]:
         """Batch sizes of decode that get a graph."""
         if not self._is_cuda:
             return []
         if self._options.cuda_graphs is None:
-            return default_buckets(self._asked.max_batch_size)
+            return decode_buckets(self._asked.max_batch_size)
         return [size for size in self._options.cuda_graphs if size <= self._asked.max_batch_size]
+
+    @property
+    def prefills(self) -> list[int]:
+        """Numbers of tokens whose prefill gets a graph."""
+        return prefill_buckets(self._asked.max_batch_prefill_tokens) if self.decodes else []
 
     def build_runner(self, num_rows: int, max_total_tokens: int, num_slots: int) -> StepRunner:
         """Rows, pool and sampler of the given sizes around the model."""
@@ -99,9 +105,24 @@ class Probe:
         fitting = max(0, int(available * CPU_POOL_FRACTION) - reserved) // per_slot
         return min(fitting, asked.max_batch_size * self._longest)
 
-    def compile_kernels(self, runner: StepRunner, limits: ServingLimits) -> None:
+    def compile_ahead(self) -> None:
+        """Compiles the kernels that serving needs, side by side, before any of them runs: one after the other they take
+        some 20 s. Those that are in Triton's cache on disk are loaded from there.
+        """
+        if not self._is_cuda:
+            return
+        asked, longest = self._asked, self._longest
+        largest = asked.max_input_tokens or min(longest - 1, asked.max_batch_prefill_tokens)
+        # Before memory is measured, limits are what was asked for, or the model's own.
+        slots = asked.max_batch_total_tokens or max(longest, asked.max_batch_prefill_tokens)
+        limits = ServingLimits(slots, largest, longest, asked.max_batch_size)
+        runner = self.build_runner(asked.max_batch_size, longest, asked.max_batch_prefill_tokens)
+        with compile_only(os.cpu_count() or 1):
+            self.run_every_kernel(runner, limits)
+
+    def run_every_kernel(self, runner: StepRunner, limits: ServingLimits) -> None:
         """Runs decode steps and prefills of few and of many requests, short and long, so that every kernel that serving
-        needs is compiled by then, with graphs or without.
+        needs is compiled and loaded by then, with graphs or without. Call it before graphs are captured.
 
         Attention is compiled for ranges of the number of requests and chooses tiles by the longest prompt; other
         kernels are compiled for numbers rounded up to a power of two.
@@ -155,20 +176,23 @@ class Probe:
         return torch.cuda.max_memory_allocated(device) - held, self._graph_bytes(runner)
 
     def _graph_bytes(self, runner: StepRunner) -> int:
-        """The largest graph brings the memory that all share; each further one costs what the second adds."""
-        buckets, device = self.buckets, self._model.device
-        used: list[int] = []
-        for count in range(min(2, len(buckets)) + 1):
-            if count:
-                runner.capture(buckets[-count:])
-            release_memory(device)
-            free, total = torch.cuda.mem_get_info(device)
-            used.append(total - free)
-        if len(used) == 1:
+        """The largest graphs bring the memory that all share; a further one costs what the second of its kind adds."""
+        decodes, prefills = self.decodes, self.prefills
+        if not decodes:
             return 0
-        first = used[1] - used[0]
-        further = max(0, used[-1] - used[1])
-        return max(0, first) + (len(buckets) - 1) * further
+        none, largest, decode, prefill = (
+            self._used_by_graphs(runner, decodes[len(decodes) - d :], prefills[len(prefills) - p :])
+            for d, p in ((0, 0), (1, 1), (2, 1), (1, 2))
+        )
+        further = (len(decodes) - 1) * max(0, decode - largest) + (len(prefills) - 1) * max(0, prefill - largest)
+        return max(0, largest - none) + further
+
+    def _used_by_graphs(self, runner: StepRunner, decodes: Sequence[int], prefills: Sequence[int]) -> int:
+        """Bytes of the device in use, by this process and others, once graphs of these sizes are captured."""
+        runner.capture(decodes, prefills)
+        release_memory(self._model.device)
+        free, total = torch.cuda.mem_get_info(self._model.device)
+        return total - free
 
 
 def _prefill(runner: StepRunner, lengths: list[int], scored: bool = True) -> None:

@@ -13,14 +13,14 @@ from ..kernels.logprobs import token_logprobs
 from ..models.base import CausalLM
 from .batches import RunningRequest
 from .clock import Mark, StepTime
-from .graphs import DecodeGraphs
+from .graphs import DecodeGraphs, PrefillGraphs
 from .kv_pool import KVPool
 from .requests import Tokens
 from .rows import RowTable
 from .sampling import SampledTokens, Sampler
 from .sampling_state import SamplingState
-from .steps import PrefillInput, decode_input, prefill_input
-from .transfer import Readback, upload
+from .steps import PackedPrompts, decode_input, prefill_input
+from .transfer import Readback, upload, upload_parts
 
 _SCORED_AT_ONCE = 512
 """Prompt tokens whose logits over the whole vocabulary exist at the same time."""
@@ -72,36 +72,51 @@ class StepRunner:
         self._sampling = sampling
         self._sampler = sampler
         self._deterministic = deterministic
-        self._graphs = DecodeGraphs(
-            lambda rows: self.decode_rows(rows, table.max_total_tokens), table.num_rows, model.device
+        device = model.device
+        self._decodes = DecodeGraphs(
+            lambda rows: self.decode_rows(rows, table.max_total_tokens), table.num_rows, device
         )
+        self._prefills = PrefillGraphs(self._forward_prompts, table.num_rows, device)
         self._previous_end: Mark | None = None
 
-    def capture(self, buckets: Sequence[int]) -> None:
-        """Captures a decode step for each batch size of `buckets`; other sizes run without a graph."""
-        self._graphs.capture(buckets)
+    def capture(self, decodes: Sequence[int], prefills: Sequence[int]) -> None:
+        """Captures a decode step for each batch size of `decodes`, and a prefill for each number of tokens of
+        `prefills`; others run without a graph. All requests must have ended.
+        """
+        if not decodes and not prefills:
+            return
+        # One step runs at a time, so all may use the same memory.
+        memory = torch.cuda.graph_pool_handle()
+        self._prefills.capture(prefills, memory)
+        self._decodes.capture(decodes, memory)
 
     def prefill(self, running: Sequence[RunningRequest]) -> QueuedStep:
         """Computes the prompts of new requests, whose rows it opens, and samples one token each."""
+        device = self._model.device
         self.table.open(running)
         self.table.grant([(r, r.request.slots) for r in running])
         self._sampling.admit([r.row for r in running], [r.request for r in running])
-        batch = prefill_input(running, self.table, self._pool, self._deterministic)
-        begin = Mark(self._model.device)
-        hidden = self._model.forward(batch.input_ids, batch.state)
-        sampled = self._choose(hidden[: len(running)], batch.rows)
-        prompts = self._score(batch, hidden[len(running) :]) if batch.scored else None
-        end = Mark(self._model.device)
+        rows = upload(np.array([r.row for r in running]), device)
+        prompts = PackedPrompts.of(running)
+        step = self._prefills.prepare(prompts)
+        if step is None:
+            step = partial(self._forward_prompts, upload_parts(prompts.parts, device), int(prompts.lengths.max()))
+        begin = Mark(device)
+        hidden = step()[: len(prompts.logit_indices)]
+        sampled = self._choose(hidden[: len(running)], rows)
+        scored = [r for r in running if r.copy_of is None and r.request.prefill_logprobs]
+        scores = self._score(scored, hidden[len(running) :]) if scored else None
+        end = Mark(device)
         self._previous_end = None
         for r in running:
             r.launched = 1
-        return QueuedStep(running, StepTime(begin, end, None), Readback(sampled.record), prompts, batch.scored)
+        return QueuedStep(running, StepTime(begin, end, None), Readback(sampled.record), scores, scored)
 
     def decode(self, running: Sequence[RunningRequest]) -> QueuedStep:
         """One token for each of `running`, whose newest token has a slot."""
         rows = [r.row for r in running]
         device = self._model.device
-        step = self._graphs.prepare(rows)
+        step = self._decodes.prepare(rows)
         if step is None:
             on_device = upload(np.array(rows), device)
             longest = max(len(r.request.input_ids) + r.launched for r in running)
@@ -118,6 +133,10 @@ class StepRunner:
         input_ids, state = decode_input(rows, self.table, self._pool, max_kv_len, self._deterministic)
         return self._choose(self._model.forward(input_ids, state), rows)
 
+    def _forward_prompts(self, parts: Sequence[Tensor], max_length: int) -> Tensor:
+        """`parts` of `PackedPrompts`. Returns [N, hidden]: the tokens whose logits are wanted."""
+        return self._model.forward(*prefill_input(parts, max_length, self.table, self._pool, self._deterministic))
+
     def _choose(self, hidden: Tensor, rows: Tensor) -> SampledTokens:
         """Samples from the last hidden states and moves the rows on."""
         table, sampling = self.table, self._sampling
@@ -129,10 +148,11 @@ class StepRunner:
         )
         return sampled
 
-    def _score(self, batch: PrefillInput, hidden: Tensor) -> Readback:
-        """Log-probabilities, from the raw logits, of the token after each token of the scored prompts."""
+    def _score(self, scored: Sequence[RunningRequest], hidden: Tensor) -> Readback:
+        """Log-probabilities, from the raw logits, of the token after each token of the prompts of `scored`."""
+        ids = np.concatenate([np.array(r.request.input_ids, dtype=np.int64) for r in scored])
         # The target of a prompt's last token does not exist; what is computed for it is not used.
-        targets = batch.scored_ids.roll(-1)
+        targets = upload(np.roll(ids, -1), hidden.device)
         parts = zip(hidden.split(_SCORED_AT_ONCE), targets.split(_SCORED_AT_ONCE), strict=True)
         return Readback(
             torch.cat([token_logprobs(self._model.logits(h, self._deterministic).float(), t) for h, t in parts])

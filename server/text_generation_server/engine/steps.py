@@ -1,4 +1,4 @@
-"""Builds what the model's forward pass reads from rows: packed ids, positions, slots and borders."""
+"""What a forward pass is fed with: from requests and rows to token ids, positions, slots and borders."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,55 +6,99 @@ from itertools import accumulate
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..layers.infer.state import InferState
 from .batches import RunningRequest
 from .kv_pool import KVPool
 from .rows import RowTable
-from .transfer import upload_parts
+
+Vector = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class PrefillInput:
-    """A packed prefill. Copies have no tokens of their own; they sample from the prompt that they copy."""
+class PackedPrompts:
+    """Prompts of B requests, T tokens one behind the other without padding, on the host.
 
-    input_ids: Tensor
-    """[T] int64: the prompts, one behind the other, without padding."""
-    state: InferState
-    """Its `logit_indices` are the last token of the prompt of each request, then every token of the prompts whose
+    Copies have no tokens of their own; they sample from the prompt that they copy.
+    """
+
+    input_ids: Vector
+    """[T]"""
+    positions: Vector
+    """[T]"""
+    token_rows: Vector
+    """[T]: the row of the request of each token."""
+    rows: Vector
+    """[B]"""
+    starts: Vector
+    """[B + 1]: tokens before each request."""
+    lengths: Vector
+    """[B]: tokens of each request after this step."""
+    logit_indices: Vector
+    """[N]: the last token of the prompt of each request, copies too, then every token of the prompts whose
     log-probabilities are wanted."""
-    rows: Tensor
-    """[N] int64: of all requests, copies too."""
-    scored: Sequence[RunningRequest]
-    """The requests that want log-probabilities of their prompt."""
-    scored_ids: Tensor
-    """int64: the prompts of `scored`, one behind the other."""
+
+    @classmethod
+    def of(cls, running: Sequence[RunningRequest]) -> "PackedPrompts":
+        """`running`: new requests that own rows, each copy after what it copies."""
+        leads = [r for r in running if r.copy_of is None]
+        lengths = [len(r.request.input_ids) for r in leads]
+        starts = [0, *accumulate(lengths)]
+        span = {id(r): (start, end) for r, start, end in zip(leads, starts[:-1], starts[1:], strict=True)}
+        wanted = [np.array([span[id(r.copy_of or r)][1] - 1 for r in running])]
+        wanted += [np.arange(*span[id(r)]) for r in leads if r.request.prefill_logprobs]
+        rows = np.array([r.row for r in leads])
+        return cls(
+            input_ids=np.concatenate([np.array(r.request.input_ids, dtype=np.int64) for r in leads]),
+            positions=np.concatenate([np.arange(length) for length in lengths]),
+            token_rows=np.repeat(rows, lengths),
+            rows=rows,
+            starts=np.array(starts),
+            lengths=np.array(lengths),
+            logit_indices=np.concatenate(wanted),
+        )
+
+    def padded(self, tokens: int, requests: int, logits: int, padding_row: int) -> "PackedPrompts":
+        """The same with at least as many of each: tokens of `padding_row` that no request attends to, requests without
+        tokens, and logits of the first token.
+        """
+        more_tokens = (0, tokens - len(self.input_ids))
+        more_requests = (0, requests - len(self.rows))
+        return PackedPrompts(
+            input_ids=np.pad(self.input_ids, more_tokens),
+            positions=np.pad(self.positions, more_tokens),
+            token_rows=np.pad(self.token_rows, more_tokens, constant_values=padding_row),
+            rows=np.pad(self.rows, more_requests, constant_values=padding_row),
+            starts=np.pad(self.starts, more_requests, mode="edge"),
+            lengths=np.pad(self.lengths, more_requests),
+            logit_indices=np.pad(self.logit_indices, (0, logits - len(self.logit_indices))),
+        )
+
+    @property
+    def parts(self) -> list[Vector]:
+        """What the device needs, in the order of `prefill_input`."""
+        return [
+            self.input_ids,
+            self.positions,
+            self.token_rows,
+            self.rows,
+            self.starts,
+            self.lengths,
+            self.logit_indices,
+        ]
 
 
 def prefill_input(
-    running: Sequence[RunningRequest], table: RowTable, pool: KVPool, deterministic: bool
-) -> PrefillInput:
-    """`running`: new requests whose rows are open, each copy after what it copies. One copy to the device."""
-    device = table.slot_table.device
-    leads = [r for r in running if r.copy_of is None]
-    scored = [r for r in leads if r.request.prefill_logprobs]
-    lengths = [len(r.request.input_ids) for r in leads]
-    starts = [0, *accumulate(lengths)]
-    span = {id(r): (start, end) for r, start, end in zip(leads, starts[:-1], starts[1:], strict=True)}
-    wanted = [np.array([span[id(r.copy_of or r)][1] - 1 for r in running])]
-    wanted += [np.arange(*span[id(r)]) for r in scored]
-    parts = [
-        np.concatenate([np.array(r.request.input_ids, dtype=np.int64) for r in leads]),
-        np.concatenate([np.arange(length) for length in lengths]),
-        np.repeat(np.array([r.row for r in leads]), lengths),
-        np.array([r.row for r in leads]),
-        np.array([r.row for r in running]),
-        np.array(starts),
-        np.array(lengths),
-        np.concatenate(wanted),
-    ]
-    input_ids, positions, token_rows, b_row, rows, b_q_start, b_kv_len, logit_indices = upload_parts(parts, device)
+    parts: Sequence[Tensor], max_length: int, table: RowTable, pool: KVPool, deterministic: bool
+) -> tuple[Tensor, InferState]:
+    """Input ids int64 [T] and the state. `parts`: those of `PackedPrompts`, on the device, whose slots are granted.
+
+    No value is read by the host: a captured graph can replay this for other contents. `max_length`: about that of the
+    longest prompt.
+    """
+    input_ids, positions, token_rows, b_row, b_q_start, b_kv_len, logit_indices = parts
     state = InferState(
         is_prefill=True,
         deterministic=deterministic,
@@ -64,14 +108,14 @@ def prefill_input(
         b_q_start=b_q_start.to(torch.int32),
         b_kv_len=b_kv_len.to(torch.int32),
         # It chooses tiles, so it must be the same whatever else is in the batch.
-        max_q_len=table.max_total_tokens if deterministic else max(lengths),
-        max_kv_len=max(lengths),
+        max_q_len=table.max_total_tokens if deterministic else max_length,
+        max_kv_len=max_length,
         slot_table=table.slot_table,
         k_cache=pool.k_cache,
         v_cache=pool.v_cache,
         logit_indices=logit_indices,
     )
-    return PrefillInput(input_ids, state, rows, scored, input_ids[logit_indices[len(running) :]])
+    return input_ids, state
 
 
 def decode_input(

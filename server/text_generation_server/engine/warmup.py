@@ -31,11 +31,13 @@ def warm_up(
     All ranks reach the same numbers, or the same error. Raises `InvalidRequest` for limits that contradict each other
     or the model, `OutOfMemory` for limits that do not fit.
     """
-    started = time.perf_counter()
+    clock = _Stopwatch()
     max_positions = model.config.max_context_length
     check_limits(asked, max_positions)
     probe = Probe(model, asked, eos_token_ids, watermark, options)
     try:
+        probe.compile_ahead()
+        clock.lap("compiling_s")
         fitting = probe.fitting_slots(group.world_size)
     except Exception as error:
         if not is_out_of_memory(error):
@@ -47,23 +49,36 @@ def warm_up(
         )
         raise (OutOfMemory(message) if group.world_size == 1 else EngineFailed(message)) from error
     limits = derive_limits(asked, max_positions, group.min_int(fitting))
+    clock.lap("measuring_s")
     runner = probe.build_runner(limits.max_batch_size, limits.max_total_tokens, limits.max_batch_total_tokens)
-    measured = time.perf_counter()
-    runner.capture(probe.buckets)
-    captured = time.perf_counter()
-    probe.compile_kernels(runner, limits)
+    probe.run_every_kernel(runner, limits)
+    clock.lap("loading_s")
+    runner.capture(probe.decodes, probe.prefills)
+    clock.lap("capturing_s")
     logger.info(
         "warmed up",
         extra={
             "max_batch_total_tokens": limits.max_batch_total_tokens,
-            "cuda_graphs": len(probe.buckets),
+            "cuda_graphs": len(probe.decodes) + len(probe.prefills),
             "kernels": compilations(),
-            "measuring_s": round(measured - started, 2),
-            "capturing_s": round(captured - measured, 2),
-            "compiling_s": round(time.perf_counter() - captured, 2),
+            **clock.laps,
         },
     )
     return limits, runner
+
+
+class _Stopwatch:
+    """Seconds of each part of a sequence."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """Ends the part `name`."""
+        now = time.perf_counter()
+        self.laps[name] = round(now - self._last, 2)
+        self._last = now
 
 
 def check_limits(asked: WarmupLimits, max_positions: int) -> None:

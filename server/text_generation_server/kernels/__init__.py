@@ -4,7 +4,7 @@ Operators write into tensors that the caller passes, so that a captured graph re
 """
 
 from ._attention import padded_batch
-from ._launch import compilations
+from ._launch import compilations, compile_only
 from ._register import use_triton
 from ._sampling import MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, num_splits
 from .act_and_mul import act_and_mul
@@ -30,6 +30,7 @@ __all__ = [
     "add_rms_norm",
     "advance_state",
     "compilations",
+    "compile_only",
     "decode_attention",
     "logits_process",
     "num_splits",

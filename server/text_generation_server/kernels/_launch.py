@@ -10,7 +10,9 @@ nothing to do: the kernel after it relies on the whole chain being finished.
 """
 
 # pyright: basic
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -25,6 +27,7 @@ _ALIGNMENT = 16
 # The order of arguments of a compiled form's launch function is that of these versions. Others launch as usual.
 _DIRECT = triton.__version__.startswith("3.6.")
 _compilations = 0
+_compiling_only = False
 _ARRIVALS = 1 << 16
 
 
@@ -42,6 +45,22 @@ def _count(**_: object) -> None:
 
 
 knobs.runtime.jit_post_compile_hook = _count
+
+
+@contextmanager
+def compile_only(threads: int) -> Generator[None, None, None]:
+    """Launches in here compute nothing: they name the forms that are needed, and `threads` compile them side by side.
+
+    All are compiled at the end. What kernels would have written stays as it was, which may be memory never written to.
+    Six sevenths of a compilation run outside the interpreter's lock, so threads are enough.
+    """
+    global _compiling_only
+    with ThreadPoolExecutor(threads) as executor, triton.AsyncCompileMode(executor):
+        _compiling_only = True
+        try:
+            yield
+        finally:
+            _compiling_only = False
 
 
 @triton.jit
@@ -172,6 +191,9 @@ class Launcher:
                 raise TypeError(
                     f"{self._kernel.__name__}: name {parameter.name} in do_not_specialize, or it recompiles"
                 )
+        if _compiling_only:
+            self._kernel.warmup(*arguments, grid=grid, **constants)
+            return
         kernel = self._kernel[grid](*arguments, **constants)
         if not _DIRECT:
             return
