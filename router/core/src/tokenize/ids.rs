@@ -4,11 +4,11 @@
 //! backtracking engine. Most callers want ids only. Here the words are slices of the text; special tokens,
 //! normalisation, the model (BPE) and what is put around a text remain the library's.
 
-use tokenizers::Tokenizer;
 use tokenizers::normalizer::SplitDelimiterBehavior;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::split::{Split as LibrarySplit, SplitPattern};
 use tokenizers::tokenizer::{Encoding, Model, OffsetReferential, OffsetType, Result};
+use tokenizers::{NormalizerWrapper, Tokenizer};
 
 use super::scanner::Scanner;
 use super::token_bytes::char_of_byte;
@@ -59,7 +59,10 @@ impl IdEncoder {
         add_special_tokens: bool,
     ) -> Result<Vec<u32>> {
         let added = tokenizer.get_added_vocabulary();
-        let parts = added.extract_and_normalize(tokenizer.get_normalizer(), text);
+        let normalizer = tokenizer.get_normalizer().filter(|normalizer| {
+            !(matches!(normalizer, NormalizerWrapper::NFC(_)) && is_nfc(text))
+        });
+        let parts = added.extract_and_normalize(normalizer, text);
         let mut ids = Vec::with_capacity(text.len() / 3);
         let mut characters = String::new();
         for (part, _, tokens) in parts.get_splits(OffsetReferential::Normalized, OffsetType::None) {
@@ -91,6 +94,15 @@ fn words(splits: &[Split], text: &str, word: &mut impl FnMut(&str) -> Result<()>
             .pieces(text)
             .try_for_each(|piece| words(rest, piece, word)),
     }
+}
+
+/// Whether NFC surely leaves `text` as it is: Latin, punctuation, CJK ideographs and emoji, which are in that form and
+/// combine with no character before them (Unicode Standard Annex 15).
+fn is_nfc(text: &str) -> bool {
+    text.chars().all(|character| {
+        matches!(character,
+            '\0'..='\u{2ff}' | '\u{2010}'..='\u{2027}' | '\u{4e00}'..='\u{9fff}' | '\u{1f300}'..='\u{1faff}')
+    })
 }
 
 /// Numeric characters, and what lies between them.

@@ -4,7 +4,8 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tokenizers::{PreTokenizedString, PreTokenizer};
+use tokenizers::normalizers::NFC;
+use tokenizers::{NormalizedString, Normalizer, PreTokenizedString, PreTokenizer};
 
 use super::*;
 use crate::test_tokenizers::byte_level_json;
@@ -224,6 +225,30 @@ fn added_tokens_normalizers_and_post_processors_work_as_in_the_library() {
             ]
         });
         texts.iter().for_each(|text| assert_same_ids(&json, text));
+    }
+}
+
+#[test]
+fn nfc_changes_no_text_that_is_said_to_be_nfc() {
+    let inert: Vec<char> = ('\0'..=char::MAX)
+        .filter(|character| is_nfc(&character.to_string()))
+        .collect();
+    assert!(inert.len() > 20_000);
+    let next_to_letters = inert
+        .iter()
+        .flat_map(|&character| ['e', character, character]);
+    let text: String = inert.iter().copied().chain(next_to_letters).collect();
+    let mut normalized = NormalizedString::from(text.as_str());
+    NFC.normalize(&mut normalized).unwrap();
+    assert!(normalized.get() == text);
+    for text in [
+        "e\u{301}",
+        "\u{212b}",
+        "\u{1100}\u{1161}",
+        "\u{3099}",
+        "\u{f900}",
+    ] {
+        assert!(!is_nfc(text), "{text:?}");
     }
 }
 
