@@ -31,6 +31,7 @@ INTEGERS = {
     "bias_ids_ptr",
     "counts_ptr",
     "eos_token_ids_ptr",
+    "allowed_ptr",
     "best_id_ptr",
     "winner_ptr",
     "counter_ptr",

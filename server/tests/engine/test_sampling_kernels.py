@@ -146,6 +146,32 @@ def test_no_end_of_sequence_before_the_minimum() -> None:
         assert run.sampled.tokens.tolist() == tokens
 
 
+def test_only_ids_of_the_mask_are_chosen(scores: Tensor) -> None:
+    allowed = {1: range(31, 34), 3: [VOCAB - 1], 4: [0, 64, 200]}
+    requests = [asking(), asking(), asking(top_n=2), asking(do_sample=True, seed=5), asking(top_n=5), asking()]
+    run = Run(scores.clone(), requests, allowed=allowed).all()
+    for position, row in enumerate(scores):
+        ids = list(allowed.get(position, range(VOCAB)))
+        logprobs = row[ids].log_softmax(0)
+        choice = run.sampled.choices()[position]
+        assert choice.token == ids[int(logprobs.argmax())]
+        assert choice.logprob == pytest.approx(float(logprobs.max()), abs=1e-5)
+    top = run.sampled.choices()[4].top_tokens
+    assert top is not None
+    assert set(top.ids) == {0, 64, 200}
+
+
+def test_a_mask_that_allows_nothing_is_an_error_of_that_row_alone(scores: Tensor) -> None:
+    run = Run(scores.clone(), [asking()] * len(scores), allowed={2: []}).all()
+    assert run.sampled.valid.tolist() == [1, 1, 0, 1, 1, 1]
+
+
+def test_a_row_that_is_given_away_has_no_mask(scores: Tensor) -> None:
+    run = Run(scores.clone(), [asking()] * len(scores), allowed={0: [7]})
+    run.state.admit([0], [asking()])
+    assert run.all().sampled.tokens[0] == scores[0].argmax()
+
+
 def test_temperature_has_the_probabilities_of_transformers_and_cannot_overflow(scores: Tensor) -> None:
     for value in (0.1, 0.7, 5.0):
         run = Run(scores, [asking(temperature=value)] * 6).all()

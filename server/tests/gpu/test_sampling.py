@@ -28,6 +28,12 @@ def test_every_parameter_alone_and_together(vocab: int, dtype: torch.dtype) -> N
     assert_alike(*runs(logits_of(len(requests), vocab=vocab, dtype=dtype), requests, generated=2, eos_token_ids=(0,)))
 
 
+def test_masks() -> None:
+    requests = mixture()
+    allowed = {position: range(position, 128_256, 3) for position in range(0, len(requests), 2)}
+    assert_alike(*runs(logits_of(len(requests), vocab=128_256), requests, allowed=allowed))
+
+
 @pytest.mark.parametrize("scale", [0.0, 0.02, 1.0, 6.0])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_filters_keep_what_the_formulas_say(scale: float, dtype: torch.dtype) -> None:

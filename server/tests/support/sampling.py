@@ -1,8 +1,9 @@
 """Runs the sampling operators one after the other on a small batch, so that each can be looked at alone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -53,6 +54,8 @@ class Run:
     splits: int = 1
     generated: int = 0
     eos_token_ids: Sequence[int] = ()
+    allowed: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """The ids that a batch position may choose, of those that have a mask."""
     operators: Operators = TORCH
     rows: Tensor = field(init=False)
 
@@ -60,6 +63,8 @@ class Run:
         device, (batch, vocab) = self.logits.device, self.logits.shape
         self.state = SamplingState(batch, vocab, device, self.eos_token_ids)
         self.state.admit(range(batch), self.requests)
+        if self.allowed:
+            self.state.allow(list(self.allowed), torch.stack([mask_of(ids, vocab) for ids in self.allowed.values()]))
         self.rows = torch.arange(batch, device=device)
         self.last_token = torch.tensor([request.input_ids[-1] for request in self.requests], device=device)
         self.generated_by_row = torch.full((batch,), self.generated, device=device)
@@ -86,6 +91,7 @@ class Run:
             state.bias_values,
             state.counts,
             state.eos_token_ids,
+            state.allowed,
             GAMMA,
             DELTA,
             self.scores,
@@ -157,6 +163,13 @@ class Run:
     def kept(self) -> Tensor:
         """Survivors, bool [N, vocab]."""
         return survives(self.u, self.bounds)
+
+
+def mask_of(ids: Iterable[int], vocab: int) -> Tensor:
+    """Bits of `ids`, int32 [words]."""
+    bits = np.zeros(-(-vocab // 32) * 32, dtype=np.uint8)
+    bits[list(ids)] = 1
+    return torch.from_numpy(np.packbits(bits, bitorder="little").view(np.int32))
 
 
 def filtered(logits: Tensor, requests: Iterable[Request], operators: Operators = TORCH, splits: int = 1) -> Tensor:

@@ -1,8 +1,8 @@
 """From logits to chosen ids, log-probabilities and top-n lists, for the whole batch at once and without the host.
 
-Order: logit bias, watermark, penalties, minimum of new tokens, temperature, top-k, top-p, typical-p, min-p, choice.
-What a row asks for stands in device columns, so one captured graph serves any mixture of requests, and what a row gets
-does not depend on its neighbours.
+Order: logit bias, watermark, penalties, minimum of new tokens, mask, temperature, top-k, top-p, typical-p, min-p,
+choice. What a row asks for stands in device columns, so one captured graph serves any mixture of requests, and what a
+row gets does not depend on its neighbours.
 """
 
 from dataclasses import dataclass
@@ -107,6 +107,7 @@ class Sampler:
             state.bias_values,
             state.counts,
             state.eos_token_ids,
+            state.allowed,
             self._watermark.gamma,
             self._watermark.delta,
             scores,

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..kernels import MAX_LOGIT_BIAS, Flags, Floats, Ints
+from ..kernels import MAX_LOGIT_BIAS, Flags, Floats, Ints, mask_words
 from .requests import NextTokenChooserParameters, StoppingCriteriaParameters
 
 _SEED_WORDS = 2
@@ -49,6 +49,7 @@ class SamplingState:
     bias_values  float32 [rows, MAX_LOGIT_BIAS]
     counts       int32 [rows, vocab]            twice the times that penalties count a token, plus 1 where it was seen;
                                                 valid for rows with penalties
+    allowed      int32 [rows, mask_words]       bits of the ids that may be chosen next; valid for rows with a mask
     """
 
     def __init__(self, num_rows: int, vocab_size: int, device: torch.device, eos_token_ids: Sequence[int]) -> None:
@@ -65,13 +66,14 @@ class SamplingState:
         self.bias_ids = column(torch.int32, MAX_LOGIT_BIAS)
         self.bias_values = column(torch.float32, MAX_LOGIT_BIAS)
         self.counts = column(torch.int32, vocab_size)
+        self.allowed = column(torch.int32, mask_words(vocab_size))
         known = sorted(token for token in set(eos_token_ids) if token < vocab_size)
         self.eos_token_ids = torch.tensor(known, dtype=torch.int32, device=device)
 
     @staticmethod
     def bytes_per_row(vocab_size: int) -> int:
         """Device memory of one row."""
-        return 4 * (vocab_size + 2 * MAX_LOGIT_BIAS + Floats.WIDTH + Ints.WIDTH + _SEED_WORDS)
+        return 4 * (vocab_size + mask_words(vocab_size) + 2 * MAX_LOGIT_BIAS + Floats.WIDTH + Ints.WIDTH + _SEED_WORDS)
 
     def admit(self, rows: Sequence[int], requests: Sequence[Sampled]) -> None:
         """Writes what `requests` ask for into `rows`, in few copies for all. Waits for nothing on the device."""
@@ -90,6 +92,17 @@ class SamplingState:
         pairs = list(zip(rows, requests, strict=True))
         self._write_bias([(row, r.parameters) for row, r in pairs if r.parameters.logit_bias])
         self._count_prompts([(row, r) for row, r in pairs if _flags(r) & Flags.PENALTIES])
+
+    def allow(self, rows: Sequence[int], masks: Tensor) -> None:
+        """Lets the next choices of `rows`, which were admitted, fall only on ids whose bit is set.
+
+        `masks` int32 [len(rows), mask_words], on the host; see `mask_words` for the bits. They hold until other ones
+        are given or the row is admitted again. Waits for nothing on the device.
+        """
+        index = self._upload(torch.tensor(rows, dtype=torch.int64))
+        self.allowed.index_copy_(0, index, self._upload(masks))
+        flags = self.ints[:, Ints.FLAGS]
+        flags.index_copy_(0, index, flags.index_select(0, index) | int(Flags.MASK))
 
     @staticmethod
     def _columns(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:

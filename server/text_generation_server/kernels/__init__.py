@@ -6,7 +6,7 @@ Operators write into tensors that the caller passes, so that a captured graph re
 from ._attention import padded_batch
 from ._launch import compilations, compile_only
 from ._register import use_triton
-from ._sampling import MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, num_splits
+from ._sampling import MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits
 from .act_and_mul import act_and_mul
 from .add_rms_norm import add_rms_norm
 from .advance_state import advance_state
@@ -33,6 +33,7 @@ __all__ = [
     "compile_only",
     "decode_attention",
     "logits_process",
+    "mask_words",
     "num_splits",
     "padded_batch",
     "prefill_attention",

@@ -58,7 +58,8 @@ class Flags(IntFlag):
     MIN_NEW_TOKENS = 16
     FILTERS = 32
     TOP = 64
-    PROCESS = BIAS | WATERMARK | PENALTIES | MIN_NEW_TOKENS
+    MASK = 128
+    PROCESS = BIAS | WATERMARK | PENALTIES | MIN_NEW_TOKENS | MASK
     """Its scores are not its logits."""
     SCORES = PROCESS | FILTERS | TOP
     """Its scores are written out, because they are read several times."""
@@ -77,6 +78,11 @@ UNIT = float(1 << 44)
 def num_splits(vocab_size: int, device: torch.device) -> int:
     """How many parts the statistics of `logits_process` have: as many as programs, or one where torch runs alone."""
     return -(-vocab_size // CHUNK) if device.type == "cuda" else 1
+
+
+def mask_words(vocab_size: int) -> int:
+    """Words of a row's mask: bit v % 32 of word v // 32 belongs to token v, as libraries for grammars write it."""
+    return -(-vocab_size // 32)
 
 
 def asked(ints: Tensor, rows: Tensor) -> list[int]:
@@ -127,8 +133,8 @@ REPETITION, FREQUENCY, PRESENCE, FLOATS = (
     tl.constexpr(int(column)) for column in (Floats.REPETITION, Floats.FREQUENCY, Floats.PRESENCE, Floats.WIDTH)
 )
 FLAGS, TOP_K, TOP_N, MIN_NEW_TOKENS, NUM_BIAS, INTS = (tl.constexpr(int(column)) for column in Ints)
-SAMPLES, HAS_BIAS, HAS_WATERMARK, HAS_PENALTIES, HAS_MINIMUM, HAS_FILTERS = (
-    tl.constexpr(int(flag)) for flag in list(Flags)[:6]
+SAMPLES, HAS_BIAS, HAS_WATERMARK, HAS_PENALTIES, HAS_MINIMUM, HAS_FILTERS, HAS_TOP, HAS_MASK = (
+    tl.constexpr(int(flag)) for flag in Flags
 )
 PROCESSED, WRITES_SCORES = (tl.constexpr(int(flag)) for flag in (Flags.PROCESS, Flags.SCORES))
 BIASES, TOPS = tl.constexpr(MAX_LOGIT_BIAS), tl.constexpr(MAX_TOP)

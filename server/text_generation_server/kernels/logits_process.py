@@ -8,6 +8,7 @@ In this order, each where the row asks for it:
     frequency      x <- x - f * (times v was counted)          (OpenAI's API)
     presence       x <- x - p where v was counted at all       (OpenAI's API)
     minimum        x <- -inf for end-of-sequence ids while fewer than `min_new_tokens` were generated
+    mask           x <- -inf where the row's mask has no bit for v (what a grammar does not allow; `mask_words`)
 
 Layouts: `logits` `[N, vocab]` of any floating type, unit stride in the last dimension; `scores` `[N, vocab]` float32,
 may be `logits`. A row of `scores` is written only where the row's flags hold `Flags.SCORES`: what is plain and greedy
@@ -36,6 +37,7 @@ from ._sampling import (
     FLOATS,
     FREQUENCY,
     HAS_BIAS,
+    HAS_MASK,
     HAS_PENALTIES,
     HAS_WATERMARK,
     INTS,
@@ -52,6 +54,7 @@ from ._sampling import (
     asked,
     distance_below,
     inverse,
+    mask_words,
     positions,
 )
 from .philox import DOMAIN_WATERMARK, vocabulary_words
@@ -98,6 +101,7 @@ def logits_process_kernel(
     bias_values_ptr,  # [rows, BIASES]
     counts_ptr,  # [rows, vocab]
     eos_token_ids_ptr,  # [num_eos]
+    allowed_ptr,  # [rows, mask_words(vocab)]
     scores_ptr,  # [N, vocab]
     best_ptr,  # [N, splits]
     best_id_ptr,  # [N, splits]
@@ -150,6 +154,9 @@ def logits_process_kernel(
             if below_minimum:
                 for i in range(num_eos):
                     y = tl.where(block_ids == tl.load(eos_token_ids_ptr + i), float("-inf"), y)
+            if (flags & HAS_MASK) != 0:
+                words = tl.load(allowed_ptr + row * tl.cdiv(vocab, 32) + block_ids // 32, mask=stored, other=0)
+                y = tl.where(((words >> (block_ids % 32)) & 1) != 0, y, float("-inf"))
             tl.store(scores_ptr + block_ids, y, mask=stored)
         tl.debug_barrier()
         x = tl.load(scores_ptr + ids, mask=inside, other=float("-inf"))
@@ -179,6 +186,7 @@ def logits_process_triton(
     bias_values: Tensor,
     counts: Tensor,
     eos_token_ids: Tensor,
+    allowed: Tensor,
     gamma: float,
     delta: float,
     scores: Tensor,
@@ -191,8 +199,8 @@ def logits_process_triton(
     splits = triton.cdiv(vocab, CHUNK)
     if not best.shape == best_id.shape == total.shape == (batch, splits):
         raise ValueError(f"logits_process: statistics of {vocab} ids have {splits} splits, not {best.shape[1]}")
-    if scores.shape != logits.shape or counts.shape[1] != vocab:
-        raise ValueError("logits_process: shapes of logits, scores, counts do not fit")
+    if scores.shape != logits.shape or counts.shape[1] != vocab or allowed.shape[1] != mask_words(vocab):
+        raise ValueError("logits_process: shapes of logits, scores, counts, allowed do not fit")
     if logits.stride(1) != 1 or scores.stride(1) != 1:
         raise ValueError("logits_process: the last dimension of logits and scores must have stride 1")
     if batch == 0:
@@ -210,6 +218,7 @@ def logits_process_triton(
             bias_values,
             counts,
             eos_token_ids,
+            allowed,
             scores,
             best,
             best_id,
@@ -235,6 +244,7 @@ def logits_process_torch(
     bias_values: Tensor,
     counts: Tensor,
     eos_token_ids: Tensor,
+    allowed: Tensor,
     gamma: float,
     delta: float,
     scores: Tensor,
@@ -258,6 +268,8 @@ def logits_process_torch(
         r = rows[chosen]
         early = torch.tensor(chosen, device=scores.device)[generated[r] < ints[r, Ints.MIN_NEW_TOKENS]]
         scores[early.unsqueeze(1), eos_token_ids.unsqueeze(0)] = -torch.inf
+    if chosen := positions(flags, Flags.MASK):
+        scores[chosen] = scores[chosen].masked_fill(~_bits(allowed[rows[chosen]], scores.shape[1]), -torch.inf)
     _statistics(scores, floats[:, Floats.TEMPERATURE].index_select(0, rows), best, best_id, total)
     best.masked_fill_(best == torch.inf, torch.nan)
 
@@ -271,6 +283,12 @@ def _penalise(scores: Tensor, counts: Tensor, floats: Tensor) -> Tensor:
     scores = torch.where(counts & 1 != 0, repeated, scores)
     number = counts >> 1
     return scores - (frequency * number + presence * (number > 0))
+
+
+def _bits(words: Tensor, vocab: int) -> Tensor:
+    """int32 [N, words] to bool [N, vocab], the lowest bit of a word first."""
+    bits = words.unsqueeze(2) >> torch.arange(32, dtype=torch.int32, device=words.device) & 1
+    return bits.flatten(1)[:, :vocab].bool()
 
 
 def _statistics(scores: Tensor, temperature: Tensor, best: Tensor, best_id: Tensor, total: Tensor) -> None:
@@ -291,4 +309,4 @@ logits_process = register(
     logits_process_torch, mutates=("scores", "best", "best_id", "total"), triton=logits_process_triton
 )
 """logits_process(logits, rows, last_token, generated, floats, ints, bias_ids, bias_values, counts, eos_token_ids,
-gamma, delta, scores, best, best_id, total)"""
+allowed, gamma, delta, scores, best, best_id, total)"""

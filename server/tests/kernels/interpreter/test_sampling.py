@@ -36,6 +36,14 @@ def test_plain_rows_write_no_scores() -> None:
     assert run.scores.isnan().all()
 
 
+@pytest.mark.parametrize("vocab", [33, CHUNK + 31])
+def test_masks(vocab: int) -> None:
+    requests = mixture()
+    logits = 3 * torch.randn(len(requests), vocab, generator=torch.Generator().manual_seed(vocab))
+    allowed = {position: range(position % 2, vocab, 3) for position in range(0, len(requests), 2)}
+    assert_alike(*runs(logits, requests, allowed=allowed))
+
+
 @pytest.mark.parametrize("shape", ["flat", "peaked", "ties", "many excluded", "steep"])
 def test_filters_of_any_distribution(shape: str) -> None:
     """More tokens than fit into the registers of the search, so that passes over the row come first."""
