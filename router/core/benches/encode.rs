@@ -1,9 +1,9 @@
 //! Text to ids: this crate beside the library, which is what it replaces.
 //!
-//! `make bench-encode` prints JSON: medians for chats of about 4,200 tokens, other ones
-//! in each run, the two in turn; they must agree. One tokenizer splits as Llama 3 does and has 32,000 tokens, trained
-//! here on Python sources and documents of this repository, one normalises as Qwen's does, too, and one is the demo
-//! model's. Turns are paragraphs of other documents, and of Rust sources.
+//! `make bench-encode` prints JSON: medians for chats of about 4,200 tokens, other ones in each run, the two in turn;
+//! they must agree. One tokenizer splits as Llama 3 does and has 32,000 tokens, trained here on Python sources and
+//! documents of this repository, one normalises as Qwen's does, too, and one is the demo model's. Turns are paragraphs
+//! of other documents, and of Rust sources.
 
 use std::fs;
 use std::path::{Path, PathBuf};
