@@ -1,6 +1,7 @@
 //! The connection loop: limits on what a peer may do, and an orderly end.
 
 use std::future::Future;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
@@ -39,7 +41,8 @@ pub struct ServerLimits {
     /// For the head of a request, and for a connection without one.
     pub header: Duration,
     /// For a peer to take in anything, while there is something to send. Then its connection ends, and with it its
-    /// requests: what a reader that stalls is owed must not be kept for it.
+    /// requests: what a reader that stalls is owed must not be kept for it. A peer that is gone without a word is
+    /// found out in the same time, also when there is nothing to send.
     pub write: Duration,
     /// For running requests to finish after the order to stop.
     pub graceful: Duration,
@@ -154,6 +157,23 @@ fn turn_away(stream: &TcpStream) {
     }
 }
 
+/// Sets what the kernel does for a connection. Tokens are small and must not wait for each other.
+///
+/// A peer whose host is gone closes nothing. It also acknowledges nothing, neither data nor the probes that are sent
+/// while there is no data: when nothing was heard for `silence`, the connection ends, and with it its requests.
+fn prepare(stream: &TcpStream, silence: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    // The kernel takes whole seconds.
+    let seconds = |time: Duration| time.clamp(Duration::from_secs(1), Duration::from_secs(30));
+    let probes = TcpKeepalive::new()
+        .with_time(seconds(silence / 2))
+        .with_interval(seconds(silence / 6));
+    socket.set_tcp_keepalive(&probes)?;
+    // It also bounds the probes, in place of their number.
+    socket.set_tcp_user_timeout(Some(silence))
+}
+
 struct Connection {
     stream: TcpStream,
     router: Router,
@@ -164,9 +184,8 @@ struct Connection {
 
 impl Connection {
     async fn run(self, limits: ServerLimits) {
-        // Tokens are small and must not wait for each other.
-        if let Err(error) = self.stream.set_nodelay(true) {
-            tracing::debug!("cannot set TCP_NODELAY: {error}");
+        if let Err(error) = prepare(&self.stream, limits.write) {
+            tracing::debug!("cannot set the options of a connection: {error}");
         }
         let requested = Arc::new(AtomicBool::new(false));
         let (router, seen) = (self.router, requested.clone());

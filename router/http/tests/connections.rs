@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use common::{Server, alphabet, answer, header, until};
 use serde_json::{Value, json};
+use socket2::{SockFilter, SockRef};
 use text_generation_http::server::ServerLimits;
 use text_generation_mock_shard::MockConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -161,6 +162,45 @@ async fn a_reader_that_stalls_loses_its_connection_and_holds_nobody_up() {
         !rest.contains("\"index\":2000,"),
         "the whole answer was kept for it"
     );
+}
+
+/// From now on the host of this client is gone: its kernel drops what arrives, so it acknowledges nothing.
+fn vanish(client: &TcpStream) {
+    const BPF_RET: u16 = 0x06;
+    let accept_no_bytes = [SockFilter::new(BPF_RET, 0, 0, 0)];
+    let attached = SockRef::from(client).attach_filter(&accept_no_bytes);
+    attached.expect("a filter of the socket");
+}
+
+#[tokio::test]
+async fn clients_whose_host_is_gone_are_found_out() {
+    let limits = ServerLimits {
+        write: Duration::from_secs(1),
+        ..limits()
+    };
+    let server = Server::with(&[], limits).await;
+    server.mock.hold();
+    let body = json!({"inputs": "Hi", "parameters": {"max_new_tokens": 1000}});
+    let mut streams = server.connect().await;
+    let request = post("/generate_stream", &body);
+    streams.write_all(&request).await.expect("sent");
+    server.mock.release(1);
+    let mut first = [0; 64];
+    let read = streams.read_exact(&mut first).await;
+    read.expect("the start of the answer");
+    let mut waits = server.connect().await;
+    let request = post("/generate", &body);
+    waits.write_all(&request).await.expect("sent");
+    let permits = || server.state.infer.snapshot().permits_available;
+    until("both run or wait", async || permits() == 126).await;
+
+    vanish(&streams);
+    vanish(&waits);
+    // Something to send for the one, nothing for the other.
+    server.mock.release(1);
+    until("both have lost their connection", async || permits() == 128).await;
+    server.mock.resume();
+    server.idle().await;
 }
 
 #[tokio::test]
