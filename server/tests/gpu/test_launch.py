@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from text_generation_server.kernels import compilations
+from text_generation_server.kernels import compilations, compile_only
 from text_generation_server.kernels._launch import Launcher, let_next_start, wait_for_previous
 
 pytestmark = pytest.mark.gpu
@@ -50,6 +50,17 @@ def test_other_types_sizes_and_alignments_have_their_own_forms() -> None:
             for stride in (1, 2, 16, 3, 1):
                 _check(launch, given, stride, 2, 1, 2.0)
     assert _check(launch, x[1:], 16, 2, 1, 2.0) == 0
+
+
+def test_compiling_ahead_runs_nothing_and_leaves_nothing_to_compile() -> None:
+    launch, x = Launcher(_scale_kernel), torch.randn(4096, device="cuda", dtype=torch.float16)
+    out = torch.zeros(64, device="cuda", dtype=torch.float16)
+    for _ in range(2):  # also when the forms were launched before
+        with compile_only(threads=2):
+            for stride in (1, 2):
+                launch((1,), (x, out), (stride,), (1, 1.0), BLOCK=64)
+        assert not out.any()
+        assert [_check(launch, x, stride, 1, 1, 1.0) for stride in (1, 2)] == [0, 0]
 
 
 def test_dependent_launches_see_what_the_one_before_wrote() -> None:

@@ -23,8 +23,8 @@ from .transfer import upload
 
 Step = TypeVar("Step")
 
-_WARM_UPS = 2
-"""Runs before a capture: kernels are compiled and libraries take their workspaces, which a capture must not do."""
+_WARM_UPS = 1
+"""Runs before a capture: libraries load kernels and take their workspaces, which a capture must not do."""
 _MAX_PREFILL = 512
 """Tokens of the largest prefill that gets a graph."""
 _PREFILL_REQUESTS = 16
@@ -39,9 +39,9 @@ def decode_buckets(max_batch_size: int) -> list[int]:
 
 
 def prefill_buckets(max_batch_prefill_tokens: int) -> list[int]:
-    """Numbers of tokens. Padding costs least where few tokens share the reading of the weights."""
+    """Numbers of tokens."""
     largest = min(max_batch_prefill_tokens, _MAX_PREFILL)
-    sizes = [16, 32, 48, *range(64, _MAX_PREFILL, 32)]
+    sizes = [16, 32, 48, *range(64, 257, 32), *range(320, _MAX_PREFILL, 64)]
     return [size for size in sizes if size < largest] + [largest]
 
 

@@ -27,7 +27,8 @@ _ALIGNMENT = 16
 # The order of arguments of a compiled form's launch function is that of these versions. Others launch as usual.
 _DIRECT = triton.__version__.startswith("3.6.")
 _compilations = 0
-_compiling_only = False
+_named: dict[object, Any] | None = None
+"""Inside `compile_only`: forms by what they were named for."""
 _ARRIVALS = 1 << 16
 
 
@@ -51,16 +52,33 @@ knobs.runtime.jit_post_compile_hook = _count
 def compile_only(threads: int) -> Generator[None, None, None]:
     """Launches in here compute nothing: they name the forms that are needed, and `threads` compile them side by side.
 
-    All are compiled at the end. What kernels would have written stays as it was, which may be memory never written to.
-    Six sevenths of a compilation run outside the interpreter's lock, so threads are enough.
+    At the end all are compiled and, where there is a device, loaded. What kernels would have written stays as it was,
+    which may be memory never written to. Most of a compilation runs outside the interpreter's lock or in other
+    processes, so threads are enough.
     """
-    global _compiling_only
-    with ThreadPoolExecutor(threads) as executor, triton.AsyncCompileMode(executor):
-        _compiling_only = True
-        try:
-            yield
-        finally:
-            _compiling_only = False
+    global _named
+    _named = {}
+    try:
+        with _executor(threads) as executor:
+            with triton.AsyncCompileMode(executor):
+                yield
+            if torch.cuda.is_available():
+                list(executor.map(_load, _named.values()))
+    finally:
+        _named = None
+
+
+def _executor(threads: int) -> ThreadPoolExecutor:
+    """Its threads use the device of this one."""
+    if not torch.cuda.is_available():
+        return ThreadPoolExecutor(threads)
+    return ThreadPoolExecutor(threads, initializer=torch.cuda.set_device, initargs=(torch.cuda.current_device(),))
+
+
+def _load(named: Any) -> object:
+    """Asking a compiled form for `run` loads it, and has the C compiler build what launches forms of its signature."""
+    kernel: Any = named.result() if isinstance(named, triton.FutureKernel) else named
+    return kernel.run
 
 
 @triton.jit
@@ -149,7 +167,7 @@ class Launcher:
         key = (device, *types, sizes, *constants.items())
         addresses = [0 if pointer is None else pointer.data_ptr() for pointer in pointers]
         compiled = self._compiled.get(key)
-        if compiled is None or self._misaligned(addresses):
+        if compiled is None or _named is not None or self._misaligned(addresses):
             self._launch_by_triton(key, grid, pointers, sizes, values, constants, addresses)
             return
         x, y, z = (*grid, 1, 1)[:3]
@@ -191,8 +209,10 @@ class Launcher:
                 raise TypeError(
                     f"{self._kernel.__name__}: name {parameter.name} in do_not_specialize, or it recompiles"
                 )
-        if _compiling_only:
-            self._kernel.warmup(*arguments, grid=grid, **constants)
+        if _named is not None:
+            named = (self._kernel, key, *(address % _ALIGNMENT == 0 for address in addresses))
+            if named not in _named:
+                _named[named] = self._kernel.warmup(*arguments, grid=grid, **constants)
             return
         kernel = self._kernel[grid](*arguments, **constants)
         if not _DIRECT:
