@@ -61,19 +61,17 @@ class PackedPrompts:
         )
 
     def padded(self, tokens: int, requests: int, logits: int, padding_row: int) -> "PackedPrompts":
-        """The same with at least as many of each: tokens of `padding_row` that no request attends to, requests without
-        tokens, and logits of the first token.
+        """The same with so many of each, at least as many as now: tokens of `padding_row` that no request attends to,
+        requests without tokens, and logits of the first token.
         """
-        more_tokens = (0, tokens - len(self.input_ids))
-        more_requests = (0, requests - len(self.rows))
         return PackedPrompts(
-            input_ids=np.pad(self.input_ids, more_tokens),
-            positions=np.pad(self.positions, more_tokens),
-            token_rows=np.pad(self.token_rows, more_tokens, constant_values=padding_row),
-            rows=np.pad(self.rows, more_requests, constant_values=padding_row),
-            starts=np.pad(self.starts, more_requests, mode="edge"),
-            lengths=np.pad(self.lengths, more_requests),
-            logit_indices=np.pad(self.logit_indices, (0, logits - len(self.logit_indices))),
+            input_ids=_extended(self.input_ids, tokens, 0),
+            positions=_extended(self.positions, tokens, 0),
+            token_rows=_extended(self.token_rows, tokens, padding_row),
+            rows=_extended(self.rows, requests, padding_row),
+            starts=_extended(self.starts, requests + 1, self.starts[-1]),
+            lengths=_extended(self.lengths, requests, 0),
+            logit_indices=_extended(self.logit_indices, logits, 0),
         )
 
     @property
@@ -88,6 +86,12 @@ class PackedPrompts:
             self.lengths,
             self.logit_indices,
         ]
+
+
+def _extended(vector: Vector, length: int, value: int) -> Vector:
+    longer = np.full(length, value, dtype=np.int64)
+    longer[: len(vector)] = vector
+    return longer
 
 
 def prefill_input(
