@@ -128,8 +128,8 @@ def decode_case(load: Load, streams: int, length: int, steps: int, parameters: N
     }
 
 
-def profile(load: Load, streams: int, length: int, steps: int) -> list[dict[str, Any]]:
-    """Device time by kernel of one decode step."""
+def profile(load: Load, streams: int, length: int, steps: int) -> tuple[list[dict[str, Any]], float]:
+    """Device time by kernel of one decode step, and the percentage of the trace in which no kernel ran."""
     batches, _ = load.start(streams, length, 40, GREEDY)
     results = load.decode(batches, 10)
     batch = results[-1][1].batch
@@ -138,9 +138,21 @@ def profile(load: Load, streams: int, length: int, steps: int) -> list[dict[str,
         torch.cuda.synchronize()
     load.engine.clear_cache(None)
     rows = sorted(profiler.key_averages(), key=lambda e: -e.device_time_total)
-    return [
+    kernels = [
         {"kernel": e.key[:90], "calls": e.count / steps, "us": round(e.device_time_total / steps, 1)} for e in rows[:30]
     ]
+    on_device = [e for e in profiler.events() or [] if e.device_type == torch.autograd.DeviceType.CUDA]
+    return kernels, idle_percent([(e.time_range.start, e.time_range.end) for e in on_device])
+
+
+def idle_percent(intervals: list[tuple[float, float]]) -> float:
+    """The part of the time from the first start to the last end that no interval covers."""
+    intervals.sort()
+    covered, reached = 0.0, intervals[0][0]
+    for start, end in intervals:
+        covered += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return round(100 * (1 - covered / (reached - intervals[0][0])), 2)
 
 
 def at_limits(engine: Engine, served: ServingLimits) -> dict[str, Any]:
@@ -238,9 +250,9 @@ def main() -> None:
     print("decode", json.dumps(row), flush=True)
     if arguments.profile and cuda:
         for streams, length in cases:
-            rows = profile(load, streams, length, 10)
-            result[f"profile {streams}x{length}"] = rows
-            print(f"kernels of one step, {streams} x {length}:")
+            rows, idle = profile(load, streams, length, 10)
+            result[f"profile {streams}x{length}"] = {"idle_percent": idle, "kernels": rows}
+            print(f"{streams} x {length}: idle {idle} % of the trace; kernels of one step:")
             for entry in rows:
                 print(f"  {entry['us']:9.1f} us {entry['calls']:7.1f} {entry['kernel']}")
     if arguments.output_json:
