@@ -158,7 +158,7 @@ impl From<v1::InfoResponse> for ShardInfo {
     }
 }
 
-fn token_ids(tokens: v1::Tokens) -> Vec<TokenId> {
+fn token_ids<C: FromIterator<TokenId>>(tokens: v1::Tokens) -> C {
     tokens
         .ids
         .into_iter()

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 /// `length` neighbouring slots from `start` on. A slot holds K and V of one token in every layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotRange {
@@ -165,7 +167,8 @@ pub struct Finish {
 pub struct Generation {
     pub request_id: u64,
     pub prefill_tokens: Option<Vec<TokenId>>,
-    pub tokens: Vec<TokenId>,
+    /// In place: nearly always one, which goes from one thread to another without an allocation.
+    pub tokens: SmallVec<[TokenId; 1]>,
     /// One list for each token of `tokens`, or empty.
     pub top_tokens: Vec<Vec<TokenId>>,
     pub finish: Option<Finish>,

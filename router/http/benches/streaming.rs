@@ -5,7 +5,8 @@
 //! - throughput, shards without delay: tokens per second, and per second of the router's processor time;
 //! - latency, a decode step every 20 ms: time from the choice of a token in the mock to its arrival at the client.
 //!
-//! The router runs in a process of its own, so its processor time is read from the kernel. Mock and clients share one.
+//! The router runs in a process of its own, so its processor time is read from the kernel. Mock and clients share one;
+//! the mock has a thread to itself there, as the clients' tasks would hold up its steps.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -17,6 +18,7 @@ use serde_json::json;
 use text_generation_mock_shard::{MockConfig, MockShard};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
 
 const ROUTER: &str = "as-router";
 const EVENT: &[u8] = b"data:";
@@ -76,20 +78,28 @@ fn main() -> BenchResult<()> {
             Box::new(|_: &Path| Err("the benchmark brings its own tokenizer".to_owned()));
         std::process::exit(text_generation_http::main_from_args(argv, no_tokenizer));
     }
-    let runtime = tokio::runtime::Runtime::new()?;
+    let cores = std::thread::available_parallelism()?.get();
+    let clients = runtime(cores)?;
+    let shards = runtime(1)?;
     let mut rows = Vec::new();
     for (api, streams) in [Api::Raw, Api::Chat]
         .into_iter()
         .flat_map(|api| [1, 64, 256].map(|streams| (api, streams)))
     {
-        // About the same number of tokens in each run.
+        // Enough for a second of a fast machine.
         let tokens = if streams == 1 {
             20_000
         } else {
-            200_000 / streams
+            600_000 / streams
         };
-        let throughput = runtime.block_on(measure(api, streams, tokens as u32, Duration::ZERO))?;
-        let latency = runtime.block_on(measure(api, streams, 200, STEP))?;
+        let throughput = clients.block_on(measure(
+            &shards,
+            api,
+            streams,
+            tokens as u32,
+            Duration::ZERO,
+        ))?;
+        let latency = clients.block_on(measure(&shards, api, streams, 200, STEP))?;
         rows.push(json!({
             "path": api.path(),
             "streams": streams,
@@ -100,10 +110,16 @@ fn main() -> BenchResult<()> {
             "added_ms_p99": latency.added_ms(0.99),
         }));
     }
-    let cores = std::thread::available_parallelism()?.get();
     let report = json!({ "command": "make bench-router", "machine_cores": cores, "step_ms": STEP.as_millis(), "results": rows });
     println!("{report:#}");
     Ok(())
+}
+
+fn runtime(threads: usize) -> io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build()
 }
 
 /// One run: `streams` streams of `tokens` tokens each.
@@ -134,9 +150,18 @@ impl Run {
     }
 }
 
-async fn measure(api: Api, streams: usize, tokens: u32, step: Duration) -> BenchResult<Run> {
+async fn measure(
+    shards: &Runtime,
+    api: Api,
+    streams: usize,
+    tokens: u32,
+    step: Duration,
+) -> BenchResult<Run> {
     let chosen: Chosen = Arc::new((0..streams).map(|_| Mutex::default()).collect());
-    let mock = MockShard::start(mock_config(streams, tokens, step, chosen.clone()))?;
+    let mock = {
+        let _entered = shards.enter();
+        MockShard::start(mock_config(streams, tokens, step, chosen.clone()))?
+    };
     let folder = tempfile::tempdir()?;
     write_tokenizer(folder.path())?;
     std::fs::write(

@@ -2,11 +2,14 @@
 
 use std::ffi::OsString;
 use std::future::Future;
+use std::num::NonZero;
 use std::pin::pin;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Cli, Command, Config};
@@ -58,21 +61,43 @@ fn print_schema() -> anyhow::Result<()> {
 pub fn run(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyhow::Result<()> {
     logging::init(config.json_output, &config.log_level)?;
     config.validate()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let serving = Builder::new_multi_thread()
+        .worker_threads(serving_threads())
+        .thread_name("http")
         .enable_all()
         .build()
         .context("cannot start the tokio runtime")?;
-    let result = runtime.block_on(supervise(config, slow_tokenizer));
+    // A step wakes the streams of all its requests. On the threads that serve them, what leads to the next step would
+    // stand behind them, and the shards would wait.
+    let stepping = Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("batcher")
+        .enable_all()
+        .build()
+        .context("cannot start the thread of the batcher")?;
+    let result = serving.block_on(supervise(config, slow_tokenizer, stepping.handle()));
     // Not every blocking task can be interrupted, and the process is about to end.
-    runtime.shutdown_background();
+    serving.shutdown_background();
+    stepping.shutdown_background();
     result
 }
 
-async fn supervise(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyhow::Result<()> {
+/// A quarter of the cores, but four where there are as many. A token is a few microseconds of work; when more threads
+/// share it, they mostly go to sleep and wake each other (benchmark/results/router-streaming.json).
+fn serving_threads() -> usize {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    (cores / 4).max(cores.min(4))
+}
+
+async fn supervise(
+    config: &Config,
+    slow_tokenizer: impl SlowTokenizer,
+    stepping: &Handle,
+) -> anyhow::Result<()> {
     let mut signals = StopSignals::install().context("cannot handle signals")?;
     let mut input_closed = pin!(stdin_eof(config.exit_on_stdin_eof)?);
     let (listener, state) = tokio::select! {
-        started = startup::start(config, slow_tokenizer) => started?,
+        started = startup::start(config, slow_tokenizer, stepping) => started?,
         () = &mut input_closed => return Ok(()),
         signal = signals.recv() => {
             tracing::info!("{signal} while starting");

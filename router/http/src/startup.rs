@@ -14,6 +14,7 @@ use text_generation_core::infer::Infer;
 use text_generation_core::tokenize::{TextTokenizer, TokenizerPool};
 use text_generation_core::validation::Validator;
 use tokio::net::{TcpListener, TcpSocket};
+use tokio::runtime::Handle;
 
 use crate::args::Config;
 use crate::extract::BodyLimits;
@@ -33,27 +34,32 @@ pub trait SlowTokenizer: FnOnce(&Path) -> Result<String, String> + Send + 'stati
 
 impl<F: FnOnce(&Path) -> Result<String, String> + Send + 'static> SlowTokenizer for F {}
 
-/// Starts everything but the connection loop. The listener refuses connections until this returns.
+/// Starts everything but the connection loop. The listener refuses connections until this returns. The batching task
+/// and the connections to the shards live on the runtime `stepping`.
 pub async fn start(
     config: &Config,
     slow_tokenizer: impl SlowTokenizer,
+    stepping: &Handle,
 ) -> anyhow::Result<(TcpListener, Arc<AppState>)> {
     // A port in use or a missing file of keys should not be found out after minutes of warm-up.
     let socket = bind(config)?;
     let api_keys = config.api_keys()?;
     let folder = config.tokenizer_folder()?;
     let tokenizer = load_tokenizer(folder, slow_tokenizer).await?;
-    let (client, shard) = connect(config).await?;
+    let (client, shard) = connect(config, stepping).await?;
     let limits = warmup(config, &client).await?;
     let metrics = metrics::install(limits.max_input_tokens, limits.max_total_tokens)?;
     let pool = TokenizerPool::new(tokenizer, config.validation_workers as usize)?;
     let validator = Validator::new(pool, validation_limits(config, &shard, &limits));
-    let infer = Infer::new(
-        validator,
-        client,
-        batch_limits(config, &limits),
-        config.max_concurrent_requests as usize,
-    );
+    let infer = {
+        let _entered = stepping.enter();
+        Infer::new(
+            validator,
+            client,
+            batch_limits(config, &limits),
+            config.max_concurrent_requests as usize,
+        )
+    };
     let state = AppState::new(
         infer,
         load_chat_template(config, folder)?,
@@ -144,16 +150,18 @@ async fn load_tokenizer(
 }
 
 /// A router that died may have left batches behind.
-async fn connect(config: &Config) -> anyhow::Result<(ShardedClient, ShardInfo)> {
-    let path = &config.master_shard_uds_path;
-    let client = ShardedClient::connect_uds(path, Deadlines::default())
-        .await
-        .with_context(|| {
-            format!(
-                "cannot reach the shards at {} (`--master-shard-uds-path`)",
-                path.display()
-            )
-        })?;
+async fn connect(config: &Config, stepping: &Handle) -> anyhow::Result<(ShardedClient, ShardInfo)> {
+    let path = config.master_shard_uds_path.clone();
+    let connecting = {
+        let path = path.clone();
+        async move { ShardedClient::connect_uds(&path, Deadlines::default()).await }
+    };
+    let client = stepping.spawn(connecting).await?.with_context(|| {
+        format!(
+            "cannot reach the shards at {} (`--master-shard-uds-path`)",
+            path.display()
+        )
+    })?;
     client
         .clear_cache(None)
         .await

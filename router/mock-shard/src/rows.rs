@@ -32,7 +32,8 @@ struct Prompt {
 pub(crate) struct Rows {
     rows: HashMap<u64, Row>,
     prompts: HashMap<u64, Prompt>,
-    owners: HashMap<u32, u64>,
+    /// By slot: who holds it.
+    owners: Vec<Option<u64>>,
     /// Broken rules of the contract, in words; a correct router causes none.
     pub violations: Vec<String>,
 }
@@ -49,7 +50,7 @@ impl Rows {
     }
 
     pub(crate) fn slots(&self) -> usize {
-        self.owners.len()
+        self.owners.iter().flatten().count()
     }
 
     pub(crate) fn contains(&self, id: u64) -> bool {
@@ -63,22 +64,28 @@ impl Rows {
 
     fn take_slots(&mut self, id: u64, ranges: &[v1::SlotRange], pool: u32) -> Vec<u32> {
         let slots: Vec<u32> = expand(ranges).collect();
+        self.owners.resize(pool as usize, None);
         for &slot in &slots {
-            if slot >= pool {
-                self.violations
-                    .push(format!("slot {slot} is outside the pool of {pool}"));
-            }
-            if let Some(owner) = self.owners.insert(slot, id) {
-                self.violations
-                    .push(format!("slot {slot} given to {id} while {owner} holds it"));
+            match self.owners.get_mut(slot as usize) {
+                None => self
+                    .violations
+                    .push(format!("slot {slot} is outside the pool of {pool}")),
+                Some(holder) => {
+                    if let Some(owner) = holder.replace(id) {
+                        self.violations
+                            .push(format!("slot {slot} given to {id} while {owner} holds it"));
+                    }
+                }
             }
         }
         slots
     }
 
     fn free(&mut self, slots: &[u32]) {
-        for slot in slots {
-            self.owners.remove(slot);
+        for &slot in slots {
+            if let Some(holder) = self.owners.get_mut(slot as usize) {
+                *holder = None;
+            }
         }
     }
 

@@ -118,10 +118,11 @@ impl State {
         let held = self
             .batches
             .get(&batch)
-            .cloned()
             .ok_or_else(|| format!("batch {batch} is not in the cache"))?;
-        let (kept, dropped): (Vec<u64>, Vec<u64>) =
-            held.into_iter().partition(|id| wanted.contains(id));
+        if held == wanted {
+            return Ok(());
+        }
+        let (kept, dropped): (Vec<u64>, Vec<u64>) = held.iter().partition(|id| wanted.contains(id));
         dropped.into_iter().for_each(|id| self.rows.remove(id));
         self.batches.insert(batch, kept);
         Ok(())

@@ -18,6 +18,7 @@ use text_generation_http::state::AppState;
 use text_generation_mock_shard::{MockConfig, MockShard};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -65,7 +66,8 @@ impl Server {
         let folder = model_folder();
         let argv = argv(&mock.path(), folder.path(), flags);
         let config = Cli::try_parse_from(argv).expect("good flags").config;
-        let (listener, state) = start(&config, |_: &Path| Err("not needed".to_owned()))
+        let no_tokenizer = |_: &Path| Err("not needed".to_owned());
+        let (listener, state) = start(&config, no_tokenizer, &Handle::current())
             .await
             .expect("a started server");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
