@@ -34,7 +34,7 @@ def _compile(kernel: triton.JITFunction, dtype: str, constants: dict[str, int], 
     return compile_for_sm_90(kernel, types, {**constants, **tiles}, **launch)
 
 
-PLAN = ("batch", "target_items", "min_chunk")
+PLAN = ("batch", "target_items", "one_wave", "min_chunk")
 
 
 @pytest.mark.parametrize("max_q_len", [16, 8192])

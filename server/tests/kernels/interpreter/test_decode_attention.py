@@ -1,5 +1,7 @@
 """The Triton kernels in Triton's interpreter: run with TRITON_INTERPRET=1."""
 
+import importlib
+
 import pytest
 import torch
 from support.pool import Pool, strided_q
@@ -55,6 +57,25 @@ def test_contexts_at_chunk_boundaries(kv_len: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("head_dim", [8, 64, 96, 128, 256])
 def test_head_sizes(head_dim: int, dtype: torch.dtype) -> None:
     _check([20, 300], 2, 1, head_dim, dtype)
+
+
+@pytest.mark.parametrize(
+    "kv_lens",
+    [
+        [2000],  # one request has the whole wave
+        [900] * 4,  # as many requests as run at once
+        [900, 890, 0, 910, 0, 0],  # alike, two of them padded rows
+        [600] * 5,  # more requests than run at once
+        [2000, 20, 5, 300, 64, 1],  # nothing alike
+    ],
+    ids=str,
+)
+def test_a_device_that_runs_few_programs_at_once(kv_lens: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"BLOCK_N": 64, "num_warps": 4, "num_stages": 2, "programs": 12, "resident": 8}
+    module = importlib.import_module("text_generation_server.kernels.decode_attention")
+    monkeypatch.setattr(module, "nearest", lambda *_, **__: small)
+    for max_kv_len in (2000, 8000):
+        _check(kv_lens, 4, 2, 16, torch.float32, max_kv_len)
 
 
 def test_more_chunks_than_the_merge_takes_at_once() -> None:
