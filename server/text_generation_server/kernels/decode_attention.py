@@ -12,8 +12,8 @@ may be stale and are never followed: what another request left there must not re
 
 Called once a layer in a decode step.
 Bytes floor: sum(b_kv_len) * kv_heads * head_dim * 2 * element size (each K and V once).
-On an H200 with 8 KV heads, groups of 4 and head size 128 in bfloat16: 92 % of copy bandwidth at 64 x 2,048, 96 % at
-256 x 1,024, 99 % at 16 x 32,768, 93 % at 64 lengths from 16 to 32,768; 30 % at one context of 8,192, 8 % at one of 512
+On an H200 with 8 KV heads, groups of 4 and head size 128 in bfloat16: 98 % of copy bandwidth at 64 x 2,048, 96 % at
+256 x 1,024, 101 % at 16 x 32,768, 93 % at 64 lengths from 16 to 32,768; 49 % at one context of 8,192, 8 % at one of 512
 (6 us, bound by latency). See benchmark/results/decode_attention.json. Within a layer of the 8B, starting before the
 kernel ahead has finished saves 1.2 us at one context of 512 and at 64 of 2,048, and costs 2.5 us at one of 8,192.
 """
