@@ -1,5 +1,7 @@
 """Every production form of the attention kernels compiles for sm_90, without a GPU."""
 
+import itertools
+
 import pytest
 import triton
 from support.aot import SHARED_LIMIT, Compiled, compile_for_sm_90
@@ -37,7 +39,7 @@ def _compile(kernel: triton.JITFunction, dtype: str, constants: dict[str, int], 
 PLAN = ("batch", "target_items", "one_wave", "min_chunk")
 
 
-@pytest.mark.parametrize("max_q_len", [16, 8192])
+@pytest.mark.parametrize("max_q_len", [16, 512, 8192])
 @pytest.mark.parametrize(
     ("dtype", "head_dim"),
     [("bf16", 64), ("bf16", 96), ("bf16", 128), ("fp16", 128), ("bf16", 256), ("fp32", 64)],
@@ -56,8 +58,8 @@ def test_prefill(dtype: str, head_dim: int, max_q_len: int) -> None:
 
 def test_prefill_in_float32_with_large_heads_fits_in_shared_memory() -> None:
     # It spills, three tf32 products being kept apart: float32 is for comparison, not for serving.
-    for head_dim in (128, 256):
-        config = nearest("prefill_attention", head_dim=head_dim, element_bytes=4, q_len=8192)
+    for head_dim, q_len in itertools.product((128, 256), (16, 8192)):
+        config = nearest("prefill_attention", head_dim=head_dim, element_bytes=4, q_len=q_len)
         constants = {"GROUP": 4, "HEAD_DIM": head_dim, "BLOCK_D": head_dim, "BLOCK_B": 16}
         assert _compile(prefill_attention_kernel, "fp32", constants, config).shared_bytes <= SHARED_LIMIT
 

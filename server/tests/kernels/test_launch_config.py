@@ -11,6 +11,15 @@ def test_the_nearest_measured_size_is_used(block: int, num_warps: int) -> None:
     assert _config.nearest("add_rms_norm", block=block) == {"num_warps": num_warps}
 
 
+@pytest.mark.parametrize(("head_dim", "element_bytes"), [(64, 2), (128, 2), (256, 2), (64, 4), (128, 4), (256, 4)])
+@pytest.mark.parametrize("q_len", [1, 16, 512, 1 << 17])
+def test_prompts_of_any_length_get_a_tile_of_their_own_head_size(head_dim: int, element_bytes: int, q_len: int) -> None:
+    file = resources.files("text_generation_server.kernels") / "tuned" / "prefill_attention.json"
+    own = {"head_dim": head_dim, "element_bytes": element_bytes}
+    configs = [entry["config"] for entry in json.loads(file.read_text()) if own.items() <= entry["key"].items()]
+    assert _config.nearest("prefill_attention", **own, q_len=q_len) in configs
+
+
 def test_data_files_hold_complete_entries() -> None:
     for file in (resources.files("text_generation_server.kernels") / "tuned").iterdir():
         entries = json.loads(file.read_text())

@@ -2,6 +2,8 @@
 
 `tuned/<operator>.json` is a list of `{"key": {...}, "config": {...}}`. A key names sizes (all of one file name the
 same ones), a config the launch settings. The entry with the nearest sizes, as ratios, is used, so every size has one.
+Sizes count in the order they are asked for: a head size decides before a length does, or a short prompt would get the
+tile of another head size, which may not fit.
 """
 
 import json
@@ -27,9 +29,9 @@ def _entries(operator: str) -> list[_Entry]:
 
 @cache
 def nearest(operator: str, **sizes: int) -> Mapping[str, int]:
-    """Launch settings of `operator` for `sizes` (each at least 1)."""
+    """Launch settings of `operator` for `sizes` (each at least 1), the most decisive first."""
 
-    def distance(entry: _Entry) -> float:
-        return sum(abs(math.log2(size / entry["key"][name])) for name, size in sizes.items())
+    def distance(entry: _Entry) -> list[float]:
+        return [abs(math.log2(size / entry["key"][name])) for name, size in sizes.items()]
 
     return MappingProxyType(min(_entries(operator), key=distance)["config"])
