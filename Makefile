@@ -108,12 +108,15 @@ test-router: $(VENV)/.dev-dependencies $(VENV)/.router
 test-server: $(VENV)/.dev-dependencies $(VENV)/.python
 	cd server && ../$(BIN)/python -m pytest -q tests --ignore tests/aot --ignore tests/kernels/interpreter
 
-# The interpreter is chosen when triton is imported, so its tests have a process of their own.
+# Tests that compute or compile all the time, and share nothing, take every core.
+SIDE_BY_SIDE := -n auto --maxprocesses 8 --dist worksteal
+
+# The interpreter is chosen when triton is imported, so its tests have processes of their own.
 test-kernels: $(VENV)/.dev-dependencies $(VENV)/.python
-	cd server && TRITON_INTERPRET=1 ../$(BIN)/python -m pytest -q tests/kernels/interpreter
+	cd server && TRITON_INTERPRET=1 ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) tests/kernels/interpreter
 
 test-aot: $(VENV)/.dev-dependencies $(VENV)/.python
-	cd server && ../$(BIN)/python -m pytest -q tests/aot
+	cd server && ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) tests/aot
 
 test-integration: install $(VENV)/.dev-dependencies
 	$(BIN)/python -m pytest -q integration-tests
