@@ -3,18 +3,14 @@
 from pathlib import Path
 
 import torch
+from support.engine_driver import make_request
 from support.loading import load
 
 from text_generation_server.engine.batches import RunningRequest
 from text_generation_server.engine.kv_pool import KVPool, allocate_pool
-from text_generation_server.engine.requests import (
-    NextTokenChooserParameters,
-    Request,
-    SlotRange,
-    StoppingCriteriaParameters,
-)
+from text_generation_server.engine.requests import SlotRange
 from text_generation_server.engine.rows import RowTable
-from text_generation_server.engine.steps import PackedPrompts, prefill_input
+from text_generation_server.engine.steps import PackedPrompts, part_lengths, prefill_input
 from text_generation_server.engine.transfer import upload_parts
 
 CPU = torch.device("cpu")
@@ -26,15 +22,9 @@ def running(table: RowTable) -> list[RunningRequest]:
     """The prompts, the second with a copy, the third with log-probabilities of its prompt."""
     requests, slot = [], 0
     for number, prompt in enumerate(PROMPTS):
-        request = Request(
-            id=number,
-            input_ids=tuple(prompt),
-            parameters=NextTokenChooserParameters(),
-            stopping_parameters=StoppingCriteriaParameters(1),
-            slots=(SlotRange(slot, len(prompt)),),
-            prefill_logprobs=number == 2,
-        )
+        slots = [SlotRange(slot, len(prompt))]
         slot += len(prompt)
+        request = make_request(number, prompt, slots, prefill_logprobs=number == 2)
         requests.append(RunningRequest(request, table.take()))
     requests.append(RunningRequest(requests[1].request, table.take(), copy_of=requests[1]))
     table.open(requests)
@@ -57,7 +47,9 @@ def test_padding_changes_no_hidden_state(llama_folder: Path) -> None:
         return model.forward(*prefill_input(upload_parts(packed.parts, CPU), 5, table, pool, False)), pool
 
     hidden, pool = forward(prompts)
-    padded, padded_pool = forward(prompts.padded(tokens=16, requests=6, logits=9, padding_row=NUM_ROWS))
+    larger = prompts.padded(tokens=16, requests=6, logits=9, padding_row=NUM_ROWS)
+    assert [len(part) for part in larger.parts] == part_lengths(tokens=16, requests=6, logits=9)
+    padded, padded_pool = forward(larger)
 
     torch.testing.assert_close(padded[: len(hidden)], hidden)
     assert len(padded) == 9

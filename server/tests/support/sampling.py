@@ -11,7 +11,7 @@ from torch import Tensor
 from text_generation_server.engine.requests import NextTokenChooserParameters, Request, StoppingCriteriaParameters
 from text_generation_server.engine.sampling import SampledTokens
 from text_generation_server.engine.sampling_state import SamplingState
-from text_generation_server.kernels._sampling import CHUNK, Flags, Floats, Ints, distance, survives
+from text_generation_server.kernels._sampling import CHUNK, Flags, Floats, Ints, distance, mask_words, survives
 from text_generation_server.kernels.logits_process import logits_process_torch, logits_process_triton
 from text_generation_server.kernels.sample import sample_torch, sample_triton
 from text_generation_server.kernels.survivors import survivors_torch, survivors_triton
@@ -167,7 +167,7 @@ class Run:
 
 def mask_of(ids: Iterable[int], vocab: int) -> Tensor:
     """Bits of `ids`, int32 [words]."""
-    bits = np.zeros(-(-vocab // 32) * 32, dtype=np.uint8)
+    bits = np.zeros(32 * mask_words(vocab), dtype=np.uint8)
     bits[list(ids)] = 1
     return torch.from_numpy(np.packbits(bits, bitorder="little").view(np.int32))
 

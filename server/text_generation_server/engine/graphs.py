@@ -18,13 +18,11 @@ import torch
 from torch import Tensor
 
 from .sampling import SampledTokens
-from .steps import PackedPrompts
+from .steps import PackedPrompts, part_lengths
 from .transfer import upload
 
 Step = TypeVar("Step")
 
-_WARM_UPS = 1
-"""Runs before a capture: libraries load kernels and take their workspaces, which a capture must not do."""
 _MAX_PREFILL = 512
 """Tokens of the largest prefill that gets a graph."""
 _PREFILL_REQUESTS = 16
@@ -60,8 +58,8 @@ class StepGraphs(Generic[Step]):
         self._sizes = sorted(set(sizes))
         gc.collect()
         for size in reversed(self._sizes):
-            for _ in range(_WARM_UPS):
-                self._step(size)
+            # Libraries load kernels and take their workspaces, which a capture must not do.
+            self._step(size)
             torch.cuda.synchronize(self._device)
             graph = torch.cuda.CUDAGraph()
             # Other threads go on using the device, such as the watchdog of NCCL.
@@ -128,7 +126,7 @@ class PrefillGraphs:
     def capture(self, buckets: Sequence[int], memory: Any) -> None:
         """Captures a graph for each number of tokens."""
         # Zeros are tokens of no request, at the first slot of row 0.
-        length = sum(self._lengths(max(buckets, default=0)))
+        length = sum(_lengths(max(buckets, default=0)))
         self._packed = torch.zeros(length, dtype=torch.int64, device=self._device)
         self._graphs.capture(buckets, memory)
 
@@ -145,10 +143,10 @@ class PrefillGraphs:
         self._packed[: len(packed)].copy_(upload(packed, self._device))
         return partial(self._graphs.replay, bucket)
 
-    @staticmethod
-    def _lengths(size: int) -> list[int]:
-        return [size, size, size, _PREFILL_REQUESTS, _PREFILL_REQUESTS + 1, _PREFILL_REQUESTS, _PREFILL_REQUESTS]
-
     def _parts(self, size: int) -> Sequence[Tensor]:
-        lengths = self._lengths(size)
+        lengths = _lengths(size)
         return self._packed[: sum(lengths)].split(lengths)
+
+
+def _lengths(size: int) -> list[int]:
+    return part_lengths(size, _PREFILL_REQUESTS, _PREFILL_REQUESTS)

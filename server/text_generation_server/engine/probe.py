@@ -112,10 +112,9 @@ class Probe:
         if not self._is_cuda:
             return
         asked, longest = self._asked, self._longest
-        largest = asked.max_input_tokens or min(longest - 1, asked.max_batch_prefill_tokens)
         # Before memory is measured, limits are what was asked for, or the model's own.
         slots = asked.max_batch_total_tokens or max(longest, asked.max_batch_prefill_tokens)
-        limits = ServingLimits(slots, largest, longest, asked.max_batch_size)
+        limits = ServingLimits(slots, asked.longest_prompt(longest), longest, asked.max_batch_size)
         runner = self.build_runner(asked.max_batch_size, longest, asked.max_batch_prefill_tokens)
         with compile_only(os.cpu_count() or 1):
             self.run_every_kernel(runner, limits)
@@ -164,8 +163,7 @@ class Probe:
         Returns the bytes that they need beside weights, rows and pool, and those that graphs will take.
         """
         asked, device = self._asked, self._model.device
-        largest = asked.max_input_tokens or min(self._longest - 1, asked.max_batch_prefill_tokens)
-        lengths = _split(asked.max_batch_prefill_tokens, largest)[: asked.max_batch_size]
+        lengths = _split(asked.max_batch_prefill_tokens, asked.longest_prompt(self._longest))[: asked.max_batch_size]
         runner = self.build_runner(asked.max_batch_size, self._longest, sum(lengths))
         torch.cuda.reset_peak_memory_stats(device)
         held = torch.cuda.memory_allocated(device)

@@ -183,6 +183,10 @@ class WarmupLimits:
     max_total_tokens: int | None = None
     max_batch_total_tokens: int | None = None
 
+    def longest_prompt(self, max_total_tokens: int) -> int:
+        """Tokens of the longest prompt where a request has at most `max_total_tokens`, one of them generated."""
+        return self.max_input_tokens or min(max_total_tokens - 1, self.max_batch_prefill_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class ServingLimits:

@@ -88,6 +88,11 @@ class PackedPrompts:
         ]
 
 
+def part_lengths(tokens: int, requests: int, logits: int) -> list[int]:
+    """Lengths of the parts of `PackedPrompts` with so many of each."""
+    return [tokens, tokens, tokens, requests, requests + 1, requests, logits]
+
+
 def _extended(vector: Vector, length: int, value: int) -> Vector:
     longer = np.full(length, value, dtype=np.int64)
     longer[: len(vector)] = vector

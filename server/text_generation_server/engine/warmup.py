@@ -124,7 +124,7 @@ def derive_limits(asked: WarmupLimits, max_positions: int, fitting_slots: int) -
         if asked.max_batch_total_tokens is not None:
             raise InvalidRequest(f"--max-batch-total-tokens {pool} must be at least --max-total-tokens {max_total}")
         raise OutOfMemory(f"not enough memory for --max-total-tokens {max_total}; lower it to at most {pool}")
-    max_input = asked.max_input_tokens or min(max_total - 1, asked.max_batch_prefill_tokens)
+    max_input = asked.longest_prompt(max_total)
     if max_input >= max_total:
         raise InvalidRequest(f"--max-input-tokens {max_input} must be below --max-total-tokens {max_total}")
     return ServingLimits(pool, max_input, max_total, asked.max_batch_size)
