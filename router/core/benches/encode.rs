@@ -15,14 +15,12 @@ use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 use text_generation_core::tokenize::TextTokenizer;
 use tokenizers::decoders::byte_level::ByteLevel as ByteLevelDecoder;
+use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::{
-    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
-    SplitDelimiterBehavior, Tokenizer, TokenizerBuilder, TokenizerImpl,
-};
+use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// A chat ends with the turn that passes this.
@@ -117,31 +115,21 @@ fn chat(
 }
 
 fn train(texts: &[String]) -> BenchResult<String> {
-    type Trained = TokenizerImpl<
-        BPE,
-        NormalizerWrapper,
-        PreTokenizerWrapper,
-        PostProcessorWrapper,
-        DecoderWrapper,
-    >;
     let expression = SplitPattern::Regex(LLAMA3.to_owned());
     let split = Split::new(expression, SplitDelimiterBehavior::Isolated, false)?;
     let steps = vec![split.into(), ByteLevel::new(false, true, false).into()];
-    let mut tokenizer: Trained = TokenizerBuilder::new()
-        .with_model(BPE::builder().ignore_merges(true).build()?)
-        .with_normalizer(None)
-        .with_pre_tokenizer(Some(Sequence::new(steps).into()))
-        .with_post_processor(None)
-        .with_decoder(Some(ByteLevelDecoder::default().into()))
-        .build()?;
+    let mut tokenizer = Tokenizer::new(BPE::builder().ignore_merges(true).build()?);
+    tokenizer
+        .with_pre_tokenizer(Some(Sequence::new(steps)))
+        .with_decoder(Some(ByteLevelDecoder::default()));
     let specials = ["<|im_start|>", "<|im_end|>"].map(|text| AddedToken::from(text, true));
-    let mut trainer = BpeTrainer::builder()
+    let trainer = BpeTrainer::builder()
         .vocab_size(32_000)
         .show_progress(false)
         .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
         .special_tokens(specials.to_vec())
         .build();
-    tokenizer.train(&mut trainer, texts.iter())?;
+    tokenizer.train(&mut TrainerWrapper::from(trainer), texts.iter())?;
     tokenizer.to_string(false)
 }
 

@@ -5,12 +5,10 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 use tokenizers::decoders::byte_level::ByteLevel as ByteLevelDecoder;
+use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{
-    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
-};
-use tokenizers::{TokenizerBuilder, TokenizerImpl};
+use tokenizers::{AddedToken, Tokenizer};
 
 use crate::tokenize::{TextTokenizer, TokenizerError};
 
@@ -34,32 +32,21 @@ pub(crate) fn byte_level() -> TextTokenizer {
 }
 
 fn train_byte_level() -> String {
-    type Trained = TokenizerImpl<
-        BPE,
-        NormalizerWrapper,
-        PreTokenizerWrapper,
-        PostProcessorWrapper,
-        DecoderWrapper,
-    >;
     let byte_level = ByteLevel::default()
         .add_prefix_space(false)
         .trim_offsets(false);
-    let mut tokenizer: Trained = TokenizerBuilder::new()
-        .with_model(BPE::default())
-        .with_normalizer(None)
-        .with_pre_tokenizer(Some(PreTokenizerWrapper::ByteLevel(byte_level)))
-        .with_post_processor(None)
-        .with_decoder(Some(DecoderWrapper::ByteLevel(ByteLevelDecoder::default())))
-        .build()
-        .unwrap();
-    let mut trainer = BpeTrainer::builder()
+    let mut tokenizer = Tokenizer::new(BPE::default());
+    tokenizer
+        .with_pre_tokenizer(Some(byte_level))
+        .with_decoder(Some(ByteLevelDecoder::default()));
+    let trainer = BpeTrainer::builder()
         .vocab_size(320)
         .show_progress(false)
         .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
         .special_tokens(vec![AddedToken::from("<|end|>", true)])
         .build();
     tokenizer
-        .train(&mut trainer, SENTENCES.into_iter())
+        .train(&mut TrainerWrapper::from(trainer), SENTENCES.into_iter())
         .unwrap();
     tokenizer.to_string(false).unwrap()
 }

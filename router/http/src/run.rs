@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Cli, Command, Config};
@@ -61,25 +61,24 @@ fn print_schema() -> anyhow::Result<()> {
 pub fn run(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyhow::Result<()> {
     logging::init(config.json_output, &config.log_level)?;
     config.validate()?;
-    let serving = Builder::new_multi_thread()
-        .worker_threads(serving_threads())
-        .thread_name("http")
-        .enable_all()
-        .build()
-        .context("cannot start the tokio runtime")?;
+    let serving = runtime("http", serving_threads())?;
     // A step wakes the streams of all its requests. On the threads that serve them, what leads to the next step would
     // stand behind them, and the shards would wait.
-    let stepping = Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("batcher")
-        .enable_all()
-        .build()
-        .context("cannot start the thread of the batcher")?;
+    let stepping = runtime("batcher", 1)?;
     let result = serving.block_on(supervise(config, slow_tokenizer, stepping.handle()));
     // Not every blocking task can be interrupted, and the process is about to end.
     serving.shutdown_background();
     stepping.shutdown_background();
     result
+}
+
+fn runtime(name: &str, threads: usize) -> anyhow::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name(name)
+        .enable_all()
+        .build()
+        .with_context(|| format!("cannot start the threads `{name}`"))
 }
 
 /// A quarter of the cores, but four where there are as many. A token is a few microseconds of work; when more threads

@@ -23,7 +23,8 @@ const CATEGORIES: [&str; 10] = ["L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "P"
 /// Room for the states of the automaton that a thread has met, in bytes.
 const STATES: usize = 8 << 20;
 
-type Caches = Pool<Cache, Box<dyn Fn() -> Cache + Send + Sync>>;
+type NewCache = Box<dyn Fn() -> Cache + Send + Sync>;
+type Caches = Pool<Cache, NewCache>;
 
 /// A compiled expression. Threads may share it; each uses a cache of its own while it splits.
 pub(super) struct Scanner {
@@ -70,7 +71,7 @@ impl Scanner {
 
 pub(super) struct Pieces<'a> {
     regex: &'a Regex,
-    cache: PoolGuard<'a, Cache, Box<dyn Fn() -> Cache + Send + Sync>>,
+    cache: PoolGuard<'a, Cache, NewCache>,
     text: &'a str,
     at: usize,
     /// End of the match that starts at `at`, where the text before it was a piece.
