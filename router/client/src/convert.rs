@@ -5,9 +5,8 @@ use std::time::Duration;
 use text_generation_proto::v1;
 
 use crate::types::{
-    Batch, CachedBatch, Copy, Finish, FinishReason, Generation, Grant, NextTokenChooser, Request,
-    RequestFailure, ServingLimits, ShardInfo, SlotRange, StepReply, StoppingCriteria, Timings,
-    TokenId, WarmupLimits,
+    Chunk, Grant, NextTokenChooser, PromptScores, Request, RequestFailure, ServingLimits, ShardInfo,
+    SlotRange, StepCost, StepPlan, StepReply, Timings, TokenId, TopTokens, Warmup, WarmupLimits,
 };
 
 impl From<SlotRange> for v1::SlotRange {
@@ -43,26 +42,7 @@ impl From<NextTokenChooser> for v1::NextTokenChooserParameters {
                 .into_iter()
                 .map(|(id, bias)| v1::LogitBias { id, bias })
                 .collect(),
-        }
-    }
-}
-
-impl From<StoppingCriteria> for v1::StoppingCriteriaParameters {
-    fn from(stopping: StoppingCriteria) -> Self {
-        Self {
-            max_new_tokens: stopping.max_new_tokens,
-            ignore_eos_token: stopping.ignore_eos_token,
-            min_new_tokens: stopping.min_new_tokens,
-        }
-    }
-}
-
-impl From<Copy> for v1::Copy {
-    fn from(copy: Copy) -> Self {
-        Self {
-            id: copy.id,
-            seed: copy.seed,
-            slots: ranges(copy.slots),
+            min_new_tokens: chooser.min_new_tokens,
         }
     }
 }
@@ -71,42 +51,24 @@ impl From<Request> for v1::Request {
     fn from(request: Request) -> Self {
         Self {
             id: request.id,
+            row: request.row,
             input_ids: request.input_ids,
-            parameters: Some(request.chooser.into()),
-            stopping_parameters: Some(request.stopping.into()),
-            prefill_logprobs: request.prefill_logprobs,
-            top_n_tokens: request.top_n_tokens,
+            num_generated: request.num_generated,
+            cached_length: request.cached_length,
             slots: ranges(request.slots),
-            copies: request.copies.into_iter().map(Into::into).collect(),
+            parameters: Some(request.chooser.into()),
+            top_n_tokens: request.top_n_tokens,
+            prefill_logprobs: request.prefill_logprobs,
         }
     }
 }
 
-impl From<Batch> for v1::Batch {
-    fn from(batch: Batch) -> Self {
+impl From<Chunk> for v1::Chunk {
+    fn from(chunk: Chunk) -> Self {
         Self {
-            id: batch.id,
-            requests: batch.requests.into_iter().map(Into::into).collect(),
-        }
-    }
-}
-
-impl From<CachedBatch> for v1::CachedBatch {
-    fn from(batch: CachedBatch) -> Self {
-        Self {
-            id: batch.id,
-            request_ids: batch.request_ids,
-            current_tokens: batch.current_tokens,
-        }
-    }
-}
-
-impl From<v1::CachedBatch> for CachedBatch {
-    fn from(batch: v1::CachedBatch) -> Self {
-        Self {
-            id: batch.id,
-            request_ids: batch.request_ids,
-            current_tokens: batch.current_tokens,
+            row: chunk.row,
+            first: chunk.first,
+            count: chunk.count,
         }
     }
 }
@@ -114,8 +76,21 @@ impl From<v1::CachedBatch> for CachedBatch {
 impl From<Grant> for v1::Grant {
     fn from(grant: Grant) -> Self {
         Self {
-            request_id: grant.request_id,
+            row: grant.row,
             slots: ranges(grant.slots),
+        }
+    }
+}
+
+impl From<StepPlan> for v1::StepPlan {
+    fn from(plan: StepPlan) -> Self {
+        Self {
+            number: plan.number,
+            drop: plan.drop,
+            admit: plan.admit.into_iter().map(Into::into).collect(),
+            grants: plan.grants.into_iter().map(Into::into).collect(),
+            chunks: plan.chunks.into_iter().map(Into::into).collect(),
+            decode: plan.decode,
         }
     }
 }
@@ -128,17 +103,28 @@ impl From<WarmupLimits> for v1::WarmupRequest {
             max_batch_prefill_tokens: limits.max_batch_prefill_tokens,
             max_batch_total_tokens: limits.max_batch_total_tokens,
             max_batch_size: limits.max_batch_size,
+            prefill_chunking: limits.prefill_chunking,
         }
     }
 }
 
-impl From<v1::WarmupResponse> for ServingLimits {
+impl From<v1::WarmupResponse> for Warmup {
     fn from(reply: v1::WarmupResponse) -> Self {
+        let cost = reply.cost.unwrap_or_default();
         Self {
-            max_batch_total_tokens: reply.max_batch_total_tokens,
-            max_input_tokens: reply.max_input_tokens,
-            max_total_tokens: reply.max_total_tokens,
-            max_batch_size: reply.max_batch_size,
+            limits: ServingLimits {
+                max_batch_total_tokens: reply.max_batch_total_tokens,
+                max_input_tokens: reply.max_input_tokens,
+                max_total_tokens: reply.max_total_tokens,
+                max_batch_size: reply.max_batch_size,
+            },
+            cost: StepCost {
+                tokens: cost.tokens,
+                times_ms: cost.times_ms,
+                pair_ns: cost.pair_ns,
+                context_ns: cost.context_ns,
+                graph_tokens: reply.graph_tokens,
+            },
         }
     }
 }
@@ -158,37 +144,29 @@ impl From<v1::InfoResponse> for ShardInfo {
     }
 }
 
-fn token_ids<C: FromIterator<TokenId>>(tokens: v1::Tokens) -> C {
-    tokens
-        .ids
-        .into_iter()
-        .zip(tokens.logprobs)
-        .map(|(id, logprob)| TokenId { id, logprob })
-        .collect()
+fn tokens(ids: Vec<u32>, logprobs: Vec<f32>) -> Vec<TokenId> {
+    // Only rank 0 sends log-probabilities.
+    let logprobs = logprobs.into_iter().chain(std::iter::repeat(f32::NAN));
+    let token = |(id, logprob)| TokenId { id, logprob };
+    ids.into_iter().zip(logprobs).map(token).collect()
 }
 
-impl From<v1::Finish> for Finish {
-    fn from(finish: v1::Finish) -> Self {
-        let reason = match finish.reason() {
-            v1::FinishReason::Length => FinishReason::Length,
-            v1::FinishReason::EosToken => FinishReason::EosToken,
-        };
+impl From<v1::TopTokens> for TopTokens {
+    fn from(top: v1::TopTokens) -> Self {
         Self {
-            reason,
-            generated_tokens: finish.generated_tokens,
-            seed: finish.seed,
+            index: top.index as usize,
+            tokens: tokens(top.ids, top.logprobs),
         }
     }
 }
 
-impl From<v1::Generation> for Generation {
-    fn from(generation: v1::Generation) -> Self {
+impl From<v1::PromptScores> for PromptScores {
+    fn from(scores: v1::PromptScores) -> Self {
         Self {
-            request_id: generation.request_id,
-            prefill_tokens: generation.prefill_tokens.map(token_ids),
-            tokens: generation.tokens.map(token_ids).unwrap_or_default(),
-            top_tokens: generation.top_tokens.into_iter().map(token_ids).collect(),
-            finish: generation.finish.map(Into::into),
+            row: scores.row,
+            first: scores.first,
+            logprobs: scores.logprobs,
+            top_tokens: scores.top_tokens.into_iter().map(Into::into).collect(),
         }
     }
 }
@@ -197,6 +175,7 @@ impl From<v1::RequestFailure> for RequestFailure {
     fn from(failure: v1::RequestFailure) -> Self {
         Self {
             request_id: failure.request_id,
+            row: failure.row,
             reason: failure.reason,
             message: failure.message,
         }
@@ -206,31 +185,24 @@ impl From<v1::RequestFailure> for RequestFailure {
 impl From<v1::Timings> for Timings {
     fn from(timings: v1::Timings) -> Self {
         Self {
-            concat: Duration::from_nanos(timings.concat_ns),
+            host: Duration::from_nanos(timings.host_ns),
             forward: Duration::from_nanos(timings.forward_ns),
-            decode: Duration::from_nanos(timings.decode_ns),
-            total: Duration::from_nanos(timings.total_ns),
             idle: Duration::from_nanos(timings.idle_ns),
             kernel_compilations: timings.kernel_compilations,
         }
     }
 }
 
-/// Prefill and decode replies have the same shape; generated code makes them two types.
-macro_rules! step_reply {
-    ($reply:ty) => {
-        impl From<$reply> for StepReply {
-            fn from(reply: $reply) -> Self {
-                Self {
-                    generations: reply.generations.into_iter().map(Into::into).collect(),
-                    batch: reply.batch.map(Into::into),
-                    failures: reply.failures.into_iter().map(Into::into).collect(),
-                    timings: reply.timings.map(Into::into).unwrap_or_default(),
-                }
-            }
+impl From<v1::StepReply> for StepReply {
+    fn from(reply: v1::StepReply) -> Self {
+        Self {
+            number: reply.number,
+            rows: reply.rows,
+            tokens: tokens(reply.ids, reply.logprobs),
+            top_tokens: reply.top_tokens.into_iter().map(Into::into).collect(),
+            prompt_scores: reply.prompt_scores.into_iter().map(Into::into).collect(),
+            failures: reply.failures.into_iter().map(Into::into).collect(),
+            timings: reply.timings.map(Into::into).unwrap_or_default(),
         }
-    };
+    }
 }
-
-step_reply!(v1::PrefillResponse);
-step_reply!(v1::DecodeResponse);

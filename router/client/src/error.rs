@@ -25,6 +25,9 @@ pub enum ClientError {
         call: &'static str,
         seconds: u64,
     },
+    /// The ranks of a group chose different tokens, so nothing they hold can be trusted.
+    #[error("Server error: shard {shard} disagrees with shard 0 on step {number}")]
+    Disagreement { shard: usize, number: u64 },
     /// A reply lacks a part that the contract promises.
     #[error("Sharded results are empty")]
     EmptyResults,

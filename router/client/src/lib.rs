@@ -1,6 +1,7 @@
 //! Typed client of the shards: deadlines, error mapping, join of all ranks. Generated types stay inside.
 
 mod convert;
+mod encoded;
 mod error;
 mod shard;
 mod sharded;

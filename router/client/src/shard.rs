@@ -3,11 +3,14 @@
 use std::future::Future;
 use std::time::Duration;
 
+use bytes::Bytes;
 use text_generation_proto::v1;
 use text_generation_proto::v1::text_generation_service_client::TextGenerationServiceClient;
+use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Response, Status};
+use tonic::{Request, Response, Status};
 
+use crate::encoded::{EncodedPlan, StepMethod};
 use crate::error::ClientError;
 
 /// Replies may hold log-probabilities of long prompts; tonic's own limit is 4 MiB.
@@ -39,6 +42,7 @@ impl Default for Deadlines {
 pub(crate) struct Shard {
     rank: usize,
     stub: TextGenerationServiceClient<Channel>,
+    channel: Channel,
     deadlines: Deadlines,
 }
 
@@ -58,12 +62,13 @@ impl Shard {
             .connect()
             .await
             .map_err(refused)?;
-        let stub = TextGenerationServiceClient::new(channel)
+        let stub = TextGenerationServiceClient::new(channel.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         Ok(Self {
             rank,
             stub,
+            channel,
             deadlines,
         })
     }
@@ -124,22 +129,23 @@ impl Shard {
             .await
     }
 
-    pub(crate) async fn prefill(
+    /// Sends a plan that was encoded once for all ranks.
+    pub(crate) async fn step(
         &self,
-        request: v1::PrefillRequest,
-    ) -> Result<v1::PrefillResponse, ClientError> {
-        let mut stub = self.stub.clone();
-        self.within("Prefill", self.deadlines.step, stub.prefill(request))
-            .await
-    }
-
-    pub(crate) async fn decode(
-        &self,
-        request: v1::DecodeRequest,
-    ) -> Result<v1::DecodeResponse, ClientError> {
-        let mut stub = self.stub.clone();
-        self.within("Decode", self.deadlines.step, stub.decode(request))
-            .await
+        method: StepMethod,
+        plan: Bytes,
+    ) -> Result<v1::StepReply, ClientError> {
+        let mut grpc = Grpc::new(self.channel.clone())
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
+            .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        let call = async {
+            grpc.ready().await.map_err(|error| {
+                Status::unavailable(format!("the connection is not usable: {error}"))
+            })?;
+            grpc.unary(Request::new(plan), method.path(), EncodedPlan)
+                .await
+        };
+        self.within(method.name(), self.deadlines.step, call).await
     }
 
     pub(crate) async fn filter_batch(

@@ -3,17 +3,21 @@
 use std::future::Future;
 use std::path::Path;
 
+use bytes::Bytes;
 use futures::future::join_all;
+use prost::Message;
 use text_generation_proto::v1;
 
+use crate::encoded::StepMethod;
 use crate::error::ClientError;
 use crate::shard::{Deadlines, Shard};
-use crate::types::{Batch, CachedBatch, Grant, ServingLimits, ShardInfo, StepReply, WarmupLimits};
+use crate::types::{
+    ServingLimits, ShardInfo, StepCost, StepPlan, StepReply, Warmup, WarmupLimits,
+};
 
 /// Client of a group of shards. Cheap to clone.
 ///
-/// Prefill, Decode, FilterBatch and ClearCache change the state of the shards and every rank must see them in the same
-/// order: one task issues them and awaits each before the next. Health may run beside them.
+/// Plans, FilterBatch and ClearCache change the state of the shards: one task issues them. Health may run beside them.
 #[derive(Debug, Clone)]
 pub struct ShardedClient {
     shards: Vec<Shard>,
@@ -68,54 +72,41 @@ impl ShardedClient {
         self.on_all(Shard::health).await.map(drop)
     }
 
-    /// Sizes the pools; the limits are the minimum over the group.
-    pub async fn warmup(&self, limits: WarmupLimits) -> Result<ServingLimits, ClientError> {
+    /// Sizes the pools; the limits are the minimum over the group, what steps cost is that of the slowest rank.
+    pub async fn warmup(&self, limits: WarmupLimits) -> Result<Warmup, ClientError> {
         let replies = self.on_all(|shard| shard.warmup(limits.into())).await?;
         replies
             .into_iter()
-            .map(ServingLimits::from)
-            .reduce(|a, b| ServingLimits {
-                max_batch_total_tokens: a.max_batch_total_tokens.min(b.max_batch_total_tokens),
-                max_input_tokens: a.max_input_tokens.min(b.max_input_tokens),
-                max_total_tokens: a.max_total_tokens.min(b.max_total_tokens),
-                max_batch_size: a.max_batch_size.min(b.max_batch_size),
+            .map(Warmup::from)
+            .reduce(|a, b| Warmup {
+                limits: smaller(a.limits, b.limits),
+                cost: slower(a.cost, b.cost),
             })
             .ok_or(ClientError::EmptyResults)
     }
 
-    /// Computes the prompts of a new batch and the first token of each request.
-    pub async fn prefill(&self, batch: Batch) -> Result<StepReply, ClientError> {
-        let request = v1::PrefillRequest {
-            batch: Some(batch.into()),
-        };
-        let replies = self.on_all(|shard| shard.prefill(request.clone())).await?;
-        join(replies.into_iter().map(StepReply::from))
+    /// Sends a plan to every rank. Plans run in the order of their numbers; one may be sent before the reply to the
+    /// one before has come. The future owns all it needs.
+    pub fn step(
+        &self,
+        plan: StepPlan,
+    ) -> impl Future<Output = Result<StepReply, ClientError>> + Send + 'static {
+        let plan = v1::StepPlan::from(plan);
+        let method = StepMethod::of(&plan);
+        let encoded = Bytes::from(plan.encode_to_vec());
+        let shards = self.shards.clone();
+        async move {
+            let calls = shards
+                .iter()
+                .map(|shard| shard.step(method, encoded.clone()));
+            let replies: Result<Vec<_>, _> = join_all(calls).await.into_iter().collect();
+            join(replies?.into_iter().map(StepReply::from))
+        }
     }
 
-    /// One step for the union of `batches`, which keep only the request ids they list.
-    pub async fn decode(
-        &self,
-        batches: Vec<CachedBatch>,
-        grants: Vec<Grant>,
-    ) -> Result<StepReply, ClientError> {
-        let request = v1::DecodeRequest {
-            batches: batches.into_iter().map(Into::into).collect(),
-            grants: grants.into_iter().map(Into::into).collect(),
-        };
-        let replies = self.on_all(|shard| shard.decode(request.clone())).await?;
-        join(replies.into_iter().map(StepReply::from))
-    }
-
-    /// Keeps only `request_ids` of a cached batch; `None` when none is left.
-    pub async fn filter_batch(
-        &self,
-        batch_id: u64,
-        request_ids: Vec<u64>,
-    ) -> Result<Option<CachedBatch>, ClientError> {
-        let request = v1::FilterBatchRequest {
-            batch_id,
-            request_ids,
-        };
+    /// Keeps only `request_ids`; returns those that were there.
+    pub async fn filter_batch(&self, request_ids: Vec<u64>) -> Result<Vec<u64>, ClientError> {
+        let request = v1::FilterBatchRequest { request_ids };
         let replies = self
             .on_all(|shard| shard.filter_batch(request.clone()))
             .await?;
@@ -123,30 +114,57 @@ impl ShardedClient {
             .into_iter()
             .next()
             .ok_or(ClientError::EmptyResults)?;
-        Ok(first.batch.map(Into::into))
+        Ok(first.request_ids)
     }
 
-    /// Drops one cached batch, or all.
-    pub async fn clear_cache(&self, batch_id: Option<u64>) -> Result<(), ClientError> {
-        let request = v1::ClearCacheRequest { id: batch_id };
+    /// Drops one request, or all; after the latter the next plan has number 0.
+    pub async fn clear_cache(&self, request_id: Option<u64>) -> Result<(), ClientError> {
+        let request = v1::ClearCacheRequest { request_id };
         self.on_all(|shard| shard.clear_cache(request))
             .await
             .map(drop)
     }
 }
 
-/// Generations of all ranks, batch and failures of the first, timings of the slowest; compilations of the worst.
+fn smaller(a: ServingLimits, b: ServingLimits) -> ServingLimits {
+    ServingLimits {
+        max_batch_total_tokens: a.max_batch_total_tokens.min(b.max_batch_total_tokens),
+        max_input_tokens: a.max_input_tokens.min(b.max_input_tokens),
+        max_total_tokens: a.max_total_tokens.min(b.max_total_tokens),
+        max_batch_size: a.max_batch_size.min(b.max_batch_size),
+    }
+}
+
+/// The one whose largest step takes longer.
+fn slower(a: StepCost, b: StepCost) -> StepCost {
+    let longest = |cost: &StepCost| cost.times_ms.last().copied().unwrap_or(0.0);
+    if longest(&b) > longest(&a) { b } else { a }
+}
+
+/// What rank 0 says, if all ranks chose the same; timings of the slowest, compilations of the worst.
 fn join(replies: impl Iterator<Item = StepReply>) -> Result<StepReply, ClientError> {
-    replies
-        .reduce(|mut joined, reply| {
-            joined.generations.extend(reply.generations);
-            let compilations = joined.timings.kernel_compilations;
-            let compilations = compilations.max(reply.timings.kernel_compilations);
-            if reply.timings.total > joined.timings.total {
-                joined.timings = reply.timings;
-            }
-            joined.timings.kernel_compilations = compilations;
-            joined
-        })
-        .ok_or(ClientError::EmptyResults)
+    let mut joined: Option<StepReply> = None;
+    for (shard, reply) in replies.enumerate() {
+        let Some(first) = &mut joined else {
+            joined = Some(reply);
+            continue;
+        };
+        let chosen = |reply: &StepReply| reply.tokens.iter().map(|token| token.id).collect::<Vec<_>>();
+        if first.number != reply.number
+            || first.rows != reply.rows
+            || chosen(first) != chosen(&reply)
+            || first.failures != reply.failures
+        {
+            let number = first.number;
+            return Err(ClientError::Disagreement { shard, number });
+        }
+        let timings = &mut first.timings;
+        timings.host = timings.host.max(reply.timings.host);
+        timings.forward = timings.forward.max(reply.timings.forward);
+        timings.idle = timings.idle.max(reply.timings.idle);
+        timings.kernel_compilations = timings
+            .kernel_compilations
+            .max(reply.timings.kernel_compilations);
+    }
+    joined.ok_or(ClientError::EmptyResults)
 }

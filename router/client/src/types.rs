@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 /// `length` neighbouring slots from `start` on. A slot holds K and V of one token in every layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotRange {
@@ -29,9 +27,12 @@ pub struct ShardInfo {
 pub struct WarmupLimits {
     pub max_input_tokens: Option<u32>,
     pub max_total_tokens: Option<u32>,
+    /// Prompt tokens of one step.
     pub max_batch_prefill_tokens: u32,
     pub max_batch_total_tokens: Option<u32>,
     pub max_batch_size: u32,
+    /// Whether a prompt may be longer than `max_batch_prefill_tokens`, because it is computed in chunks.
+    pub prefill_chunking: bool,
 }
 
 /// Limits that the shards decided: the minimum over the group.
@@ -41,7 +42,28 @@ pub struct ServingLimits {
     pub max_batch_total_tokens: u32,
     pub max_input_tokens: u32,
     pub max_total_tokens: u32,
+    /// Rows `0..max_batch_size` may be used.
     pub max_batch_size: u32,
+}
+
+/// What a step takes, as measured at warm-up by the slowest shard; see `StepCost` of the contract.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StepCost {
+    /// Tokens of decodes and chunks together, ascending.
+    pub tokens: Vec<u32>,
+    /// One for each of `tokens`.
+    pub times_ms: Vec<f32>,
+    pub pair_ns: f32,
+    pub context_ns: f32,
+    /// Sizes for which a step with chunks replays a captured graph, ascending.
+    pub graph_tokens: Vec<u32>,
+}
+
+/// What warm-up brought.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Warmup {
+    pub limits: ServingLimits,
+    pub cost: StepCost,
 }
 
 /// How the next token is chosen; neutral values switch a filter off (see the contract).
@@ -62,6 +84,8 @@ pub struct NextTokenChooser {
     pub min_p: f32,
     /// Token ids and what is added to their logits; each id at most once.
     pub logit_bias: Vec<(u32, f32)>,
+    /// No end-of-sequence token is chosen before so many tokens.
+    pub min_new_tokens: u32,
 }
 
 impl NextTokenChooser {
@@ -80,70 +104,52 @@ impl NextTokenChooser {
         penalize_output_only: false,
         min_p: 0.0,
         logit_bias: Vec::new(),
+        min_new_tokens: 0,
     };
 }
 
-/// When a request ends by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoppingCriteria {
-    pub max_new_tokens: u32,
-    pub ignore_eos_token: bool,
-    /// No end-of-sequence token is chosen before so many tokens.
-    pub min_new_tokens: u32,
-}
-
-/// One more sample of a request's prompt: a request of its own in every reply and later call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Copy {
-    pub id: u64,
-    pub seed: u64,
-    /// For the positions after the prompt.
-    pub slots: Vec<SlotRange>,
-}
-
-/// One request of a prefill.
+/// A request as it stands: fresh, behind a cached prefix, or where it was interrupted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     pub id: u64,
+    pub row: u32,
+    /// The prompt, then the tokens generated so far.
     pub input_ids: Vec<u32>,
-    pub chooser: NextTokenChooser,
-    pub stopping: StoppingCriteria,
-    pub prefill_logprobs: bool,
-    pub top_n_tokens: u32,
+    pub num_generated: u32,
+    /// Positions whose K and V are in their slots already.
+    pub cached_length: u32,
     /// For positions 0, 1, ...
     pub slots: Vec<SlotRange>,
-    /// They read the prompt through `slots`.
-    pub copies: Vec<Copy>,
+    pub chooser: NextTokenChooser,
+    pub top_n_tokens: u32,
+    pub prefill_logprobs: bool,
 }
 
-/// A new batch.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Batch {
-    pub id: u64,
-    pub requests: Vec<Request>,
-}
-
-/// A batch that the shards hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CachedBatch {
-    pub id: u64,
-    pub request_ids: Vec<u64>,
-    /// KV slots in use by these requests; ignored in calls.
-    pub current_tokens: u32,
+/// Positions of the ids of a request that one step computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chunk {
+    pub row: u32,
+    pub first: u32,
+    pub count: u32,
 }
 
 /// More slots for a running request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    pub request_id: u64,
+    pub row: u32,
     pub slots: Vec<SlotRange>,
 }
 
-/// Why a shard ended a request. Stop strings are matched by the router.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FinishReason {
-    Length,
-    EosToken,
+/// One step: rows are dropped, then given to new requests, then slots are granted, then tokens are computed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StepPlan {
+    /// 0 after warm-up and after everything was cleared, then one more each.
+    pub number: u64,
+    pub drop: Vec<u32>,
+    pub admit: Vec<Request>,
+    pub grants: Vec<Grant>,
+    pub chunks: Vec<Chunk>,
+    pub decode: Vec<u32>,
 }
 
 /// An id with its log-probability; `logprob` is NaN where none exists.
@@ -153,31 +159,28 @@ pub struct TokenId {
     pub logprob: f32,
 }
 
-/// Sent with the last token of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Finish {
-    pub reason: FinishReason,
-    pub generated_tokens: u32,
-    /// Set when the request sampled.
-    pub seed: Option<u64>,
-}
-
-/// The tokens that one step accepted for one request.
+/// The most likely tokens at one place, best first.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Generation {
-    pub request_id: u64,
-    pub prefill_tokens: Option<Vec<TokenId>>,
-    /// In place: nearly always one, which goes from one thread to another without an allocation.
-    pub tokens: SmallVec<[TokenId; 1]>,
-    /// One list for each token of `tokens`, or empty.
-    pub top_tokens: Vec<Vec<TokenId>>,
-    pub finish: Option<Finish>,
+pub struct TopTokens {
+    /// Of the place, in the list that it belongs to.
+    pub index: usize,
+    pub tokens: Vec<TokenId>,
 }
 
-/// One request failed in the shard, which has already freed its row.
+/// Log-probabilities of the prompt tokens at positions `first + 1`, `first + 2`, ...
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptScores {
+    pub row: u32,
+    pub first: u32,
+    pub logprobs: Vec<f32>,
+    pub top_tokens: Vec<TopTokens>,
+}
+
+/// One request failed in the shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestFailure {
     pub request_id: u64,
+    pub row: u32,
     pub reason: String,
     pub message: String,
 }
@@ -185,22 +188,25 @@ pub struct RequestFailure {
 /// Time spent in the slowest shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timings {
-    pub concat: Duration,
+    /// From the plan to its launch.
+    pub host: Duration,
     pub forward: Duration,
-    pub decode: Duration,
-    pub total: Duration,
     /// The device had nothing to do between the step before and this one.
     pub idle: Duration,
     /// Since the end of warm-up; anything but 0 is a defect.
     pub kernel_compilations: u64,
 }
 
-/// The joined reply of all shards to a prefill or a decode.
-#[derive(Debug, Clone, PartialEq)]
+/// What a step computed, by the shards together.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepReply {
-    pub generations: Vec<Generation>,
-    /// `None` when no request of the batch is left.
-    pub batch: Option<CachedBatch>,
+    pub number: u64,
+    /// Those that got a token: decodes in the plan's order, then chunks. A row may stand several times in a row.
+    pub rows: Vec<u32>,
+    /// One for each of `rows`.
+    pub tokens: Vec<TokenId>,
+    pub top_tokens: Vec<TopTokens>,
+    pub prompt_scores: Vec<PromptScores>,
     pub failures: Vec<RequestFailure>,
     pub timings: Timings,
 }

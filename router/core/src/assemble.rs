@@ -4,6 +4,7 @@ use text_generation_client::types::TokenId;
 
 use crate::detokenize::Detokenizer;
 use crate::held::HeldText;
+use crate::queue::PromptToken;
 use crate::stop::StopMatcher;
 use crate::tokenize::TextTokenizer;
 use crate::types::{Dialect, PrefillToken, Token};
@@ -136,13 +137,14 @@ impl TextAssembler {
     }
 
     /// The tokens of the prompt, with texts as in [`top`](Self::top).
-    pub fn prefill(&self, tokens: &[TokenId]) -> Vec<PrefillToken> {
-        let token = |token: &TokenId| PrefillToken {
+    pub(crate) fn prefill(&self, prompt: &[PromptToken]) -> Vec<PrefillToken> {
+        let token = |PromptToken { token, top_tokens }: &PromptToken| PrefillToken {
             id: token.id,
             text: self.tokenizer.token_text(token.id),
             logprob: finite(token.logprob),
+            top_tokens: self.top(top_tokens),
         };
-        tokens.iter().map(token).collect()
+        prompt.iter().map(token).collect()
     }
 }
 

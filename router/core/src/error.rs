@@ -63,15 +63,6 @@ pub enum ValidationError {
         "`inputs` tokens + `max_new_tokens` must be <= {max}. Given: {inputs} `inputs` tokens and {new} `max_new_tokens`"
     )]
     MaxTotalTokens { max: u32, inputs: u32, new: u32 },
-    #[error(
-        "{samples} samples of {inputs} `inputs` tokens and {new} `max_new_tokens` do not fit into a KV cache of {max} tokens: ask for fewer of them or for a smaller `max_new_tokens`"
-    )]
-    GroupTokens {
-        samples: u32,
-        inputs: u32,
-        new: u32,
-        max: u32,
-    },
     #[error("`inputs` must have less than {max} tokens. Given: {given}")]
     InputLength { max: u32, given: u32 },
     #[error("`inputs` cannot be empty")]
@@ -80,6 +71,8 @@ pub enum ValidationError {
     StopSequences { max: usize, given: usize },
     #[error("`stop` must not contain an empty string")]
     EmptyStopSequence,
+    #[error("`cache_salt` must have at most {max} bytes. Given: {given}")]
+    CacheSalt { max: usize, given: usize },
     #[error("grammar is not supported")]
     Grammar,
     #[error("`adapter_id` is not supported: this server was started without LoRA adapters")]

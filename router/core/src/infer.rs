@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::batcher::BatcherHandle;
+pub use crate::batcher::Shards;
 use crate::error::{InferError, ValidationError};
 use crate::metrics::{Meter, RequestMetrics};
 pub use crate::stream::GenerateStream;
@@ -51,15 +52,15 @@ impl Infer {
     /// Starts the batching task on the current tokio runtime. The metrics recorder, if any, must be installed before.
     pub fn new(
         validator: Validator,
-        client: ShardedClient,
+        shards: Shards,
         limits: BatchLimits,
         max_concurrent_requests: usize,
     ) -> Self {
         let permits = max_concurrent_requests.min(Semaphore::MAX_PERMITS);
         Self(Arc::new(Inner {
-            batcher: BatcherHandle::spawn(client.clone(), limits),
+            client: shards.client.clone(),
+            batcher: BatcherHandle::spawn(shards, limits),
             validator,
-            client,
             limits,
             permits: Arc::new(Semaphore::new(permits)),
             max_concurrent_requests: permits,
@@ -99,12 +100,12 @@ impl Infer {
         one(meter.on_failure(start.await)?)?.gather().await
     }
 
-    /// Queues `n` generations of one prompt, which is computed once, and returns their streams in the order of their
-    /// [`index`](GenerateStream::index). Their seeds count up from that of the request, or from a random one. They
-    /// start together; each takes its own permit and row, ends on its own, and may be dropped on its own.
+    /// Queues `n` generations of one prompt, which is computed once where prefixes are cached, and returns their streams
+    /// in the order of their [`index`](GenerateStream::index). Their seeds count up from that of the request, or from a
+    /// random one. Each takes its own permit and row, ends on its own, and may be dropped on its own.
     ///
     /// # Errors
-    /// As [`Infer::generate_stream`]. `Validation` also when the server could never run so many together. The
+    /// As [`Infer::generate_stream`]. `Validation` also when the server could never take so many together. The
     /// parameters' `best_of` is not looked at, and `decoder_input_details` is allowed: each stream then starts with
     /// the prompt.
     pub async fn generate_group(

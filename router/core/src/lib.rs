@@ -1,13 +1,12 @@
 //! Everything about requests and text; knows no HTTP.
 
-pub mod alloc;
 pub mod assemble;
 mod batcher;
-pub mod budget;
 pub mod detokenize;
 pub mod error;
 mod held;
 pub mod infer;
+pub mod kv_pool;
 pub mod metrics;
 pub mod policy;
 mod queue;

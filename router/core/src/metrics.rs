@@ -30,15 +30,17 @@ pub const REQUEST_MAX_NEW_TOKENS: &str = "tgi_request_max_new_tokens";
 /// Tokens of a step beyond the first.
 pub const REQUEST_SKIPPED_TOKENS: &str = "tgi_request_skipped_tokens";
 pub const BATCH_NEXT_SIZE: &str = "tgi_batch_next_size";
-/// Label `method`, as of all that follow up to concat: prefill, decode.
+/// Label `method`, as of all that follow up to concat: prefill (steps with chunks of prompts), decode.
 pub const BATCH_INFERENCE_COUNT: &str = "tgi_batch_inference_count";
 pub const BATCH_INFERENCE_SUCCESS: &str = "tgi_batch_inference_success";
 pub const BATCH_INFERENCE_FAILURE: &str = "tgi_batch_inference_failure";
 pub const BATCH_INFERENCE_DURATION: &str = "tgi_batch_inference_duration";
 pub const BATCH_FORWARD_DURATION: &str = "tgi_batch_forward_duration";
+/// What a step took beside its forward pass.
 pub const BATCH_DECODE_DURATION: &str = "tgi_batch_decode_duration";
 /// Handing out the tokens of a step.
 pub const BATCH_FILTER_DURATION: &str = "tgi_batch_filter_duration";
+/// Between the arrival of a plan at the shards and its launch.
 pub const BATCH_CONCAT_DURATION: &str = "tgi_batch_concat_duration";
 /// Label `reason`: backpressure, wait_exceeded.
 pub const BATCH_CONCAT: &str = "tgi_batch_concat";
@@ -48,6 +50,13 @@ pub const BATCH_MAX_TOTAL_TOKENS: &str = "tgi_batch_max_total_tokens";
 pub const QUEUE_SIZE: &str = "tgi_queue_size";
 pub const KV_SLOTS_USED: &str = "tgi_kv_slots_used";
 pub const KV_SLOTS_TOTAL: &str = "tgi_kv_slots_total";
+/// Slots that hold what is cached and nobody reads; they count as free.
+pub const KV_SLOTS_CACHED: &str = "tgi_kv_slots_cached";
+/// Tokens of prompts, and those of them that were found in the prefix tree.
+pub const PREFIX_CACHE_QUERY_TOKENS: &str = "tgi_prefix_cache_query_tokens";
+pub const PREFIX_CACHE_HIT_TOKENS: &str = "tgi_prefix_cache_hit_tokens";
+/// Requests that gave up their slots for a while.
+pub const REQUEST_PAUSED: &str = "tgi_request_paused";
 /// How long the device had nothing to do before a decode step.
 pub const ENGINE_IDLE_DURATION: &str = "tgi_engine_idle_duration";
 /// Kernels compiled since the end of warm-up, in the shard that compiled most.
@@ -244,6 +253,10 @@ pub(crate) struct BatchMetrics {
     pub(crate) current_max_tokens: Gauge,
     pub(crate) queue_size: Gauge,
     pub(crate) slots_used: Gauge,
+    pub(crate) slots_cached: Gauge,
+    pub(crate) prefix_query_tokens: Counter,
+    pub(crate) prefix_hit_tokens: Counter,
+    pub(crate) paused: Counter,
     pub(crate) idle: Histogram,
     pub(crate) kernel_compilations: Gauge,
 }
@@ -263,6 +276,10 @@ impl BatchMetrics {
             current_max_tokens: gauge!(BATCH_CURRENT_MAX_TOKENS),
             queue_size: gauge!(QUEUE_SIZE),
             slots_used: gauge!(KV_SLOTS_USED),
+            slots_cached: gauge!(KV_SLOTS_CACHED),
+            prefix_query_tokens: counter!(PREFIX_CACHE_QUERY_TOKENS),
+            prefix_hit_tokens: counter!(PREFIX_CACHE_HIT_TOKENS),
+            paused: counter!(REQUEST_PAUSED),
             idle: histogram!(ENGINE_IDLE_DURATION),
             kernel_compilations: gauge!(ENGINE_KERNEL_COMPILATIONS),
         }

@@ -1,122 +1,194 @@
-//! Requests that wait for their prefill: first in, first out.
+//! Requests that wait for a row and slots: in the order of their priority and of their arrival.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use text_generation_client::types::Generation;
+use smallvec::SmallVec;
+use text_generation_client::types::TokenId;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::InferError;
-use crate::policy::Candidate;
+use crate::kv_pool::RootKey;
+use crate::policy::Order;
+use crate::types::FinishReason;
 use crate::validation::ValidRequest;
+
+/// One step of priority is worth as much as so many milliseconds of waiting, so nobody waits for ever.
+const PRIORITY_STEP_MS: i64 = 10_000;
 
 /// What the batcher tells the task of a request. A sender that is dropped without a finished generation or `Failed`
 /// means that the batcher is gone.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The prefill that holds the request was sent at this instant.
-    Started(Instant),
+    /// The first step that computes the request was sent.
+    Started(Started),
     /// Its tokens of one step.
     Step(Generation),
     /// Nothing follows.
     Failed(InferError),
 }
 
-/// One generation of a queued request. Its client has gone, or wants no more tokens, when the receiver of `events` is
-/// closed.
-#[derive(Debug)]
-pub(crate) struct Sample {
-    pub(crate) id: u64,
-    pub(crate) seed: u64,
-    pub(crate) events: UnboundedSender<Event>,
+/// How a request started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Started {
+    pub(crate) at: Instant,
+    /// Tokens of the prompt that were found in the prefix tree.
+    pub(crate) cached_tokens: u32,
 }
 
-/// A queued request with its samples, at least one.
+/// The tokens that one step brought for one request.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Generation {
+    /// The prompt with its log-probabilities, once, before the first token.
+    pub(crate) prompt: Option<Arc<[PromptToken]>>,
+    /// In place: nearly always one, which goes from one thread to another without an allocation.
+    pub(crate) tokens: SmallVec<[TokenId; 1]>,
+    /// One list for each token of `tokens`, or empty.
+    pub(crate) top_tokens: Vec<Vec<TokenId>>,
+    /// Set with the last token.
+    pub(crate) finish: Option<FinishReason>,
+}
+
+/// A token of the prompt, with the most likely ones in its place where they were asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PromptToken {
+    pub(crate) token: TokenId,
+    pub(crate) top_tokens: Vec<TokenId>,
+}
+
+/// Log-probabilities of one prompt: one sample of a request computes them for all.
+pub(crate) type PromptLogprobs = Arc<OnceLock<Arc<[PromptToken]>>>;
+
+/// One generation that waits, fresh or paused. Its client has gone, or wants no more tokens, when the receiver of
+/// `events` is closed.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) request: ValidRequest,
-    pub(crate) samples: Vec<Sample>,
+    pub(crate) id: u64,
+    pub(crate) order: Order,
+    pub(crate) request: Arc<ValidRequest>,
+    pub(crate) root: RootKey,
+    pub(crate) seed: u64,
+    /// The prompt, then the tokens generated so far.
+    pub(crate) ids: Vec<u32>,
+    pub(crate) generated: u32,
+    pub(crate) events: UnboundedSender<Event>,
     pub(crate) queued: Instant,
+    /// It ran before: [`Event::Started`] was sent.
+    pub(crate) started: bool,
+    /// Set where they were asked for.
+    pub(crate) logprobs: Option<PromptLogprobs>,
 }
 
 impl Entry {
-    pub(crate) fn candidate(&self) -> Candidate {
-        candidate(&self.request, self.samples.len())
+    /// Whether it must compute its whole prompt, because nobody has its log-probabilities.
+    pub(crate) fn computes_logprobs(&self) -> bool {
+        self.logprobs
+            .as_ref()
+            .is_some_and(|logprobs| logprobs.get().is_none())
+    }
+
+    /// Whether both are samples of one request that want the log-probabilities of their prompt.
+    pub(crate) fn shares_logprobs(&self, other: &Self) -> bool {
+        match (&self.logprobs, &other.logprobs) {
+            (Some(own), Some(others)) => Arc::ptr_eq(own, others),
+            _ => false,
+        }
     }
 }
 
-pub(crate) fn candidate(request: &ValidRequest, samples: usize) -> Candidate {
-    Candidate {
-        // The input was validated against a limit of 32 bits.
-        input_length: u32::try_from(request.input_ids.len()).unwrap_or(u32::MAX),
-        max_new_tokens: request.stopping.max_new_tokens,
-        samples: u32::try_from(samples).unwrap_or(u32::MAX),
-    }
-}
-
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Queue {
-    entries: VecDeque<Entry>,
+    entries: BTreeMap<Order, Entry>,
     next_id: u64,
+    /// Where times in [`Order`] count from.
+    epoch: Instant,
 }
 
 impl Queue {
+    pub(crate) fn new() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            next_id: 0,
+            epoch: Instant::now(),
+        }
+    }
+
     /// One sample for each of `events`, with the seeds that [`ValidRequest::seed`] gives them.
     pub(crate) fn push(&mut self, request: ValidRequest, events: Vec<UnboundedSender<Event>>) {
-        let first = self.next_id;
-        self.next_id += events.len() as u64;
-        let sample = |(index, events): (u64, _)| Sample {
-            id: first + index,
-            seed: request.seed(index),
-            events,
+        let queued = Instant::now();
+        let arrival = i64::try_from((queued - self.epoch).as_millis()).unwrap_or(i64::MAX);
+        let priority = i64::from(request.priority).saturating_mul(PRIORITY_STEP_MS);
+        let root = RootKey {
+            adapter: 0,
+            salt: request.cache_salt.clone(),
         };
-        let samples = (0..).zip(events).map(sample).collect();
-        self.entries.push_back(Entry {
-            request,
-            samples,
-            queued: Instant::now(),
-        });
+        let logprobs = request.prefill_logprobs.then(PromptLogprobs::default);
+        let request = Arc::new(request);
+        for (sample, events) in (0..).zip(events) {
+            let order = Order {
+                due: arrival.saturating_add(priority),
+                sequence: self.next_id,
+            };
+            let entry = Entry {
+                id: self.next_id,
+                order,
+                root: root.clone(),
+                seed: request.seed(sample),
+                ids: request.input_ids.to_vec(),
+                generated: 0,
+                events,
+                queued,
+                started: false,
+                logprobs: logprobs.clone(),
+                request: request.clone(),
+            };
+            self.next_id += 1;
+            self.entries.insert(order, entry);
+        }
+    }
+
+    /// A request that ran waits again, where it stood.
+    pub(crate) fn put_back(&mut self, entry: Entry) {
+        self.entries.insert(entry.order, entry);
     }
 
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Drops the samples whose client has gone, and the entries that have none left. They are counted where the
-    /// client's end is dropped.
+    /// Drops the samples whose client has gone. They are counted where the client's end is dropped.
     pub(crate) fn drop_gone(&mut self) {
-        self.entries.retain_mut(|entry| {
-            entry.samples.retain(|sample| !sample.events.is_closed());
-            !entry.samples.is_empty()
-        });
+        self.entries.retain(|_, entry| !entry.events.is_closed());
     }
 
-    /// Ends the requests that have waited longer than `limit`. The oldest come first.
+    /// Ends the requests that have waited longer than `limit` and never ran.
     pub(crate) fn fail_late(&mut self, limit: Duration) {
-        let late = self
-            .entries
-            .partition_point(|entry| entry.queued.elapsed() > limit);
-        for entry in self.entries.drain(..late) {
-            for sample in entry.samples {
+        self.entries.retain(|_, entry| {
+            let late = !entry.started && entry.queued.elapsed() > limit;
+            if late {
                 // The client may have gone.
-                let _ = sample
+                let _ = entry
                     .events
                     .send(Event::Failed(InferError::QueueTime(limit)));
             }
+            !late
+        });
+    }
+
+    /// Ends all that wait with an error.
+    pub(crate) fn fail(&mut self, error: &InferError) {
+        for entry in std::mem::take(&mut self.entries).into_values() {
+            let _ = entry.events.send(Event::Failed(error.clone()));
         }
     }
 
-    pub(crate) fn candidates(&self) -> impl Iterator<Item = Candidate> + Clone + '_ {
-        self.entries.iter().map(Entry::candidate)
+    /// All that wait, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
     }
 
-    /// Takes the first `count` entries.
-    pub(crate) fn take(&mut self, count: usize) -> Vec<Entry> {
-        let count = count.min(self.entries.len());
-        self.entries.drain(..count).collect()
+    pub(crate) fn take(&mut self, order: Order) -> Option<Entry> {
+        self.entries.remove(&order)
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use futures::{Stream, StreamExt};
-use text_generation_client::types::{self as client, Generation, TokenId};
+use text_generation_client::types::TokenId;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -16,7 +16,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::assemble::TextAssembler;
 use crate::error::InferError;
 use crate::metrics::{Meter, RequestMetrics};
-use crate::queue::Event;
+use crate::queue::{Event, Generation};
 use crate::types::{FinishReason, GenerateAnswer, GeneratedText, RequestInstants, StreamEvent};
 
 /// Events of one generation, ended by [`StreamEvent::End`] or an error. Dropping it cancels the request.
@@ -32,6 +32,8 @@ pub struct GenerateStream {
     /// Set when the request samples.
     pub(crate) seed: Option<u64>,
     pub(crate) instants: RequestInstants,
+    /// Tokens of the prompt that were found in the prefix tree.
+    pub(crate) cached_tokens: u32,
     pub(crate) metrics: Arc<RequestMetrics>,
     /// Counts the request; its samples share it.
     pub(crate) meter: Arc<Meter>,
@@ -57,11 +59,10 @@ impl GenerateStream {
     /// Turns the tokens of one step into pending events.
     fn assemble(&mut self, generation: Generation) {
         let Generation {
-            prefill_tokens,
+            prompt,
             tokens,
             top_tokens,
             finish,
-            ..
         } = generation;
         let now = Instant::now();
         match self.last_step.replace(now) {
@@ -70,7 +71,7 @@ impl GenerateStream {
                 .metrics
                 .first_step(tokens.len(), now - self.instants.received),
         }
-        if let Some(prompt) = prefill_tokens {
+        if let Some(prompt) = prompt {
             let prompt = self.assembler.prefill(&prompt);
             self.pending.push_back(StreamEvent::Prefill(prompt));
         }
@@ -89,14 +90,14 @@ impl GenerateStream {
         &mut self,
         token: TokenId,
         top_tokens: Option<Vec<TokenId>>,
-        finish: Option<client::Finish>,
+        finish: Option<FinishReason>,
         now: Instant,
     ) {
         self.generated_tokens += 1;
         let assembled = self.assembler.push(token);
         let mut token = assembled.token;
         let top_tokens = top_tokens.map_or(Vec::new(), |top| self.assembler.top(&top));
-        let reason = finish_reason(finish.map(|finish| finish.reason), assembled.stopped);
+        let reason = finish_reason(finish, assembled.stopped);
         let Some(finish_reason) = reason else {
             self.pending
                 .push_back(StreamEvent::Token { token, top_tokens });
@@ -114,6 +115,7 @@ impl GenerateStream {
             top_tokens,
             generated,
             instants: self.instants,
+            cached_tokens: self.cached_tokens,
         });
         self.end();
         if finish_reason == FinishReason::StopSequence {
@@ -143,7 +145,8 @@ impl GenerateStream {
                     top_tokens,
                     generated,
                     instants,
-                }) => (token, top_tokens, Some((generated, instants))),
+                    cached_tokens,
+                }) => (token, top_tokens, Some((generated, instants, cached_tokens))),
                 Err(InferError::IncompleteGenerationStream) => break,
                 Err(error) => return Err(error),
             };
@@ -151,7 +154,7 @@ impl GenerateStream {
             if !top_tokens.is_empty() {
                 tops.push(top_tokens);
             }
-            if let Some((generated, instants)) = end {
+            if let Some((generated, instants, cached_tokens)) = end {
                 return Ok(GenerateAnswer {
                     prefill,
                     tokens,
@@ -160,6 +163,7 @@ impl GenerateStream {
                     input_length: self.input_length,
                     instants,
                     finished: Instant::now(),
+                    cached_tokens,
                 });
             }
         }
@@ -180,12 +184,11 @@ impl GenerateStream {
 }
 
 /// A stop string tells more than the length limit that the same token reached; an end-of-sequence token more than both.
-fn finish_reason(shard: Option<client::FinishReason>, stopped: bool) -> Option<FinishReason> {
-    match shard {
-        Some(client::FinishReason::EosToken) => Some(FinishReason::EosToken),
+fn finish_reason(batcher: Option<FinishReason>, stopped: bool) -> Option<FinishReason> {
+    match batcher {
+        Some(FinishReason::EosToken) => Some(FinishReason::EosToken),
         _ if stopped => Some(FinishReason::StopSequence),
-        Some(client::FinishReason::Length) => Some(FinishReason::Length),
-        None => None,
+        other => other,
     }
 }
 
@@ -202,8 +205,9 @@ impl Stream for GenerateStream {
                 return Poll::Ready(None);
             }
             let error = match ready!(stream.events.poll_recv(context)) {
-                Some(Event::Started(at)) => {
-                    stream.instants.started = at;
+                Some(Event::Started(started)) => {
+                    stream.instants.started = started.at;
+                    stream.cached_tokens = started.cached_tokens;
                     continue;
                 }
                 Some(Event::Step(generation)) => {

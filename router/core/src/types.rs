@@ -88,6 +88,13 @@ pub struct GenerateParameters {
     /// Go on after an end-of-sequence token. Not in TGI.
     #[schema(example = false)]
     pub ignore_eos: bool,
+    /// Requests of a lower number run first; each step counts as much as ten seconds of waiting. Not in TGI.
+    #[schema(nullable = true, example = 0)]
+    pub priority: Option<i32>,
+    /// Only requests with the same salt share cached prefixes, so nobody else can learn from the time of an answer
+    /// what was asked before. Not in TGI.
+    #[schema(nullable = true, max_length = 256, example = json!(null))]
+    pub cache_salt: Option<String>,
     /// Penalty on every token that occurred, as often as it did; 0 is off. Not a key of `/generate`, which has never
     /// read it: only the OpenAI routes set it, where [`Dialect::OpenAi`] says what counts.
     #[serde(skip)]
@@ -127,6 +134,15 @@ pub enum Dialect {
     OpenAi,
 }
 
+/// When a request ends by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoppingCriteria {
+    pub max_new_tokens: u32,
+    pub ignore_eos_token: bool,
+    /// No end-of-sequence token is chosen before so many tokens.
+    pub min_new_tokens: u32,
+}
+
 /// A request as the front end hands it over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerateRequest {
@@ -163,7 +179,7 @@ pub struct Token {
     pub special: bool,
 }
 
-/// A token of the prompt. Its alternatives are not computed: only the generated tokens have `top_tokens`.
+/// A token of the prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct PrefillToken {
     #[schema(example = 0)]
@@ -172,6 +188,10 @@ pub struct PrefillToken {
     pub text: String,
     #[schema(nullable = true, example = -0.34)]
     pub logprob: Option<f32>,
+    /// The most likely tokens in its place, where alternatives were asked for. Not in TGI's answers.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub top_tokens: Vec<Token>,
 }
 
 /// A token of `/tokenize`; `start` and `stop` are byte offsets into the text.
@@ -222,6 +242,8 @@ pub enum StreamEvent {
         top_tokens: Vec<Token>,
         generated: GeneratedText,
         instants: RequestInstants,
+        /// Tokens of the prompt that were found in the prefix tree.
+        cached_tokens: u32,
     },
 }
 
@@ -237,6 +259,8 @@ pub struct GenerateAnswer {
     pub instants: RequestInstants,
     /// When the last token arrived.
     pub finished: Instant,
+    /// Tokens of the prompt that were found in the prefix tree.
+    pub cached_tokens: u32,
 }
 
 impl GenerateAnswer {
@@ -277,4 +301,10 @@ pub struct BatchLimits {
     pub max_batch_size: u32,
     /// Requests that waited longer for their prefill fail.
     pub max_queue_time: Option<Duration>,
+    /// Prompts are computed in chunks beside the decodes; else whole, in steps of their own.
+    pub prefill_chunking: bool,
+    /// Chunks are so small that a step with decodes takes no longer, where they can be.
+    pub max_token_gap: Option<Duration>,
+    /// What was computed stays for requests that begin with the same tokens.
+    pub prefix_caching: bool,
 }

@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use text_generation_proto::v1::NextTokenChooserParameters;
+use text_generation_proto::v1::{self, NextTokenChooserParameters};
 
 /// What a mock row knows when it chooses its next token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MockRow {
     pub request_id: u64,
+    /// The prompt.
     pub input_ids: Vec<u32>,
     /// Tokens generated before this one.
     pub generated: u32,
@@ -31,12 +32,14 @@ pub struct MockConfig {
     pub max_batch_total_tokens: u32,
     pub max_input_tokens: u32,
     pub max_total_tokens: u32,
-    /// Time that a prefill and a decode take, as on a device.
+    /// Time that a step with chunks and a step without take, as on a device.
     pub prefill_time: Duration,
     pub decode_time: Duration,
-    /// Compute a decode step more than was asked for, as a real shard does: also before a prefill is answered, so that
-    /// the answer to the next decode may bring tokens of the older requests only.
-    pub run_ahead: bool,
+    /// Check at every step that each slot still holds what its request wrote there. Takes time by the context.
+    pub check_slots: bool,
+    /// What Warmup says of the cost of steps.
+    pub cost: v1::StepCost,
+    pub graph_tokens: Vec<u32>,
     /// What every reply says of the device's idle time and of compiled kernels.
     pub idle_time: Duration,
     pub kernel_compilations: u64,
@@ -56,7 +59,9 @@ impl Default for MockConfig {
             max_total_tokens: 1_024,
             prefill_time: Duration::ZERO,
             decode_time: Duration::ZERO,
-            run_ahead: false,
+            check_slots: true,
+            cost: v1::StepCost::default(),
+            graph_tokens: Vec::new(),
             idle_time: Duration::ZERO,
             kernel_compilations: 0,
             tokens: Arc::new(move |row| {

@@ -1,10 +1,9 @@
 //! A group of shards without a model, over real Unix sockets, for tests and benchmarks of everything above gRPC.
 //!
-//! Rows, batches and slots are kept and checked as in a real shard; what breaks the contract is listed by
+//! Plans run in the order of their numbers; rows and slots are kept and checked as in a real shard; what breaks the contract is listed by
 //! [`MockShard::violations`]. Steps can be held, delayed and made to fail, so tests wait for conditions, not for time.
 
 mod config;
-mod rows;
 mod service;
 mod state;
 
@@ -15,13 +14,14 @@ use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 use text_generation_proto::v1::text_generation_service_server::TextGenerationServiceServer;
 use tokio::net::UnixListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
 pub use config::{MockConfig, MockRow, TokenSource};
-use service::{Faults, Rank, lock};
+use service::{Faults, Rank, Turn, lock};
+pub use state::MockStep;
 use state::State;
 
 /// A running mock group. Dropping it stops the servers and removes the sockets.
@@ -59,6 +59,7 @@ impl MockShard {
                 urls: urls.clone(),
                 config: config.clone(),
                 state: state.clone(),
+                turn: Arc::new(watch::Sender::new(Turn::default())),
                 faults: faults.clone(),
             };
             let connections = UnixListenerStream::new(UnixListener::bind(socket(rank))?);
@@ -88,7 +89,7 @@ impl MockShard {
     pub fn violations(&self) -> Vec<String> {
         self.states
             .iter()
-            .flat_map(|state| lock(state).rows.violations.clone())
+            .flat_map(|state| lock(state).violations.clone())
             .collect()
     }
 
@@ -96,18 +97,18 @@ impl MockShard {
     pub fn rows(&self) -> usize {
         self.states
             .first()
-            .map_or(0, |state| lock(state).rows.len())
+            .map_or(0, |state| lock(state).rows())
     }
 
-    /// Slots in use on rank 0.
+    /// Slots that the rows of rank 0 use.
     pub fn slots(&self) -> usize {
         self.states
             .first()
-            .map_or(0, |state| lock(state).rows.slots())
+            .map_or(0, |state| lock(state).slots())
     }
 
-    /// Size of every step of rank 0 so far: (prefill, rows).
-    pub fn steps(&self) -> Vec<(bool, usize)> {
+    /// Every step of rank 0 so far.
+    pub fn steps(&self) -> Vec<MockStep> {
         self.states
             .first()
             .map_or_else(Vec::new, |state| lock(state).steps.clone())

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use text_generation_proto::v1;
 use text_generation_proto::v1::text_generation_service_server::TextGenerationService;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tonic::{Code, Request, Response, Status};
 
 use crate::config::MockConfig;
-use crate::state::{State, Step};
+use crate::state::State;
 
 /// What a test can change while the mock runs; shared by the ranks.
 #[derive(Debug)]
@@ -20,6 +20,16 @@ pub(crate) struct Faults {
     pub healthy: Mutex<bool>,
 }
 
+/// Which plan runs next.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Turn {
+    /// Counts the times that everything was cleared.
+    epoch: u64,
+    next: u64,
+    /// A plan failed: those that follow are refused.
+    refused: bool,
+}
+
 /// One rank.
 #[derive(Debug, Clone)]
 pub(crate) struct Rank {
@@ -27,6 +37,7 @@ pub(crate) struct Rank {
     pub urls: Vec<String>,
     pub config: Arc<MockConfig>,
     pub state: Arc<Mutex<State>>,
+    pub turn: Arc<watch::Sender<Turn>>,
     pub faults: Arc<Faults>,
 }
 
@@ -36,7 +47,26 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Rank {
-    async fn enter_step(&self, duration: std::time::Duration) -> Result<(), Status> {
+    async fn step(&self, plan: v1::StepPlan) -> Result<Response<v1::StepReply>, Status> {
+        let number = plan.number;
+        let mut turns = self.turn.subscribe();
+        let epoch = turns.borrow_and_update().epoch;
+        let due = |turn: &Turn| turn.refused || turn.epoch != epoch || turn.next >= number;
+        let turn = *turns.wait_for(due).await.map_err(|_| refused())?;
+        if turn.refused || turn.epoch != epoch || turn.next != number {
+            return Err(refused());
+        }
+        let computed = self.compute(plan).await;
+        self.turn.send_modify(|turn| {
+            if turn.epoch == epoch {
+                turn.next = number + 1;
+                turn.refused = computed.is_err();
+            }
+        });
+        computed.map(Response::new)
+    }
+
+    async fn compute(&self, plan: v1::StepPlan) -> Result<v1::StepReply, Status> {
         let gate = lock(&self.faults.gate).clone();
         if let Some(gate) = gate {
             match gate.acquire().await {
@@ -44,21 +74,25 @@ impl Rank {
                 Err(_) => return Err(Status::aborted("the gate was closed")),
             }
         }
+        let duration = if plan.chunks.is_empty() {
+            self.config.decode_time
+        } else {
+            self.config.prefill_time
+        };
         if !duration.is_zero() {
             tokio::time::sleep(duration).await;
         }
-        match lock(&self.faults.failing_steps).pop() {
-            Some(message) => Err(Status::new(Code::Internal, message)),
-            None => Ok(()),
+        if let Some(message) = lock(&self.faults.failing_steps).pop() {
+            return Err(Status::new(Code::Internal, message));
         }
-    }
-
-    fn timings(&self) -> v1::Timings {
-        v1::Timings {
+        let mut reply = self.state().execute(&self.config, self.rank, plan);
+        reply.timings = Some(v1::Timings {
+            forward_ns: duration.as_nanos() as u64,
             idle_ns: self.config.idle_time.as_nanos() as u64,
             kernel_compilations: self.config.kernel_compilations,
             ..v1::Timings::default()
-        }
+        });
+        Ok(reply)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -66,8 +100,8 @@ impl Rank {
     }
 }
 
-fn invalid(message: String) -> Status {
-    Status::new(Code::InvalidArgument, message)
+fn refused() -> Status {
+    Status::failed_precondition("a plan before this one failed or was cleared")
 }
 
 #[tonic::async_trait]
@@ -121,65 +155,47 @@ impl TextGenerationService for Rank {
             max_input_tokens: request.max_input_tokens.unwrap_or(config.max_input_tokens),
             max_total_tokens: request.max_total_tokens.unwrap_or(config.max_total_tokens),
             max_batch_size: request.max_batch_size,
+            cost: Some(config.cost.clone()),
+            graph_tokens: config.graph_tokens.clone(),
         }))
     }
 
     async fn prefill(
         &self,
-        request: Request<v1::PrefillRequest>,
-    ) -> Result<Response<v1::PrefillResponse>, Status> {
-        self.enter_step(self.config.prefill_time).await?;
-        let batch = request.into_inner().batch.unwrap_or_default();
-        let Step {
-            generations,
-            batch,
-            failures,
-        } = self.state().prefill(&self.config, self.rank, batch);
-        Ok(Response::new(v1::PrefillResponse {
-            generations,
-            batch,
-            failures,
-            timings: Some(self.timings()),
-        }))
+        request: Request<v1::StepPlan>,
+    ) -> Result<Response<v1::StepReply>, Status> {
+        self.step(request.into_inner()).await
     }
 
     async fn decode(
         &self,
-        request: Request<v1::DecodeRequest>,
-    ) -> Result<Response<v1::DecodeResponse>, Status> {
-        self.enter_step(self.config.decode_time).await?;
-        let step = self
-            .state()
-            .decode(&self.config, self.rank, request.into_inner());
-        let Step {
-            generations,
-            batch,
-            failures,
-        } = step.map_err(invalid)?;
-        Ok(Response::new(v1::DecodeResponse {
-            generations,
-            batch,
-            failures,
-            timings: Some(self.timings()),
-        }))
+        request: Request<v1::StepPlan>,
+    ) -> Result<Response<v1::StepReply>, Status> {
+        self.step(request.into_inner()).await
     }
 
     async fn filter_batch(
         &self,
         request: Request<v1::FilterBatchRequest>,
     ) -> Result<Response<v1::FilterBatchResponse>, Status> {
-        let request = request.into_inner();
-        let batch = self.state().filter(request.batch_id, &request.request_ids);
-        Ok(Response::new(v1::FilterBatchResponse {
-            batch: batch.map_err(invalid)?,
-        }))
+        let request_ids = self.state().filter(&request.into_inner().request_ids);
+        Ok(Response::new(v1::FilterBatchResponse { request_ids }))
     }
 
     async fn clear_cache(
         &self,
         request: Request<v1::ClearCacheRequest>,
     ) -> Result<Response<v1::ClearCacheResponse>, Status> {
-        self.state().clear(request.into_inner().id);
+        let request_id = request.into_inner().request_id;
+        self.state().clear(request_id);
+        if request_id.is_none() {
+            self.turn.send_modify(|turn| {
+                *turn = Turn {
+                    epoch: turn.epoch + 1,
+                    ..Turn::default()
+                }
+            });
+        }
         Ok(Response::new(v1::ClearCacheResponse {}))
     }
 

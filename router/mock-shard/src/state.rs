@@ -1,204 +1,260 @@
-//! Batches and steps of one mock rank.
+//! Rows, slots and steps of one mock rank, with the checks that a real shard relies on.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use text_generation_proto::v1;
 
-use crate::config::MockConfig;
-use crate::rows::Rows;
+use crate::config::{MockConfig, MockRow};
 
-/// What a step or a filter left behind.
-#[derive(Debug, Default)]
-pub(crate) struct Step {
-    pub generations: Vec<v1::Generation>,
-    pub batch: Option<v1::CachedBatch>,
-    pub failures: Vec<v1::RequestFailure>,
+/// What one step was asked to compute.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MockStep {
+    /// Parts of prompts, and their tokens.
+    pub chunks: usize,
+    pub chunk_tokens: u32,
+    pub decodes: usize,
 }
 
-/// Log-probabilities of a prompt: NaN for the first token, which nothing predicts.
-fn prompt_logprobs(prompt: &[u32]) -> v1::Tokens {
-    let mut logprobs = vec![-1.0; prompt.len()];
-    if let Some(first) = logprobs.first_mut() {
-        *first = f32::NAN;
-    }
-    v1::Tokens {
-        ids: prompt.to_vec(),
-        logprobs,
+#[derive(Debug)]
+struct Row {
+    mock: MockRow,
+    /// The prompt and what was generated.
+    ids: Vec<u32>,
+    /// By position.
+    slots: Vec<u32>,
+    /// Positions whose K and V are in the pool.
+    computed: u32,
+    top_n_tokens: u32,
+    prefill_logprobs: bool,
+    failed: bool,
+}
+
+impl Row {
+    /// What the slot of `position` holds once it is computed: it follows from all ids up to there.
+    fn contents(&self) -> impl Iterator<Item = u64> + '_ {
+        self.ids.iter().scan(0, |before, id| {
+            let mut hasher = DefaultHasher::new();
+            (*before, id).hash(&mut hasher);
+            *before = hasher.finish();
+            Some(*before)
+        })
     }
 }
 
 /// State of one rank.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    pub rows: Rows,
-    batches: BTreeMap<u64, Vec<u64>>,
-    /// Decode steps that were computed and not yet answered, oldest first.
-    ahead: VecDeque<Vec<v1::Generation>>,
+    rows: BTreeMap<u32, Row>,
+    /// By slot: what was written there last.
+    pool: Vec<u64>,
+    /// Broken rules of the contract, in words; a correct router causes none.
+    pub violations: Vec<String>,
     /// Requests that fail alone at their next step.
     pub failing: Vec<u64>,
-    /// Size of every step so far: (prefill, rows).
-    pub steps: Vec<(bool, usize)>,
+    pub steps: Vec<MockStep>,
 }
 
 impl State {
-    fn cached(&self, id: u64) -> Option<v1::CachedBatch> {
-        let request_ids = self.batches.get(&id)?.clone();
-        let current_tokens = request_ids.iter().map(|&id| self.rows.length(id)).sum();
-        Some(v1::CachedBatch {
-            id,
-            request_ids,
-            current_tokens,
-        })
+    pub(crate) fn rows(&self) -> usize {
+        self.rows.len()
     }
 
-    pub(crate) fn prefill(&mut self, config: &MockConfig, rank: usize, batch: v1::Batch) -> Step {
-        let mut prompts = HashMap::new();
-        let mut ids = Vec::with_capacity(batch.requests.len());
-        for request in batch.requests {
-            if request.prefill_logprobs {
-                prompts.insert(request.id, prompt_logprobs(&request.input_ids));
-            }
-            ids.extend(self.rows.add(config, request));
-        }
-        self.steps.push((true, ids.len()));
-        let computed = self.compute(config, &ids);
-        let mut step = self.answer(config, rank, computed, ids, batch.id);
-        for generation in &mut step.generations {
-            generation.prefill_tokens = prompts.remove(&generation.request_id);
-        }
-        if config.run_ahead {
-            self.drop_stale();
-            let running: Vec<u64> = self.batches.values().flatten().copied().collect();
-            let next = self.compute(config, &running);
-            self.ahead.push_back(next);
-        }
-        step
+    /// Slots that rows use, each counted once.
+    pub(crate) fn slots(&self) -> usize {
+        let slots: BTreeSet<u32> = self.rows.values().flat_map(|row| &row.slots).copied().collect();
+        slots.len()
     }
 
-    pub(crate) fn decode(
+    /// Drops, admits, grants and computes, in this order.
+    pub(crate) fn execute(
         &mut self,
         config: &MockConfig,
         rank: usize,
-        request: v1::DecodeRequest,
-    ) -> Result<Step, String> {
-        let first = request
-            .batches
-            .first()
-            .ok_or("must provide at least one batch")?
-            .id;
-        let mut ids = Vec::new();
-        for batch in request.batches {
-            self.keep(batch.id, &batch.request_ids)?;
-            ids.extend(self.batches.remove(&batch.id).unwrap_or_default());
+        plan: v1::StepPlan,
+    ) -> v1::StepReply {
+        self.pool.resize(config.max_batch_total_tokens as usize, 0);
+        for row in &plan.drop {
+            if self.rows.remove(row).is_none() {
+                self.violate(format!("row {row} is dropped and nobody owns it"));
+            }
         }
-        for grant in &request.grants {
-            self.rows.grant(config, grant);
+        for request in plan.admit {
+            self.admit(config, request);
         }
-        self.steps.push((false, ids.len()));
-        self.drop_stale();
-        // One step more than is answered; after a prefill it is already there.
-        let wanted = 1 + usize::from(config.run_ahead);
-        while self.ahead.len() < wanted {
-            let next = self.compute(config, &ids);
-            self.ahead.push_back(next);
+        for grant in plan.grants {
+            let slots = self.checked_slots(&grant.slots, config);
+            match self.rows.get_mut(&grant.row) {
+                Some(row) => row.slots.extend(slots),
+                None => self.violate(format!("slots for row {}, which nobody owns", grant.row)),
+            }
         }
-        let computed = self.ahead.pop_front().unwrap_or_default();
-        Ok(self.answer(config, rank, computed, ids, first))
-    }
-
-    /// Forgets steps that were computed only for requests that have ended.
-    fn drop_stale(&mut self) {
-        let rows = &self.rows;
-        self.ahead
-            .retain(|step| step.iter().any(|g| rows.contains(g.request_id)));
-    }
-
-    /// Drops the rows of a cached batch that `wanted` leaves out.
-    fn keep(&mut self, batch: u64, wanted: &[u64]) -> Result<(), String> {
-        let held = self
-            .batches
-            .get(&batch)
-            .ok_or_else(|| format!("batch {batch} is not in the cache"))?;
-        if held == wanted {
-            return Ok(());
-        }
-        let (kept, dropped): (Vec<u64>, Vec<u64>) = held.iter().partition(|id| wanted.contains(id));
-        dropped.into_iter().for_each(|id| self.rows.remove(id));
-        self.batches.insert(batch, kept);
-        Ok(())
-    }
-
-    pub(crate) fn filter(
-        &mut self,
-        batch: u64,
-        wanted: &[u64],
-    ) -> Result<Option<v1::CachedBatch>, String> {
-        self.keep(batch, wanted)?;
-        let cached = self
-            .cached(batch)
-            .filter(|batch| !batch.request_ids.is_empty());
-        if cached.is_none() {
-            self.batches.remove(&batch);
-        }
-        Ok(cached)
-    }
-
-    pub(crate) fn clear(&mut self, batch: Option<u64>) {
-        let batches: Vec<u64> = match batch {
-            Some(id) => vec![id],
-            None => self.batches.keys().copied().collect(),
+        self.steps.push(MockStep {
+            chunks: plan.chunks.len(),
+            chunk_tokens: plan.chunks.iter().map(|chunk| chunk.count).sum(),
+            decodes: plan.decode.len(),
+        });
+        let mut reply = v1::StepReply {
+            number: plan.number,
+            ..v1::StepReply::default()
         };
-        for batch in batches {
-            for id in self.batches.remove(&batch).unwrap_or_default() {
-                self.rows.remove(id);
-            }
+        for &row in &plan.decode {
+            self.compute(config, row, None, &mut reply);
+        }
+        for chunk in &plan.chunks {
+            self.compute(config, chunk.row, Some(chunk), &mut reply);
+        }
+        if rank > 0 {
+            reply.logprobs.clear();
+            reply.top_tokens.clear();
+            reply.prompt_scores.clear();
+        }
+        reply
+    }
+
+    fn violate(&mut self, what: String) {
+        self.violations.push(what);
+    }
+
+    fn checked_slots(&mut self, ranges: &[v1::SlotRange], config: &MockConfig) -> Vec<u32> {
+        let pool = config.max_batch_total_tokens;
+        let slots: Vec<u32> = ranges
+            .iter()
+            .flat_map(|range| range.start..range.start + range.length)
+            .collect();
+        for slot in slots.iter().filter(|&&slot| slot >= pool) {
+            self.violations
+                .push(format!("slot {slot} is outside the pool of {pool}"));
+        }
+        slots
+    }
+
+    fn admit(&mut self, config: &MockConfig, request: v1::Request) {
+        let slots = self.checked_slots(&request.slots, config);
+        let (id, number) = (request.id, request.row);
+        let prompt = request.input_ids.len() - request.num_generated as usize;
+        let parameters = request.parameters.unwrap_or_default();
+        let row = Row {
+            mock: MockRow {
+                request_id: id,
+                input_ids: request.input_ids[..prompt].to_vec(),
+                generated: request.num_generated,
+                seed: parameters.seed,
+                parameters,
+            },
+            ids: request.input_ids,
+            slots,
+            computed: request.cached_length,
+            top_n_tokens: request.top_n_tokens,
+            prefill_logprobs: request.prefill_logprobs,
+            failed: false,
+        };
+        if row.computed as usize >= row.ids.len() {
+            self.violate(format!("request {id} has nothing left to compute"));
+        }
+        if self.rows.insert(number, row).is_some() {
+            self.violate(format!("row {number} is given to {id} and is owned"));
         }
     }
 
-    /// One token for each of `ids` that needs one.
-    fn compute(&mut self, config: &MockConfig, ids: &[u64]) -> Vec<v1::Generation> {
-        let next = |&id| self.rows.next_token(config, id);
-        ids.iter().filter_map(next).collect()
-    }
-
-    /// Answers with the tokens of a step; what is left of `ids` becomes the cached batch `batch`.
-    fn answer(
+    /// A chunk, or, without one, the newest token of a row.
+    fn compute(
         &mut self,
         config: &MockConfig,
-        rank: usize,
-        computed: Vec<v1::Generation>,
-        mut ids: Vec<u64>,
-        batch: u64,
-    ) -> Step {
-        let mut step = Step::default();
-        for &id in &ids {
-            if self.failing.contains(&id) {
-                self.rows.remove(id);
-                step.failures.push(v1::RequestFailure {
-                    request_id: id,
-                    reason: "numerical_error".to_owned(),
-                    message: "the logits of this request are not finite".to_owned(),
-                });
+        number: u32,
+        chunk: Option<&v1::Chunk>,
+        reply: &mut v1::StepReply,
+    ) {
+        let Some(row) = self.rows.get_mut(&number) else {
+            self.violate(format!("row {number} is computed and nobody owns it"));
+            return;
+        };
+        if row.failed {
+            return;
+        }
+        let length = row.ids.len() as u32;
+        let (first, count) = chunk.map_or((length - 1, 1), |chunk| (chunk.first, chunk.count));
+        if first != row.computed || first + count > length {
+            let text = format!(
+                "row {number} is computed from {first} to {} and stands at {} of {length}",
+                first + count,
+                row.computed
+            );
+            self.violations.push(text);
+        }
+        if row.slots.len() < (first + count) as usize {
+            let text = format!("row {number} has {} slots", row.slots.len());
+            self.violations.push(text);
+            return;
+        }
+        let contents = row.contents().zip(&row.slots).enumerate();
+        for (position, (content, &slot)) in contents.take((first + count) as usize) {
+            let written = &mut self.pool[slot as usize];
+            if position >= first as usize {
+                *written = content;
+            } else if config.check_slots && *written != content {
+                let text = format!("slot {slot} of row {number} was overwritten");
+                self.violations.push(text);
             }
         }
-        for generation in computed {
-            let id = generation.request_id;
-            // It ended or was dropped while the step was on its way.
-            if !self.rows.contains(id) {
-                continue;
-            }
-            if generation.finish.is_some() {
-                self.rows.remove(id);
-            }
-            if id % config.world_size as u64 == rank as u64 {
-                step.generations.push(generation);
-            }
+        row.computed = first + count;
+        if self.failing.contains(&row.mock.request_id) {
+            row.failed = true;
+            reply.failures.push(v1::RequestFailure {
+                request_id: row.mock.request_id,
+                row: number,
+                reason: "numerical_error".to_owned(),
+                message: "the logits of this request are not finite".to_owned(),
+            });
+            return;
         }
-        ids.retain(|&id| self.rows.contains(id));
-        if !ids.is_empty() {
-            self.batches.insert(batch, ids);
-            step.batch = self.cached(batch);
+        if row.prefill_logprobs && chunk.is_some() {
+            let prompt = row.mock.input_ids.len() as u32;
+            let scored = (first + count).min(prompt.saturating_sub(1)).saturating_sub(first);
+            reply.prompt_scores.push(v1::PromptScores {
+                row: number,
+                first,
+                logprobs: vec![-1.0; scored as usize],
+                top_tokens: Vec::new(),
+            });
         }
-        step
+        if row.computed == length {
+            choose(config, number, row, reply);
+        }
     }
+
+    /// Keeps the requests of `wanted`; returns those that are there.
+    pub(crate) fn filter(&mut self, wanted: &[u64]) -> Vec<u64> {
+        self.rows
+            .retain(|_, row| wanted.contains(&row.mock.request_id));
+        self.rows.values().map(|row| row.mock.request_id).collect()
+    }
+
+    pub(crate) fn clear(&mut self, request: Option<u64>) {
+        self.rows
+            .retain(|_, row| request.is_some_and(|id| row.mock.request_id != id));
+    }
+}
+
+/// The next token of a row whose every position is computed.
+fn choose(config: &MockConfig, number: u32, row: &mut Row, reply: &mut v1::StepReply) {
+    let mut token = (config.tokens)(&row.mock);
+    let may_end = row.mock.generated >= row.mock.parameters.min_new_tokens;
+    while !may_end && config.eos_token_ids.contains(&token) {
+        token = (token + 1) % config.vocab_size;
+    }
+    row.mock.generated += 1;
+    row.ids.push(token);
+    if row.top_n_tokens > 0 {
+        reply.top_tokens.push(v1::TopTokens {
+            index: reply.rows.len() as u32,
+            ids: (0..row.top_n_tokens)
+                .map(|n| (token + n) % config.vocab_size)
+                .collect(),
+            logprobs: (0..row.top_n_tokens).map(|n| -0.5 - n as f32).collect(),
+        });
+    }
+    reply.rows.push(number);
+    reply.ids.push(token);
+    reply.logprobs.push(-0.5);
 }

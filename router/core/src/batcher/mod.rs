@@ -1,37 +1,51 @@
-//! The task that owns the queue, the slots and the running requests, and is the only caller of prefill and decode.
+//! The task that owns the queue, the slots and the running requests, and is the only one that sends plans.
 //!
-//! It passes ids on and does a small constant amount of work for a token: no text, no log line, no lock but the send.
+//! Two plans are on their way at a time: the next one is computed as if every request got its token, and sent while the
+//! shards run the one before, so the device waits for nobody. What a reply reveals (an end-of-sequence token, a client
+//! that has gone, a failure) costs one row of the plan that is already there.
+//!
+//! The batcher passes ids on and does a small constant amount of work for a token: no text, no log line, no lock but
+//! the send.
 
+mod next;
+mod reply;
 mod running;
-mod step;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
-use text_generation_client::ShardedClient;
-use text_generation_client::types::CachedBatch;
+use text_generation_client::types::StepReply;
+use text_generation_client::{ClientError, ShardedClient};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
+use self::next::InFlight;
 use self::running::Running;
-use crate::budget::Demand;
 use crate::error::InferError;
+use crate::kv_pool::KvPool;
 use crate::metrics::BatchMetrics;
-use crate::policy::{self, Action, Progress};
+use crate::policy::cost::StepCost;
+use crate::policy::expectation::OutputLengths;
 use crate::queue::{Event, Queue};
 use crate::types::BatchLimits;
 use crate::validation::ValidRequest;
+
+/// Plans that are on their way to the shards: the one that runs, and the next.
+const DEPTH: usize = 2;
 
 /// What the batcher last said about itself.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Status {
     pub(crate) queued: usize,
     pub(crate) running: usize,
+    /// Slots in use; those of the prefix tree that nobody reads are not.
     pub(crate) slots_used: u32,
     /// The last call to the shards failed.
     pub(crate) step_failed: bool,
-    /// When this was said: before every step.
+    /// When this was said: after every step.
     pub(crate) at: Instant,
 }
 
@@ -40,6 +54,15 @@ struct Submission {
     request: ValidRequest,
     /// One for each sample.
     events: Vec<UnboundedSender<Event>>,
+}
+
+/// What the batcher must know of the shards.
+#[derive(Debug, Clone)]
+pub struct Shards {
+    pub client: ShardedClient,
+    pub cost: StepCost,
+    /// They end a generation.
+    pub eos_token_ids: Vec<u32>,
 }
 
 /// The way to the batcher. It ends when its last handle is gone and every request has ended.
@@ -51,7 +74,7 @@ pub(crate) struct BatcherHandle {
 
 impl BatcherHandle {
     /// Starts the task on the current tokio runtime.
-    pub(crate) fn spawn(client: ShardedClient, limits: BatchLimits) -> Self {
+    pub(crate) fn spawn(shards: Shards, limits: BatchLimits) -> Self {
         let (submissions, receiver) = mpsc::unbounded_channel();
         let idle = Status {
             queued: 0,
@@ -62,17 +85,23 @@ impl BatcherHandle {
         };
         let (publisher, status) = watch::channel(idle);
         let batcher = Batcher {
-            client,
+            client: shards.client,
+            cost: shards.cost,
+            eos_token_ids: shards.eos_token_ids,
             limits,
             metrics: BatchMetrics::new(limits.max_batch_total_tokens),
             submissions: receiver,
             status: publisher,
-            queue: Queue::default(),
-            running: Running::new(limits.max_batch_total_tokens),
-            batches: Vec::new(),
-            uncleared: Vec::new(),
-            next_batch_id: 0,
-            progress: Progress::default(),
+            queue: Queue::new(),
+            pool: KvPool::new(limits.max_batch_total_tokens, limits.prefix_caching),
+            lengths: OutputLengths::new(),
+            rows: (0..limits.max_batch_size).map(|_| None).collect(),
+            dropped: Vec::new(),
+            in_flight: VecDeque::new(),
+            next_number: 0,
+            steps_without_chunks: 0,
+            last_reply: None,
+            uncleared: false,
             step_failed: false,
         };
         tokio::spawn(batcher.run());
@@ -82,8 +111,8 @@ impl BatcherHandle {
         }
     }
 
-    /// Queues `samples` generations of one prompt, which is computed once. Closing or dropping a receiver cancels its
-    /// sample: its row and slots are free within two steps. What a receiver holds is bounded by `max_new_tokens`.
+    /// Queues `samples` generations of one prompt. Closing or dropping a receiver cancels its sample: its row and slots
+    /// are free within two steps. What a receiver holds is bounded by `max_new_tokens`.
     pub(crate) fn submit(
         &self,
         request: ValidRequest,
@@ -106,20 +135,30 @@ impl BatcherHandle {
     }
 }
 
+type Answer = JoinHandle<Result<StepReply, ClientError>>;
+
 struct Batcher {
     client: ShardedClient,
+    cost: StepCost,
+    eos_token_ids: Vec<u32>,
     limits: BatchLimits,
     metrics: BatchMetrics,
     submissions: UnboundedReceiver<Submission>,
     status: watch::Sender<Status>,
     queue: Queue,
-    running: Running,
-    /// What the shards hold: the decoded batch and, after a prefill, the new one.
-    batches: Vec<CachedBatch>,
-    /// Batches that failed and that the shards have not confirmed to have dropped.
-    uncleared: Vec<u64>,
-    next_batch_id: u64,
-    progress: Progress,
+    pool: KvPool,
+    lengths: OutputLengths,
+    /// Who owns which row.
+    rows: Vec<Option<Running>>,
+    /// Rows whose owners have left, which the next plan tells the shards.
+    dropped: Vec<u32>,
+    /// Plans that were sent and not answered, oldest first.
+    in_flight: VecDeque<(InFlight, Answer)>,
+    next_number: u64,
+    steps_without_chunks: u32,
+    last_reply: Option<Instant>,
+    /// A step failed, and the shards have not confirmed that they dropped everything.
+    uncleared: bool,
     step_failed: bool,
 }
 
@@ -133,63 +172,67 @@ impl Batcher {
             if let Some(limit) = self.limits.max_queue_time {
                 self.queue.fail_late(limit);
             }
+            self.send_plans().await;
             self.publish();
-            match self.next_action() {
-                Action::Prefill { count, concat } => self.prefill(count, concat).await,
-                Action::Decode => self.decode().await,
-                Action::Wait => match self.submissions.recv().await {
+            let room = self.in_flight.len() < DEPTH;
+            let Some((_, answer)) = self.in_flight.front_mut() else {
+                match self.submissions.recv().await {
                     Some(submission) => self.queue.push(submission.request, submission.events),
                     None => return,
-                },
+                }
+                continue;
+            };
+            tokio::select! {
+                biased;
+                reply = answer => self.answered(reply).await,
+                // While both places are taken nothing can be done about it.
+                Some(submission) = self.submissions.recv(), if room => {
+                    self.queue.push(submission.request, submission.events);
+                }
             }
         }
     }
 
-    fn next_action(&self) -> Action {
-        if self.queue.is_empty() && !self.running.is_empty() {
-            return Action::Decode;
-        }
-        let running: Vec<Demand> = self.running.demands().collect();
-        policy::next_action(
-            self.queue.candidates(),
-            &running,
-            self.progress,
-            &self.limits,
-        )
-    }
-
     fn publish(&self) {
+        let running = self.rows.iter().flatten();
         let status = Status {
             queued: self.queue.len(),
-            running: self.running.len(),
-            slots_used: self.running.slots_used(),
+            running: running.clone().count(),
+            slots_used: self.pool.used(),
             step_failed: self.step_failed,
             at: Instant::now(),
         };
-        let max_tokens: u64 = self
-            .running
-            .demands()
-            .map(|demand| u64::from(demand.limit()))
-            .sum();
+        let max_tokens: u64 = running.map(Running::longest).sum();
         self.metrics.queue_size.set(status.queued as f64);
         self.metrics.current_size.set(status.running as f64);
         self.metrics.current_max_tokens.set(max_tokens as f64);
         self.metrics.slots_used.set(status.slots_used);
+        self.metrics.slots_cached.set(self.pool.cached());
         self.status.send_replace(status);
     }
 
-    /// Takes a request out and gives its slots back.
-    fn release(&mut self, id: u64) {
-        let slots = self.running.remove(id);
-        self.running.free(&slots);
+    /// Takes the owner out of a row, which the shards are told with the next plan.
+    fn vacate(&mut self, row: u32) -> Option<Running> {
+        let running = self.rows.get_mut(row as usize)?.take()?;
+        self.dropped.push(row);
+        Some(running)
     }
 
-    /// Ends a running request with an error. The shards hold it no more, or will be told so.
-    fn fail(&mut self, id: u64, error: InferError) {
-        if let Some(request) = self.running.get_mut(id) {
-            // The client may have gone.
-            let _ = request.events.send(Event::Failed(error));
+    /// A request leaves its row; what was computed of it stays in the prefix tree.
+    fn release(&mut self, row: u32) {
+        if let Some(running) = self.vacate(row) {
+            let cut = running.was_cut();
+            let entry = running.leave(&mut self.pool);
+            self.lengths.observe(entry.generated, cut);
         }
-        self.release(id);
+    }
+
+    /// Ends a running request with an error. Nothing that it computed is trusted.
+    fn fail(&mut self, row: u32, error: InferError) {
+        if let Some(running) = self.vacate(row) {
+            // The client may have gone.
+            let _ = running.entry.events.send(Event::Failed(error));
+            self.pool.discard(running.holding);
+        }
     }
 }

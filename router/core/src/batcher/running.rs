@@ -1,264 +1,253 @@
-//! The requests that own a row, and the slots they hold. Samples of one prompt share its slots.
+//! A request that owns a row: what the shards were asked to compute of it, and what came back.
 
-use std::collections::HashMap;
-use std::time::Instant;
+use std::sync::Arc;
 
-use text_generation_client::types::{Copy, Generation, Grant, Request, SlotRange};
-use tokio::sync::mpsc::UnboundedSender;
+use smallvec::smallvec;
+use text_generation_client::types::{Chunk, PromptScores, Request, TokenId};
 
-use crate::alloc::SlotAllocator;
-use crate::budget::{self, Demand};
-use crate::queue::{Entry, Event, Sample};
-
-/// The pool cannot give what the admission estimate promised.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct OutOfSlots;
+use crate::kv_pool::{Holding, KvPool};
+use crate::policy;
+use crate::policy::expectation::OutputLengths;
+use crate::queue::{Entry, Event, Generation, PromptToken};
+use crate::types::FinishReason;
 
 /// A request that owns a row.
 #[derive(Debug)]
-pub(super) struct Member {
-    pub(super) demand: Demand,
-    pub(super) events: UnboundedSender<Event>,
-    /// What no other request reads.
-    slots: Vec<SlotRange>,
-    /// Key of the prompt that it shares.
-    prompt: Option<u64>,
-}
-
-/// A prompt that several requests read. Its slots are in use until the last of them has ended.
-#[derive(Debug)]
-struct Prompt {
-    slots: Vec<SlotRange>,
-    length: u32,
-    /// Those still running; the demand of the first carries the prompt.
-    samples: Vec<u64>,
-}
-
-/// All running requests, by id, and the pool they draw from.
-#[derive(Debug)]
 pub(super) struct Running {
-    pool: SlotAllocator,
-    members: HashMap<u64, Member>,
-    /// By the id of the request that brought it.
-    prompts: HashMap<u64, Prompt>,
+    pub(super) entry: Entry,
+    pub(super) holding: Holding,
+    /// The plan that gave it its row: replies to earlier ones are those of the row's last owner.
+    pub(super) since: u64,
+    /// Its ids when it started: they are computed as a prompt.
+    prompt: u32,
+    /// Positions whose K and V are computed by the plans that were sent.
+    computed: u32,
+    /// Tokens that plans were sent for and that have not come back.
+    in_flight: u32,
+    /// It leaves as soon as nothing of it is in flight.
+    pausing: bool,
+    /// What has come of the prompt's log-probabilities, where this request computes them.
+    scored: Option<Vec<PromptToken>>,
 }
 
 impl Running {
-    /// `capacity`: slots of the pool.
-    pub(super) fn new(capacity: u32) -> Self {
+    /// `since`: the number of the plan that brings it.
+    pub(super) fn new(entry: Entry, holding: Holding, since: u64) -> Self {
+        let first = |&id: &u32| PromptToken {
+            token: TokenId {
+                id,
+                logprob: f32::NAN,
+            },
+            top_tokens: Vec::new(),
+        };
         Self {
-            pool: SlotAllocator::new(capacity),
-            members: HashMap::new(),
-            prompts: HashMap::new(),
+            prompt: length(&entry),
+            computed: holding.cached(),
+            in_flight: 0,
+            pausing: false,
+            // Nothing predicts the first token.
+            scored: entry
+                .computes_logprobs()
+                .then(|| entry.ids.first().map(first).into_iter().collect()),
+            entry,
+            holding,
+            since,
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.members.len()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.members.is_empty()
-    }
-
-    pub(super) fn ids(&self) -> impl Iterator<Item = u64> + '_ {
-        self.members.keys().copied()
-    }
-
-    pub(super) fn contains(&self, id: u64) -> bool {
-        self.members.contains_key(&id)
-    }
-
-    pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Member> {
-        self.members.get_mut(&id)
-    }
-
-    pub(super) fn demands(&self) -> impl Iterator<Item = Demand> + Clone + '_ {
-        self.members.values().map(|member| member.demand)
-    }
-
-    pub(super) fn slots_used(&self) -> u32 {
-        self.pool.capacity() - self.pool.available()
-    }
-
-    /// Slots that may be granted early beside those that `joining` will need. `left` slots are still to be freed.
-    pub(super) fn surplus(
-        &self,
-        joining: impl Iterator<Item = Demand> + Clone,
-        left: &[SlotRange],
-    ) -> u32 {
-        let left: u32 = left.iter().map(|range| range.length).sum();
-        budget::surplus(self.demands().chain(joining), self.pool.capacity() - left)
-    }
-
-    /// Gives the samples of an entry slots for prompt and first steps, with runs out of `surplus`, and makes them
-    /// running. Its events start with `started`. When the pool has too few, the samples come back.
-    pub(super) fn admit(
-        &mut self,
-        entry: Entry,
-        surplus: &mut u32,
-        started: Instant,
-    ) -> Result<Request, Vec<Sample>> {
-        let candidate = entry.candidate();
-        let mut demands: Vec<Demand> = candidate.demands().collect();
-        for demand in &mut demands {
-            demand.held += demand.run(surplus);
+    /// As the shards get to know it, in the row that it owns.
+    pub(super) fn as_request(&self, row: u32) -> Request {
+        let request = &self.entry.request;
+        let mut chooser = request.chooser.clone();
+        chooser.seed = self.entry.seed;
+        chooser.min_new_tokens = request.stopping.min_new_tokens;
+        Request {
+            id: self.entry.id,
+            row,
+            input_ids: self.entry.ids.clone(),
+            num_generated: self.entry.generated,
+            cached_length: self.computed,
+            slots: self.holding.slots().to_vec(),
+            chooser,
+            top_n_tokens: request.top_n_tokens,
+            prefill_logprobs: self.scored.is_some(),
         }
-        let total: u64 = demands.iter().map(|demand| u64::from(demand.held)).sum();
-        if total > u64::from(self.pool.available()) {
-            return Err(entry.samples);
+    }
+
+    /// Its client wants no more tokens.
+    pub(super) fn is_unwanted(&self) -> bool {
+        self.entry.events.is_closed()
+    }
+
+    /// It waits for its last tokens to come back, and leaves.
+    pub(super) fn is_pausing(&self) -> bool {
+        self.pausing
+    }
+
+    pub(super) fn pause(&mut self) {
+        self.pausing = true;
+    }
+
+    /// Nothing of it is in flight: it can leave its row and wait again.
+    pub(super) fn has_paused(&self) -> bool {
+        self.pausing && self.in_flight == 0
+    }
+
+    /// Its ids and the tokens in flight.
+    fn length(&self) -> u32 {
+        length(&self.entry).saturating_add(self.in_flight)
+    }
+
+    fn tokens_left(&self) -> u32 {
+        let max = self.entry.request.stopping.max_new_tokens;
+        max.saturating_sub(self.entry.generated.saturating_add(self.in_flight))
+    }
+
+    /// Positions whose K and V are computed by the plans that were sent.
+    pub(super) fn computed(&self) -> u32 {
+        self.computed
+    }
+
+    /// Slots that it would need if it ran to `max_new_tokens`.
+    pub(super) fn longest(&self) -> u64 {
+        let longest = self.length().saturating_add(self.tokens_left());
+        u64::from(longest.saturating_sub(1))
+    }
+
+    /// It was not the model that ended it.
+    pub(super) fn was_cut(&self) -> bool {
+        self.entry.generated >= self.entry.request.stopping.max_new_tokens
+    }
+
+    pub(super) fn prompt_left(&self) -> u32 {
+        self.prompt.saturating_sub(self.computed)
+    }
+
+    /// The most slots that it can still use beyond those it holds. The last token needs none.
+    pub(super) fn slots_left(&self) -> u32 {
+        let most = self.length().saturating_add(self.tokens_left());
+        most.saturating_sub(1).saturating_sub(self.holding.len())
+    }
+
+    pub(super) fn lacks_slot(&self) -> bool {
+        self.holding.len() < self.length()
+    }
+
+    pub(super) fn for_policy(&self, lengths: &OutputLengths) -> policy::Running {
+        let max = self.entry.request.stopping.max_new_tokens;
+        let decodes = self.prompt_left() == 0 && self.tokens_left() > 0;
+        policy::Running {
+            order: self.entry.order,
+            computed: self.computed,
+            prompt_left: self.prompt_left(),
+            decodes,
+            lacks_slot: decodes && self.lacks_slot(),
+            slots: self.own_slots(),
+            remaining: lengths.remaining(self.entry.generated, max),
         }
-        let Entry {
-            request, samples, ..
-        } = entry;
-        let shared = (samples.len() > 1).then(|| samples.first().map_or(0, |first| first.id));
-        let mut prompt = Prompt {
-            slots: Vec::new(),
-            length: candidate.input_length,
-            samples: samples.iter().map(|sample| sample.id).collect(),
+    }
+
+    /// Slots that are free when it leaves.
+    pub(super) fn own_slots(&self) -> u32 {
+        self.holding.len().saturating_sub(self.holding.cached())
+    }
+
+    /// Its next `count` positions are computed, and with the last of the prompt a token.
+    pub(super) fn chunk(&mut self, row: u32, count: u32) -> Chunk {
+        let first = self.computed;
+        self.computed += count;
+        if self.prompt_left() == 0 {
+            self.in_flight += 1;
+        }
+        Chunk { row, first, count }
+    }
+
+    /// One more token is computed.
+    pub(super) fn decode(&mut self) {
+        self.computed += 1;
+        self.in_flight += 1;
+    }
+
+    /// What the plans so far compute may be read by others from the next plan on, which runs after them.
+    pub(super) fn share(&mut self, pool: &mut KvPool) {
+        let known = self.known();
+        pool.commit(&mut self.holding, &self.entry.ids[..known]);
+    }
+
+    /// It leaves its row; what was computed of it stays in the prefix tree.
+    pub(super) fn leave(self, pool: &mut KvPool) -> Entry {
+        let known = self.known();
+        pool.close(self.holding, &self.entry.ids[..known]);
+        self.entry
+    }
+
+    /// How many of its ids have K and V.
+    fn known(&self) -> usize {
+        self.entry.ids.len().min(self.computed as usize)
+    }
+
+    /// Log-probabilities of a part of its prompt came.
+    pub(super) fn score(&mut self, scores: PromptScores) {
+        let Some(scored) = &mut self.scored else {
+            return;
         };
-        let mut request = shard_request(request);
-        for (index, (sample, demand)) in samples.into_iter().zip(demands).enumerate() {
-            let Sample { id, seed, events } = sample;
-            // There are enough of them.
-            let slots = self.pool.allocate(demand.held).unwrap_or_default();
-            let mut own = slots.clone();
-            if index > 0 {
-                request.copies.push(Copy { id, seed, slots });
-            } else {
-                if shared.is_some() {
-                    (prompt.slots, own) = split(&slots, candidate.input_length);
-                }
-                (request.id, request.chooser.seed, request.slots) = (id, seed, slots);
-            }
-            // The client may have gone, here as everywhere.
-            let _ = events.send(Event::Started(started));
-            let member = Member {
-                demand,
-                events,
-                slots: own,
-                prompt: shared,
+        let mut tops = scores.top_tokens.into_iter().peekable();
+        for (index, logprob) in scores.logprobs.into_iter().enumerate() {
+            let Some(&id) = self.entry.ids.get(scores.first as usize + 1 + index) else {
+                return;
             };
-            self.members.insert(id, member);
+            let top = tops.next_if(|top| top.index == index);
+            scored.push(PromptToken {
+                token: TokenId { id, logprob },
+                top_tokens: top.map_or(Vec::new(), |top| top.tokens),
+            });
         }
-        if let Some(key) = shared {
-            self.prompts.insert(key, prompt);
-        }
-        Ok(request)
     }
 
-    /// More slots for a request that would run short within the next steps.
-    pub(super) fn grant(
+    /// A token came: it goes to the client. Returns whether it was the last.
+    pub(super) fn accept(
         &mut self,
-        id: u64,
-        surplus: &mut u32,
-    ) -> Result<Option<Grant>, OutOfSlots> {
-        let Some(member) = self.members.get_mut(&id) else {
-            return Ok(None);
+        token: TokenId,
+        top_tokens: Option<Vec<TokenId>>,
+        eos_token_ids: &[u32],
+    ) -> bool {
+        let entry = &mut self.entry;
+        self.in_flight = self.in_flight.saturating_sub(1);
+        entry.ids.push(token.id);
+        entry.generated += 1;
+        let stopping = &entry.request.stopping;
+        let finish = if eos_token_ids.contains(&token.id) && !stopping.ignore_eos_token {
+            Some(FinishReason::EosToken)
+        } else {
+            (entry.generated >= stopping.max_new_tokens).then_some(FinishReason::Length)
         };
-        let count = member.demand.grant(surplus);
-        if count == 0 {
-            return Ok(None);
-        }
-        let slots = self.pool.allocate(count).ok_or(OutOfSlots)?;
-        member.demand.held += count;
-        member.slots.extend(&slots);
-        Ok(Some(Grant {
-            request_id: id,
-            slots,
-        }))
-    }
-
-    /// Takes a request out. Its slots are returned, with those of its prompt when nobody else reads it; they are not
-    /// free before [`Running::free`].
-    pub(super) fn remove(&mut self, id: u64) -> Vec<SlotRange> {
-        let Some(member) = self.members.remove(&id) else {
-            return Vec::new();
+        let prompt = if entry.generated == 1 {
+            prompt_logprobs(entry, self.scored.take())
+        } else {
+            None
         };
-        let mut slots = member.slots;
-        let Some((key, prompt)) = member
-            .prompt
-            .and_then(|key| Some((key, self.prompts.get_mut(&key)?)))
-        else {
-            return slots;
+        let generation = Generation {
+            prompt,
+            tokens: smallvec![token],
+            top_tokens: top_tokens.into_iter().collect(),
+            finish,
         };
-        let carried = prompt.samples.first() == Some(&id);
-        prompt.samples.retain(|&sample| sample != id);
-        match prompt.samples.first() {
-            None => {
-                slots.extend(&prompt.slots);
-                self.prompts.remove(&key);
-            }
-            Some(heir) if carried => {
-                if let Some(heir) = self.members.get_mut(heir) {
-                    heir.demand.carry(prompt.length);
-                }
-            }
-            Some(_) => {}
-        }
-        slots
-    }
-
-    pub(super) fn free(&mut self, slots: &[SlotRange]) {
-        if let Err(error) = self.pool.free(slots) {
-            tracing::error!(%error, "a request gave back slots that it did not hold");
-        }
-    }
-
-    /// A decode brought its tokens: from now on each brings one for every request.
-    pub(super) fn caught_up(&mut self) {
-        for member in self.members.values_mut() {
-            member.demand.lag = 0;
-        }
-    }
-
-    /// Gives the log-probabilities of a shared prompt, which come with one of its samples, to the others.
-    pub(super) fn share_prompts(&self, generations: &mut [Generation]) {
-        let key = |generation: &Generation| self.members.get(&generation.request_id)?.prompt;
-        let computed: HashMap<u64, _> = generations
-            .iter()
-            .filter_map(|generation| Some((key(generation)?, generation.prefill_tokens.clone()?)))
-            .collect();
-        for generation in generations {
-            if generation.prefill_tokens.is_none()
-                && let Some(key) = key(generation)
-            {
-                generation.prefill_tokens = computed.get(&key).cloned();
-            }
-        }
+        // A closed channel is noticed when the next step is planned.
+        let _ = entry.events.send(Event::Step(generation));
+        finish.is_some()
     }
 }
 
-/// The request without what belongs to its first sample.
-fn shard_request(request: crate::validation::ValidRequest) -> Request {
-    Request {
-        id: 0,
-        input_ids: request.input_ids.to_vec(),
-        chooser: request.chooser,
-        stopping: request.stopping,
-        prefill_logprobs: request.prefill_logprobs,
-        top_n_tokens: request.top_n_tokens,
-        slots: Vec::new(),
-        copies: Vec::new(),
-    }
+/// What goes to the client before its first token. All samples of a request get what the first of them computed.
+fn prompt_logprobs(entry: &Entry, scored: Option<Vec<PromptToken>>) -> Option<Arc<[PromptToken]>> {
+    let logprobs = entry.logprobs.as_ref()?;
+    Some(match scored {
+        Some(scored) => logprobs.get_or_init(|| scored.into()).clone(),
+        None => logprobs.get()?.clone(),
+    })
 }
 
-/// The first `count` slots of `ranges`, and the others.
-fn split(ranges: &[SlotRange], count: u32) -> (Vec<SlotRange>, Vec<SlotRange>) {
-    let (mut first, mut rest) = (Vec::new(), Vec::new());
-    let mut missing = count;
-    for range in ranges {
-        let taken = range.length.min(missing);
-        missing -= taken;
-        let parts = [
-            (range.start, taken),
-            (range.start + taken, range.length - taken),
-        ];
-        for ((start, length), list) in parts.into_iter().zip([&mut first, &mut rest]) {
-            if length > 0 {
-                list.push(SlotRange { start, length });
-            }
-        }
-    }
-    (first, rest)
+fn length(entry: &Entry) -> u32 {
+    // The input was validated against a limit of 32 bits.
+    u32::try_from(entry.ids.len()).unwrap_or(u32::MAX)
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use text_generation_client::types::{NextTokenChooser, StoppingCriteria};
+use text_generation_client::types::NextTokenChooser;
 
 use super::Infer;
 use crate::queue::Event;
-use crate::types::Dialect;
+use crate::types::{Dialect, StoppingCriteria};
 use crate::validation::ValidRequest;
 
 /// A step that takes longer counts as hung.
@@ -46,6 +46,8 @@ impl Infer {
             dialect: Dialect::Tgi,
             top_n_tokens: 0,
             prefill_logprobs: false,
+            priority: 0,
+            cache_salt: None,
         };
         let Ok(mut samples) = self.0.batcher.submit(request, 1) else {
             return false;

@@ -8,11 +8,8 @@ use super::{GenerateStream, Infer};
 use crate::assemble::TextAssembler;
 use crate::error::{InferError, ValidationError};
 use crate::metrics::Meter;
-use crate::policy::Candidate;
-use crate::queue::candidate;
 use crate::stream::Held;
 use crate::types::{GenerateRequest, RequestInstants};
-use crate::validation::ValidRequest;
 
 impl Infer {
     /// A permit and a place among those that shutdown waits for.
@@ -42,24 +39,23 @@ impl Infer {
         held: Vec<Held>,
         meter: &Arc<Meter>,
     ) -> Result<Vec<GenerateStream>, InferError> {
-        let as_many_as_fit = request.parameters.max_new_tokens.is_none();
         let mut valid = self.0.validator.validate(request).await?;
-        if as_many_as_fit && held.len() > 1 {
-            self.share_pool(&mut valid, held.len());
-        }
-        let candidate = candidate(&valid, held.len());
-        self.check_fits(candidate)?;
+        // The input was validated against a limit of 32 bits.
+        let input_length = u32::try_from(valid.input_ids.len()).unwrap_or(u32::MAX);
+        let max_new_tokens = valid.stopping.max_new_tokens;
+        self.check_fits(input_length, max_new_tokens)?;
         let queued = Instant::now();
         // The batcher has no use for them.
         let stop = std::mem::take(&mut valid.stop_sequences);
         let (dialect, samples) = (valid.dialect, valid.chooser.do_sample);
         let seeds: Vec<u64> = (0..).take(held.len()).map(|n| valid.seed(n)).collect();
-        let events = self.0.batcher.submit(valid, candidate.samples)?;
-        meter.accepted(candidate.input_length, candidate.max_new_tokens);
+        let samples_wanted = u32::try_from(held.len()).unwrap_or(u32::MAX);
+        let events = self.0.batcher.submit(valid, samples_wanted)?;
+        meter.accepted(input_length, max_new_tokens);
         let tokenizer = self.0.validator.tokenizer();
         let stream = |(index, (seed, (held, events))): (u32, (u64, (Held, _)))| GenerateStream {
             index,
-            input_length: candidate.input_length,
+            input_length,
             assembler: TextAssembler::new(tokenizer.clone(), &stop, dialect),
             seed: samples.then_some(seed),
             instants: RequestInstants {
@@ -67,6 +63,7 @@ impl Infer {
                 queued,
                 started: queued,
             },
+            cached_tokens: 0,
             events,
             metrics: self.0.metrics.clone(),
             meter: meter.clone(),
@@ -80,28 +77,13 @@ impl Infer {
         Ok((0..).zip(parts).map(stream).collect())
     }
 
-    /// Where the client leaves the length open, a group gets what the pool has, and a request alone all that is left
-    /// of the total.
-    fn share_pool(&self, valid: &mut ValidRequest, samples: usize) {
-        let candidate = candidate(valid, samples);
-        let pool = self.0.limits.max_batch_total_tokens;
-        let for_answers = pool.saturating_sub(candidate.input_length);
-        // The last token of an answer takes no slot.
-        let each = (for_answers / candidate.samples.max(1)).saturating_add(1);
-        let stopping = &mut valid.stopping;
-        if each >= stopping.min_new_tokens {
-            stopping.max_new_tokens = stopping.max_new_tokens.min(each);
-        }
-    }
-
-    /// More samples than rows or permits could never start together.
+    /// More samples than permits could never start together.
     pub(super) fn check_samples(
         &self,
         field: &'static str,
         given: u32,
     ) -> Result<(), ValidationError> {
-        let permits = u32::try_from(self.0.max_concurrent_requests).unwrap_or(u32::MAX);
-        let max = self.0.limits.max_batch_size.min(permits);
+        let max = u32::try_from(self.0.max_concurrent_requests).unwrap_or(u32::MAX);
         if given == 0 || given > max {
             return Err(ValidationError::Samples { field, max, given });
         }
@@ -109,29 +91,17 @@ impl Infer {
     }
 
     /// A request that could never run would hold up the queue for ever.
-    fn check_fits(&self, candidate: Candidate) -> Result<(), ValidationError> {
+    fn check_fits(&self, inputs: u32, new: u32) -> Result<(), ValidationError> {
         let limits = &self.0.limits;
-        let Candidate {
-            input_length: inputs,
-            max_new_tokens: new,
-            samples,
-        } = candidate;
-        if candidate.fits_alone(limits) {
-            return Ok(());
-        }
         let max = limits.max_batch_prefill_tokens;
-        if inputs > max {
+        if inputs > max && !limits.prefill_chunking {
             return Err(ValidationError::InputLength { max, given: inputs });
         }
         let max = limits.max_batch_total_tokens;
-        if samples == 1 {
+        // The last token takes no slot.
+        if inputs.saturating_add(new).saturating_sub(1) > max {
             return Err(ValidationError::MaxTotalTokens { max, inputs, new });
         }
-        Err(ValidationError::GroupTokens {
-            samples,
-            inputs,
-            new,
-            max,
-        })
+        Ok(())
     }
 }

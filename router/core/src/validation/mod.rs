@@ -6,11 +6,13 @@ mod tests;
 
 use std::sync::Arc;
 
-use text_generation_client::types::{NextTokenChooser, StoppingCriteria};
+use text_generation_client::types::NextTokenChooser;
 
 use crate::error::ValidationError;
 use crate::tokenize::{TextTokenizer, TokenizerPool};
-use crate::types::{Dialect, GenerateParameters, GenerateRequest, Inputs, ValidationLimits};
+use crate::types::{
+    Dialect, GenerateParameters, GenerateRequest, Inputs, StoppingCriteria, ValidationLimits,
+};
 
 /// A request that fits the limits.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +26,10 @@ pub struct ValidRequest {
     pub top_n_tokens: u32,
     /// Asked for, and enabled in this server.
     pub prefill_logprobs: bool,
+    /// Lower runs first.
+    pub priority: i32,
+    /// Only requests with the same one share cached prefixes.
+    pub cache_salt: Option<Arc<str>>,
 }
 
 impl ValidRequest {
@@ -118,6 +124,8 @@ impl Validator {
             },
             top_n_tokens: parameters.top_n_tokens.unwrap_or(0),
             prefill_logprobs: parameters.decoder_input_details && self.limits.prefill_logprobs,
+            priority: parameters.priority.unwrap_or(0),
+            cache_salt: parameters.cache_salt.map(Into::into),
             stop_sequences: parameters.stop,
             dialect,
         })

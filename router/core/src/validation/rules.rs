@@ -10,6 +10,9 @@ use crate::types::{Dialect, GenerateParameters, Inputs, ValidationLimits};
 /// Entries of `logit_bias`.
 const MAX_LOGIT_BIAS: usize = 1024;
 
+/// Bytes of `cache_salt`.
+const MAX_CACHE_SALT: usize = 256;
+
 /// Everything that needs no text, in the order of the contract.
 pub(super) fn check(
     parameters: &GenerateParameters,
@@ -58,6 +61,14 @@ pub(super) fn check(
         ValidationError::NegativeMaxNewTokens,
     )?;
     check_stop(&parameters.stop, limits.max_stop_sequences)?;
+    let salt = parameters.cache_salt.as_ref().map_or(0, String::len);
+    refuse(
+        salt > MAX_CACHE_SALT,
+        ValidationError::CacheSalt {
+            max: MAX_CACHE_SALT,
+            given: salt,
+        },
+    )?;
     refuse(
         best_of > 1 && parameters.seed.is_some(),
         ValidationError::BestOfSeed,
@@ -235,5 +246,6 @@ pub(super) fn chooser(parameters: &GenerateParameters, dialect: Dialect) -> Next
             .flatten()
             .map(|(&id, &bias)| (id, bias))
             .collect(),
+        min_new_tokens: parameters.min_new_tokens.unwrap_or(0),
     }
 }

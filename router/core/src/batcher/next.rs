@@ -1,0 +1,343 @@
+//! From the policy's decision to the plan that the shards get.
+
+use std::time::{Duration, Instant};
+
+use text_generation_client::types::{Grant, StepPlan};
+
+use super::running::Running;
+use super::{Batcher, DEPTH};
+use crate::kv_pool::{Holding, KvPool};
+use crate::policy::cost::StepShape;
+use crate::policy::expectation::OutputLengths;
+use crate::policy::{self, Admission, Candidate, Joined, Order, Plan, Situation, Waiting};
+use crate::queue::{Entry, Event, Queue, Started};
+
+/// Slots given beyond need while the pool has plenty, so that most steps carry no grant.
+const RUN: u32 = 64;
+
+/// The pool has plenty while this part of it is free.
+const PLENTY: u32 = 8;
+
+/// It is worth waiting for somebody who computes at least so many more tokens of what two prompts begin with.
+const WORTH_WAITING: usize = 32;
+
+/// A plan that was sent.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) number: u64,
+    /// It has chunks.
+    pub(super) is_prefill: bool,
+    /// Rows that get a token, in the plan's order.
+    pub(super) rows: Vec<u32>,
+    pub(super) sent: Instant,
+    pub(super) predicted: Duration,
+}
+
+impl Batcher {
+    /// Sends plans as far as there is something to compute and a place for them.
+    pub(super) async fn send_plans(&mut self) {
+        if self.uncleared && self.in_flight.is_empty() {
+            self.clear().await;
+        }
+        while !self.uncleared && self.in_flight.len() < DEPTH {
+            self.release_leaving();
+            let Some((plan, in_flight)) = self.next_plan() else {
+                // Where all stand still for want of slots and nothing is in flight, those that pause leave at once.
+                if self.in_flight.is_empty() && self.rows.iter().flatten().any(Running::has_paused) {
+                    continue;
+                }
+                return;
+            };
+            self.method(&in_flight).count.increment(1);
+            let answer = tokio::spawn(self.client.step(plan));
+            self.in_flight.push_back((in_flight, answer));
+        }
+    }
+
+    /// Those whose clients have gone leave, and those that pause go back to the queue.
+    fn release_leaving(&mut self) {
+        for row in 0..self.limits.max_batch_size {
+            let Some(Some(running)) = self.rows.get(row as usize) else {
+                continue;
+            };
+            if running.is_unwanted() {
+                self.release(row);
+            } else if running.has_paused()
+                && let Some(running) = self.vacate(row)
+            {
+                self.queue.put_back(running.leave(&mut self.pool));
+            }
+        }
+    }
+
+    fn next_plan(&mut self) -> Option<(StepPlan, InFlight)> {
+        let (rows, running) = self.for_policy();
+        let freeing = self.rows.iter().flatten().filter(|r| r.is_pausing());
+        let situation = Situation {
+            running: &running,
+            rows: self.rows.iter().filter(|row| row.is_none()).count(),
+            free: self.pool.free(),
+            freeing: freeing.map(Running::own_slots).sum(),
+            capacity: self.pool.capacity(),
+            steps_without_chunks: self.steps_without_chunks,
+            limits: &self.limits,
+            cost: &self.cost,
+        };
+        let mut heads = Heads::of(&self.queue, &self.pool, &self.rows, &self.lengths);
+        let decision = policy::plan(&situation, &mut heads);
+        let visited = heads.into_orders();
+        let only_drops = decision.is_idle();
+        if only_drops && (self.dropped.is_empty() || !self.in_flight.is_empty()) {
+            self.pause(&decision, &rows);
+            return None;
+        }
+        Some(self.apply(decision, &rows, &visited))
+    }
+
+    /// The running requests that do not leave, and their rows.
+    fn for_policy(&self) -> (Vec<u32>, Vec<policy::Running>) {
+        let owned = (0..).zip(&self.rows);
+        owned
+            .filter_map(|(row, running)| Some((row, running.as_ref()?)))
+            .filter(|(_, running)| !running.is_pausing())
+            .map(|(row, running)| (row, running.for_policy(&self.lengths)))
+            .unzip()
+    }
+
+    fn pause(&mut self, decision: &Plan, rows: &[u32]) {
+        for &index in &decision.pause {
+            if let Some(Some(running)) = self.rows.get_mut(rows[index] as usize) {
+                running.pause();
+                self.metrics.paused.increment(1);
+            }
+        }
+    }
+
+    /// Turns a decision into a plan, and makes the requests stand as they will when it has run.
+    fn apply(&mut self, decision: Plan, rows: &[u32], visited: &[Order]) -> (StepPlan, InFlight) {
+        let mut step = Builder {
+            plan: StepPlan {
+                number: self.next_number,
+                drop: std::mem::take(&mut self.dropped),
+                ..StepPlan::default()
+            },
+            tokens: Vec::new(),
+            shape: StepShape::default(),
+        };
+        self.next_number += 1;
+        self.pause(&decision, rows);
+        for &index in &decision.decode {
+            self.decode(rows[index], &mut step);
+        }
+        for &(index, count) in &decision.chunks {
+            self.chunk(rows[index], count, &mut step);
+        }
+        for admission in &decision.admit {
+            if let Some(entry) = self.queue.take(visited[admission.index]) {
+                self.admit(entry, admission.count, &mut step);
+            }
+        }
+        self.count(&decision, &step.plan);
+        let in_flight = InFlight {
+            number: step.plan.number,
+            is_prefill: !step.plan.chunks.is_empty(),
+            rows: step.tokens,
+            sent: Instant::now(),
+            predicted: self.cost.predict(&step.shape),
+        };
+        (step.plan, in_flight)
+    }
+
+    fn decode(&mut self, row: u32, step: &mut Builder) {
+        let plenty = self.pool.free() > self.pool.capacity() / PLENTY;
+        let Some(Some(running)) = self.rows.get_mut(row as usize) else {
+            return;
+        };
+        if running.lacks_slot() {
+            let wanted = if plenty { RUN } else { 1 };
+            let count = wanted.min(running.slots_left()).max(1);
+            // The policy has counted the free slots.
+            let Some(slots) = self.pool.grow(&mut running.holding, count) else {
+                return;
+            };
+            step.plan.grants.push(Grant { row, slots });
+        }
+        running.decode();
+        step.shape.add_decode(running.computed());
+        step.plan.decode.push(row);
+        step.tokens.push(row);
+    }
+
+    fn chunk(&mut self, row: u32, count: u32, step: &mut Builder) {
+        let Some(Some(running)) = self.rows.get_mut(row as usize) else {
+            return;
+        };
+        let chunk = running.chunk(row, count);
+        step.shape.add_chunk(chunk.first, chunk.count);
+        step.plan.chunks.push(chunk);
+        if running.prompt_left() == 0 {
+            step.tokens.push(row);
+        }
+        // Others may read these positions from the next plan on: it runs after this one.
+        running.share(&mut self.pool);
+    }
+
+    /// Gives a queued request a row, slots for its prompt and some more, and computes the first chunk.
+    fn admit(&mut self, mut entry: Entry, count: u32, step: &mut Builder) {
+        let Some(row) = self.rows.iter().position(Option::is_none) else {
+            self.queue.put_back(entry);
+            return;
+        };
+        let mut holding = open(&mut self.pool, &entry);
+        let prompt = u32::try_from(entry.ids.len()).unwrap_or(u32::MAX);
+        let missing = prompt - holding.len();
+        let plenty = self.pool.free().saturating_sub(missing) > self.pool.capacity() / PLENTY;
+        let max_new_tokens = entry.request.stopping.max_new_tokens;
+        let ahead = if plenty { RUN } else { 1 };
+        let ahead = ahead.min(max_new_tokens.saturating_sub(entry.generated + 1));
+        if self.pool.grow(&mut holding, missing + ahead).is_none() {
+            self.pool.close(holding, &[]);
+            self.queue.put_back(entry);
+            return;
+        }
+        if !std::mem::replace(&mut entry.started, true) {
+            let started = Started {
+                at: Instant::now(),
+                cached_tokens: holding.cached(),
+            };
+            // The client may have gone, here as everywhere.
+            let _ = entry.events.send(Event::Started(started));
+            self.metrics.prefix_query_tokens.increment(u64::from(prompt));
+            self.metrics
+                .prefix_hit_tokens
+                .increment(u64::from(holding.cached()));
+        }
+        let running = Running::new(entry, holding, step.plan.number);
+        let row_number = row as u32;
+        step.plan.admit.push(running.as_request(row_number));
+        self.rows[row] = Some(running);
+        self.chunk(row_number, count, step);
+    }
+
+    fn count(&mut self, decision: &Plan, plan: &StepPlan) {
+        match decision.joined {
+            Some(Joined::Backpressure) => self.metrics.backpressure.increment(1),
+            Some(Joined::WaitExceeded) => self.metrics.wait_exceeded.increment(1),
+            None => {}
+        }
+        if plan.chunks.is_empty() {
+            self.steps_without_chunks = self.steps_without_chunks.saturating_add(1);
+        } else {
+            self.steps_without_chunks = 0;
+        }
+        if !plan.admit.is_empty() {
+            self.metrics.next_size.record(plan.admit.len() as f64);
+        }
+    }
+}
+
+/// A plan as it grows.
+struct Builder {
+    plan: StepPlan,
+    /// Rows that get a token.
+    tokens: Vec<u32>,
+    shape: StepShape,
+}
+
+/// Locks what is cached of a request's ids. At least the last one is computed, because its token is wanted; all of them
+/// are where log-probabilities of the prompt are.
+fn open(pool: &mut KvPool, entry: &Entry) -> Holding {
+    let most = if entry.computes_logprobs() {
+        0
+    } else {
+        u32::try_from(entry.ids.len() - 1).unwrap_or(u32::MAX)
+    };
+    pool.open(&entry.root, &entry.ids, most)
+}
+
+/// The queue as the policy sees it.
+struct Heads<'a, I> {
+    entries: I,
+    visited: Vec<&'a Entry>,
+    queued: usize,
+    pool: &'a KvPool,
+    rows: &'a [Option<Running>],
+    lengths: &'a OutputLengths,
+}
+
+impl<'a> Heads<'a, ()> {
+    fn of(
+        queue: &'a Queue,
+        pool: &'a KvPool,
+        rows: &'a [Option<Running>],
+        lengths: &'a OutputLengths,
+    ) -> Heads<'a, impl Iterator<Item = &'a Entry>> {
+        Heads {
+            entries: queue.iter(),
+            visited: Vec::new(),
+            queued: queue.len(),
+            pool,
+            rows,
+            lengths,
+        }
+    }
+}
+
+impl<'a, I: Iterator<Item = &'a Entry>> Heads<'a, I> {
+    /// Where those that were looked at stand in the queue.
+    fn into_orders(self) -> Vec<Order> {
+        self.visited.iter().map(|entry| entry.order).collect()
+    }
+
+    /// Whether somebody who is computing a prompt has, or will have, more of this one's than is cached.
+    fn follows(&self, entry: &Entry, cached: u32, admitted: &[Admission]) -> bool {
+        if !self.pool.is_caching() {
+            return false;
+        }
+        let computing = self.rows.iter().flatten();
+        let computing = computing
+            .filter(|running| running.prompt_left() > 0 && !running.is_pausing())
+            .map(|running| &running.entry);
+        let joining = admitted.iter().map(|admission| self.visited[admission.index]);
+        computing.chain(joining).any(|other| {
+            if entry.shares_logprobs(other) {
+                return true;
+            }
+            other.root == entry.root
+                && common(&other.ids, &entry.ids, cached as usize + WORTH_WAITING)
+        })
+    }
+}
+
+impl<'a, I: Iterator<Item = &'a Entry>> Waiting for Heads<'a, I> {
+    fn len(&self) -> usize {
+        self.queued
+    }
+
+    fn candidate(&mut self, _: usize, admitted: &[Admission]) -> Option<Candidate> {
+        let entry = self.entries.next()?;
+        self.visited.push(entry);
+        let length = entry.ids.len();
+        let found = if entry.computes_logprobs() {
+            Default::default()
+        } else {
+            self.pool.probe(&entry.root, &entry.ids[..length - 1])
+        };
+        let max_new_tokens = entry.request.stopping.max_new_tokens;
+        Some(Candidate {
+            length: u32::try_from(length).unwrap_or(u32::MAX),
+            cached: found.length,
+            unlocked: found.unlocked,
+            remaining: self.lengths.remaining(entry.generated, max_new_tokens),
+            follows: self.follows(entry, found.length, admitted),
+        })
+    }
+}
+
+/// Whether both begin with the same ids, at least `count` of them.
+fn common(a: &[u32], b: &[u32], count: usize) -> bool {
+    match (a.get(..count), b.get(..count)) {
+        (Some(a), Some(b)) => a == b,
+        _ => false,
+    }
+}

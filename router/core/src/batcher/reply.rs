@@ -1,0 +1,144 @@
+//! What becomes of the reply to a plan.
+
+use std::time::Instant;
+
+use text_generation_client::ClientError;
+use text_generation_client::types::StepReply;
+use tokio::task::JoinError;
+
+use super::Batcher;
+use super::next::InFlight;
+use super::running::Running;
+use crate::error::InferError;
+use crate::metrics::MethodMetrics;
+
+impl Batcher {
+    /// The oldest plan was answered.
+    pub(super) async fn answered(&mut self, reply: Result<Result<StepReply, ClientError>, JoinError>) {
+        let Some((in_flight, _)) = self.in_flight.pop_front() else {
+            return;
+        };
+        let lost = |error: JoinError| Err(ClientError::Connection(error.to_string()));
+        match reply.unwrap_or_else(lost) {
+            Ok(reply) => self.accept(&in_flight, reply),
+            Err(error) => self.step_failed(&in_flight, &error).await,
+        }
+    }
+
+    pub(super) fn method(&self, in_flight: &InFlight) -> &MethodMetrics {
+        if in_flight.is_prefill {
+            &self.metrics.prefill
+        } else {
+            &self.metrics.decode
+        }
+    }
+
+    /// Hands out the tokens of a step.
+    fn accept(&mut self, in_flight: &InFlight, reply: StepReply) {
+        let replied = Instant::now();
+        self.record(in_flight, &reply, replied);
+        self.step_failed = false;
+        for scores in reply.prompt_scores {
+            if let Some(running) = self.owner(scores.row, in_flight.number) {
+                running.score(scores);
+            }
+        }
+        for failure in reply.failures {
+            if self.owner(failure.row, in_flight.number).is_some() {
+                tracing::warn!(request = failure.request_id, reason = %failure.reason, "a request failed in the shards");
+                self.fail(failure.row, InferError::Generation(failure.message));
+            }
+        }
+        let mut tops = reply.top_tokens.into_iter().peekable();
+        let mut expected = in_flight.rows.iter().copied().peekable();
+        for (index, (&row, token)) in reply.rows.iter().zip(reply.tokens).enumerate() {
+            let top = tops.next_if(|top| top.index == index);
+            while let Some(missing) = expected.next_if(|&other| other != row) {
+                self.fail_lost(missing, in_flight.number);
+            }
+            expected.next();
+            let top = top.map(|top| top.tokens);
+            let Some(Some(running)) = self.rows.get_mut(row as usize) else {
+                continue;
+            };
+            if running.since <= in_flight.number && running.accept(token, top, &self.eos_token_ids) {
+                self.release(row);
+            }
+        }
+        for missing in expected {
+            self.fail_lost(missing, in_flight.number);
+        }
+        self.method(in_flight).filter.record(replied.elapsed());
+    }
+
+    /// Who owns a row since the plan of this `number` or longer.
+    fn owner(&mut self, row: u32, number: u64) -> Option<&mut Running> {
+        let running = self.rows.get_mut(row as usize)?.as_mut()?;
+        (running.since <= number).then_some(running)
+    }
+
+    /// A request that the shards neither gave a token nor failed would wait for ever.
+    fn fail_lost(&mut self, row: u32, number: u64) {
+        if self.owner(row, number).is_some() {
+            let message = "the shards lost the request";
+            self.fail(row, InferError::Generation(message.to_owned()));
+        }
+    }
+
+    fn record(&mut self, in_flight: &InFlight, reply: &StepReply, replied: Instant) {
+        // While the plan before ran, this one waited.
+        let begin = self
+            .last_reply
+            .map_or(in_flight.sent, |last| last.max(in_flight.sent));
+        self.last_reply = Some(replied);
+        let (took, timings) = (replied - begin, reply.timings);
+        let metrics = self.method(in_flight);
+        metrics.success.increment(1);
+        metrics.inference.record(took);
+        metrics.forward.record(timings.forward);
+        metrics.decode.record(took.saturating_sub(timings.forward));
+        if !in_flight.is_prefill {
+            self.metrics.idle.record(timings.idle);
+        }
+        self.metrics.concat_duration.record(timings.host);
+        let compilations = timings.kernel_compilations;
+        self.metrics.kernel_compilations.set(compilations as f64);
+        self.cost.observe(in_flight.predicted, timings.forward);
+    }
+
+    /// A step failed as a whole: the requests that run fail, the shards drop everything, and the loop goes on. A plan
+    /// that is still on its way fails with it.
+    async fn step_failed(&mut self, in_flight: &InFlight, error: &ClientError) {
+        let running = self.rows.iter().flatten().count();
+        tracing::error!(%error, step = in_flight.number, running, "a step failed");
+        self.method(in_flight).failure.increment(1);
+        self.step_failed = true;
+        while let Some((later, answer)) = self.in_flight.pop_front() {
+            // It was refused, or its reply says nothing that is still of use.
+            let _ = answer.await;
+            self.method(&later).failure.increment(1);
+        }
+        for row in 0..self.limits.max_batch_size {
+            self.fail(row, error.clone().into());
+        }
+        self.pool.reset();
+        self.dropped.clear();
+        self.next_number = 0;
+        self.publish();
+        self.clear().await;
+    }
+
+    /// Tells the shards to drop everything. Where they cannot be reached, those that wait fail too, and it is
+    /// tried again before the next plan.
+    pub(super) async fn clear(&mut self) {
+        self.uncleared = true;
+        match self.client.clear_cache(None).await {
+            Ok(()) => self.uncleared = false,
+            Err(error) => {
+                tracing::warn!(%error, "the shards did not drop the requests");
+                // They could not be served now, and nobody knows when.
+                self.queue.fail(&error.into());
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What the next step computes, as a pure function of what runs, what waits, the pool and what steps cost.
+//!
+//! Running requests decode in every step. Prompts are computed in chunks beside them (Sarathi-Serve, Agrawal et al.,
+//! 2024), as many tokens as keep the step within the gap that running streams are promised. With chunking switched off
+//! the rules are those of TGI's v2 batching loop: a step is either whole prompts or a decode of all that runs.
+//!
+//! Requests start in the order of the queue: one that does not fit holds back those behind it, so none starves.
+//! Admission expects outputs to become as long as those before them. Where that was wrong and slots run short, the
+//! newest request of the lowest priority pauses.
+
+pub mod cost;
+pub mod expectation;
+pub mod peak;
+mod prompts;
+mod slots;
+
+
+use self::cost::StepCost;
+use self::peak::Demand;
+use crate::types::BatchLimits;
+
+/// Where a request stands in the queue: lower runs first, and is the last to pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Order {
+    /// When it came, in milliseconds, moved by its priority.
+    pub due: i64,
+    /// Counts requests; breaks ties.
+    pub sequence: u64,
+}
+
+/// What the policy must know of a request that owns a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Running {
+    pub order: Order,
+    /// Positions whose K and V are computed by the plans so far.
+    pub computed: u32,
+    /// Positions of its prompt that are not.
+    pub prompt_left: u32,
+    /// Its prompt is computed, and it may get one more token.
+    pub decodes: bool,
+    /// The position that its next decode computes has no slot.
+    pub lacks_slot: bool,
+    /// Slots that are free when it pauses or ends.
+    pub slots: u32,
+    /// Tokens that it is expected to generate yet.
+    pub remaining: u32,
+}
+
+impl Running {
+    fn demand(&self) -> Demand {
+        Demand {
+            slots: self.slots,
+            remaining: self.remaining,
+        }
+    }
+}
+
+/// What the policy must know of a queued request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its ids: the prompt and, when it was paused, what it has generated.
+    pub length: u32,
+    /// Of these, from the first on, found in the prefix tree.
+    pub cached: u32,
+    /// Of the cached ones, those that nobody uses now: they count as free until it starts.
+    pub unlocked: u32,
+    /// Tokens that it is expected to generate yet.
+    pub remaining: u32,
+    /// Another request is just computing more of what both begin with: waiting for it saves that work.
+    pub follows: bool,
+}
+
+impl Candidate {
+    /// Tokens of its prompt that must be computed.
+    fn prompt(&self) -> u32 {
+        self.length.saturating_sub(self.cached)
+    }
+
+    /// Slots that it takes out of the free ones when it starts, the first token's among them.
+    fn takes(&self) -> u32 {
+        self.prompt()
+            .saturating_add(self.unlocked)
+            .saturating_add(1)
+    }
+
+    fn demand(&self) -> Demand {
+        Demand {
+            slots: self.takes(),
+            remaining: self.remaining,
+        }
+    }
+}
+
+/// The queue, in order.
+pub trait Waiting {
+    /// How many requests wait.
+    fn len(&self) -> usize;
+
+    /// The request at `index`, where those of `admitted` start with the step being planned. Asked for in ascending
+    /// order.
+    fn candidate(&mut self, index: usize, admitted: &[Admission]) -> Option<Candidate>;
+}
+
+/// All that a step depends on, beside the queue.
+#[derive(Debug, Clone, Copy)]
+pub struct Situation<'a> {
+    pub running: &'a [Running],
+    /// Rows that nobody owns.
+    pub rows: usize,
+    /// Free slots, cached ones that nobody uses among them.
+    pub free: u32,
+    /// Slots of requests that already pause and are free in one of the next steps.
+    pub freeing: u32,
+    /// Slots of the pool.
+    pub capacity: u32,
+    /// Steps since the last one with chunks.
+    pub steps_without_chunks: u32,
+    pub limits: &'a BatchLimits,
+    pub cost: &'a StepCost,
+}
+
+/// A queued request that starts, with a chunk of its prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Admission {
+    /// In the queue.
+    pub index: usize,
+    pub count: u32,
+}
+
+/// Why waiting prompts join while others decode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Joined {
+    /// Enough requests wait.
+    Backpressure,
+    /// They have waited long enough.
+    WaitExceeded,
+}
+
+/// What a step computes. Numbers are places in [`Situation::running`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub decode: Vec<usize>,
+    /// With the tokens of the chunk.
+    pub chunks: Vec<(usize, u32)>,
+    pub admit: Vec<Admission>,
+    /// These leave, and wait in the queue for slots.
+    pub pause: Vec<usize>,
+    /// Set when requests are admitted while others decode.
+    pub joined: Option<Joined>,
+}
+
+impl Plan {
+    /// Nothing is computed.
+    pub fn is_idle(&self) -> bool {
+        self.decode.is_empty() && self.chunks.is_empty() && self.admit.is_empty()
+    }
+}
+
+/// The next step.
+pub fn plan(situation: &Situation<'_>, queue: &mut impl Waiting) -> Plan {
+    let mut plan = Plan::default();
+    let free = slots::decide_decodes(situation, &mut plan);
+    if situation.limits.prefill_chunking {
+        prompts::add_chunks(situation, queue, free, &mut plan);
+    } else {
+        prompts::add_whole_prompts(situation, queue, free, &mut plan);
+    }
+    plan
+}
+
+/// Whether waiting prompts may join a step in which `decodes` requests decode, and why.
+///
+/// TGI's rules: enough of them wait (`waiting_served_ratio`), or they have waited long enough (`max_waiting_tokens`).
+fn joins(
+    decodes: usize,
+    waiting: usize,
+    steps_without_chunks: u32,
+    limits: &BatchLimits,
+) -> Option<Joined> {
+    if waiting == 0 {
+        return None;
+    }
+    // TGI counts 1 after a prefill, and one more after each decode.
+    if steps_without_chunks.saturating_add(1) >= limits.max_waiting_tokens {
+        return Some(Joined::WaitExceeded);
+    }
+    // The conversion saturates; a negative ratio counts as 0.
+    let wanted = (decodes as f32 * limits.waiting_served_ratio).floor() as usize;
+    (waiting >= wanted.max(1)).then_some(Joined::Backpressure)
+}

@@ -1,0 +1,61 @@
+//! Who decodes, and who must pause because slots run short.
+
+use super::{Plan, Situation};
+
+/// Steps for which pauses make room beyond the one that is planned, so that not every step pauses somebody.
+const HEADROOM_STEPS: u32 = 4;
+
+/// Lets running requests decode as far as there are slots, first those that come first, and pauses others. Returns how
+/// many slots are still free.
+pub(super) fn decide_decodes(situation: &Situation<'_>, plan: &mut Plan) -> u32 {
+    let running = situation.running;
+    let decoding = || (0..running.len()).filter(|&index| running[index].decodes);
+    let lacking = decoding()
+        .filter(|&index| running[index].lacks_slot)
+        .count();
+    let lacking = u32::try_from(lacking).unwrap_or(u32::MAX);
+    if lacking <= situation.free {
+        plan.decode.extend(decoding());
+        return situation.free - lacking;
+    }
+    plan.pause = pauses(situation, lacking - situation.free);
+    let mut in_order: Vec<usize> = decoding()
+        .filter(|index| !plan.pause.contains(index))
+        .collect();
+    in_order.sort_unstable_by_key(|&index| running[index].order);
+    let mut free = situation.free;
+    for index in in_order {
+        if running[index].lacks_slot {
+            // Without one it stands still until those that pause have left.
+            if free == 0 {
+                continue;
+            }
+            free -= 1;
+        }
+        plan.decode.push(index);
+    }
+    plan.decode.sort_unstable();
+    free
+}
+
+/// Who pauses, the newest of the lowest priority first, until `missing` slots and some more come free. The request that
+/// comes first never does.
+fn pauses(situation: &Situation<'_>, missing: u32) -> Vec<usize> {
+    let running = situation.running;
+    let decodes = running.iter().filter(|request| request.decodes).count();
+    let headroom = u32::try_from(decodes).map_or(u32::MAX, |n| n.saturating_mul(HEADROOM_STEPS));
+    let wanted = missing.saturating_add(headroom);
+    let mut newest_first: Vec<usize> = (0..running.len()).collect();
+    newest_first.sort_unstable_by_key(|&index| std::cmp::Reverse(running[index].order));
+    newest_first.pop();
+    let mut coming = situation.freeing;
+    let mut paused = Vec::new();
+    for index in newest_first {
+        if coming >= wanted || (coming >= missing && !paused.is_empty()) {
+            break;
+        }
+        coming = coming.saturating_add(running[index].slots);
+        paused.push(index);
+    }
+    paused
+}
