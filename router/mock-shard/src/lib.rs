@@ -114,6 +114,13 @@ impl MockShard {
             .map_or_else(Vec::new, |state| lock(state).steps.clone())
     }
 
+    /// How often a request got a row of rank 0: again when it resumes after a pause.
+    pub fn admitted(&self) -> usize {
+        self.states
+            .first()
+            .map_or(0, |state| lock(state).admitted)
+    }
+
     /// From now on a step waits for [`MockShard::release`].
     pub fn hold(&self) {
         *lock(&self.faults.gate) = Some(Arc::new(Semaphore::new(0)));

@@ -53,6 +53,8 @@ pub(crate) struct State {
     /// Requests that fail alone at their next step.
     pub failing: Vec<u64>,
     pub steps: Vec<MockStep>,
+    /// How often a request got a row.
+    pub admitted: usize,
 }
 
 impl State {
@@ -132,6 +134,7 @@ impl State {
     fn admit(&mut self, config: &MockConfig, request: v1::Request) {
         let slots = self.checked_slots(&request.slots, config);
         let (id, number) = (request.id, request.row);
+        self.admitted += 1;
         let prompt = request.input_ids.len() - request.num_generated as usize;
         let parameters = request.parameters.unwrap_or_default();
         let row = Row {

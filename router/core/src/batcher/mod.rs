@@ -10,8 +10,6 @@
 mod next;
 mod reply;
 mod running;
-#[cfg(test)]
-mod tests;
 
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -25,12 +25,18 @@ const WORTH_WAITING: usize = 32;
 #[derive(Debug)]
 pub(super) struct InFlight {
     pub(super) number: u64,
-    /// It has chunks.
-    pub(super) is_prefill: bool,
+    /// Rows of which it computes parts of prompts.
+    pub(super) chunks: Vec<u32>,
     /// Rows that get a token, in the plan's order.
     pub(super) rows: Vec<u32>,
     pub(super) sent: Instant,
     pub(super) predicted: Duration,
+}
+
+impl InFlight {
+    pub(super) fn is_prefill(&self) -> bool {
+        !self.chunks.is_empty()
+    }
 }
 
 impl Batcher {
@@ -140,7 +146,7 @@ impl Batcher {
         self.count(&decision, &step.plan);
         let in_flight = InFlight {
             number: step.plan.number,
-            is_prefill: !step.plan.chunks.is_empty(),
+            chunks: step.plan.chunks.iter().map(|chunk| chunk.row).collect(),
             rows: step.tokens,
             sent: Instant::now(),
             predicted: self.cost.predict(&step.shape),

@@ -11,6 +11,7 @@ use super::next::InFlight;
 use super::running::Running;
 use crate::error::InferError;
 use crate::metrics::MethodMetrics;
+use crate::queue::Event;
 
 impl Batcher {
     /// The oldest plan was answered.
@@ -26,7 +27,7 @@ impl Batcher {
     }
 
     pub(super) fn method(&self, in_flight: &InFlight) -> &MethodMetrics {
-        if in_flight.is_prefill {
+        if in_flight.is_prefill() {
             &self.metrics.prefill
         } else {
             &self.metrics.decode
@@ -97,7 +98,7 @@ impl Batcher {
         metrics.inference.record(took);
         metrics.forward.record(timings.forward);
         metrics.decode.record(took.saturating_sub(timings.forward));
-        if !in_flight.is_prefill {
+        if !in_flight.is_prefill() {
             self.metrics.idle.record(timings.idle);
         }
         self.metrics.concat_duration.record(timings.host);
@@ -106,20 +107,32 @@ impl Batcher {
         self.cost.observe(in_flight.predicted, timings.forward);
     }
 
-    /// A step failed as a whole: the requests that run fail, the shards drop everything, and the loop goes on. A plan
-    /// that is still on its way fails with it.
-    async fn step_failed(&mut self, in_flight: &InFlight, error: &ClientError) {
+    /// A step failed as a whole: the shards drop everything. The requests whose prompts it computed fail, or, where it
+    /// had none, all that it computed; the others wait again and resume. A plan that is still on its way fails with it.
+    async fn step_failed(&mut self, failed: &InFlight, error: &ClientError) {
         let running = self.rows.iter().flatten().count();
-        tracing::error!(%error, step = in_flight.number, running, "a step failed");
-        self.method(in_flight).failure.increment(1);
+        tracing::error!(%error, step = failed.number, running, "a step failed");
+        self.method(failed).failure.increment(1);
         self.step_failed = true;
         while let Some((later, answer)) = self.in_flight.pop_front() {
             // It was refused, or its reply says nothing that is still of use.
             let _ = answer.await;
             self.method(&later).failure.increment(1);
         }
-        for row in 0..self.limits.max_batch_size {
-            self.fail(row, error.clone().into());
+        let failing = if failed.is_prefill() {
+            &failed.chunks
+        } else {
+            &failed.rows
+        };
+        for (row, running) in (0..).zip(&mut self.rows) {
+            let Some(running) = running.take() else {
+                continue;
+            };
+            if running.since <= failed.number && failing.contains(&row) {
+                let _ = running.entry.events.send(Event::Failed(error.clone().into()));
+            } else {
+                self.queue.put_back(running.entry);
+            }
         }
         self.pool.reset();
         self.dropped.clear();

@@ -40,30 +40,56 @@ async fn a_failed_decode_fails_its_requests_and_the_server_goes_on() {
 }
 
 #[tokio::test]
-async fn a_failed_prefill_leaves_the_running_requests_alone() {
-    let server = Server::default().await;
+async fn a_failed_prompt_fails_alone_and_the_others_resume() {
+    let server = Server::start(repeating("the quick brown fox "), batch_limits(), 8).await;
     server.mock.hold();
     let mut running = server
         .infer
         .generate_stream(request("once", 30))
         .await
         .unwrap();
-    server.mock.release(1);
-    next_token(&mut running).await;
-    // A decode is on its way; the prefill of the new request comes next.
+    server.until_running(1).await;
     let failing = server
         .infer
         .generate_stream(request("upon", 30))
         .await
         .unwrap();
-    server.mock.release(1);
-    next_token(&mut running).await;
+    until("it waits", || server.infer.snapshot().queued == 1).await;
+    // Two steps of the first alone; the prompt of the second comes with the third.
+    server.mock.release(2);
+    for _ in 0..2 {
+        next_token(&mut running).await;
+    }
     server.mock.fail_next_step("no luck");
     server.mock.resume();
     let message = generation_error(failing.gather().await.unwrap_err());
     assert!(message.contains("no luck"), "{message}");
-    assert!(running.gather().await.is_ok());
-    server.assert_clean(128).await;
+    let answer = running.gather().await.unwrap();
+    let expected = byte_level().encode(&"the quick brown fox ".repeat(9), false);
+    let ids: Vec<u32> = answer.tokens.iter().map(|token| token.id).collect();
+    // What came before the failure was taken from the stream already.
+    assert_eq!(ids, expected.unwrap()[2..30]);
+    assert_eq!(answer.generated.generated_tokens, 30);
+    server.assert_clean(8).await;
+}
+
+#[tokio::test]
+async fn shards_that_disagree_fail_the_step() {
+    let count = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let config = MockConfig {
+        world_size: 2,
+        tokens: Arc::new(move |row| match row.generated {
+            3 => 40 + count.fetch_add(1, std::sync::atomic::Ordering::SeqCst),
+            n => 40 + n,
+        }),
+        ..mock_config()
+    };
+    let server = Server::start(config, batch_limits(), 4).await;
+    let error = server.infer.generate(request("once", 9)).await.unwrap_err();
+    let message = generation_error(error);
+    assert!(message.contains("shard 1 disagrees"), "{message}");
+    server.infer.generate(request("once", 3)).await.unwrap();
+    server.assert_clean(4).await;
 }
 
 #[tokio::test]

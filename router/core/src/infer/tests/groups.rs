@@ -46,25 +46,30 @@ async fn samples_share_one_prefill_and_have_their_own_seeds() {
         assert_eq!(ids(&answer), expected);
         assert_eq!(answer.generated.seed, Some(seed as u64));
     }
-    assert_eq!(server.mock.steps()[..2], [(true, 3), (false, 3)]);
+    // The first computes the prompt, the others its last token alone.
+    let steps = server.mock.steps();
+    let prompt = byte_level().encode("once upon a time", true).unwrap();
+    let computed: u32 = steps.iter().map(|step| step.chunk_tokens).sum();
+    assert_eq!(computed as usize, prompt.len() + 2);
     server.assert_clean(8).await;
 }
 
 #[tokio::test]
-async fn the_prompt_is_held_once_until_the_last_sample_has_ended() {
+async fn the_prompt_is_held_once() {
     let server = Server::start(by_seed(), batch_limits(), 8).await;
-    let prompt = "once upon a time there was a little girl";
+    let prompt = "once upon a time there was a little girl who lived in a house in the woods";
     let length = byte_level().encode(prompt, true).unwrap().len();
+    let streams = server.infer.generate_group(sampled(prompt, 3, 9), 3).await;
+    assert_eq!(gather(streams.unwrap()).await.len(), 3);
+    server.assert_clean(8).await;
     server.mock.hold();
-    let streams = server.infer.generate_group(sampled(prompt, 3, 1), 3).await;
-    // Seeds 1, 2, 3: one ends at the second token, the others are cut at the third.
-    server.mock.release(1);
-    until("the prompt is computed", || server.mock.rows() == 3).await;
-    assert_eq!(server.mock.slots(), length + 3 * 2);
-    server.mock.release(1);
-    until("one has ended", || server.mock.rows() == 2).await;
-    assert_eq!(server.mock.slots(), length + 2 * 2);
-    server.mock.release(1);
+    let streams = server.infer.generate_group(sampled(prompt, 3, 9), 3).await;
+    server.until_running(3).await;
+    server.mock.release(2);
+    until("all run", || server.mock.rows() == 3).await;
+    // Each computes the last token of the prompt and has two more slots.
+    assert_eq!(server.mock.slots(), length - 1 + 3 * 3);
+    server.mock.resume();
     assert_eq!(gather(streams.unwrap()).await.len(), 3);
     server.assert_clean(8).await;
 }
@@ -75,7 +80,7 @@ async fn a_sample_that_is_dropped_or_fails_leaves_the_others_alone() {
     server.mock.hold();
     let streams = server.infer.generate_group(request("once", 200), 4).await;
     let mut streams = streams.unwrap();
-    server.mock.release(3);
+    server.mock.release(4);
     for stream in &mut streams {
         next_token(stream).await;
     }
@@ -109,9 +114,6 @@ async fn a_queued_group_runs_with_the_samples_that_are_still_wanted() {
     server.mock.resume();
     assert!(first.unwrap().gather().await.is_ok());
     assert_eq!(gather(last).await.len(), 2);
-    let steps = server.mock.steps();
-    let prefills: Vec<_> = steps.iter().filter(|(prefill, _)| *prefill).collect();
-    assert_eq!(prefills, [&(true, 1), &(true, 2)]);
     server.assert_clean(16).await;
 }
 
@@ -156,20 +158,14 @@ async fn a_group_that_could_never_run_is_refused() {
         let refused = server.infer.generate_group(request("once", new), n).await;
         refused.unwrap_err().to_string()
     };
-    let bounds = "Input validation error: `n` must be > 0 and <= 4. Given:";
+    let bounds = "Input validation error: `n` must be > 0 and <= 8. Given:";
     assert_eq!(refused(0, 5).await, format!("{bounds} 0"));
-    assert_eq!(refused(5, 5).await, format!("{bounds} 5"));
+    assert_eq!(refused(9, 5).await, format!("{bounds} 9"));
     assert_eq!(refused(u32::MAX, 5).await, format!("{bounds} {}", u32::MAX));
-    let message = refused(4, 40).await;
-    assert!(message.contains("4 samples of"), "{message}");
-    assert!(message.contains("smaller `max_new_tokens`"), "{message}");
-    // Where the length is open they share the pool.
-    let open = with(request("once", 1), |p| p.max_new_tokens = None);
-    let streams = server.infer.generate_group(open, 4).await.unwrap();
-    for answer in gather(streams).await {
-        let length = answer.input_length + 4 * (answer.generated.generated_tokens - 1);
-        assert!((97..=100).contains(&length), "{length}");
-    }
+    assert!(refused(2, 200).await.contains("must be <= 100"));
+    // They run one after the other where they do not fit together.
+    let streams = server.infer.generate_group(request("once", 40), 4).await;
+    assert_eq!(gather(streams.unwrap()).await.len(), 4);
     // Alone it would run.
     server.infer.generate(request("once", 40)).await.unwrap();
     server.assert_clean(8).await;

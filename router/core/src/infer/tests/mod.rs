@@ -1,10 +1,10 @@
 //! `Infer` and the batcher against a mock shard over a real Unix socket.
 
-mod ahead;
 mod faults;
 mod groups;
 mod load;
 mod metering;
+mod prefixes;
 mod scheduling;
 
 use std::sync::Arc;
@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use text_generation_client::{Deadlines, ShardedClient};
-use text_generation_mock_shard::{MockConfig, MockShard};
+use text_generation_mock_shard::{MockConfig, MockShard, MockStep};
 
 use super::*;
+use crate::policy::cost::StepCost;
 use crate::test_tokenizers::byte_level;
 use crate::tokenize::TokenizerPool;
 use crate::types::{
@@ -23,11 +24,15 @@ use crate::types::{
 
 const VOCAB: u32 = 320;
 
+fn mock_eos() -> Vec<u32> {
+    vec![0]
+}
+
 /// Byte-level tokens of a text; `<|end|>`, which has id 0, ends a generation.
 fn mock_config() -> MockConfig {
     MockConfig {
         vocab_size: VOCAB,
-        eos_token_ids: vec![0],
+        eos_token_ids: mock_eos(),
         ..MockConfig::default()
     }
 }
@@ -49,7 +54,16 @@ fn batch_limits() -> BatchLimits {
         max_batch_total_tokens: 16_384,
         max_batch_size: 64,
         max_queue_time: None,
+        prefill_chunking: true,
+        max_token_gap: None,
+        prefix_caching: true,
     }
+}
+
+/// Of each step: how many prompts it computes a part of, and how many requests decode.
+fn sizes(steps: &[MockStep]) -> Vec<(usize, usize)> {
+    let size = |step: &MockStep| (step.chunks, step.decodes);
+    steps.iter().map(size).collect()
 }
 
 struct Server {
@@ -78,7 +92,12 @@ impl Server {
             prefill_logprobs: true,
         };
         let validator = Validator::new(pool, validation);
-        let infer = Infer::new(validator, client, limits, permits);
+        let shards = Shards {
+            client,
+            cost: StepCost::new(&[], &[], 0.0, 0.0, &[]),
+            eos_token_ids: mock_eos(),
+        };
+        let infer = Infer::new(validator, shards, limits, permits);
         Self { mock, infer }
     }
 

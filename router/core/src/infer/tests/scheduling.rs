@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn streams_run_side_by_side() {
+async fn a_prompt_is_computed_beside_the_streams_that_run() {
     let server = Server::default().await;
     server.mock.hold();
     let mut a = server
@@ -17,22 +17,59 @@ async fn streams_run_side_by_side() {
         .generate_stream(request("upon", 50))
         .await
         .unwrap();
-    // Prefill of a, a decode, prefill of b, a decode of both.
+    // Two steps are on their way before b comes.
     server.mock.release(4);
-    for _ in 0..3 {
+    for _ in 0..4 {
         next_token(&mut a).await;
     }
     for _ in 0..2 {
         next_token(&mut b).await;
     }
-    let steps = server.mock.steps();
-    assert_eq!(steps, [(true, 1), (false, 1), (true, 1), (false, 2)]);
-    server.mock.release(1);
-    next_token(&mut a).await;
-    next_token(&mut b).await;
+    let steps = sizes(&server.mock.steps());
+    assert_eq!(steps, [(1, 0), (0, 1), (1, 1), (0, 2)]);
     drop((a, b));
     server.mock.resume();
     server.assert_clean(128).await;
+}
+
+#[tokio::test]
+async fn a_long_prompt_is_computed_in_chunks() {
+    let limits = BatchLimits {
+        max_batch_prefill_tokens: 10,
+        ..batch_limits()
+    };
+    let server = Server::start(mock_config(), limits, 4).await;
+    let mut request = request("", 3);
+    request.inputs = Inputs::Ids((3..38).collect());
+    request.parameters.decoder_input_details = true;
+    let answer = server.infer.generate(request).await.unwrap();
+    let steps = server.mock.steps();
+    let chunks: Vec<u32> = steps.iter().map(|step| step.chunk_tokens).collect();
+    assert_eq!(chunks[..5], [10, 10, 10, 5, 0]);
+    assert_eq!((answer.input_length, answer.tokens.len()), (35, 3));
+    let ids: Vec<u32> = answer.prefill.iter().map(|token| token.id).collect();
+    assert_eq!(ids, (3..38).collect::<Vec<_>>());
+    let scored = answer.prefill.iter().filter(|token| token.logprob.is_some());
+    assert_eq!(scored.count(), 34);
+    server.assert_clean(4).await;
+}
+
+#[tokio::test]
+async fn without_chunking_prompts_interrupt_the_streams_that_run() {
+    let limits = BatchLimits {
+        prefill_chunking: false,
+        ..batch_limits()
+    };
+    let server = Server::start(mock_config(), limits, 4).await;
+    server.mock.hold();
+    let a = server.infer.generate_stream(request("once", 4)).await;
+    server.until_running(1).await;
+    let b = server.infer.generate_stream(request("upon", 2)).await;
+    server.mock.resume();
+    assert!(a.unwrap().gather().await.is_ok() && b.unwrap().gather().await.is_ok());
+    let steps = sizes(&server.mock.steps());
+    assert_eq!(steps[..4], [(1, 0), (0, 1), (1, 0), (0, 2)]);
+    server.assert_clean(4).await;
 }
 
 #[tokio::test]
@@ -59,9 +96,33 @@ async fn a_late_request_starts_within_max_waiting_tokens_steps() {
         .unwrap();
     server.mock.release(20);
     next_token(&mut late).await;
-    let steps = server.mock.steps();
-    let second_prefill = steps[1..].iter().position(|(prefill, _)| *prefill).unwrap();
-    assert!((3..=6).contains(&second_prefill), "{steps:?}");
+    let steps = sizes(&server.mock.steps());
+    let second_prefill = steps[1..].iter().position(|(chunks, _)| *chunks > 0);
+    assert!((3..=6).contains(&second_prefill.unwrap()), "{steps:?}");
+}
+
+#[tokio::test]
+async fn a_lower_priority_number_runs_first() {
+    let limits = BatchLimits {
+        max_batch_size: 1,
+        ..batch_limits()
+    };
+    let server = Server::start(mock_config(), limits, 8).await;
+    server.mock.hold();
+    let first = server.infer.generate_stream(request("once", 5)).await;
+    server.until_running(1).await;
+    let usual = server.infer.generate_stream(request("upon", 5)).await;
+    let urgent = with(request("time", 5), |p| p.priority = Some(-1));
+    let urgent = server.infer.generate_stream(urgent).await;
+    until("both wait", || server.infer.snapshot().queued == 2).await;
+    server.mock.resume();
+    let (_, usual, urgent) = tokio::join!(
+        first.unwrap().gather(),
+        usual.unwrap().gather(),
+        urgent.unwrap().gather()
+    );
+    assert!(urgent.unwrap().instants.started < usual.unwrap().instants.started);
+    server.assert_clean(8).await;
 }
 
 #[tokio::test]
@@ -86,16 +147,16 @@ async fn a_dropped_stream_frees_its_row_and_slots_within_two_steps() {
     next_token(&mut kept).await;
     drop(gone);
     assert_eq!(server.infer.snapshot().permits_available, 127);
-    // The step on its way, and the one that leaves the request out.
-    server.mock.release(2);
+    // The steps on their way, and the one that leaves the request out.
+    server.mock.release(3);
     server.until_running(1).await;
     until("its slots are free", || {
-        server.infer.snapshot().slots_used <= alone + 2
+        server.infer.snapshot().slots_used <= alone
     })
     .await;
-    assert_eq!(server.mock.rows(), 1);
+    until("its row is free", || server.mock.rows() == 1).await;
     drop(kept);
-    server.mock.release(2);
+    server.mock.resume();
     server.assert_clean(128).await;
 }
 
@@ -127,12 +188,8 @@ async fn a_queued_request_whose_client_has_gone_never_runs() {
     server.mock.resume();
     let (first, last) = tokio::join!(first.gather(), last.gather());
     assert!(first.is_ok() && last.is_ok());
-    let prefills = server
-        .mock
-        .steps()
-        .iter()
-        .filter(|(prefill, _)| *prefill)
-        .count();
+    let steps = server.mock.steps();
+    let prefills = steps.iter().filter(|step| step.chunks > 0).count();
     assert_eq!(prefills, 2);
     server.assert_clean(8).await;
 }

@@ -1,0 +1,131 @@
+//! What requests with a common beginning share, and what pauses cost.
+
+use super::*;
+
+/// `count` ids that begin with `first`.
+fn ids(first: u32, count: u32) -> Vec<u32> {
+    std::iter::once(first)
+        .chain((0..count - 1).map(|n| 10 + n % 200))
+        .collect()
+}
+
+fn of_ids(ids: Vec<u32>, max_new_tokens: u32) -> GenerateRequest {
+    GenerateRequest {
+        inputs: Inputs::Ids(ids),
+        ..request("", max_new_tokens)
+    }
+}
+
+fn chunk_tokens(server: &Server) -> Vec<u32> {
+    let steps = server.mock.steps();
+    let chunks = steps.iter().map(|step| step.chunk_tokens);
+    chunks.filter(|&tokens| tokens > 0).collect()
+}
+
+#[tokio::test]
+async fn the_same_prompt_again_is_one_token_of_work() {
+    let server = Server::default().await;
+    let first = server.infer.generate(of_ids(ids(5, 100), 4)).await.unwrap();
+    let again = server.infer.generate(of_ids(ids(5, 100), 4)).await.unwrap();
+    assert_eq!((first.cached_tokens, again.cached_tokens), (0, 99));
+    assert_eq!(chunk_tokens(&server), [100, 1]);
+    assert_eq!(first.tokens, again.tokens);
+    // Generated tokens are kept too: a conversation goes on behind its last answer.
+    let answer = first.tokens.iter().map(|token| token.id);
+    let turn: Vec<u32> = ids(5, 100).into_iter().chain(answer).chain([7, 8, 9]).collect();
+    let next = server.infer.generate(of_ids(turn, 4)).await.unwrap();
+    assert_eq!(next.cached_tokens, 100 + 3);
+    server.assert_clean(128).await;
+}
+
+#[tokio::test]
+async fn a_new_prefix_of_several_requests_is_computed_once() {
+    let limits = BatchLimits {
+        max_batch_prefill_tokens: 64,
+        ..batch_limits()
+    };
+    let server = Server::start(mock_config(), limits, 8).await;
+    server.mock.hold();
+    let mut streams = Vec::new();
+    for n in 0..4 {
+        let prompt = [ids(5, 200), vec![300 + n]].concat();
+        streams.push(server.infer.generate_stream(of_ids(prompt, 4)).await.unwrap());
+    }
+    server.mock.resume();
+    let answers = futures::future::join_all(streams.into_iter().map(GenerateStream::gather)).await;
+    let cached: Vec<u32> = answers.into_iter().map(|a| a.unwrap().cached_tokens).collect();
+    assert_eq!(cached, [0, 200, 200, 200]);
+    assert_eq!(chunk_tokens(&server).iter().sum::<u32>(), 201 + 3);
+    server.assert_clean(8).await;
+}
+
+#[tokio::test]
+async fn only_requests_with_the_same_salt_share() {
+    let server = Server::default().await;
+    let salted = |salt: &str| with(of_ids(ids(5, 50), 2), |p| p.cache_salt = Some(salt.to_owned()));
+    for (salt, cached) in [("a", 0), ("b", 0), ("a", 49)] {
+        let answer = server.infer.generate(salted(salt)).await.unwrap();
+        assert_eq!(answer.cached_tokens, cached, "{salt}");
+    }
+    let answer = server.infer.generate(of_ids(ids(5, 50), 2)).await.unwrap();
+    assert_eq!(answer.cached_tokens, 0);
+}
+
+#[tokio::test]
+async fn log_probabilities_of_a_prompt_are_complete_where_it_is_cached() {
+    let server = Server::default().await;
+    server.infer.generate(of_ids(ids(5, 50), 2)).await.unwrap();
+    let asked = with(of_ids(ids(5, 50), 2), |p| p.decoder_input_details = true);
+    let answer = server.infer.generate(asked).await.unwrap();
+    assert_eq!((answer.prefill.len(), answer.cached_tokens), (50, 0));
+    assert!(answer.prefill[1..].iter().all(|token| token.logprob.is_some()));
+    server.assert_clean(128).await;
+}
+
+#[tokio::test]
+async fn without_the_cache_nothing_is_shared() {
+    let limits = BatchLimits {
+        prefix_caching: false,
+        ..batch_limits()
+    };
+    let server = Server::start(mock_config(), limits, 8).await;
+    for _ in 0..2 {
+        let answer = server.infer.generate(of_ids(ids(5, 50), 2)).await.unwrap();
+        assert_eq!(answer.cached_tokens, 0);
+    }
+    server.assert_clean(8).await;
+}
+
+/// Expected to be short, and none is: the pool runs short again and again, and no client can tell.
+#[tokio::test]
+async fn requests_that_pause_lose_nothing() {
+    let limits = BatchLimits {
+        max_batch_total_tokens: 1200,
+        max_batch_size: 16,
+        ..batch_limits()
+    };
+    let config = MockConfig {
+        tokens: Arc::new(|row| 3 + (row.seed as u32 * 31 + row.generated * 7) % 300),
+        ..mock_config()
+    };
+    let server = Server::start(config, limits, 64).await;
+    // So many short ones that everybody expects short ones.
+    for _ in 0..1100 {
+        server.infer.generate(request("once", 4)).await.unwrap();
+    }
+    let one = |n: u64| {
+        let asked = with(of_ids(ids(3 + n as u32, 20), 600), |p| {
+            (p.do_sample, p.seed) = (true, Some(n));
+        });
+        server.infer.generate(asked)
+    };
+    let answers = futures::future::join_all((0..16).map(one)).await;
+    for (n, answer) in (0..).zip(answers) {
+        let tokens: Vec<u32> = answer.unwrap().tokens.iter().map(|token| token.id).collect();
+        let expected: Vec<u32> = (0..600).map(|g| 3 + (n * 31 + g * 7) % 300).collect();
+        assert_eq!(tokens, expected, "{n}");
+    }
+    let admitted = server.mock.admitted();
+    assert!(admitted > 1100 + 16, "{admitted}: nobody paused");
+    server.assert_clean(64).await;
+}
