@@ -1,6 +1,5 @@
 //! Everything about requests and text; knows no HTTP.
 
-pub mod alloc;
 pub mod assemble;
 mod batcher;
 pub mod budget;
@@ -8,6 +7,7 @@ pub mod detokenize;
 pub mod error;
 mod held;
 pub mod infer;
+pub mod kv_pool;
 pub mod metrics;
 pub mod policy;
 mod queue;
@@ -16,6 +16,8 @@ mod stream;
 pub mod tokenize;
 pub mod types;
 pub mod validation;
+
+pub use kv_pool::alloc;
 
 #[cfg(test)]
 mod test_tokenizers;

@@ -1,6 +1,6 @@
-//! Which slots of the KV pool are free. Ranges, first fit, neighbours merged.
+//! Which slots of the KV pool are free. Ranges, best fit, neighbours merged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use text_generation_client::types::SlotRange;
 
@@ -17,21 +17,27 @@ pub struct FreeError {
 pub struct SlotAllocator {
     /// Start to length; ranges neither touch nor overlap.
     free: BTreeMap<u32, u32>,
+    /// The same ranges as (length, start): the shortest first, and of equal ones the lowest.
+    by_length: BTreeSet<(u32, u32)>,
     available: u32,
     capacity: u32,
 }
 
 impl SlotAllocator {
     pub fn new(capacity: u32) -> Self {
-        let free = (capacity > 0)
-            .then_some((0, capacity))
-            .into_iter()
-            .collect();
-        Self {
-            free,
-            available: capacity,
+        let mut slots = Self {
+            free: BTreeMap::new(),
+            by_length: BTreeSet::new(),
+            available: 0,
             capacity,
+        };
+        if capacity > 0 {
+            slots.release(SlotRange {
+                start: 0,
+                length: capacity,
+            });
         }
+        slots
     }
 
     pub fn available(&self) -> u32 {
@@ -42,42 +48,37 @@ impl SlotAllocator {
         self.capacity
     }
 
-    /// Takes `count` slots: the first free range that is long enough, else pieces from the lowest slot on.
-    /// `None` when fewer are free.
+    /// Takes `count` slots: the start of the shortest free range that is long enough, else the longest ranges there are.
+    /// `None` when fewer are free. Logarithmic in the number of free ranges, for each range that is taken.
     pub fn allocate(&mut self, count: u32) -> Option<Vec<SlotRange>> {
         if count > self.available {
             return None;
         }
-        let fit = self.free.iter().find(|&(_, &length)| length >= count);
-        if let Some((&start, _)) = fit {
-            return Some(self.take(start, count).into_iter().collect());
-        }
         let mut ranges = Vec::new();
         let mut missing = count;
-        while let Some((&start, &length)) = self.free.first_key_value() {
-            let Some(range) = self.take(start, length.min(missing)) else {
+        while missing > 0 {
+            let fit = self.by_length.range((missing, 0)..).next();
+            let Some(&(length, start)) = fit.or_else(|| self.by_length.last()) else {
                 break;
             };
+            let range = self.take(start, length, length.min(missing));
             missing -= range.length;
             ranges.push(range);
         }
         Some(ranges)
     }
 
-    /// Takes the first `count` slots of the free range at `start`; `None` when `count` is 0.
-    fn take(&mut self, start: u32, count: u32) -> Option<SlotRange> {
-        if count == 0 {
-            return None;
-        }
-        let length = self.free.remove(&start)?;
+    /// Takes the first `count` slots of the free range at `start`.
+    fn take(&mut self, start: u32, length: u32, count: u32) -> SlotRange {
+        self.remove(start);
         if length > count {
-            self.free.insert(start + count, length - count);
+            self.insert(start + count, length - count);
         }
         self.available -= count;
-        Some(SlotRange {
+        SlotRange {
             start,
             length: count,
-        })
+        }
     }
 
     /// Gives slots back. Either all of `ranges` are freed, or none when one of them is not allocated or is named twice.
@@ -117,16 +118,29 @@ impl SlotAllocator {
             mut start,
             mut length,
         } = range;
-        if let Some(next) = self.free.remove(&(start + length)) {
+        if let Some(next) = self.remove(start + length) {
             length += next;
         }
         if let Some((&before, &before_length)) = self.free.range(..start).next_back()
             && before + before_length == start
         {
+            self.remove(before);
             start = before;
             length += before_length;
         }
+        self.insert(start, length);
+    }
+
+    fn insert(&mut self, start: u32, length: u32) {
         self.free.insert(start, length);
+        self.by_length.insert((length, start));
+    }
+
+    /// Length of the free range that began at `start`.
+    fn remove(&mut self, start: u32) -> Option<u32> {
+        let length = self.free.remove(&start)?;
+        self.by_length.remove(&(length, start));
+        Some(length)
     }
 }
 
@@ -145,21 +159,26 @@ mod tests {
     }
 
     #[test]
-    fn first_fit_skips_short_gaps_and_freed_neighbours_merge() {
-        let mut slots = SlotAllocator::new(10);
-        let ranges: Vec<_> = [2, 3, 5].map(|n| slots.allocate(n)).into();
+    fn the_shortest_range_that_is_long_enough_is_taken_and_freed_neighbours_merge() {
+        let mut slots = SlotAllocator::new(12);
+        let ranges: Vec<_> = [4, 1, 2, 5].map(|n| slots.allocate(n)).into();
         assert_eq!(
             ranges,
-            [(0, 2), (2, 3), (5, 5)].map(|(s, l)| Some(vec![range(s, l)]))
+            [(0, 4), (4, 1), (5, 2), (7, 5)].map(|(s, l)| Some(vec![range(s, l)]))
         );
-        slots.free(&[range(0, 2)]).unwrap();
-        slots.free(&[range(5, 5)]).unwrap();
-        assert_eq!(slots.allocate(4), Some(vec![range(5, 4)]));
-        assert_eq!(slots.allocate(3), Some(vec![range(0, 2), range(9, 1)]));
+        slots.free(&[range(0, 4)]).unwrap();
+        slots.free(&[range(5, 2)]).unwrap();
+        assert_eq!(slots.allocate(1), Some(vec![range(5, 1)]));
+        assert_eq!(slots.allocate(3), Some(vec![range(0, 3)]));
+        slots.free(&[range(8, 4)]).unwrap();
+        assert_eq!(slots.allocate(5), Some(vec![range(8, 4), range(3, 1)]));
         slots
-            .free(&[range(9, 1), range(0, 2), range(5, 4), range(2, 3)])
+            .free(&[range(0, 7), range(8, 4), range(7, 1)])
+            .unwrap_err();
+        slots
+            .free(&[range(7, 5), range(0, 3), range(3, 3)])
             .unwrap();
-        assert_eq!(slots.allocate(10), Some(vec![range(0, 10)]));
+        assert_eq!(slots.allocate(12), Some(vec![range(0, 12)]));
     }
 
     #[test]
