@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use text_generation_core::alloc::{self, SlotRange};
+use text_generation_core::kv_pool::alloc::{self, SlotRange};
 
 #[pyclass(module = "text_generation_router")]
 #[derive(Debug)]

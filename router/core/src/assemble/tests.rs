@@ -33,6 +33,15 @@ fn generate(assembler: &mut TextAssembler, ids: &[u32]) -> (Vec<String>, bool, S
     (texts, stopped, assembler.finish())
 }
 
+/// A prompt without alternatives.
+fn prompt(tokens: &[TokenId]) -> Vec<PromptToken> {
+    let token = |&token| PromptToken {
+        token,
+        top_tokens: Vec::new(),
+    };
+    tokens.iter().map(token).collect()
+}
+
 #[test]
 fn stop_strings_end_the_text_in_and_across_tokens() {
     let tokenizer = byte_fallback();
@@ -154,7 +163,7 @@ fn logprobs_that_are_not_finite_are_none() {
         .map(|token| token.logprob)
         .collect();
     let prefill: Vec<_> = assembler
-        .prefill(&tokens)
+        .prefill(&prompt(&tokens))
         .iter()
         .map(|token| token.logprob)
         .collect();
@@ -183,7 +192,7 @@ fn alternatives_and_prompt_tokens_read_as_in_the_middle_of_a_text() {
         top.iter().map(|token| token.special).collect::<Vec<_>>(),
         [true, false, false, false]
     );
-    let prefill = assembler.prefill(&tokens);
+    let prefill = assembler.prefill(&prompt(&tokens));
     assert_eq!(
         prefill
             .iter()

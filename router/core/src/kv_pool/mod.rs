@@ -9,6 +9,8 @@
 
 pub mod alloc;
 mod slots;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 use std::fmt;
@@ -150,6 +152,7 @@ impl KvPool {
         self.tree.unlocked()
     }
 
+    /// Whether requests share what they compute.
     pub fn is_caching(&self) -> bool {
         self.caching
     }
