@@ -172,7 +172,6 @@ impl Batcher {
             }
             self.send_plans().await;
             self.publish();
-            let room = self.in_flight.len() < DEPTH;
             let Some((_, answer)) = self.in_flight.front_mut() else {
                 match self.submissions.recv().await {
                     Some(submission) => self.queue.push(submission.request, submission.events),
@@ -183,8 +182,7 @@ impl Batcher {
             tokio::select! {
                 biased;
                 reply = answer => self.answered(reply).await,
-                // While both places are taken nothing can be done about it.
-                Some(submission) = self.submissions.recv(), if room => {
+                Some(submission) = self.submissions.recv() => {
                     self.queue.push(submission.request, submission.events);
                 }
             }

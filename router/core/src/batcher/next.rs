@@ -143,6 +143,12 @@ impl Batcher {
                 self.admit(entry, admission.count, &mut step);
             }
         }
+        // Others may read these positions from the next plan on: it runs after this one.
+        for chunk in &step.plan.chunks {
+            if let Some(Some(running)) = self.rows.get_mut(chunk.row as usize) {
+                running.share(&mut self.pool);
+            }
+        }
         self.count(&decision, &step.plan);
         let in_flight = InFlight {
             number: step.plan.number,
@@ -178,14 +184,13 @@ impl Batcher {
         let Some(Some(running)) = self.rows.get_mut(row as usize) else {
             return;
         };
-        let chunk = running.chunk(row, count);
+        // Where somebody else's slots pushed its prefix out of the cache meanwhile, it has more to compute, never less.
+        let chunk = running.chunk(row, count.min(running.prompt_left()));
         step.shape.add_chunk(chunk.first, chunk.count);
         step.plan.chunks.push(chunk);
         if running.prompt_left() == 0 {
             step.tokens.push(row);
         }
-        // Others may read these positions from the next plan on: it runs after this one.
-        running.share(&mut self.pool);
     }
 
     /// Gives a queued request a row, slots for its prompt and some more, and computes the first chunk.
