@@ -4,6 +4,10 @@
 //! when enough requests wait (`waiting_served_ratio`) or when they have waited long enough (`max_waiting_tokens`).
 //! First in, first out: a request that does not fit holds back those behind it, so none starves.
 
+pub mod cost;
+pub mod expectation;
+pub mod peak;
+
 use crate::budget::{self, Demand};
 use crate::types::BatchLimits;
 
