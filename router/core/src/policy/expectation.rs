@@ -16,8 +16,8 @@ use std::collections::VecDeque;
 const WINDOW: usize = 1000;
 
 /// Lengths that are taken for granted until as many as the window holds were observed: 64 to 4,096 tokens in equal
-/// ratios, half of them over 512 and a third over 1,024. With 32 to 2,048 the first requests of a full pool paused 4
-/// to 10 times as often.
+/// ratios, half of them over 512 and a third over 1,024. With 32 to 2,048 up to ten times as many of the first requests
+/// of a full pool paused.
 const PRIOR: usize = 32;
 const PRIOR_SHORTEST: f64 = 64.0;
 const PRIOR_RATIO: f64 = 64.0;

@@ -94,13 +94,13 @@ fn nothing_measured_promises_nothing() {
 #[test]
 fn a_chunk_is_as_long_as_the_gap_allows() {
     let cost = card();
-    // 1,024 tokens of a graph take 10.24 ms.
+    // The graph of 1,024 tokens takes 10.24 ms, attention 1 ms.
     assert_eq!(
-        cost.chunk_tokens_within(&decodes(24, 0), 0, 5000, Some(ms(12.0))),
+        cost.chunk_tokens_within(&decodes(24, 0), 0, 5000, Some(ms(11.25))),
         1000
     );
     assert_eq!(
-        cost.chunk_tokens_within(&decodes(24, 0), 0, 700, Some(ms(12.0))),
+        cost.chunk_tokens_within(&decodes(24, 0), 0, 700, Some(ms(11.25))),
         700
     );
     assert_eq!(
@@ -126,15 +126,15 @@ fn a_cut_chunk_fills_a_graph_where_that_is_faster() {
 #[test]
 fn a_prompt_gets_on_even_where_decodes_alone_take_too_long() {
     let cost = card();
-    let slow = decodes(200, 1_000_000);
+    let slow = decodes(200, 50_000);
     // The graph of 256 is paid for anyway.
     assert_eq!(
         cost.chunk_tokens_within(&slow, 0, 5000, Some(ms(1.0))),
-        5000.min(512 - 200)
+        256 - 200
     );
     assert_eq!(cost.chunk_tokens_within(&slow, 0, 5, Some(ms(1.0))), 5);
     let mut chunks = slow;
-    chunks.add_chunk(0, 312);
+    chunks.add_chunk(0, 56);
     assert_eq!(cost.chunk_tokens_within(&chunks, 0, 5000, Some(ms(1.0))), 0);
 }
 

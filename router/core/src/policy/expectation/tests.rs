@@ -32,7 +32,7 @@ fn what_was_observed_is_expected() {
         (0, 250, 0.75),
         (0, 500, 0.5),
         (500, 250, 0.5),
-        (900, 50, 0.5),
+        (800, 100, 0.5),
     ] {
         let chance = chance(&lengths, generated, ahead);
         assert!(

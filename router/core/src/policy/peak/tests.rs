@@ -61,8 +61,9 @@ proptest! {
         let peak = with(new);
         prop_assert!(peak >= before.peak(0));
         prop_assert!(peak >= u64::from(new.slots));
-        prop_assert!(with(Demand { slots: new.slots + more, ..new }) >= peak);
-        prop_assert!(with(Demand { left: new.left + more, ..new }) >= peak);
+        let larger = with(Demand { slots: new.slots + more, ..new });
+        let longer = with(Demand { left: new.left + more, ..new });
+        prop_assert!(larger >= peak && longer >= peak);
     }
 }
 
