@@ -22,7 +22,7 @@ const PRIOR: usize = 32;
 const PRIOR_SHORTEST: f64 = 64.0;
 const PRIOR_RATIO: f64 = 64.0;
 
-/// Observations and steps after which the chances are computed again, which takes some 50 us.
+/// Observations and steps after which the chances are computed again, which takes some 100 us.
 const REFRESH: usize = 64;
 
 /// So few of the longest outputs say nothing about how much longer an output can get. From the shortest of them on,

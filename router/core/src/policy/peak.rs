@@ -7,7 +7,7 @@
 //! a setting, and requests that are sure to run to `max_new_tokens` are counted exactly.
 //!
 //! Measured in a simulation (`simulation.rs`: a queue that never runs dry, 20,000 requests, prompts of 32 to 512 tokens,
-//! `max_new_tokens` of 8,192). Share of the pool in use, and pauses for each request:
+//! `max_new_tokens` of 8,192; 6,000 requests for the others). Share of the pool in use, and pauses for each request:
 //!
 //! | lengths | pool | rows | oracle | this | reservation |
 //! | --- | --- | --- | --- | --- | --- |
@@ -24,7 +24,7 @@
 
 use super::expectation::{MOMENTS, OutputLengths};
 
-/// Standard deviations of the sum that are kept free. At 1.5, 40,000 slots are 2 to 5 % fuller and requests pause about
+/// Standard deviations of the sum that are kept free. At 1.5, 40,000 slots are 2 to 6 % fuller and requests pause about
 /// 4 times as often: more than 1 % of them where lengths differ widely.
 const DEVIATIONS: f32 = 2.0;
 
