@@ -4,7 +4,7 @@
 //! sum over time. LightLLM draws a length for every request and sorts by what remains. Here the sum is looked at in
 //! some moments ahead: in each, a request counts with its size times the chance that it still runs, and the spread of
 //! the whole follows from the same chances. So many requests together need little reserve and few need much, without
-//! a setting, and requests that are sure to run to `max_new_tokens` are counted exactly.
+//! a setting, and requests that are sure to run to `max_new_tokens` count in full.
 //!
 //! Measured in a simulation (`simulation.rs`: a queue that never runs dry, 20,000 requests, prompts of 32 to 512 tokens,
 //! `max_new_tokens` of 8,192; 6,000 requests for the others). Share of the pool in use, and pauses for each request:
