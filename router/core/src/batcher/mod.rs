@@ -92,7 +92,7 @@ impl BatcherHandle {
             status: publisher,
             queue: Queue::new(),
             pool: KvPool::new(limits.max_batch_total_tokens, limits.prefix_caching),
-            lengths: OutputLengths::new(),
+            lengths: OutputLengths::default(),
             rows: (0..limits.max_batch_size).map(|_| None).collect(),
             dropped: Vec::new(),
             in_flight: VecDeque::new(),
@@ -219,7 +219,11 @@ impl Batcher {
         if let Some(running) = self.vacate(row) {
             let cut = running.was_cut();
             let entry = running.leave(&mut self.pool);
-            self.lengths.observe(entry.generated, cut);
+            if cut {
+                self.lengths.observe_cut(entry.generated);
+            } else {
+                self.lengths.observe(entry.generated);
+            }
         }
     }
 

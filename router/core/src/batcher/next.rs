@@ -8,7 +8,6 @@ use super::running::Running;
 use super::{Batcher, DEPTH};
 use crate::kv_pool::{Holding, KvPool};
 use crate::policy::cost::StepShape;
-use crate::policy::expectation::OutputLengths;
 use crate::policy::{self, Admission, Candidate, Joined, Order, Plan, Situation, Waiting};
 use crate::queue::{Entry, Event, Queue, Started};
 
@@ -77,6 +76,8 @@ impl Batcher {
     }
 
     fn next_plan(&mut self) -> Option<(StepPlan, InFlight)> {
+        let generated = self.rows.iter().flatten().map(|r| r.entry.generated);
+        self.lengths.refresh(generated);
         let (rows, running) = self.for_policy();
         let freeing = self.rows.iter().flatten().filter(|r| r.is_pausing());
         let situation = Situation {
@@ -88,8 +89,9 @@ impl Batcher {
             steps_without_chunks: self.steps_without_chunks,
             limits: &self.limits,
             cost: &self.cost,
+            lengths: &self.lengths,
         };
-        let mut heads = Heads::of(&self.queue, &self.pool, &self.rows, &self.lengths);
+        let mut heads = Heads::of(&self.queue, &self.pool, &self.rows);
         let decision = policy::plan(&situation, &mut heads);
         let visited = heads.into_orders();
         let only_drops = decision.is_idle();
@@ -106,7 +108,7 @@ impl Batcher {
         owned
             .filter_map(|(row, running)| Some((row, running.as_ref()?)))
             .filter(|(_, running)| !running.is_pausing())
-            .map(|(row, running)| (row, running.for_policy(&self.lengths)))
+            .map(|(row, running)| (row, running.for_policy()))
             .unzip()
     }
 
@@ -273,7 +275,6 @@ struct Heads<'a, I> {
     queued: usize,
     pool: &'a KvPool,
     rows: &'a [Option<Running>],
-    lengths: &'a OutputLengths,
 }
 
 impl<'a> Heads<'a, ()> {
@@ -281,15 +282,13 @@ impl<'a> Heads<'a, ()> {
         queue: &'a Queue,
         pool: &'a KvPool,
         rows: &'a [Option<Running>],
-        lengths: &'a OutputLengths,
-    ) -> Heads<'a, impl Iterator<Item = &'a Entry>> {
+        ) -> Heads<'a, impl Iterator<Item = &'a Entry>> {
         Heads {
             entries: queue.iter(),
             visited: Vec::new(),
             queued: queue.len(),
             pool,
             rows,
-            lengths,
         }
     }
 }
@@ -339,7 +338,8 @@ impl<'a, I: Iterator<Item = &'a Entry>> Waiting for Heads<'a, I> {
             length: u32::try_from(length).unwrap_or(u32::MAX),
             cached: found.length,
             unlocked: found.unlocked,
-            remaining: self.lengths.remaining(entry.generated, max_new_tokens),
+            generated: entry.generated,
+            left: max_new_tokens.saturating_sub(entry.generated),
             follows: self.follows(entry, found.length, admitted),
         })
     }

@@ -7,7 +7,7 @@ use text_generation_client::types::{Chunk, PromptScores, Request, TokenId};
 
 use crate::kv_pool::{Holding, KvPool};
 use crate::policy;
-use crate::policy::expectation::OutputLengths;
+use crate::policy::peak::Demand;
 use crate::queue::{Entry, Event, Generation, PromptToken};
 use crate::types::FinishReason;
 
@@ -133,8 +133,7 @@ impl Running {
         self.holding.len() < self.length()
     }
 
-    pub(super) fn for_policy(&self, lengths: &OutputLengths) -> policy::Running {
-        let max = self.entry.request.stopping.max_new_tokens;
+    pub(super) fn for_policy(&self) -> policy::Running {
         let decodes = self.prompt_left() == 0 && self.tokens_left() > 0;
         policy::Running {
             order: self.entry.order,
@@ -142,8 +141,11 @@ impl Running {
             prompt_left: self.prompt_left(),
             decodes,
             lacks_slot: decodes && self.lacks_slot(),
-            slots: self.own_slots(),
-            remaining: lengths.remaining(self.entry.generated, max),
+            demand: Demand {
+                slots: self.own_slots(),
+                generated: self.entry.generated,
+                left: self.tokens_left(),
+            },
         }
     }
 

@@ -246,3 +246,6 @@ fn faster(a: u32, b: u32, time: impl Fn(u32) -> f64) -> bool {
 fn usable(value: f32) -> bool {
     value.is_finite() && value >= 0.0
 }
+
+#[cfg(test)]
+mod tests;

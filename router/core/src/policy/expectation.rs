@@ -2,78 +2,177 @@
 //!
 //! Few requests run to `max_new_tokens`, so slots are not reserved for that: a request is expected to become as long
 //! as others did before it, given how long it is already ("Past-Future Scheduler for LLM Serving under SLA
-//! Guarantees", Gong et al., 2025, the scheduler of LightLLM). A wrong guess costs a pause.
+//! Guarantees", Gong et al., 2025, the scheduler of LightLLM). [`super::peak`] makes slots of it; a wrong guess costs
+//! a pause.
+//!
+//! What is kept is the share of outputs that get longer than a length, as Kaplan and Meier estimate it: an output that
+//! was cut short (by `max_new_tokens`, or because its client left) tells only that it would have become longer. So a
+//! thousand requests for 16 tokens do not make chats look short, and where every request runs to `max_new_tokens`
+//! just that is expected.
 
 use std::collections::VecDeque;
 
-pub const WINDOW: usize = 1000;
-const REFRESH: u32 = 32;
-pub const PRIOR: usize = 32;
+/// Outputs that are remembered.
+const WINDOW: usize = 1000;
 
-#[derive(Debug, Clone, Copy)]
-struct Output { length: u32, cut: bool }
+/// Lengths that are taken for granted until as many as the window holds were observed: 64 to 4,096 tokens in equal
+/// ratios, half of them over 512 and a third over 1,024. With 32 to 2,048 up to ten times as many of the first requests
+/// of a full pool paused.
+const PRIOR: usize = 32;
+const PRIOR_SHORTEST: f64 = 64.0;
+const PRIOR_RATIO: f64 = 64.0;
 
+/// Observations and steps after which the chances are computed again, which takes some 100 us.
+const REFRESH: usize = 64;
+
+/// So few of the longest outputs say nothing about how much longer an output can get. From the shortest of them on,
+/// the share falls with the 4th power of the length: who got there is expected to become a third longer.
+const TAIL: usize = 8;
+const TAIL_POWER: i32 = 4;
+
+/// Lengths are counted in buckets: as many for what was generated, and as many for what is ahead.
+const BUCKETS: usize = 512;
+
+/// Moments ahead in which chances are known, denser near now.
+pub(super) const MOMENTS: usize = 32;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Output {
+    length: u32,
+    /// Whether it was cut short. Sorts behind those that ended at this length.
+    cut: bool,
+}
+
+/// The distribution of output lengths, from those observed last.
+///
+/// The same observations always give the same answers. [`OutputLengths::default`] has observed nothing yet.
 #[derive(Debug, Clone)]
 pub struct OutputLengths {
+    /// The oldest first.
     window: VecDeque<Output>,
-    /// (length, share of outputs that are longer)
-    survival: Vec<(u32, f64)>,
-    longest: u32,
-    pending: u32,
-    pub quantile: f64,
-    pub floor: f64,
-    pub mean: bool,
+    /// Observations and steps since the chances were computed.
+    age: usize,
+    /// Tokens of a bucket.
+    width: u32,
+    /// Tokens from now to each moment, and to the end of the last.
+    ahead: [f32; MOMENTS + 1],
+    /// By bucket of the tokens generated: the chance that a request still runs at each moment.
+    chances: Vec<[f32; MOMENTS]>,
+}
+
+impl Default for OutputLengths {
+    fn default() -> Self {
+        let window = (0..PRIOR).map(|index| Output {
+            length: (PRIOR_SHORTEST * PRIOR_RATIO.powf((index as f64 + 0.5) / PRIOR as f64)) as u32,
+            cut: false,
+        });
+        let mut lengths = Self {
+            window: window.collect(),
+            age: 0,
+            width: 1,
+            ahead: [0.0; MOMENTS + 1],
+            chances: Vec::new(),
+        };
+        lengths.compute([]);
+        lengths
+    }
 }
 
 impl OutputLengths {
-    pub fn new() -> Self { let (quantile, floor, mean, lo, hi) = (0.8, 0.25, false, 16.0f64, 2048.0f64);
-        let window = (0..PRIOR).map(|i| {
-            let share = (i as f64 + 0.5) / PRIOR as f64;
-            Output { length: (lo * (hi / lo).powf(share)) as u32, cut: false }
-        }).collect();
-        let mut this = Self { window, survival: vec![], longest: 0, pending: 0, quantile, floor, mean };
-        this.refresh();
-        this
+    /// An output ended by itself (end of sequence, stop string) after `tokens`.
+    pub fn observe(&mut self, tokens: u32) {
+        self.push(tokens, false);
     }
-    pub fn observe(&mut self, length: u32, cut: bool) {
-        self.window.push_back(Output { length, cut });
-        if self.window.len() > WINDOW { self.window.pop_front(); }
-        self.pending += 1;
-        if self.pending >= REFRESH { self.refresh(); }
+
+    /// An output was cut short after `tokens`: `max_new_tokens` were generated, or nobody wanted more of it.
+    pub fn observe_cut(&mut self, tokens: u32) {
+        self.push(tokens, true);
     }
-    fn refresh(&mut self) {
-        self.pending = 0;
-        let mut all: Vec<Output> = self.window.iter().copied().collect();
-        all.sort_unstable_by_key(|o| (o.length, o.cut));
-        self.longest = all.last().map_or(0, |o| o.length);
-        self.survival.clear();
-        let mut share = 1.0;
-        let n = all.len();
-        for (i, o) in all.iter().enumerate() {
-            if o.cut { continue; }
-            let at_risk = (n - i) as f64;
-            share *= 1.0 - 1.0 / at_risk;
-            match self.survival.last_mut() {
-                Some(last) if last.0 == o.length => last.1 = share,
-                _ => self.survival.push((o.length, share)),
-            }
+
+    /// Called once a step, before forecasts are made, with the tokens that each running request has generated: now
+    /// and then the chances are computed again. Until the window is full, running requests count as outputs that got
+    /// that long; without them, those that end first after a start would make all outputs look short.
+    pub fn refresh(&mut self, running: impl IntoIterator<Item = u32>) {
+        self.age += 1;
+        if self.age >= REFRESH {
+            self.compute(running);
         }
     }
-    pub fn remaining(&self, generated: u32, max_new_tokens: u32) -> u32 {
-        let left = max_new_tokens.saturating_sub(generated);
-        let at = self.survival.partition_point(|p| p.0 <= generated);
-        let share = if at == 0 { 1.0 } else { self.survival[at - 1].1 };
-        let length = if self.mean {
-            let mut sum = 0.0; let mut prev = share;
-            for p in &self.survival[at..] { sum += (prev - p.1) * p.0 as f64; prev = p.1; }
-            sum += prev * self.longest.max(generated) as f64;
-            if share > 0.0 { (sum / share) as u32 } else { 0 }
-        } else {
-            let target = share * (1.0 - self.quantile);
-            let end = at + self.survival[at..].partition_point(|p| p.1 > target);
-            self.survival.get(end).map_or(self.longest, |p| p.0)
+
+    /// The chances that a request which has generated so many tokens still runs at each of [`Self::ahead`]: they
+    /// start with 1 and fall. Where nothing that long was observed, they are those of the longest observed.
+    pub(super) fn chances(&self, generated: u32) -> &[f32; MOMENTS] {
+        let bucket = (generated / self.width) as usize;
+        &self.chances[bucket.min(BUCKETS - 1)]
+    }
+
+    /// Tokens from now to each moment, and to the end of the last: they ascend from 0.
+    pub(super) fn ahead(&self) -> &[f32; MOMENTS + 1] {
+        &self.ahead
+    }
+
+    fn push(&mut self, length: u32, cut: bool) {
+        self.window.push_back(Output { length, cut });
+        if self.window.len() > WINDOW {
+            self.window.pop_front();
+        }
+        self.age += 1;
+    }
+
+    fn compute(&mut self, running: impl IntoIterator<Item = u32>) {
+        self.age = 0;
+        let mut outputs: Vec<Output> = self.window.iter().copied().collect();
+        if outputs.len() < WINDOW {
+            outputs.extend(
+                running
+                    .into_iter()
+                    .map(|length| Output { length, cut: true }),
+            );
+        }
+        outputs.sort_unstable();
+        let tail = outputs.len() - TAIL;
+        let tail_start = outputs[tail].length.max(1);
+        // Half of the buckets are for lengths that were observed.
+        self.width = tail_start.div_ceil(BUCKETS as u32 / 2);
+        self.ahead = AHEAD.map(|buckets| (buckets as u32 * self.width) as f32);
+        let longer = longer(&outputs[..tail], tail_start, self.width);
+        let from = |bucket: usize| {
+            let scale = 1.0 / longer[bucket];
+            std::array::from_fn(|moment| (longer[bucket + AHEAD[moment]] * scale) as f32)
         };
-        let expected = length.saturating_sub(generated).max((generated as f64 * self.floor) as u32);
-        expected.max(1).min(left)
+        self.chances.clear();
+        self.chances.extend((0..BUCKETS).map(from));
     }
 }
+
+/// The share of outputs that have more tokens than each multiple of `width`; falls, and never to 0. `body` are the
+/// outputs but for the [`TAIL`] longest, of which the shortest has `tail_start` tokens.
+fn longer(body: &[Output], tail_start: u32, width: u32) -> Vec<f64> {
+    let (mut share, mut passed) = (1.0, 0);
+    let more_than = |bucket: usize| {
+        let length = bucket as u32 * width;
+        while let Some(output) = body.get(passed).filter(|output| output.length <= length) {
+            if !output.cut {
+                share *= 1.0 - 1.0 / (body.len() + TAIL - passed) as f64;
+            }
+            passed += 1;
+        }
+        let beyond = f64::from(tail_start) / f64::from(length.max(tail_start));
+        share * beyond.powi(TAIL_POWER)
+    };
+    (0..=2 * BUCKETS).map(more_than).collect()
+}
+
+/// Buckets from now to each moment, and to the end of the last.
+const AHEAD: [usize; MOMENTS + 1] = {
+    let mut ahead = [0; MOMENTS + 1];
+    let mut moment = 0;
+    while moment <= MOMENTS {
+        ahead[moment] = (BUCKETS * moment * moment).div_ceil(MOMENTS * MOMENTS);
+        moment += 1;
+    }
+    ahead
+};
+
+#[cfg(test)]
+mod tests;

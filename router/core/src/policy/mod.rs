@@ -16,6 +16,7 @@ mod slots;
 
 
 use self::cost::StepCost;
+use self::expectation::OutputLengths;
 use self::peak::Demand;
 use crate::types::BatchLimits;
 
@@ -40,19 +41,8 @@ pub struct Running {
     pub decodes: bool,
     /// The position that its next decode computes has no slot.
     pub lacks_slot: bool,
-    /// Slots that are free when it pauses or ends.
-    pub slots: u32,
-    /// Tokens that it is expected to generate yet.
-    pub remaining: u32,
-}
-
-impl Running {
-    fn demand(&self) -> Demand {
-        Demand {
-            slots: self.slots,
-            remaining: self.remaining,
-        }
-    }
+    /// What it holds, and how it may grow.
+    pub demand: Demand,
 }
 
 /// What the policy must know of a queued request.
@@ -64,8 +54,10 @@ pub struct Candidate {
     pub cached: u32,
     /// Of the cached ones, those that nobody uses now: they count as free until it starts.
     pub unlocked: u32,
-    /// Tokens that it is expected to generate yet.
-    pub remaining: u32,
+    /// Tokens that it has generated.
+    pub generated: u32,
+    /// The most that it may generate yet.
+    pub left: u32,
     /// Another request is just computing more of what both begin with: waiting for it saves that work.
     pub follows: bool,
 }
@@ -86,7 +78,8 @@ impl Candidate {
     fn demand(&self) -> Demand {
         Demand {
             slots: self.takes(),
-            remaining: self.remaining,
+            generated: self.generated,
+            left: self.left,
         }
     }
 }
@@ -117,6 +110,7 @@ pub struct Situation<'a> {
     pub steps_without_chunks: u32,
     pub limits: &'a BatchLimits,
     pub cost: &'a StepCost,
+    pub lengths: &'a OutputLengths,
 }
 
 /// A queued request that starts, with a chunk of its prompt.
@@ -188,3 +182,6 @@ fn joins(
     let wanted = (decodes as f32 * limits.waiting_served_ratio).floor() as usize;
     (waiting >= wanted.max(1)).then_some(Joined::Backpressure)
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::cost::{StepCost, StepShape};
-use super::peak::Forecast;
+use super::peak::{Demand, Forecast};
 use super::{Admission, Candidate, Joined, Plan, Situation, Waiting, joins};
 
 /// Queued requests that are looked at in one step. More than a step ever admits; it bounds those that follow others.
@@ -177,23 +177,24 @@ fn admit(
 /// The slots that all requests are expected to need at most.
 struct Expected<'a> {
     situation: &'a Situation<'a>,
-    /// If all reached their expected ends at once: cheap, and more than the peak.
+    /// Slots that stay in use whoever ends: of cached prefixes that several read.
+    shared: u64,
+    /// If all ran to their last permitted tokens: cheap, and more than the peak.
     bound: u64,
     /// Made when the bound alone does not let a request in.
     forecast: Option<Forecast>,
-    joined: Vec<Candidate>,
+    joined: Vec<Demand>,
 }
 
 impl<'a> Expected<'a> {
     fn of(situation: &'a Situation<'a>) -> Self {
-        let used = u64::from(situation.capacity - situation.free.min(situation.capacity));
-        let growth: u64 = situation
-            .running
-            .iter()
-            .map(|request| u64::from(request.remaining))
-            .sum();
+        let used = u64::from(situation.capacity.saturating_sub(situation.free));
+        let demands = || situation.running.iter().map(|request| request.demand);
+        let own: u64 = demands().map(|demand| u64::from(demand.slots)).sum();
+        let growth: u64 = demands().map(|demand| u64::from(demand.left)).sum();
         Self {
             situation,
+            shared: used.saturating_sub(own),
             bound: used + growth,
             forecast: None,
             joined: Vec::new(),
@@ -201,28 +202,26 @@ impl<'a> Expected<'a> {
     }
 
     fn fits(&mut self, candidate: &Candidate) -> bool {
-        let capacity = u64::from(self.situation.capacity);
-        let demand = candidate.demand();
-        if self.bound + u64::from(demand.slots) + u64::from(demand.remaining) <= capacity {
+        let (demand, situation) = (candidate.demand(), self.situation);
+        let capacity = u64::from(situation.capacity);
+        if self.bound + u64::from(demand.slots) + u64::from(demand.left) <= capacity {
             return true;
         }
         let forecast = self.forecast.get_or_insert_with(|| {
-            let running = self.situation.running.iter().map(|request| request.demand());
-            let mut forecast = Forecast::default();
-            forecast.set(running.chain(self.joined.iter().map(Candidate::demand)));
-            forecast
+            let running = situation.running.iter().map(|request| request.demand);
+            Forecast::of(situation.lengths, running.chain(self.joined.iter().copied()))
         });
-        let used = u64::from(self.situation.capacity - self.situation.free);
-        let own: u64 = self.situation.running.iter().map(|request| u64::from(request.slots)).sum();
-        forecast.peak_with(used.saturating_sub(own), demand) <= capacity
+        let mut with = forecast.clone();
+        with.add(situation.lengths, demand);
+        with.peak(self.shared) <= capacity
     }
 
     fn add(&mut self, candidate: &Candidate) {
         let demand = candidate.demand();
-        self.bound += u64::from(demand.slots) + u64::from(demand.remaining);
-        match &mut self.forecast {
-            Some(forecast) => forecast.add(demand),
-            None => self.joined.push(*candidate),
+        self.bound += u64::from(demand.slots) + u64::from(demand.left);
+        self.joined.push(demand);
+        if let Some(forecast) = &mut self.forecast {
+            forecast.add(self.situation.lengths, demand);
         }
     }
 }

@@ -54,7 +54,7 @@ fn pauses(situation: &Situation<'_>, missing: u32) -> Vec<usize> {
         if coming >= wanted || (coming >= missing && !paused.is_empty()) {
             break;
         }
-        coming = coming.saturating_add(running[index].slots);
+        coming = coming.saturating_add(running[index].demand.slots);
         paused.push(index);
     }
     paused
