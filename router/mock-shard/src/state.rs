@@ -21,6 +21,8 @@ struct Row {
     mock: MockRow,
     /// The prompt and what was generated.
     ids: Vec<u32>,
+    /// By position: what its slot holds.
+    contents: Vec<u64>,
     /// By position.
     slots: Vec<u32>,
     /// Positions whose K and V are in the pool.
@@ -31,14 +33,13 @@ struct Row {
 }
 
 impl Row {
-    /// What the slot of `position` holds once it is computed: it follows from all ids up to there.
-    fn contents(&self) -> impl Iterator<Item = u64> + '_ {
-        self.ids.iter().scan(0, |before, id| {
+    /// What the slots of its ids hold once they are computed: it follows from all ids up to there.
+    fn extend_contents(&mut self) {
+        for id in &self.ids[self.contents.len()..] {
             let mut hasher = DefaultHasher::new();
-            (*before, id).hash(&mut hasher);
-            *before = hasher.finish();
-            Some(*before)
-        })
+            (self.contents.last(), id).hash(&mut hasher);
+            self.contents.push(hasher.finish());
+        }
     }
 }
 
@@ -146,6 +147,7 @@ impl State {
                 parameters,
             },
             ids: request.input_ids,
+            contents: Vec::new(),
             slots,
             computed: request.cached_length,
             top_n_tokens: request.top_n_tokens,
@@ -190,12 +192,15 @@ impl State {
             self.violations.push(text);
             return;
         }
-        let contents = row.contents().zip(&row.slots).enumerate();
-        for (position, (content, &slot)) in contents.take((first + count) as usize) {
+        row.extend_contents();
+        let contents = row.contents.iter().zip(&row.slots).enumerate();
+        let unchecked = if config.check_slots { 0 } else { first };
+        let computed = contents.take((first + count) as usize);
+        for (position, (content, &slot)) in computed.skip(unchecked as usize) {
             let written = &mut self.pool[slot as usize];
             if position >= first as usize {
-                *written = content;
-            } else if config.check_slots && *written != content {
+                *written = *content;
+            } else if written != content {
                 let text = format!("slot {slot} of row {number} was overwritten");
                 self.violations.push(text);
             }

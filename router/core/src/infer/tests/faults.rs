@@ -65,10 +65,11 @@ async fn a_failed_prompt_fails_alone_and_the_others_resume() {
     let message = generation_error(failing.gather().await.unwrap_err());
     assert!(message.contains("no luck"), "{message}");
     let answer = running.gather().await.unwrap();
-    let expected = byte_level().encode(&"the quick brown fox ".repeat(9), false);
+    let text = byte_level().encode("the quick brown fox ", false).unwrap();
     let ids: Vec<u32> = answer.tokens.iter().map(|token| token.id).collect();
     // What came before the failure was taken from the stream already.
-    assert_eq!(ids, expected.unwrap()[2..30]);
+    let expected = text.iter().copied().cycle().skip(2).take(28);
+    assert_eq!(ids, expected.collect::<Vec<_>>());
     assert_eq!(answer.generated.generated_tokens, 30);
     server.assert_clean(8).await;
 }

@@ -36,7 +36,8 @@ async fn gather(streams: Vec<GenerateStream>) -> Vec<GenerateAnswer> {
 #[tokio::test]
 async fn samples_share_one_prefill_and_have_their_own_seeds() {
     let server = Server::start(by_seed(), batch_limits(), 8).await;
-    let request = sampled("once upon a time", 50, 5);
+    let prompt = "once upon a time there was a little girl who lived in a house in the woods";
+    let request = sampled(prompt, 50, 5);
     let streams = server.infer.generate_group(request, 3).await.unwrap();
     let indices: Vec<u32> = streams.iter().map(|stream| stream.index).collect();
     assert_eq!(indices, [0, 1, 2]);
@@ -48,7 +49,7 @@ async fn samples_share_one_prefill_and_have_their_own_seeds() {
     }
     // The first computes the prompt, the others its last token alone.
     let steps = server.mock.steps();
-    let prompt = byte_level().encode("once upon a time", true).unwrap();
+    let prompt = byte_level().encode(prompt, true).unwrap();
     let computed: u32 = steps.iter().map(|step| step.chunk_tokens).sum();
     assert_eq!(computed as usize, prompt.len() + 2);
     server.assert_clean(8).await;

@@ -50,6 +50,7 @@ fn every_request_is_counted_once() {
         drop(dropped);
         while other.next().await.is_some() {}
         drop(other);
+        server.assert_clean(2).await;
         server.mock.fail_next_step("broken");
         infer.generate(request("once", 4)).await.unwrap_err();
     });
@@ -82,6 +83,7 @@ fn a_group_is_one_request_and_complete_with_its_last_sample() {
             .generate_group(request("once", 4), 3)
             .await
             .unwrap_err();
+        server.assert_clean(2).await;
         server.mock.fail_next_step("broken");
         for stream in server
             .infer

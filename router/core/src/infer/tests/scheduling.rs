@@ -226,6 +226,7 @@ async fn an_invalid_request_takes_no_permit_and_harms_nobody() {
     let limits = BatchLimits {
         max_batch_prefill_tokens: 20,
         max_batch_total_tokens: 100,
+        prefill_chunking: false,
         ..batch_limits()
     };
     let server = Server::start(mock_config(), limits, 2).await;
