@@ -113,10 +113,10 @@ impl World {
                 let end = live.ids.len().min(live.holding.len() as usize);
                 let end = end.min(live.computed + count as usize);
                 let slots = expand(live.holding.slots());
-                for position in live.computed..end {
-                    self.content
-                        .insert(slots[position], live.prefixes[position]);
-                }
+                let computed = live.computed..end;
+                let slots = slots[computed.clone()].iter().copied();
+                self.content
+                    .extend(slots.zip(live.prefixes[computed].iter().copied()));
                 live.computed = end;
                 self.pool.commit(&mut live.holding, &live.ids[..end]);
                 enter(&mut self.cached, live, end);
