@@ -242,12 +242,12 @@ impl KvPool {
     /// was used; all other slots of its own are free.
     pub fn close(&mut self, mut holding: Holding, ids: &[u32]) {
         self.commit(&mut holding, ids);
-        let mut own = self.own(&holding);
+        let own = self.own(&holding);
         let ids = &ids[..ids.len().min(holding.len() as usize)];
         while let Some((end, count)) = self.enter(&holding, ids) {
             holding.advance(end, count);
         }
-        self.unlock(&holding, &mut own);
+        self.unlock(&holding, own);
     }
 
     /// As [`KvPool::close`], but what this holding brought into the tree is never found again (it may hold NaN), and
@@ -259,7 +259,7 @@ impl KvPool {
         {
             own.extend(self.tree.detach(holding.end, holding.locked - brought));
         }
-        self.unlock(&holding, &mut own);
+        self.unlock(&holding, own);
     }
 
     /// As new: the shards forgot everything. To holdings of before, every call but those that read them does nothing, and
@@ -288,11 +288,11 @@ impl KvPool {
         own.ranges().to_vec()
     }
 
-    /// Ends the lock of a holding, and frees slots.
-    fn unlock(&mut self, holding: &Holding, own: &mut Vec<SlotRange>) {
+    /// Ends the lock of a holding, and frees its own slots.
+    fn unlock(&mut self, holding: &Holding, mut own: Vec<SlotRange>) {
         if self.tree.contains(holding.end) {
             own.extend(self.tree.unlock(holding.end));
-            self.release(own);
+            self.release(&own);
         }
     }
 

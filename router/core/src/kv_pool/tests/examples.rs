@@ -241,6 +241,40 @@ fn what_a_failed_request_computed_is_never_found_and_stays_with_those_who_read_i
 }
 
 #[test]
+fn a_reader_of_failed_slots_that_fails_too_does_not_touch_what_was_computed_again() {
+    let mut pool = KvPool::new(100, true);
+    let failed = computed(&mut pool, &ids(0..10));
+    let mut reader = pool.open(&base(), &ids(0..20), u32::MAX);
+    pool.discard(failed);
+    remember(&mut pool, &ids(0..10));
+    pool.grow(&mut reader, 10).unwrap();
+    pool.commit(&mut reader, &ids(0..20));
+    pool.discard(reader);
+    assert_eq!(pool.probe(&base(), &ids(0..20)), found(10, 10));
+    audit(&pool, std::iter::empty());
+}
+
+#[test]
+fn the_second_that_computed_the_same_uses_what_the_tree_has_of_it() {
+    let mut pool = KvPool::new(30, true);
+    let (twice, other) = (ids(0..10), ids(100..110));
+    let mut holdings = [(); 2].map(|()| pool.open(&base(), &twice, u32::MAX));
+    for holding in &mut holdings {
+        pool.grow(holding, 10).unwrap();
+        pool.commit(holding, &twice);
+    }
+    let [first, second] = holdings;
+    pool.close(first, &twice);
+    remember(&mut pool, &other);
+    pool.close(second, &twice);
+    let mut new = pool.open(&base(), &[], u32::MAX);
+    pool.grow(&mut new, 20).unwrap();
+    assert_eq!(pool.probe(&base(), &twice), found(10, 10));
+    assert_eq!(pool.probe(&base(), &other), Match::default());
+    pool.close(new, &[]);
+}
+
+#[test]
 fn without_caching_nothing_is_found_and_all_slots_come_back() {
     let mut pool = KvPool::new(20, false);
     let mut holding = pool.open(&base(), &ids(0..10), u32::MAX);
