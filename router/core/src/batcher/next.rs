@@ -11,11 +11,8 @@ use crate::policy::cost::StepShape;
 use crate::policy::{self, Admission, Candidate, Joined, Order, Plan, Situation, Waiting};
 use crate::queue::{Entry, Event, Queue, Started};
 
-/// Slots given beyond need while the pool has plenty, so that most steps carry no grant.
+/// Slots given beyond need, so that most steps carry no grant; fewer where the pool is nearly full.
 const RUN: u32 = 64;
-
-/// The pool has plenty while this part of it is free.
-const PLENTY: u32 = 8;
 
 /// It is worth waiting for somebody who computes at least so many more tokens of what two prompts begin with.
 const WORTH_WAITING: usize = 32;
@@ -163,13 +160,12 @@ impl Batcher {
     }
 
     fn decode(&mut self, row: u32, step: &mut Builder) {
-        let plenty = self.pool.free() > self.pool.capacity() / PLENTY;
+        let ahead = ahead(&self.pool, 1);
         let Some(Some(running)) = self.rows.get_mut(row as usize) else {
             return;
         };
         if running.lacks_slot() {
-            let wanted = if plenty { RUN } else { 1 };
-            let count = wanted.min(running.slots_left()).max(1);
+            let count = (1 + ahead).min(running.slots_left()).max(1);
             // The policy has counted the free slots.
             let Some(slots) = self.pool.grow(&mut running.holding, count) else {
                 return;
@@ -204,11 +200,10 @@ impl Batcher {
         let mut holding = open(&mut self.pool, &entry);
         let prompt = u32::try_from(entry.ids.len()).unwrap_or(u32::MAX);
         let missing = prompt - holding.len();
-        let plenty = self.pool.free().saturating_sub(missing) > self.pool.capacity() / PLENTY;
         let max_new_tokens = entry.request.stopping.max_new_tokens;
-        let ahead = if plenty { RUN } else { 1 };
-        let ahead = ahead.min(max_new_tokens.saturating_sub(entry.generated + 1));
-        if self.pool.grow(&mut holding, missing + ahead).is_none() {
+        let left = max_new_tokens.saturating_sub(entry.generated + 1);
+        let count = missing + ahead(&self.pool, missing).min(left);
+        if self.pool.grow(&mut holding, count).is_none() {
             self.pool.close(holding, &[]);
             self.queue.put_back(entry);
             return;
@@ -255,6 +250,11 @@ struct Builder {
     /// Rows that get a token.
     tokens: Vec<u32>,
     shape: StepShape,
+}
+
+/// Slots that may be given to one request beyond the `needed` ones.
+fn ahead(pool: &KvPool, needed: u32) -> u32 {
+    RUN.min(pool.free().saturating_sub(needed) / 8)
 }
 
 /// Locks what is cached of a request's ids. At least the last one is computed, because its token is wanted; all of them

@@ -125,18 +125,26 @@ async fn streams_of_a_small_pool_are_complete_and_right() {
 }
 
 #[tokio::test]
-async fn so_are_those_of_several_ranks_and_without_chunks_or_cache() {
+async fn so_are_those_of_several_ranks() {
     let ranks = MockConfig {
         world_size: 2,
         ..mock_config()
     };
     traffic(ranks, batch_limits(), 130).await;
+}
+
+#[tokio::test]
+async fn so_are_those_without_chunks_and_without_a_cache() {
     let limits = BatchLimits {
         prefill_chunking: false,
         prefix_caching: false,
         ..batch_limits()
     };
     traffic(mock_config(), limits, 110).await;
+}
+
+#[tokio::test]
+async fn so_are_those_of_prompts_in_many_chunks() {
     let limits = BatchLimits {
         max_batch_prefill_tokens: 3,
         ..batch_limits()

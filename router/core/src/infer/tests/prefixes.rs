@@ -48,14 +48,14 @@ async fn a_new_prefix_of_several_requests_is_computed_once() {
     server.mock.hold();
     let mut streams = Vec::new();
     for n in 0..4 {
-        let prompt = [ids(5, 200), vec![300 + n]].concat();
+        let prompt = [ids(5, 192), vec![300 + n]].concat();
         streams.push(server.infer.generate_stream(of_ids(prompt, 4)).await.unwrap());
     }
     server.mock.resume();
     let answers = futures::future::join_all(streams.into_iter().map(GenerateStream::gather)).await;
     let cached: Vec<u32> = answers.into_iter().map(|a| a.unwrap().cached_tokens).collect();
-    assert_eq!(cached, [0, 200, 200, 200]);
-    assert_eq!(chunk_tokens(&server).iter().sum::<u32>(), 201 + 3);
+    assert_eq!(cached, [0, 192, 192, 192]);
+    assert_eq!(chunk_tokens(&server).iter().sum::<u32>(), 193 + 3);
     server.assert_clean(8).await;
 }
 
