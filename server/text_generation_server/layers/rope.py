@@ -17,9 +17,29 @@ from torch import Tensor
 from ..config.model import ModelConfig, RopeScaling
 
 
-def cos_sin_table(config: ModelConfig, device: torch.device) -> Tensor:
-    """[max_context_length, head_dim] float32: cosines in the first half of the columns, sines in the second."""
-    rope, length = config.rope, config.max_context_length
+class RopeTable:
+    """The table of one model, for as many positions as its requests may have."""
+
+    def __init__(self, config: ModelConfig, device: torch.device) -> None:
+        self._config = config
+        self._device = device
+        self.cos_sin = torch.empty(0, config.head_dim, dtype=torch.float32, device=device)
+        """[positions, head_dim] float32: cosines in the first half of the columns, sines in the second."""
+
+    def resize(self, length: int) -> None:
+        """Makes it `length` positions long."""
+        if len(self.cos_sin) != length:
+            self.cos_sin = cos_sin_table(self._config, length, self._device)
+
+    @staticmethod
+    def bytes_per_position(head_dim: int) -> int:
+        """Bytes that one more position takes."""
+        return torch.float32.itemsize * head_dim
+
+
+def cos_sin_table(config: ModelConfig, length: int, device: torch.device) -> Tensor:
+    """[length, head_dim] float32, see `RopeTable`. A position's row does not depend on `length`."""
+    rope = config.rope
     positions = torch.arange(length, dtype=torch.float32)[:, None]
     if rope.rope_type == "dynamic":
         angles = positions * _dynamic_frequencies(rope, config.head_dim, length)
