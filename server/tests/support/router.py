@@ -24,6 +24,9 @@ from text_generation_server.engine.requests import (
 Send = Callable[[StepPlan], Callable[[], StepReply]]
 """Starts a plan; what it returns waits for the reply."""
 
+MOST_PAUSES = 3
+"""Of one request, so that it ends."""
+
 
 @dataclass(eq=False)
 class Stream:
@@ -76,7 +79,7 @@ class Router:
         depth: int = 1,
         pause: float = 0.0,
         eos: Sequence[int] = (),
-        budget: int = 256,
+        budget: int = 128,
         seed: int = 0,
     ) -> None:
         self.send = send
@@ -131,7 +134,7 @@ class Router:
     def _plan(self) -> StepPlan | None:
         for stream in [s for s in self.running if s.chosen >= s.max_new_tokens]:
             self._leave(stream)
-        for stream in [s for s in self.running if self.random.random() < self.pause]:
+        for stream in [s for s in self.running if s.pauses < MOST_PAUSES and self.random.random() < self.pause]:
             stream.pauses += 1
             self._leave(stream)
             self.paused.append((stream, self.number))
