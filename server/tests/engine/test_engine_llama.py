@@ -156,9 +156,7 @@ def test_a_request_continues_from_any_place_as_if_it_had_never_stopped(
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64])
-def test_logprobs_of_prompt_and_output_equal_transformers(
-    engine: Engine, oracle: LlamaForCausalLM, chunk: int
-) -> None:
+def test_logprobs_of_prompt_and_output_equal_transformers(engine: Engine, oracle: LlamaForCausalLM, chunk: int) -> None:
     prompt = PROMPTS[6]
     asked = stream(1, prompt, NEW_TOKENS, prefill_logprobs=True, top_n_tokens=3)
     others = streams()[2:5]

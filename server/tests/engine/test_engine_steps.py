@@ -120,9 +120,7 @@ def test_prompt_scores_are_those_of_the_raw_logits(engine: Engine) -> None:
     reply = prefill(engine, make_request(1), detailed, make_request(3, [5], prefill_logprobs=True, top_n_tokens=2))
     (scores,) = reply.prompt_scores
     assert (scores.row, scores.first, scores.top_tokens) == (2, 0, [])
-    expected = [
-        FakeModel().logits_after(PROMPTS[2][:n]).log_softmax(-1)[PROMPTS[2][n]].item() for n in range(1, 9)
-    ]
+    expected = [FakeModel().logits_after(PROMPTS[2][:n]).log_softmax(-1)[PROMPTS[2][n]].item() for n in range(1, 9)]
     assert scores.logprobs == pytest.approx(expected, abs=1e-5)
     assert reply.ids[1] == greedy(PROMPTS[2], 1)[0]
 

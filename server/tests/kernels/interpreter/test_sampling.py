@@ -5,7 +5,18 @@ import math
 
 import pytest
 import torch
-from support.sampling import EVERYTHING, FILTERS, Run, asking, assert_alike, choices_of, filters_of, mixture, runs, triton_operators
+from support.sampling import (
+    EVERYTHING,
+    FILTERS,
+    Run,
+    asking,
+    assert_alike,
+    choices_of,
+    filters_of,
+    mixture,
+    runs,
+    triton_operators,
+)
 
 from text_generation_server.kernels._sampling import CHUNK
 from text_generation_server.kernels._search import CANDIDATES, TILE
