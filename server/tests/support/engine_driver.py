@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+
 from support.fake_model import FakeModel, SingleGroup
 from support.router import Send, Stream
-
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.options import EngineOptions
