@@ -223,7 +223,7 @@ class PlanChecker:
             rows.check_row(row, "decode")
         if np.bincount(decodes).max() > 1:
             raise InvalidRequest("`decode` names a row twice")
-        if not {chunk.row for chunk in plan.chunks}.isdisjoint(plan.decode):
+        if plan.chunks and not {chunk.row for chunk in plan.chunks}.isdisjoint(plan.decode):
             raise InvalidRequest("a row is in `chunks` and in `decode`")
         for row in decodes[~rows.running[decodes]].tolist():
             self._check_owned(rows, row, "decode")
