@@ -45,6 +45,8 @@ def test_what_was_not_measured_follows_the_last_straight_line() -> None:
     cost = fit([Sample(Shape(chunk=16), 1.0), Sample(Shape(chunk=32), 2.0)], 64)
     assert (list(cost.tokens), list(cost.times_ms)) == ([16, 32, 64], pytest.approx([1.0, 2.0, 4.0]))
     assert list(fit([Sample(Shape(decodes=1), 2.0)], 3).times_ms) == pytest.approx([2.0, 6.0])
+    flat = [Sample(Shape(decodes=1), 1.0), Sample(Shape(chunk=16), 4.0), Sample(Shape(chunk=31), 3.5)]
+    assert list(fit(flat, 61).times_ms) == pytest.approx([1.0, 4.0, 4.0, 7.0])
     assert fit([], 64) == StepCost()
 
 
@@ -91,7 +93,17 @@ def test_no_more_steps_are_timed_once_the_budget_is_spent() -> None:
         SingleGroup(),  # type: ignore[arg-type]
         [Shape(decodes=n) for n in range(1, 9)],
         repetitions=1,
-        budget_s=2.5,
+        budget_s=4.5,
         clock=lambda: float(next(seconds)),
     )
-    assert [sample.shape.decodes for sample in samples] == [1, 2, 3]
+    assert [sample.shape.decodes for sample in samples] == [1, 2, 3, 4, 5]
+
+
+@torch.inference_mode()
+def test_a_slow_machine_times_one_decode_and_two_chunks() -> None:
+    engine = make_engine()
+    runner = engine._runner
+    assert runner is not None
+    wanted = shapes(SERVING, 256)
+    samples = measure(runner, SingleGroup(), wanted, repetitions=5, budget_s=-1.0)  # type: ignore[arg-type]
+    assert [sample.shape for sample in samples] == [Shape(decodes=1), Shape(chunk=16), Shape(chunk=63)]

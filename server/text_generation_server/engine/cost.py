@@ -28,6 +28,8 @@ from .runner import StepRunner
 
 _DECODES = (1, 8, 32, 64, 128, 256, 512)
 _CHUNKS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_ALWAYS = 3
+"""Steps that are timed however long they take: one decode and two chunks, which give a straight line."""
 _LONG_CONTEXT = 16_384
 """Positions before a chunk, and of all decodes together, where the price of context is measured."""
 
@@ -66,19 +68,20 @@ class Sample:
 
 
 def shapes(limits: ServingLimits, max_batch_prefill_tokens: int) -> list[Shape]:
-    """A dozen steps within the limits, the cheap ones first."""
-    longest = min(limits.max_batch_total_tokens, limits.max_total_tokens) - 1
+    """A dozen steps within the limits: `_ALWAYS` that tell most, then cheap ones before dear ones."""
+    pool = limits.max_batch_total_tokens
+    longest = min(pool, limits.max_total_tokens) - 1
     largest = min(max_batch_prefill_tokens, limits.max_input_tokens, longest)
-    found = [Shape(decodes=d) for d in _up_to(_DECODES, min(limits.max_batch_size, limits.max_batch_total_tokens // 2))]
-    found += [Shape(chunk=c) for c in _up_to(_CHUNKS, largest)]
+    decodes = [Shape(decodes=n) for n in _up_to(_DECODES, min(limits.max_batch_size, pool // 2))]
+    chunks = [Shape(chunk=n) for n in _up_to(_CHUNKS, largest)]
+    more = decodes[1:] + chunks[2:]
     middle = min(largest, 512)
     if (prefix := min(_LONG_CONTEXT, limits.max_input_tokens - middle, longest - middle)) > middle:
-        found.append(Shape(chunk=middle, prefix=prefix))
-    decodes = max(shape.decodes for shape in found if shape.decodes <= 64)
-    context = min(_LONG_CONTEXT // decodes, longest, limits.max_batch_total_tokens // decodes)
-    if context > 2:
-        found.append(Shape(decodes=decodes, context=context))
-    return sorted(found, key=lambda shape: (shape.tokens, shape.pairs + shape.attended))
+        more.append(Shape(chunk=middle, prefix=prefix))
+    several = max(shape.decodes for shape in decodes if shape.decodes <= 64)
+    if (context := min(_LONG_CONTEXT // several, longest, pool // several)) > 2:
+        more.append(Shape(decodes=several, context=context))
+    return decodes[:1] + chunks[:2] + sorted(more, key=lambda shape: (shape.tokens, shape.pairs + shape.attended))
 
 
 def _up_to(sizes: Iterable[int], largest: int) -> list[int]:
@@ -93,17 +96,19 @@ def measure(
     budget_s: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Sample]:
-    """The median of some repetitions of each shape, the slowest rank's; no more shapes once the budget is spent. Ranks
-    agree on when that is. No request may be running, and none is afterwards.
+    """The median of some repetitions of each shape, the slowest rank's. Once the budget is spent, each is timed once
+    and `_ALWAYS` are enough. Ranks agree on when that is. No request may be running, and none is afterwards.
     """
     samples: list[Sample] = []
-    started = clock()
+    started, in_time = clock(), True
     for shape in wanted:
+        # The first one may still have to fill caches.
         _time(runner, shape)
-        ns = int(statistics.median(_time(runner, shape) for _ in range(repetitions)))
-        ns, spent_ms = group.max_ints([ns, int(1e3 * (clock() - started))])
+        median = statistics.median_low(_time(runner, shape) for _ in range(repetitions if in_time else 1))
+        ns, spent_ms = group.max_ints([median, int(1e3 * (clock() - started))])
         samples.append(Sample(shape, ns / 1e6))
-        if spent_ms > 1e3 * budget_s:
+        in_time = spent_ms <= 1e3 * budget_s
+        if not in_time and len(samples) >= _ALWAYS:
             break
     return samples
 
@@ -126,8 +131,9 @@ def fit(samples: Sequence[Sample], max_tokens: int) -> StepCost:
     tokens = sorted(times)
     rising = list(accumulate((times[n] for n in tokens), max))
     if tokens[-1] < max_tokens:
-        steepness = (rising[-1] - rising[-2]) / (tokens[-1] - tokens[-2]) if len(tokens) > 1 else rising[0] / tokens[0]
-        rising.append(rising[-1] + steepness * (max_tokens - tokens[-1]))
+        # Of the last line, or of all together where that is steeper: noise must not make tokens free.
+        lines = [(rising[-1] - rising[i]) / (tokens[-1] - tokens[i]) for i in (0, -2) if len(tokens) > 1]
+        rising.append(rising[-1] + max(lines, default=rising[0] / tokens[0]) * (max_tokens - tokens[-1]))
         tokens.append(max_tokens)
     return StepCost(tokens, rising, pair_ns, context_ns)
 

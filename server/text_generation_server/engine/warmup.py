@@ -80,7 +80,7 @@ def warm_up(
 def measured_cost(runner: StepRunner, group: TensorParallelGroup, device: torch.device) -> StepCost:
     """What steps within the limits cost on the slowest rank."""
     limits, max_prefill = runner.checker.limits, runner.checker.max_batch_prefill_tokens
-    repetitions, budget_s = (3, 10.0) if device.type == "cuda" else (1, 0.1)
+    repetitions, budget_s = (3, 10.0) if device.type == "cuda" else (2, 0.2)
     samples = measure(runner, group, shapes(limits, max_prefill), repetitions, budget_s)
     return fit(samples, max_prefill + limits.max_batch_size)
 
