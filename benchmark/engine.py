@@ -1,9 +1,10 @@
-"""Times the engine of one rank without router and sockets: prefill, decode steps, idle time between them, kernels.
+"""Times the engine of one rank without router and sockets: chunks, decodes, both in one step, and idle time.
 
     PYTHONPATH=server python3 benchmark/engine.py FOLDER --output-json result.json [--profile]
 
-FOLDER holds a config.json; weights are random. What a step costs here and not through HTTP is the router's and the
-socket's share. On a machine without a GPU it runs as well, on a folder of a tiny model: that proves the script.
+FOLDER holds a config.json; weights are random. Plans are sent two deep, as the router does. What a step costs here and
+not through HTTP is the router's and the socket's share. On a machine without a GPU it runs as well, on a folder of a
+tiny model: that proves the script.
 """
 
 import argparse
@@ -11,11 +12,14 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from text_generation_server.config.model import ModelConfig
@@ -24,70 +28,94 @@ from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed.group import init_group
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.loading import choose_device
-from text_generation_server.engine.options import EngineOptions, RunAhead
+from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import (
-    Batch,
-    CachedBatch,
+    Chunk,
     NextTokenChooserParameters,
+    PendingStep,
     Request,
     ServingLimits,
     SlotRange,
-    StepResult,
-    StoppingCriteriaParameters,
+    StepPlan,
+    StepReply,
     WarmupLimits,
+    WarmupResult,
 )
 from text_generation_server.models.registry import load_model
 
 GREEDY = NextTokenChooserParameters()
 TOP_P = NextTokenChooserParameters(do_sample=True, top_p=0.9, seed=1)
+EVERYTHING = NextTokenChooserParameters(
+    do_sample=True, top_p=0.9, top_k=100, typical_p=0.95, repetition_penalty=1.1, frequency_penalty=0.1, seed=1
+)
 PREFILL_TOKENS = 8192
+DEPTH = 2
 
 
 @dataclass
 class Load:
-    """Streams of one shape on one engine."""
+    """Requests of one shape at a time on one engine; row i has its slots from i * length on."""
 
     engine: Engine
     vocab_size: int
-    next_id: int = 0
+    number: int = 0
+    under_way: deque[PendingStep] = field(default_factory=deque)
+    replies: list[tuple[float, StepReply]] = field(default_factory=list)
+    """With the seconds since the reply before."""
+    last: float = 0.0
 
-    def start(self, streams: int, input_length: int, new_tokens: int, parameters: NextTokenChooserParameters) -> Any:
-        """Prefills all streams; returns the cached batches and the results of the prefills."""
-        generator = torch.Generator().manual_seed(input_length)
-        at_once = max(1, PREFILL_TOKENS // input_length)
-        batches: list[CachedBatch] = []
-        results: list[tuple[float, StepResult]] = []
-        length = input_length + new_tokens
+    def send(self, **plan: Any) -> None:
+        """Launches the next plan, and reads what is more than two deep."""
+        self.under_way.append(self.engine.step(StepPlan(self.number, **plan)))
+        self.number += 1
+        while len(self.under_way) >= DEPTH:
+            self._read()
+
+    def drain(self) -> None:
+        """Reads all that is under way."""
+        while self.under_way:
+            self._read()
+
+    def _read(self) -> None:
+        reply = self.under_way.popleft().result()
+        if reply.failures:
+            sys.exit(f"a request failed: {reply.failures[0]}")
+        now = time.perf_counter()
+        self.replies.append((now - self.last, reply))
+        self.last = now
+
+    @contextmanager
+    def timed(self) -> Iterator[list[tuple[float, StepReply]]]:
+        """The replies to what is sent inside, once it is over."""
+        self.drain()
+        self.replies = []
+        self.last = time.perf_counter()
+        yield self.replies
+        self.drain()
+
+    def request(
+        self, row: int, length: int, slots: int, parameters: NextTokenChooserParameters = GREEDY, **more: Any
+    ) -> Request:
+        """Random ids, and slots that no other row has."""
+        ids = np.random.default_rng(row).integers(self.vocab_size, size=length)
+        return Request(row, row, ids, parameters, (SlotRange(row * slots, slots),), **more)
+
+    def fill(self, streams: int, length: int, slots: int, parameters: NextTokenChooserParameters = GREEDY) -> None:
+        """Computes the prompts of so many requests, which decode from then on."""
+        at_once = max(1, PREFILL_TOKENS // length)
         for first in range(0, streams, at_once):
-            requests = []
-            for index in range(first, min(streams, first + at_once)):
-                self.next_id += 1
-                ids = torch.randint(self.vocab_size, (input_length,), generator=generator).tolist()
-                stopping = StoppingCriteriaParameters(new_tokens, ignore_eos_token=True)
-                slots = (SlotRange(index * length, length),)
-                requests.append(Request(self.next_id, tuple(ids), parameters, stopping, slots))
-            started = time.perf_counter()
-            result = self.engine.prefill(Batch(self.next_id, tuple(requests)))
-            results.append((time.perf_counter() - started, result))
-            if result.failures or result.batch is None:
-                sys.exit(f"prefill failed: {result.failures[:1]}")
-            batches.append(result.batch)
-        return batches, results
+            rows = range(first, min(streams, first + at_once))
+            admit = [self.request(row, length, slots, parameters) for row in rows]
+            self.send(admit=admit, chunks=[Chunk(row, 0, length) for row in rows])
+        self.drain()
 
-    def decode(self, batches: Sequence[CachedBatch], steps: int) -> list[tuple[float, StepResult]]:
-        """At most so many steps, as the router calls them."""
-        results = []
-        for _ in range(steps):
-            started = time.perf_counter()
-            result = self.engine.decode(batches, [])
-            results.append((time.perf_counter() - started, result))
-            if result.batch is None:
-                break
-            batches = [result.batch]
-        return results
+    def clear(self) -> None:
+        """Drops all requests."""
+        self.drain()
+        self.engine.clear_cache(None)
 
 
-def build(folder: Path, options: EngineOptions, limits: WarmupLimits) -> tuple[Engine, ServingLimits, dict[str, float]]:
+def build(folder: Path, options: EngineOptions, limits: WarmupLimits) -> tuple[Engine, WarmupResult, dict[str, float]]:
     """An engine with random weights, warmed up, and what that took."""
     started = time.perf_counter()
     device = choose_device(0)
@@ -96,11 +124,26 @@ def build(folder: Path, options: EngineOptions, limits: WarmupLimits) -> tuple[E
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     with torch.inference_mode():
         model = load_model(folder, config, group, dtype, device, "dummy")
-    engine = Engine(model, group, config.eos_token_ids, "triton", WatermarkConfig(), options)
+    attention = "triton" if device.type == "cuda" else "torch"
+    engine = Engine(model, group, config.eos_token_ids, attention, WatermarkConfig(), options)
     loaded = time.perf_counter()
-    served = engine.warmup(limits)
-    print(f"slots {served.max_batch_total_tokens}, longest {served.max_total_tokens}")
-    return engine, served, {"load_s": loaded - started, "warmup_s": time.perf_counter() - loaded}
+    result = engine.warmup(limits)
+    print(f"slots {result.limits.max_batch_total_tokens}, longest {result.limits.max_total_tokens}")
+    return engine, result, {"load_s": loaded - started, "warmup_s": time.perf_counter() - loaded}
+
+
+def summary(replies: Sequence[tuple[float, StepReply]]) -> dict[str, float]:
+    """Medians of steps; the first ones still have to wait for what was before."""
+    middle = replies[4:] or replies
+    timings = [reply.timings for _, reply in middle]
+    forward = sum(t.forward_ns for t in timings)
+    return {
+        "step_ms": median_ms([seconds for seconds, _ in middle]),
+        "device_ms": median_ms([t.forward_ns / 1e9 for t in timings]),
+        "idle_percent": round(100 * sum(t.idle_ns for t in timings) / max(1, forward), 2),
+        "host_us": round(statistics.median(t.host_ns for t in timings) / 1e3, 1),
+        "compilations": timings[-1].kernel_compilations,
+    }
 
 
 def median_ms(values: Sequence[float]) -> float:
@@ -109,34 +152,53 @@ def median_ms(values: Sequence[float]) -> float:
 
 
 def decode_case(load: Load, streams: int, length: int, steps: int, parameters: NextTokenChooserParameters) -> Any:
-    """Medians over the middle of a decode; an engine that was just filled has prefills in its first steps."""
-    batches, prefills = load.start(streams, length, steps, parameters)
-    results = load.decode(batches, steps + 2)[4:-2]
-    timings = [result.timings for _, result in results]
-    forward = sum(t.forward_ns for t in timings)
-    return {
-        "streams": streams,
-        "input": length,
-        "sampling": "greedy" if not parameters.do_sample else "top-p 0.9",
-        "step_ms": median_ms([seconds for seconds, _ in results]),
-        "device_ms": median_ms([t.forward_ns / 1e9 for t in timings]),
-        "idle_percent": round(100 * sum(t.idle_ns for t in timings) / max(1, forward), 2),
-        "host_reply_ms": median_ms([t.decode_ns / 1e9 for t in timings]),
-        "prefill_ms": median_ms([seconds for seconds, _ in prefills]),
-        "prefill_device_ms": median_ms([r.timings.forward_ns / 1e9 for _, r in prefills]),
-        "compilations": timings[-1].kernel_compilations if timings else 0,
-    }
+    """Steps without chunks."""
+    load.fill(streams, length, length + steps + 1, parameters)
+    with load.timed() as replies:
+        for _ in range(steps):
+            load.send(decode=range(streams))
+    load.clear()
+    sampling = "top-p 0.9" if parameters.do_sample else "greedy"
+    return {"streams": streams, "input": length, "sampling": sampling, **summary(replies)}
+
+
+def chunk_case(load: Load, length: int, repetitions: int) -> Any:
+    """One prompt in one chunk, alone on an idle device."""
+    found = []
+    for _ in range(repetitions):
+        with load.timed() as replies:
+            load.send(admit=[load.request(0, length, length)], chunks=[Chunk(0, 0, length)])
+        found.append((replies[0][0], replies[0][1].timings.forward_ns / 1e9))
+        load.clear()
+    wall, device = (min(column) for column in zip(*found, strict=True))
+    return {"input": length, "wall_ms": round(wall * 1e3, 3), "device_ms": round(device * 1e3, 3)}
+
+
+def mixed_case(load: Load, streams: int, length: int, chunk: int, steps: int) -> Any:
+    """A long prompt in chunks beside decodes of all others."""
+    slots = max(length + steps + 1, chunk * steps)
+    load.fill(streams, length, slots)
+    request = load.request(streams, chunk * steps, slots)
+    with load.timed() as replies:
+        for step in range(steps):
+            admit = [request] if step == 0 else []
+            load.send(admit=admit, chunks=[Chunk(streams, step * chunk, chunk)], decode=range(streams))
+    load.clear()
+    return {"streams": streams, "input": length, "chunk": chunk, **summary(replies)}
 
 
 def profile(load: Load, streams: int, length: int, steps: int) -> tuple[list[dict[str, Any]], float]:
     """Device time by kernel of one decode step, and the percentage of the trace in which no kernel ran."""
-    batches, _ = load.start(streams, length, 40, GREEDY)
-    results = load.decode(batches, 10)
-    batch = results[-1][1].batch
+    load.fill(streams, length, length + 40)
+    for _ in range(10):
+        load.send(decode=range(streams))
+    load.drain()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        load.decode([batch] if batch else [], steps)
+        for _ in range(steps):
+            load.send(decode=range(streams))
+        load.drain()
         torch.cuda.synchronize()
-    load.engine.clear_cache(None)
+    load.clear()
     rows = sorted(profiler.key_averages(), key=lambda e: -e.device_time_total)
     kernels = [
         {"kernel": e.key[:90], "calls": e.count / steps, "us": round(e.device_time_total / steps, 1)} for e in rows[:30]
@@ -155,48 +217,33 @@ def idle_percent(intervals: list[tuple[float, float]]) -> float:
     return round(100 * (1 - covered / (reached - intervals[0][0])), 2)
 
 
-def at_limits(engine: Engine, served: ServingLimits) -> dict[str, Any]:
+def at_limits(load: Load, served: ServingLimits) -> dict[str, Any]:
     """Fills every row and every slot, with requests that ask for everything, and decodes; then the longest prompt.
 
     Running out of memory would end it with an error.
     """
-    everything = NextTokenChooserParameters(
-        do_sample=True, top_p=0.9, top_k=100, typical_p=0.95, repetition_penalty=1.1, frequency_penalty=0.1, seed=1
-    )
     rows, steps = served.max_batch_size, 16
     share = min(served.max_total_tokens, served.max_batch_total_tokens // rows)
     length = min(share - steps, served.max_input_tokens)
-
-    def request(number: int, tokens: int, slot: int, new: int) -> Request:
-        slots = (SlotRange(slot, tokens + new),)
-        stopping = StoppingCriteriaParameters(new, ignore_eos_token=True)
-        return Request(number, (1,) * tokens, everything, stopping, slots, prefill_logprobs=True, top_n_tokens=5)
-
-    batches: list[CachedBatch] = []
-    at_once = max(1, PREFILL_TOKENS // length)
-    for first in range(0, rows, at_once):
-        members = range(first, min(rows, first + at_once))
-        result = engine.prefill(Batch(first, tuple(request(n, length, n * share, steps) for n in members)))
-        if result.failures or result.batch is None:
-            sys.exit(f"prefill failed: {result.failures[:1]}")
-        batches.append(result.batch)
-    tokens = 0
-    while batches:
-        result = engine.decode(batches, [])
-        tokens += sum(len(g.tokens.ids) for g in result.generations)
-        batches = [] if result.batch is None else [result.batch]
+    everything: dict[str, Any] = {"prefill_logprobs": True, "top_n_tokens": 5}
+    with load.timed() as replies:
+        for row in range(rows):
+            admit = [load.request(row, length, share, EVERYTHING, **everything)]
+            for first in range(0, length, PREFILL_TOKENS):
+                chunk = Chunk(row, first, min(PREFILL_TOKENS, length - first))
+                load.send(admit=admit, chunks=[chunk], decode=range(row) if first == 0 and row < steps else [])
+                admit = []
+        for _ in range(steps // 2):
+            load.send(decode=range(rows))
+    tokens = sum(len(reply.ids) for _, reply in replies)
+    load.clear()
     longest = served.max_input_tokens
-    result = engine.prefill(Batch(-1, (request(rows, longest, 0, served.max_total_tokens - longest),)))
-    engine.clear_cache(None)
-    return {
-        "rows": rows,
-        "tokens_each": length + steps,
-        "slots_used": rows * (length + steps),
-        "slots": served.max_batch_total_tokens,
-        "decoded": tokens,
-        "longest_prompt": longest,
-        "failures": len(result.failures),
-    }
+    admit = [load.request(0, longest, longest, EVERYTHING, **everything)]
+    for first in range(0, longest, PREFILL_TOKENS):
+        load.send(admit=admit, chunks=[Chunk(0, first, min(PREFILL_TOKENS, longest - first))])
+        admit = []
+    load.clear()
+    return {"rows": rows, "tokens_each": length, "slots": served.max_batch_total_tokens, "decoded": tokens}
 
 
 def main() -> None:
@@ -205,7 +252,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--output-json", type=Path)
     parser.add_argument("--cases", default="1x512,8x1024,64x2048,256x1024", help="streams x input tokens")
-    parser.add_argument("--prefills", default="16,128,512,2048,8192")
+    parser.add_argument("--chunks", default="16,128,512,2048,8192", help="prompts in one chunk")
+    parser.add_argument("--mixed", default="64x2048x448,64x2048x960", help="streams x input tokens x chunk")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--max-total-tokens", type=int, default=16384)
     parser.add_argument("--profile", action="store_true", help="also list the kernels of a step")
@@ -214,40 +262,42 @@ def main() -> None:
     parser.add_argument("--no-graphs", action="store_true")
     arguments = parser.parse_args()
     cuda = torch.cuda.is_available()
-    graphs = () if arguments.no_graphs or not cuda else None
     options = EngineOptions(
-        cuda_graphs=graphs,
-        run_ahead=RunAhead.BEFORE_WAITING if cuda else RunAhead.NEVER,
-        deterministic=arguments.deterministic,
+        cuda_graphs=() if arguments.no_graphs or not cuda else None, deterministic=arguments.deterministic
     )
-    cases = [tuple(int(n) for n in case.split("x")) for case in arguments.cases.split(",")]
+    cases, mixed = (numbers(each) for each in (arguments.cases, arguments.mixed))
     limits = WarmupLimits(
-        PREFILL_TOKENS, max(streams for streams, _ in cases), max_total_tokens=arguments.max_total_tokens
+        PREFILL_TOKENS,
+        max(case[0] for case in cases + mixed) + 1,
+        max_total_tokens=arguments.max_total_tokens,
+        prefill_chunking=True,
     )
-    engine, served, start = build(arguments.folder, options, limits)
-    if arguments.at_limits:
-        print("at the limits", json.dumps(at_limits(engine, served)), flush=True)
-        return
+    engine, warmed, start = build(arguments.folder, options, limits)
     load = Load(engine, engine.info.vocab_size)
-    result: dict[str, Any] = {"command": " ".join(sys.argv), "start": start, "decode": [], "prefill": []}
+    if arguments.at_limits:
+        print("at the limits", json.dumps(at_limits(load, warmed.limits)), flush=True)
+        return
+    cost = warmed.cost
+    start |= {
+        "times_ms": dict(zip(cost.tokens, (round(ms, 4) for ms in cost.times_ms), strict=True)),
+        "pair_ns": cost.pair_ns,
+        "context_ns": cost.context_ns,
+    }
+    result: dict[str, Any] = {"command": " ".join(sys.argv), "start": start}
     print(json.dumps(start))
-    for length in (int(n) for n in arguments.prefills.split(",")):
-        rows = [decode_case(load, 1, length, 8, GREEDY) for _ in range(5)]
-        row = {
-            "input": length,
-            "wall_ms": min(r["prefill_ms"] for r in rows),
-            "device_ms": min(r["prefill_device_ms"] for r in rows),
-        }
-        result["prefill"].append(row)
-        print("prefill", json.dumps(row), flush=True)
+
+    def note(kind: str, row: Any) -> None:
+        result.setdefault(kind, []).append(row)
+        print(kind, json.dumps(row), flush=True)
+
+    for (length,) in numbers(arguments.chunks):
+        note("chunk", chunk_case(load, length, 5))
     for streams, length in cases:
-        row = decode_case(load, streams, length, arguments.steps, GREEDY)
-        result["decode"].append(row)
-        print("decode", json.dumps(row), flush=True)
+        note("decode", decode_case(load, streams, length, arguments.steps, GREEDY))
     streams, length = cases[min(2, len(cases) - 1)]
-    row = decode_case(load, streams, length, arguments.steps, TOP_P)
-    result["decode"].append(row)
-    print("decode", json.dumps(row), flush=True)
+    note("decode", decode_case(load, streams, length, arguments.steps, TOP_P))
+    for streams, length, chunk in mixed:
+        note("mixed", mixed_case(load, streams, length, chunk, max(1, (arguments.max_total_tokens - 1) // chunk)))
     if arguments.profile and cuda:
         for streams, length in cases:
             rows, idle = profile(load, streams, length, 10)
@@ -257,6 +307,11 @@ def main() -> None:
                 print(f"  {entry['us']:9.1f} us {entry['calls']:7.1f} {entry['kernel']}")
     if arguments.output_json:
         arguments.output_json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def numbers(cases: str) -> list[tuple[int, ...]]:
+    """`1x512,8x1024` as numbers."""
+    return [tuple(int(n) for n in case.split("x")) for case in cases.split(",")]
 
 
 if __name__ == "__main__":

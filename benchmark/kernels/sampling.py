@@ -7,14 +7,14 @@ The fraction of copy bandwidth counts one read of the logits, which is what gree
 standard deviation of 4, and top-p 0.9 keeps hundreds of tokens; of "flat" ones, with 1, it keeps most.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 from _timing import Plan, Row, bandwidth_row, report
 
 from text_generation_server.config.server import WatermarkConfig
-from text_generation_server.engine.requests import NextTokenChooserParameters, StoppingCriteriaParameters
+from text_generation_server.engine.requests import NextTokenChooserParameters, Request
 from text_generation_server.engine.sampling import Sampler
 from text_generation_server.engine.sampling_state import SamplingState
 from text_generation_server.kernels import advance_state
@@ -34,16 +34,6 @@ KINDS = {
     "greedy, 5 alternatives": {"top_n": 5},
 }
 SCALES = {"flat": 1.0, "peaked": 4.0}
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A request as sampling sees it."""
-
-    parameters: NextTokenChooserParameters
-    top_n_tokens: int
-    input_ids: Sequence[int] = (1, 2, 3)
-    stopping_parameters: StoppingCriteriaParameters = field(default_factory=lambda: StoppingCriteriaParameters(1 << 30))
 
 
 def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
@@ -69,7 +59,17 @@ def prepare(plan: Plan, batch: int, vocab: int, kind: str, scale: float, buffers
     parameters = dict(KINDS[kind])
     top_n = int(parameters.pop("top_n", 0))
     state = SamplingState(batch, vocab, plan.device, [])
-    asked = [Asked(NextTokenChooserParameters(seed=row, **parameters), top_n) for row in range(batch)]  # type: ignore[arg-type]
+    asked = [
+        Request(
+            row,
+            row,
+            np.array([1, 2, 3]),
+            NextTokenChooserParameters(seed=row, **parameters),  # type: ignore[arg-type]
+            (),
+            top_n_tokens=top_n,
+        )
+        for row in range(batch)
+    ]
     state.admit(range(batch), asked)
     sampler = Sampler(state, WatermarkConfig())
     index = torch.arange(batch, device=plan.device)

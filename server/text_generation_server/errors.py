@@ -22,11 +22,11 @@ class InvalidRequest(EngineError):
     reason = "invalid_request"
 
 
-class UnknownBatch(EngineError):
-    """A call names a cached batch, or a request of it, that the shard does not hold."""
+class PlanRefused(EngineError):
+    """A plan before this one failed; plans are refused until ClearCache of everything."""
 
-    grpc_status = "NOT_FOUND"
-    reason = "unknown_batch"
+    grpc_status = "FAILED_PRECONDITION"
+    reason = "plan_refused"
 
 
 class NotReady(EngineError):

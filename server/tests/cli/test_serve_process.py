@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -84,6 +85,7 @@ def test_the_end_of_standard_input_ends_the_shard_and_its_folder(llama_folder: P
 HANGING = """
 import sys, threading
 from pathlib import Path
+from typing import Any
 from text_generation_server.engine.worker import EngineWorker
 from text_generation_server.service.server import ServiceSettings, serve
 
@@ -125,22 +127,23 @@ def test_the_service_needs_no_torch() -> None:
 
 
 class Group:
-    """The router's view of all ranks: every call goes to each, generations are joined."""
+    """The router's view of all ranks: every call goes to each, and they agree."""
 
     def __init__(self, sockets: Path, world_size: int) -> None:
         self.channels = [grpc.insecure_channel(f"unix://{sockets}/shard-{rank}") for rank in range(world_size)]
         self.stubs = [pb_grpc.TextGenerationServiceStub(channel) for channel in self.channels]
 
-    def call(self, name: str, request: object) -> list[object]:
+    def call(self, name: str, request: object) -> list[Any]:
         futures = [getattr(stub, name).future(request, timeout=WAIT_S) for stub in self.stubs]
         return [future.result() for future in futures]
 
-    def generate(self, prompts: list[list[int]]) -> dict[int, list[int]]:
-        """Ids by request; every second request samples with the seed 7."""
-        self.call("Warmup", pb.WarmupRequest(max_batch_prefill_tokens=128, max_batch_size=8))
+    def generate(self, prompts: list[list[int]]) -> list[list[int]]:
+        """Ids of each prompt, computed in chunks of at most 7; every second request samples with the seed 7."""
+        (warmed, *_) = self.call("Warmup", pb.WarmupRequest(max_batch_prefill_tokens=128, max_batch_size=8))
         requests = [
             pb.Request(
                 id=i,
+                row=i,
                 input_ids=prompt,
                 parameters=pb.NextTokenChooserParameters(
                     temperature=0.7 if i % 2 else 1.0,
@@ -150,22 +153,32 @@ class Group:
                     seed=7,
                     repetition_penalty=1.0,
                 ),
-                stopping_parameters=pb.StoppingCriteriaParameters(max_new_tokens=12, ignore_eos_token=True),
                 slots=[pb.SlotRange(start=40 * i, length=len(prompt) + 12)],
             )
             for i, prompt in enumerate(prompts)
         ]
-        tokens: dict[int, list[int]] = {i: [] for i in range(len(prompts))}
-        replies = self.call("Prefill", pb.PrefillRequest(batch=pb.Batch(id=1, requests=requests)))
-        while True:
+        tokens: list[list[int]] = [[] for _ in prompts]
+        done = [0 for _ in prompts]
+        number = 0
+        while any(len(each) < 12 for each in tokens):
+            plan = pb.StepPlan(number=number, admit=requests if number == 0 else [])
+            for row, prompt in enumerate(prompts):
+                if done[row] < len(prompt):
+                    count = min(7, len(prompt) - done[row])
+                    plan.chunks.add(row=row, first=done[row], count=count)
+                    done[row] += count
+                elif len(tokens[row]) < 12:
+                    plan.decode.append(row)
+            replies = self.call("Prefill" if plan.chunks else "Decode", plan)
             for reply in replies:
-                assert reply.batch == replies[0].batch
-                assert not reply.failures
-                for generation in reply.generations:
-                    tokens[generation.request_id] += generation.tokens.ids
-            if not replies[0].HasField("batch"):
-                return tokens
-            replies = self.call("Decode", pb.DecodeRequest(batches=[replies[0].batch]))
+                assert (reply.rows, reply.ids, reply.failures) == (replies[0].rows, replies[0].ids, [])
+            assert len(replies[0].logprobs) == len(replies[0].ids)
+            assert not any(reply.logprobs for reply in replies[1:])
+            for row, token in zip(replies[0].rows, replies[0].ids, strict=True):
+                tokens[row].append(token)
+            number += 1
+        assert warmed.cost.times_ms
+        return tokens
 
 
 def test_two_shards_give_the_tokens_of_one(llama_folder: Path, tmp_path: Path) -> None:

@@ -72,6 +72,10 @@ def test_three_layouts_of_rope_are_one(tmp_path: Path, values: dict[str, Any]) -
         ({"hidden_size": 0}, "hidden_size"),
         ({"hidden_size": True}, "hidden_size"),
         ({"vocab_size": -1}, "vocab_size"),
+        ({"max_position_embeddings": 10**12}, "max_position_embeddings"),
+        ({"max_position_embeddings": 1e30}, "max_position_embeddings"),
+        ({"max_position_embeddings": 10**400}, "max_position_embeddings"),
+        ({"rope_theta": 10**400}, "rope_theta"),
         ({"num_hidden_layers": 1.5}, "num_hidden_layers"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         ({"hidden_size": 65}, "num_attention_heads"),
@@ -97,6 +101,11 @@ def test_three_layouts_of_rope_are_one(tmp_path: Path, values: dict[str, Any]) -
 def test_a_wrong_value_is_named(tmp_path: Path, values: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=f"config.json.*`{named}`"):
         _parse(tmp_path, **values)
+
+
+def test_a_context_stretched_beyond_what_positions_can_name_ends_there(tmp_path: Path) -> None:
+    config = _parse(tmp_path, rope_scaling={"rope_type": "linear", "factor": 1e300})
+    assert config.max_context_length == 2**31 - 1
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support.sampling import Run, asking, filtered, processed
+from support.sampling import Run, asking, choices_of, filtered, processed
 from torch import Tensor
 from transformers import (
     MinPLogitsWarper,
@@ -15,9 +15,9 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
+from text_generation_server.engine.scoring import score
 from text_generation_server.kernels.advance_state import advance_state_torch
 from text_generation_server.kernels.gumbel import gumbel_noise
-from text_generation_server.kernels.logprobs import token_logprobs
 from text_generation_server.kernels.philox import philox_4x32, vocabulary_bits
 from text_generation_server.kernels.watermark import green_list
 
@@ -153,10 +153,10 @@ def test_only_ids_of_the_mask_are_chosen(scores: Tensor) -> None:
     for position, row in enumerate(scores):
         ids = list(allowed.get(position, range(VOCAB)))
         logprobs = row[ids].log_softmax(0)
-        choice = run.sampled.choices()[position]
+        choice = choices_of(run.sampled)[position]
         assert choice.token == ids[int(logprobs.argmax())]
         assert choice.logprob == pytest.approx(float(logprobs.max()), abs=1e-5)
-    top = run.sampled.choices()[4].top_tokens
+    top = choices_of(run.sampled)[4].top_tokens
     assert top is not None
     assert set(top.ids) == {0, 64, 200}
 
@@ -244,7 +244,7 @@ def test_logprobs_are_those_of_the_survivors(scores: Tensor) -> None:
 
 def test_top_tokens_take_the_ties_of_the_nth_and_no_excluded_id() -> None:
     scores = torch.tensor([[-1.0, -3.0, -4.0, -2.0, -3.0], [-math.inf, 1.0, -math.inf, 0.0, -math.inf]])
-    choices = Run(scores, [asking(top_n=3), asking(top_n=4)]).all().sampled.choices()
+    choices = choices_of(Run(scores, [asking(top_n=3), asking(top_n=4)]).all().sampled)
     assert [choice.top_tokens.ids for choice in choices if choice.top_tokens] == [(0, 3, 1, 4), (1, 3)]
 
 
@@ -255,18 +255,25 @@ def test_unsound_scores_are_told_and_harm_no_neighbour(bad: float) -> None:
     logits[2] = -math.inf
     everything = {"do_sample": True, "top_k": 3, "top_p": 0.5, "typical_p": 0.5, "min_p": 0.1}
     for parameters in ({}, everything):
-        choices = Run(logits.clone(), [asking(top_n=2, **parameters)] * 3).all().sampled.choices()
+        choices = choices_of(Run(logits.clone(), [asking(top_n=2, **parameters)] * 3).all().sampled)
         assert [choice.valid for choice in choices] == [True, False, False]
         assert all(0 <= choice.token < 9 for choice in choices)
         assert choices[1].top_tokens is None
 
 
-def test_token_logprobs_in_chunks_equal_log_softmax(scores: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_of_prompts_in_parts_equal_log_softmax(scores: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = torch.tensor([0, 5, 256, 3, 9, 100])
     expected = scores.log_softmax(-1)[torch.arange(6), tokens]
-    torch.testing.assert_close(token_logprobs(scores, tokens), expected)
-    monkeypatch.setattr("text_generation_server.kernels.logprobs._CHUNK_ELEMENTS", 2 * VOCAB)
-    torch.testing.assert_close(token_logprobs(scores, tokens), expected)
+    for _ in range(2):
+        scored = score(lambda hidden: hidden, scores, tokens, num_top=3)
+        torch.testing.assert_close(scored.logprobs, expected)
+        monkeypatch.setattr("text_generation_server.kernels.logprobs._CHUNK_ELEMENTS", 2 * VOCAB)
+        monkeypatch.setattr("text_generation_server.engine.scoring._AT_ONCE", 4)
+    best = scores.log_softmax(-1).topk(2)
+    tops = scored.tops(1, 6, 2)
+    assert [top.index for top in tops] == list(range(5))
+    assert [top.ids for top in tops] == best.indices[1:].tolist()
+    assert [top.logprobs for top in tops] == [pytest.approx(values) for values in best.values[1:].tolist()]
 
 
 def test_watermark_marks_a_part_of_the_vocabulary_that_the_previous_token_chooses() -> None:

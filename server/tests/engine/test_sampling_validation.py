@@ -26,7 +26,6 @@ def check(request: Request) -> None:
         (asking(min_p=-0.1), "`min_p` must be at least 0"),
         (asking(min_p=1.5), "`min_p` must be at least 0"),
         (asking(min_p=math.nan), "`min_p` must be at least 0"),
-        (asking(min_new_tokens=100), "`min_new_tokens` 100 must be at most `max_new_tokens` 99"),
         (asking(top_n=21), "`top_n_tokens` must be at most 20"),
         (asking(logit_bias=((VOCAB, 1.0),)), "`logit_bias` must name token ids below the vocabulary size 2000"),
         (asking(logit_bias=((3, 1.0), (3, 2.0))), "`logit_bias` must hold each token id at most once"),

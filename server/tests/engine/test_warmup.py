@@ -7,7 +7,6 @@ from support.fake_model import FakeConfig, FakeModel
 from text_generation_server.engine import probe, warmup
 from text_generation_server.engine.kv_pool import bytes_per_slot
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
-from text_generation_server.engine.rows import RowTable
 from text_generation_server.engine.sampling_state import SamplingState
 from text_generation_server.errors import InvalidRequest, OutOfMemory
 
@@ -17,27 +16,56 @@ def asked(**limits: int) -> WarmupLimits:
 
 
 def test_the_pool_is_no_larger_than_all_rows_at_full_length() -> None:
-    limits = make_engine(limits=None).warmup(asked())
+    limits = make_engine(limits=None).warmup(asked()).limits
     assert limits == ServingLimits(
         max_batch_total_tokens=4 * 64, max_input_tokens=32, max_total_tokens=64, max_batch_size=4
     )
 
 
 def test_what_is_asked_for_is_what_holds() -> None:
-    limits = make_engine(limits=None).warmup(
+    result = make_engine(limits=None).warmup(
         asked(max_input_tokens=10, max_total_tokens=20, max_batch_total_tokens=100)
     )
-    assert limits == ServingLimits(100, 10, 20, 4)
+    assert result.limits == ServingLimits(100, 10, 20, 4)
 
 
 def test_the_pool_takes_half_of_the_memory_left_to_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     model = FakeModel(FakeConfig(max_position_embeddings=1000))
     per_slot = bytes_per_slot(model)  # type: ignore[arg-type]
     assert per_slot == 2 * 1 * 1 * 2 * 4
-    rows = 5 * (RowTable.bytes_per_row(1000) + SamplingState.bytes_per_row(model.vocab_size))
-    monkeypatch.setattr(probe, "available_host_memory", lambda: 2 * 2 * (rows + 301 * per_slot))
-    limits = make_engine(model, limits=None, world_size=2).warmup(asked())
+    rows = 5 * SamplingState.bytes_per_row(model.vocab_size)
+    # A request may be as long as the pool is large: slots of 4 rows and of the padding, cosines and sines in float32.
+    per_position = 5 * 4 + 2 * 4
+    room = rows + 300 * (per_slot + per_position) + per_slot
+    monkeypatch.setattr(probe, "available_host_memory", lambda: 2 * 2 * room)
+    limits = make_engine(model, limits=None, world_size=2).warmup(asked()).limits
     assert limits.max_batch_total_tokens == limits.max_total_tokens == 300
+
+
+def test_tables_are_as_long_as_requests_may_be_not_as_the_model_could() -> None:
+    model = FakeModel(FakeConfig(max_position_embeddings=2**31 - 1))
+    engine = make_engine(model, limits=None)
+    result = engine.warmup(asked(max_batch_total_tokens=400))
+    assert result.limits == ServingLimits(400, 32, 400, 4)
+    assert engine._runner is not None
+    assert engine._runner.table.slot_table.shape == (5, 400)
+
+
+def test_with_chunks_a_prompt_may_be_longer_than_a_step() -> None:
+    limits = make_engine(limits=None).warmup(asked(prefill_chunking=True)).limits
+    assert (limits.max_input_tokens, limits.max_total_tokens) == (63, 64)
+    limits = make_engine(limits=None).warmup(asked(prefill_chunking=True, max_input_tokens=50)).limits
+    assert limits.max_input_tokens == 50
+
+
+def test_warm_up_says_what_steps_cost() -> None:
+    result = make_engine(limits=None).warmup(asked())
+    assert list(result.graph_tokens) == []
+    cost = result.cost
+    assert cost.tokens[0] == 1
+    assert cost.tokens[-1] == 32 + 4
+    assert list(cost.times_ms) == sorted(cost.times_ms)
+    assert cost.times_ms[0] > 0
 
 
 def test_the_smallest_rank_decides() -> None:
@@ -48,6 +76,8 @@ def test_the_smallest_rank_decides() -> None:
     ("limits", "message"),
     [
         ({"max_batch_size": 0}, "--max-batch-size must be at least 1"),
+        ({"max_batch_size": 40_000}, "--max-batch-size must be at least 1 and at most 32768"),
+        ({"prefill_chunking": True, "max_input_tokens": 64}, "--max-input-tokens 64 must be below --max-total-tokens"),
         ({"max_batch_prefill_tokens": 0}, "--max-batch-prefill-tokens must be at least 1"),
         ({"max_total_tokens": 1}, "--max-total-tokens must be at least 2"),
         ({"max_total_tokens": 65}, "--max-total-tokens 65 is more than the 64 positions of the model"),

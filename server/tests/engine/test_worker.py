@@ -3,13 +3,23 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import cast
 
 import pytest
 
-from text_generation_server.engine.requests import ShardEngine, ShardInfo
+from text_generation_server.engine.requests import (
+    ServingLimits,
+    ShardEngine,
+    ShardInfo,
+    StepCost,
+    StepPlan,
+    StepReply,
+    WarmupLimits,
+    WarmupResult,
+)
 from text_generation_server.engine.worker import EngineWorker
-from text_generation_server.errors import EngineFailed, InvalidRequest, ModelFilesError, NotReady
+from text_generation_server.errors import EngineFailed, InvalidRequest, ModelFilesError, NotReady, PlanRefused
 
 INFO = ShardInfo("float32", "cpu", 1, 64, 64, (), "torch", "0")
 WAIT_S = 10.0
@@ -24,17 +34,49 @@ class StubEngine:
         self.thread = threading.get_ident()
         self.closed = False
         self.broken: Exception | None = None
+        """Raised by the next launch."""
+        self.launched: list[object] = []
+        self.readable = threading.Event()
+        """Set: results are there."""
+        self.readable.set()
+        self.unreadable: Exception | None = None
+        """Raised by whoever reads the next result."""
 
-    def between_calls(self) -> None:
+    def step(self, plan: StepPlan) -> "StubStep":
+        self.launched.append(plan.number)
         if self.broken is not None:
-            raise self.broken
+            error, self.broken = self.broken, None
+            raise error
+        return StubStep(plan.number, self)
+
+    def clear_cache(self, request_id: int | None) -> None:
+        self.launched.append("clear")
+
+    def warmup(self, limits: WarmupLimits) -> WarmupResult:
+        return WarmupResult(ServingLimits(1, 1, 1, 1), StepCost(), [])
 
     def close(self) -> None:
         self.closed = True
 
 
+@dataclass
+class StubStep:
+    number: int
+    engine: StubEngine
+
+    def result(self) -> StepReply:
+        self.engine.readable.wait(WAIT_S)
+        if self.engine.unreadable is not None:
+            raise self.engine.unreadable
+        return StepReply(self.number)
+
+
 def stub() -> ShardEngine:
     return cast("ShardEngine", StubEngine())
+
+
+def stub_of(worker: EngineWorker) -> StubEngine:
+    return worker.submit(lambda engine: cast("StubEngine", engine)).result(WAIT_S)
 
 
 @pytest.fixture
@@ -92,15 +134,77 @@ def test_any_other_error_poisons_the_engine(worker: EngineWorker, error: Excepti
     assert worker.failed.done()
 
 
-def test_an_error_after_the_result_was_handed_out_poisons_the_engine(worker: EngineWorker) -> None:
-    def break_it(engine: ShardEngine) -> int:
-        cast("StubEngine", engine).broken = ValueError("secret path")
-        return 1
+def test_plans_run_in_the_order_of_their_numbers(worker: EngineWorker) -> None:
+    futures = [worker.step(StepPlan(number)) for number in (1, 0, 2, 4, 3)]
+    assert [future.result(WAIT_S).number for future in futures] == [1, 0, 2, 4, 3]
+    assert stub_of(worker).launched == [0, 1, 2, 3, 4]
+    with pytest.raises(InvalidRequest, match="`number` 4 is out of turn"):
+        worker.step(StepPlan(4)).result(WAIT_S)
+    assert worker.step(StepPlan(5)).result(WAIT_S).number == 5
 
-    assert worker.submit(break_it).result(WAIT_S) == 1
+
+def test_a_plan_is_launched_before_the_one_ahead_of_it_is_read(worker: EngineWorker) -> None:
+    engine = stub_of(worker)
+    engine.readable.clear()
+    first, second = worker.step(StepPlan(0)), worker.step(StepPlan(1))
+    assert stub_of(worker).launched == [0, 1]
+    assert not first.done()
+    engine.readable.set()
+    assert [future.result(WAIT_S).number for future in (first, second)] == [0, 1]
+
+
+def test_a_failed_plan_ends_all_later_ones_until_everything_is_cleared(worker: EngineWorker) -> None:
+    engine = stub_of(worker)
+    later = worker.step(StepPlan(2))
+    assert worker.step(StepPlan(0)).result(WAIT_S).number == 0
+    engine.broken = InvalidRequest("bad plan")
+    with pytest.raises(InvalidRequest, match="bad plan"):
+        worker.step(StepPlan(1)).result(WAIT_S)
+    for refused in (later, worker.step(StepPlan(3)), worker.step(StepPlan(0))):
+        with pytest.raises(PlanRefused):
+            refused.result(WAIT_S)
+    worker.clear_cache(7).result(WAIT_S)
+    with pytest.raises(PlanRefused):
+        worker.step(StepPlan(2)).result(WAIT_S)
+    worker.clear_cache(None).result(WAIT_S)
+    assert worker.step(StepPlan(0)).result(WAIT_S).number == 0
+    assert engine.launched == [0, 1, "clear", "clear", 0]
+    worker.check_health()
+
+
+def test_clearing_everything_answers_a_plan_whose_turn_never_came(worker: EngineWorker) -> None:
+    waiting = worker.step(StepPlan(1))
+    worker.clear_cache(None).result(WAIT_S)
+    with pytest.raises(PlanRefused, match="ClearCache came"):
+        waiting.result(WAIT_S)
+    assert worker.step(StepPlan(0)).result(WAIT_S).number == 0
+
+
+def test_plans_begin_at_zero_after_warmup(worker: EngineWorker) -> None:
+    stub_of(worker).broken = NotReady("call Warmup")
+    with pytest.raises(NotReady):
+        worker.step(StepPlan(0)).result(WAIT_S)
+    worker.warmup(WarmupLimits(1, 1)).result(WAIT_S)
+    assert worker.step(StepPlan(0)).result(WAIT_S).number == 0
+
+
+def test_an_error_that_shows_when_a_step_is_read_poisons_the_engine(worker: EngineWorker) -> None:
+    engine = stub_of(worker)
+    engine.readable.clear()
+    engine.unreadable = RuntimeError("CUDA error: /secret/path")
+    steps = [worker.step(StepPlan(number)) for number in (0, 1, 3)]
+    stub_of(worker)
+    engine.readable.set()
+    for step in steps:
+        with pytest.raises(EngineFailed) as caught:
+            step.result(WAIT_S)
+        assert "secret" not in str(caught.value)
     worker.failed.result(WAIT_S)
     with pytest.raises(EngineFailed):
         worker.submit(lambda _: 1).result(WAIT_S)
+    with pytest.raises(EngineFailed):
+        worker.check_health()
+    assert worker.stop(WAIT_S)
 
 
 def test_not_ready_while_the_model_loads() -> None:
@@ -155,7 +259,38 @@ def test_a_command_that_takes_too_long_makes_the_engine_unhealthy() -> None:
     release.set()
     future.result(WAIT_S)
     worker.submit(lambda _: None).result(WAIT_S)
+    worker.check_health()
     assert worker.stop(WAIT_S)
+
+
+def test_a_step_whose_result_does_not_come_makes_the_engine_unhealthy() -> None:
+    now = [0.0]
+    worker = EngineWorker(stub, stall_limit_s=5.0, clock=lambda: now[0])
+    worker.start()
+    worker.ready.result(WAIT_S)
+    engine = stub_of(worker)
+    reading = threading.Event()
+    engine.readable = Signalling(reading)
+    step = worker.step(StepPlan(0))
+    reading.wait(WAIT_S)
+    now[0] = 6.0
+    with pytest.raises(EngineFailed, match="no progress for more than 5 s"):
+        worker.check_health()
+    engine.readable.set()
+    step.result(WAIT_S)
+    assert worker.stop(WAIT_S)
+
+
+class Signalling(threading.Event):
+    """Says when somebody waits for it."""
+
+    def __init__(self, waited_for: threading.Event) -> None:
+        super().__init__()
+        self._waited_for = waited_for
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._waited_for.set()
+        return super().wait(timeout)
 
 
 def test_stop_finishes_what_was_queued_and_takes_nothing_more(worker: EngineWorker) -> None:

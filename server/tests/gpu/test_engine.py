@@ -1,41 +1,37 @@
-"""The engine on a GPU: graphs and running ahead change nothing of what requests get; limits hold; nothing compiles."""
+"""The engine on a GPU: graphs, chunks, cached prefixes and pauses change nothing of what requests get; limits hold;
+nothing compiles after warm-up.
+"""
 
 import gc
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from support.engine_driver import directly, stream
 from support.fake_model import SingleGroup
+from support.router import Router, Stream
 
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.engine import Engine
-from text_generation_server.engine.options import EngineOptions, RunAhead
-from text_generation_server.engine.requests import (
-    Batch,
-    CachedBatch,
-    Copy,
-    NextTokenChooserParameters,
-    Request,
-    SlotRange,
-    StepResult,
-    StoppingCriteriaParameters,
-    WarmupLimits,
-)
+from text_generation_server.engine.options import EngineOptions
+from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 from text_generation_server.models.registry import load_model
 
 pytestmark = pytest.mark.gpu
 
-NEW_TOKENS = 20
-IN_STEP = EngineOptions(memory_fraction=0.5, cuda_graphs=(), run_ahead=RunAhead.NEVER)
-GRAPHS = EngineOptions(memory_fraction=0.5, cuda_graphs=(1, 2, 4, 8, 16), run_ahead=RunAhead.NEVER)
-AHEAD = EngineOptions(memory_fraction=0.5, cuda_graphs=(1, 2, 4, 8, 16), run_ahead=RunAhead.BEFORE_WAITING)
-LIMITS = WarmupLimits(max_batch_prefill_tokens=256, max_batch_size=16, max_batch_total_tokens=4096)
+NEW_TOKENS = 16
+LIMITS = WarmupLimits(
+    max_batch_prefill_tokens=200, max_batch_size=16, max_batch_total_tokens=4096, prefill_chunking=True
+)
+SERVING = ServingLimits(4096, 255, 256, 16)
+EOS = (2, 3)
 
 
-def build(folder: Path, options: EngineOptions, dtype: torch.dtype, limits: WarmupLimits = LIMITS) -> Engine:
+def build(folder: Path, dtype: torch.dtype, limits: WarmupLimits = LIMITS, **options: Any) -> Engine:
     # An engine that was warmed up is frozen for the garbage collector: the ones before give their memory back only now.
     gc.unfreeze()
     gc.collect()
@@ -44,137 +40,175 @@ def build(folder: Path, options: EngineOptions, dtype: torch.dtype, limits: Warm
     config = ModelConfig.from_folder(folder)
     with torch.inference_mode():
         model = load_model(folder, config, TensorParallelGroup(0, 1, device), dtype, device, "auto")
-    engine = Engine(model, SingleGroup(), config.eos_token_ids, "triton", WatermarkConfig(), options)  # type: ignore[arg-type]
+    engine = Engine(
+        model,
+        SingleGroup(),  # type: ignore[arg-type]
+        config.eos_token_ids,
+        "triton",
+        WatermarkConfig(),
+        EngineOptions(memory_fraction=0.5, **options),
+    )
     engine.warmup(limits)
     return engine
 
 
-def a_request(number: int, slot: int) -> Request:
-    generator = random.Random(number)
-    prompt = tuple(generator.randrange(4, 384) for _ in range(generator.randint(1, 40)))
-    choosers = [
-        NextTokenChooserParameters(),
-        NextTokenChooserParameters(do_sample=True, seed=number, temperature=0.8),
-        NextTokenChooserParameters(do_sample=True, seed=number, top_p=0.9, top_k=50),
-        NextTokenChooserParameters(repetition_penalty=1.2, frequency_penalty=0.1),
+def router(engine: Engine, **options: Any) -> Router:
+    engine.clear_cache(None)
+    return Router(directly(engine), SERVING, **{"eos": EOS, "budget": 200, **options})
+
+
+def a_request(number: int, longest: int = 60, **more: Any) -> Stream:
+    """Number `number` of many: what it asks for follows from that alone."""
+    chance = random.Random(number)
+    prompt = [chance.randrange(4, 384) for _ in range(chance.randint(1, longest))]
+    choosers: list[dict[str, Any]] = [
+        {},
+        {"do_sample": True, "seed": number, "temperature": 0.8},
+        {"do_sample": True, "seed": number, "top_p": 0.9, "top_k": 50},
+        {"repetition_penalty": 1.2, "frequency_penalty": 0.1},
+        {"watermark": True, "min_new_tokens": 5},
     ]
-    length = len(prompt) + NEW_TOKENS
-    copies = (Copy(number + 500, number, (SlotRange(slot + length, NEW_TOKENS),)),) if number % 5 == 1 else ()
-    return Request(
-        number,
-        prompt,
-        choosers[number % 4],
-        StoppingCriteriaParameters(NEW_TOKENS, ignore_eos_token=number % 3 == 0),
-        (SlotRange(slot, length),),
-        top_n_tokens=3 if number % 7 == 0 else 0,
-        copies=copies,
+    return stream(number, prompt, NEW_TOKENS, 3 if number % 7 == 0 else 0, **choosers[number % 5], **more)
+
+
+def schedule(engine: Engine, seed: int, numbers: int, count: int, **options: Any) -> list[Stream]:
+    """Some of the requests arrive by chance; some are cancelled, paused, or share a prefix with one that runs."""
+    chance = random.Random(seed)
+    chunk = chance.choice([1, 3, 16, 64, 200])
+    driver = router(engine, chunk=chunk, depth=chance.choice([1, 2]), seed=seed, **options)
+    streams: list[Stream] = []
+    for number in chance.sample(range(numbers), count):
+        each = a_request(number)
+        streams.append(each)
+        driver.start(each)
+        for _ in range(chance.randrange(6)):
+            driver.step()
+        # Its row and its prompt are there, and who shares it may be asked for the same.
+        if each.tokens and each.row is not None and len(each.prompt) > 1 and chance.random() < 0.3:
+            twin = a_request(number)
+            twin.id += numbers
+            streams.append(twin)
+            driver.start(twin, prefix_of=each, cached=chance.randrange(1, len(each.prompt)))
+        if chance.random() < 0.1:
+            driver.cancel(chance.choice(streams))
+    driver.run()
+    assert sorted(driver.free_rows) == list(range(16))
+    assert all(reply.timings.kernel_compilations == 0 for reply in driver.replies)
+    return streams
+
+
+def alone(engine: Engine, numbers: int) -> list[list[int]]:
+    return [router(engine, chunk=200).run(a_request(number))[0] for number in range(numbers)]
+
+
+def check(streams: list[Stream], expected: list[list[int]], context: object) -> int:
+    """Every request has what it has alone, up to where it was cancelled. Returns how many were whole."""
+    whole = 0
+    for each in streams:
+        assert each.failure is None
+        want = expected[each.id % len(expected)]
+        assert each.tokens == want[: len(each.tokens)], (context, each.id)
+        whole += each.tokens == want
+    return whole
+
+
+@pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
+def test_a_thousand_schedules_change_no_token(llama_folder: Path, graphs: tuple[int, ...] | None) -> None:
+    engine = build(llama_folder, torch.bfloat16, deterministic=True, cuda_graphs=graphs)
+    expected = alone(engine, 40)
+    assert len({tuple(tokens) for tokens in expected}) > 35
+    pauses = whole = total = 0
+    for seed in range(900 if graphs is None else 100):
+        streams = schedule(engine, seed, numbers=40, count=4, pause=0.03)
+        whole += check(streams, expected, seed)
+        total += len(streams)
+        pauses += sum(each.pauses for each in streams)
+    assert whole > 0.8 * total
+    assert pauses > 50
+
+
+@pytest.mark.parametrize("graphs", [None, (1, 2, 4, 8, 16), ()], ids=["default", "given", "none"])
+def test_graphs_change_no_token_in_the_default_mode(llama_folder: Path, graphs: tuple[int, ...] | None) -> None:
+    """In float32 nothing hangs on the last bits of this model."""
+    expected = alone(build(llama_folder, torch.float32, cuda_graphs=()), 40)
+    engine = build(llama_folder, torch.float32, cuda_graphs=graphs)
+    for seed in range(6):
+        assert check(schedule(engine, seed, numbers=40, count=20, pause=0.02), expected, seed) > 10
+
+
+def test_deterministic_log_probabilities_are_the_same_to_the_bit(llama_folder: Path) -> None:
+    """In any chunks and company, and for positions that were decoded and are computed again as a prompt."""
+    engine = build(llama_folder, torch.bfloat16, deterministic=True)
+    numbers = range(12)
+
+    def results(streams: list[Stream], **options: Any) -> list[tuple[list[int], list[float]]]:
+        router(engine, eos=(), **options).run(*streams)
+        return [(each.tokens, each.logprobs + each.prompt_logprobs) for each in streams]
+
+    def asked() -> list[Stream]:
+        return [a_request(number, prefill_logprobs=True) for number in numbers]
+
+    want = [results([each], chunk=200)[0] for each in asked()]
+    for chunk in (1, 7, 64, 200):
+        assert results(asked(), chunk=chunk, depth=2) == want
+    for number in numbers:
+        resumed = a_request(number)
+        resumed.tokens += want[number][0][:9]
+        router(engine, eos=(), chunk=13).run(resumed)
+        assert (resumed.tokens, resumed.logprobs) == (want[number][0], want[number][1][9:NEW_TOKENS])
+
+
+@pytest.mark.parametrize("rows", [1, 16, 40])
+@pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
+@pytest.mark.parametrize("deterministic", [False, True], ids=["default", "deterministic"])
+def test_nothing_is_compiled_after_warm_up(
+    llama_folder: Path, rows: int, graphs: tuple[int, ...] | None, deterministic: bool
+) -> None:
+    limits = WarmupLimits(
+        max_batch_prefill_tokens=600, max_batch_size=rows, max_total_tokens=1024, prefill_chunking=True
     )
+    engine = build(llama_folder, torch.bfloat16, limits, cuda_graphs=graphs, deterministic=deterministic)
+    serving = ServingLimits(4096, 1023, 1024, rows)
+    for length in (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 300, 599, 900):
+        driver = Router(directly(engine), serving, chunk=600, budget=600)
+        scored = stream(0, [7] * length, 3, 5, prefill_logprobs=True)
+        others = [stream(1 + i, [9] * min(length, 20), 3 + i % 3, **a_sampling(i)) for i in range(rows - 1)]
+        driver.start(scored, *others)
+        driver.run()
+        assert scored.failure is None
+        assert len(scored.prompt_logprobs) == length - 1
+        assert max(reply.timings.kernel_compilations for reply in driver.replies) == 0
 
 
-def schedule(engine: Engine, seed: int, count: int = 40) -> tuple[dict[int, list[int]], set[int]]:
-    """Random arrivals and cancellations; slots are used again as soon as a request is gone. Returns ids by request."""
-    generator = random.Random(seed)
-    free = list(range(0, 4096, 128))
-    ids: dict[int, list[int]] = {}
-    ended: set[int] = set()
-    held: dict[int, int] = {}
-    cached: list[CachedBatch] = []
-    number = 0
-
-    def take(result: StepResult) -> None:
-        assert not result.failures
-        for generation in result.generations:
-            ids.setdefault(generation.request_id, []).extend(generation.tokens.ids)
-            if generation.finish is not None:
-                ended.add(generation.request_id)
-        if result.batch is not None:
-            cached.append(result.batch)
-        running = {i for batch in cached for i in batch.request_ids}
-        for lead in [i for i in held if not {i, i + 500} & running]:
-            free.append(held.pop(lead))
-
-    while number < count or cached:
-        if number < count and generator.random() < 0.3 and len(free) > 4 and engine.num_free_rows > 4:
-            new = []
-            for _ in range(generator.randint(1, 2)):
-                number += 1
-                held[number] = free.pop(0)
-                new.append(a_request(number, held[number]))
-            take(engine.prefill(Batch(10_000 + number, tuple(new))))
-        elif cached:
-            listed = [CachedBatch(b.id, tuple(i for i in b.request_ids if generator.random() > 0.03)) for b in cached]
-            cached.clear()
-            take(engine.decode(listed, []))
-    return ids, ended
+def a_sampling(number: int) -> dict[str, Any]:
+    return [{}, {"do_sample": True, "top_p": 0.9}, {"repetition_penalty": 1.1}, {"do_sample": True, "top_k": 5}][
+        number % 4
+    ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_graphs_and_running_ahead_change_no_id(llama_folder: Path, dtype: torch.dtype) -> None:
-    alone = build(llama_folder, IN_STEP, dtype)
-    expected: dict[int, list[int]] = {}
-    for number in range(1, 43):
-        result = alone.prefill(Batch(number, (a_request(number, 0),)))
-        while True:
-            for generation in result.generations:
-                expected.setdefault(generation.request_id, []).extend(generation.tokens.ids)
-            if result.batch is None:
-                break
-            result = alone.decode([result.batch], [])
-    for options in (IN_STEP, GRAPHS, AHEAD):
-        engine = build(llama_folder, options, dtype)
-        for seed in range(3):
-            ids, ended = schedule(engine, seed)
-            assert len(ended) > 15
-            assert engine.num_free_rows == 16
-            for number, tokens in ids.items():
-                want = expected[number]
-                same = tokens == (want if number in ended else want[: len(tokens)])
-                # Rounding differs between batch sizes where the type has few bits; a draw at a border may turn.
-                assert same or dtype != torch.float32, (options, seed, number)
+def test_the_longest_request_has_room(llama_folder: Path) -> None:
+    engine = build(llama_folder, torch.bfloat16)
+    full = stream(1, [5 + n % 300 for n in range(240)], 16)
+    router(engine, eos=(), chunk=200).run(full)
+    assert len(full.tokens) == 16
 
 
-def test_nothing_is_compiled_after_warm_up_and_the_limits_hold(llama_folder: Path) -> None:
-    limits = WarmupLimits(max_batch_prefill_tokens=200, max_batch_size=16, max_input_tokens=200, max_total_tokens=256)
-    engine = build(llama_folder, AHEAD, torch.bfloat16, limits)
-    compiled = -1
-    for seed in range(2):
-        schedule(engine, seed, count=20)
-    full = Request(
-        900,
-        tuple(range(4, 204)),
-        NextTokenChooserParameters(),
-        StoppingCriteriaParameters(56, True),
-        (SlotRange(0, 256),),
-    )
-    result = engine.prefill(Batch(900, (full,)))
-    generated = 1
-    assert engine.num_free_rows == 15
-    while result.batch is not None:
-        result = engine.decode([result.batch], [])
-        generated += sum(len(g.tokens.ids) for g in result.generations)
-        compiled = result.timings.kernel_compilations
-    assert generated == 56
-    assert compiled == 0
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_two_thousand_rows_decode_without_graphs(llama_folder: Path, deterministic: bool) -> None:
+    limits = WarmupLimits(max_batch_prefill_tokens=2048, max_batch_size=2048, max_batch_total_tokens=8192)
+    engine = build(llama_folder, torch.bfloat16, limits, cuda_graphs=(), deterministic=deterministic)
+    streams = [stream(i, [4 + i % 300], 3) for i in range(2048)]
+    driver = Router(directly(engine), ServingLimits(8192, 255, 256, 2048), budget=2048)
+    driver.run(*streams)
+    assert all(len(each.tokens) == 3 for each in streams)
 
 
-def test_deterministic_results_are_bitwise_the_same_in_every_batch(llama_folder: Path) -> None:
-    options = EngineOptions(
-        memory_fraction=0.5, cuda_graphs=(1, 2, 4, 8, 16), run_ahead=RunAhead.BEFORE_WAITING, deterministic=True
-    )
-    engine = build(llama_folder, options, torch.bfloat16)
-
-    def logprobs(numbers: list[int]) -> dict[int, list[float]]:
-        requests = tuple(a_request(n, 128 * i) for i, n in enumerate(numbers))
-        result = engine.prefill(Batch(1, requests))
-        found: dict[int, list[float]] = {}
-        while True:
-            for generation in result.generations:
-                found.setdefault(generation.request_id, []).extend(generation.tokens.logprobs)
-            if result.batch is None:
-                return found
-            result = engine.decode([result.batch], [])
-
-    together = logprobs([2, 3, 4, 5, 7, 8, 9, 10])
-    for number in (2, 5, 9):
-        alone = logprobs([number])
-        assert alone[number] == together[number]
+def test_the_times_of_steps_are_measured(llama_folder: Path) -> None:
+    engine = build(llama_folder, torch.bfloat16)
+    assert engine._runner is not None
+    engine._runner = None
+    result = engine.warmup(LIMITS)
+    assert list(result.graph_tokens) == sorted(result.graph_tokens)
+    assert result.graph_tokens[-1] == 216
+    assert result.cost.tokens[-1] == 216
+    assert 0 < result.cost.times_ms[0] <= result.cost.times_ms[-1] < 1000

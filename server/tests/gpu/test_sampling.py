@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.sampling import EVERYTHING, FILTERS, Run, asking, assert_alike, filters_of, mixture, runs
+from support.sampling import EVERYTHING, FILTERS, Run, asking, assert_alike, choices_of, filters_of, mixture, runs
 from torch import Tensor
 
 from text_generation_server.config.server import WatermarkConfig
@@ -72,7 +72,7 @@ def test_a_row_gets_the_same_bits_alone_and_in_a_batch() -> None:
         alone = serve(logits[i : i + 1], [request])
         for other, j in ((alone, 0), (reverse, len(requests) - 1 - i)):
             assert torch.equal(other.logprobs[j], together.logprobs[i])
-            assert other.choices()[j] == together.choices()[i]
+            assert choices_of(other)[j] == choices_of(together)[i]
 
 
 def test_one_graph_serves_whatever_its_rows_ask_for() -> None:
@@ -103,7 +103,7 @@ def test_one_graph_serves_whatever_its_rows_ask_for() -> None:
         for _ in range(4):
             now = run() or sampled
             tokens.append(now.record.clone())
-        results.append([SampledTokens(record.cpu()).choices()[:batch] for record in tokens])
+        results.append([choices_of(SampledTokens(record.cpu()))[:batch] for record in tokens])
         assert length.tolist() == [5] * batch + [0]
         assert generated.tolist() == [4] * batch + [0]
     assert results[0] == results[1]
@@ -128,6 +128,6 @@ def test_unsound_rows_harm_no_neighbour() -> None:
     logits = logits_of(4)
     logits[1, 77_777], logits[2] = torch.nan, -torch.inf
     for parameters in ({}, EVERYTHING):
-        choices = serve(logits, [asking(top_n=2, **parameters)] * 4).choices()
+        choices = choices_of(serve(logits, [asking(top_n=2, **parameters)] * 4))
         assert [choice.valid for choice in choices] == [True, False, False, True]
         assert [choice.token for choice in choices[1:3]] == [0, 0]

@@ -61,7 +61,7 @@ def _theirs(scaling: dict[str, Any], **values: Any) -> LlamaConfig:
 
 @pytest.mark.parametrize("scaling", SCALINGS, ids=str)
 def test_tables_hold_the_frequencies_of_transformers(scaling: dict[str, Any]) -> None:
-    table = cos_sin_table(_ours(scaling), torch.device("cpu"))
+    table = cos_sin_table(_ours(scaling), _ours(scaling).max_context_length, torch.device("cpu"))
     frequencies, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](_theirs(scaling), torch.device("cpu"))
     angles = torch.arange(table.shape[0])[:, None] * frequencies
     expected = torch.cat((angles.cos(), angles.sin()), dim=-1) * factor
@@ -70,8 +70,11 @@ def test_tables_hold_the_frequencies_of_transformers(scaling: dict[str, Any]) ->
 
 def test_a_dynamic_position_turns_with_the_base_for_its_own_length() -> None:
     scaling = {"rope_type": "dynamic", "factor": 3.0}
-    table = cos_sin_table(_ours(scaling, max_position_embeddings=32), torch.device("cpu"))
+    ours = _ours(scaling, max_position_embeddings=32)
+    assert ours.max_context_length == 96
+    table = cos_sin_table(ours, 96, torch.device("cpu"))
     assert table.shape == (96, 32)
+    assert torch.equal(cos_sin_table(ours, 40, torch.device("cpu")), table[:40])
     config = _theirs(scaling, max_position_embeddings=32)
     for position in (0, 20, 31, 32, 50, 95):
         frequencies, _ = ROPE_INIT_FUNCTIONS["dynamic"](config, torch.device("cpu"), seq_len=position + 1)
@@ -93,4 +96,3 @@ def test_a_dynamic_position_turns_with_the_base_for_its_own_length() -> None:
 def test_stretched_context_lengths(scaling: dict[str, Any], expected: int) -> None:
     config = _ours(scaling)
     assert config.max_context_length == expected
-    assert cos_sin_table(config, torch.device("cpu")).shape[0] == expected

@@ -2,14 +2,20 @@
 
 from text_generation_server.engine import requests as r
 from text_generation_server.pb import generate_pb2 as pb
-from text_generation_server.service.convert import batch_from_pb
+from text_generation_server.service.convert import plan_from_pb, reply_to_pb
 
 
-def test_every_sampling_parameter_arrives() -> None:
+def test_every_field_of_a_plan_arrives() -> None:
     # Values that float32 holds exactly.
     message = pb.Request(
-        id=1,
-        input_ids=[5],
+        id=2**64 - 1,
+        row=6,
+        input_ids=[5, 8, 9],
+        num_generated=2,
+        cached_length=1,
+        slots=[pb.SlotRange(start=4, length=3)],
+        top_n_tokens=5,
+        prefill_logprobs=True,
         parameters=pb.NextTokenChooserParameters(
             temperature=0.5,
             top_k=3,
@@ -24,10 +30,26 @@ def test_every_sampling_parameter_arrives() -> None:
             penalize_output_only=True,
             min_p=0.0625,
             logit_bias=[pb.LogitBias(id=7, bias=-100.0), pb.LogitBias(id=0, bias=1.5)],
+            min_new_tokens=4,
         ),
-        stopping_parameters=pb.StoppingCriteriaParameters(max_new_tokens=9, ignore_eos_token=True, min_new_tokens=4),
     )
-    (request,) = batch_from_pb(pb.Batch(id=2, requests=[message])).requests
+    plan = plan_from_pb(
+        pb.StepPlan(
+            number=2**40,
+            drop=[3, 4],
+            admit=[message],
+            grants=[pb.Grant(row=2, slots=[pb.SlotRange(start=9, length=1)])],
+            chunks=[pb.Chunk(row=6, first=1, count=2)],
+            decode=[1, 0],
+        )
+    )
+    assert (plan.number, plan.drop, plan.decode) == (2**40, [3, 4], [1, 0])
+    assert plan.grants == [r.Grant(2, (r.SlotRange(9, 1),))]
+    assert plan.chunks == [r.Chunk(6, 1, 2)]
+    (request,) = plan.admit
+    assert (request.id, request.row, request.input_ids.tolist()) == (2**64 - 1, 6, [5, 8, 9])
+    assert (request.num_generated, request.cached_length, request.slots) == (2, 1, (r.SlotRange(4, 3),))
+    assert (request.top_n_tokens, request.prefill_logprobs) == (5, True)
     assert request.parameters == r.NextTokenChooserParameters(
         temperature=0.5,
         top_k=3,
@@ -42,5 +64,33 @@ def test_every_sampling_parameter_arrives() -> None:
         penalize_output_only=True,
         min_p=0.0625,
         logit_bias=((7, -100.0), (0, 1.5)),
+        min_new_tokens=4,
     )
-    assert request.stopping_parameters == r.StoppingCriteriaParameters(9, ignore_eos_token=True, min_new_tokens=4)
+
+
+def test_every_field_of_a_reply_arrives() -> None:
+    top = r.TopTokens(1, [8, 3], [-0.25, -1.5])
+    reply = r.StepReply(
+        7,
+        rows=[4, 2],
+        ids=[11, 12],
+        logprobs=[-0.5, -0.75],
+        top_tokens=[top],
+        prompt_scores=[r.PromptScores(5, 64, [-2.0, -3.0], [r.TopTokens(0, [1], [-0.125])])],
+        failures=[r.RequestFailure(9, 3, "numerical_error", "NaN")],
+        timings=r.Timings(1, 2, 3, 4),
+    )
+    assert reply_to_pb(reply) == pb.StepReply(
+        number=7,
+        rows=[4, 2],
+        ids=[11, 12],
+        logprobs=[-0.5, -0.75],
+        top_tokens=[pb.TopTokens(index=1, ids=[8, 3], logprobs=[-0.25, -1.5])],
+        prompt_scores=[
+            pb.PromptScores(
+                row=5, first=64, logprobs=[-2.0, -3.0], top_tokens=[pb.TopTokens(index=0, ids=[1], logprobs=[-0.125])]
+            )
+        ],
+        failures=[pb.RequestFailure(request_id=9, row=3, reason="numerical_error", message="NaN")],
+        timings=pb.Timings(host_ns=1, forward_ns=2, idle_ns=3, kernel_compilations=4),
+    )

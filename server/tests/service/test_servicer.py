@@ -4,21 +4,21 @@ import asyncio
 import os
 import stat
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from support.engine_driver import make_engine, make_request
+from support.engine_driver import make_engine
 from support.fake_model import FakeModel
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from text_generation_server.engine.requests import Request, ShardEngine
+from text_generation_server.engine.requests import ShardEngine
 from text_generation_server.engine.worker import EngineWorker
 from text_generation_server.errors import ConfigurationError, EngineFailed, ModelFilesError
 from text_generation_server.pb import generate_pb2 as pb
@@ -76,29 +76,18 @@ def run(test: Awaitable[None]) -> None:
     asyncio.run(main())
 
 
-def request_pb(request: Request) -> pb.Request:
-    p, s = request.parameters, request.stopping_parameters
-    return pb.Request(
-        id=request.id,
-        input_ids=request.input_ids,
-        parameters=pb.NextTokenChooserParameters(
-            temperature=p.temperature,
-            top_k=p.top_k,
-            top_p=p.top_p,
-            typical_p=p.typical_p,
-            do_sample=p.do_sample,
-            seed=p.seed,
-            repetition_penalty=p.repetition_penalty,
-            frequency_penalty=p.frequency_penalty,
-            watermark=p.watermark,
-        ),
-        stopping_parameters=pb.StoppingCriteriaParameters(
-            max_new_tokens=s.max_new_tokens, ignore_eos_token=s.ignore_eos_token
-        ),
-        prefill_logprobs=request.prefill_logprobs,
-        top_n_tokens=request.top_n_tokens,
-        slots=[pb.SlotRange(start=slot.start, length=slot.length) for slot in request.slots],
-    )
+def request_pb(request_id: int, ids: Sequence[int] = (1, 2, 3), **fields: Any) -> pb.Request:
+    """A request in the row of its own number, greedy unless `parameters` say else."""
+    off = {"temperature": 1.0, "top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0}
+    parameters = pb.NextTokenChooserParameters(**{**off, **fields.pop("parameters", {})})
+    slots = [pb.SlotRange(start=16 * request_id, length=16)]
+    return pb.Request(id=request_id, row=request_id, input_ids=ids, slots=slots, parameters=parameters, **fields)
+
+
+def admitting(number: int, *requests: pb.Request, **fields: Any) -> pb.StepPlan:
+    """A plan that computes these prompts whole."""
+    chunks = [pb.Chunk(row=request.row, first=0, count=len(request.input_ids)) for request in requests]
+    return pb.StepPlan(number=number, admit=requests, chunks=chunks, **fields)
 
 
 async def error_of(call: Awaitable[object]) -> tuple[grpc.StatusCode, str, str]:
@@ -111,7 +100,17 @@ async def error_of(call: Awaitable[object]) -> tuple[grpc.StatusCode, str, str]:
 WARMUP = pb.WarmupRequest(max_batch_prefill_tokens=64, max_batch_size=4)
 
 
-def test_a_request_from_warmup_to_its_last_token(tmp_path: Path) -> None:
+def greedy(prompt: Sequence[int], steps: int) -> list[int]:
+    """Oracle: argmax over the fake model's own arithmetic."""
+    tokens = list(prompt)
+    for _ in range(steps):
+        tokens.append(int(FakeModel().logits_after(tokens).argmax()))
+    return tokens[len(prompt) :]
+
+
+def test_a_bare_caller_prefills_decodes_filters_and_clears(tmp_path: Path) -> None:
+    """One call at a time, as a caller without a router would do it."""
+
     async def test() -> None:
         async with serving(tmp_path) as shard:
             assert await shard.status() in (1, 2)
@@ -124,60 +123,74 @@ def test_a_request_from_warmup_to_its_last_token(tmp_path: Path) -> None:
             await shard.stub.ClearCache(pb.ClearCacheRequest())
             limits = await shard.stub.Warmup(WARMUP)
             assert (limits.max_total_tokens, limits.max_input_tokens, limits.max_batch_size) == (64, 63, 4)
+            assert len(limits.cost.tokens) == len(limits.cost.times_ms) > 1
+            assert not limits.graph_tokens
 
-            request = make_request(1, max_new_tokens=3, do_sample=True, seed=2**64 - 1, top_n_tokens=2)
-            other = make_request(2, max_new_tokens=9, prefill_logprobs=True)
-            batch = pb.Batch(id=7, requests=[request_pb(request), request_pb(other)])
-            reply = await shard.stub.Prefill(pb.PrefillRequest(batch=batch))
-            assert [g.request_id for g in reply.generations] == [1, 2]
-            assert not reply.generations[0].HasField("prefill_tokens")
-            assert list(reply.generations[1].prefill_tokens.ids) == [1, 2, 3]
-            assert len(reply.generations[0].top_tokens[0].ids) == 2
-            assert reply.timings.total_ns > 0
-            first = reply.generations[0].tokens.ids[0]
-            driver_tokens = make_reference(request)
-            assert first == driver_tokens[0]
-            reply = await shard.stub.Decode(pb.DecodeRequest(batches=[reply.batch]))
-            reply = await shard.stub.Decode(pb.DecodeRequest(batches=[reply.batch]))
-            finish = reply.generations[0].finish
-            assert (finish.reason, finish.generated_tokens, finish.seed) == (0, 3, 2**64 - 1)
-            assert reply.generations[0].tokens.ids[0] == driver_tokens[2]
-            assert list(reply.batch.request_ids) == [2]
-            kept = await shard.stub.FilterBatch(pb.FilterBatchRequest(batch_id=7, request_ids=[2]))
-            assert kept.batch.current_tokens == 5
-            gone = await shard.stub.FilterBatch(pb.FilterBatchRequest(batch_id=7))
-            assert not gone.HasField("batch")
+            first, second = request_pb(1, [7, 8], top_n_tokens=2), request_pb(2, [4, 5, 6], prefill_logprobs=True)
+            wanted = {1: greedy([7, 8], 4), 2: greedy([4, 5, 6], 4)}
+            reply = await shard.stub.Prefill(admitting(0, first, second))
+            assert (list(reply.rows), list(reply.ids)) == ([1, 2], [wanted[1][0], wanted[2][0]])
+            assert len(reply.logprobs) == 2
+            assert [(top.index, len(top.ids)) for top in reply.top_tokens] == [(0, 2)]
+            assert [(s.row, s.first, len(s.logprobs)) for s in reply.prompt_scores] == [(2, 0, 2)]
+            assert reply.timings.host_ns > 0
+            reply = await shard.stub.Decode(pb.StepPlan(number=1, decode=[1, 2]))
+            assert list(reply.ids) == [wanted[1][1], wanted[2][1]]
+
+            kept = await shard.stub.FilterBatch(pb.FilterBatchRequest(request_ids=[2, 9]))
+            assert list(kept.request_ids) == [2]
+            reply = await shard.stub.Decode(pb.StepPlan(number=2, decode=[2]))
+            assert list(reply.ids) == [wanted[2][2]]
+            third = request_pb(1, [9])
+            reply = await shard.stub.Prefill(admitting(3, third, decode=[2]))
+            assert list(reply.ids) == [wanted[2][3], *greedy([9], 1)]
+            await shard.stub.ClearCache(pb.ClearCacheRequest(request_id=1))
+            assert list((await shard.stub.FilterBatch(pb.FilterBatchRequest(request_ids=[1, 2]))).request_ids) == [2]
+
+            await shard.stub.ClearCache(pb.ClearCacheRequest())
+            reply = await shard.stub.Prefill(admitting(0, first))
+            assert list(reply.ids) == wanted[1][:1]
 
     run(test())
 
 
-def make_reference(request: Request) -> list[int]:
-    from support.engine_driver import Driver
+def test_plans_under_way_at_once_are_executed_in_order(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, lambda: cast("ShardEngine", make_engine())) as shard:
+            await ready(shard)
+            plans = [pb.StepPlan(number=2, decode=[1]), pb.StepPlan(number=1, decode=[1]), admitting(0, request_pb(1))]
+            replies = await asyncio.gather(*(shard.stub.Decode(plan) for plan in plans))
+            assert [reply.number for reply in replies] == [2, 1, 0]
+            assert [list(reply.ids) for reply in replies[::-1]] == [[token] for token in greedy([1, 2, 3], 3)]
 
-    driver = Driver(make_engine())
-    driver.run(driver.prefill(1, request))
-    return driver.transcripts[request.id].tokens
+    run(test())
 
 
 def test_errors_carry_status_message_and_reason(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path) as shard:
             await ready(shard)
-            early = await error_of(shard.stub.Prefill(pb.PrefillRequest()))
+            early = await error_of(shard.stub.Prefill(pb.StepPlan()))
             assert early[:2] == (grpc.StatusCode.FAILED_PRECONDITION, "not_ready")
             await shard.stub.Warmup(WARMUP)
             assert (await error_of(shard.stub.Warmup(WARMUP)))[:2] == (
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "not_ready",
             )
-            code, reason, message = await error_of(shard.stub.Decode(pb.DecodeRequest()))
+            reply = await shard.stub.Prefill(admitting(0, request_pb(1, [64]), request_pb(2)))
+            assert [(f.request_id, f.row, f.reason) for f in reply.failures] == [(1, 1, "invalid_request")]
+            assert list(reply.ids) == greedy([1, 2, 3], 1)
+            code, reason, message = await error_of(shard.stub.Decode(pb.StepPlan(number=1, decode=[2, 3])))
             assert (code, reason) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")
-            assert message == "must provide at least one batch"
-            unknown = pb.DecodeRequest(batches=[pb.CachedBatch(id=5)])
-            assert (await error_of(shard.stub.Decode(unknown)))[:2] == (grpc.StatusCode.NOT_FOUND, "unknown_batch")
-            bad = pb.Batch(id=1, requests=[request_pb(make_request(1, [64])), request_pb(make_request(2))])
-            reply = await shard.stub.Prefill(pb.PrefillRequest(batch=bad))
-            assert [(f.request_id, f.reason) for f in reply.failures] == [(1, "invalid_request")]
+            assert message == "`decode` names row 3, which no request owns"
+            code, reason, message = await error_of(shard.stub.Decode(pb.StepPlan(number=2, decode=[2])))
+            assert (code, reason) == (grpc.StatusCode.FAILED_PRECONDITION, "plan_refused")
+            assert "ClearCache" in message
+            await shard.stub.ClearCache(pb.ClearCacheRequest())
+            without = request_pb(1)
+            without.slots[0].length = 2
+            code, reason, message = await error_of(shard.stub.Prefill(admitting(0, without)))
+            assert (code, reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "out_of_slots")
 
     run(test())
 
@@ -188,8 +201,7 @@ def test_an_unexpected_error_ends_the_shard_and_leaks_nothing(tmp_path: Path) ->
         async with serving(tmp_path, lambda: cast("ShardEngine", make_engine(model))) as shard:
             await ready(shard)
             model.error = ValueError("/secret/path")
-            batch = pb.Batch(id=1, requests=[request_pb(make_request(1))])
-            code, reason, message = await error_of(shard.stub.Prefill(pb.PrefillRequest(batch=batch)))
+            code, reason, message = await error_of(shard.stub.Prefill(admitting(0, request_pb(1))))
             assert (code, reason) == (grpc.StatusCode.UNAVAILABLE, "engine_failed")
             assert "secret" not in message
             with pytest.raises(EngineFailed):
@@ -236,20 +248,24 @@ def test_health_answers_while_a_step_runs_and_stop_lets_it_finish(tmp_path: Path
         entered, release = threading.Event(), threading.Event()
 
         class SlowModel(FakeModel):
+            slow = False
+
             def forward(self, input_ids, state):  # type: ignore[no-untyped-def]
-                entered.set()
-                release.wait(WAIT_S)
+                if self.slow:
+                    entered.set()
+                    release.wait(WAIT_S)
                 return super().forward(input_ids, state)
 
-        async with serving(tmp_path, lambda: cast("ShardEngine", make_engine(SlowModel()))) as shard:
+        model = SlowModel()
+        async with serving(tmp_path, lambda: cast("ShardEngine", make_engine(model))) as shard:
             await ready(shard)
-            batch = pb.Batch(id=1, requests=[request_pb(make_request(1))])
-            call = shard.stub.Prefill(pb.PrefillRequest(batch=batch))
+            model.slow = True
+            call = shard.stub.Prefill(admitting(0, request_pb(1)))
             await asyncio.to_thread(entered.wait, WAIT_S)
             await shard.stub.Health(pb.HealthRequest(), timeout=WAIT_S)
             shard.server.stop()
             release.set()
-            assert len((await call).generations) == 1
+            assert len((await call).ids) == 1
             await asyncio.wait_for(shard.task, WAIT_S)
             assert not shard.socket.exists()
 
@@ -270,12 +286,11 @@ def test_a_call_that_its_caller_gave_up_is_still_executed(tmp_path: Path) -> Non
             await ready(shard)
             shard.worker.submit(hold)
             await asyncio.to_thread(entered.wait, WAIT_S)
-            batch = pb.Batch(id=1, requests=[request_pb(make_request(1))])
             with pytest.raises(aio.AioRpcError):
-                await shard.stub.Prefill(pb.PrefillRequest(batch=batch), timeout=0.2)
+                await shard.stub.Prefill(admitting(0, request_pb(1)), timeout=0.2)
             release.set()
-            kept = await shard.stub.FilterBatch(pb.FilterBatchRequest(batch_id=1, request_ids=[1]))
-            assert kept.batch.id == 1
+            reply = await shard.stub.Decode(pb.StepPlan(number=1, decode=[1]))
+            assert list(reply.ids) == greedy([1, 2, 3], 2)[1:]
 
     run(test())
 

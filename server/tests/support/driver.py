@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from text_generation_server.layers.infer import InferState
+from text_generation_server.layers.infer import Chunks, Decodes, InferState
 from text_generation_server.models import CausalLM
 
 
@@ -17,6 +17,7 @@ class Driver:
 
     def __init__(self, model: CausalLM, num_rows: int = 8, max_tokens: int = 128, seed: int = 0) -> None:
         self.model = model
+        model.reserve_positions(max_tokens)
         generator = torch.Generator().manual_seed(seed)
         num_slots = num_rows * max_tokens + 1
         shape = (num_slots, model.num_kv_heads, model.head_dim)
@@ -76,20 +77,18 @@ class Driver:
             starts.append(len(ids))
             kv_lens.append(first + count)
             self._computed[name] = first + count
+        rows, lengths = torch.tensor([self._rows[name] for name, _ in parts]), torch.tensor(kv_lens, dtype=torch.int32)
+        chunks = Chunks(rows, torch.tensor(starts, dtype=torch.int32), lengths, max(count for _, count in parts))
         state = InferState(
-            is_prefill=is_prefill,
             deterministic=False,
             positions=torch.tensor(positions),
             slots=torch.tensor(slots),
-            b_row=torch.tensor([self._rows[name] for name, _ in parts]),
-            b_q_start=torch.tensor(starts, dtype=torch.int32),
-            b_kv_len=torch.tensor(kv_lens, dtype=torch.int32),
-            max_q_len=max(count for _, count in parts),
-            max_kv_len=max(kv_lens),
+            decodes=None if is_prefill else Decodes(rows, lengths, max(kv_lens)),
+            chunks=chunks if is_prefill else None,
             slot_table=self._slot_table,
             k_cache=self._k_cache,
             v_cache=self._v_cache,
-            logit_indices=torch.arange(len(ids)) if all_logits else torch.tensor(starts[1:]) - 1,
+            logit_tokens=None if all_logits or not is_prefill else torch.tensor(starts[1:]) - 1,
         )
         return self.model.logits(self.model.forward(torch.tensor(ids), state))
 

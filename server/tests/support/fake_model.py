@@ -1,10 +1,11 @@
 """A model that is cheap, exact and honest about its cache, for tests of everything around the forward pass.
 
 It writes each token id into the KV cache at the slot it was given, and its logits are a hash of what it reads back
-through the slot table. So a wrong slot, row, position or length changes the tokens, and nothing else does: the result
-of a request is bit for bit the same alone and in any batch.
+through the slot table. So a wrong slot, row, position or length changes the tokens or makes them NaN, and nothing else
+does: the result of a request is bit for bit the same alone and in any batch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,15 +52,20 @@ class FakeModel:
         assert input_ids.dtype == state.positions.dtype == state.slots.dtype == torch.int64
         state.k_cache[0][state.slots, 0, 0] = input_ids.float()
         state.v_cache[0][state.slots, 0, 0] = state.positions.float()
+        owners = rows_of_tokens(state)
+        wanted = range(len(input_ids)) if state.logit_tokens is None else state.logit_tokens.tolist()
         rows = []
-        for index in state.logit_indices.tolist():
-            request = int((state.b_q_start[1:] <= index).sum())
+        for index in wanted:
             position = int(state.positions[index])
-            assert position < int(state.b_kv_len[request]) <= state.max_kv_len
-            slots = state.slot_table[state.b_row[request], : position + 1].long()
-            assert state.v_cache[0][slots, 0, 0].tolist() == list(range(position + 1)), "a slot holds another position"
-            rows.append(self.logits_after([int(t) for t in state.k_cache[0][slots, 0, 0]]))
-        return torch.stack(rows) if rows else torch.empty(0, self.vocab_size)
+            slots = state.slot_table[owners[index], : position + 1].long()
+            # Warm-up times requests with positions that were never computed; anybody else fails by it.
+            sound = state.v_cache[0][slots, 0, 0].tolist() == list(range(position + 1))
+            tokens = [int(t) for t in state.k_cache[0][slots, 0, 0]]
+            rows.append(self.logits_after(tokens) if sound else torch.full((self.vocab_size,), torch.nan))
+        return torch.stack(rows)
+
+    def reserve_positions(self, count: int) -> None:
+        """It has no table of them."""
 
     def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
         """The forward pass made them already."""
@@ -76,6 +82,26 @@ class FakeModel:
         return values.float() / 1024.0
 
 
+def rows_of_tokens(state: InferState) -> list[int]:
+    """The row of each token, as attention is told; its borders and lengths must fit the positions."""
+    rows: list[int] = []
+    if state.decodes is not None:
+        d = state.decodes
+        rows += d.rows.tolist()
+        assert d.kv_lens.tolist() == [p + 1 for p in state.positions[: len(rows)].tolist()]
+        assert max(d.kv_lens.tolist(), default=0) <= d.max_kv_len
+    if state.chunks is not None:
+        starts = state.chunks.starts.tolist()
+        assert starts[0] == len(rows), "chunks must follow the decodes"
+        for row, start, end, kv_len in zip(
+            state.chunks.rows.tolist(), starts, starts[1:], state.chunks.kv_lens.tolist(), strict=False
+        ):
+            rows += [row] * (end - start)
+            assert state.positions[start:end].tolist() == list(range(kv_len - (end - start), kv_len))
+    assert len(rows) == len(state.positions)
+    return rows
+
+
 class SingleGroup:
     """The group of one rank, or a stand-in for one rank of several that never waits."""
 
@@ -86,8 +112,8 @@ class SingleGroup:
     def min_int(self, value: int) -> int:
         return value
 
-    def barrier(self) -> None:
-        return
+    def max_ints(self, values: Sequence[int]) -> list[int]:
+        return list(values)
 
     def close(self) -> None:
         return

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
-from text_generation_server.engine.requests import NextTokenChooserParameters, Request, StoppingCriteriaParameters
+from text_generation_server.engine.requests import NextTokenChooserParameters, Request
 from text_generation_server.engine.sampling import SampledTokens
 from text_generation_server.engine.sampling_state import SamplingState
 from text_generation_server.kernels._sampling import CHUNK, Flags, Floats, Ints, distance, mask_words, survives
@@ -33,13 +32,39 @@ class Operators:
 TORCH = Operators()
 
 
+@dataclass(frozen=True)
+class TopList:
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for one row. `token` is a valid id even when `valid` is false."""
+
+    token: int
+    logprob: float
+    valid: bool
+    top_tokens: TopList | None
+
+
+def choices_of(sampled: SampledTokens) -> list[Choice]:
+    """Of a record on the host."""
+    found = []
+    columns = (sampled.tokens, sampled.logprobs, sampled.valid, sampled.num_top)
+    for row, (token, logprob, valid, number) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        lists = (sampled.top_ids[row, :number].tolist(), sampled.top_logprobs[row, :number].tolist())
+        found.append(Choice(token, logprob, bool(valid), TopList(*map(tuple, lists)) if number else None))
+    return found
+
+
 def asking(prompt: Sequence[int] = (1,), min_new_tokens: int = 0, top_n: int = 0, **parameters: object) -> Request:
     """A request of which only what sampling looks at matters."""
     return Request(
         id=0,
-        input_ids=tuple(prompt),
-        parameters=NextTokenChooserParameters(**parameters),  # type: ignore[arg-type]
-        stopping_parameters=StoppingCriteriaParameters(99, min_new_tokens=min_new_tokens),
+        row=0,
+        input_ids=np.array(prompt),
+        parameters=NextTokenChooserParameters(min_new_tokens=min_new_tokens, **parameters),  # type: ignore[arg-type]
         slots=(),
         top_n_tokens=top_n,
     )
@@ -66,7 +91,7 @@ class Run:
         if self.allowed:
             self.state.allow(list(self.allowed), torch.stack([mask_of(ids, vocab) for ids in self.allowed.values()]))
         self.rows = torch.arange(batch, device=device)
-        self.last_token = torch.tensor([request.input_ids[-1] for request in self.requests], device=device)
+        self.last_token = torch.tensor([int(request.input_ids[-1]) for request in self.requests], device=device)
         self.generated_by_row = torch.full((batch,), self.generated, device=device)
 
         def poisoned(*shape: int) -> Tensor:
@@ -235,12 +260,13 @@ def assert_alike(torch_run: Run, triton_run: Run) -> None:
     assert torch.equal(triton_run.kept[sound], torch_run.kept[sound])
     assert torch.equal(triton_run.sampled.tokens, torch_run.sampled.tokens)
     torch.testing.assert_close(triton_run.sampled.logprobs, torch_run.sampled.logprobs, equal_nan=True)
-    for ours, expected in zip(triton_run.sampled.choices(), torch_run.sampled.choices(), strict=True):
-        if expected.top_tokens is None or ours.top_tokens is None:
-            assert ours.top_tokens == expected.top_tokens
-        else:
-            assert ours.top_tokens.ids == expected.top_tokens.ids
-            assert ours.top_tokens.logprobs == pytest.approx(expected.top_tokens.logprobs, abs=1e-5)
+    assert torch.equal(triton_run.sampled.num_top, torch_run.sampled.num_top)
+    for row, number in enumerate(torch_run.sampled.num_top.tolist()):
+        ours, expected = (run.sampled for run in (triton_run, torch_run))
+        assert torch.equal(ours.top_ids[row, :number], expected.top_ids[row, :number])
+        torch.testing.assert_close(
+            ours.top_logprobs[row, :number], expected.top_logprobs[row, :number], atol=1e-5, rtol=0
+        )
 
 
 FILTERS = [

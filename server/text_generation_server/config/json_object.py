@@ -1,12 +1,14 @@
 """Typed reading of untrusted JSON objects: every wrong value is a `ConfigurationError` that names file and key."""
 
 import json
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
 from ..errors import ConfigurationError, ModelFilesError
+
+_LARGEST_NUMBER = sys.float_info.max
 
 
 class JsonObject:
@@ -39,20 +41,22 @@ class JsonObject:
         """The error for a wrong value of `key`."""
         return ConfigurationError(f"{self._source}: `{key}` must be {expected}, not {self._values.get(key)!r}")
 
-    def integer(self, key: str, default: int | None = None, minimum: int = 1) -> int:
-        """A whole number of at least `minimum`; required without a default."""
+    def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = 2**31 - 1) -> int:
+        """A whole number from `minimum` to `maximum`; required without a default."""
         value = self._value(key, default)
         # Some exporters write whole numbers as 4096.0.
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise self.error(key, f"an integer of at least {minimum}")
+        if value > maximum:
+            raise self.error(key, f"an integer of at most {maximum}")
         return value
 
     def number(self, key: str, default: float | None = None, above: float = 0.0) -> float:
         """A finite number above `above`; required without a default."""
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= above:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value <= _LARGEST_NUMBER:
             raise self.error(key, f"a number above {above:g}")
         return float(value)
 

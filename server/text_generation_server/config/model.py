@@ -15,6 +15,8 @@ Activation = Literal["silu", "gelu", "gelu_tanh"]
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn"]
 
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+MAX_CONTEXT_LENGTH = 2**31 - 1
+"""Positions that the contract can name."""
 
 # Names of the field for the three activations; "gelu" is the exact form with the error function.
 _ACTIVATIONS: dict[str, Activation] = {
@@ -82,8 +84,8 @@ class ModelConfig:
         the unstretched length in `max_position_embeddings`. llama3 configurations name the stretched length.
         """
         if self.rope.rope_type in ("linear", "dynamic", "yarn"):
-            stretched = int(self.rope.factor * self.rope.original_max_position_embeddings)
-            return max(self.max_position_embeddings, stretched)
+            stretched = self.rope.factor * self.rope.original_max_position_embeddings
+            return max(self.max_position_embeddings, int(min(stretched, MAX_CONTEXT_LENGTH)))
         return self.max_position_embeddings
 
     @classmethod

@@ -4,7 +4,7 @@ Every rank calls the same collectives in the same order; a rank that does not co
 others fail with `EngineFailed` rather than wait for ever.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -42,16 +42,16 @@ class TensorParallelGroup:
 
     def min_int(self, value: int) -> int:
         """The smallest `value` of all ranks."""
-        if self.world_size == 1:
-            return value
-        tensor = torch.tensor([value], dtype=torch.int64, device=self._device)
-        with self._collective():
-            dist.all_reduce(tensor, op=dist.ReduceOp.MIN)
-        return int(tensor.item())
+        return -self.max_ints([-value])[0]
 
-    def barrier(self) -> None:
-        """Returns when every rank has called it."""
-        self.min_int(0)
+    def max_ints(self, values: Sequence[int]) -> list[int]:
+        """The largest of all ranks in each place; every rank gives as many."""
+        if self.world_size == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.int64, device=self._device)
+        with self._collective():
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return tensor.tolist()
 
     def close(self) -> None:
         """Leaves the group. Safe to call twice."""

@@ -11,20 +11,26 @@ class Mark:
 
     def __init__(self, device: torch.device) -> None:
         self._event = torch.cuda.Event(enable_timing=True) if device.type == "cuda" else None
-        self._time = time.perf_counter_ns()
+        self.host_ns = time.perf_counter_ns()
+        """When it was queued."""
         if self._event is not None:
             self._event.record()
+
+    def wait(self) -> None:
+        """Returns when the device has come there. Other threads run meanwhile."""
+        if self._event is not None:
+            self._event.synchronize()
 
     def until(self, later: "Mark") -> int:
         """Nanoseconds between two moments that have passed."""
         if self._event is None or later._event is None:
-            return later._time - self._time
+            return later.host_ns - self.host_ns
         return int(self._event.elapsed_time(later._event) * 1e6)
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """The borders of one step, and the end of the decode step before it, if that is what the device did last."""
+    """The borders of one step, and the end of the step before it."""
 
     begin: Mark
     end: Mark
@@ -37,5 +43,5 @@ class StepTime:
 
     @property
     def idle_ns(self) -> int:
-        """Between the decode step before and this one."""
+        """Between the step before and this one."""
         return 0 if self.previous_end is None else max(0, self.previous_end.until(self.begin))

@@ -15,7 +15,7 @@ from ..errors import ConfigurationError
 from ..kernels import use_triton
 from ..models.registry import load_model
 from .engine import Engine
-from .options import EngineOptions, RunAhead
+from .options import EngineOptions
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,6 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
             memory_fraction=environment.cuda_memory_fraction,
             # The torch operators look at lengths on the host, which a graph cannot do.
             cuda_graphs=config.cuda_graphs if attention == "triton" else (),
-            run_ahead=RunAhead.BETWEEN_CALLS if device.type == "cpu" else RunAhead.BEFORE_WAITING,
             deterministic=config.deterministic,
         ),
     )

@@ -1,29 +1,32 @@
 """Runs the steps that need the most memory, before the pool exists, so that the pool can take exactly what is left."""
 
-import gc
 import os
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from ..config.server import WatermarkConfig
 from ..kernels import compile_only, padded_batch
+from ..layers.rope import RopeTable
 from ..models.base import CausalLM
-from .batches import RunningRequest
-from .graphs import decode_buckets, prefill_buckets
+from .graphs import chunk_sizes, decode_sizes
 from .kv_pool import allocate_pool, bytes_per_slot
 from .memory import available_host_memory, release_memory
 from .options import EngineOptions
+from .replies import LaunchedStep
 from .requests import (
+    Chunk,
     NextTokenChooserParameters,
     Request,
     ServingLimits,
     SlotRange,
-    StoppingCriteriaParameters,
+    StepPlan,
     WarmupLimits,
 )
 from .rows import RowTable
-from .runner import StepRunner
+from .runner import RunnerOptions, StepRunner
+from .running import PlanChecker
 from .sampling import Sampler
 from .sampling_state import SamplingState
 
@@ -31,8 +34,11 @@ CPU_POOL_FRACTION = 0.5
 """Part of the host's available memory that the pools of all ranks together take by themselves."""
 CUDA_RESERVE_FRACTION = 0.01
 """Part of a device kept for fragmentation and for buffers of libraries that the probe cannot see."""
-_LONG_PROMPT = 2048
-"""Tokens; the same kernels serve all prompts from this length on."""
+_REHEARSED_POSITIONS = 65_536
+"""Length of rows in a rehearsal: scratch memory of a longer context is no larger."""
+_CHUNK_LENGTHS = (1, 17, 33, 65, 512, 2048)
+"""Tokens of chunks between which kernels differ: products are made for 16, 32 and 64 tokens, attention for chunks about
+as long as these."""
 _EVERYTHING = NextTokenChooserParameters(
     temperature=0.9,
     top_k=10,
@@ -49,7 +55,10 @@ _EVERYTHING = NextTokenChooserParameters(
 
 
 class Probe:
-    """Measures what serving will need; builds the runners for it. Lives during Warmup."""
+    """Measures what serving will need; builds the runners for it. Lives during Warmup.
+
+    `alone`: as in `InputBuilder`. `details`: as in `LaunchedStep`.
+    """
 
     def __init__(
         self,
@@ -58,52 +67,52 @@ class Probe:
         eos_token_ids: Sequence[int],
         watermark: WatermarkConfig,
         options: EngineOptions,
+        alone: bool,
+        details: bool,
     ) -> None:
         self._model = model
         self._asked = asked
         self._eos_token_ids = eos_token_ids
         self._watermark = watermark
         self._options = options
-        self._longest = asked.max_total_tokens or model.config.max_context_length
+        self._runner_options = RunnerOptions(options.deterministic, alone, details)
         self._is_cuda = model.device.type == "cuda"
 
     @property
     def decodes(self) -> list[int]:
-        """Batch sizes of decode that get a graph."""
+        """Batch sizes of steps without chunks that get a graph."""
         if not self._is_cuda:
             return []
         if self._options.cuda_graphs is None:
-            return decode_buckets(self._asked.max_batch_size)
+            return decode_sizes(self._asked.max_batch_size)
         return [size for size in self._options.cuda_graphs if size <= self._asked.max_batch_size]
 
     @property
-    def prefills(self) -> list[int]:
-        """Numbers of tokens whose prefill gets a graph."""
-        return prefill_buckets(self._asked.max_batch_prefill_tokens) if self.decodes else []
+    def tokens(self) -> list[int]:
+        """Numbers of tokens of steps with chunks that get a graph."""
+        return chunk_sizes(self._asked.max_batch_prefill_tokens + self._asked.max_batch_size) if self.decodes else []
 
-    def build_runner(self, num_rows: int, max_total_tokens: int, num_slots: int) -> StepRunner:
+    def build_runner(self, limits: ServingLimits) -> StepRunner:
         """Rows, pool and sampler of the given sizes around the model."""
-        model = self._model
-        table = RowTable(num_rows, max_total_tokens, num_slots, model.device)
+        model, num_rows, num_slots = self._model, limits.max_batch_size, limits.max_batch_total_tokens
+        model.reserve_positions(limits.max_total_tokens)
+        checker = PlanChecker(limits, self._asked.max_batch_prefill_tokens, model.vocab_size)
+        table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device)
         sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
         sampler = Sampler(sampling, self._watermark)
         pool = allocate_pool(model, num_slots)
-        return StepRunner(model, table, pool, sampling, sampler, self._options.deterministic)
+        return StepRunner(model, checker, table, pool, sampling, sampler, self._runner_options)
 
     def fitting_slots(self, world_size: int) -> int:
         """Slots that fit on this rank beside everything else, or that it takes by itself if nothing is asked."""
-        asked, per_slot = self._asked, bytes_per_slot(self._model)
-        per_row = RowTable.bytes_per_row(self._longest) + SamplingState.bytes_per_row(self._model.vocab_size)
-        row_bytes = (asked.max_batch_size + 1) * per_row
-        # One slot more belongs to the pool: that of the padding.
-        reserved = row_bytes + per_slot
+        asked = self._asked
         if self._is_cuda:
-            return max(0, self._cuda_room() - reserved) // per_slot
+            return self._slots_in(self._cuda_room())
         available = available_host_memory() // world_size
         if asked.max_batch_total_tokens is not None:
-            return max(0, available - reserved) // per_slot
-        fitting = max(0, int(available * CPU_POOL_FRACTION) - reserved) // per_slot
-        return min(fitting, asked.max_batch_size * self._longest)
+            return self._slots_in(available)
+        longest = asked.max_total_tokens or self._model.config.max_context_length
+        return min(self._slots_in(int(available * CPU_POOL_FRACTION)), asked.max_batch_size * longest)
 
     def compile_ahead(self) -> None:
         """Compiles the kernels that serving needs, side by side, before any of them runs: one after the other they take
@@ -111,45 +120,66 @@ class Probe:
         """
         if not self._is_cuda:
             return
-        asked, longest = self._asked, self._longest
-        # Before memory is measured, limits are what was asked for, or the model's own.
-        slots = asked.max_batch_total_tokens or max(longest, asked.max_batch_prefill_tokens)
-        limits = ServingLimits(slots, asked.longest_prompt(longest), longest, asked.max_batch_size)
-        runner = self.build_runner(asked.max_batch_size, longest, asked.max_batch_prefill_tokens)
-        with compile_only(os.cpu_count() or 1):
-            self.run_every_kernel(runner, limits)
+        runner = self.build_runner(self._rehearsed())
+        with compile_only(len(os.sched_getaffinity(0))):
+            self.run_every_kernel(runner)
 
-    def run_every_kernel(self, runner: StepRunner, limits: ServingLimits) -> None:
-        """Runs decode steps and prefills of few and of many requests, short and long, so that every kernel that serving
-        needs is compiled and loaded by then, with graphs or without. Call it before graphs are captured.
+    def run_every_kernel(self, runner: StepRunner) -> None:
+        """Runs steps of few and of many requests, short and long, so that every kernel that serving needs is compiled
+        and loaded by then, with graphs or without. Call it before graphs are captured.
 
-        Attention is compiled for ranges of the number of requests and chooses tiles by the longest prompt; other
+        Attention is compiled for ranges of the number of requests and chooses tiles by the longest chunk; other
         kernels are compiled for numbers rounded up to a power of two.
         """
         if not self._is_cuda:
             return
-        most = min(limits.max_batch_size, self._asked.max_batch_prefill_tokens, limits.max_batch_total_tokens)
-        tokens = min(self._asked.max_batch_prefill_tokens, limits.max_batch_total_tokens)
-        padding = torch.full((most,), runner.table.num_rows, dtype=torch.int64, device=self._model.device)
-        for size in (1, *((1 << power) + 1 for power in range(most.bit_length()) if 1 << power < most)):
+        limits = runner.checker.limits
+        rows = limits.max_batch_size
+        padding = torch.full((rows,), runner.table.padding_row, dtype=torch.int64, device=self._model.device)
+        for size in (1, *((1 << power) + 1 for power in range(rows.bit_length()) if 1 << power < rows)):
             runner.decode_rows(padding[:size], limits.max_total_tokens)
-        requests = 1
+        tokens = min(self._asked.max_batch_prefill_tokens, limits.max_batch_total_tokens)
+        requests, most = 1, min(rows, tokens)
         while requests <= most:
             longest = min(limits.max_input_tokens, tokens // requests)
-            longest = min(longest, _LONG_PROMPT)
-            for length in (*(8**power for power in range(longest.bit_length()) if 8**power < longest), longest):
-                _prefill(runner, [length] * requests, scored=False)
+            for length in sorted({min(length, longest) for length in _CHUNK_LENGTHS}):
+                _run(runner, [length] * requests, scored=requests == 1)
             # The smallest number that the kernels tell apart from these.
             requests = padded_batch(requests) + 1
+        if rows > 1 and tokens > 1:
+            _run(runner, [min(16, tokens // 2)], decodes=1)
         torch.cuda.synchronize(self._model.device)
+
+    def _slots_in(self, room: int) -> int:
+        """Slots that fit into so many bytes beside the rows, and the tables of as many positions as a request may
+        have: what was asked for, or the model's, or, where the pool is smaller than that, all of the pool.
+        """
+        model, num_rows = self._model, self._asked.max_batch_size
+        per_slot = bytes_per_slot(model)
+        per_position = RowTable.bytes_per_position(num_rows) + RopeTable.bytes_per_position(model.head_dim)
+        # One slot more belongs to the pool: that of the padding.
+        room -= (num_rows + 1) * SamplingState.bytes_per_row(model.vocab_size) + per_slot
+        positions = self._asked.max_total_tokens or model.config.max_context_length
+        slots = max(0, room - positions * per_position) // per_slot
+        if self._asked.max_total_tokens is None and slots < positions:
+            slots = max(0, room) // (per_slot + per_position)
+        return slots
+
+    def _rehearsed(self) -> ServingLimits:
+        """Limits of a rehearsal: rows as asked for, and slots for the largest step alone."""
+        asked = self._asked
+        longest = asked.max_total_tokens or min(self._model.config.max_context_length, _REHEARSED_POSITIONS)
+        slots = asked.max_batch_prefill_tokens + 2 * asked.max_batch_size
+        return ServingLimits(slots, min(asked.longest_prompt(longest), longest - 1), longest, asked.max_batch_size)
 
     def _cuda_room(self) -> int:
         """Bytes left for pool and rows once the largest steps have run, measured by running them."""
         device = self._model.device
         release_memory(device)
+        self._model.reserve_positions(0)
         held = torch.cuda.memory_allocated(device)
         activations, graph_bytes = self._run_largest_steps()
-        gc.collect()  # the runner refers to itself
+        self._model.reserve_positions(0)
         release_memory(device)
         free, total = torch.cuda.mem_get_info(device)
         # What others hold on the device: other processes, the CUDA context, buffers of NCCL and cuBLAS.
@@ -158,52 +188,61 @@ class Probe:
         return room - foreign - held - activations - graph_bytes
 
     def _run_largest_steps(self) -> tuple[int, int]:
-        """A full prefill with log-probabilities of every prompt token, and decode steps of the largest batch.
+        """As many prompt tokens as a step may have, with log-probabilities of every one, beside decodes of all other
+        rows; then decodes of all rows. Nothing of it is left when this returns.
 
         Returns the bytes that they need beside weights, rows and pool, and those that graphs will take.
         """
-        asked, device = self._asked, self._model.device
-        lengths = _split(asked.max_batch_prefill_tokens, asked.longest_prompt(self._longest))[: asked.max_batch_size]
-        runner = self.build_runner(asked.max_batch_size, self._longest, sum(lengths))
+        asked, device, limits = self._asked, self._model.device, self._rehearsed()
+        lengths = _split(asked.max_batch_prefill_tokens, limits.max_input_tokens)[: asked.max_batch_size]
+        runner = self.build_runner(limits)
         torch.cuda.reset_peak_memory_stats(device)
         held = torch.cuda.memory_allocated(device)
-        _prefill(runner, lengths)
-        padding = torch.full((asked.max_batch_size,), runner.table.num_rows, dtype=torch.int64, device=device)
-        runner.decode_rows(padding, self._longest)
+        _run(runner, lengths, asked.max_batch_size - len(lengths), scored=True)
+        padding = torch.full((asked.max_batch_size,), runner.table.padding_row, dtype=torch.int64, device=device)
+        runner.decode_rows(padding, limits.max_total_tokens)
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - held, self._graph_bytes(runner)
 
     def _graph_bytes(self, runner: StepRunner) -> int:
         """The largest graphs bring the memory that all share; a further one costs what the second of its kind adds."""
-        decodes, prefills = self.decodes, self.prefills
+        decodes, tokens = self.decodes, self.tokens
         if not decodes:
             return 0
-        none, largest, decode, prefill = (
-            self._used_by_graphs(runner, decodes[len(decodes) - d :], prefills[len(prefills) - p :])
-            for d, p in ((0, 0), (1, 1), (2, 1), (1, 2))
+        none, largest, decode, chunk = (
+            self._used_by_graphs(runner, decodes[len(decodes) - d :], tokens[len(tokens) - c :])
+            for d, c in ((0, 0), (1, 1), (2, 1), (1, 2))
         )
-        further = (len(decodes) - 1) * max(0, decode - largest) + (len(prefills) - 1) * max(0, prefill - largest)
+        further = (len(decodes) - 1) * max(0, decode - largest) + (len(tokens) - 1) * max(0, chunk - largest)
         return max(0, largest - none) + further
 
-    def _used_by_graphs(self, runner: StepRunner, decodes: Sequence[int], prefills: Sequence[int]) -> int:
+    def _used_by_graphs(self, runner: StepRunner, decodes: Sequence[int], tokens: Sequence[int]) -> int:
         """Bytes of the device in use, by this process and others, once graphs of these sizes are captured."""
-        runner.capture(decodes, prefills)
+        runner.capture(decodes, tokens)
         release_memory(self._model.device)
         free, total = torch.cuda.mem_get_info(self._model.device)
         return total - free
 
 
-def _prefill(runner: StepRunner, lengths: list[int], scored: bool = True) -> None:
-    """Prefills dummy requests that ask for everything, and gives their rows back.
-
-    `scored`: also for log-probabilities of the prompt.
+def _run(runner: StepRunner, lengths: Sequence[int], decodes: int = 0, scored: bool = False) -> LaunchedStep:
+    """One step with a chunk of each of these lengths, whole prompts of requests that ask for everything, beside so many
+    decodes. Their rows are free again afterwards. `scored`: also for log-probabilities of the prompts.
     """
-    running, start = [], 0
-    for index, length in enumerate(lengths):
-        running.append(RunningRequest(_dummy(index, length, start, scored), runner.table.take()))
-        start += length
-    runner.prefill(running).deliver()
-    runner.table.release(running)
+    rows = list(range(len(lengths), len(lengths) + decodes))
+    slot = sum(lengths)
+    at_once = runner.checker.max_batch_prefill_tokens
+    for first in range(0, decodes, at_once):
+        part = rows[first : first + at_once]
+        admit = [_dummy(row, 1, slot + 2 * (row - len(lengths)), 2, False) for row in part]
+        runner.launch(StepPlan(0, admit=admit, chunks=[Chunk(row, 0, 1) for row in part]))
+    admit, slot = [], 0
+    for row, length in enumerate(lengths):
+        admit.append(_dummy(row, length, slot, length, scored))
+        slot += length
+    chunks = [Chunk(row, 0, length) for row, length in enumerate(lengths)]
+    step = runner.launch(StepPlan(0, admit=admit, chunks=chunks, decode=rows))
+    runner.launch(StepPlan(0, drop=range(len(lengths) + decodes)))
+    return step
 
 
 def _split(total: int, largest: int) -> list[int]:
@@ -212,13 +251,13 @@ def _split(total: int, largest: int) -> list[int]:
     return [largest] * full + ([rest] if rest else [])
 
 
-def _dummy(index: int, length: int, first_slot: int, scored: bool) -> Request:
+def _dummy(row: int, length: int, first_slot: int, num_slots: int, scored: bool) -> Request:
     return Request(
-        id=index,
-        input_ids=(0,) * length,
+        id=row,
+        row=row,
+        input_ids=np.zeros(length, dtype=np.int64),
         parameters=_EVERYTHING,
-        stopping_parameters=StoppingCriteriaParameters(max_new_tokens=1),
-        slots=(SlotRange(first_slot, length),),
+        slots=(SlotRange(first_slot, num_slots),),
         prefill_logprobs=scored,
         top_n_tokens=5,
     )

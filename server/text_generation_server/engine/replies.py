@@ -1,61 +1,100 @@
-"""What a step says of its requests: generations and failures. Host data."""
+"""What a step says: a launched step, waited for on a thread of its own, becomes the reply.
 
-from dataclasses import dataclass, field
+A step holds what it needs as it was when it was launched; the engine thread changes none of it afterwards.
+"""
 
-from ..errors import EngineError, NumericalError
-from .batches import RunningRequest
-from .requests import Finish, FinishReason, Generation, RequestFailure, Tokens
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import NumericalError
+from ..kernels import compilations
+from .clock import StepTime
+from .requests import PromptScores, RequestFailure, StepReply, Timings, TopTokens
+from .running import Computed, RunningRequest, failure
+from .sampling import SampledTokens
+from .scoring import ScoredTokens
+from .transfer import Readback
 
 
-def failure(request_id: int, error: EngineError) -> RequestFailure:
-    """The failure of one request for a reason that would otherwise end the call."""
-    return RequestFailure(request_id, error.reason, str(error))
+@dataclass(frozen=True, eq=False)
+class LaunchedStep:
+    """A step on the device. `details`: this rank reports log-probabilities."""
 
+    number: int
+    owners: Sequence[RunningRequest]
+    failures: Sequence[RequestFailure]
+    chunks: Sequence[Computed]
+    host_ns: int
+    compiled_before: int
+    details: bool
+    time: StepTime | None = None
+    """None: the plan computes nothing."""
+    record: Readback | None = None
+    """Of `SampledTokens`; None where no row gets a token."""
+    scores: Readback | None = None
+    """Of `ScoredTokens`; None where no prompt is scored."""
 
-@dataclass
-class StepReport:
-    """Sorts out what arrived for requests: who goes on, who ended, who failed."""
+    def result(self) -> StepReply:
+        """Waits for the step. Called once, in the order of the steps, by the thread that builds replies."""
+        if self.time is not None:
+            self.time.end.wait()
+        failures = list(self.failures)
+        sampled = None if self.record is None else SampledTokens(self.record.wait())
+        kept = [] if sampled is None else self._sound(sampled.valid.tolist(), failures)
+        ids, logprobs = ([], []) if sampled is None else (sampled.tokens.tolist(), sampled.logprobs.tolist())
+        whole = len(kept) == len(self.owners)
+        return StepReply(
+            self.number,
+            rows=[self.owners[i].request.row for i in kept],
+            ids=ids if whole else [ids[i] for i in kept],
+            logprobs=[] if not self.details else logprobs if whole else [logprobs[i] for i in kept],
+            top_tokens=_top_tokens(sampled, kept) if sampled and self.details else [],
+            prompt_scores=self._prompt_scores() if self.scores and self.details else [],
+            failures=failures,
+            timings=self._timings(),
+        )
 
-    eos_token_ids: frozenset[int]
-    kept: list[RunningRequest] = field(default_factory=list)
-    ended: list[RunningRequest] = field(default_factory=list)
-    generations: list[tuple[RunningRequest, Generation]] = field(default_factory=list)
-    failures: list[RequestFailure] = field(default_factory=list)
-
-    def add(self, running: RunningRequest, prompt: Tokens | None = None) -> None:
-        """Takes what arrived for one request, up to its end. What comes after is dropped."""
-        ids: list[int] = []
-        logprobs: list[float] = []
-        tops: list[Tokens] = []
-        finish = None
-        for choice in running.arrived:
-            if not choice.valid:
+    def _sound(self, valid: list[int], failures: list[RequestFailure]) -> list[int]:
+        """Indices of the tokens that are reported. A request whose logits are not finite fails, once."""
+        kept: list[int] = []
+        for index, (sound, owner) in enumerate(zip(valid, self.owners, strict=True)):
+            if owner.failed:
+                continue
+            if sound:
+                kept.append(index)
+            else:
+                owner.failed = True
                 error = NumericalError("the model's logits hold NaN or infinite values")
-                self.failures.append(failure(running.id, error))
-                self.ended.append(running)
-                return
-            running.generated += 1
-            ids.append(choice.token)
-            logprobs.append(choice.logprob)
-            if choice.top_tokens is not None:
-                tops.append(choice.top_tokens)
-            finish = _finish(running, choice.token, self.eos_token_ids)
-            if finish is not None:
-                break
-        running.arrived.clear()
-        (self.kept if finish is None else self.ended).append(running)
-        if ids:
-            tokens = Tokens(tuple(ids), tuple(logprobs))
-            self.generations.append((running, Generation(running.id, tokens, prompt, tuple(tops), finish)))
+                failures.append(failure(owner.request, error))
+        return kept
+
+    def _prompt_scores(self) -> list[PromptScores]:
+        if self.scores is None:
+            return []
+        scored = ScoredTokens(self.scores.wait())
+        logprobs = scored.logprobs.tolist()
+        found: list[PromptScores] = []
+        start = 0
+        for each in self.chunks:
+            end = start + each.num_scores
+            if end > start and not each.owner.failed:
+                tops = scored.tops(start, end, each.owner.request.top_n_tokens)
+                found.append(PromptScores(each.chunk.row, each.chunk.first, logprobs[start:end], tops))
+            start = end
+        return found
+
+    def _timings(self) -> Timings:
+        if self.time is None:
+            return Timings(self.host_ns)
+        compiled = compilations() - self.compiled_before
+        return Timings(self.host_ns, self.time.forward_ns, self.time.idle_ns, compiled)
 
 
-def _finish(running: RunningRequest, token: int, eos_token_ids: frozenset[int]) -> Finish | None:
-    """Whether `token`, already counted in `running`, ends the request. EOS wins over the length limit."""
-    stopping, parameters = running.request.stopping_parameters, running.request.parameters
-    if token in eos_token_ids and not stopping.ignore_eos_token:
-        reason = FinishReason.EOS_TOKEN
-    elif running.generated >= stopping.max_new_tokens:
-        reason = FinishReason.LENGTH
-    else:
-        return None
-    return Finish(reason, running.generated, parameters.seed if parameters.do_sample else None)
+def _top_tokens(sampled: SampledTokens, kept: Sequence[int]) -> list[TopTokens]:
+    """Of the rows that asked for them."""
+    numbers = sampled.num_top.tolist()
+    return [
+        TopTokens(index, sampled.top_ids[place, :number].tolist(), sampled.top_logprobs[place, :number].tolist())
+        for index, place in enumerate(kept)
+        if (number := numbers[place])
+    ]

@@ -5,8 +5,12 @@ They import neither torch nor gRPC, so that the service can build them and the e
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+TokenIds = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,105 +38,86 @@ class NextTokenChooserParameters:
     penalize_output_only: bool = False
     min_p: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StoppingCriteriaParameters:
-    """When a request ends by itself. Stop strings are the router's business."""
-
-    max_new_tokens: int
-    ignore_eos_token: bool = False
     min_new_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """One more sample of a request's prompt, with slots for the positions after the prompt."""
-
-    id: int
-    seed: int
-    slots: tuple[SlotRange, ...]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """One request of a prefill: its prompt as token ids, and slots for positions 0, 1, ..."""
+    """A request as it stands: fresh, behind a cached prefix, or where it was interrupted."""
 
     id: int
-    input_ids: tuple[int, ...]
+    row: int
+    input_ids: TokenIds
+    """The prompt, then the tokens generated so far."""
     parameters: NextTokenChooserParameters
-    stopping_parameters: StoppingCriteriaParameters
     slots: tuple[SlotRange, ...]
-    prefill_logprobs: bool = False
+    """For positions 0, 1, ...; more follow by grants."""
+    num_generated: int = 0
+    cached_length: int = 0
+    """Positions, from 0 on, whose K and V are in their slots already."""
     top_n_tokens: int = 0
-    copies: tuple[Copy, ...] = ()
+    prefill_logprobs: bool = False
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the prompt alone."""
+        return len(self.input_ids) - self.num_generated
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """New requests, cached under `id` once their prompts are computed."""
+class Chunk:
+    """Positions `first` .. `first + count - 1` of the `input_ids` of the request in `row`."""
 
-    id: int
-    requests: tuple[Request, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CachedBatch:
-    """A batch that the shard holds. `current_tokens` is set in replies and ignored in calls."""
-
-    id: int
-    request_ids: tuple[int, ...]
-    current_tokens: int = 0
+    row: int
+    first: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """More slots for a running request: they follow those it holds."""
+    """More slots for the request in `row`: they follow those it holds."""
 
-    request_id: int
+    row: int
     slots: tuple[SlotRange, ...]
 
 
-class FinishReason(IntEnum):
-    """Why a shard ended a request."""
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: rows are dropped, then given to new requests, then slots are granted, then tokens are computed."""
 
-    LENGTH = 0
-    EOS_TOKEN = 1
+    number: int
+    drop: Sequence[int] = ()
+    admit: Sequence[Request] = ()
+    grants: Sequence[Grant] = ()
+    chunks: Sequence[Chunk] = ()
+    decode: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
-    """Token ids and their natural-log probabilities; NaN where none exists."""
+class TopTokens:
+    """The most likely tokens at one place: best first, natural-log probabilities."""
 
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """Ends a request; `seed` is set when it sampled."""
-
-    reason: FinishReason
-    generated_tokens: int
-    seed: int | None = None
+    index: int
+    ids: Sequence[int]
+    logprobs: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
-    """What one step produced for one request."""
+class PromptScores:
+    """Log-probabilities of the prompt tokens at positions first + 1, first + 2, ..."""
 
-    request_id: int
-    tokens: Tokens
-    prefill_tokens: Tokens | None = None
-    top_tokens: tuple[Tokens, ...] = ()
-    finish: Finish | None = None
+    row: int
+    first: int
+    logprobs: Sequence[float]
+    top_tokens: Sequence[TopTokens] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFailure:
-    """One request failed and its row is free again; no other request is harmed."""
+    """One request failed; no other request is harmed."""
 
     request_id: int
+    row: int
     reason: str
     message: str
 
@@ -141,21 +126,23 @@ class RequestFailure:
 class Timings:
     """Nanoseconds of the parts of one step; `kernel_compilations` counts from the end of Warmup."""
 
-    concat_ns: int = 0
+    host_ns: int = 0
     forward_ns: int = 0
-    decode_ns: int = 0
-    total_ns: int = 0
     idle_ns: int = 0
     kernel_compilations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
-    """Reply of Prefill and Decode. `generations` are this rank's; `batch` and `failures` are equal on all ranks."""
+class StepReply:
+    """What a step computed. `rows`, `ids` and `failures` are equal on all ranks; the rest comes from rank 0 alone."""
 
-    generations: tuple[Generation, ...] = ()
-    batch: CachedBatch | None = None
-    failures: tuple[RequestFailure, ...] = ()
+    number: int
+    rows: Sequence[int] = ()
+    ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    top_tokens: Sequence[TopTokens] = ()
+    prompt_scores: Sequence[PromptScores] = ()
+    failures: Sequence[RequestFailure] = ()
     timings: Timings = field(default_factory=Timings)
 
 
@@ -182,10 +169,14 @@ class WarmupLimits:
     max_input_tokens: int | None = None
     max_total_tokens: int | None = None
     max_batch_total_tokens: int | None = None
+    prefill_chunking: bool = False
 
     def longest_prompt(self, max_total_tokens: int) -> int:
         """Tokens of the longest prompt where a request has at most `max_total_tokens`, one of them generated."""
-        return self.max_input_tokens or min(max_total_tokens - 1, self.max_batch_prefill_tokens)
+        if self.max_input_tokens is not None:
+            return self.max_input_tokens
+        longest = max_total_tokens - 1
+        return longest if self.prefill_chunking else min(longest, self.max_batch_prefill_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +189,36 @@ class ServingLimits:
     max_batch_size: int
 
 
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What a step takes: time(tokens) + pair_ns * pairs + context_ns * context; `time` in straight lines between
+    points. Pairs: of each token of a chunk with each position that it attends to. Context: positions that decodes
+    attend to.
+    """
+
+    tokens: Sequence[int] = ()
+    times_ms: Sequence[float] = ()
+    pair_ns: float = 0.0
+    context_ns: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupResult:
+    """What Warmup found. `graph_tokens`: sizes, ascending, of the graphs of steps with chunks."""
+
+    limits: ServingLimits
+    cost: StepCost
+    graph_tokens: Sequence[int]
+
+
+class PendingStep(Protocol):
+    """A step that was launched."""
+
+    def result(self) -> StepReply:
+        """Waits for the step and says what it computed. Called once, on another thread than the engine's."""
+        ...
+
+
 class ShardEngine(Protocol):
     """What the worker thread calls. Every method runs on that thread and may raise `EngineError`."""
 
@@ -206,28 +227,20 @@ class ShardEngine(Protocol):
         """Facts of the loaded model."""
         ...
 
-    def warmup(self, limits: WarmupLimits) -> ServingLimits:
+    def warmup(self, limits: WarmupLimits) -> WarmupResult:
         """Sizes pool and rows, once."""
         ...
 
-    def prefill(self, batch: Batch) -> StepResult:
-        """Computes the prompts of a new batch."""
+    def step(self, plan: StepPlan) -> PendingStep:
+        """Launches the next step without waiting for it."""
         ...
 
-    def decode(self, batches: Sequence[CachedBatch], grants: Sequence[Grant]) -> StepResult:
-        """One step for the union of `batches`."""
+    def filter_batch(self, request_ids: Sequence[int]) -> list[int]:
+        """Keeps the listed requests and drops all others. Returns those that are kept."""
         ...
 
-    def filter_batch(self, batch_id: int, request_ids: Sequence[int]) -> CachedBatch | None:
-        """Keeps the listed requests of a batch."""
-        ...
-
-    def clear_cache(self, batch_id: int | None) -> None:
-        """Drops one batch, or all."""
-        ...
-
-    def between_calls(self) -> None:
-        """Uses the time until the next call; called after each."""
+    def clear_cache(self, request_id: int | None) -> None:
+        """Drops one request, or all."""
         ...
 
     def close(self) -> None:

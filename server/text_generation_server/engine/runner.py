@@ -1,57 +1,39 @@
-"""Puts steps on the device: from rows to chosen tokens, and on to the rows' next state, without waiting for either."""
+"""Puts steps on the device: from a plan to chosen tokens and the rows' next state, waiting for nothing."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..kernels import advance_state
-from ..kernels.logprobs import token_logprobs
 from ..models.base import CausalLM
-from .batches import RunningRequest
 from .clock import Mark, StepTime
-from .graphs import DecodeGraphs, PrefillGraphs
+from .graphs import ChunkGraphs, DecodeGraphs
 from .kv_pool import KVPool
-from .requests import Tokens
+from .replies import LaunchedStep
+from .requests import StepPlan
 from .rows import RowTable
+from .running import CheckedPlan, PlanChecker
 from .sampling import SampledTokens, Sampler
 from .sampling_state import SamplingState
-from .steps import PackedPrompts, decode_input, prefill_input
-from .transfer import Readback, upload, upload_parts
+from .scoring import ScoredTokens, score
+from .steps import Extents, InputBuilder, StepInput, StepSize, pack
+from .transfer import Readback, upload
 
-_SCORED_AT_ONCE = 512
-"""Prompt tokens whose logits over the whole vocabulary exist at the same time."""
+Computation = Callable[[], tuple[SampledTokens | None, ScoredTokens | None]]
+"""What is left to be put on the device: what samples and what scores come of it, where there are any."""
 
 
-@dataclass(frozen=True, eq=False)
-class QueuedStep:
-    """A step on the device. `deliver` waits for it; the rest is read afterwards."""
+@dataclass(frozen=True)
+class RunnerOptions:
+    """`deterministic`: as in `EngineOptions`. `alone`: as in `InputBuilder`. `details`: as in `LaunchedStep`."""
 
-    running: Sequence[RunningRequest]
-    time: StepTime
-    _record: Readback
-    _prompts: Readback | None = None
-    _scored: Sequence[RunningRequest] = ()
-
-    def deliver(self) -> None:
-        """Waits for the choices and adds each to its request, unless that was released meanwhile."""
-        choices = SampledTokens(self._record.wait()).choices()
-        for running, choice in zip(self.running, choices, strict=True):
-            if not running.released:
-                running.arrived.append(choice)
-
-    def prompts(self) -> dict[int, Tokens]:
-        """By request id: prompts with log-probabilities, of those that wanted them. The first token has none (NaN)."""
-        if self._prompts is None:
-            return {}
-        logprobs = self._prompts.wait().split([len(r.request.input_ids) for r in self._scored])
-        return {
-            r.id: Tokens(r.request.input_ids, (float("nan"), *values[:-1].tolist()))
-            for r, values in zip(self._scored, logprobs, strict=True)
-        }
+    deterministic: bool = False
+    alone: bool = True
+    details: bool = True
 
 
 class StepRunner:
@@ -60,100 +42,117 @@ class StepRunner:
     def __init__(
         self,
         model: CausalLM,
+        checker: PlanChecker,
         table: RowTable,
         pool: KVPool,
         sampling: SamplingState,
         sampler: Sampler,
-        deterministic: bool = False,
+        options: RunnerOptions,
     ) -> None:
+        self.checker = checker
         self.table = table
         self._model = model
-        self._pool = pool
         self._sampling = sampling
         self._sampler = sampler
-        self._deterministic = deterministic
-        device = model.device
-        self._decodes = DecodeGraphs(
-            lambda rows: self.decode_rows(rows, table.max_total_tokens), table.num_rows, device
-        )
-        self._prefills = PrefillGraphs(self._forward_prompts, table.num_rows, device)
+        self._options = options
+        self._input = InputBuilder(table, pool, options.deterministic, options.alone)
+        self._decode_graphs = DecodeGraphs(table.padding_row, model.device)
+        self._chunk_graphs = ChunkGraphs(table.padding_row, model.device)
         self._previous_end: Mark | None = None
+        self.compiled_before = 0
+        """Kernels compiled before serving."""
 
-    def capture(self, decodes: Sequence[int], prefills: Sequence[int]) -> None:
-        """Captures a decode step for each batch size of `decodes`, and a prefill for each number of tokens of
-        `prefills`; others run without a graph. All requests must have ended.
+    @property
+    def graph_tokens(self) -> list[int]:
+        """Sizes of the graphs of steps with chunks, ascending."""
+        return self._chunk_graphs.sizes
+
+    def capture(self, decodes: Sequence[int], tokens: Sequence[int]) -> None:
+        """Captures a graph for each batch size of `decodes`, and for steps with chunks one for each number of `tokens`;
+        others run without a graph. No request may be running.
         """
-        if not decodes and not prefills:
+        if not decodes and not tokens:
             return
         # One step runs at a time, so all may use the same memory.
         memory = torch.cuda.graph_pool_handle()
-        self._prefills.capture(prefills, memory)
-        self._decodes.capture(decodes, memory)
+        longest = self.table.max_total_tokens
+        self._chunk_graphs.capture(lambda step, size: self._forward(step, Extents(longest, size)), tokens, memory)
+        self._decode_graphs.capture(lambda rows: self.decode_rows(rows, longest), decodes, memory)
 
-    def prefill(self, running: Sequence[RunningRequest]) -> QueuedStep:
-        """Computes the prompts of new requests, whose rows it opens, and samples one token each."""
-        device = self._model.device
-        self.table.open(running)
-        self.table.grant([(r, r.request.slots) for r in running])
-        self._sampling.admit([r.row for r in running], [r.request for r in running])
-        rows = upload(np.array([r.row for r in running]), device)
-        prompts = PackedPrompts.of(running)
-        step = self._prefills.prepare(prompts)
-        if step is None:
-            step = partial(self._forward_prompts, upload_parts(prompts.parts, device), int(prompts.lengths.max()))
-        begin = Mark(device)
-        hidden = step()[: len(prompts.logit_indices)]
-        sampled = self._choose(hidden[: len(running)], rows)
-        scored = [r for r in running if r.copy_of is None and r.request.prefill_logprobs]
-        scores = self._score(scored, hidden[len(running) :]) if scored else None
-        end = Mark(device)
-        self._previous_end = None
-        for r in running:
-            r.launched = 1
-        return QueuedStep(running, StepTime(begin, end, None), Readback(sampled.record), scores, scored)
-
-    def decode(self, running: Sequence[RunningRequest]) -> QueuedStep:
-        """One token for each of `running`, whose newest token has a slot."""
-        rows = [r.row for r in running]
-        device = self._model.device
-        step = self._decodes.prepare(rows)
-        if step is None:
-            on_device = upload(np.array(rows), device)
-            longest = max(len(r.request.input_ids) + r.launched for r in running)
-            step = partial(self.decode_rows, on_device, longest)
-        begin = Mark(device)
-        sampled = step()
-        end = Mark(device)
-        time = StepTime(begin, end, self._previous_end)
+    def launch(self, plan: StepPlan) -> LaunchedStep:
+        """Executes a plan. Raises `InvalidRequest` or `OutOfSlots` for one that is wrong; nothing has changed then."""
+        called = time.perf_counter_ns()
+        checked = self.checker.apply(plan)
+        self.table.open(checked.admitted)
+        self._sampling.admit([request.row for request in checked.admitted], checked.admitted)
+        self.table.grant(checked.writes)
+        step = partial(
+            LaunchedStep,
+            checked.number,
+            checked.owners,
+            checked.failures,
+            checked.chunks,
+            compiled_before=self.compiled_before,
+            details=self._options.details,
+        )
+        if checked.num_tokens == 0:
+            return step(time.perf_counter_ns() - called)
+        compute = self._prepare_chunks(checked) if checked.chunks else self._prepare_decodes(checked)
+        begin = Mark(self._model.device)
+        sampled, scored = compute()
+        end = Mark(self._model.device)
+        step_time = StepTime(begin, end, self._previous_end if plan.number else None)
         self._previous_end = end
-        return QueuedStep(running, time, Readback(sampled.record[: len(rows)]))
+        record = None if sampled is None else Readback(sampled.record[: len(checked.owners)])
+        scores = None if scored is None else Readback(scored.record)
+        return step(begin.host_ns - called, time=step_time, record=record, scores=scores)
 
     def decode_rows(self, rows: Tensor, max_kv_len: int) -> SampledTokens:
-        """The step itself. `rows` int64 [B], may hold the padding row; none is longer than `max_kv_len`."""
-        input_ids, state = decode_input(rows, self.table, self._pool, max_kv_len, self._deterministic)
-        return self._choose(self._model.forward(input_ids, state), rows)
+        """A step without chunks. `rows` int64 [D], may hold the padding row; none is longer than `max_kv_len`."""
+        return self._choose(self._model.forward(*self._input.decodes(rows, max_kv_len)), rows)
 
-    def _forward_prompts(self, parts: Sequence[Tensor], max_length: int) -> Tensor:
-        """`parts` of `PackedPrompts`. Returns [N, hidden]: the tokens whose logits are wanted."""
-        return self._model.forward(*prefill_input(parts, max_length, self.table, self._pool, self._deterministic))
+    def _prepare_decodes(self, plan: CheckedPlan) -> Computation:
+        replay = self._decode_graphs.prepare(plan)
+        if replay is None:
+            replay = partial(self.decode_rows, upload(plan.decodes, self._model.device), plan.longest_decode)
+        return lambda: (replay(), None)
+
+    def _prepare_chunks(self, plan: CheckedPlan) -> Computation:
+        prepared = self._chunk_graphs.prepare(plan)
+        if prepared is None:
+            size = StepSize.of(plan)
+            packed = upload(pack(plan, size, self.table.padding_row), self._model.device)
+            step = StepInput[Tensor].of(packed, size)
+            extents = Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks))
+            prepared = step, partial(self._forward, step, extents)
+        return partial(self._finish, plan, *prepared)
+
+    def _forward(self, step: StepInput[Tensor], extents: Extents) -> Tensor:
+        """The forward pass of a step with chunks: [N, hidden], the tokens whose logits are wanted."""
+        return self._model.forward(*self._input.mixed(step, extents))
+
+    def _finish(
+        self, plan: CheckedPlan, step: StepInput[Tensor], forward: Callable[[], Tensor]
+    ) -> tuple[SampledTokens | None, ScoredTokens | None]:
+        """From the forward pass to tokens and scores."""
+        hidden = forward()
+        sampled = scored = None
+        if count := len(plan.owners):
+            sampled = self._choose(hidden[:count], step.sample_rows[:count])
+        if len(step.score_targets):
+            num_top = max(each.owner.request.top_n_tokens for each in plan.chunks if each.num_scores)
+            rest = hidden[len(step.sample_rows) :]
+            scored = score(self._logits, rest, step.score_targets, min(num_top, self._model.vocab_size))
+        return sampled, scored
 
     def _choose(self, hidden: Tensor, rows: Tensor) -> SampledTokens:
         """Samples from the last hidden states and moves the rows on."""
         table, sampling = self.table, self._sampling
-        sampled = self._sampler(
-            self._model.logits(hidden, self._deterministic), rows, table.last_token, table.generated
-        )
+        sampled = self._sampler(self._logits(hidden), rows, table.last_token, table.generated)
         advance_state(
             sampled.tokens, rows, table.last_token, table.length, table.generated, sampling.ints, sampling.counts
         )
         return sampled
 
-    def _score(self, scored: Sequence[RunningRequest], hidden: Tensor) -> Readback:
-        """Log-probabilities, from the raw logits, of the token after each token of the prompts of `scored`."""
-        ids = np.concatenate([np.array(r.request.input_ids, dtype=np.int64) for r in scored])
-        # The target of a prompt's last token does not exist; what is computed for it is not used.
-        targets = upload(np.roll(ids, -1), hidden.device)
-        parts = zip(hidden.split(_SCORED_AT_ONCE), targets.split(_SCORED_AT_ONCE), strict=True)
-        return Readback(
-            torch.cat([token_logprobs(self._model.logits(h, self._deterministic).float(), t) for h, t in parts])
-        )
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self._model.logits(hidden, self._options.deterministic)

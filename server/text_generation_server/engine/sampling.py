@@ -12,8 +12,6 @@ from torch import Tensor
 
 from ..config.server import WatermarkConfig
 from ..kernels import MAX_TOP, logits_process, num_splits, sample, survivors, top_tokens
-from .batches import Choice
-from .requests import Tokens
 from .sampling_state import SamplingState
 
 
@@ -29,9 +27,9 @@ class SampledTokens:
     WIDTH = 6 + 2 * MAX_TOP
 
     @classmethod
-    def empty(cls, batch: int, device: torch.device, pin_memory: bool = False) -> "SampledTokens":
-        """Memory for `batch` choices; pinned host memory to copy them to."""
-        return cls(torch.empty(batch, cls.WIDTH, dtype=torch.int32, device=device, pin_memory=pin_memory))
+    def empty(cls, batch: int, device: torch.device) -> "SampledTokens":
+        """Memory for `batch` choices."""
+        return cls(torch.empty(batch, cls.WIDTH, dtype=torch.int32, device=device))
 
     @property
     def tokens(self) -> Tensor:
@@ -62,22 +60,6 @@ class SampledTokens:
     def top_logprobs(self) -> Tensor:
         """float32 [N, MAX_TOP]."""
         return self.record[:, 6 + MAX_TOP :].view(torch.float32)
-
-    def choices(self) -> list[Choice]:
-        """One for each position of the batch. For records on the host; touches no device."""
-        columns = (self.tokens, self.logprobs, self.valid, self.num_top)
-        return [
-            Choice(token, logprob, bool(valid), self._top(position, number) if number else None)
-            for position, (token, logprob, valid, number) in enumerate(
-                zip(*(column.tolist() for column in columns), strict=True)
-            )
-        ]
-
-    def _top(self, position: int, number: int) -> Tokens:
-        return Tokens(
-            tuple(self.top_ids[position, :number].tolist()),
-            tuple(self.top_logprobs[position, :number].tolist()),
-        )
 
 
 class Sampler:

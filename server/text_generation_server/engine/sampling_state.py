@@ -4,39 +4,15 @@ Written when a request gets its row and when its tokens are chosen; never read b
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..kernels import MAX_LOGIT_BIAS, Flags, Floats, Ints, mask_words
-from .requests import NextTokenChooserParameters, StoppingCriteriaParameters
+from .requests import NextTokenChooserParameters, Request
 
 _SEED_WORDS = 2
-
-
-class Sampled(Protocol):
-    """What sampling looks at in a request."""
-
-    @property
-    def input_ids(self) -> Sequence[int]:
-        """The prompt."""
-        ...
-
-    @property
-    def parameters(self) -> NextTokenChooserParameters:
-        """How the next token is chosen."""
-        ...
-
-    @property
-    def stopping_parameters(self) -> StoppingCriteriaParameters:
-        """When the request ends."""
-        ...
-
-    @property
-    def top_n_tokens(self) -> int:
-        """Alternatives to report."""
-        ...
 
 
 class SamplingState:
@@ -75,7 +51,7 @@ class SamplingState:
         """Device memory of one row."""
         return 4 * (vocab_size + mask_words(vocab_size) + 2 * MAX_LOGIT_BIAS + Floats.WIDTH + Ints.WIDTH + _SEED_WORDS)
 
-    def admit(self, rows: Sequence[int], requests: Sequence[Sampled]) -> None:
+    def admit(self, rows: Sequence[int], requests: Sequence[Request]) -> None:
         """Writes what `requests` ask for into `rows`, in few copies for all. Waits for nothing on the device."""
         if not rows:
             return
@@ -91,7 +67,7 @@ class SamplingState:
             column.index_copy_(0, index, values)
         pairs = list(zip(rows, requests, strict=True))
         self._write_bias([(row, r.parameters) for row, r in pairs if r.parameters.logit_bias])
-        self._count_prompts([(row, r) for row, r in pairs if _flags(r) & Flags.PENALTIES])
+        self._count_inputs([(row, r) for row, r in pairs if _flags(r) & Flags.PENALTIES])
 
     def allow(self, rows: Sequence[int], masks: Tensor) -> None:
         """Lets the next choices of `rows`, which were admitted, fall only on ids whose bit is set.
@@ -124,18 +100,22 @@ class SamplingState:
         self.bias_ids[:, :longest].index_copy_(0, index, ids)
         self.bias_values[:, :longest].index_copy_(0, index, values.view(torch.float32))
 
-    def _count_prompts(self, penalised: Sequence[tuple[int, Sampled]]) -> None:
+    def _count_inputs(self, penalised: Sequence[tuple[int, Request]]) -> None:
+        """Counts prompts, and what was generated before as if it had been counted when it was chosen."""
         if not penalised:
             return
         self.counts.index_fill_(0, self._upload(torch.tensor([row for row, _ in penalised], dtype=torch.int64)), 0)
-        lengths = torch.tensor([len(request.input_ids) for _, request in penalised])
-        where = torch.tensor([token for _, request in penalised for token in request.input_ids], dtype=torch.int64)
-        where += torch.tensor([row * self.vocab_size for row, _ in penalised]).repeat_interleave(lengths)
-        amount = torch.tensor([0 if request.parameters.penalize_output_only else 2 for _, request in penalised])
-        where, amount = self._upload(torch.stack((where, amount.repeat_interleave(lengths))))
+        where = np.concatenate([request.input_ids + row * self.vocab_size for row, request in penalised])
+        amount = np.full(len(where), 2, dtype=np.int64)
+        start = 0
+        for _, request in penalised:
+            if request.parameters.penalize_output_only:
+                amount[start : start + request.num_prompt] = 0
+            start += len(request.input_ids)
+        places, added = self._upload(torch.from_numpy(np.stack((where, amount))))
         flat = self.counts.view(-1)
-        flat.index_add_(0, where, amount.to(torch.int32))
-        flat[where] = flat[where] | 1
+        flat.index_add_(0, places, added.to(torch.int32))
+        flat[places] = flat[places] | 1
 
     def _upload(self, host: Tensor) -> Tensor:
         if self.device.type != "cuda":
@@ -161,26 +141,26 @@ def _floats(parameters: NextTokenChooserParameters) -> list[float]:
     return [values[column] for column in range(Floats.WIDTH)]
 
 
-def _ints(request: Sampled) -> list[int]:
+def _ints(request: Request) -> list[int]:
     values = dict.fromkeys(range(Ints.WIDTH), 0) | {
         Ints.FLAGS: int(_flags(request)),
         # A k above the vocabulary keeps everything, whatever it is.
         Ints.TOP_K: min(request.parameters.top_k, 2**31 - 1),
         Ints.TOP_N: request.top_n_tokens,
-        Ints.MIN_NEW_TOKENS: min(request.stopping_parameters.min_new_tokens, 2**31 - 1),
+        Ints.MIN_NEW_TOKENS: min(request.parameters.min_new_tokens, 2**31 - 1),
         Ints.NUM_BIAS: len(request.parameters.logit_bias),
     }
     return [values[column] for column in range(Ints.WIDTH)]
 
 
-def _flags(request: Sampled) -> Flags:
+def _flags(request: Request) -> Flags:
     p = request.parameters
     asked = {
         Flags.SAMPLE: p.do_sample,
         Flags.BIAS: len(p.logit_bias) > 0,
         Flags.WATERMARK: p.watermark,
         Flags.PENALTIES: p.repetition_penalty != 1.0 or p.frequency_penalty != 0.0 or p.presence_penalty != 0.0,
-        Flags.MIN_NEW_TOKENS: request.stopping_parameters.min_new_tokens > 0,
+        Flags.MIN_NEW_TOKENS: p.min_new_tokens > 0,
         Flags.FILTERS: p.top_k > 0 or p.top_p < 1.0 or p.typical_p < 1.0 or p.min_p > 0.0,
         Flags.TOP: request.top_n_tokens > 0,
     }

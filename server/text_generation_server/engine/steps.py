@@ -1,156 +1,211 @@
-"""What a forward pass is fed with: from requests and rows to token ids, positions, slots and borders."""
+"""The input of one step: from a plan and rows to token ids, positions, slots and borders.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+All that a step needs from the host travels in one vector, whose layout is declared here once.
+"""
+
+from dataclasses import dataclass, fields
 from itertools import accumulate
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from ..layers.infer.state import InferState
-from .batches import RunningRequest
+from ..layers.infer import Chunks, Decodes, InferState
 from .kv_pool import KVPool
 from .rows import RowTable
+from .running import CheckedPlan, Vector
 
-Vector = NDArray[np.int64]
+V = TypeVar("V", bound=Any)
+
+NEWEST = -1
+"""As a position: the row's newest token. Its id and its position are known on the device alone."""
 
 
 @dataclass(frozen=True)
-class PackedPrompts:
-    """Prompts of B requests, T tokens one behind the other without padding, on the host.
+class StepSize:
+    """How many of each the input of a step has room for."""
 
-    Copies have no tokens of their own; they sample from the prompt that they copy.
-    """
-
-    input_ids: Vector
-    """[T]"""
-    positions: Vector
-    """[T]"""
-    token_rows: Vector
-    """[T]: the row of the request of each token."""
-    rows: Vector
-    """[B]"""
-    starts: Vector
-    """[B + 1]: tokens before each request."""
-    lengths: Vector
-    """[B]: tokens of each request after this step."""
-    logit_indices: Vector
-    """[N]: the last token of the prompt of each request, copies too, then every token of the prompts whose
-    log-probabilities are wanted."""
+    tokens: int
+    chunks: int
+    decodes: int
+    samples: int
+    scores: int = 0
 
     @classmethod
-    def of(cls, running: Sequence[RunningRequest]) -> "PackedPrompts":
-        """`running`: new requests that own rows, each copy after what it copies."""
-        leads = [r for r in running if r.copy_of is None]
-        lengths = [len(r.request.input_ids) for r in leads]
-        starts = [0, *accumulate(lengths)]
-        span = {id(r): (start, end) for r, start, end in zip(leads, starts[:-1], starts[1:], strict=True)}
-        wanted = [np.array([span[id(r.copy_of or r)][1] - 1 for r in running])]
-        wanted += [np.arange(*span[id(r)]) for r in leads if r.request.prefill_logprobs]
-        rows = np.array([r.row for r in leads])
-        return cls(
-            input_ids=np.concatenate([np.array(r.request.input_ids, dtype=np.int64) for r in leads]),
-            positions=np.concatenate([np.arange(length) for length in lengths]),
-            token_rows=np.repeat(rows, lengths),
-            rows=rows,
-            starts=np.array(starts),
-            lengths=np.array(lengths),
-            logit_indices=np.concatenate(wanted),
-        )
+    def of(cls, plan: CheckedPlan) -> "StepSize":
+        """Room for what the plan has, and no more."""
+        scores = sum(each.num_scores for each in plan.chunks)
+        # At least one, because operators are not made for no token at all.
+        samples = max(1, len(plan.owners))
+        return cls(plan.num_tokens, len(plan.chunks), len(plan.decodes), samples, scores)
 
-    def padded(self, tokens: int, requests: int, logits: int, padding_row: int) -> "PackedPrompts":
-        """The same with so many of each, at least as many as now: tokens of `padding_row` that no request attends to,
-        requests without tokens, and logits of the first token.
-        """
-        return PackedPrompts(
-            input_ids=_extended(self.input_ids, tokens, 0),
-            positions=_extended(self.positions, tokens, 0),
-            token_rows=_extended(self.token_rows, tokens, padding_row),
-            rows=_extended(self.rows, requests, padding_row),
-            starts=_extended(self.starts, requests + 1, self.starts[-1]),
-            lengths=_extended(self.lengths, requests, 0),
-            logit_indices=_extended(self.logit_indices, logits, 0),
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Of the fields of `StepInput`, in their order."""
+        return (
+            *(self.tokens, self.tokens, self.tokens),
+            *(self.chunks, self.chunks + 1, self.chunks),
+            *(self.decodes, self.samples + self.scores, self.samples, self.scores),
         )
 
     @property
-    def parts(self) -> list[Vector]:
-        """What the device needs, in the order of `prefill_input`."""
-        return [
-            self.input_ids,
-            self.positions,
-            self.token_rows,
-            self.rows,
-            self.starts,
-            self.lengths,
-            self.logit_indices,
-        ]
+    def total(self) -> int:
+        """Entries of the whole input."""
+        return sum(self.lengths)
 
 
-def part_lengths(tokens: int, requests: int, logits: int) -> list[int]:
-    """Lengths of the parts of `PackedPrompts` with so many of each."""
-    return [tokens, tokens, tokens, requests, requests + 1, requests, logits]
+@dataclass(frozen=True)
+class StepInput(Generic[V]):
+    """The fields of one int64 vector, on the host (V: numpy) or on the device (V: torch)."""
+
+    token_rows: V
+    """[tokens]: decodes, then chunks, one behind the other."""
+    token_ids: V
+    """[tokens]"""
+    positions: V
+    """[tokens], or `NEWEST`"""
+    chunk_rows: V
+    """[chunks]"""
+    chunk_starts: V
+    """[chunks + 1]: the first one is the number of decodes."""
+    chunk_kv_lens: V
+    """[chunks]: tokens of each after this step."""
+    decode_rows: V
+    """[decodes]"""
+    logit_tokens: V
+    """[samples + scores]: tokens whose logits are wanted."""
+    sample_rows: V
+    """[samples]: rows that get a token, after the first of `logit_tokens`."""
+    score_targets: V
+    """[scores]: prompt tokens whose log-probability is wanted, after the others of `logit_tokens`."""
+
+    @classmethod
+    def of(cls, vector: V, size: StepSize) -> "StepInput[V]":
+        """The fields as views of the vector that holds them."""
+        names = [each.name for each in fields(cls)]
+        ends = accumulate(size.lengths)
+        return cls(**{name: vector[end - n : end] for name, n, end in zip(names, size.lengths, ends, strict=True)})
 
 
-def _extended(vector: Vector, length: int, value: int) -> Vector:
-    longer = np.full(length, value, dtype=np.int64)
-    longer[: len(vector)] = vector
-    return longer
-
-
-def prefill_input(
-    parts: Sequence[Tensor], max_length: int, table: RowTable, pool: KVPool, deterministic: bool
-) -> tuple[Tensor, InferState]:
-    """Input ids int64 [T] and the state. `parts`: those of `PackedPrompts`, on the device, whose slots are granted.
-
-    No value is read by the host: a captured graph can replay this for other contents. `max_length`: about that of the
-    longest prompt.
+def pack(plan: CheckedPlan, size: StepSize, padding_row: int) -> Vector:
+    """The input as one vector of `size`, at least that of the plan. What is left over is padding: tokens and decodes
+    of a row that nobody owns, chunks without tokens, logits of the first token.
     """
-    input_ids, positions, token_rows, b_row, b_q_start, b_kv_len, logit_indices = parts
-    state = InferState(
-        is_prefill=True,
-        deterministic=deterministic,
-        positions=positions,
-        slots=table.slot_table[token_rows, positions].to(torch.int64),
-        b_row=b_row,
-        b_q_start=b_q_start.to(torch.int32),
-        b_kv_len=b_kv_len.to(torch.int32),
-        # It chooses tiles, so it must be the same whatever else is in the batch.
-        max_q_len=table.max_total_tokens if deterministic else max_length,
-        max_kv_len=max_length,
-        slot_table=table.slot_table,
-        k_cache=pool.k_cache,
-        v_cache=pool.v_cache,
-        logit_indices=logit_indices,
-    )
-    return input_ids, state
+    vector = np.zeros(size.total, dtype=np.int64)
+    step = StepInput[Vector].of(vector, size)
+    num_decodes = len(plan.decodes)
+    for rows in (step.token_rows, step.chunk_rows, step.decode_rows, step.sample_rows):
+        rows[:] = padding_row
+    step.token_rows[:num_decodes] = step.decode_rows[:num_decodes] = step.sample_rows[:num_decodes] = plan.decodes
+    step.positions[:num_decodes] = NEWEST
+    step.logit_tokens[:num_decodes] = np.arange(num_decodes)
+    token = sample = num_decodes
+    score = 0
+    for index, each in enumerate(plan.chunks):
+        first, end, scores = each.chunk.first, token + each.chunk.count, each.num_scores
+        step.token_rows[token:end] = step.chunk_rows[index] = each.chunk.row
+        step.token_ids[token:end] = each.input_ids
+        step.positions[token:end] = np.arange(first, first + each.chunk.count)
+        step.chunk_starts[index] = token
+        step.chunk_kv_lens[index] = first + each.chunk.count
+        step.logit_tokens[size.samples + score : size.samples + score + scores] = np.arange(token, token + scores)
+        step.score_targets[score : score + scores] = each.score_targets
+        if each.is_last:
+            step.logit_tokens[sample] = end - 1
+            step.sample_rows[sample] = each.chunk.row
+            sample += 1
+        token, score = end, score + scores
+    step.chunk_starts[len(plan.chunks) :] = token
+    return vector
 
 
-def decode_input(
-    rows: Tensor, table: RowTable, pool: KVPool, max_kv_len: int, deterministic: bool
-) -> tuple[Tensor, InferState]:
-    """One token a row: the newest one, whose KV this step computes. Returns input ids int64 [B] and the state.
+@dataclass(frozen=True)
+class Extents:
+    """Bounds of what a step's tensors hold, for what is decided on the host."""
 
-    `rows` int64 [B] may hold the padding row several times. No value is read by the host: a captured graph can replay
-    this for other contents of `rows`. `max_kv_len`: at least the longest of them.
+    max_kv_len: int
+    """Tokens that a decode attends to."""
+    max_chunk: int
+
+
+class InputBuilder:
+    """From the step's input on the device to the state of a forward pass. Reads no value on the host, so a captured
+    graph can replay it for other contents.
+
+    `alone`: in deterministic mode, whether attention computes each token by itself as if it were a decode (torch) or
+    all as chunks (Triton, whose tiles then have one size). Either way there is one arithmetic for both kinds.
     """
-    length = table.length[rows]
-    positions = (length - 1).clamp_(min=0)
-    one_each = torch.arange(rows.shape[0] + 1, device=rows.device)
-    state = InferState(
-        is_prefill=False,
-        deterministic=deterministic,
-        positions=positions,
-        slots=table.slot_table[rows, positions].to(torch.int64),
-        b_row=rows,
-        b_q_start=one_each.to(torch.int32),
-        b_kv_len=length.to(torch.int32),
-        max_q_len=1,
-        max_kv_len=max_kv_len,
-        slot_table=table.slot_table,
-        k_cache=pool.k_cache,
-        v_cache=pool.v_cache,
-        logit_indices=one_each[:-1],
-    )
-    return table.last_token[rows], state
+
+    def __init__(self, table: RowTable, pool: KVPool, deterministic: bool, alone: bool) -> None:
+        self._table = table
+        self._pool = pool
+        self._deterministic = deterministic
+        self._alone = alone
+
+    def decodes(self, rows: Tensor, max_kv_len: int) -> tuple[Tensor, InferState]:
+        """One token a row: the newest one. `rows` int64 [D] may hold the padding row several times."""
+        length = self._table.length[rows]
+        positions = (length - 1).clamp_(min=0)
+        decodes = Decodes(rows, length.to(torch.int32), max_kv_len)
+        if self._deterministic and not self._alone:
+            starts = torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
+            return self._table.last_token[rows], self._state(rows, positions, None, self._as_chunks(decodes, starts))
+        return self._table.last_token[rows], self._state(rows, positions, decodes, None)
+
+    def mixed(self, step: StepInput[Tensor], extents: Extents) -> tuple[Tensor, InferState]:
+        """Decodes, possibly none, and chunks."""
+        table, rows = self._table, step.token_rows
+        newest = step.positions == NEWEST
+        input_ids = torch.where(newest, table.last_token[rows], step.token_ids)
+        positions = torch.where(newest, table.length[rows] - 1, step.positions).clamp_(min=0)
+        starts, kv_lens = step.chunk_starts.to(torch.int32), step.chunk_kv_lens.to(torch.int32)
+        chunks = Chunks(step.chunk_rows, starts, kv_lens, extents.max_chunk)
+        decodes = None
+        if len(step.decode_rows):
+            lengths = table.length[step.decode_rows].to(torch.int32)
+            decodes = Decodes(step.decode_rows, lengths, extents.max_kv_len)
+        if self._deterministic and self._alone:
+            lengths = (positions + 1).to(torch.int32)
+            decodes, chunks = Decodes(rows, lengths, table.max_total_tokens), None
+        elif self._deterministic:
+            decodes, chunks = None, self._joined(decodes, chunks)
+        return input_ids, self._state(rows, positions, decodes, chunks, step.logit_tokens)
+
+    def _joined(self, decodes: Decodes | None, chunks: Chunks) -> Chunks:
+        """Decodes as chunks of one token, before the others. Padded ones have none."""
+        if decodes is None:
+            return Chunks(chunks.rows, chunks.starts, chunks.kv_lens, self._table.max_total_tokens)
+        order = torch.arange(len(decodes.rows), dtype=torch.int32, device=decodes.rows.device)
+        # The first chunk begins where the decodes that are there end.
+        ones = self._as_chunks(decodes, torch.minimum(order, chunks.starts[:1]))
+        return Chunks(
+            torch.cat((ones.rows, chunks.rows)),
+            torch.cat((ones.starts, chunks.starts)),
+            torch.cat((ones.kv_lens, chunks.kv_lens)),
+            ones.max_len,
+        )
+
+    def _as_chunks(self, decodes: Decodes, starts: Tensor) -> Chunks:
+        # The length chooses tiles, so it is the same whatever is in the step. Padding reads the slot of its row.
+        return Chunks(decodes.rows, starts, decodes.kv_lens.clamp(min=1), self._table.max_total_tokens)
+
+    def _state(
+        self,
+        rows: Tensor,
+        positions: Tensor,
+        decodes: Decodes | None,
+        chunks: Chunks | None,
+        logit_tokens: Tensor | None = None,
+    ) -> InferState:
+        return InferState(
+            deterministic=self._deterministic,
+            positions=positions,
+            slots=self._table.slot_table[rows, positions].to(torch.int64),
+            decodes=decodes,
+            chunks=chunks,
+            slot_table=self._table.slot_table,
+            k_cache=self._pool.k_cache,
+            v_cache=self._pool.v_cache,
+            logit_tokens=logit_tokens,
+        )

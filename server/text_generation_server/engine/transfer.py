@@ -6,7 +6,6 @@ only once the copies that were queued from or to it are done, so nobody has to k
 
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -19,14 +18,14 @@ def upload(host: NDArray[Any], device: torch.device) -> Tensor:
     return torch.from_numpy(host).pin_memory().to(device, non_blocking=True)
 
 
-def upload_parts(parts: list[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
-    """Several int64 vectors in one copy."""
-    packed = upload(np.concatenate(parts), device)
-    return list(packed.split([len(part) for part in parts]))
+def overwrite(destination: Tensor, host: NDArray[Any]) -> None:
+    """Copies `host` over a tensor of its length, for what is queued after it."""
+    source = torch.from_numpy(host)
+    destination.copy_(source.pin_memory() if destination.device.type == "cuda" else source, non_blocking=True)
 
 
 class Readback:
-    """A copy to the host that was queued and is waited for later."""
+    """A copy to the host that was queued and is waited for later, on any thread."""
 
     def __init__(self, source: Tensor) -> None:
         self._event: torch.cuda.Event | None = None

@@ -13,34 +13,46 @@ MAX_TOP_N_TOKENS = 20
 
 def check_request(request: Request, limits: ServingLimits, vocab_size: int) -> None:
     """Raises `InvalidRequest` naming the field. What passes never indexes out of range."""
+    _check_input(request, limits, vocab_size)
+    check_slots(request.slots, limits.max_batch_total_tokens)
+    num_slots = sum(slot_range.length for slot_range in request.slots)
+    if not 0 <= request.cached_length < len(request.input_ids):
+        raise InvalidRequest(
+            f"`cached_length` {request.cached_length} must be below the number of `input_ids`, {len(request.input_ids)}"
+        )
+    if request.cached_length > num_slots:
+        raise InvalidRequest(
+            f"`slots` covers {num_slots} positions, fewer than `cached_length` {request.cached_length}"
+        )
+    if request.prefill_logprobs and request.cached_length:
+        raise InvalidRequest("`prefill_logprobs` needs the whole prompt to be computed: `cached_length` must be 0")
+    if not 0 <= request.top_n_tokens <= MAX_TOP_N_TOKENS:
+        raise InvalidRequest(f"`top_n_tokens` must be at most {MAX_TOP_N_TOKENS}, not {request.top_n_tokens}")
+    _check_parameters(request.parameters)
+    _check_logit_bias(request.parameters.logit_bias, vocab_size)
+
+
+def _check_input(request: Request, limits: ServingLimits, vocab_size: int) -> None:
     num_inputs = len(request.input_ids)
     if num_inputs == 0:
         raise InvalidRequest("`input_ids` must hold at least one token id")
-    if max(request.input_ids) >= vocab_size or min(request.input_ids) < 0:
+    if request.input_ids.max() >= vocab_size or request.input_ids.min() < 0:
         raise InvalidRequest(f"`input_ids` must be below the vocabulary size {vocab_size}")
-    if num_inputs > limits.max_input_tokens:
+    if not 0 <= request.num_generated < num_inputs:
         raise InvalidRequest(
-            f"`input_ids` holds {num_inputs} tokens, more than --max-input-tokens {limits.max_input_tokens}"
+            f"`num_generated` {request.num_generated} must be below the number of `input_ids`, {num_inputs}: a prompt "
+            "has at least one token"
         )
-    max_new_tokens = request.stopping_parameters.max_new_tokens
-    if max_new_tokens < 1:
-        raise InvalidRequest("`max_new_tokens` must be at least 1")
-    if num_inputs + max_new_tokens > limits.max_total_tokens:
+    if request.num_prompt > limits.max_input_tokens:
         raise InvalidRequest(
-            f"{num_inputs} input tokens and `max_new_tokens` {max_new_tokens} are together more than "
-            f"--max-total-tokens {limits.max_total_tokens}"
+            f"`input_ids` holds a prompt of {request.num_prompt} tokens, more than --max-input-tokens "
+            f"{limits.max_input_tokens}"
         )
-    check_slots(request.slots, limits.max_batch_total_tokens)
-    num_slots = sum(slot_range.length for slot_range in request.slots)
-    if num_slots < num_inputs:
-        raise InvalidRequest(f"`slots` covers {num_slots} positions, fewer than the {num_inputs} input tokens")
-    if not 0 <= request.top_n_tokens <= MAX_TOP_N_TOKENS:
-        raise InvalidRequest(f"`top_n_tokens` must be at most {MAX_TOP_N_TOKENS}, not {request.top_n_tokens}")
-    min_new_tokens = request.stopping_parameters.min_new_tokens
-    if not 0 <= min_new_tokens <= max_new_tokens:
-        raise InvalidRequest(f"`min_new_tokens` {min_new_tokens} must be at most `max_new_tokens` {max_new_tokens}")
-    _check_parameters(request.parameters)
-    _check_logit_bias(request.parameters.logit_bias, vocab_size)
+    if num_inputs >= limits.max_total_tokens:
+        raise InvalidRequest(
+            f"`input_ids` holds {num_inputs} tokens; one more must fit into --max-total-tokens "
+            f"{limits.max_total_tokens}"
+        )
 
 
 def check_slots(slots: Sequence[SlotRange], pool_size: int) -> None:

@@ -4,16 +4,22 @@ import logging
 import time
 from collections.abc import Sequence
 
+import torch
+
 from ..config.server import WatermarkConfig
 from ..distributed.group import TensorParallelGroup
 from ..errors import EngineFailed, InvalidRequest, OutOfMemory
 from ..kernels import compilations
 from ..models.base import CausalLM
+from .cost import fit, measure, shapes
 from .memory import is_out_of_memory, release_memory
 from .options import EngineOptions
 from .probe import Probe
-from .requests import ServingLimits, WarmupLimits
+from .requests import ServingLimits, StepCost, WarmupLimits, WarmupResult
 from .runner import StepRunner
+
+MAX_ROWS = 32_768
+"""Rows that the grids of kernels have room for."""
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +31,10 @@ def warm_up(
     eos_token_ids: Sequence[int],
     watermark: WatermarkConfig,
     options: EngineOptions,
-) -> tuple[ServingLimits, StepRunner]:
-    """Derives the limits that are unset, allocates pool and rows, captures graphs and compiles what serving needs.
+    alone: bool,
+) -> tuple[WarmupResult, StepRunner]:
+    """Derives the limits that are unset, allocates pool and rows, compiles what serving needs, captures graphs and
+    measures what steps cost. `alone`: as in `InputBuilder`.
 
     All ranks reach the same numbers, or the same error. Raises `InvalidRequest` for limits that contradict each other
     or the model, `OutOfMemory` for limits that do not fit.
@@ -34,7 +42,7 @@ def warm_up(
     clock = _Stopwatch()
     max_positions = model.config.max_context_length
     check_limits(asked, max_positions)
-    probe = Probe(model, asked, eos_token_ids, watermark, options)
+    probe = Probe(model, asked, eos_token_ids, watermark, options, alone, details=group.rank == 0)
     try:
         probe.compile_ahead()
         clock.lap("compiling_s")
@@ -50,21 +58,31 @@ def warm_up(
         raise (OutOfMemory(message) if group.world_size == 1 else EngineFailed(message)) from error
     limits = derive_limits(asked, max_positions, group.min_int(fitting))
     clock.lap("measuring_s")
-    runner = probe.build_runner(limits.max_batch_size, limits.max_total_tokens, limits.max_batch_total_tokens)
-    probe.run_every_kernel(runner, limits)
+    runner = probe.build_runner(limits)
+    probe.run_every_kernel(runner)
     clock.lap("loading_s")
-    runner.capture(probe.decodes, probe.prefills)
+    runner.capture(probe.decodes, probe.tokens)
     clock.lap("capturing_s")
+    cost = measured_cost(runner, group, model.device)
+    clock.lap("timing_s")
     logger.info(
         "warmed up",
         extra={
             "max_batch_total_tokens": limits.max_batch_total_tokens,
-            "cuda_graphs": len(probe.decodes) + len(probe.prefills),
+            "cuda_graphs": len(probe.decodes) + len(probe.tokens),
             "kernels": compilations(),
             **clock.laps,
         },
     )
-    return limits, runner
+    return WarmupResult(limits, cost, runner.graph_tokens), runner
+
+
+def measured_cost(runner: StepRunner, group: TensorParallelGroup, device: torch.device) -> StepCost:
+    """What steps within the limits cost on the slowest rank."""
+    limits, max_prefill = runner.checker.limits, runner.checker.max_batch_prefill_tokens
+    repetitions, budget_s = (3, 10.0) if device.type == "cuda" else (2, 0.2)
+    samples = measure(runner, group, shapes(limits, max_prefill), repetitions, budget_s)
+    return fit(samples, max_prefill + limits.max_batch_size)
 
 
 class _Stopwatch:
@@ -83,8 +101,8 @@ class _Stopwatch:
 
 def check_limits(asked: WarmupLimits, max_positions: int) -> None:
     """Raises `InvalidRequest` for limits that cannot hold whatever the memory."""
-    if asked.max_batch_size < 1:
-        raise InvalidRequest("--max-batch-size must be at least 1")
+    if not 1 <= asked.max_batch_size <= MAX_ROWS:
+        raise InvalidRequest(f"--max-batch-size must be at least 1 and at most {MAX_ROWS}")
     if asked.max_batch_prefill_tokens < 1:
         raise InvalidRequest("--max-batch-prefill-tokens must be at least 1")
     for flag, value, least in (
@@ -99,10 +117,11 @@ def check_limits(asked: WarmupLimits, max_positions: int) -> None:
             f"--max-total-tokens {asked.max_total_tokens} is more than the {max_positions} positions of the model; "
             f"lower it to at most {max_positions}, or set --rope-scaling and --rope-factor"
         )
-    if asked.max_input_tokens is not None and asked.max_input_tokens > asked.max_batch_prefill_tokens:
+    too_long = asked.max_input_tokens is not None and asked.max_input_tokens > asked.max_batch_prefill_tokens
+    if too_long and not asked.prefill_chunking:
         raise InvalidRequest(
             f"--max-batch-prefill-tokens {asked.max_batch_prefill_tokens} must be at least --max-input-tokens "
-            f"{asked.max_input_tokens}: a prompt is computed in one batch"
+            f"{asked.max_input_tokens}: without chunks a prompt is computed in one step"
         )
 
 

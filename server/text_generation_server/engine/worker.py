@@ -1,6 +1,7 @@
-"""The engine thread: commands in by queue, futures out.
+"""The engine's two threads: one launches what is asked in order, the other waits for steps and builds replies.
 
-One thread owns every tensor. Callers on other threads submit functions of the engine and get concurrent futures.
+The engine thread owns every tensor. Callers on other threads get concurrent futures. It never waits for the results of
+a step, so the next plan is on the device before the last one is read.
 An `EngineError` goes to the caller alone. Any other exception poisons the engine: nothing is known of its state, so no
 further command runs, health turns red and the process is expected to exit. Imports no torch.
 """
@@ -14,15 +15,16 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from ..errors import EngineError, EngineFailed, NotReady
-from .requests import ShardEngine, ShardInfo
+from ..errors import EngineError, EngineFailed, NotReady, PlanRefused
+from .plans import PlanOrder
+from .requests import PendingStep, ShardEngine, ShardInfo, StepPlan, StepReply, WarmupLimits, WarmupResult
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 STALL_LIMIT_S = 300.0
-"""A command that runs longer than this makes the shard unhealthy. A long prefill on a CPU takes minutes."""
+"""A command or a step that takes longer than this makes the shard unhealthy. A long prefill on a CPU takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,20 @@ class _Command:
     future: Future[Any]
 
 
+@dataclass(frozen=True)
+class _Planned:
+    plan: StepPlan
+    future: Future[StepReply]
+
+
+@dataclass(frozen=True)
+class _Launched:
+    step: PendingStep
+    future: Future[StepReply]
+
+
 class EngineWorker:
-    """Owns the engine thread. Methods may be called from any thread.
+    """Owns both threads. Methods may be called from any thread.
 
     `build` runs on the engine thread and loads the model; its failure is the exception of `ready`.
     """
@@ -46,11 +60,15 @@ class EngineWorker:
         self._build = build
         self._stall_limit_s = stall_limit_s
         self._clock = clock
-        self._commands: SimpleQueue[_Command | None] = SimpleQueue()
-        self._busy_since: float | None = None
+        self._commands: SimpleQueue[_Command | _Planned | None] = SimpleQueue()
+        self._launched: SimpleQueue[_Launched | None] = SimpleQueue()
+        self._plans = PlanOrder[_Planned]()
+        self._busy_since: dict[str, float] = {}
+        """By thread: since when it works on one thing."""
         self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._replies = threading.Thread(target=self._run_replies, name="replies", daemon=True)
         self.ready: Future[ShardInfo] = Future()
         """Resolved when the model is loaded, or with the reason why it could not be."""
         self.failed: Future[None] = Future()
@@ -59,17 +77,41 @@ class EngineWorker:
     def start(self) -> None:
         """Begins to load the model."""
         self._thread.start()
+        self._replies.start()
 
     def submit(self, run: Callable[[ShardEngine], T]) -> "Future[T]":
         """Queues `run` for the engine thread. The future fails with an `EngineError`, never with anything else."""
         future: Future[T] = Future()
-        with self._lock:
-            error = self._refusal()
-            if error is None:
-                self._commands.put(_Command(run, future))
-        if error is not None:
-            future.set_exception(error)
+        self._put(_Command(run, future), future)
         return future
+
+    def step(self, plan: StepPlan) -> "Future[StepReply]":
+        """Queues a plan; its turn follows from its number. The future fails with an `EngineError`."""
+        future: Future[StepReply] = Future()
+        self._put(_Planned(plan, future), future)
+        return future
+
+    def warmup(self, limits: WarmupLimits) -> "Future[WarmupResult]":
+        """Sizes pool and rows, once. The first plan after it is number 0."""
+
+        def warm_up(engine: ShardEngine) -> WarmupResult:
+            result = engine.warmup(limits)
+            self._refuse(self._plans.restart(), PlanRefused("the plan that this one follows came before Warmup"))
+            return result
+
+        return self.submit(warm_up)
+
+    def clear_cache(self, request_id: int | None) -> "Future[None]":
+        """Drops one request, or all; then plans begin again at number 0, and those that wait are refused."""
+
+        def clear(engine: ShardEngine) -> None:
+            engine.clear_cache(request_id)
+            if request_id is None:
+                self._refuse(
+                    self._plans.restart(), PlanRefused("ClearCache came before the plan that this one follows")
+                )
+
+        return self.submit(clear)
 
     def info(self) -> ShardInfo:
         """Facts of the loaded model; waits for nothing. Raises `NotReady` while it loads."""
@@ -77,28 +119,40 @@ class EngineWorker:
         return self.ready.result()
 
     def check_health(self) -> None:
-        """Raises `NotReady` while the model loads and `EngineFailed` when the thread died or makes no progress."""
+        """Raises `NotReady` while the model loads and `EngineFailed` when a thread died or makes no progress."""
         error = self._refusal()
         if error is not None:
             raise error
-        busy_since = self._busy_since
-        if busy_since is not None and self._clock() - busy_since > self._stall_limit_s:
+        since = min(list(self._busy_since.values()), default=None)
+        if since is not None and self._clock() - since > self._stall_limit_s:
             raise EngineFailed(f"the engine has made no progress for more than {self._stall_limit_s:.0f} s")
 
     def stop(self, timeout_s: float) -> bool:
-        """Takes no further command, lets those that were queued finish. False if the thread still runs then."""
+        """Takes no further command, lets those that were queued finish. False if a thread still runs then."""
         with self._lock:
             if not self._closed:
                 self._closed = True
                 self._commands.put(None)
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        deadline = time.monotonic() + timeout_s
+        for thread in (self._thread, self._replies):
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        return not (self._thread.is_alive() or self._replies.is_alive())
+
+    def _put(self, item: _Command | _Planned, future: Future[Any]) -> None:
+        # From here on nobody can cancel it: other ranks execute it too.
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            error = self._refusal()
+            if error is None:
+                self._commands.put(item)
+        if error is not None:
+            future.set_exception(error)
 
     def _refusal(self) -> EngineError | None:
         """Why a command cannot be taken now."""
         if self.failed.done():
-            return EngineFailed("the engine failed; the shard must be restarted")
+            return _must_restart()
         if self._closed:
             return EngineFailed("the shard is stopping")
         if not self.ready.done():
@@ -108,6 +162,13 @@ class EngineWorker:
         return None
 
     def _run(self) -> None:
+        """The engine thread."""
+        try:
+            self._serve()
+        finally:
+            self._launched.put(None)
+
+    def _serve(self) -> None:
         try:
             engine = self._build()
             info = engine.info
@@ -115,53 +176,77 @@ class EngineWorker:
             self.ready.set_exception(error)
             return
         self.ready.set_result(info)
-        while (command := self._commands.get()) is not None:
-            self._busy_since = self._clock()
-            poisoned = self._execute(engine, command) or self._use_pause(engine)
-            self._busy_since = None
-            if poisoned:
-                self._drain()
-                return
+        while (item := self._commands.get()) is not None and not self.failed.done():
+            self._busy_since["engine"] = self._clock()
+            if isinstance(item, _Planned):
+                self._take(engine, item)
+            else:
+                self._guarded(item.future, lambda item=item: item.future.set_result(item.run(engine)))
+            self._busy_since.pop("engine")
+        if self.failed.done():
+            self._drain(item)
+            return
+        self._refuse(self._plans.restart(), EngineFailed("the shard is stopping"))
         engine.close()
 
-    def _execute(self, engine: ShardEngine, command: _Command) -> bool:
-        """Runs one command. True when the engine's state can no longer be trusted."""
-        if not command.future.set_running_or_notify_cancel():
-            return False
-        try:
-            command.future.set_result(command.run(engine))
-            return False
-        except EngineFailed as error:
-            return self._poison(command, error)
-        except EngineError as error:
-            command.future.set_exception(error)
-            return False
-        except BaseException as error:
-            return self._poison(command, error)
+    def _take(self, engine: ShardEngine, planned: _Planned) -> None:
+        """Launches what is due now that this plan is here."""
+        if not self._guarded(planned.future, lambda: self._plans.put(planned.plan.number, planned)):
+            return
+        for due in self._plans.due():
+            if not self._guarded(due.future, lambda due=due: self._launch(engine, due)):
+                self._refuse(self._plans.fail(), PlanRefused("a plan before this one failed"))
 
-    def _use_pause(self, engine: ShardEngine) -> bool:
-        """What the engine does while the caller has its result. True when its state can no longer be trusted."""
+    def _launch(self, engine: ShardEngine, due: _Planned) -> None:
+        self._launched.put(_Launched(engine.step(due.plan), due.future))
+
+    def _run_replies(self) -> None:
+        """The thread that waits for steps, in their order."""
+        while (launched := self._launched.get()) is not None:
+            if self.failed.done():
+                launched.future.set_exception(_must_restart())
+                continue
+            self._busy_since["replies"] = self._clock()
+            self._guarded(launched.future, lambda each=launched: each.future.set_result(each.step.result()))
+            self._busy_since.pop("replies")
+
+    def _guarded(self, future: Future[Any], action: Callable[[], None]) -> bool:
+        """Runs what resolves a future, or will. An error goes to the future; false then. Any but an expected one
+        poisons the engine.
+        """
         try:
-            engine.between_calls()
-            return False
-        except BaseException as error:
-            self._fail(error)
+            action()
             return True
+        except EngineFailed as error:
+            self._poison(future, error, error)
+        except EngineError as error:
+            future.set_exception(error)
+        except BaseException as error:
+            self._poison(future, error, EngineFailed("the engine failed; see the shard's log"))
+        return False
 
-    def _fail(self, error: BaseException) -> None:
-        logger.error("the engine failed", exc_info=error)
+    def _poison(self, future: Future[Any], cause: BaseException, told: EngineFailed) -> None:
+        logger.error("the engine failed", exc_info=cause)
         with self._lock:
-            self.failed.set_result(None)
+            if not self.failed.done():
+                self.failed.set_result(None)
+                # The engine thread may wait for a command.
+                self._commands.put(None)
+        future.set_exception(told)
 
-    def _poison(self, command: _Command, error: BaseException) -> bool:
-        self._fail(error)
-        failure = error if isinstance(error, EngineFailed) else EngineFailed("the engine failed; see the shard's log")
-        command.future.set_exception(failure)
-        return True
+    def _refuse(self, waiting: list[_Planned], error: EngineError) -> None:
+        for planned in waiting:
+            planned.future.set_exception(error)
 
-    def _drain(self) -> None:
-        """Answers what was queued behind the command that poisoned the engine."""
+    def _drain(self, item: _Command | _Planned | None) -> None:
+        """Answers `item` and what was queued behind it, because the engine is poisoned."""
+        waiting = [item, *self._plans.restart()]
         while not self._commands.empty():
-            command = self._commands.get()
-            if command is not None:
-                command.future.set_exception(EngineFailed("the engine failed; the shard must be restarted"))
+            waiting.append(self._commands.get())
+        for each in waiting:
+            if each is not None:
+                each.future.set_exception(_must_restart())
+
+
+def _must_restart() -> EngineFailed:
+    return EngineFailed("the engine failed; the shard must be restarted")

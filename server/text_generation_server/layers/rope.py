@@ -16,17 +16,46 @@ from torch import Tensor
 
 from ..config.model import ModelConfig, RopeScaling
 
+_AT_ONCE = 1024
 
-def cos_sin_table(config: ModelConfig, device: torch.device) -> Tensor:
-    """[max_context_length, head_dim] float32: cosines in the first half of the columns, sines in the second."""
-    rope, length = config.rope, config.max_context_length
-    positions = torch.arange(length, dtype=torch.float32)[:, None]
+
+class RopeTable:
+    """The table of one model, for as many positions as its requests may have."""
+
+    def __init__(self, config: ModelConfig, device: torch.device) -> None:
+        self._config = config
+        self._device = device
+        self.cos_sin = torch.empty(0, config.head_dim, dtype=torch.float32, device=device)
+        """[positions, head_dim] float32: cosines in the first half of the columns, sines in the second."""
+
+    def resize(self, length: int) -> None:
+        """Makes it `length` positions long."""
+        if len(self.cos_sin) != length:
+            self.cos_sin = cos_sin_table(self._config, length, self._device)
+
+    @staticmethod
+    def bytes_per_position(head_dim: int) -> int:
+        """Bytes that one more position takes."""
+        return torch.float32.itemsize * head_dim
+
+
+def cos_sin_table(config: ModelConfig, length: int, device: torch.device) -> Tensor:
+    """[length, head_dim] float32, see `RopeTable`. A position's row does not depend, to the bit, on `length`: parts of
+    one size are computed, because vector instructions may round differently at the end of a tensor.
+    """
+    parts = [_part(config, first) for first in range(0, length, _AT_ONCE)]
+    return torch.cat(parts)[:length].to(device) if parts else torch.empty(0, config.head_dim, device=device)
+
+
+def _part(config: ModelConfig, first: int) -> Tensor:
+    """Rows of `_AT_ONCE` positions."""
+    rope = config.rope
+    positions = torch.arange(first, first + _AT_ONCE).float()[:, None]
     if rope.rope_type == "dynamic":
-        angles = positions * _dynamic_frequencies(rope, config.head_dim, length)
+        angles = positions * _dynamic_frequencies(rope, config.head_dim, positions + 1)
     else:
         angles = positions * _FREQUENCIES[rope.rope_type](rope, config.head_dim)
-    table = torch.cat((angles.cos(), angles.sin()), dim=-1) * _attention_factor(rope)
-    return table.to(device)
+    return torch.cat((angles.cos(), angles.sin()), dim=-1) * _attention_factor(rope)
 
 
 def _exponents(head_dim: int) -> Tensor:
@@ -75,11 +104,10 @@ _FREQUENCIES: dict[str, Callable[[RopeScaling, int], Tensor]] = {
 }
 
 
-def _dynamic_frequencies(rope: RopeScaling, head_dim: int, length: int) -> Tensor:
-    """[length, head_dim / 2]: a base for each position, see the head of this file."""
+def _dynamic_frequencies(rope: RopeScaling, head_dim: int, lengths: Tensor) -> Tensor:
+    """[N, head_dim / 2]: frequencies for each of `lengths` [N, 1], see the head of this file."""
     original = rope.original_max_position_embeddings
-    lengths = torch.arange(1, length + 1, dtype=torch.float32).clamp(min=original)[:, None]
-    growth = rope.factor * lengths / original - (rope.factor - 1)
+    growth = rope.factor * lengths.clamp(min=original) / original - (rope.factor - 1)
     bases = rope.theta * growth ** (head_dim / (head_dim - 2))
     return 1.0 / bases ** _exponents(head_dim)
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..config.model import ModelConfig
 from ..layers.infer import InferState, PostLayer, PreLayer, TransformerLayer
+from ..layers.rope import RopeTable
 
 
 class CausalLM:
@@ -24,6 +25,7 @@ class CausalLM:
         pre: PreLayer,
         layers: Sequence[TransformerLayer],
         post: PostLayer,
+        rope: RopeTable,
     ) -> None:
         self.config = config
         self.dtype = dtype
@@ -36,22 +38,29 @@ class CausalLM:
         self._pre = pre
         self._layers = layers
         self._post = post
+        self._rope = rope
+
+    def reserve_positions(self, count: int) -> None:
+        """Makes room for requests of at most `count` tokens. Call it before the first `forward`, and before graphs are
+        captured: it replaces a tensor that they read.
+        """
+        self._rope.resize(count)
 
     @torch.inference_mode()
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         """Writes K and V of the new tokens at `state.slots` and returns the last hidden states, normalised, of those
-        tokens that `state.logit_indices` names: [N, hidden_size].
+        tokens that `state.logit_tokens` names: [N, hidden_size].
 
-        `input_ids` is [T] int64, all below `vocab_size`; positions lie below `config.max_context_length`. Both are
-        for the caller to check. Raises EngineFailed when another rank is lost.
+        `input_ids` is [T] int64, all below `vocab_size`; positions lie below what was
+        reserved. Both are for the caller to check. Raises EngineFailed when another rank is lost.
         """
         x = self._pre.forward(input_ids)
         residual: Tensor | None = None
         for layer in self._layers[:-1]:
             x, residual = layer.forward(x, residual, state)
-        # After the last attention, tokens without logits are done. A decode step wants all of its tokens.
+        # After the last attention, tokens without logits are done.
         for layer in self._layers[-1:]:
-            x, residual = layer.forward(x, residual, state, state.logit_indices if state.is_prefill else None)
+            x, residual = layer.forward(x, residual, state, state.logit_tokens)
         if residual is None:  # no layers: configurations have at least one
             residual = torch.zeros_like(x)
         return self._post.forward(x, residual)

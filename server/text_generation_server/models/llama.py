@@ -5,7 +5,7 @@ import torch
 from ..config.model import ModelConfig
 from ..distributed import TensorParallelGroup
 from ..layers.infer import LayerSettings, PostLayer, PreLayer, TransformerLayer
-from ..layers.rope import cos_sin_table
+from ..layers.rope import RopeTable
 from ..layers.weights import (
     HeadSplit,
     Linear,
@@ -32,7 +32,8 @@ def load_llama(
 ) -> CausalLM:
     """Reads this rank's part from `source`. Raises ConfigurationError or ModelFilesError."""
     heads = HeadSplit.of(config, group)
-    settings = LayerSettings(config.head_dim, config.rms_norm_eps, config.hidden_act, cos_sin_table(config, device))
+    rope = RopeTable(config, device)
+    settings = LayerSettings(config.head_dim, config.rms_norm_eps, config.hidden_act, rope)
     pre = PreLayerWeights(source.read("model.embed_tokens.weight", (config.vocab_size, config.hidden_size)))
     layers = [
         TransformerLayer(index, _layer_weights(config, group, heads, source, index), settings, group)
@@ -47,6 +48,7 @@ def load_llama(
         PreLayer(pre),
         layers,
         PostLayer(post, config.rms_norm_eps, config.vocab_size, group),
+        rope,
     )
 
 

@@ -4,19 +4,32 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from ..engine import requests as r
 from ..pb import generate_pb2 as pb
 
 
-def batch_from_pb(message: pb.Batch) -> r.Batch:
-    return r.Batch(id=message.id, requests=tuple(_request_from_pb(request) for request in message.requests))
+def plan_from_pb(message: pb.StepPlan) -> r.StepPlan:
+    return r.StepPlan(
+        number=message.number,
+        drop=list(message.drop),
+        admit=[_request_from_pb(request) for request in message.admit],
+        grants=[r.Grant(grant.row, _slots_from_pb(grant.slots)) for grant in message.grants],
+        chunks=[r.Chunk(chunk.row, chunk.first, chunk.count) for chunk in message.chunks],
+        decode=list(message.decode),
+    )
 
 
 def _request_from_pb(message: pb.Request) -> r.Request:
-    chooser, stopping = message.parameters, message.stopping_parameters
+    chooser = message.parameters
     return r.Request(
         id=message.id,
-        input_ids=tuple(message.input_ids),
+        row=message.row,
+        input_ids=np.array(message.input_ids, dtype=np.int64),
+        num_generated=message.num_generated,
+        cached_length=message.cached_length,
+        slots=_slots_from_pb(message.slots),
         parameters=r.NextTokenChooserParameters(
             temperature=chooser.temperature,
             top_k=chooser.top_k,
@@ -31,29 +44,15 @@ def _request_from_pb(message: pb.Request) -> r.Request:
             penalize_output_only=chooser.penalize_output_only,
             min_p=chooser.min_p,
             logit_bias=tuple((entry.id, entry.bias) for entry in chooser.logit_bias),
+            min_new_tokens=chooser.min_new_tokens,
         ),
-        stopping_parameters=r.StoppingCriteriaParameters(
-            max_new_tokens=stopping.max_new_tokens,
-            ignore_eos_token=stopping.ignore_eos_token,
-            min_new_tokens=stopping.min_new_tokens,
-        ),
-        slots=_slots_from_pb(message.slots),
         prefill_logprobs=message.prefill_logprobs,
         top_n_tokens=message.top_n_tokens,
-        copies=tuple(r.Copy(copy.id, copy.seed, _slots_from_pb(copy.slots)) for copy in message.copies),
     )
 
 
 def _slots_from_pb(messages: Iterable[pb.SlotRange]) -> tuple[r.SlotRange, ...]:
     return tuple(r.SlotRange(start=message.start, length=message.length) for message in messages)
-
-
-def cached_batch_from_pb(message: pb.CachedBatch) -> r.CachedBatch:
-    return r.CachedBatch(message.id, tuple(message.request_ids), message.current_tokens)
-
-
-def grant_from_pb(message: pb.Grant) -> r.Grant:
-    return r.Grant(request_id=message.request_id, slots=_slots_from_pb(message.slots))
 
 
 def warmup_limits_from_pb(message: pb.WarmupRequest) -> r.WarmupLimits:
@@ -66,15 +65,19 @@ def warmup_limits_from_pb(message: pb.WarmupRequest) -> r.WarmupLimits:
         max_input_tokens=optional("max_input_tokens"),
         max_total_tokens=optional("max_total_tokens"),
         max_batch_total_tokens=optional("max_batch_total_tokens"),
+        prefill_chunking=message.prefill_chunking,
     )
 
 
-def serving_limits_to_pb(limits: r.ServingLimits) -> pb.WarmupResponse:
+def warmup_result_to_pb(result: r.WarmupResult) -> pb.WarmupResponse:
+    limits, cost = result.limits, result.cost
     return pb.WarmupResponse(
         max_batch_total_tokens=limits.max_batch_total_tokens,
         max_input_tokens=limits.max_input_tokens,
         max_total_tokens=limits.max_total_tokens,
         max_batch_size=limits.max_batch_size,
+        cost=pb.StepCost(tokens=cost.tokens, times_ms=cost.times_ms, pair_ns=cost.pair_ns, context_ns=cost.context_ns),
+        graph_tokens=result.graph_tokens,
     )
 
 
@@ -91,61 +94,37 @@ def info_to_pb(info: r.ShardInfo) -> pb.InfoResponse:
     )
 
 
-def cached_batch_to_pb(batch: r.CachedBatch | None) -> pb.CachedBatch | None:
-    if batch is None:
-        return None
-    return pb.CachedBatch(id=batch.id, request_ids=batch.request_ids, current_tokens=batch.current_tokens)
-
-
-def prefill_response_to_pb(result: r.StepResult) -> pb.PrefillResponse:
-    return pb.PrefillResponse(
-        generations=[_generation_to_pb(generation) for generation in result.generations],
-        batch=cached_batch_to_pb(result.batch),
-        failures=[_failure_to_pb(failure) for failure in result.failures],
-        timings=_timings_to_pb(result.timings),
-    )
-
-
-def decode_response_to_pb(result: r.StepResult) -> pb.DecodeResponse:
-    return pb.DecodeResponse(
-        generations=[_generation_to_pb(generation) for generation in result.generations],
-        batch=cached_batch_to_pb(result.batch),
-        failures=[_failure_to_pb(failure) for failure in result.failures],
-        timings=_timings_to_pb(result.timings),
-    )
-
-
-def _tokens_to_pb(tokens: r.Tokens | None) -> pb.Tokens | None:
-    return None if tokens is None else pb.Tokens(ids=tokens.ids, logprobs=tokens.logprobs)
-
-
-def _generation_to_pb(generation: r.Generation) -> pb.Generation:
-    finish = generation.finish
-    return pb.Generation(
-        request_id=generation.request_id,
-        prefill_tokens=_tokens_to_pb(generation.prefill_tokens),
-        tokens=_tokens_to_pb(generation.tokens),
-        top_tokens=[pb.Tokens(ids=tokens.ids, logprobs=tokens.logprobs) for tokens in generation.top_tokens],
-        finish=None
-        if finish is None
-        else pb.Finish(
-            reason=pb.FinishReason.Name(finish.reason.value),  # type: ignore[arg-type]
-            generated_tokens=finish.generated_tokens,
-            seed=finish.seed,
+def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
+    timings = reply.timings
+    return pb.StepReply(
+        number=reply.number,
+        rows=reply.rows,
+        ids=reply.ids,
+        logprobs=reply.logprobs,
+        top_tokens=_top_tokens_to_pb(reply.top_tokens),
+        prompt_scores=[
+            pb.PromptScores(
+                row=scores.row,
+                first=scores.first,
+                logprobs=scores.logprobs,
+                top_tokens=_top_tokens_to_pb(scores.top_tokens),
+            )
+            for scores in reply.prompt_scores
+        ],
+        failures=[
+            pb.RequestFailure(
+                request_id=failure.request_id, row=failure.row, reason=failure.reason, message=failure.message
+            )
+            for failure in reply.failures
+        ],
+        timings=pb.Timings(
+            host_ns=timings.host_ns,
+            forward_ns=timings.forward_ns,
+            idle_ns=timings.idle_ns,
+            kernel_compilations=timings.kernel_compilations,
         ),
     )
 
 
-def _failure_to_pb(failure: r.RequestFailure) -> pb.RequestFailure:
-    return pb.RequestFailure(request_id=failure.request_id, reason=failure.reason, message=failure.message)
-
-
-def _timings_to_pb(timings: r.Timings) -> pb.Timings:
-    return pb.Timings(
-        concat_ns=timings.concat_ns,
-        forward_ns=timings.forward_ns,
-        decode_ns=timings.decode_ns,
-        total_ns=timings.total_ns,
-        idle_ns=timings.idle_ns,
-        kernel_compilations=timings.kernel_compilations,
-    )
+def _top_tokens_to_pb(top_tokens: Iterable[r.TopTokens]) -> list[pb.TopTokens]:
+    return [pb.TopTokens(index=top.index, ids=top.ids, logprobs=top.logprobs) for top in top_tokens]

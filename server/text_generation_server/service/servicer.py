@@ -3,14 +3,14 @@
 """The RPCs of the contract: translate, hand to the engine thread, translate back."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
 from grpc_health.v1 import health, health_pb2
 from tokenizers import Tokenizer
 
-from ..engine.requests import ShardEngine
 from ..engine.worker import EngineWorker
 from ..errors import EngineError, NotReady
 from ..pb import generate_pb2 as pb
@@ -41,33 +41,29 @@ class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
 
     async def Warmup(self, request: pb.WarmupRequest, context: Any) -> pb.WarmupResponse:
         limits = convert.warmup_limits_from_pb(request)
-        return convert.serving_limits_to_pb(await self._call(lambda engine: engine.warmup(limits)))
+        return convert.warmup_result_to_pb(await _outcome(self._worker.warmup(limits)))
 
-    async def Prefill(self, request: pb.PrefillRequest, context: Any) -> pb.PrefillResponse:
-        batch = convert.batch_from_pb(request.batch)
-        return convert.prefill_response_to_pb(await self._call(lambda engine: engine.prefill(batch)))
+    async def Prefill(self, request: pb.StepPlan, context: Any) -> pb.StepReply:
+        return await self._step(request)
 
-    async def Decode(self, request: pb.DecodeRequest, context: Any) -> pb.DecodeResponse:
-        batches = [convert.cached_batch_from_pb(batch) for batch in request.batches]
-        grants = [convert.grant_from_pb(grant) for grant in request.grants]
-        return convert.decode_response_to_pb(await self._call(lambda engine: engine.decode(batches, grants)))
+    async def Decode(self, request: pb.StepPlan, context: Any) -> pb.StepReply:
+        return await self._step(request)
 
     async def FilterBatch(self, request: pb.FilterBatchRequest, context: Any) -> pb.FilterBatchResponse:
-        batch_id, request_ids = request.batch_id, tuple(request.request_ids)
-        batch = await self._call(lambda engine: engine.filter_batch(batch_id, request_ids))
-        return pb.FilterBatchResponse(batch=convert.cached_batch_to_pb(batch))
+        request_ids = tuple(request.request_ids)
+        kept = await _outcome(self._worker.submit(lambda engine: engine.filter_batch(request_ids)))
+        return pb.FilterBatchResponse(request_ids=kept)
 
     async def ClearCache(self, request: pb.ClearCacheRequest, context: Any) -> pb.ClearCacheResponse:
-        batch_id = request.id if request.HasField("id") else None
-        await self._call(lambda engine: engine.clear_cache(batch_id))
+        request_id = request.request_id if request.HasField("request_id") else None
+        await _outcome(self._worker.clear_cache(request_id))
         return pb.ClearCacheResponse()
 
     async def Tokens(self, request: pb.TokensRequest, context: Any) -> pb.TokensResponse:
         return pb.TokensResponse(count=await asyncio.to_thread(self._count_tokens, request.text))
 
-    async def _call(self, run: Callable[[ShardEngine], T]) -> T:
-        """Shielded: a caller that goes away must not withdraw a call that the other ranks execute."""
-        return await asyncio.shield(asyncio.wrap_future(self._worker.submit(run)))
+    async def _step(self, request: pb.StepPlan) -> pb.StepReply:
+        return convert.reply_to_pb(await _outcome(self._worker.step(convert.plan_from_pb(request))))
 
     def _count_tokens(self, text: str) -> int:
         if self._tokenizer is None:
@@ -75,6 +71,11 @@ class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
                 raise NotReady("the model folder has no tokenizer.json, so this shard cannot count tokens")
             self._tokenizer = Tokenizer.from_file(str(self._tokenizer_file))
         return len(self._tokenizer.encode(text).ids)
+
+
+async def _outcome(future: "Future[T]") -> T:
+    """Shielded: a caller that goes away must not withdraw a call that the other ranks execute."""
+    return await asyncio.shield(asyncio.wrap_future(future))
 
 
 # The type stubs lack the asyncio half of grpc_health.

@@ -5,7 +5,18 @@ import math
 
 import pytest
 import torch
-from support.sampling import EVERYTHING, FILTERS, Run, asking, assert_alike, filters_of, mixture, runs, triton_operators
+from support.sampling import (
+    EVERYTHING,
+    FILTERS,
+    Run,
+    asking,
+    assert_alike,
+    choices_of,
+    filters_of,
+    mixture,
+    runs,
+    triton_operators,
+)
 
 from text_generation_server.kernels._sampling import CHUNK
 from text_generation_server.kernels._search import CANDIDATES, TILE
@@ -82,7 +93,7 @@ def test_ties_go_to_the_lowest_id_across_splits() -> None:
     logits[2, 0] = -1.0
     _, run = runs(logits, [asking(top_n=20), asking(), asking(top_k=9)])
     assert run.sampled.tokens.tolist() == [0, CHUNK + 3, 1]
-    assert run.sampled.choices()[0].top_tokens.ids == tuple(range(32))  # type: ignore[union-attr]
+    assert choices_of(run.sampled)[0].top_tokens.ids == tuple(range(32))  # type: ignore[union-attr]
 
 
 def test_a_full_logit_bias_is_added_in_every_split() -> None:

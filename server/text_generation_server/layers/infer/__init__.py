@@ -2,7 +2,7 @@
 
 from .post import PostLayer
 from .pre import PreLayer
-from .state import InferState
+from .state import Chunks, Decodes, InferState
 from .transformer import LayerSettings, TransformerLayer
 
-__all__ = ["InferState", "LayerSettings", "PostLayer", "PreLayer", "TransformerLayer"]
+__all__ = ["Chunks", "Decodes", "InferState", "LayerSettings", "PostLayer", "PreLayer", "TransformerLayer"]

@@ -5,7 +5,7 @@ from torch import Tensor
 from ... import kernels
 from ...distributed import TensorParallelGroup
 from ..weights import PostLayerWeights
-from .state import LOGITS_BLOCK
+from .state import LINEAR_BLOCK
 
 
 class PostLayer:
@@ -29,5 +29,5 @@ class PostLayer:
 
         Every column is computed by one rank and gathered, so ranks cannot differ in a last bit.
         """
-        shard = self._weights.lm_head.apply(hidden, LOGITS_BLOCK if deterministic else None)
+        shard = self._weights.lm_head.apply(hidden, LINEAR_BLOCK if deterministic else None)
         return self._group.all_gather_last_dim(shard)[:, : self._vocab_size]

@@ -5,49 +5,62 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-LOGITS_BLOCK = 64
-"""Tokens of one product in decode steps, and of the logits in both kinds of step, in deterministic mode."""
-_PREFILL_BLOCK = 256
+LINEAR_BLOCK = 64
+"""Tokens of one matrix product in deterministic mode: one number, so that a position gets the same bits whether it is
+computed in a chunk of a prompt or as a newly chosen token."""
+
+
+@dataclass(frozen=True)
+class Decodes:
+    """D requests with one new token each: the first D tokens of the step. Some may be padding, of length 0."""
+
+    rows: Tensor
+    """[D] int64, row of `slot_table` of each."""
+    kv_lens: Tensor
+    """[D] int32, tokens of each after this step."""
+    max_kv_len: int
+    """At least the largest of `kv_lens`."""
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """C requests with any number of new tokens each, none among them: what follows the decodes."""
+
+    rows: Tensor
+    """[C] int64"""
+    starts: Tensor
+    """[C + 1] int32, the token of the step where each begins, and where the last one ends."""
+    kv_lens: Tensor
+    """[C] int32, tokens of each after this step, cached and new."""
+    max_len: int
+    """About the longest of them."""
 
 
 @dataclass(frozen=True)
 class InferState:
-    """One step of a batch of B requests with T new tokens, request after request, without padding.
+    """One step with T new tokens: decodes, then chunks, without padding between them.
 
-    The prefix `b_` marks tensors with one entry a request. All tensors are on the model's device and belong to the
-    engine; a forward pass writes only to the caches, at `slots`.
+    All tensors are on the model's device and belong to the engine; a forward pass writes only to the caches, at
+    `slots`.
     """
 
-    is_prefill: bool
-    """False: every request has exactly one new token, so T = B."""
     deterministic: bool
-    """Results of a request must not depend, to the bit, on which others are in the batch."""
+    """Results of a request must not depend, to the bit, on what else is in the step or on how its prompt is cut."""
     positions: Tensor
     """[T] int64, position of each new token in its request."""
     slots: Tensor
     """[T] int64, pool slot that receives K and V of each new token."""
-    b_row: Tensor
-    """[B] int64, row of `slot_table` of each request."""
-    b_q_start: Tensor
-    """[B + 1] int32, new tokens before each request."""
-    b_kv_len: Tensor
-    """[B] int32, tokens of each request after this step, cached and new."""
-    max_q_len: int
-    max_kv_len: int
+    decodes: Decodes | None
+    chunks: Chunks | None
     slot_table: Tensor
-    """[rows, max_total_tokens] int32, slot of each position; valid below `b_kv_len`, new tokens included."""
+    """[rows, max_total_tokens] int32, slot of each position; valid below `kv_lens`, new tokens included."""
     k_cache: Sequence[Tensor]
     """One for each layer: [slots, kv_heads of this rank, head_dim]."""
     v_cache: Sequence[Tensor]
-    logit_indices: Tensor
-    """[N] int64, the new tokens whose logits are wanted; in a decode step all of them, in order."""
+    logit_tokens: Tensor | None
+    """[N] int64, the new tokens whose logits are wanted. None: all of them, in order."""
 
     @property
     def linear_block(self) -> int | None:
-        """Tokens of one matrix product where results must not depend on the batch; see `Linear.apply`.
-
-        What a prefill computes is never computed by a decode step, so each may have its own size.
-        """
-        if not self.deterministic:
-            return None
-        return _PREFILL_BLOCK if self.is_prefill else LOGITS_BLOCK
+        """Tokens of one matrix product where results must not depend on the step; see `Linear.apply`."""
+        return LINEAR_BLOCK if self.deterministic else None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ... import kernels
 from ...distributed import TensorParallelGroup
+from ..rope import RopeTable
 from ..weights import Linear, TransformerLayerWeights
 from .state import InferState
 
@@ -21,8 +22,7 @@ class LayerSettings:
     head_dim: int
     rms_norm_eps: float
     hidden_act: str
-    cos_sin: Tensor
-    """[positions, head_dim] float32, see `layers/rope.py`."""
+    rope: RopeTable
 
     @property
     def softmax_scale(self) -> float:
@@ -70,20 +70,20 @@ class TransformerLayer:
         qkv = weights.qkv.product(x, state.linear_block)
         norms = (weights.q_norm, weights.k_norm, settings.rms_norm_eps)
         kernels.qkv_postprocess(
-            qkv, weights.qkv.bias, *norms, settings.cos_sin, state.positions, state.slots, k_cache, v_cache
+            qkv, weights.qkv.bias, *norms, settings.rope.cos_sin, state.positions, state.slots, k_cache, v_cache
         )
         num_tokens, q_size = x.shape[0], qkv.shape[1] - 2 * k_cache.shape[1] * settings.head_dim
         q = qkv[:, :q_size].view(num_tokens, -1, settings.head_dim)
         out = q.new_empty(q.shape)
-        caches_and_table = (k_cache, v_cache, state.slot_table, state.b_row)
-        if state.is_prefill:
-            kernels.prefill_attention(
-                q, *caches_and_table, state.b_q_start, state.b_kv_len, state.max_q_len, settings.softmax_scale, out
-            )
-        else:
+        cache, scale = (k_cache, v_cache, state.slot_table), settings.softmax_scale
+        # Padded decodes reach into the tokens of chunks and write zeros there: chunks come second.
+        if (d := state.decodes) is not None:
+            n = len(d.rows)
             kernels.decode_attention(
-                q, *caches_and_table, state.b_kv_len, state.max_kv_len, settings.softmax_scale, out, state.deterministic
+                q[:n], *cache, d.rows, d.kv_lens, d.max_kv_len, scale, out[:n], state.deterministic
             )
+        if (c := state.chunks) is not None:
+            kernels.prefill_attention(q, *cache, c.rows, c.starts, c.kv_lens, c.max_len, scale, out)
         return out.view(num_tokens, q_size)
 
     def _mlp(self, x: Tensor, state: InferState) -> Tensor:

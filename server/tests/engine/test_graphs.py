@@ -1,0 +1,141 @@
+"""What graphs do to steps, on a CPU: each replay computes what was captured once more, padded as for a device."""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.engine_driver import directly, stream
+from support.fake_model import SingleGroup
+from support.loading import CPU, load
+from support.router import Router, Stream
+
+from text_generation_server.config.model import ModelConfig
+from text_generation_server.config.server import WatermarkConfig
+from text_generation_server.engine.engine import Engine
+from text_generation_server.engine.graphs import StepGraphs, chunk_sizes, decode_sizes
+from text_generation_server.engine.options import EngineOptions
+from text_generation_server.engine.requests import ServingLimits, WarmupLimits
+
+LIMITS = WarmupLimits(max_batch_prefill_tokens=128, max_batch_size=20, max_batch_total_tokens=2048)
+SERVING = ServingLimits(2048, 128, 256, 20)
+DECODES, TOKENS = [1, 4, 16], [16, 48, 80]
+
+
+class Replayed(StepGraphs[Any]):
+    """Replays by computing again, as a device does with what it has captured."""
+
+    replays: list[int]
+
+    def capture(self, step: Callable[[int], Any], sizes: Sequence[int], memory: Any) -> None:
+        self.sizes = sorted(sizes)
+        self.replays = []
+        self._step = step
+        for size in self.sizes:
+            step(size)
+
+    def replay(self, size: int) -> Any:
+        self.replays.append(size)
+        return self._step(size)
+
+
+def build(folder: Path, graphs: bool, **options: Any) -> Engine:
+    """`triton` orders tokens for attention as it is on a device."""
+    config = ModelConfig.from_folder(folder)
+    engine = Engine(
+        load(folder),
+        SingleGroup(),  # type: ignore[arg-type]
+        config.eos_token_ids,
+        "triton",
+        WatermarkConfig(),
+        EngineOptions(**options),
+    )
+    engine.warmup(LIMITS)
+    runner = engine._runner
+    assert runner is not None
+    if graphs:
+        for each in (runner._decode_graphs, runner._chunk_graphs):
+            each._graphs = Replayed(CPU)
+        with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+            patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+            runner.capture(DECODES, TOKENS)
+        assert runner.graph_tokens == TOKENS
+    return engine
+
+
+def streams() -> list[Stream]:
+    chance = random.Random(3)
+    prompts = [[chance.randrange(4, 384) for _ in range(chance.randint(1, 40))] for _ in range(18)]
+    return [stream(i, prompt, 8, prefill_logprobs=i == 4, **SAMPLING[i % 3]) for i, prompt in enumerate(prompts)]
+
+
+SAMPLING: list[dict[str, Any]] = [{}, {"do_sample": True, "seed": 3}, {"repetition_penalty": 1.2}]
+
+
+def run(engine: Engine, **options: Any) -> list[Stream]:
+    engine.clear_cache(None)
+    asked = streams()
+    Router(directly(engine), SERVING, **options).run(*asked)
+    assert not any(each.failure for each in asked)
+    return asked
+
+
+@pytest.fixture(scope="module")
+def expected(llama_folder: Path) -> list[list[int]]:
+    return [each.tokens for each in run(build(llama_folder, graphs=False), chunk=128)]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_padded_steps_give_the_same_tokens(llama_folder: Path, expected: list[list[int]], deterministic: bool) -> None:
+    engine = build(llama_folder, graphs=True, deterministic=deterministic)
+    runner = engine._runner
+    assert runner is not None
+    for chunk, budget in ((3, 40), (40, 70), (128, 128)):
+        got = run(engine, chunk=chunk, budget=budget, depth=2, pause=0.03)
+        assert [each.tokens for each in got] == expected
+    decodes, chunks = (each._graphs for each in (runner._decode_graphs, runner._chunk_graphs))
+    assert set(decodes.replays) == set(DECODES)  # type: ignore[attr-defined]
+    assert set(chunks.replays) == set(TOKENS)  # type: ignore[attr-defined]
+
+
+def test_steps_as_on_a_device_are_deterministic_to_the_bit_without_padding_too(llama_folder: Path) -> None:
+    plain = run(build(llama_folder, graphs=False, deterministic=True), chunk=128, pause=0.05)
+    padded = run(build(llama_folder, graphs=True, deterministic=True), chunk=9, budget=50)
+    # Attention of torch rounds by the length of a chunk; tokens are what must agree here.
+    assert [each.tokens for each in padded] == [each.tokens for each in plain]
+
+
+def test_sizes_end_at_the_largest_step_that_there_is() -> None:
+    assert decode_sizes(6) == [1, 2, 4, 6]
+    assert decode_sizes(4096)[-1] == 512
+    assert chunk_sizes(20) == [16, 20]
+    assert chunk_sizes(8192 + 256)[-1] == 2048
+    assert chunk_sizes(100) == [16, 32, 48, 64, 96, 100]
+
+
+def test_a_step_has_padding_of_nobody(llama_folder: Path) -> None:
+    """Nothing but the slot of the padding is written beside the slots of the requests."""
+    engine = build(llama_folder, graphs=True)
+    runner = engine._runner
+    assert runner is not None
+    pool = runner._input._pool
+    with torch.inference_mode():
+        for cache in (*pool.k_cache, *pool.v_cache):
+            cache.fill_(torch.nan)
+    driver = Router(directly(engine), SERVING, chunk=5, depth=2)
+    asked = [stream(1, [7, 8, 9, 10, 11, 12], 4), stream(2, [42], 4)]
+    free = set(driver.free_slots)
+    driver.start(*asked)
+    used: set[int] = set()
+    while driver.running or driver.waiting:
+        driver.step()
+        used |= free - set(driver.free_slots)
+    driver.run()
+    untouched = sorted(free - used)
+    assert len(untouched) > 1000
+    for cache in (*pool.k_cache, *pool.v_cache):
+        assert cache[untouched].isnan().all()
+        assert not cache[sorted(used)].isnan().any()
+    assert all(len(each.tokens) == 4 for each in asked)

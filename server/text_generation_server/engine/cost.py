@@ -1,0 +1,185 @@
+"""What a step costs: timed steps, and the formula that is fitted to them.
+
+    time(tokens) + pair_ns * pairs + context_ns * context
+
+See `StepCost` for the terms. Fitting is pure; measuring runs steps of requests that nobody asked for.
+"""
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, combinations
+
+import numpy as np
+
+from ..distributed.group import TensorParallelGroup
+from .requests import (
+    Chunk,
+    NextTokenChooserParameters,
+    Request,
+    ServingLimits,
+    SlotRange,
+    StepCost,
+    StepPlan,
+)
+from .runner import StepRunner
+
+_DECODES = (1, 8, 32, 64, 128, 256, 512)
+_CHUNKS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_ALWAYS = 3
+"""Steps that are timed however long they take: one decode and two chunks, which give a straight line."""
+_LONG_CONTEXT = 16_384
+"""Positions before a chunk, and of all decodes together, where the price of context is measured."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A step to time: `decodes` requests of `context` tokens each, and a chunk behind `prefix` computed positions."""
+
+    decodes: int = 0
+    context: int = 2
+    chunk: int = 0
+    prefix: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Of decodes and chunk together."""
+        return self.decodes + self.chunk
+
+    @property
+    def pairs(self) -> int:
+        """Of each token of the chunk with each position that it attends to."""
+        return self.chunk * self.prefix + self.chunk * (self.chunk + 1) // 2
+
+    @property
+    def attended(self) -> int:
+        """Positions that the decodes attend to."""
+        return self.decodes * self.context
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A shape, and what it took."""
+
+    shape: Shape
+    ms: float
+
+
+def shapes(limits: ServingLimits, max_batch_prefill_tokens: int) -> list[Shape]:
+    """A dozen steps within the limits: `_ALWAYS` that tell most, then cheap ones before dear ones."""
+    pool = limits.max_batch_total_tokens
+    longest = min(pool, limits.max_total_tokens) - 1
+    largest = min(max_batch_prefill_tokens, limits.max_input_tokens, longest)
+    decodes = [Shape(decodes=n) for n in _up_to(_DECODES, min(limits.max_batch_size, pool // 2))]
+    chunks = [Shape(chunk=n) for n in _up_to(_CHUNKS, largest)]
+    more = decodes[1:] + chunks[2:]
+    middle = min(largest, 512)
+    if (prefix := min(_LONG_CONTEXT, limits.max_input_tokens - middle, longest - middle)) > middle:
+        more.append(Shape(chunk=middle, prefix=prefix))
+    several = max(shape.decodes for shape in decodes if shape.decodes <= 64)
+    if (context := min(_LONG_CONTEXT // several, longest, pool // several)) > 2:
+        more.append(Shape(decodes=several, context=context))
+    return decodes[:1] + chunks[:2] + sorted(more, key=lambda shape: (shape.tokens, shape.pairs + shape.attended))
+
+
+def _up_to(sizes: Iterable[int], largest: int) -> list[int]:
+    return [size for size in sizes if size < largest] + [largest]
+
+
+def measure(
+    runner: StepRunner,
+    group: TensorParallelGroup,
+    wanted: Sequence[Shape],
+    repetitions: int,
+    budget_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Sample]:
+    """The median of some repetitions of each shape, the slowest rank's. Once the budget is spent, each is timed once
+    and `_ALWAYS` are enough. Ranks agree on when that is. No request may be running, and none is afterwards.
+    """
+    samples: list[Sample] = []
+    started, in_time = clock(), True
+    for shape in wanted:
+        # The first one may still have to fill caches.
+        _time(runner, shape)
+        median = statistics.median_low(_time(runner, shape) for _ in range(repetitions if in_time else 1))
+        ns, spent_ms = group.max_ints([median, int(1e3 * (clock() - started))])
+        samples.append(Sample(shape, ns / 1e6))
+        in_time = spent_ms <= 1e3 * budget_s
+        if not in_time and len(samples) >= _ALWAYS:
+            break
+    return samples
+
+
+def fit(samples: Sequence[Sample], max_tokens: int) -> StepCost:
+    """The formula that gives what was measured; times of more tokens follow the last straight line up to `max_tokens`.
+
+    Prices come from steps of the same number of tokens, so that the time of the tokens themselves cancels.
+    """
+    if not samples:
+        return StepCost()
+    # Steps that differ in context alone, and steps that differ in pairs alone.
+    context_ns = _slope(samples, lambda s: s.attended, lambda s: (s.decodes, s.chunk, s.prefix))
+    pair_ns = _slope(samples, lambda s: s.pairs, lambda s: (s.decodes, s.chunk, s.context))
+    times: dict[int, float] = defaultdict(float)
+    for sample in samples:
+        shape = sample.shape
+        rest = sample.ms - (pair_ns * shape.pairs + context_ns * shape.attended) / 1e6
+        times[shape.tokens] = max(times[shape.tokens], rest)
+    tokens = sorted(times)
+    rising = list(accumulate((times[n] for n in tokens), max))
+    if tokens[-1] < max_tokens:
+        # Of the last line, or of all together where that is steeper: noise must not make tokens free.
+        lines = [(rising[-1] - rising[i]) / (tokens[-1] - tokens[i]) for i in (0, -2) if len(tokens) > 1]
+        rising.append(rising[-1] + max(lines, default=rising[0] / tokens[0]) * (max_tokens - tokens[-1]))
+        tokens.append(max_tokens)
+    return StepCost(tokens, rising, pair_ns, context_ns)
+
+
+def _slope(
+    samples: Sequence[Sample], amount: Callable[[Shape], int], others: Callable[[Shape], tuple[int, ...]]
+) -> float:
+    """Nanoseconds for one more of `amount` among samples whose `others` are equal: the median, at least 0."""
+    groups: dict[tuple[int, ...], list[Sample]] = defaultdict(list)
+    for sample in samples:
+        groups[others(sample.shape)].append(sample)
+    slopes = [
+        1e6 * (b.ms - a.ms) / (amount(b.shape) - amount(a.shape))
+        for members in groups.values()
+        for a, b in combinations(members, 2)
+        if amount(a.shape) != amount(b.shape)
+    ]
+    return max(0.0, statistics.median(slopes)) if slopes else 0.0
+
+
+def _time(runner: StepRunner, shape: Shape) -> int:
+    """Nanoseconds of one step of this shape on the device. Its requests are dropped again."""
+    rows = range(shape.decodes)
+    admit = [_request(row, shape.context - 1, row * shape.context, shape.context - 2, shape.context) for row in rows]
+    start = shape.decodes * shape.context
+    number = 1
+    at_once = min(16, runner.checker.max_batch_prefill_tokens)
+    for first in range(0, shape.decodes, at_once):
+        # The last token of a prompt: with it a request decodes from then on.
+        part = admit[first : first + at_once]
+        chunks = [Chunk(request.row, shape.context - 2, 1) for request in part]
+        runner.launch(StepPlan(number, admit=part, chunks=chunks))
+    if shape.chunk:
+        row = shape.decodes
+        length = shape.prefix + shape.chunk
+        request = _request(row, length, start, shape.prefix, length)
+        plan = StepPlan(number, admit=[request], chunks=[Chunk(row, shape.prefix, shape.chunk)], decode=list(rows))
+    else:
+        row = shape.decodes - 1
+        plan = StepPlan(number, decode=list(rows))
+    timings = runner.launch(plan).result().timings
+    runner.launch(StepPlan(number, drop=list(range(row + 1))))
+    return timings.forward_ns
+
+
+def _request(row: int, length: int, first_slot: int, cached: int, slots: int) -> Request:
+    """A greedy request of zeros, of which `cached` positions count as computed."""
+    ids = np.zeros(length, dtype=np.int64)
+    return Request(row, row, ids, NextTokenChooserParameters(), (SlotRange(first_slot, slots),), cached_length=cached)

@@ -1,0 +1,254 @@
+"""Which request owns which row and how far it has come, and whether a plan fits that: host bookkeeping, no tensors.
+
+Everything here follows from the plans alone, so it is the same on all ranks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import EngineError, InvalidRequest, OutOfSlots
+from .requests import Chunk, Request, RequestFailure, ServingLimits, SlotRange, StepPlan
+from .validation import check_request, check_slots
+
+Vector = NDArray[np.int64]
+
+
+@dataclass(slots=True, eq=False)
+class RunningRequest:
+    """A request that owns a row."""
+
+    request: Request
+    refused: bool = False
+    """Its admission failed: what plans say of its row is skipped. Engine thread."""
+    failed: bool = False
+    """Its failure was reported. Written by the thread that builds replies."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWrite:
+    """Slots of positions `position`, `position + 1`, ... of a row."""
+
+    row: int
+    position: int
+    slots: Sequence[SlotRange]
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A chunk that is computed, with its request."""
+
+    chunk: Chunk
+    owner: RunningRequest
+
+    @property
+    def is_last(self) -> bool:
+        """It has the last position of its request, which then gets a token."""
+        return self.chunk.first + self.chunk.count == len(self.owner.request.input_ids)
+
+    @property
+    def num_scores(self) -> int:
+        """Tokens after positions of the chunk whose log-probability is wanted: those of the prompt."""
+        request = self.owner.request
+        following = request.num_prompt - 1 - self.chunk.first
+        return max(0, min(self.chunk.count, following)) if request.prefill_logprobs else 0
+
+    @property
+    def input_ids(self) -> Vector:
+        """Those of its positions."""
+        return self.owner.request.input_ids[self.chunk.first : self.chunk.first + self.chunk.count]
+
+    @property
+    def score_targets(self) -> Vector:
+        """The tokens that are scored."""
+        first = self.chunk.first + 1
+        return self.owner.request.input_ids[first : first + self.num_scores]
+
+
+@dataclass(frozen=True)
+class CheckedPlan:
+    """What a plan comes to, once it is known to be right. Rows of refused requests are left out."""
+
+    number: int
+    admitted: list[Request]
+    failures: list[RequestFailure]
+    writes: list[SlotWrite]
+    chunks: list[Computed]
+    decodes: Vector
+    owners: list[RunningRequest]
+    """Those that get a token: decodes, then chunks."""
+    longest_decode: int
+    """Positions that the longest of the decodes attends to."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Positions that are computed."""
+        return len(self.decodes) + sum(each.chunk.count for each in self.chunks)
+
+
+@dataclass(eq=False)
+class RunningRows:
+    """`owners` by row, and what is known of each row, in columns of `num_rows` entries. Engine thread only."""
+
+    num_rows: int
+    owners: dict[int, RunningRequest] = field(default_factory=dict)
+    running: NDArray[np.bool_] = field(init=False)
+    """Owned by a request that was not refused."""
+    num_inputs: Vector = field(init=False)
+    """Length of `input_ids`."""
+    computed: Vector = field(init=False)
+    """Positions computed by launched steps, or cached. From `num_inputs` on, one less than the request has tokens."""
+    num_slots: Vector = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.running = np.zeros(self.num_rows, dtype=np.bool_)
+        self.num_inputs = np.zeros(self.num_rows, dtype=np.int64)
+        self.computed = np.zeros(self.num_rows, dtype=np.int64)
+        self.num_slots = np.zeros(self.num_rows, dtype=np.int64)
+
+    def copy(self) -> "RunningRows":
+        """The same, to be changed on trial."""
+        other = RunningRows(self.num_rows, dict(self.owners))
+        other.running, other.num_inputs = self.running.copy(), self.num_inputs.copy()
+        other.computed, other.num_slots = self.computed.copy(), self.num_slots.copy()
+        return other
+
+    def drop(self, rows: Sequence[int]) -> None:
+        """Takes rows from their requests. A row that nobody owns stays as it is."""
+        for row in rows:
+            self.check_row(row, "drop")
+            self.owners.pop(row, None)
+            self.running[row] = False
+
+    def check_row(self, row: int, name: str) -> None:
+        """Raises `InvalidRequest` for a row that does not exist."""
+        if not 0 <= row < self.num_rows:
+            raise InvalidRequest(f"`{name}` names row {row}; --max-batch-size {self.num_rows} has rows below it")
+
+
+class PlanChecker:
+    """Checks plans against the rows, and moves the rows on. Engine thread only."""
+
+    def __init__(self, limits: ServingLimits, max_batch_prefill_tokens: int, vocab_size: int) -> None:
+        self.limits = limits
+        self.max_batch_prefill_tokens = max_batch_prefill_tokens
+        self._vocab_size = vocab_size
+        self.rows = RunningRows(limits.max_batch_size)
+
+    def apply(self, plan: StepPlan) -> CheckedPlan:
+        """Executes a plan as far as the host is concerned.
+
+        Raises `InvalidRequest` or `OutOfSlots` for a plan that is wrong as a whole; nothing has changed then.
+        """
+        rows = self.rows.copy()
+        rows.drop(plan.drop)
+        admitted, failures = self._admit(rows, plan.admit)
+        writes = [SlotWrite(request.row, 0, request.slots) for request in admitted]
+        writes += self._grant(rows, plan)
+        chunks = self._chunks(rows, plan.chunks)
+        decodes, longest = self._decodes(rows, plan)
+        self.rows = rows
+        owners = [rows.owners[row] for row in decodes.tolist()]
+        owners += [each.owner for each in chunks if each.is_last]
+        return CheckedPlan(plan.number, admitted, failures, writes, chunks, decodes, owners, longest)
+
+    def _admit(self, rows: RunningRows, requests: Sequence[Request]) -> tuple[list[Request], list[RequestFailure]]:
+        """Gives requests their rows. A bad request fails alone: it owns its row, and gets nothing."""
+        admitted: list[Request] = []
+        failures: list[RequestFailure] = []
+        seen = {owner.request.id for owner in rows.owners.values()} if requests else set[int]()
+        for request in requests:
+            row = request.row
+            rows.check_row(row, "admit")
+            owner = rows.owners.get(row)
+            if owner is not None and not (owner.refused or owner.failed):
+                raise InvalidRequest(f"`admit` gives row {row} to request {request.id}, but {owner.request.id} owns it")
+            if request.id in seen:
+                raise InvalidRequest(f"`admit` holds request {request.id}, which is running already")
+            seen.add(request.id)
+            try:
+                check_request(request, self.limits, self._vocab_size)
+                rows.owners[row] = RunningRequest(request)
+                admitted.append(request)
+            except InvalidRequest as error:
+                rows.owners[row] = RunningRequest(request, refused=True, failed=True)
+                failures.append(failure(request, error))
+            rows.running[row] = not rows.owners[row].refused
+            rows.num_inputs[row] = len(request.input_ids)
+            rows.computed[row] = request.cached_length
+            rows.num_slots[row] = self._capped(sum(slots.length for slots in request.slots))
+        return admitted, failures
+
+    def _grant(self, rows: RunningRows, plan: StepPlan) -> list[SlotWrite]:
+        writes: list[SlotWrite] = []
+        for grant in plan.grants:
+            self._check_owned(rows, grant.row, "grants")
+            check_slots(grant.slots, self.limits.max_batch_total_tokens)
+            if rows.running[grant.row]:
+                position = int(rows.num_slots[grant.row])
+                writes.append(SlotWrite(grant.row, position, grant.slots))
+                rows.num_slots[grant.row] = self._capped(position + sum(slots.length for slots in grant.slots))
+        return writes
+
+    def _chunks(self, rows: RunningRows, chunks: Sequence[Chunk]) -> list[Computed]:
+        if len({chunk.row for chunk in chunks}) != len(chunks):
+            raise InvalidRequest("`chunks` names a row twice")
+        total = sum(chunk.count for chunk in chunks)
+        if total > self.max_batch_prefill_tokens:
+            raise InvalidRequest(
+                f"`chunks` hold {total} tokens, more than --max-batch-prefill-tokens {self.max_batch_prefill_tokens}"
+            )
+        kept = [chunk for chunk in chunks if self._check_owned(rows, chunk.row, "chunks")]
+        for chunk in kept:
+            row, end = chunk.row, chunk.first + chunk.count
+            computed, num_inputs = int(rows.computed[row]), int(rows.num_inputs[row])
+            if chunk.first != computed or chunk.count < 1 or end > num_inputs:
+                raise InvalidRequest(
+                    f"the chunk of row {row} has positions {chunk.first} to {end - 1}, but of its {num_inputs} input "
+                    f"tokens {computed} are computed"
+                )
+            if end > rows.num_slots[row]:
+                raise OutOfSlots(f"position {end - 1} of row {row} has no slot: it holds {rows.num_slots[row]}")
+            rows.computed[row] = end
+        return [Computed(chunk, rows.owners[chunk.row]) for chunk in kept]
+
+    def _decodes(self, rows: RunningRows, plan: StepPlan) -> tuple[Vector, int]:
+        """Rows that get one more token, and what the longest of them attends to."""
+        decodes = np.asarray(plan.decode, dtype=np.int64)
+        if len(decodes) == 0:
+            return decodes, 0
+        for row in (int(decodes.min()), int(decodes.max())):
+            rows.check_row(row, "decode")
+        if np.bincount(decodes).max() > 1:
+            raise InvalidRequest("`decode` names a row twice")
+        if plan.chunks and not {chunk.row for chunk in plan.chunks}.isdisjoint(plan.decode):
+            raise InvalidRequest("a row is in `chunks` and in `decode`")
+        for row in decodes[~rows.running[decodes]].tolist():
+            self._check_owned(rows, row, "decode")
+        decodes = decodes[rows.running[decodes]]
+        computed = rows.computed[decodes]
+        if (early := computed < rows.num_inputs[decodes]).any():
+            raise InvalidRequest(f"`decode` names row {decodes[early][0]}, whose last position is not computed")
+        if (short := computed >= rows.num_slots[decodes]).any():
+            row = int(decodes[short][0])
+            raise OutOfSlots(f"position {rows.computed[row]} of row {row} has no slot: it holds {rows.num_slots[row]}")
+        rows.computed[decodes] = computed + 1
+        return decodes, int(computed.max(initial=-1)) + 1
+
+    def _check_owned(self, rows: RunningRows, row: int, name: str) -> bool:
+        """Whether `row` is to be computed: not where its request was refused. Raises where it has no request."""
+        rows.check_row(row, name)
+        if row not in rows.owners:
+            raise InvalidRequest(f"`{name}` names row {row}, which no request owns")
+        return bool(rows.running[row])
+
+    def _capped(self, num_slots: int) -> int:
+        """What lies past `max_total_tokens` can never be used."""
+        return min(num_slots, self.limits.max_total_tokens)
+
+
+def failure(request: Request, error: EngineError) -> RequestFailure:
+    """The failure of one request for a reason that would otherwise end the call."""
+    return RequestFailure(request.id, request.row, error.reason, str(error))
