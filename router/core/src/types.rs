@@ -1,10 +1,14 @@
 //! Requests and answers as the front ends see them: text in, text out.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
+
+/// How much of a wrong key a message repeats.
+const SHOWN_KEY_CHARACTERS: usize = 40;
 
 /// `parameters` of a generate request, as sent by clients. Unknown keys are ignored.
 ///
@@ -19,7 +23,7 @@ pub struct GenerateParameters {
     #[schema(nullable = true, exclusive_minimum = 0.0, example = 0.5)]
     pub temperature: Option<f32>,
     /// Penalty on every token that occurred; 1 is off.
-    #[schema(nullable = true, exclusive_minimum = 0.0, example = 1.03)]
+    #[schema(nullable = true, minimum = 1e-30, maximum = 1e30, example = 1.03)]
     pub repetition_penalty: Option<f32>,
     /// Penalty that grows with the number of occurrences; 0 is off.
     #[schema(nullable = true, minimum = -2.0, maximum = 2.0, example = 0.1)]
@@ -80,6 +84,7 @@ pub struct GenerateParameters {
     #[schema(nullable = true, minimum = 0.0, maximum = 1.0, example = 0.05)]
     pub min_p: Option<f32>,
     /// Added to the logits of these token ids, at most 1024 of them. Not in TGI.
+    #[serde(deserialize_with = "logit_bias")]
     #[schema(nullable = true, value_type = Option<Object>, example = json!({"50256": -100.0}))]
     pub logit_bias: Option<BTreeMap<u32, f32>>,
     /// No end-of-sequence token is chosen before so many tokens; stop strings still end the text. Not in TGI.
@@ -93,6 +98,35 @@ pub struct GenerateParameters {
     #[serde(skip)]
     #[schema(ignore)]
     pub presence_penalty: Option<f32>,
+}
+
+/// For `deserialize_with` of a `logit_bias`; needs `default` beside it. A key that is no token id is a wrong value of
+/// this field, where the JSON reader itself would call the body malformed.
+pub fn logit_bias<'de, D>(deserializer: D) -> Result<Option<BTreeMap<u32, f32>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    #[derive(PartialEq, Eq, PartialOrd, Ord)]
+    struct Key(u32);
+
+    impl<'de> Deserialize<'de> for Key {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let text = Cow::<str>::deserialize(deserializer)?;
+            let id = text.parse().map_err(|_| {
+                let key: String = text.chars().take(SHOWN_KEY_CHARACTERS).collect();
+                serde::de::Error::custom(format_args!("the key `{key}` is not a token id"))
+            })?;
+            Ok(Self(id))
+        }
+    }
+
+    let biases: Option<BTreeMap<Key, f32>> = Option::deserialize(deserializer)?;
+    Ok(biases.map(|biases| {
+        biases
+            .into_iter()
+            .map(|(Key(id), bias)| (id, bias))
+            .collect()
+    }))
 }
 
 /// A prompt.
@@ -257,7 +291,10 @@ impl GenerateAnswer {
 pub struct ValidationLimits {
     pub max_best_of: u32,
     pub max_stop_sequences: usize,
+    /// Largest `top_n_tokens` with [`Dialect::Tgi`].
     pub max_top_n_tokens: u32,
+    /// The same with [`Dialect::OpenAi`], whose clients ask for up to 20.
+    pub max_logprobs: u32,
     pub max_input_tokens: u32,
     pub max_total_tokens: u32,
     /// Ids at or above it are refused.

@@ -4,51 +4,89 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{GenerateStream, Infer};
+use futures::future::try_join_all;
+
+use super::{GenerateStream, Group, Infer};
 use crate::assemble::TextAssembler;
 use crate::error::{InferError, ValidationError};
 use crate::metrics::Meter;
 use crate::policy::Candidate;
 use crate::queue::candidate;
 use crate::stream::Held;
-use crate::types::{GenerateRequest, RequestInstants};
+use crate::types::RequestInstants;
 use crate::validation::ValidRequest;
 
+/// A group that can be queued.
+struct Ready {
+    valid: ValidRequest,
+    candidate: Candidate,
+}
+
 impl Infer {
-    /// A permit and a place among those that shutdown waits for.
-    pub(super) fn enter(&self) -> Result<Held, InferError> {
+    /// A permit for each of so many generations, or none, and a place among those that shutdown waits for.
+    pub(super) fn enter(&self, generations: u32) -> Result<Vec<Held>, InferError> {
         // The token comes first: a drain that has not seen it lets nobody in any more.
         let drain = self.0.drain.token();
         if self.0.drain.is_closed() {
             return Err(InferError::ShuttingDown);
         }
-        let permit = self.0.permits.clone().try_acquire_owned();
-        Ok(Held {
-            _permit: permit.map_err(|_| InferError::Overloaded)?,
-            _drain: drain,
-            received: Instant::now(),
-        })
+        let permits = self.0.permits.clone();
+        let mut permits = permits
+            .try_acquire_many_owned(generations)
+            .map_err(|_| InferError::Overloaded)?;
+        let received = Instant::now();
+        let held = (0..generations).filter_map(|_| permits.split(1));
+        Ok(held
+            .map(|permit| Held {
+                _permit: permit,
+                _drain: drain.clone(),
+                received,
+            })
+            .collect())
     }
 
-    /// All permits of a group, or none.
-    pub(super) fn enter_all(&self, samples: u32) -> Result<Vec<Held>, InferError> {
-        (0..samples).map(|_| self.enter()).collect()
-    }
-
-    /// Validates a request and queues one generation for each of `held`.
+    /// Validates groups and queues a generation for each of `held`, which has one for each sample. Nothing is queued
+    /// before all are valid, so a group that is refused leaves none of its siblings running.
     pub(super) async fn start(
         &self,
-        request: GenerateRequest,
+        groups: Vec<Group>,
+        held: Vec<Held>,
+        meter: &Arc<Meter>,
+    ) -> Result<Vec<Vec<GenerateStream>>, InferError> {
+        let ready = groups.into_iter().map(|group| self.prepare(group));
+        let ready = try_join_all(ready).await?;
+        let mut held = held.into_iter();
+        ready
+            .into_iter()
+            .map(|group| {
+                let samples = group.candidate.samples as usize;
+                self.submit(group, held.by_ref().take(samples).collect(), meter)
+            })
+            .collect()
+    }
+
+    async fn prepare(&self, group: Group) -> Result<Ready, InferError> {
+        let Group { request, samples } = group;
+        let as_many_as_fit = request.parameters.max_new_tokens.is_none();
+        let mut valid = self.0.validator.validate(request).await?;
+        if as_many_as_fit && samples > 1 {
+            self.share_pool(&mut valid, samples);
+        }
+        let candidate = candidate(&valid, samples as usize);
+        self.check_fits(candidate)?;
+        Ok(Ready { valid, candidate })
+    }
+
+    fn submit(
+        &self,
+        group: Ready,
         held: Vec<Held>,
         meter: &Arc<Meter>,
     ) -> Result<Vec<GenerateStream>, InferError> {
-        let as_many_as_fit = request.parameters.max_new_tokens.is_none();
-        let mut valid = self.0.validator.validate(request).await?;
-        if as_many_as_fit && held.len() > 1 {
-            self.share_pool(&mut valid, held.len());
-        }
-        let candidate = candidate(&valid, held.len());
-        self.check_fits(candidate)?;
+        let Ready {
+            mut valid,
+            candidate,
+        } = group;
         let queued = Instant::now();
         // The batcher has no use for them.
         let stop = std::mem::take(&mut valid.stop_sequences);
@@ -82,8 +120,8 @@ impl Infer {
 
     /// Where the client leaves the length open, a group gets what the pool has, and a request alone all that is left
     /// of the total.
-    fn share_pool(&self, valid: &mut ValidRequest, samples: usize) {
-        let candidate = candidate(valid, samples);
+    fn share_pool(&self, valid: &mut ValidRequest, samples: u32) {
+        let candidate = candidate(valid, samples as usize);
         let pool = self.0.limits.max_batch_total_tokens;
         let for_answers = pool.saturating_sub(candidate.input_length);
         // The last token of an answer takes no slot.
@@ -95,15 +133,33 @@ impl Infer {
     }
 
     /// More samples than rows or permits could never start together.
-    pub(super) fn check_samples(
-        &self,
-        field: &'static str,
-        given: u32,
-    ) -> Result<(), ValidationError> {
-        let permits = u32::try_from(self.0.max_concurrent_requests).unwrap_or(u32::MAX);
-        let max = self.0.limits.max_batch_size.min(permits);
+    pub(super) fn check_samples(&self, group: &Group) -> Result<(), ValidationError> {
+        let (field, given) = match group.request.parameters.best_of {
+            None => ("n", group.samples),
+            Some(best_of) => {
+                self.0.validator.best_of(best_of)?;
+                ("best_of", group.samples)
+            }
+        };
+        let rows = (self.0.limits.max_batch_size, "--max-batch-size");
+        let permits = (self.0.max_concurrent_requests, "--max-concurrent-requests");
+        let (max, flag) = if permits.0 < rows.0 { permits } else { rows };
         if given == 0 || given > max {
-            return Err(ValidationError::Samples { field, max, given });
+            return Err(ValidationError::Samples {
+                field,
+                max,
+                flag,
+                given,
+            });
+        }
+        Ok(())
+    }
+
+    /// Every generation of a request needs a permit before the first may start.
+    pub(super) fn check_generations(&self, given: u32) -> Result<(), ValidationError> {
+        let max = self.0.max_concurrent_requests;
+        if given > max {
+            return Err(ValidationError::Generations { max, given });
         }
         Ok(())
     }
