@@ -110,19 +110,6 @@ impl Infer {
         only(only(meter.on_failure(start.await)?)?)
     }
 
-    /// Runs a request to its end.
-    ///
-    /// # Errors
-    /// As [`Infer::generate_stream`], and what may end a stream.
-    pub async fn generate(&self, request: GenerateRequest) -> Result<GenerateAnswer, InferError> {
-        let meter = self.meter(1);
-        let start = async {
-            let held = self.enter(1)?;
-            self.start(vec![Group::one(request)], held, &meter).await
-        };
-        only(only(meter.on_failure(start.await)?)?)?.gather().await
-    }
-
     /// Queues several groups as one request of a client: all of them, or none when one is refused. Returns their
     /// streams in the order of the groups, and of their [`index`](GenerateStream::index). The samples of a group start
     /// together; each takes its own permit and row, ends on its own, and may be dropped on its own.
@@ -146,6 +133,14 @@ impl Infer {
             self.start(groups, held, &meter).await
         };
         meter.on_failure(start.await)
+    }
+
+    /// Whether a request may ask for the best of so many samples.
+    ///
+    /// # Errors
+    /// `Validation`.
+    pub fn check_best_of(&self, best_of: u32) -> Result<(), InferError> {
+        Ok(self.0.validator.best_of(best_of)?)
     }
 
     /// [`Infer::generate_groups`] of one group.

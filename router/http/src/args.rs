@@ -47,6 +47,9 @@ pub struct Config {
     /// Largest `top_n_tokens`.
     #[arg(long, env, default_value_t = 5)]
     pub max_top_n_tokens: u32,
+    /// Largest `top_logprobs` of a chat and `logprobs` of a completion.
+    #[arg(long, env, default_value_t = 20, value_parser = value_parser!(u32).range(..=20))]
+    pub max_logprobs: u32,
     /// Most prompt tokens of a request; derived from the model when unset.
     #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
     pub max_input_tokens: Option<u32>,
@@ -86,9 +89,12 @@ pub struct Config {
     /// Folder with the tokenizer. Needed by everything but the commands.
     #[arg(long, env)]
     pub tokenizer_name: Option<PathBuf>,
-    /// Name of the model as `/info` shows it; the tokenizer folder when unset.
+    /// What was asked to be served, a name on the hub or a folder; the tokenizer folder when unset.
     #[arg(long, env)]
     pub model_id: Option<String>,
+    /// Name of the model as clients see it; `--model-id` when unset. Of several the first is shown, all are known.
+    #[arg(long, env, num_args = 1.., value_delimiter = ',')]
+    pub served_model_name: Vec<String>,
     /// Revision of the model as `/info` shows it.
     #[arg(long, env)]
     pub revision: Option<String>,
@@ -96,7 +102,7 @@ pub struct Config {
     #[arg(long, env)]
     pub tokenizer_config_path: Option<PathBuf>,
     /// Most prompts of one completion request.
-    #[arg(long, env, default_value_t = 4, value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, env, default_value_t = 32, value_parser = value_parser!(u32).range(1..))]
     pub max_client_batch_size: u32,
     /// Largest request body in bytes.
     #[arg(long, env, default_value_t = 2_000_000, value_parser = value_parser!(u32).range(1..))]
@@ -129,6 +135,9 @@ pub struct Config {
     /// Seconds that a client may take to send a request body, or to take in a part of an answer.
     #[arg(long, env, default_value_t = 60, value_parser = value_parser!(u32).range(1..))]
     pub client_timeout: u32,
+    /// Seconds after which a silent stream sends an empty line, so that nobody takes its connection for dead.
+    #[arg(long, env, default_value_t = 15, value_parser = value_parser!(u32).range(1..))]
+    pub sse_keep_alive: u32,
     /// Value of the header `x-compute-type`; number and kind of devices when unset.
     #[arg(long, env, hide = true)]
     pub compute_type: Option<HeaderValue>,
@@ -175,6 +184,17 @@ impl Config {
             folder.display()
         );
         Ok(folder)
+    }
+
+    /// The names that the model is served under, at least one: as given, or what was asked to be served.
+    pub fn model_names(&self, folder: &Path) -> Vec<String> {
+        let given = self.served_model_name.iter();
+        let names: Vec<String> = given.filter(|name| !name.is_empty()).cloned().collect();
+        if names.is_empty() {
+            let model_id = self.model_id.clone();
+            return vec![model_id.unwrap_or_else(|| folder.display().to_string())];
+        }
+        names
     }
 
     /// The keys of both places; none where neither was given.
@@ -288,10 +308,50 @@ mod tests {
         }
     }
 
+    /// Flags of TGI's router, each with a value that it takes there.
     #[test]
     fn features_that_do_not_exist_are_refused() {
-        assert!(config(&["--waiting-served-ratio=nan"]).validate().is_err());
-        assert!(config(&[]).validate().is_ok());
+        for flag in [
+            "--otlp-endpoint=http://127.0.0.1:4317",
+            "--otlp-service-name=router",
+            "--prometheus-port=9000",
+            "--ngrok",
+            "--ngrok-authtoken=secret",
+            "--disable-grammar-support",
+        ] {
+            let error = Cli::try_parse_from(["r", "--tokenizer-name=m", flag]).expect_err(flag);
+            let name = flag.split('=').next().unwrap_or_default();
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_ratio_must_be_a_number() {
+        for ratio in ["nan", "inf", "-1"] {
+            let flag = format!("--waiting-served-ratio={ratio}");
+            let error = config(&[&flag]).validate().expect_err(ratio);
+            assert!(
+                error.to_string().contains("`--waiting-served-ratio`"),
+                "{error}"
+            );
+        }
+        assert!(config(&["--waiting-served-ratio=0"]).validate().is_ok());
+    }
+
+    #[test]
+    fn a_model_is_served_under_the_names_that_it_was_given() {
+        let names = |flags: &[&str]| config(flags).model_names(Path::new("/models/m"));
+        assert_eq!(names(&[]), ["/models/m"]);
+        assert_eq!(names(&["--model-id=org/m"]), ["org/m"]);
+        let several = [
+            "--model-id=org/m",
+            "--served-model-name",
+            "a",
+            "b",
+            "--served-model-name=c,d",
+        ];
+        assert_eq!(names(&several), ["a", "b", "c", "d"]);
+        assert_eq!(names(&["--served-model-name="]), ["/models/m"]);
     }
 
     #[test]

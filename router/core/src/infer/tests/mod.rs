@@ -119,6 +119,14 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     assert!(waited.is_ok(), "{what}: not within a minute");
 }
 
+impl Infer {
+    /// Runs a request to its end.
+    async fn generate(&self, request: GenerateRequest) -> Result<GenerateAnswer, InferError> {
+        let streams = self.generate_group(group(request, 1)).await?;
+        Ok(gather_best(streams).await?.0)
+    }
+}
+
 fn request(inputs: &str, max_new_tokens: u32) -> GenerateRequest {
     GenerateRequest {
         inputs: inputs.into(),
