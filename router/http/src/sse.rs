@@ -269,6 +269,39 @@ mod tests {
         assert!(chunk.len() < 2 * EVENT_CHUNK_BYTES);
     }
 
+    /// What a client makes of a stream that strips each read of its white space, passes over what is then empty, and
+    /// takes a message to end at an empty line or where its JSON is whole. So does the one of vLLM's benchmark.
+    fn as_stripped(reads: &[Bytes]) -> Vec<String> {
+        let (mut buffer, mut messages) = (String::new(), Vec::new());
+        for read in reads {
+            buffer += String::from_utf8_lossy(read).trim();
+            while let Some((message, rest)) = buffer.clone().split_once("\n\n") {
+                messages.push(message.trim().to_owned());
+                buffer = rest.to_owned();
+            }
+            let json = buffer.strip_prefix("data: ").unwrap_or_default();
+            if serde_json::from_str::<serde_json::Value>(json).is_ok() {
+                messages.push(std::mem::take(&mut buffer));
+            }
+        }
+        messages
+    }
+
+    #[tokio::test]
+    async fn clients_that_strip_each_read_lose_no_event_to_the_keep_alive() {
+        let (events, generation) = mpsc::unbounded();
+        let mut body = EventBody::new(Ok(generation), Plain, Duration::from_millis(2));
+        let mut reads = Vec::new();
+        for text in ["a", "b"] {
+            for _ in 0..2 {
+                reads.push(next(&mut body).await.expect("a sign of life"));
+            }
+            events.unbounded_send(token(text)).expect("an open stream");
+            reads.push(next(&mut body).await.expect("an event"));
+        }
+        assert_eq!(as_stripped(&reads), [r#"data: "a""#, r#"data: "b""#]);
+    }
+
     #[tokio::test]
     async fn idle_streams_are_kept_alive_and_go_on() {
         let (events, generation) = mpsc::unbounded();
