@@ -3,8 +3,9 @@
 use anyhow::Context;
 use text_generation_client::types::{ServingLimits, ShardInfo, WarmupLimits};
 use text_generation_core::types::{BatchLimits, ValidationLimits};
+use text_generation_limits::TokenLimits;
 
-use crate::args::{Config, TokenLimits};
+use crate::args::Config;
 
 /// The limits that hold from here on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
