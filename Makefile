@@ -45,7 +45,7 @@ $(VENV)/.dev-dependencies: server/requirements-dev.txt router/python/requirement
 $(STUBS): proto/text_generation_server/pb/generate.proto $(VENV)/.dependencies
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=server --pyi_out=server --grpc_python_out=server $<
 
-$(VENV)/.launcher: $(call rust_sources,launcher) $(VENV)/.dependencies
+$(VENV)/.launcher: $(call rust_sources,launcher router/limits) $(VENV)/.dependencies
 	rm -rf target/wheels/launcher
 	$(BIN)/maturin build --quiet --release --locked -m launcher/Cargo.toml -o target/wheels/launcher
 	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall target/wheels/launcher/*.whl

@@ -215,7 +215,7 @@ def test_refusals_and_failures_are_readable(server: Server, visit: Callable[...,
     page.fill("#temperature", "")
     page.fill("#top_logprobs", "99")
     page.click("#chat .send")
-    expect(error(page)).to_contain_text("`--max-top-n-tokens`")
+    expect(error(page)).to_contain_text("`--max-logprobs`")
     expect(page.locator("#top_logprobs")).to_have_attribute("aria-invalid", "true")
     page.fill("#top_logprobs", "5")
     page.click("#chat .send")

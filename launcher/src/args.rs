@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, ValueEnum, value_parser};
 
 /// Starts a text generation server: prepares the model, starts one shard per device and the router, and watches them.
 ///
@@ -42,6 +42,9 @@ pub struct ModelArgs {
     /// Name on the Hugging Face hub, for example `HuggingFaceTB/SmolLM2-135M-Instruct`, or a local folder. Required
     #[arg(long, env)]
     pub model_id: Option<String>,
+    /// Name of the model as clients see it. Of several the first is shown, all are known. Default: --model-id
+    #[arg(long, env, num_args = 1.., value_delimiter = ',')]
+    pub served_model_name: Vec<String>,
     /// Branch, tag or commit of the model on the hub
     #[arg(long, env)]
     pub revision: Option<String>,
@@ -133,6 +136,9 @@ pub struct LimitArgs {
     /// Highest `top_n_tokens`
     #[arg(long, env, default_value_t = 5)]
     pub max_top_n_tokens: u32,
+    /// Highest `top_logprobs` of a chat and `logprobs` of a completion
+    #[arg(long, env, default_value_t = 20, value_parser = value_parser!(u32).range(..=20))]
+    pub max_logprobs: u32,
     /// Most tokens of a prompt. Default: from the model and the memory
     #[arg(long, env)]
     pub max_input_tokens: Option<u32>,
@@ -143,7 +149,7 @@ pub struct LimitArgs {
     #[arg(long, env)]
     pub max_total_tokens: Option<u32>,
     /// Most prompts in one completion request
-    #[arg(long, env, default_value_t = 4)]
+    #[arg(long, env, default_value_t = 32)]
     pub max_client_batch_size: u32,
     /// Most bytes of a request body
     #[arg(long, env, default_value_t = 2_000_000)]
@@ -201,6 +207,9 @@ pub struct ServerArgs {
     /// Seconds that a client may take to send a request body, or to take in a part of an answer
     #[arg(long, env, default_value_t = 60)]
     pub client_timeout: u32,
+    /// Seconds after which a silent stream sends an empty line, so that nobody takes its connection for dead
+    #[arg(long, env, default_value_t = 15, value_parser = value_parser!(u32).range(1..))]
+    pub sse_keep_alive: u32,
     /// Threads that tokenise and validate
     #[arg(long, env, default_value_t = 2)]
     pub validation_workers: u32,

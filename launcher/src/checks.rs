@@ -1,5 +1,7 @@
 //! Judges the arguments: combinations that cannot work, and flags whose feature does not exist yet.
 
+use text_generation_limits::TokenLimits;
+
 use crate::args::{Args, CompatibilityArgs, LimitArgs, ServerArgs, UnavailableArgs};
 use crate::error::LauncherError;
 
@@ -235,34 +237,15 @@ fn check_limits(args: &Args) -> Result<(), LauncherError> {
             "--max-input-length is the older name of --max-input-tokens; give only --max-input-tokens",
         );
     }
-    let (batch, prefill) = (
-        args.batching.max_batch_total_tokens,
-        args.batching.max_batch_prefill_tokens,
-    );
-    if let (Some(input), Some(total)) = (max_input_tokens(limits), limits.max_total_tokens)
-        && input >= total
-    {
-        return refuse(format!(
-            "--max-input-tokens ({input}) must be lower than --max-total-tokens ({total}), \
-             which holds the prompt and the answer"
-        ));
-    }
-    if let (Some(total), Some(batch)) = (limits.max_total_tokens, batch)
-        && total > batch
-    {
-        return refuse(format!(
-            "--max-total-tokens ({total}) must not be higher than --max-batch-total-tokens ({batch}), \
-             or no batch could hold such a request"
-        ));
-    }
-    if let (Some(prefill), Some(batch)) = (prefill, batch)
-        && prefill > batch
-    {
-        return refuse(format!(
-            "--max-batch-prefill-tokens ({prefill}) must not be higher than --max-batch-total-tokens ({batch})"
-        ));
-    }
-    Ok(())
+    let tokens = TokenLimits {
+        max_input_tokens: max_input_tokens(limits),
+        max_total_tokens: limits.max_total_tokens,
+        max_batch_prefill_tokens: args.batching.max_batch_prefill_tokens,
+        max_batch_total_tokens: args.batching.max_batch_total_tokens,
+    };
+    tokens
+        .check()
+        .map_err(|conflict| LauncherError::Argument(conflict.to_string()))
 }
 
 #[cfg(test)]

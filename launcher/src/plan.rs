@@ -144,6 +144,9 @@ pub fn router(
     flags.value("--master-shard-uds-path", socket_path(&group.uds_prefix, 0));
     flags.value("--tokenizer-name", folder);
     flags.optional("--model-id", model.model_id.as_ref());
+    for name in &model.served_model_name {
+        flags.value("--served-model-name", name);
+    }
     flags.optional("--revision", model.revision.as_ref());
     let tokenizer_config = model.tokenizer_config_path.as_ref();
     flags.optional(
@@ -156,6 +159,7 @@ pub fn router(
     flags.value("--max-best-of", limits.max_best_of);
     flags.value("--max-stop-sequences", limits.max_stop_sequences);
     flags.value("--max-top-n-tokens", limits.max_top_n_tokens);
+    flags.value("--max-logprobs", limits.max_logprobs);
     flags.optional("--max-input-tokens", max_input_tokens(limits));
     flags.optional("--max-total-tokens", limits.max_total_tokens);
     flags.value("--max-client-batch-size", limits.max_client_batch_size);
@@ -180,6 +184,7 @@ pub fn router(
     );
     flags.value("--max-connections", server.max_connections);
     flags.value("--client-timeout", server.client_timeout);
+    flags.value("--sse-keep-alive", server.sse_keep_alive);
     flags.value(
         "--graceful-termination-timeout",
         server.graceful_termination_timeout,

@@ -3,8 +3,8 @@
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::client::Failure;
 use super::event::{self, Event};
+use super::failure::Failure;
 
 /// Which API a server is driven through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

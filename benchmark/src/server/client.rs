@@ -7,33 +7,13 @@ use futures::StreamExt;
 
 use super::api::{Api, Exchange, Prompt, Sampling};
 use super::event::Event;
+use super::failure::Failure;
 use super::sse::SseParser;
 use crate::error::{BenchmarkError, Result};
 use crate::live::Live;
 
 /// Bytes of an error body that are shown.
 const SHOWN_BYTES: usize = 300;
-
-/// Why one request failed. `kind` is what failures are counted by.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    pub kind: String,
-    pub message: String,
-}
-
-impl Failure {
-    pub fn new(kind: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            kind: kind.into(),
-            message: message.into(),
-        }
-    }
-
-    /// The server was not there, as opposed to: it refused.
-    pub fn is_lost_connection(&self) -> bool {
-        ["connect", "connection_lost", "stream_cut"].contains(&self.kind.as_str())
-    }
-}
 
 /// A request with the instant at which it was due.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::client::Failure;
+use super::failure::Failure;
 
 /// One event, in terms that all APIs share.
 #[derive(Debug, PartialEq)]
@@ -158,11 +158,10 @@ fn parse<'a, T: Deserialize<'a>>(data: &'a [u8]) -> Result<T, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::api::Api;
     use super::*;
 
     fn seen(data: &str) -> (bool, bool) {
-        let event = Api::Openai.event(data.as_bytes()).unwrap();
+        let event = openai(data.as_bytes()).unwrap();
         (event.token, event.finished)
     }
 
@@ -211,14 +210,14 @@ mod tests {
     #[test]
     fn usage_is_read_from_both_apis() {
         let tgi = br#"{"index":2,"token":{"id":1,"text":"a"},"generated_text":"a","details":{"finish_reason":"length","generated_tokens":2,"seed":null,"input_length":7}}"#;
-        let event = Api::Tgi.event(tgi).unwrap();
+        let event = super::tgi(tgi).unwrap();
         assert_eq!(
             (event.prompt_tokens, event.output_tokens),
             (Some(7), Some(2))
         );
         assert!(event.token && event.finished);
         let openai = br#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#;
-        let event = Api::OpenaiChat.event(openai).unwrap();
+        let event = super::openai(openai).unwrap();
         assert_eq!(
             (event.prompt_tokens, event.output_tokens),
             (Some(3), Some(2))
@@ -227,14 +226,15 @@ mod tests {
 
     #[test]
     fn errors_in_a_stream_keep_their_type() {
-        let kind = |api: Api, data: &str| api.event(data.as_bytes()).unwrap_err();
-        let tgi = kind(
-            Api::Tgi,
-            r#"{"error":"Model is overloaded","error_type":"overloaded"}"#,
+        let overloaded = br#"{"error":"Model is overloaded","error_type":"overloaded"}"#;
+        let overloaded = tgi(overloaded).unwrap_err();
+        assert_eq!(
+            overloaded,
+            Failure::new("overloaded", "Model is overloaded")
         );
-        assert_eq!(tgi, Failure::new("overloaded", "Model is overloaded"));
         let tgi_chat = r#"{"error":{"message":"Model is overloaded","http_status_code":422}}"#;
-        assert_eq!(kind(Api::OpenaiChat, tgi_chat).kind, "stream_error");
-        assert_eq!(kind(Api::Openai, "<html>").kind, "bad_event");
+        let kind = |data: &str| openai(data.as_bytes()).unwrap_err().kind;
+        assert_eq!(kind(tgi_chat), "stream_error");
+        assert_eq!(kind("<html>"), "bad_event");
     }
 }

@@ -7,6 +7,7 @@ pub mod client;
 mod dataset;
 mod discover;
 pub mod event;
+pub mod failure;
 pub mod lengths;
 pub mod load;
 pub mod sse;

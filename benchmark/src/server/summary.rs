@@ -195,7 +195,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::server::client::Failure;
+    use crate::server::failure::Failure;
 
     /// Due at `start + due`, events at the given ms after the start.
     fn outcome(start: Instant, due: u64, arrivals: &[u64], tokens: Option<u32>) -> Outcome {

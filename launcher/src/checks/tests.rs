@@ -62,11 +62,11 @@ fn values_that_cannot_work_are_refused() {
     let cases = [
         (
             "--max-input-tokens=10 --max-total-tokens=10",
-            "--max-input-tokens (10) must be lower",
+            "`--max-input-tokens` must be < `--max-total-tokens`. Given: 10 and 10",
         ),
         (
             "--max-input-length=11 --max-total-tokens=10",
-            "--max-input-tokens (11) must be lower",
+            "`--max-input-tokens` must be < `--max-total-tokens`. Given: 11 and 10",
         ),
         (
             "--max-input-length=1 --max-input-tokens=1",
@@ -74,11 +74,15 @@ fn values_that_cannot_work_are_refused() {
         ),
         (
             "--max-total-tokens=11 --max-batch-total-tokens=10",
-            "--max-total-tokens (11) must not be higher",
+            "`--max-total-tokens` must be <= `--max-batch-total-tokens`. Given: 11 and 10",
         ),
         (
             "--max-batch-prefill-tokens=11 --max-batch-total-tokens=10",
-            "--max-batch-prefill-tokens (11)",
+            "`--max-batch-prefill-tokens` must be <= `--max-batch-total-tokens`. Given: 11 and 10",
+        ),
+        (
+            "--max-input-tokens=11 --max-batch-prefill-tokens=10",
+            "`--max-input-tokens` must be <= `--max-batch-prefill-tokens`. Given: 11 and 10",
         ),
         (
             "--validation-workers=0",

@@ -174,7 +174,7 @@ fn arguments_that_cannot_work_start_nothing() {
         (
             &["--max-input-tokens", "5", "--max-total-tokens", "5"],
             &[],
-            "must be lower than --max-total-tokens (5)",
+            "must be < `--max-total-tokens`. Given: 5 and 5",
         ),
     ];
     for (flags, env, expected) in cases {

@@ -9,12 +9,19 @@ use text_generation_client::ClientError;
 pub enum ValidationError {
     #[error("`best_of` must be > 0 and <= {max}. Given: {given}")]
     BestOf { max: u32, given: u32 },
-    #[error("`{field}` must be > 0 and <= {max}. Given: {given}")]
+    /// More samples of one prompt than could ever run together. `flag` is the limit that they meet first.
+    #[error("`{field}` must be > 0 and <= {max}. Given: {given}; the limit is `{flag}`")]
     Samples {
         field: &'static str,
         max: u32,
+        flag: &'static str,
         given: u32,
     },
+    /// More generations of all prompts of a request together than could ever run.
+    #[error(
+        "a request may start at most {max} generations (`--max-concurrent-requests`). Given: {given}, for all prompts together"
+    )]
+    Generations { max: u32, given: u32 },
     #[error("`best_of` != 1 is not allowed for this endpoint")]
     BestOfDisabled,
     #[error("you must use sampling when `best_of` is > 1")]
@@ -25,12 +32,17 @@ pub enum ValidationError {
     BestOfStream,
     #[error("`top_n_tokens` must be >= 0 and <= {max}. Given: {given}")]
     TopNTokens { max: u32, given: u32 },
+    /// The same on the routes of OpenAI, which have a limit of their own.
+    #[error("`top_n_tokens` must be >= 0 and <= {max} (`--max-logprobs`). Given: {given}")]
+    Logprobs { max: u32, given: u32 },
     #[error("`decoder_input_details` == true is not supported when streaming tokens")]
     PrefillDetailsStream,
     #[error("`temperature` must be strictly positive")]
     Temperature,
     #[error("`repetition_penalty` must be strictly positive")]
     RepetitionPenalty,
+    #[error("`repetition_penalty` must be >= {min:e} and <= {max:e}. Given: {given:e}")]
+    RepetitionPenaltyRange { min: f32, max: f32, given: f32 },
     #[error("`frequency_penalty` must be >= -2.0 and <= 2.0")]
     FrequencyPenalty,
     #[error("`presence_penalty` must be >= -2.0 and <= 2.0")]
@@ -79,6 +91,20 @@ pub enum ValidationError {
     AdapterId,
     #[error("tokenizer error {0}")]
     Tokenizer(String),
+}
+
+impl ValidationError {
+    /// The field to change, where the message does not name it first.
+    pub fn field(&self) -> Option<&'static str> {
+        match *self {
+            Self::MaxTotalTokens { max, inputs, .. } if inputs >= max => Some("inputs"),
+            Self::MaxTotalTokens { .. } => Some("max_new_tokens"),
+            Self::BestOfSampling => Some("best_of"),
+            Self::Generations { .. } => Some("inputs"),
+            Self::Grammar => Some("grammar"),
+            _ => None,
+        }
+    }
 }
 
 /// Why a generation failed.

@@ -32,6 +32,30 @@ pub struct Gauges {
     pub permits_available: usize,
 }
 
+/// A prompt and how many samples of it are wanted. The prompt is computed once; the seeds of the samples count up from
+/// that of the request, or from a random one.
+#[derive(Debug, Clone)]
+pub struct Group {
+    pub request: GenerateRequest,
+    pub samples: u32,
+}
+
+impl Group {
+    /// As many samples as the request's `best_of` says, else one.
+    pub fn one_or_best_of(request: GenerateRequest) -> Self {
+        let samples = request.parameters.best_of.unwrap_or(1);
+        Self { request, samples }
+    }
+
+    /// One sample, whatever `best_of` says.
+    fn one(request: GenerateRequest) -> Self {
+        Self {
+            request,
+            samples: 1,
+        }
+    }
+}
+
 /// Everything a front end asks of the model. Clones share it; the batching task ends when the last one is dropped.
 #[derive(Clone)]
 pub struct Infer(Arc<Inner>);
@@ -42,7 +66,7 @@ struct Inner {
     limits: BatchLimits,
     batcher: BatcherHandle,
     permits: Arc<Semaphore>,
-    max_concurrent_requests: usize,
+    max_concurrent_requests: u32,
     /// Closed when no new request is taken; empty when all streams are gone.
     drain: TaskTracker,
     metrics: Arc<RequestMetrics>,
@@ -63,7 +87,7 @@ impl Infer {
             validator,
             limits,
             permits: Arc::new(Semaphore::new(permits)),
-            max_concurrent_requests: permits,
+            max_concurrent_requests: u32::try_from(permits).unwrap_or(u32::MAX),
             drain: TaskTracker::new(),
             metrics: Arc::new(RequestMetrics::new()),
         }))
@@ -80,72 +104,53 @@ impl Infer {
     ) -> Result<GenerateStream, InferError> {
         let meter = self.meter(1);
         let start = async {
-            let held = self.enter()?;
+            let held = self.enter(1)?;
             self.0.validator.stream(&request.parameters)?;
-            self.start(request, vec![held], &meter).await
+            self.start(vec![Group::one(request)], held, &meter).await
         };
-        one(meter.on_failure(start.await)?)
+        only(only(meter.on_failure(start.await)?)?)
     }
 
-    /// Runs a request to its end.
+    /// Queues several groups as one request of a client: all of them, or none when one is refused. Returns their
+    /// streams in the order of the groups, and of their [`index`](GenerateStream::index). The samples of a group
+    /// share their prompt where prefixes are cached; each has its own permit and row, ends on its own, and may be
+    /// dropped on its own.
     ///
     /// # Errors
-    /// As [`Infer::generate_stream`], and what may end a stream.
-    pub async fn generate(&self, request: GenerateRequest) -> Result<GenerateAnswer, InferError> {
-        let meter = self.meter(1);
-        let start = async {
-            let held = self.enter()?;
-            self.start(request, vec![held], &meter).await
-        };
-        one(meter.on_failure(start.await)?)?.gather().await
-    }
-
-    /// Queues `n` generations of one prompt, which is computed once where prefixes are cached, and returns their streams
-    /// in the order of their [`index`](GenerateStream::index). Their seeds count up from that of the request, or from a
-    /// random one. Each takes its own permit and row, ends on its own, and may be dropped on its own.
-    ///
-    /// # Errors
-    /// As [`Infer::generate_stream`]. `Validation` also when the server could never take so many together. The
-    /// parameters' `best_of` is not looked at, and `decoder_input_details` is allowed: each stream then starts with
-    /// the prompt.
-    pub async fn generate_group(
+    /// As [`Infer::generate_stream`]. `Validation` also when the server could never run so many together.
+    /// `decoder_input_details` is allowed: each stream then starts with the prompt.
+    pub async fn generate_groups(
         &self,
-        request: GenerateRequest,
-        n: u32,
-    ) -> Result<Vec<GenerateStream>, InferError> {
-        let meter = self.meter(n);
+        groups: Vec<Group>,
+    ) -> Result<Vec<Vec<GenerateStream>>, InferError> {
+        let samples = groups.iter().map(|group| group.samples);
+        let samples = samples.fold(0, u32::saturating_add);
+        let meter = self.meter(samples);
         let start = async {
-            self.check_samples("n", n)?;
-            self.start(request, self.enter_all(n)?, &meter).await
+            groups
+                .iter()
+                .try_for_each(|group| self.check_samples(group))?;
+            self.check_generations(samples)?;
+            let held = self.enter(samples)?;
+            self.start(groups, held, &meter).await
         };
         meter.on_failure(start.await)
     }
 
-    /// Runs `best_of` generations of a request, whose prompt is computed once; returns the one with the highest mean
-    /// log-probability, and the others. Each takes its own permit; when one fails, all end.
+    /// Whether a request may ask for the best of so many samples.
     ///
     /// # Errors
-    /// As [`Infer::generate`].
-    pub async fn generate_best_of(
-        &self,
-        request: GenerateRequest,
-        best_of: u32,
-    ) -> Result<(GenerateAnswer, Vec<GenerateAnswer>), InferError> {
-        let meter = self.meter(best_of);
-        let start = async {
-            let best_of = self.0.validator.best_of(Some(best_of))?;
-            self.check_samples("best_of", best_of)?;
-            self.start(request, self.enter_all(best_of)?, &meter).await
-        };
-        let streams = meter.on_failure(start.await)?;
-        let mut answers = try_join_all(streams.into_iter().map(GenerateStream::gather)).await?;
-        let best = (0..answers.len())
-            .max_by(|&a, &b| {
-                let (a, b) = (answers[a].mean_logprob(), answers[b].mean_logprob());
-                a.total_cmp(&b)
-            })
-            .ok_or(InferError::IncompleteGeneration)?;
-        Ok((answers.swap_remove(best), answers))
+    /// `Validation`.
+    pub fn check_best_of(&self, best_of: u32) -> Result<(), InferError> {
+        Ok(self.0.validator.best_of(best_of)?)
+    }
+
+    /// [`Infer::generate_groups`] of one group.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn generate_group(&self, group: Group) -> Result<Vec<GenerateStream>, InferError> {
+        only(self.generate_groups(vec![group]).await?)
     }
 
     /// The tokens of `text` with their places in it.
@@ -215,9 +220,27 @@ impl Infer {
     }
 }
 
-/// The stream of a request with one sample.
-fn one(mut streams: Vec<GenerateStream>) -> Result<GenerateStream, InferError> {
-    streams.pop().ok_or(InferError::IncompleteGeneration)
+/// What a list of one holds.
+fn only<T>(mut list: Vec<T>) -> Result<T, InferError> {
+    list.pop().ok_or(InferError::IncompleteGeneration)
+}
+
+/// Runs the samples of a request to their end; returns the one with the highest mean log-probability, and the others.
+/// When one fails, all end.
+///
+/// # Errors
+/// What may end a stream.
+pub async fn gather_best(
+    streams: Vec<GenerateStream>,
+) -> Result<(GenerateAnswer, Vec<GenerateAnswer>), InferError> {
+    let mut answers = try_join_all(streams.into_iter().map(GenerateStream::gather)).await?;
+    let best = (0..answers.len())
+        .max_by(|&a, &b| {
+            let (a, b) = (answers[a].mean_logprob(), answers[b].mean_logprob());
+            a.total_cmp(&b)
+        })
+        .ok_or(InferError::IncompleteGeneration)?;
+    Ok((answers.swap_remove(best), answers))
 }
 
 impl fmt::Debug for Infer {

@@ -62,8 +62,13 @@ pub const ENGINE_IDLE_DURATION: &str = "tgi_engine_idle_duration";
 /// Kernels compiled since the end of warm-up, in the shard that compiled most.
 pub const ENGINE_KERNEL_COMPILATIONS: &str = "tgi_engine_kernel_compilations";
 
-/// Counts a failed request. Front ends use it for requests that never reach [`crate::infer::Infer`].
-pub fn request_failure(err: &'static str) {
+/// Counts a request that a front end refuses before it reaches [`crate::infer::Infer`], which counts all others.
+pub fn request_refused(err: &'static str) {
+    counter!(REQUEST_COUNT).increment(1);
+    request_failure(err);
+}
+
+fn request_failure(err: &'static str) {
     counter!(REQUEST_FAILURE, "err" => err).increment(1);
 }
 

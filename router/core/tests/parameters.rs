@@ -12,6 +12,21 @@ fn one(key: &str, value: Value) -> Result<GenerateParameters, String> {
 }
 
 #[test]
+fn keys_of_a_logit_bias_are_token_ids() {
+    let read = |bias: Value| one("logit_bias", bias).map(|parameters| parameters.logit_bias);
+    assert_eq!(
+        read(json!({"5": -1, "9": 2.5})),
+        Ok(Some([(5, -1.0), (9, 2.5)].into()))
+    );
+    for key in ["a", "", "-1", "1.5", "4294967296"] {
+        let json = json!({"logit_bias": {key: 1}}).to_string();
+        let error = serde_json::from_str::<GenerateParameters>(&json).unwrap_err();
+        assert!(error.is_data(), "{key}: not the JSON is wrong, but a value");
+        assert!(error.to_string().contains("is not a token id"), "{error}");
+    }
+}
+
+#[test]
 fn every_key_is_optional() {
     assert_eq!(parse("{}").unwrap(), GenerateParameters::default());
     assert!(!parse("{}").unwrap().do_sample);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use axum::http::HeaderValue;
 use clap::{Parser, Subcommand, value_parser};
+use text_generation_limits::TokenLimits;
 
 use crate::access::ApiKeys;
 
@@ -47,6 +48,9 @@ pub struct Config {
     /// Largest `top_n_tokens`.
     #[arg(long, env, default_value_t = 5)]
     pub max_top_n_tokens: u32,
+    /// Largest `top_logprobs` of a chat and `logprobs` of a completion.
+    #[arg(long, env, default_value_t = 20, value_parser = value_parser!(u32).range(..=20))]
+    pub max_logprobs: u32,
     /// Most prompt tokens of a request; derived from the model when unset.
     #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
     pub max_input_tokens: Option<u32>,
@@ -86,9 +90,12 @@ pub struct Config {
     /// Folder with the tokenizer. Needed by everything but the commands.
     #[arg(long, env)]
     pub tokenizer_name: Option<PathBuf>,
-    /// Name of the model as `/info` shows it; the tokenizer folder when unset.
+    /// What was asked to be served, a name on the hub or a folder; the tokenizer folder when unset.
     #[arg(long, env)]
     pub model_id: Option<String>,
+    /// Name of the model as clients see it; `--model-id` when unset. Of several the first is shown, all are known.
+    #[arg(long, env, num_args = 1.., value_delimiter = ',')]
+    pub served_model_name: Vec<String>,
     /// Revision of the model as `/info` shows it.
     #[arg(long, env)]
     pub revision: Option<String>,
@@ -96,7 +103,7 @@ pub struct Config {
     #[arg(long, env)]
     pub tokenizer_config_path: Option<PathBuf>,
     /// Most prompts of one completion request.
-    #[arg(long, env, default_value_t = 4, value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, env, default_value_t = 32, value_parser = value_parser!(u32).range(1..))]
     pub max_client_batch_size: u32,
     /// Largest request body in bytes.
     #[arg(long, env, default_value_t = 2_000_000, value_parser = value_parser!(u32).range(1..))]
@@ -129,6 +136,9 @@ pub struct Config {
     /// Seconds that a client may take to send a request body, or to take in a part of an answer.
     #[arg(long, env, default_value_t = 60, value_parser = value_parser!(u32).range(1..))]
     pub client_timeout: u32,
+    /// Seconds after which a silent stream sends an empty line, so that nobody takes its connection for dead.
+    #[arg(long, env, default_value_t = 15, value_parser = value_parser!(u32).range(1..))]
+    pub sse_keep_alive: u32,
     /// Value of the header `x-compute-type`; number and kind of devices when unset.
     #[arg(long, env, hide = true)]
     pub compute_type: Option<HeaderValue>,
@@ -157,7 +167,7 @@ impl Config {
             "`--waiting-served-ratio` must be a number >= 0. Given: {}",
             self.waiting_served_ratio
         );
-        self.token_limits().check()
+        Ok(self.token_limits().check()?)
     }
 
     /// The folder with the tokenizer.
@@ -175,6 +185,17 @@ impl Config {
             folder.display()
         );
         Ok(folder)
+    }
+
+    /// The names that the model is served under, at least one: as given, or what was asked to be served.
+    pub fn model_names(&self, folder: &Path) -> Vec<String> {
+        let given = self.served_model_name.iter();
+        let names: Vec<String> = given.filter(|name| !name.is_empty()).cloned().collect();
+        if names.is_empty() {
+            let model_id = self.model_id.clone();
+            return vec![model_id.unwrap_or_else(|| folder.display().to_string())];
+        }
+        names
     }
 
     /// The keys of both places; none where neither was given.
@@ -213,45 +234,6 @@ impl Config {
     }
 }
 
-/// Token limits, as far as they are known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokenLimits {
-    pub max_input_tokens: Option<u32>,
-    pub max_total_tokens: Option<u32>,
-    pub max_batch_prefill_tokens: Option<u32>,
-    pub max_batch_total_tokens: Option<u32>,
-}
-
-impl TokenLimits {
-    /// A prompt fits in a request and in a prefill, and both fit in the pool.
-    ///
-    /// # Errors
-    /// One line that names the two flags in conflict.
-    pub fn check(&self) -> anyhow::Result<()> {
-        let input = ("--max-input-tokens", self.max_input_tokens);
-        let total = ("--max-total-tokens", self.max_total_tokens);
-        let prefill = ("--max-batch-prefill-tokens", self.max_batch_prefill_tokens);
-        let pool = ("--max-batch-total-tokens", self.max_batch_total_tokens);
-        if let (Some(input), Some(total)) = (input.1, total.1) {
-            anyhow::ensure!(
-                input < total,
-                "`--max-input-tokens` must be < `--max-total-tokens`. Given: {input} and {total}"
-            );
-        }
-        for (small, large) in [(input, prefill), (prefill, pool), (total, pool)] {
-            if let (Some(low), Some(high)) = (small.1, large.1) {
-                anyhow::ensure!(
-                    low <= high,
-                    "`{}` must be <= `{}`. Given: {low} and {high}",
-                    small.0,
-                    large.0
-                );
-            }
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,34 +246,57 @@ mod tests {
     }
 
     #[test]
-    fn conflicting_limits_name_both_flags() {
-        for (flags, expected) in [
-            (
-                ["--max-input-tokens=8", "--max-total-tokens=8"],
-                "`--max-input-tokens` must be < `--max-total-tokens`. Given: 8 and 8",
-            ),
-            (
-                ["--max-input-tokens=9", "--max-batch-prefill-tokens=8"],
-                "`--max-input-tokens` must be <= `--max-batch-prefill-tokens`. Given: 9 and 8",
-            ),
-            (
-                ["--max-batch-prefill-tokens=9", "--max-batch-total-tokens=8"],
-                "`--max-batch-prefill-tokens` must be <= `--max-batch-total-tokens`. Given: 9 and 8",
-            ),
-            (
-                ["--max-total-tokens=9", "--max-batch-total-tokens=8"],
-                "`--max-total-tokens` must be <= `--max-batch-total-tokens`. Given: 9 and 8",
-            ),
+    fn conflicting_limits_are_refused() {
+        let flags = ["--max-input-tokens=8", "--max-total-tokens=8"];
+        let error = config(&flags).validate().expect_err("a conflict");
+        let expected = "`--max-input-tokens` must be < `--max-total-tokens`. Given: 8 and 8";
+        assert_eq!(error.to_string(), expected);
+    }
+
+    /// Flags of TGI's router, each with a value that it takes there.
+    #[test]
+    fn features_that_do_not_exist_are_refused() {
+        for flag in [
+            "--otlp-endpoint=http://127.0.0.1:4317",
+            "--otlp-service-name=router",
+            "--prometheus-port=9000",
+            "--ngrok",
+            "--ngrok-authtoken=secret",
+            "--disable-grammar-support",
         ] {
-            let error = config(&flags).validate().expect_err("a conflict");
-            assert_eq!(error.to_string(), expected);
+            let error = Cli::try_parse_from(["r", "--tokenizer-name=m", flag]).expect_err(flag);
+            let name = flag.split('=').next().unwrap_or_default();
+            assert!(error.to_string().contains(name), "{error}");
         }
     }
 
     #[test]
-    fn features_that_do_not_exist_are_refused() {
-        assert!(config(&["--waiting-served-ratio=nan"]).validate().is_err());
-        assert!(config(&[]).validate().is_ok());
+    fn a_ratio_must_be_a_number() {
+        for ratio in ["nan", "inf", "-1"] {
+            let flag = format!("--waiting-served-ratio={ratio}");
+            let error = config(&[&flag]).validate().expect_err(ratio);
+            assert!(
+                error.to_string().contains("`--waiting-served-ratio`"),
+                "{error}"
+            );
+        }
+        assert!(config(&["--waiting-served-ratio=0"]).validate().is_ok());
+    }
+
+    #[test]
+    fn a_model_is_served_under_the_names_that_it_was_given() {
+        let names = |flags: &[&str]| config(flags).model_names(Path::new("/models/m"));
+        assert_eq!(names(&[]), ["/models/m"]);
+        assert_eq!(names(&["--model-id=org/m"]), ["org/m"]);
+        let several = [
+            "--model-id=org/m",
+            "--served-model-name",
+            "a",
+            "b",
+            "--served-model-name=c,d",
+        ];
+        assert_eq!(names(&several), ["a", "b", "c", "d"]);
+        assert_eq!(names(&["--served-model-name="]), ["/models/m"]);
     }
 
     #[test]

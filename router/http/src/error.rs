@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use text_generation_chat::ChatTemplateError;
 use text_generation_core::error::{InferError, ValidationError};
+use text_generation_core::metrics::request_refused;
 use utoipa::ToSchema;
 
 /// Seconds after which a client may try again.
@@ -60,6 +61,8 @@ pub struct ApiError {
     pub body: ErrorResponse,
     /// A finer name for OpenAI clients than `error_type`, where that API has one.
     pub code: Option<&'static str>,
+    /// The field that is wrong, where the message does not name it first.
+    pub param: Option<&'static str>,
 }
 
 impl ApiError {
@@ -88,7 +91,17 @@ impl ApiError {
                 request_id: None,
             },
             code: None,
+            param: None,
         }
+    }
+
+    /// Counts the refusal of a request that has not reached `core`, which counts all others.
+    pub fn count(&self) {
+        request_refused(match (self.status, self.body.error_type) {
+            (_, "template_error") => "template",
+            (StatusCode::UNPROCESSABLE_ENTITY, _) => "validation",
+            (_, error_type) => error_type,
+        });
     }
 
     /// The body of this error below `/v1`.
@@ -96,7 +109,8 @@ impl ApiError {
         let message = self.body.error.clone();
         // The messages of validation name the field first.
         let named = self.body.error_type == "validation";
-        let param = named.then(|| message.split('`').nth(1)).flatten();
+        let first = || named.then(|| message.split('`').nth(1)).flatten();
+        let param = self.param.or_else(first);
         OpenAiErrorResponse {
             error: OpenAiError {
                 param: param.map(str::to_owned),
@@ -161,6 +175,15 @@ impl ApiError {
             StatusCode::UNPROCESSABLE_ENTITY,
             "suffix not supported",
             "`suffix` is not supported: write what the model needs for it into `prompt`",
+        )
+    }
+
+    /// `/vertex` without a request; the type is that of TGI.
+    pub fn no_instances() -> Self {
+        Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "Input validation error",
+            "Input validation error: `instances` must not be empty",
         )
     }
 
@@ -253,11 +276,13 @@ impl From<InferError> for ApiError {
             }
             InferError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         };
+        let invalid = match &error {
+            InferError::Validation(invalid) => Some(invalid),
+            _ => None,
+        };
         let too_long = matches!(
-            error,
-            InferError::Validation(
-                ValidationError::MaxTotalTokens { .. } | ValidationError::InputLength { .. }
-            )
+            invalid,
+            Some(ValidationError::MaxTotalTokens { .. } | ValidationError::InputLength { .. })
         );
         Self {
             status,
@@ -267,6 +292,7 @@ impl From<InferError> for ApiError {
                 request_id: None,
             },
             code: too_long.then_some("context_length_exceeded"),
+            param: invalid.and_then(ValidationError::field),
         }
     }
 }

@@ -11,7 +11,7 @@ use axum::response::IntoResponse;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::error::ApiError;
 
@@ -175,9 +175,18 @@ where
     Ok(object.map(|object| object.0))
 }
 
-/// Reads an object of a body that was read as a value before; `at` is its path.
-pub fn from_value<T: DeserializeOwned>(value: Value, at: &str) -> Result<T, ApiError> {
-    serde_path_to_error::deserialize(value)
+/// For `deserialize_with` of a field that may be missing, but not null; needs `default` beside it.
+pub fn not_null<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    T::deserialize(deserializer).map(Some)
+}
+
+/// Reads an object of a body whose kind was not known when the body was read; `at` is its path.
+pub fn from_raw<T: DeserializeOwned>(raw: &RawValue, at: &str) -> Result<T, ApiError> {
+    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_str(raw.get()))
         .map(|object: FromObject<T>| object.0)
         .map_err(|error| match error.path().to_string().as_str() {
             "." => rejection(error.into_inner(), at),

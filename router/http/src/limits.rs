@@ -3,8 +3,9 @@
 use anyhow::Context;
 use text_generation_client::types::{ServingLimits, ShardInfo, WarmupLimits};
 use text_generation_core::types::{BatchLimits, ValidationLimits};
+use text_generation_limits::TokenLimits;
 
-use crate::args::{Config, TokenLimits};
+use crate::args::Config;
 
 /// The limits that hold from here on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +79,7 @@ pub fn validation_limits(config: &Config, shard: &ShardInfo, limits: &Limits) ->
         max_best_of: config.max_best_of,
         max_stop_sequences: config.max_stop_sequences as usize,
         max_top_n_tokens: config.max_top_n_tokens,
+        max_logprobs: config.max_logprobs,
         max_input_tokens: limits.max_input_tokens,
         max_total_tokens: limits.max_total_tokens,
         vocab_size: shard.vocab_size,

@@ -24,7 +24,6 @@ pub const TAG: &str = "Text Generation Inference";
         license(name = "Apache 2.0", url = "https://www.apache.org/licenses/LICENSE-2.0"),
     ),
     tags((name = "Text Generation Inference", description = "Text generation and the state of the server")),
-    paths(crate::routes::openai::models::model),
     components(schemas(ErrorResponse, OpenAiErrorResponse)),
     modifiers(&KeySchemes),
 )]

@@ -1,4 +1,4 @@
-//! Server-sent events: `data: <one line of JSON>`, an empty line, nothing else. A comment keeps idle connections open.
+//! Server-sent events: `data: <one line of JSON>`, an empty line, nothing else. Empty lines keep idle connections open.
 //!
 //! The body polls the generation directly: no task and no channel stand between a token and the socket. Events that
 //! are ready together leave in one chunk. hyper asks for the next chunk only while its write buffer has room, so text
@@ -13,7 +13,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{Stream, StreamExt};
@@ -23,9 +22,14 @@ use text_generation_core::error::InferError;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::bounds::EVENT_CHUNK_BYTES;
+use crate::headers;
+use crate::state::AnswerOptions;
 
-/// A comment is sent when no event was for this long.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// What keeps an idle connection open: an empty line, which ends an event that has nothing in it, so that nobody is told
+/// of it. A comment (`:`) would do as well for readers that follow the standard, but there are clients that strip each
+/// read of its white space before they look for the empty line after an event: to them a comment is the beginning of
+/// the event that follows, and hides it.
+const KEEP_ALIVE: &[u8] = b"\n\n";
 
 /// Framed events that wait to be sent.
 #[derive(Debug, Default)]
@@ -77,13 +81,19 @@ pub trait Encoder: Send + Unpin + 'static {
     fn failure(&mut self, error: &InferError, out: &mut EventBuffer);
 }
 
-/// The answer that streams `generation`. A generation that could not start is a stream of one failure.
-pub fn response<S, E>(headers: HeaderMap, generation: Result<S, InferError>, encoder: E) -> Response
+/// The answer that streams `generation`, whose prompts have so many characters. A generation that could not start is a stream of one failure.
+pub fn response<S, E>(
+    options: &AnswerOptions,
+    characters: usize,
+    generation: Result<S, InferError>,
+    encoder: E,
+) -> Response
 where
     S: Stream<Item = Result<E::Event, InferError>> + Send + Unpin + 'static,
     E: Encoder,
 {
-    let body = EventBody::new(generation, encoder, KEEP_ALIVE);
+    let headers = headers::streaming(&options.compute_type, characters);
+    let body = EventBody::new(generation, encoder, options.sse_keep_alive);
     (headers, Body::new(body)).into_response()
 }
 
@@ -94,7 +104,7 @@ struct EventBody<S, E> {
     generation: Option<S>,
     encoder: E,
     buffer: EventBuffer,
-    /// A comment is sent after this long without an event.
+    /// [`KEEP_ALIVE`] is sent after this long without an event.
     idle: Duration,
     last_sent: Instant,
     keep_alive: Pin<Box<Sleep>>,
@@ -143,7 +153,7 @@ where
         }
     }
 
-    /// Whether a keep-alive comment is due. The timer is moved only when it fires, not with every token.
+    /// Whether a sign of life is due. The timer is moved only when it fires, not with every token.
     fn idle_too_long(&mut self, context: &mut Context<'_>) -> bool {
         while self.keep_alive.as_mut().poll(context).is_ready() {
             let now = Instant::now();
@@ -179,7 +189,7 @@ where
             if !this.idle_too_long(context) {
                 return Poll::Pending;
             }
-            this.buffer.0.put_slice(b":\n\n");
+            this.buffer.0.put_slice(KEEP_ALIVE);
         }
         this.last_sent = Instant::now();
         Poll::Ready(Some(Ok(Frame::data(this.buffer.take()))))
@@ -191,82 +201,4 @@ where
 }
 
 #[cfg(test)]
-mod tests {
-    use futures::channel::mpsc;
-    use hyper::body::Body as _;
-    use text_generation_core::types::{StreamEvent, Token};
-
-    use super::*;
-
-    struct Plain;
-
-    impl Encoder for Plain {
-        type Event = StreamEvent;
-
-        fn event(&mut self, event: StreamEvent, out: &mut EventBuffer) -> ControlFlow<()> {
-            if let StreamEvent::Token { token, .. } = event {
-                out.push(&token.text);
-            }
-            ControlFlow::Continue(())
-        }
-
-        fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {
-            out.push(&error.error_type());
-        }
-    }
-
-    fn token(text: &str) -> Result<StreamEvent, InferError> {
-        let token = Token {
-            id: 0,
-            text: text.to_owned(),
-            logprob: None,
-            special: false,
-        };
-        Ok(StreamEvent::Token {
-            token,
-            top_tokens: Vec::new(),
-        })
-    }
-
-    async fn next<S>(body: &mut EventBody<S, Plain>) -> Option<Bytes>
-    where
-        S: Stream<Item = Result<StreamEvent, InferError>> + Unpin,
-    {
-        let frame = futures::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
-        frame.await.map(|frame| match frame {
-            Ok(frame) => frame.into_data().unwrap_or_default(),
-            Err(never) => match never {},
-        })
-    }
-
-    #[tokio::test]
-    async fn ready_events_share_a_chunk_and_a_lost_end_is_told() {
-        let events = futures::stream::iter([token("a"), token("b\n")]);
-        let mut body = EventBody::new(Ok(events), Plain, KEEP_ALIVE);
-        let expected =
-            "data: \"a\"\n\ndata: \"b\\n\"\n\ndata: \"incomplete_generation_stream\"\n\n";
-        assert_eq!(next(&mut body).await, Some(Bytes::from(expected)));
-        assert!(body.is_end_stream());
-        assert_eq!(next(&mut body).await, None);
-    }
-
-    #[tokio::test]
-    async fn chunks_are_bounded() {
-        let long = "x".repeat(EVENT_CHUNK_BYTES / 2);
-        let events = futures::stream::iter((0..10).map(move |_| token(&long)));
-        let mut body = EventBody::new(Ok(events), Plain, KEEP_ALIVE);
-        let chunk = next(&mut body).await.expect("a chunk");
-        assert!(chunk.len() < 2 * EVENT_CHUNK_BYTES);
-    }
-
-    #[tokio::test]
-    async fn idle_streams_are_kept_alive_and_go_on() {
-        let (events, generation) = mpsc::unbounded();
-        let mut body = EventBody::new(Ok(generation), Plain, Duration::from_millis(2));
-        for _ in 0..2 {
-            assert_eq!(next(&mut body).await, Some(Bytes::from(":\n\n")));
-        }
-        events.unbounded_send(token("a")).expect("an open stream");
-        assert_eq!(next(&mut body).await, Some(Bytes::from("data: \"a\"\n\n")));
-    }
-}
+mod tests;

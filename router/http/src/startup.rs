@@ -22,7 +22,7 @@ use crate::limits::{Limits, batch_limits, settle, validation_limits};
 use crate::metrics;
 use crate::middleware::HttpOptions;
 use crate::schema::Info;
-use crate::state::AppState;
+use crate::state::{AnswerOptions, AppState};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -60,11 +60,16 @@ pub async fn start(
             config.max_concurrent_requests as usize,
         )
     };
+    let model_names = config.model_names(folder);
     let state = AppState::new(
         infer,
         load_chat_template(config, folder)?,
-        info(config, folder, &shard, &limits),
-        compute_type(config, &shard)?,
+        info(config, &model_names, folder, &shard, &limits),
+        AnswerOptions {
+            compute_type: compute_type(config, &shard)?,
+            model_names,
+            sse_keep_alive: Duration::from_secs(config.sse_keep_alive.into()),
+        },
         metrics,
         HttpOptions {
             body: BodyLimits {
@@ -194,12 +199,15 @@ async fn warmup(config: &Config, client: &ShardedClient) -> anyhow::Result<Limit
     Ok(limits)
 }
 
-fn info(config: &Config, folder: &Path, shard: &ShardInfo, limits: &Limits) -> Info {
+fn info(
+    config: &Config,
+    model_names: &[String],
+    folder: &Path,
+    shard: &ShardInfo,
+    limits: &Limits,
+) -> Info {
     Info {
-        model_id: config
-            .model_id
-            .clone()
-            .unwrap_or_else(|| folder.display().to_string()),
+        model_id: model_names.first().cloned().unwrap_or_default(),
         model_sha: commit(folder).or_else(|| config.revision.clone()),
         model_dtype: shard.dtype.clone(),
         model_device_type: shard.device_type.clone(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::FromRef;
 use axum::http::HeaderValue;
@@ -22,8 +22,7 @@ pub struct AppState {
     /// The chat template of the model, or why there is none; only chats fail then.
     pub chat: Result<ChatTemplate, ChatTemplateError>,
     pub info: Info,
-    /// Value of the header `x-compute-type`.
-    pub compute_type: HeaderValue,
+    pub answers: AnswerOptions,
     pub metrics: PrometheusHandle,
     pub options: HttpOptions,
     /// When the server started, in seconds since 1970.
@@ -31,12 +30,23 @@ pub struct AppState {
     stopping: AtomicBool,
 }
 
+/// What the operator decides about answers.
+#[derive(Debug, Clone)]
+pub struct AnswerOptions {
+    /// Value of the header `x-compute-type`.
+    pub compute_type: HeaderValue,
+    /// Names that the model is served under; the first is that of [`Info`].
+    pub model_names: Vec<String>,
+    /// How long a stream may be silent.
+    pub sse_keep_alive: Duration,
+}
+
 impl AppState {
     pub fn new(
         infer: Infer,
         chat: Result<ChatTemplate, ChatTemplateError>,
         info: Info,
-        compute_type: HeaderValue,
+        answers: AnswerOptions,
         metrics: PrometheusHandle,
         options: HttpOptions,
     ) -> Self {
@@ -44,7 +54,7 @@ impl AppState {
             infer,
             chat,
             info,
-            compute_type,
+            answers,
             metrics,
             options,
             started: unix_time(),

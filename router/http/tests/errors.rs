@@ -103,6 +103,10 @@ async fn json_of_the_wrong_shape_names_the_path() {
             r#"{"inputs":"x","parameters":{"top_k":"5"}}"#,
             "`parameters.top_k`",
         ),
+        (
+            r#"{"inputs":"x","parameters":{"logit_bias":{"a":1}}}"#,
+            "`parameters.logit_bias",
+        ),
         (r#"["x"]"#, "must be a JSON object"),
         ("null", "invalid type: null"),
         ("\"x\"", "invalid type: string"),
@@ -161,6 +165,11 @@ async fn rules_of_validation() {
             "x",
             json!({"repetition_penalty": -1}),
             "`repetition_penalty` must be strictly positive",
+        ),
+        (
+            "x",
+            json!({"repetition_penalty": 1e-45}),
+            "`repetition_penalty` must be >= 1e-30 and <= 1e30. Given: 1e-45",
         ),
         (
             "x",

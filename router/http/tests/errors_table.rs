@@ -35,6 +35,7 @@ fn every_error() -> Vec<ApiError> {
         ApiError::malformed_json(""),
         ApiError::from(ChatTemplateError::Missing),
         ApiError::suffix_not_supported(),
+        ApiError::no_instances(),
         ApiError::too_many_prompts(4),
         ApiError::unknown_model(""),
         ApiError::unsupported_media_type(""),

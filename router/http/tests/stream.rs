@@ -72,6 +72,19 @@ async fn headers_are_for_streams() {
 }
 
 #[tokio::test]
+async fn a_silent_stream_shows_that_it_lives() {
+    let server = Server::with_flags(&["--sse-keep-alive=1"]).await;
+    server.mock.hold();
+    let body = json!({"prompt": "Hi!", "stream": true});
+    let mut response = server.post_json("/v1/completions", &body).await;
+    let first = response.chunk().await.expect("a stream");
+    assert_eq!(first.as_deref(), Some(&b"\n\n"[..]));
+    server.mock.resume();
+    let rest = response.text().await.expect("a stream");
+    assert!(rest.ends_with("data: [DONE]\n\n"), "{rest}");
+}
+
+#[tokio::test]
 async fn what_is_wrong_before_the_first_token_is_an_event() {
     let server = Server::start().await;
     for (parameters, message) in [

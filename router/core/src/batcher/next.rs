@@ -202,8 +202,8 @@ impl Batcher {
         let missing = prompt - holding.len();
         let max_new_tokens = entry.request.stopping.max_new_tokens;
         let left = max_new_tokens.saturating_sub(entry.generated + 1);
-        let count = missing + ahead(&self.pool, missing).min(left);
-        if self.pool.grow(&mut holding, count).is_none() {
+        let slots = missing + ahead(&self.pool, missing).min(left);
+        if self.pool.grow(&mut holding, slots).is_none() {
             self.pool.close(holding, &[]);
             self.queue.put_back(entry);
             return;

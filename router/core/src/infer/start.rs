@@ -4,58 +4,103 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{GenerateStream, Infer};
+use futures::future::try_join_all;
+
+use super::{GenerateStream, Group, Infer};
 use crate::assemble::TextAssembler;
 use crate::error::{InferError, ValidationError};
 use crate::metrics::Meter;
 use crate::stream::Held;
-use crate::types::{GenerateRequest, RequestInstants};
+use crate::types::RequestInstants;
+use crate::validation::ValidRequest;
+
+/// A group that can be queued.
+struct Ready {
+    valid: ValidRequest,
+    input_length: u32,
+    samples: u32,
+}
 
 impl Infer {
-    /// A permit and a place among those that shutdown waits for.
-    pub(super) fn enter(&self) -> Result<Held, InferError> {
+    /// A permit for each of so many generations, or none, and a place among those that shutdown waits for.
+    pub(super) fn enter(&self, generations: u32) -> Result<Vec<Held>, InferError> {
         // The token comes first: a drain that has not seen it lets nobody in any more.
         let drain = self.0.drain.token();
         if self.0.drain.is_closed() {
             return Err(InferError::ShuttingDown);
         }
-        let permit = self.0.permits.clone().try_acquire_owned();
-        Ok(Held {
-            _permit: permit.map_err(|_| InferError::Overloaded)?,
-            _drain: drain,
-            received: Instant::now(),
+        let permits = self.0.permits.clone();
+        let mut permits = permits
+            .try_acquire_many_owned(generations)
+            .map_err(|_| InferError::Overloaded)?;
+        let received = Instant::now();
+        let held = (0..generations).filter_map(|_| permits.split(1));
+        Ok(held
+            .map(|permit| Held {
+                _permit: permit,
+                _drain: drain.clone(),
+                received,
+            })
+            .collect())
+    }
+
+    /// Validates groups and queues a generation for each of `held`, which has one for each sample. Nothing is queued
+    /// before all are valid, so a group that is refused leaves none of its siblings running.
+    pub(super) async fn start(
+        &self,
+        groups: Vec<Group>,
+        held: Vec<Held>,
+        meter: &Arc<Meter>,
+    ) -> Result<Vec<Vec<GenerateStream>>, InferError> {
+        let ready = groups.into_iter().map(|group| self.prepare(group));
+        let ready = try_join_all(ready).await?;
+        let mut held = held.into_iter();
+        ready
+            .into_iter()
+            .map(|group| {
+                let samples = group.samples as usize;
+                self.submit(group, held.by_ref().take(samples).collect(), meter)
+            })
+            .collect()
+    }
+
+    async fn prepare(&self, group: Group) -> Result<Ready, InferError> {
+        let Group { request, samples } = group;
+        let valid = self.0.validator.validate(request).await?;
+        // The input was validated against a limit of 32 bits.
+        let input_length = u32::try_from(valid.input_ids.len()).unwrap_or(u32::MAX);
+        self.check_fits(input_length, valid.stopping.max_new_tokens)?;
+        Ok(Ready {
+            valid,
+            input_length,
+            samples,
         })
     }
 
-    /// All permits of a group, or none.
-    pub(super) fn enter_all(&self, samples: u32) -> Result<Vec<Held>, InferError> {
-        (0..samples).map(|_| self.enter()).collect()
-    }
-
-    /// Validates a request and queues one generation for each of `held`.
-    pub(super) async fn start(
+    fn submit(
         &self,
-        request: GenerateRequest,
+        group: Ready,
         held: Vec<Held>,
         meter: &Arc<Meter>,
     ) -> Result<Vec<GenerateStream>, InferError> {
-        let mut valid = self.0.validator.validate(request).await?;
-        // The input was validated against a limit of 32 bits.
-        let input_length = u32::try_from(valid.input_ids.len()).unwrap_or(u32::MAX);
+        let Ready {
+            mut valid,
+            input_length,
+            samples: number,
+        } = group;
         let max_new_tokens = valid.stopping.max_new_tokens;
-        self.check_fits(input_length, max_new_tokens)?;
         let queued = Instant::now();
         // The batcher has no use for them.
         let stop = std::mem::take(&mut valid.stop_sequences);
         let (dialect, samples) = (valid.dialect, valid.chooser.do_sample);
         let seeds: Vec<u64> = (0..).take(held.len()).map(|n| valid.seed(n)).collect();
-        let samples_wanted = u32::try_from(held.len()).unwrap_or(u32::MAX);
-        let events = self.0.batcher.submit(valid, samples_wanted)?;
+        let events = self.0.batcher.submit(valid, number)?;
         meter.accepted(input_length, max_new_tokens);
         let tokenizer = self.0.validator.tokenizer();
         let stream = |(index, (seed, (held, events))): (u32, (u64, (Held, _)))| GenerateStream {
             index,
             input_length,
+            cached_tokens: 0,
             assembler: TextAssembler::new(tokenizer.clone(), &stop, dialect),
             seed: samples.then_some(seed),
             instants: RequestInstants {
@@ -63,7 +108,6 @@ impl Infer {
                 queued,
                 started: queued,
             },
-            cached_tokens: 0,
             events,
             metrics: self.0.metrics.clone(),
             meter: meter.clone(),
@@ -77,15 +121,32 @@ impl Infer {
         Ok((0..).zip(parts).map(stream).collect())
     }
 
-    /// More samples than permits could never start together.
-    pub(super) fn check_samples(
-        &self,
-        field: &'static str,
-        given: u32,
-    ) -> Result<(), ValidationError> {
-        let max = u32::try_from(self.0.max_concurrent_requests).unwrap_or(u32::MAX);
+    /// More samples than permits could never start.
+    pub(super) fn check_samples(&self, group: &Group) -> Result<(), ValidationError> {
+        let (field, given) = match group.request.parameters.best_of {
+            None => ("n", group.samples),
+            Some(best_of) => {
+                self.0.validator.best_of(best_of)?;
+                ("best_of", group.samples)
+            }
+        };
+        let (max, flag) = (self.0.max_concurrent_requests, "--max-concurrent-requests");
         if given == 0 || given > max {
-            return Err(ValidationError::Samples { field, max, given });
+            return Err(ValidationError::Samples {
+                field,
+                max,
+                flag,
+                given,
+            });
+        }
+        Ok(())
+    }
+
+    /// Every generation of a request needs a permit before the first may start.
+    pub(super) fn check_generations(&self, given: u32) -> Result<(), ValidationError> {
+        let max = self.0.max_concurrent_requests;
+        if given > max {
+            return Err(ValidationError::Generations { max, given });
         }
         Ok(())
     }

@@ -64,14 +64,14 @@ impl Validator {
     }
 
     /// The number of generations asked for. Comes before [`validate`](Self::validate), which sees each of them.
-    pub fn best_of(&self, best_of: Option<u32>) -> Result<u32, ValidationError> {
-        let (given, max) = (best_of.unwrap_or(1), self.limits.max_best_of);
+    pub fn best_of(&self, given: u32) -> Result<(), ValidationError> {
+        let max = self.limits.max_best_of;
         match given {
-            1 => Ok(1),
+            1 => Ok(()),
             _ if max == 1 => Err(ValidationError::BestOfDisabled),
             0 => Err(ValidationError::BestOf { max, given }),
             _ if given > max => Err(ValidationError::BestOf { max, given }),
-            _ => Ok(given),
+            _ => Ok(()),
         }
     }
 
@@ -104,7 +104,7 @@ impl Validator {
             add_special_tokens,
             dialect,
         } = request;
-        rules::check(&parameters, &self.limits)?;
+        rules::check(&parameters, dialect, &self.limits)?;
         rules::check_inputs(&inputs)?;
         rules::check_truncate(parameters.truncate, &self.limits)?;
         let ids = self.encode(inputs, add_special_tokens).await?;

@@ -1,12 +1,16 @@
 //! The rules on parameters and lengths, each in the words of the TGI contract.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use text_generation_client::types::NextTokenChooser;
 
 use crate::error::ValidationError;
 use crate::types::{Dialect, GenerateParameters, Inputs, ValidationLimits};
 
+/// Outside of these, the scores of a token with a large logit (65,504 is the largest of float16) are not finite in
+/// float32: positive ones are divided by the penalty, negative ones multiplied.
+const REPETITION_PENALTIES: RangeInclusive<f32> = 1e-30..=1e30;
 /// Entries of `logit_bias`.
 const MAX_LOGIT_BIAS: usize = 1024;
 
@@ -16,6 +20,7 @@ const MAX_CACHE_SALT: usize = 256;
 /// Everything that needs no text, in the order of the contract.
 pub(super) fn check(
     parameters: &GenerateParameters,
+    dialect: Dialect,
     limits: &ValidationLimits,
 ) -> Result<(), ValidationError> {
     let best_of = parameters.best_of.unwrap_or(1);
@@ -27,10 +32,7 @@ pub(super) fn check(
         !all(parameters.temperature, is_positive),
         ValidationError::Temperature,
     )?;
-    refuse(
-        !all(parameters.repetition_penalty, is_positive),
-        ValidationError::RepetitionPenalty,
-    )?;
+    check_repetition_penalty(parameters.repetition_penalty)?;
     refuse(
         !all(parameters.frequency_penalty, |x| (-2.0..=2.0).contains(&x)),
         ValidationError::FrequencyPenalty,
@@ -73,11 +75,7 @@ pub(super) fn check(
         best_of > 1 && parameters.seed.is_some(),
         ValidationError::BestOfSeed,
     )?;
-    let (given, max) = (
-        parameters.top_n_tokens.unwrap_or(0),
-        limits.max_top_n_tokens,
-    );
-    refuse(given > max, ValidationError::TopNTokens { max, given })
+    check_top_n_tokens(parameters.top_n_tokens.unwrap_or(0), dialect, limits)
 }
 
 fn refuse(wrong: bool, error: ValidationError) -> Result<(), ValidationError> {
@@ -95,6 +93,34 @@ fn is_positive(value: f32) -> bool {
 
 fn is_inner_fraction(value: f32) -> bool {
     value > 0.0 && value < 1.0
+}
+
+fn check_repetition_penalty(penalty: Option<f32>) -> Result<(), ValidationError> {
+    let Some(given) = penalty else { return Ok(()) };
+    refuse(!is_positive(given), ValidationError::RepetitionPenalty)?;
+    let (&min, &max) = (REPETITION_PENALTIES.start(), REPETITION_PENALTIES.end());
+    refuse(
+        !REPETITION_PENALTIES.contains(&given),
+        ValidationError::RepetitionPenaltyRange { min, max, given },
+    )
+}
+
+fn check_top_n_tokens(
+    given: u32,
+    dialect: Dialect,
+    limits: &ValidationLimits,
+) -> Result<(), ValidationError> {
+    let (max, error) = match dialect {
+        Dialect::Tgi => {
+            let max = limits.max_top_n_tokens;
+            (max, ValidationError::TopNTokens { max, given })
+        }
+        Dialect::OpenAi => {
+            let max = limits.max_logprobs;
+            (max, ValidationError::Logprobs { max, given })
+        }
+    };
+    refuse(given > max, error)
 }
 
 fn check_stop(stop: &[String], max: usize) -> Result<(), ValidationError> {

@@ -9,6 +9,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use text_generation_core::error::InferError;
+use text_generation_core::infer::{GenerateStream, Group, gather_best};
 use text_generation_core::types::{
     Dialect, GenerateParameters, GenerateRequest, GeneratedText, RequestInstants, StreamEvent,
 };
@@ -99,15 +100,17 @@ pub async fn generate_stream(
 }
 
 /// What the answer needs of a request that `core` consumes.
-struct Wanted {
+pub(super) struct Wanted {
     /// The prompt, when it goes before the text.
     prefix: String,
     details: bool,
     characters: usize,
+    /// Whether the samples that are not the best are returned too.
+    best_of: bool,
 }
 
 impl Wanted {
-    fn new(inputs: &str, parameters: &GenerateParameters) -> Self {
+    pub fn new(inputs: &str, parameters: &GenerateParameters) -> Self {
         let full_text = parameters.return_full_text.unwrap_or(false);
         Self {
             prefix: if full_text {
@@ -117,11 +120,38 @@ impl Wanted {
             },
             details: parameters.details || parameters.decoder_input_details,
             characters: inputs.chars().count(),
+            best_of: parameters.best_of.is_some_and(|best_of| best_of != 1),
         }
+    }
+
+    /// Runs the samples of a request to their end; returns the headers and the body of the answer.
+    ///
+    /// # Errors
+    /// What ends a generation.
+    pub async fn gather(
+        self,
+        state: &AppState,
+        id: &RequestId,
+        samples: Vec<GenerateStream>,
+    ) -> Result<(HeaderMap, GenerateResponse), ApiError> {
+        let (best, others) = gather_best(samples).await?;
+        let generated = &best.generated;
+        let timings = Timings::new(&best.instants, best.finished, generated.generated_tokens);
+        timings.log(id, best.input_length, generated);
+        let headers = headers::finished(
+            &state.answers.compute_type,
+            self.characters,
+            &timings,
+            best.input_length,
+            generated.generated_tokens,
+        );
+        let others = self.best_of.then_some(others);
+        let answer = GenerateResponse::new(best, others, &self.prefix, self.details);
+        Ok((headers, answer))
     }
 }
 
-fn request(inputs: String, parameters: GenerateParameters) -> GenerateRequest {
+pub(super) fn request(inputs: String, parameters: GenerateParameters) -> GenerateRequest {
     GenerateRequest {
         inputs: inputs.into(),
         parameters,
@@ -131,33 +161,16 @@ fn request(inputs: String, parameters: GenerateParameters) -> GenerateRequest {
 }
 
 /// Runs a request to its end; returns the headers and the body of the answer.
-pub(super) async fn complete(
+async fn complete(
     state: &AppState,
     id: &RequestId,
     inputs: String,
     parameters: GenerateParameters,
 ) -> Result<(HeaderMap, GenerateResponse), ApiError> {
     let wanted = Wanted::new(&inputs, &parameters);
-    let best_of = parameters.best_of.unwrap_or(1);
-    let request = request(inputs, parameters);
-    let (best, others) = if best_of == 1 {
-        (state.infer.generate(request).await?, None)
-    } else {
-        let (best, others) = state.infer.generate_best_of(request, best_of).await?;
-        (best, Some(others))
-    };
-    let generated = &best.generated;
-    let timings = Timings::new(&best.instants, best.finished, generated.generated_tokens);
-    timings.log(id, best.input_length, generated);
-    let headers = headers::finished(
-        &state.compute_type,
-        wanted.characters,
-        &timings,
-        best.input_length,
-        generated.generated_tokens,
-    );
-    let answer = GenerateResponse::new(best, others, &wanted.prefix, wanted.details);
-    Ok((headers, answer))
+    let group = Group::one_or_best_of(request(inputs, parameters));
+    let streams = state.infer.generate_group(group).await?;
+    wanted.gather(state, id, streams).await
 }
 
 async fn stream(
@@ -167,7 +180,7 @@ async fn stream(
     parameters: GenerateParameters,
 ) -> Response {
     let wanted = Wanted::new(&inputs, &parameters);
-    let headers = headers::streaming(&state.compute_type, wanted.characters);
+    let characters = wanted.characters;
     let request = request(inputs, parameters);
     let generation = state.infer.generate_stream(request).await;
     let input_length = generation.as_ref().map_or(0, |stream| stream.input_length);
@@ -177,7 +190,7 @@ async fn stream(
         input_length,
         index: 0,
     };
-    sse::response(headers, generation, encoder)
+    sse::response(&state.answers, characters, generation, encoder)
 }
 
 /// Events of `/generate_stream`.

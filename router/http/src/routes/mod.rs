@@ -25,9 +25,14 @@ use crate::middleware;
 use crate::openapi::Document;
 use crate::state::AppState;
 
+/// Descriptions of routes whose paths the document has to write in its own way.
+#[derive(Debug, OpenApi)]
+#[openapi(paths(openai::models::model))]
+struct OwnPaths;
+
 /// Every route with its description.
 fn documented() -> OpenApiRouter<Arc<AppState>> {
-    OpenApiRouter::with_openapi(Document::openapi())
+    OpenApiRouter::with_openapi(Document::openapi().merge_from(OwnPaths::openapi()))
         .routes(routes!(generate::compat_generate))
         .routes(routes!(generate::generate))
         .routes(routes!(generate::generate_stream))
@@ -36,7 +41,7 @@ fn documented() -> OpenApiRouter<Arc<AppState>> {
         .routes(routes!(openai::chat::chat_completions))
         .routes(routes!(openai::completions::completions))
         .routes(routes!(openai::models::models))
-        // Names of models have slashes; the document, which knows no such paths, lists it by `Document`.
+        // Names of models have slashes; the document, which knows no such paths, lists it by `OwnPaths`.
         .route("/v1/models/{*model}", get(openai::models::model))
         .routes(routes!(tokenize::tokenize))
         .routes(routes!(tokenize::chat_tokenize))

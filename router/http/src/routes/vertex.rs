@@ -5,15 +5,20 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::{Extension, Json};
 use futures::future::try_join_all;
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+use text_generation_core::infer::{GenerateStream, Group};
 use text_generation_core::types::GenerateParameters;
 use tower_http::request_id::RequestId;
 
 use crate::error::ApiError;
-use crate::extract::{ApiJson, from_value};
+use crate::extract::{ApiJson, from_raw};
 use crate::openapi::GenerateErrors;
-use crate::routes::generate;
-use crate::routes::openai::{ChatBody, chat};
+use crate::routes::generate::{self, Wanted};
+use crate::routes::openai::ChatBody;
+use crate::routes::openai::chat::{self, Chat, ChatAnswer};
+use crate::routes::openai::generations::{Generations, renamed};
 use crate::schema::{VertexBody, VertexGenerateBody, VertexResponse};
 use crate::state::AppState;
 
@@ -34,59 +39,116 @@ pub async fn vertex(
     Extension(id): Extension<RequestId>,
     ApiJson(body): ApiJson<VertexBody>,
 ) -> Result<Json<VertexResponse>, ApiError> {
+    let prepared = prepare(&state, body).await;
+    let (groups, instances) = prepared.inspect_err(ApiError::count)?;
+    // One body may hold both kinds, which have other names for the same fields; the message has those of `/generate`.
+    let chats_only = instances
+        .iter()
+        .all(|instance| matches!(instance, Instance::Chat(_)));
+    let names = if chats_only { chat::NAMES } else { &[] };
+    let started = state.infer.generate_groups(groups).await;
+    let started = started.map_err(|error| renamed(error, names))?;
+    let texts = instances
+        .into_iter()
+        .zip(started)
+        .map(|(instance, samples)| instance.text(&state, &id, samples));
+    let predictions = try_join_all(texts).await?;
+    Ok(Json(VertexResponse { predictions }))
+}
+
+/// Reads all instances, before the first is started.
+async fn prepare(
+    state: &AppState,
+    body: VertexBody,
+) -> Result<(Vec<Group>, Vec<Instance>), ApiError> {
     let (given, max) = (body.instances.len(), state.info.max_client_batch_size);
     if given == 0 {
-        return Err(ApiError::invalid_body("`instances` must not be empty"));
+        return Err(ApiError::no_instances());
     }
     if given > max as usize {
         return Err(ApiError::invalid_body(format!(
             "`instances` supports up to {max} requests (`--max-client-batch-size`). Given: {given}"
         )));
     }
-    // All are read before the first is computed.
-    let instances = body.instances.into_iter().enumerate();
-    let instances = instances
-        .map(|(index, instance)| Instance::read(instance, &format!("instances[{index}]")))
-        .collect::<Result<Vec<_>, ApiError>>()?;
-    let texts = instances
-        .into_iter()
-        .map(|instance| instance.text(&state, &id));
-    let predictions = try_join_all(texts).await?;
-    Ok(Json(VertexResponse { predictions }))
+    let (mut groups, mut instances) = (Vec::new(), Vec::new());
+    for (index, instance) in body.instances.iter().enumerate() {
+        let path = format!("instances[{index}]");
+        let (group, instance) = Instance::prepare(state, instance, &path).await?;
+        groups.extend(group);
+        instances.push(instance);
+    }
+    Ok((groups, instances))
 }
 
-/// One request, ready to run.
+/// The keys that tell the bodies apart.
+#[derive(Debug, Deserialize)]
+struct Kind {
+    messages: Option<IgnoredAny>,
+}
+
+/// What is read of the parameters beside them.
+#[derive(Debug, Deserialize)]
+struct DoSample {
+    do_sample: Option<IgnoredAny>,
+}
+
+/// One request, as far as its answer needs it.
 enum Instance {
-    Generate(String, GenerateParameters),
-    Chat(ChatBody),
+    Generate(Wanted),
+    Chat(ChatAnswer),
 }
 
 impl Instance {
-    /// `path` is its place in the body.
-    fn read(instance: Value, path: &str) -> Result<Self, ApiError> {
-        if instance.get("messages").is_some() {
-            return from_value(instance, path).map(Self::Chat);
+    /// `path` is its place in the body. Each has one prompt, so one group.
+    async fn prepare(
+        state: &AppState,
+        instance: &RawValue,
+        path: &str,
+    ) -> Result<(Vec<Group>, Self), ApiError> {
+        let kind: Kind = from_raw(instance, path)?;
+        if kind.messages.is_some() {
+            let body: ChatBody = from_raw(instance, path)?;
+            let Chat { plan, answer } = Chat::prepare(state, body).await?;
+            return Ok((plan.groups, Self::Chat(answer)));
         }
-        let VertexGenerateBody {
-            inputs,
-            mut parameters,
-        } = from_value(instance, path)?;
-        parameters.entry("do_sample").or_insert(Value::Bool(true));
-        let parameters = from_value(Value::Object(parameters), &format!("{path}.parameters"))?;
-        Ok(Self::Generate(inputs, parameters))
+        let body: VertexGenerateBody = from_raw(instance, path)?;
+        let parameters = sampled(body.parameters.as_deref(), &format!("{path}.parameters"))?;
+        let wanted = Wanted::new(&body.inputs, &parameters);
+        let group = Group::one_or_best_of(generate::request(body.inputs, parameters));
+        Ok((vec![group], Self::Generate(wanted)))
     }
 
-    async fn text(self, state: &AppState, id: &RequestId) -> Result<String, ApiError> {
+    async fn text(
+        self,
+        state: &AppState,
+        id: &RequestId,
+        samples: Vec<GenerateStream>,
+    ) -> Result<String, ApiError> {
         match self {
-            Self::Generate(inputs, parameters) => {
-                let (_, answer) = generate::complete(state, id, inputs, parameters).await?;
+            Self::Generate(wanted) => {
+                let (_, answer) = wanted.gather(state, id, samples).await?;
                 Ok(answer.generated_text)
             }
-            Self::Chat(body) => {
-                let (_, answer) = chat::complete(state, id, body).await?;
+            Self::Chat(answer) => {
+                let generations = Generations::new(vec![samples]);
+                let (_, answer) = answer.gather(state, id, generations).await?;
                 let first = answer.choices.into_iter().next();
                 Ok(first.map_or_else(String::new, |choice| choice.message.content))
             }
         }
     }
+}
+
+/// Tokens are sampled unless `do_sample` is false.
+fn sampled(parameters: Option<&RawValue>, path: &str) -> Result<GenerateParameters, ApiError> {
+    let Some(given) = parameters else {
+        return Ok(GenerateParameters {
+            do_sample: true,
+            ..GenerateParameters::default()
+        });
+    };
+    let mut parameters: GenerateParameters = from_raw(given, path)?;
+    let said: DoSample = from_raw(given, path)?;
+    parameters.do_sample |= said.do_sample.is_none();
+    Ok(parameters)
 }

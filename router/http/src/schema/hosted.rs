@@ -1,10 +1,12 @@
 //! Bodies of the routes that hosting platforms call.
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use text_generation_core::types::GenerateParameters;
 use utoipa::ToSchema;
 
 use super::{CompatGenerateBody, GenerateResponse};
+use crate::extract::not_null;
 use crate::routes::openai::{ChatBody, ChatCompletion, Completion, CompletionBody};
 
 /// Body of `/invocations`: that of `/`, of `/v1/chat/completions` or of `/v1/completions`.
@@ -40,9 +42,9 @@ pub struct VertexGenerateBody {
     /// The prompt.
     pub inputs: String,
     /// As for `/generate`, but that tokens are sampled unless `do_sample` is false.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "not_null")]
     #[schema(value_type = GenerateParameters)]
-    pub parameters: serde_json::Map<String, serde_json::Value>,
+    pub parameters: Option<Box<RawValue>>,
 }
 
 /// Body of `/vertex`.
@@ -51,7 +53,7 @@ pub struct VertexGenerateBody {
 pub struct VertexBody {
     /// At most `--max-client-batch-size`.
     #[schema(value_type = Vec<VertexInstance>)]
-    pub instances: Vec<serde_json::Value>,
+    pub instances: Vec<Box<RawValue>>,
 }
 
 /// Answer of `/vertex`.

@@ -48,6 +48,30 @@ async fn choices_are_in_the_order_of_the_prompts() {
     );
 }
 
+/// What clients send that batch by themselves: LangChain up to 20.
+#[tokio::test]
+async fn twenty_prompts_are_no_more_than_usual() {
+    let server = Server::start().await;
+    let body = completion(json!(vec!["Hi!"; 20]), json!({}));
+    let answer = ask_completion(&server, &body).await;
+    assert_eq!(texts(&answer), ["abc"; 20]);
+    server.idle().await;
+}
+
+#[tokio::test]
+async fn twenty_alternatives_may_be_asked_for() {
+    let server = server().await;
+    let body = completion("Hi", json!({"logprobs": 20, "max_tokens": 1}));
+    ask_completion(&server, &body).await;
+    let keys = json!({"logprobs": true, "top_logprobs": 20, "max_completion_tokens": 1});
+    ask_chat(&server, &chat("Hi", keys)).await;
+    let parameters = json!({"top_n_tokens": 6});
+    let body = json!({"inputs": "Hi", "parameters": parameters});
+    let (_, refused) = server.ask("/generate", &body).await;
+    let expected = "Input validation error: `top_n_tokens` must be >= 0 and <= 5. Given: 6";
+    assert_eq!(refused["error"], expected);
+}
+
 #[tokio::test]
 async fn the_prompt_is_echoed_when_asked_for() {
     let server = Server::start().await;

@@ -37,6 +37,31 @@ async fn the_served_model_is_listed_and_found_by_name() {
 }
 
 #[tokio::test]
+async fn the_model_has_the_names_that_it_is_served_under() {
+    let server = Server::with_flags(&["--served-model-name", "first", "org/second"]).await;
+    let get = async |path: &str| {
+        let response = server.get(path).send().await.expect("an answer");
+        common::answer(response).await
+    };
+    assert_eq!(get("/info").await.1["model_id"], "first");
+    let (_, list) = get("/v1/models").await;
+    let listed: Vec<&Value> = list["data"].as_array().expect("a list").iter().collect();
+    for (model, name) in listed.iter().zip(["first", "org/second"]) {
+        assert_eq!(model["id"], name);
+        assert_eq!(
+            get(&format!("/v1/models/{name}")).await,
+            (200, (*model).clone())
+        );
+    }
+    assert_eq!(listed.len(), 2);
+    assert_eq!(get("/v1/models/test/model").await.0, 404);
+    for (given, shown) in [(json!(null), "first"), (json!("org/second"), "org/second")] {
+        let body = completion("Hi!", json!({"model": given}));
+        assert_eq!(ask_completion(&server, &body).await["model"], shown);
+    }
+}
+
+#[tokio::test]
 async fn errors_have_the_shape_of_the_api_and_the_true_status() {
     let server = Server::start().await;
     let missing = server

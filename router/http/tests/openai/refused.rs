@@ -77,6 +77,7 @@ async fn values_out_of_range_are_named() {
         ("logit_bias", json!({"logit_bias": {"99999": 1}})),
         ("logit_bias", json!({"logit_bias": many})),
         ("logit_bias", json!({"logit_bias": [1.0]})),
+        ("repetition_penalty", json!({"repetition_penalty": 1e-45})),
         ("seed", json!({"seed": 1.5})),
         ("seed", json!({"seed": "one"})),
         ("stop", json!({"stop": ["a", "b", "c", "d", "e"]})),
@@ -88,14 +89,23 @@ async fn values_out_of_range_are_named() {
         ("n", json!({"n": 4294967295u32})),
         ("max_tokens", json!({"max_tokens": 0})),
         ("max_tokens", json!({"max_tokens": -1})),
+        ("max_tokens", json!({"max_tokens": 5000})),
+        ("max_tokens", json!({"max_tokens": 5000, "n": 2})),
         ("max_completion_tokens", json!({"max_completion_tokens": 0})),
+        (
+            "max_completion_tokens",
+            json!({"max_completion_tokens": 5000}),
+        ),
         (
             "max_completion_tokens",
             json!({"max_completion_tokens": 1, "max_tokens": 2}),
         ),
         ("min_tokens", json!({"min_tokens": 9, "max_tokens": 3})),
         ("top_logprobs", json!({"top_logprobs": 1})),
-        ("top_logprobs", json!({"logprobs": true, "top_logprobs": 6})),
+        (
+            "top_logprobs",
+            json!({"logprobs": true, "top_logprobs": 21}),
+        ),
         ("logprobs", json!({"logprobs": 5})),
         ("model", json!({"model": "m".repeat(257)})),
         ("stream", json!({"stream": "yes"})),
@@ -173,6 +183,53 @@ async fn messages_are_checked() {
 }
 
 #[tokio::test]
+async fn keys_of_a_logit_bias_are_named() {
+    let server = server().await;
+    let body = chat("Hi", json!({"logit_bias": {"a": 1}}));
+    let (status, answer) = server.ask("/v1/chat/completions", &body).await;
+    assert_eq!((status, &answer["error_type"]), (422, &json!("validation")));
+    let param = answer["error"]["param"].as_str().expect("a field");
+    assert!(param.starts_with("logit_bias"), "{param}");
+    let message = answer["error"]["message"].as_str().expect("a message");
+    assert!(
+        message.contains("the key `a` is not a token id"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn more_than_can_ever_run_is_no_overload() {
+    let server = Server::with_flags(&["--max-concurrent-requests=1"]).await;
+    for (param, body) in [
+        ("prompt", json!({"prompt": ["a", "b"]})),
+        ("n", json!({"prompt": "a", "n": 2})),
+        ("best_of", json!({"prompt": "a", "best_of": 3})),
+    ] {
+        refused(&server, "/v1/completions", &body, param).await;
+    }
+    let (_, answer) = server
+        .ask("/v1/completions", &completion(json!(["a", "b"]), json!({})))
+        .await;
+    let message = answer["error"]["message"].as_str().expect("a message");
+    assert!(message.contains("`--max-concurrent-requests`"), "{message}");
+    let alone = completion("a!", json!({}));
+    assert_eq!(server.ask("/v1/completions", &alone).await.0, 200);
+}
+
+#[tokio::test]
+async fn best_of_has_the_limit_and_the_words_of_tgi() {
+    let server = Server::with_flags(&["--max-best-of=3"]).await;
+    let expected = "Input validation error: `best_of` must be > 0 and <= 3. Given: 4";
+    let parameters = json!({"best_of": 4, "do_sample": true});
+    let body = json!({"inputs": "a", "parameters": parameters});
+    let (_, answer) = server.ask("/generate", &body).await;
+    assert_eq!(answer["error"], expected);
+    let body = completion("a", json!({"best_of": 4}));
+    let (_, answer) = server.ask("/v1/completions", &body).await;
+    assert_eq!(answer["error"]["message"], expected);
+}
+
+#[tokio::test]
 async fn a_prompt_that_is_too_long_is_told_in_the_words_of_the_endpoint() {
     let server = server().await;
     let long = "x".repeat(1100);
@@ -219,7 +276,8 @@ async fn completions_are_checked() {
             "max_tokens",
             json!({"prompt": "a", "max_tokens": 0, "echo": true, "stream": true}),
         ),
-        ("logprobs", json!({"prompt": "a", "logprobs": 6})),
+        ("max_tokens", json!({"prompt": "a", "max_tokens": 5000})),
+        ("logprobs", json!({"prompt": "a", "logprobs": 21})),
         ("best_of", json!({"prompt": "a", "best_of": 3})),
         ("best_of", json!({"prompt": "a", "n": 2, "best_of": 1})),
         (
@@ -246,7 +304,7 @@ async fn completions_are_checked() {
     let (status, answer) = server
         .ask(
             "/v1/completions",
-            &completion(json!(["a", "b", "c", "d", "e"]), json!({})),
+            &completion(json!(vec!["a"; 33]), json!({})),
         )
         .await;
     assert_eq!(

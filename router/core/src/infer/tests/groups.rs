@@ -38,7 +38,11 @@ async fn samples_share_one_prefill_and_have_their_own_seeds() {
     let server = Server::start(by_seed(), batch_limits(), 8).await;
     let prompt = "once upon a time there was a little girl who lived in a house in the woods";
     let request = sampled(prompt, 50, 5);
-    let streams = server.infer.generate_group(request, 3).await.unwrap();
+    let streams = server
+        .infer
+        .generate_group(group(request, 3))
+        .await
+        .unwrap();
     let indices: Vec<u32> = streams.iter().map(|stream| stream.index).collect();
     assert_eq!(indices, [0, 1, 2]);
     for (seed, answer) in (5..).zip(gather(streams).await) {
@@ -60,11 +64,11 @@ async fn the_prompt_is_held_once() {
     let server = Server::start(by_seed(), batch_limits(), 8).await;
     let prompt = "once upon a time there was a little girl who lived in a house in the woods";
     let length = byte_level().encode(prompt, true).unwrap().len();
-    let streams = server.infer.generate_group(sampled(prompt, 3, 9), 3).await;
+    let streams = server.infer.generate_group(group(sampled(prompt, 3, 9), 3)).await;
     assert_eq!(gather(streams.unwrap()).await.len(), 3);
     server.assert_clean(8).await;
     server.mock.hold();
-    let streams = server.infer.generate_group(sampled(prompt, 3, 9), 3).await;
+    let streams = server.infer.generate_group(group(sampled(prompt, 3, 9), 3)).await;
     server.until_running(3).await;
     server.mock.release(2);
     until("all run", || server.mock.rows() == 3).await;
@@ -79,7 +83,10 @@ async fn the_prompt_is_held_once() {
 async fn a_sample_that_is_dropped_or_fails_leaves_the_others_alone() {
     let server = Server::default().await;
     server.mock.hold();
-    let streams = server.infer.generate_group(request("once", 200), 4).await;
+    let streams = server
+        .infer
+        .generate_group(group(request("once", 200), 4))
+        .await;
     let mut streams = streams.unwrap();
     server.mock.release(4);
     for stream in &mut streams {
@@ -105,10 +112,13 @@ async fn a_queued_group_runs_with_the_samples_that_are_still_wanted() {
     server.mock.hold();
     let first = server.infer.generate_stream(request("once", 5)).await;
     server.until_running(1).await;
-    let gone = server.infer.generate_group(request("upon", 5), 3).await;
+    let gone = server
+        .infer
+        .generate_group(group(request("upon", 5), 3))
+        .await;
     let mut last = server
         .infer
-        .generate_group(request("time", 5), 3)
+        .generate_group(group(request("time", 5), 3))
         .await
         .unwrap();
     drop((gone, last.remove(0)));
@@ -124,7 +134,7 @@ async fn a_failed_prefill_fails_all_samples() {
     server.mock.fail_next_step("no luck");
     let streams = server
         .infer
-        .generate_group(request("once", 5), 3)
+        .generate_group(group(request("once", 5), 3))
         .await
         .unwrap();
     for outcome in join_all(streams.into_iter().map(GenerateStream::gather)).await {
@@ -139,7 +149,8 @@ async fn every_sample_has_the_log_probabilities_of_the_prompt() {
     let asked = with(request("once upon a time", 2), |p| {
         (p.decoder_input_details, p.do_sample) = (true, true);
     });
-    let (best, others) = server.infer.generate_best_of(asked, 3).await.unwrap();
+    let streams = server.infer.generate_group(group(asked, 3)).await.unwrap();
+    let (best, others) = gather_best(streams).await.unwrap();
     assert_eq!(others.len(), 2);
     for answer in others.iter().chain([&best]) {
         assert_eq!(answer.prefill.len() as u32, best.input_length);
@@ -156,18 +167,66 @@ async fn a_group_that_could_never_run_is_refused() {
     };
     let server = Server::start(mock_config(), limits, 8).await;
     let refused = async |n, new| {
-        let refused = server.infer.generate_group(request("once", new), n).await;
+        let refused = server
+            .infer
+            .generate_group(group(request("once", new), n))
+            .await;
         refused.unwrap_err().to_string()
     };
-    let bounds = "Input validation error: `n` must be > 0 and <= 8. Given:";
-    assert_eq!(refused(0, 5).await, format!("{bounds} 0"));
-    assert_eq!(refused(9, 5).await, format!("{bounds} 9"));
-    assert_eq!(refused(u32::MAX, 5).await, format!("{bounds} {}", u32::MAX));
+    for n in [0, 9, u32::MAX] {
+        let expected = format!(
+            "Input validation error: `n` must be > 0 and <= 8. Given: {n}; the limit is `--max-concurrent-requests`"
+        );
+        assert_eq!(refused(n, 5).await, expected);
+    }
     assert!(refused(2, 200).await.contains("must be <= 100"));
     // They run one after the other where they do not fit together.
-    let streams = server.infer.generate_group(request("once", 40), 4).await;
+    let streams = server.infer.generate_group(group(request("once", 40), 4)).await;
     assert_eq!(gather(streams.unwrap()).await.len(), 4);
     // Alone it would run.
     server.infer.generate(request("once", 40)).await.unwrap();
     server.assert_clean(8).await;
+}
+
+#[tokio::test]
+async fn a_refused_group_leaves_none_of_its_siblings_running() {
+    let server = Server::default().await;
+    let unknown = GenerateRequest {
+        inputs: Inputs::Ids(vec![VOCAB]),
+        ..request("", 5)
+    };
+    // What is wrong is found after its sibling could have been queued.
+    let slow = request(&"once upon a time ".repeat(300), 5);
+    for refused in [unknown, slow] {
+        let groups = vec![group(request("once", 5), 1), group(refused, 1)];
+        let error = server.infer.generate_groups(groups).await.unwrap_err();
+        assert!(matches!(error, InferError::Validation(_)), "{error}");
+    }
+    // The batcher takes submissions in their order: had there been others, they would have been computed before.
+    server.infer.generate(request("once", 1)).await.unwrap();
+    let steps = server.mock.steps();
+    assert_eq!(steps.iter().filter(|step| step.chunks > 0).count(), 1);
+    server.assert_clean(128).await;
+}
+
+#[tokio::test]
+async fn groups_take_all_their_permits_or_none() {
+    let server = Server::start(mock_config(), batch_limits(), 3).await;
+    let ask = async |prompts: usize, samples| {
+        let groups = vec![group(request("once", 5), samples); prompts];
+        server.infer.generate_groups(groups).await
+    };
+    let refused = ask(2, 2).await.unwrap_err().to_string();
+    let expected = "Input validation error: a request may start at most 3 generations (`--max-concurrent-requests`). \
+                    Given: 4, for all prompts together";
+    assert_eq!(refused, expected);
+    let running = server.infer.generate_stream(request("once", 5)).await;
+    assert_eq!(ask(3, 1).await.unwrap_err(), InferError::Overloaded);
+    let streams = ask(2, 1).await.unwrap();
+    assert_eq!(server.infer.snapshot().permits_available, 0);
+    for streams in streams {
+        assert_eq!(gather(streams).await.len(), 1);
+    }
+    drop(running);
+    server.assert_clean(3).await;
 }

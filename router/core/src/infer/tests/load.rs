@@ -84,7 +84,7 @@ async fn traffic(config: MockConfig, limits: BatchLimits, pool: u32) {
             let asked = with(request("once upon a time", new), |p| {
                 (p.do_sample, p.seed) = (true, Some(u64::from(number) * 7));
             });
-            let mut streams = infer.generate_group(asked, n).await.unwrap();
+            let mut streams = infer.generate_group(group(asked, n)).await.unwrap();
             if number.is_multiple_of(5) {
                 let _ = streams[0].next().await;
                 drop(streams.remove(0));

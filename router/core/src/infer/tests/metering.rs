@@ -41,7 +41,8 @@ fn every_request_is_counted_once() {
             p.do_sample = true;
             p.best_of = Some(2);
         });
-        infer.generate_best_of(stopping, 2).await.unwrap();
+        let streams = infer.generate_group(group(stopping, 2)).await.unwrap();
+        gather_best(streams).await.unwrap();
         let invalid = with(request("once", 4), |p| p.top_p = Some(2.0));
         infer.generate(invalid).await.unwrap_err();
         let dropped = infer.generate_stream(request("once", 50)).await.unwrap();
@@ -72,22 +73,28 @@ fn every_request_is_counted_once() {
 #[test]
 fn a_group_is_one_request_and_complete_with_its_last_sample() {
     let page = page_after(async |server| {
-        let streams = server.infer.generate_group(request("once", 4), 2).await;
+        let streams = server
+            .infer
+            .generate_group(group(request("once", 4), 2))
+            .await;
         for stream in streams.unwrap() {
             stream.gather().await.unwrap();
         }
-        let streams = server.infer.generate_group(request("once", 400), 2).await;
+        let streams = server
+            .infer
+            .generate_group(group(request("once", 400), 2))
+            .await;
         drop(streams);
         server
             .infer
-            .generate_group(request("once", 4), 3)
+            .generate_group(group(request("once", 4), 3))
             .await
             .unwrap_err();
         server.assert_clean(2).await;
         server.mock.fail_next_step("broken");
         for stream in server
             .infer
-            .generate_group(request("once", 4), 2)
+            .generate_group(group(request("once", 4), 2))
             .await
             .unwrap()
         {
@@ -107,6 +114,29 @@ fn a_group_is_one_request_and_complete_with_its_last_sample() {
             "tgi_request_input_length_count 3",
         ],
     );
+}
+
+#[test]
+fn several_prompts_are_one_request() {
+    let page = page_after(async |server| {
+        let prompts = vec![group(request("once", 4), 1); 2];
+        for streams in server.infer.generate_groups(prompts.clone()).await.unwrap() {
+            gather_best(streams).await.unwrap();
+        }
+        let running = server.infer.generate_stream(request("once", 2)).await;
+        server.infer.generate_groups(prompts).await.unwrap_err();
+        running.unwrap().gather().await.unwrap();
+    });
+    assert_lines(
+        &page,
+        &[
+            "tgi_request_count 3",
+            "tgi_request_success 2",
+            r#"tgi_request_failure{err="overloaded"} 1"#,
+            "tgi_request_input_length_count 3",
+        ],
+    );
+    assert!(!page.contains("dropped"), "{page}");
 }
 
 #[test]

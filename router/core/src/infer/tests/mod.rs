@@ -86,6 +86,7 @@ impl Server {
             max_best_of: 4,
             max_stop_sequences: 4,
             max_top_n_tokens: 5,
+            max_logprobs: 20,
             max_input_tokens: 1000,
             max_total_tokens: 2000,
             vocab_size: VOCAB,
@@ -137,6 +138,14 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     assert!(waited.is_ok(), "{what}: not within a minute");
 }
 
+impl Infer {
+    /// Runs a request to its end.
+    async fn generate(&self, request: GenerateRequest) -> Result<GenerateAnswer, InferError> {
+        let streams = self.generate_group(group(request, 1)).await?;
+        Ok(gather_best(streams).await?.0)
+    }
+}
+
 fn request(inputs: &str, max_new_tokens: u32) -> GenerateRequest {
     GenerateRequest {
         inputs: inputs.into(),
@@ -147,6 +156,11 @@ fn request(inputs: &str, max_new_tokens: u32) -> GenerateRequest {
         add_special_tokens: true,
         dialect: Dialect::Tgi,
     }
+}
+
+/// So many samples of one prompt.
+fn group(request: GenerateRequest, samples: u32) -> Group {
+    Group { request, samples }
 }
 
 fn with(request: GenerateRequest, change: impl FnOnce(&mut GenerateParameters)) -> GenerateRequest {
@@ -293,17 +307,15 @@ async fn best_of_returns_all_samples_and_holds_a_permit_for_each() {
         parameters.do_sample = true;
         parameters.best_of = Some(3);
     });
-    let (best, others) = server
-        .infer
-        .generate_best_of(sampled.clone(), 3)
-        .await
-        .unwrap();
+    let sampled = Group::one_or_best_of(sampled);
+    let streams = server.infer.generate_group(sampled.clone()).await.unwrap();
+    let (best, others) = gather_best(streams).await.unwrap();
     let mut seeds = vec![best.generated.seed];
     seeds.extend(others.iter().map(|answer| answer.generated.seed));
     seeds.dedup();
     assert_eq!(seeds.len(), 3, "every sample has its own seed");
     let other = server.infer.generate_stream(request("once", 4)).await;
-    let refused = server.infer.generate_best_of(sampled, 3).await;
+    let refused = server.infer.generate_group(sampled).await;
     assert_eq!(refused.unwrap_err(), InferError::Overloaded);
     drop(other);
     server.assert_clean(3).await;

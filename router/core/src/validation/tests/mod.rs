@@ -8,6 +8,7 @@ const LIMITS: ValidationLimits = ValidationLimits {
     max_best_of: 2,
     max_stop_sequences: 4,
     max_top_n_tokens: 5,
+    max_logprobs: 20,
     max_input_tokens: 8,
     max_total_tokens: 12,
     vocab_size: 1000,

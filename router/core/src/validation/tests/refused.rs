@@ -41,6 +41,14 @@ async fn every_rule_on_parameters_has_its_message() {
             |p| p.repetition_penalty = Some(f32::INFINITY),
             strictly_positive_repetition,
         ),
+        (
+            |p| p.repetition_penalty = Some(1e-45),
+            "`repetition_penalty` must be >= 1e-30 and <= 1e30. Given: 1e-45",
+        ),
+        (
+            |p| p.repetition_penalty = Some(2e30),
+            "`repetition_penalty` must be >= 1e-30 and <= 1e30. Given: 2e30",
+        ),
         (|p| p.frequency_penalty = Some(-2.1), frequency),
         (|p| p.frequency_penalty = Some(2.1), frequency),
         (|p| p.frequency_penalty = Some(f32::NAN), frequency),
@@ -306,14 +314,42 @@ async fn a_prompt_always_leaves_room_for_a_token() {
 }
 
 #[tokio::test]
+async fn openai_has_a_limit_of_its_own_on_alternatives() {
+    let refused = async |dialect, top| {
+        let request = GenerateRequest {
+            dialect,
+            ..request("~", parameters(|p| p.top_n_tokens = Some(top)))
+        };
+        let result = validator(LIMITS).validate(request).await;
+        result.err().map(|error| error.to_string())
+    };
+    assert_eq!(refused(Dialect::Tgi, 5).await, None);
+    let message = "`top_n_tokens` must be >= 0 and <= 5. Given: 6";
+    assert_eq!(refused(Dialect::Tgi, 6).await.as_deref(), Some(message));
+    assert_eq!(refused(Dialect::OpenAi, 20).await, None);
+    let message = "`top_n_tokens` must be >= 0 and <= 20 (`--max-logprobs`). Given: 21";
+    assert_eq!(refused(Dialect::OpenAi, 21).await.as_deref(), Some(message));
+}
+
+#[test]
+fn the_field_to_change_is_that_which_can_make_it_fit() {
+    let total = |inputs, new| ValidationError::MaxTotalTokens {
+        max: 12,
+        inputs,
+        new,
+    };
+    assert_eq!(total(3, 10).field(), Some("max_new_tokens"));
+    assert_eq!(total(12, 1).field(), Some("inputs"));
+}
+
+#[tokio::test]
 async fn best_of_has_its_bounds() {
     let bounds = |given| ValidationError::BestOf { max: 2, given };
     let cases = [
-        (None, Ok(1)),
-        (Some(0), Err(bounds(0))),
-        (Some(1), Ok(1)),
-        (Some(2), Ok(2)),
-        (Some(3), Err(bounds(3))),
+        (0, Err(bounds(0))),
+        (1, Ok(())),
+        (2, Ok(())),
+        (3, Err(bounds(3))),
     ];
     let two = validator(LIMITS);
     for (given, expected) in cases {
@@ -327,9 +363,9 @@ async fn best_of_has_its_bounds() {
         max_best_of: 1,
         ..LIMITS
     });
-    assert_eq!((one.best_of(None), one.best_of(Some(1))), (Ok(1), Ok(1)));
+    assert_eq!(one.best_of(1), Ok(()));
     for given in [0, 2] {
-        let error = one.best_of(Some(given)).unwrap_err();
+        let error = one.best_of(given).unwrap_err();
         assert_eq!(
             error.to_string(),
             "`best_of` != 1 is not allowed for this endpoint"

@@ -15,7 +15,7 @@ use super::answer::{
 use super::chat_body::ChatBody;
 use super::chunk::Chunks;
 use super::events::{self, ChatEvents, Ending};
-use super::generations::{Finished, Generations, Names, renamed};
+use super::generations::{Finished, Generations, Names, Plan, renamed};
 use super::logprobs::ChatLogprobs;
 use super::reasoning::ReasoningSplitter;
 use super::sampling::{check_n, model_name};
@@ -23,17 +23,24 @@ use crate::error::ApiError;
 use crate::extract::ApiJson;
 use crate::openapi::OpenAiErrors;
 use crate::schema::ChatEvent;
+use crate::sse;
 use crate::state::AppState;
-use crate::{headers, sse};
 
-/// What the fields of `core` are called here.
-const NAMES: &Names = &[
-    ("inputs", "messages"),
-    ("max_new_tokens", "max_tokens"),
-    ("min_new_tokens", "min_tokens"),
-    ("top_n_tokens", "top_logprobs"),
-    ("chat_template_kwargs.reasoning_effort", "reasoning_effort"),
-];
+/// What the fields of `core` are called here, with one of the two names of the limit.
+const fn names(max_tokens: &'static str) -> [(&'static str, &'static str); 5] {
+    [
+        ("inputs", "messages"),
+        ("max_new_tokens", max_tokens),
+        ("min_new_tokens", "min_tokens"),
+        ("top_n_tokens", "top_logprobs"),
+        ("chat_template_kwargs.reasoning_effort", "reasoning_effort"),
+    ]
+}
+
+/// For clients that send `max_tokens`, or no limit.
+pub const NAMES: &Names = &names("max_tokens");
+/// For clients that send `max_completion_tokens`.
+const NEWER_NAMES: &Names = &names("max_completion_tokens");
 
 /// The assistant's next message.
 #[utoipa::path(
@@ -58,13 +65,19 @@ pub async fn chat_completions(
     if body.stream.unwrap_or(false) {
         return stream(&state, id, body).await;
     }
-    let (headers, answer) = complete(&state, &id, body).await?;
+    let (generations, answer) = Chat::start(&state, body).await?;
+    let (headers, answer) = answer.gather(&state, &id, generations).await?;
     Ok((headers, Json(answer)).into_response())
 }
 
-/// A chat whose generations run.
-struct Chat {
-    generations: Generations,
+/// A chat that is ready to be generated.
+pub struct Chat {
+    pub plan: Plan,
+    pub answer: ChatAnswer,
+}
+
+/// What the answer to a chat needs beside its generations.
+pub struct ChatAnswer {
     identity: Identity,
     /// Characters of the prompt.
     characters: usize,
@@ -75,10 +88,18 @@ struct Chat {
 }
 
 impl Chat {
-    async fn start(state: &AppState, mut body: ChatBody) -> Result<Self, ApiError> {
+    /// Reads the body and renders the conversation.
+    ///
+    /// # Errors
+    /// What refuses the body.
+    pub async fn prepare(state: &AppState, mut body: ChatBody) -> Result<Self, ApiError> {
         body.check_features()?;
         let n = check_n(body.n, 1)?;
-        let top_logprobs = body.top_logprobs(state.infer.limits().max_top_n_tokens)?;
+        let names = match body.max_completion_tokens {
+            None => NAMES,
+            Some(_) => NEWER_NAMES,
+        };
+        let top_logprobs = body.top_logprobs()?;
         let sampling = body.take_sampling().parameters(body.max_tokens()?)?;
         let parameters = GenerateParameters {
             top_n_tokens: top_logprobs,
@@ -86,58 +107,63 @@ impl Chat {
         };
         let model = model_name(body.model.take(), &state.info.model_id)?;
         let prompt = state.render_chat(body.take_input()?).await;
-        let prompt = prompt.map_err(|error| renamed(error, NAMES))?;
+        let prompt = prompt.map_err(|error| renamed(error, names))?;
         let separate_reasoning = body.separate_reasoning.unwrap_or(false);
-        Ok(Self {
+        let answer = ChatAnswer {
             identity: Identity::new("chatcmpl", model),
             characters: prompt.chars().count(),
             top_logprobs,
             splitter: separate_reasoning.then(|| ReasoningSplitter::new(&prompt)),
-            // The template has written the special tokens.
-            generations: Generations::start(
-                state,
-                vec![prompt.into()],
-                parameters,
-                false,
-                n,
-                NAMES,
-            )
-            .await?,
-        })
+        };
+        // The template has written the special tokens.
+        let plan = Plan::new(vec![prompt.into()], &parameters, false, n, names);
+        Ok(Self { plan, answer })
+    }
+
+    /// Prepares and starts a chat, and counts it where it is refused.
+    async fn start(
+        state: &AppState,
+        body: ChatBody,
+    ) -> Result<(Generations, ChatAnswer), ApiError> {
+        let prepared = Self::prepare(state, body).await;
+        let Self { plan, answer } = prepared.inspect_err(ApiError::count)?;
+        Ok((plan.start(state).await?, answer))
     }
 }
 
-/// Runs a chat to its end.
-///
-/// # Errors
-/// What refuses the body or ends a generation.
-pub async fn complete(
-    state: &AppState,
-    id: &RequestId,
-    body: ChatBody,
-) -> Result<(HeaderMap, ChatCompletion), ApiError> {
-    let chat = Chat::start(state, body).await?;
-    let finished = chat.generations.gather().await?;
-    finished.log(id);
-    let headers = finished.headers(state, chat.characters);
-    let usage = finished.usage();
-    let Finished { answers, .. } = finished;
-    let choice = |(index, answer): (usize, GenerateAnswer)| ChatChoice {
-        index,
-        logprobs: chat.top_logprobs.map(|_| logprobs(state, &answer)),
-        finish_reason: finish_reason(answer.generated.finish_reason),
-        message: message(answer.generated.text, chat.splitter.clone()),
-    };
-    let answer = ChatCompletion {
-        object: "chat.completion",
-        id: chat.identity.id,
-        created: chat.identity.created,
-        model: chat.identity.model,
-        system_fingerprint: SYSTEM_FINGERPRINT,
-        choices: answers.into_iter().enumerate().map(choice).collect(),
-        usage,
-    };
-    Ok((headers, answer))
+impl ChatAnswer {
+    /// Runs the generations of the chat to their end.
+    ///
+    /// # Errors
+    /// What ends a generation.
+    pub async fn gather(
+        self,
+        state: &AppState,
+        id: &RequestId,
+        generations: Generations,
+    ) -> Result<(HeaderMap, ChatCompletion), ApiError> {
+        let finished = generations.gather().await?;
+        finished.log(id);
+        let headers = finished.headers(state, self.characters);
+        let usage = finished.usage();
+        let Finished { answers, .. } = finished;
+        let choice = |(index, answer): (usize, GenerateAnswer)| ChatChoice {
+            index,
+            logprobs: self.top_logprobs.map(|_| logprobs(state, &answer)),
+            finish_reason: finish_reason(answer.generated.finish_reason),
+            message: message(answer.generated.text, self.splitter.clone()),
+        };
+        let answer = ChatCompletion {
+            object: "chat.completion",
+            choices: answers.into_iter().enumerate().map(choice).collect(),
+            id: self.identity.id,
+            created: self.identity.created,
+            model: self.identity.model,
+            system_fingerprint: SYSTEM_FINGERPRINT,
+            usage,
+        };
+        Ok((headers, answer))
+    }
 }
 
 fn message(text: String, splitter: Option<ReasoningSplitter>) -> AssistantMessage {
@@ -169,26 +195,26 @@ async fn stream(state: &AppState, id: RequestId, body: ChatBody) -> Result<Respo
     let include_usage = body
         .stream_options
         .and_then(|options| options.include_usage);
-    let chat = Chat::start(state, body).await?;
-    let count = chat.generations.streams.len();
+    let (generations, answer) = Chat::start(state, body).await?;
+    let count = generations.streams.len();
     let encoder = ChatEvents {
         ending: Ending {
             id,
             running: count,
-            prompt_tokens: chat.generations.prompt_tokens,
+            prompt_tokens: generations.prompt_tokens,
             completion_tokens: 0,
             include_usage: include_usage.unwrap_or(false),
         },
-        chunks: Chunks::new("chat.completion.chunk", &chat.identity, count),
+        chunks: Chunks::new("chat.completion.chunk", &answer.identity, count),
         choices: (0..count)
-            .map(|_| events::ChatChoice::new(chat.splitter.clone()))
+            .map(|_| events::ChatChoice::new(answer.splitter.clone()))
             .collect(),
-        logprobs: chat.top_logprobs.map(|_| state.infer.clone()),
+        logprobs: answer.top_logprobs.map(|_| state.infer.clone()),
     };
-    let headers = headers::streaming(&state.compute_type, chat.characters);
     Ok(sse::response(
-        headers,
-        Ok(chat.generations.merge()),
+        &state.answers,
+        answer.characters,
+        Ok(generations.merge()),
         encoder,
     ))
 }

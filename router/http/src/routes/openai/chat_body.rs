@@ -30,7 +30,7 @@ sampling_body! {
         /// Return the log-probabilities of the answer's tokens.
         #[schema(nullable = true)]
         pub logprobs: Option<bool>,
-        /// Return this many of the most likely tokens of every step, up to `--max-top-n-tokens`; needs `logprobs`.
+        /// Return this many of the most likely tokens of every step, up to `--max-logprobs`; needs `logprobs`.
         #[schema(nullable = true, minimum = 0, maximum = 20)]
         pub top_logprobs: Option<u32>,
         /// Functions that the template shows to the model. Calls are not supported yet: only with `tool_choice` `none`.
@@ -136,11 +136,12 @@ impl ChatBody {
         Ok(given)
     }
 
-    /// How many alternatives of each token are asked for; None without log-probabilities.
+    /// How many alternatives of each token are asked for; None without log-probabilities. How many there may be is for
+    /// `core` to say.
     ///
     /// # Errors
-    /// 422 when alternatives are asked for without log-probabilities, or too many.
-    pub fn top_logprobs(&self, max: u32) -> Result<Option<u32>, ApiError> {
+    /// 422 when alternatives are asked for without log-probabilities.
+    pub fn top_logprobs(&self) -> Result<Option<u32>, ApiError> {
         let top = self.top_logprobs.unwrap_or(0);
         if !self.logprobs.unwrap_or(false) {
             check(top == 0, || {
@@ -148,9 +149,6 @@ impl ChatBody {
             })?;
             return Ok(None);
         }
-        check(top <= max, || {
-            format!("`top_logprobs` must be <= {max} (`--max-top-n-tokens`). Given: {top}")
-        })?;
         Ok(Some(top))
     }
 

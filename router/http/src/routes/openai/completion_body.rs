@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use text_generation_core::infer::Infer;
 use text_generation_core::types::Inputs;
 use utoipa::ToSchema;
 
@@ -21,7 +22,7 @@ sampling_body! {
         #[schema(nullable = true, example = false)]
         pub echo: Option<bool>,
         /// Return the log-probabilities of the tokens, and of this many of the most likely ones of every step, up to
-        /// `--max-top-n-tokens`. With `echo` those of the prompt too, where `--enable-prefill-logprobs` is set.
+        /// `--max-logprobs`. With `echo` those of the prompt too, where `--enable-prefill-logprobs` is set.
         #[schema(nullable = true, minimum = 0, example = 1)]
         pub logprobs: Option<u32>,
         /// Generate so many texts for each prompt and return the `n` with the highest mean log-probability.
@@ -105,14 +106,14 @@ impl CompletionBody {
     ///
     /// # Errors
     /// 422 that names `best_of`.
-    pub fn samples(&self, n: u32, max_best_of: u32) -> Result<u32, ApiError> {
+    pub fn samples(&self, n: u32, infer: &Infer) -> Result<u32, ApiError> {
         let best_of = self.best_of.unwrap_or(n);
         check(best_of >= n, || {
             format!("`best_of` must be >= `n`, which is {n}. Given: {best_of}")
         })?;
-        check(best_of <= max_best_of.max(n), || {
-            format!("`best_of` must be <= {max_best_of} (`--max-best-of`). Given: {best_of}")
-        })?;
+        if best_of > n {
+            infer.check_best_of(best_of)?;
+        }
         check(best_of == n || self.stream != Some(true), || {
             "`best_of` above `n` cannot be streamed: which texts are best is known at the end"
                 .to_owned()
@@ -120,15 +121,12 @@ impl CompletionBody {
         Ok(best_of)
     }
 
-    /// How many alternatives of each token are asked for; None without log-probabilities.
+    /// How many alternatives of each token are asked for; None without log-probabilities. How many there may be is for
+    /// `core` to say.
     ///
     /// # Errors
-    /// 422 when there are too many, or those of the prompt are not to be had.
-    pub fn top_logprobs(&self, max: u32, of_prompts: bool) -> Result<Option<u32>, ApiError> {
-        let top = self.logprobs.unwrap_or(0);
-        check(top <= max, || {
-            format!("`logprobs` must be <= {max} (`--max-top-n-tokens`). Given: {top}")
-        })?;
+    /// 422 when those of the prompt are not to be had.
+    pub fn top_logprobs(&self, of_prompts: bool) -> Result<Option<u32>, ApiError> {
         let wanted = self.logprobs.is_some();
         check(!wanted || !self.echo.unwrap_or(false) || of_prompts, || {
             "`logprobs` with `echo` needs a server with `--enable-prefill-logprobs`".to_owned()

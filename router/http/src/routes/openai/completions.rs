@@ -14,15 +14,15 @@ use super::answer::{Completion, CompletionChoice, Identity, SYSTEM_FINGERPRINT, 
 use super::chunk::Chunks;
 use super::completion_body::CompletionBody;
 use super::events::{self, CompletionEvents, Ending};
-use super::generations::{Finished, Generations, Names, renamed};
+use super::generations::{Finished, Generations, Names, Plan, renamed};
 use super::logprobs::{CompletionLogprobs, CompletionTokens};
 use super::sampling::{check_n, model_name};
 use crate::error::ApiError;
 use crate::extract::ApiJson;
 use crate::openapi::OpenAiErrors;
 use crate::schema::CompletionEvent;
+use crate::sse;
 use crate::state::AppState;
-use crate::{headers, sse};
 
 /// What the fields of `core` are called here.
 const NAMES: &Names = &[
@@ -60,9 +60,8 @@ pub async fn completions(
     Ok((headers, Json(answer)).into_response())
 }
 
-/// Completions whose generations run.
-struct Completions {
-    generations: Generations,
+/// What the answer needs beside the generations.
+struct CompletionAnswer {
     identity: Identity,
     /// Returned for each prompt.
     n: usize,
@@ -76,17 +75,16 @@ struct Completions {
     scores_only: bool,
 }
 
-impl Completions {
-    async fn start(state: &AppState, mut body: CompletionBody) -> Result<Self, ApiError> {
-        let limits = state.infer.limits();
+impl CompletionAnswer {
+    async fn prepare(state: &AppState, mut body: CompletionBody) -> Result<(Plan, Self), ApiError> {
         body.check_features(state.info.max_client_batch_size)?;
-        let top_logprobs = body.top_logprobs(limits.max_top_n_tokens, limits.prefill_logprobs)?;
+        let top_logprobs = body.top_logprobs(state.infer.limits().prefill_logprobs)?;
         let scores_only = body.scores_only();
         // A shard always generates; the token is dropped where none is wanted.
         let max_tokens = body.max_tokens.map(|max| max.max(1));
         let sampling = body.take_sampling().parameters(max_tokens)?;
         let n = check_n(body.n, body.prompt.count())?;
-        let samples = body.samples(n, limits.max_best_of)?;
+        let samples = body.samples(n, &state.infer)?;
         let model = model_name(body.model.take(), &state.info.model_id)?;
         let echo = body.echo.unwrap_or(false);
         let parameters = GenerateParameters {
@@ -101,16 +99,26 @@ impl Completions {
         } else {
             Vec::new()
         };
-        Ok(Self {
+        let answer = Self {
             n: n as usize,
             characters: prompts.iter().map(characters).sum(),
             echo: texts,
             top_logprobs,
             scores_only,
             identity: Identity::new("cmpl", model),
-            generations: Generations::start(state, prompts, parameters, true, samples, NAMES)
-                .await?,
-        })
+        };
+        let plan = Plan::new(prompts, &parameters, true, samples, NAMES);
+        Ok((plan, answer))
+    }
+
+    /// Prepares and starts completions, and counts them where they are refused.
+    async fn start(
+        state: &AppState,
+        body: CompletionBody,
+    ) -> Result<(Generations, Self), ApiError> {
+        let prepared = Self::prepare(state, body).await;
+        let (plan, answer) = prepared.inspect_err(ApiError::count)?;
+        Ok((plan.start(state).await?, answer))
     }
 
     /// The text that goes before a choice.
@@ -145,8 +153,7 @@ pub async fn complete(
     id: &RequestId,
     body: CompletionBody,
 ) -> Result<(HeaderMap, Completion), ApiError> {
-    let mut completions = Completions::start(state, body).await?;
-    let generations = std::mem::take(&mut completions.generations);
+    let (generations, completions) = CompletionAnswer::start(state, body).await?;
     let mut finished = generations.gather().await?;
     finished.log(id);
     if completions.scores_only {
@@ -198,15 +205,15 @@ async fn stream(
     let include_usage = body
         .stream_options
         .and_then(|options| options.include_usage);
-    let completions = Completions::start(state, body).await?;
-    let count = completions.generations.streams.len();
+    let (generations, completions) = CompletionAnswer::start(state, body).await?;
+    let count = generations.streams.len();
     let top = completions.top_logprobs.is_some_and(|top| top > 0);
     let choice = |index| events::CompletionChoice::new(completions.echo(index).cloned(), top);
     let encoder = CompletionEvents {
         ending: Ending {
             id,
             running: count,
-            prompt_tokens: completions.generations.prompt_tokens,
+            prompt_tokens: generations.prompt_tokens,
             completion_tokens: 0,
             include_usage: include_usage.unwrap_or(false),
         },
@@ -214,7 +221,10 @@ async fn stream(
         choices: (0..count).map(choice).collect(),
         logprobs: completions.top_logprobs.map(|_| state.infer.clone()),
     };
-    let headers = headers::streaming(&state.compute_type, completions.characters);
-    let events = completions.generations.merge();
-    Ok(sse::response(headers, Ok(events), encoder))
+    Ok(sse::response(
+        &state.answers,
+        completions.characters,
+        Ok(generations.merge()),
+        encoder,
+    ))
 }

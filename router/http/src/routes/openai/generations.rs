@@ -6,7 +6,7 @@ use axum::http::HeaderMap;
 use futures::future::{Either, try_join_all};
 use futures::stream::{Stream, StreamExt, select_all};
 use text_generation_core::error::InferError;
-use text_generation_core::infer::GenerateStream;
+use text_generation_core::infer::{GenerateStream, Group};
 use text_generation_core::types::{
     Dialect, FinishReason, GenerateAnswer, GenerateParameters, GenerateRequest, Inputs, StreamEvent,
 };
@@ -24,8 +24,50 @@ pub type ChoiceEvent = (usize, StreamEvent);
 /// What the fields of `core` are called in the API that was called.
 pub type Names = [(&'static str, &'static str)];
 
+/// Prompts that are ready to be computed, and what the API calls the fields of `core`.
+#[derive(Debug)]
+pub struct Plan {
+    pub groups: Vec<Group>,
+    pub names: &'static Names,
+}
+
+impl Plan {
+    /// `samples` generations of each prompt.
+    pub fn new(
+        prompts: Vec<Inputs>,
+        parameters: &GenerateParameters,
+        add_special_tokens: bool,
+        samples: u32,
+        names: &'static Names,
+    ) -> Self {
+        let group = |inputs| Group {
+            request: GenerateRequest {
+                inputs,
+                parameters: parameters.clone(),
+                add_special_tokens,
+                dialect: Dialect::OpenAi,
+            },
+            samples,
+        };
+        Self {
+            groups: prompts.into_iter().map(group).collect(),
+            names,
+        }
+    }
+
+    /// Starts all of them, or none.
+    ///
+    /// # Errors
+    /// Whatever refuses one of them; messages name fields as the client does.
+    pub async fn start(self, state: &AppState) -> Result<Generations, ApiError> {
+        let started = state.infer.generate_groups(self.groups).await;
+        let groups = started.map_err(|error| renamed(error, self.names))?;
+        Ok(Generations::new(groups))
+    }
+}
+
 /// Running generations in the order of the choices: by prompt, then by sample.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Generations {
     pub streams: Vec<GenerateStream>,
     pub samples: usize,
@@ -33,36 +75,14 @@ pub struct Generations {
 }
 
 impl Generations {
-    /// Starts `samples` generations of each prompt, which is computed once. All start or none.
-    ///
-    /// # Errors
-    /// Whatever refuses one of them; messages name fields as the client does.
-    pub async fn start(
-        state: &AppState,
-        prompts: Vec<Inputs>,
-        parameters: GenerateParameters,
-        add_special_tokens: bool,
-        samples: u32,
-        names: &Names,
-    ) -> Result<Self, ApiError> {
-        let groups = prompts.into_iter().map(|inputs| {
-            let request = GenerateRequest {
-                inputs,
-                parameters: parameters.clone(),
-                add_special_tokens,
-                dialect: Dialect::OpenAi,
-            };
-            state.infer.generate_group(request, samples)
-        });
-        let groups = try_join_all(groups)
-            .await
-            .map_err(|error| renamed(error, names))?;
+    /// The streams of each prompt.
+    pub fn new(groups: Vec<Vec<GenerateStream>>) -> Self {
         let lengths = groups.iter().filter_map(|group| group.first());
-        Ok(Self {
+        Self {
             prompt_tokens: lengths.map(|stream| stream.input_length).sum(),
+            samples: groups.first().map_or(0, Vec::len),
             streams: groups.into_iter().flatten().collect(),
-            samples: samples as usize,
-        })
+        }
     }
 
     /// All events as they come.
@@ -122,7 +142,7 @@ impl Finished {
             .reduce(sum);
         let usage = self.usage();
         headers::finished(
-            &state.compute_type,
+            &state.answers.compute_type,
             characters,
             &total.unwrap_or(NO_TIME),
             usage.prompt_tokens,
@@ -208,7 +228,10 @@ pub fn log_streamed(id: &RequestId, prompt_tokens: u32, event: &StreamEvent) {
 /// The error with the client's names in its message.
 pub fn renamed(error: impl Into<ApiError>, names: &Names) -> ApiError {
     let mut error = error.into();
-    for (ours, theirs) in names {
+    for &(ours, theirs) in names {
+        if error.param == Some(ours) {
+            error.param = Some(theirs);
+        }
         error.body.error = error
             .body
             .error

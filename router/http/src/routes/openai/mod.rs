@@ -8,7 +8,7 @@ mod completion_body;
 pub mod completions;
 mod events;
 mod fields;
-mod generations;
+pub mod generations;
 mod logprobs;
 pub mod models;
 mod reasoning;

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use crate::error::{ApiError, OpenAiErrorResponse};
 use crate::state::AppState;
 
-/// The models of this server: one.
+/// The models of this server: one, under each of its names.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ModelList {
     #[schema(example = "list")]
@@ -35,12 +35,13 @@ pub struct Model {
     pub max_model_len: u32,
 }
 
-fn served(state: &AppState) -> Model {
+/// The model under one of its names.
+fn model_named(state: &AppState, name: &str) -> Model {
     Model {
-        id: state.info.model_id.clone(),
+        id: name.to_owned(),
         object: "model",
         created: state.started,
-        owned_by: state.info.model_id.clone(),
+        owned_by: name.to_owned(),
         max_model_len: state.info.max_total_tokens,
     }
 }
@@ -57,9 +58,10 @@ fn served(state: &AppState) -> Model {
     security((), ("bearer" = []), ("api_key" = []))
 )]
 pub async fn models(State(state): State<Arc<AppState>>) -> Json<ModelList> {
+    let names = state.answers.model_names.iter();
     Json(ModelList {
         object: "list",
-        data: vec![served(&state)],
+        data: names.map(|name| model_named(&state, name)).collect(),
     })
 }
 
@@ -80,10 +82,9 @@ pub async fn model(
     State(state): State<Arc<AppState>>,
     Path(name): Path<String>,
 ) -> Result<Json<Model>, ApiError> {
-    let model = served(&state);
-    if name == model.id {
-        Ok(Json(model))
+    if state.answers.model_names.contains(&name) {
+        Ok(Json(model_named(&state, &name)))
     } else {
-        Err(ApiError::unknown_model(&model.id))
+        Err(ApiError::unknown_model(&state.info.model_id))
     }
 }

@@ -35,7 +35,7 @@ macro_rules! sampling_body {
             #[schema(nullable = true, minimum = 0.0, maximum = 1.0)]
             pub typical_p: Option<f32>,
             /// Penalty on every token that occurred, in the prompt too; 1 is off. Not in OpenAI's API.
-            #[schema(nullable = true, exclusive_minimum = 0.0)]
+            #[schema(nullable = true, minimum = 1e-30, maximum = 1e30)]
             pub repetition_penalty: Option<f32>,
             /// Subtracted from the logit of a token for each time it was generated.
             #[schema(nullable = true, minimum = -2.0, maximum = 2.0)]
@@ -44,6 +44,7 @@ macro_rules! sampling_body {
             #[schema(nullable = true, minimum = -2.0, maximum = 2.0)]
             pub presence_penalty: Option<f32>,
             /// From token ids to what is added to their logits, -100 to 100; at most 1024.
+            #[serde(default, deserialize_with = "text_generation_core::types::logit_bias")]
             #[schema(nullable = true, value_type = Option<Object>, example = json!({"50256": -100}))]
             pub logit_bias: Option<BTreeMap<u32, f32>>,
             /// Seed of the random numbers; unset, a random one.

@@ -1,0 +1,136 @@
+//! What a client may say about a generation.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+use utoipa::ToSchema;
+
+/// How much of a wrong key a message repeats.
+const SHOWN_KEY_CHARACTERS: usize = 40;
+
+/// `parameters` of a generate request, as sent by clients. Unknown keys are ignored.
+///
+/// `None` stands for a missing key, and for an explicit null where the TGI contract accepts one.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct GenerateParameters {
+    /// Run this many generations and return the one with the highest mean log-probability.
+    #[schema(nullable = true, minimum = 1, example = 1)]
+    pub best_of: Option<u32>,
+    /// Divides the logits; values above 1 flatten the distribution.
+    #[schema(nullable = true, exclusive_minimum = 0.0, example = 0.5)]
+    pub temperature: Option<f32>,
+    /// Penalty on every token that occurred; 1 is off.
+    #[schema(nullable = true, minimum = 1e-30, maximum = 1e30, example = 1.03)]
+    pub repetition_penalty: Option<f32>,
+    /// Penalty that grows with the number of occurrences; 0 is off.
+    #[schema(nullable = true, minimum = -2.0, maximum = 2.0, example = 0.1)]
+    pub frequency_penalty: Option<f32>,
+    /// Keep the k most likely tokens.
+    #[schema(nullable = true, exclusive_minimum = 0, example = 10)]
+    pub top_k: Option<i32>,
+    /// Keep the smallest set of tokens whose probabilities add up to p.
+    #[schema(
+        nullable = true,
+        exclusive_minimum = 0.0,
+        exclusive_maximum = 1.0,
+        example = 0.95
+    )]
+    pub top_p: Option<f32>,
+    /// Keep the tokens whose information is closest to the entropy, up to mass p.
+    #[schema(
+        nullable = true,
+        exclusive_minimum = 0.0,
+        exclusive_maximum = 1.0,
+        example = 0.95
+    )]
+    pub typical_p: Option<f32>,
+    /// Sample instead of taking the most likely token.
+    #[schema(example = true)]
+    pub do_sample: bool,
+    /// Largest number of tokens to generate; unset, up to the total token limit.
+    #[schema(nullable = true, minimum = 1, example = 20)]
+    pub max_new_tokens: Option<u32>,
+    /// Put the prompt before the generated text.
+    #[schema(nullable = true, example = false)]
+    pub return_full_text: Option<bool>,
+    /// Generation ends when one of these strings appears.
+    #[schema(example = json!(["photographer"]))]
+    pub stop: Vec<String>,
+    /// Keep only this many tokens at the end of the prompt.
+    #[schema(nullable = true, example = json!(null))]
+    pub truncate: Option<usize>,
+    /// Watermark the text (Kirchenbauer et al., 2023).
+    pub watermark: bool,
+    /// Return token details.
+    pub details: bool,
+    /// Return the log-probabilities of the prompt; implies `details`.
+    pub decoder_input_details: bool,
+    /// Seed of the random numbers; unset, a random one.
+    #[schema(nullable = true, format = "uint64", example = json!(null))]
+    pub seed: Option<u64>,
+    /// Return the n most likely tokens of every step.
+    #[schema(nullable = true, minimum = 0, example = 5)]
+    pub top_n_tokens: Option<u32>,
+    /// Constrained decoding; not supported yet, a request that sets it is refused.
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub grammar: Option<serde_json::Value>,
+    /// Name of a LoRA adapter; not supported yet, a request that sets it is refused.
+    #[schema(nullable = true)]
+    pub adapter_id: Option<String>,
+    /// Keep the tokens that are at least this many times as likely as the most likely one. Not in TGI.
+    #[schema(nullable = true, minimum = 0.0, maximum = 1.0, example = 0.05)]
+    pub min_p: Option<f32>,
+    /// Added to the logits of these token ids, at most 1024 of them. Not in TGI.
+    #[serde(deserialize_with = "logit_bias")]
+    #[schema(nullable = true, value_type = Option<Object>, example = json!({"50256": -100.0}))]
+    pub logit_bias: Option<BTreeMap<u32, f32>>,
+    /// No end-of-sequence token is chosen before so many tokens; stop strings still end the text. Not in TGI.
+    #[schema(nullable = true, minimum = 0, example = json!(null))]
+    pub min_new_tokens: Option<u32>,
+    /// Go on after an end-of-sequence token. Not in TGI.
+    #[schema(example = false)]
+    pub ignore_eos: bool,
+    /// Requests of a lower number run first; each step counts as much as ten seconds of waiting. Not in TGI.
+    #[schema(nullable = true, example = 0)]
+    pub priority: Option<i32>,
+    /// Only requests with the same salt share cached prefixes, so nobody else can learn from the time of an answer
+    /// what was asked before. Not in TGI.
+    #[schema(nullable = true, max_length = 256, example = json!(null))]
+    pub cache_salt: Option<String>,
+    /// Penalty on every token that occurred, as often as it did; 0 is off. Not a key of `/generate`, which has never
+    /// read it: only the OpenAI routes set it, where [`Dialect::OpenAi`](super::Dialect::OpenAi) says what counts.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub presence_penalty: Option<f32>,
+}
+
+/// For `deserialize_with` of a `logit_bias`; needs `default` beside it. A key that is no token id is a wrong value of
+/// this field, where the JSON reader itself would call the body malformed.
+pub fn logit_bias<'de, D>(deserializer: D) -> Result<Option<BTreeMap<u32, f32>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    #[derive(PartialEq, Eq, PartialOrd, Ord)]
+    struct Key(u32);
+
+    impl<'de> Deserialize<'de> for Key {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let text = Cow::<str>::deserialize(deserializer)?;
+            let id = text.parse().map_err(|_| {
+                let key: String = text.chars().take(SHOWN_KEY_CHARACTERS).collect();
+                serde::de::Error::custom(format_args!("the key `{key}` is not a token id"))
+            })?;
+            Ok(Self(id))
+        }
+    }
+
+    let biases: Option<BTreeMap<Key, f32>> = Option::deserialize(deserializer)?;
+    Ok(biases.map(|biases| {
+        biases
+            .into_iter()
+            .map(|(Key(id), bias)| (id, bias))
+            .collect()
+    }))
+}
