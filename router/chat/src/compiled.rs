@@ -4,19 +4,18 @@ use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use minijinja::machinery;
 use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use minijinja::{Environment, Error, ErrorKind};
 use serde_json::{Map, Value};
 
-use super::engine::{self, Raised};
-use super::guard::{self, Guarded};
+use super::engine::Raised;
 use super::limits::{self, Limit, Limits};
 use super::messages::{Expects, continued};
+use super::output::Output;
 use super::{ChatInput, ChatTemplateError, source};
 
 /// Variables that a request sets by fields of its own, or may not set.
-const RESERVED: [&str; 10] = [
+const RESERVED: [&str; 7] = [
     "messages",
     "tools",
     "documents",
@@ -24,37 +23,26 @@ const RESERVED: [&str; 10] = [
     "continue_final_message",
     "chat_template",
     "tokenize",
-    "raise_exception",
-    "strftime_now",
-    source::ONE,
 ];
-/// The compiler recurses, up to its own limit for brackets and up to ours for chains of operators.
-const COMPILER_STACK: usize = 64 << 20;
+/// The compiler recurses: the longest chain of operators that a source of the most bytes can hold fits in here.
+const COMPILER_STACK: usize = 256 << 20;
 /// Time for each question that a new template is asked.
 const PROBE_TIME: Duration = Duration::from_millis(500);
 
-/// Not `Debug` by derive: the engine's instructions are not.
+/// A template of the environment.
+#[derive(Debug)]
 pub(super) struct Compiled {
-    template: Guarded,
-    /// Whether the template writes the field that `continue_final_message` goes on from.
-    reads_content: bool,
-    /// Variables that the template reads and nothing in it sets.
+    name: String,
+    source: String,
+    /// Variables that the template reads before anything in it sets them.
     variables: HashSet<String>,
     expects: Expects,
 }
 
-impl std::fmt::Debug for Compiled {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Compiled")
-            .field("variables", &self.variables)
-            .field("expects", &self.expects)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Compiled {
+    /// Compiles `text` and adds it to `environment` under its name.
     pub(super) fn new(
-        environment: &Environment<'static>,
+        environment: &mut Environment<'static>,
         name: &str,
         text: &str,
         special_tokens: &Map<String, Value>,
@@ -64,8 +52,8 @@ impl Compiled {
             let (max, given) = (limits.source, text.len());
             return Err(ChatTemplateError::Limit(Limit::Source { max, given }));
         }
-        let text = source::rewritten(text, engine::syntax()).map_err(ChatTemplateError::Limit)?;
-        let compile = || compile(environment, name, text);
+        let source = source::rewritten(text);
+        let compile = || compile(environment, name, source);
         let mut compiled = std::thread::scope(|scope| {
             std::thread::Builder::new()
                 .stack_size(COMPILER_STACK)
@@ -127,11 +115,7 @@ impl Compiled {
             "add_generation_prompt".to_owned(),
             input.add_generation_prompt.into(),
         );
-        let prompt = self.run(environment, &context, limits)?;
-        if prompt.len() > limits.output {
-            return Err(ChatTemplateError::Limit(Limit::Output(limits.output)));
-        }
-        Ok(prompt)
+        self.run(environment, &context, limits)
     }
 
     /// Only what the template reads and no other field means may be set.
@@ -185,7 +169,7 @@ impl Compiled {
                 "and `add_generation_prompt` cannot both be true",
             ));
         }
-        if !self.reads_content {
+        if !self.source.contains("content") {
             return Err(ChatTemplateError::input(
                 "continue_final_message",
                 "is not possible: the chat template of this model reads no `content`",
@@ -200,48 +184,49 @@ impl Compiled {
         context: &Map<String, Value>,
         limits: &Limits,
     ) -> Result<String, ChatTemplateError> {
-        let mut prompt = String::new();
-        let evaluated = limits::metered(*limits, || {
+        let mut output = Output::new(limits.output);
+        let rendered = limits::metered(*limits, || {
             // The engine should not panic, but it runs what came with a download.
             catch_unwind(AssertUnwindSafe(|| {
-                let mut output = machinery::make_string_output(&mut prompt);
                 let context = minijinja::Value::from(Serde(context));
-                machinery::eval(
-                    environment,
-                    &self.template.instructions,
-                    context,
-                    &self.template.blocks,
-                    &mut output,
-                    AutoEscape::None,
-                )
-                .map(|_| ())
+                let template = environment.get_template(&self.name)?;
+                template
+                    .render_captured_to(context, &mut output)
+                    .map(|_| ())
             }))
         });
-        match evaluated {
-            Ok(Ok(())) => Ok(prompt),
+        match rendered {
+            Ok(Ok(())) => output.into_text(),
+            Ok(Err(_)) if output.is_full() => {
+                Err(ChatTemplateError::Limit(Limit::Output(limits.output)))
+            }
             Ok(Err(error)) => Err(failure(&error, limits)),
             Err(_) => Err(ChatTemplateError::Render("the engine panicked".to_owned())),
         }
     }
 }
 
-/// Compiles `text`, or says what is wrong with it.
+/// Compiles `source`, or says what is wrong with it.
 fn compile(
-    environment: &Environment<'static>,
+    environment: &mut Environment<'static>,
     name: &str,
-    text: String,
+    source: String,
 ) -> Result<Compiled, String> {
-    let variables = environment
-        .template_from_named_str(name, &text)
+    environment
+        .add_template_owned(name.to_owned(), source.clone())
+        .map_err(|error| described(&error))?;
+    let with_reads = source::with_reads(&source);
+    let mut variables = environment
+        .template_from_named_str(name, &with_reads)
         .map_err(|error| described(&error))?
         .undeclared_variables(false);
-    let reads_content = text.contains("content");
-    // A server loads its templates once.
-    let (name, text): (&'static str, &'static str) = (name.to_owned().leak(), text.leak());
+    // Functions, such as `namespace`.
+    for (global, _) in environment.globals() {
+        variables.remove(global);
+    }
     Ok(Compiled {
-        template: guard::compile(name, text, engine::syntax())
-            .map_err(|error| described(&error))?,
-        reads_content,
+        name: name.to_owned(),
+        source,
         variables,
         expects: Expects::default(),
     })

@@ -1,18 +1,18 @@
 //! Conversations to prompts, with the chat template of the model.
 //!
 //! Semantics are those of `apply_chat_template` in transformers, whose Jinja environment is the de facto definition of
-//! a chat template. Templates are untrusted code: each rendering has [`Limits`], and a failure is a
-//! [`ChatTemplateError`] of that request.
+//! a chat template. A template is code that came with the weights, and runs on what clients send: each rendering has
+//! [`Limits`], and a failure is a [`ChatTemplateError`] of that request.
 
 mod bounded;
 mod compiled;
 mod engine;
 mod error;
 mod files;
-mod guard;
 mod json;
 mod limits;
 mod messages;
+mod output;
 mod python;
 mod source;
 
@@ -92,12 +92,12 @@ impl ChatTemplate {
         special_tokens: Map<String, Value>,
         limits: Limits,
     ) -> Result<Self, ChatTemplateError> {
-        let environment = engine::environment(&limits);
+        let mut environment = engine::environment(&limits);
         let templates: BTreeMap<_, _> = templates
             .into_iter()
             .map(|(name, source)| {
                 let compiled =
-                    Compiled::new(&environment, &name, &source, &special_tokens, &limits);
+                    Compiled::new(&mut environment, &name, &source, &special_tokens, &limits);
                 (name, compiled)
             })
             .collect();
