@@ -15,10 +15,9 @@ use super::output::Output;
 use super::{ChatInput, ChatTemplateError, source};
 
 /// Variables that a request sets by fields of its own, or may not set.
-const RESERVED: [&str; 7] = [
+const RESERVED: [&str; 6] = [
     "messages",
     "tools",
-    "documents",
     "add_generation_prompt",
     "continue_final_message",
     "chat_template",
@@ -87,7 +86,9 @@ impl Compiled {
         limits: &Limits,
     ) -> Result<String, ChatTemplateError> {
         self.check_kwargs(&input.chat_template_kwargs, special_tokens)?;
-        let mut messages = self.expects.shape(&input.messages)?;
+        let mut messages = self
+            .expects
+            .shape(&input.messages, |kind| self.names(kind))?;
         let tail = self.tail(input, &mut messages)?;
         let prompt = self.render_shaped(environment, special_tokens, messages, input, limits)?;
         match tail {
@@ -106,16 +107,24 @@ impl Compiled {
         limits: &Limits,
     ) -> Result<String, ChatTemplateError> {
         let mut context = special_tokens.clone();
+        // What every rendering by transformers has.
+        context.insert("documents".to_owned(), Value::Null);
         context.extend(input.chat_template_kwargs.clone());
         let tools = input.tools.clone().map_or(Value::Null, Value::Array);
         context.insert("messages".to_owned(), Value::Array(messages));
         context.insert("tools".to_owned(), tools);
-        context.insert("documents".to_owned(), Value::Null);
         context.insert(
             "add_generation_prompt".to_owned(),
             input.add_generation_prompt.into(),
         );
         self.run(environment, &context, limits)
+    }
+
+    /// Whether the template compares something with `word`.
+    fn names(&self, word: &str) -> bool {
+        ['\'', '"']
+            .iter()
+            .any(|quote| self.source.contains(&format!("{quote}{word}{quote}")))
     }
 
     /// Only what the template reads and no other field means may be set.

@@ -45,7 +45,7 @@ pub struct ChatInput {
     pub add_generation_prompt: bool,
     /// Whether the prompt ends inside the last message, for the model to go on. Excludes `add_generation_prompt`.
     pub continue_final_message: bool,
-    /// Variables that the template reads beside those above; others are refused by name.
+    /// Variables that the template reads beside those above, such as `documents`; others are refused by name.
     pub chat_template_kwargs: Map<String, Value>,
 }
 

@@ -40,9 +40,9 @@ pub(super) fn with_reads(source: &str) -> String {
             // The delimiter with its sign stands before the tag.
             let before = source[..tag.start].rfind("{%").unwrap_or(tag.start);
             text.push_str(&source[copied..before]);
-            text.push_str("{% if ");
+            text.push_str("{% if (");
             text.push_str(value);
-            text.push_str(" %}{% endif %}");
+            text.push_str(") %}{% endif %}");
             copied = before;
         }
     }

@@ -140,7 +140,7 @@ fn only_free_variables_of_the_template_can_be_set() {
         "own",
         "other",
         "raise_exception",
-        "_1",
+        "namespace",
     ] {
         let error = refused(source, &with(name));
         let expected = format!("`chat_template_kwargs.{name}` is not a variable");
@@ -149,6 +149,68 @@ fn only_free_variables_of_the_template_can_be_set() {
             "{error}"
         );
     }
+}
+
+/// Expected prompts are those of `transformers`.
+#[test]
+fn variables_to_which_a_template_gives_defaults_can_be_set() {
+    let own =
+        "{% set reasoning = reasoning if reasoning is not undefined else true %}{{ reasoning }}";
+    let default = "{%- set effort = effort | default('low') -%}{{ effort }}";
+    let when = "{% if not day is defined %}{% set day = 'Monday' %}{% endif %}{{ day }}";
+    let in_namespace = "{% set ns = namespace(x=style) %}{{ ns.x }}";
+    for (source, name, unset, value, expected) in [
+        (own, "reasoning", "True", json!(false), "False"),
+        (default, "effort", "low", json!("high"), "high"),
+        (when, "day", "Monday", json!("Friday"), "Friday"),
+        (in_namespace, "style", "", json!("a"), "a"),
+    ] {
+        let mut input = user("hi");
+        assert_eq!(prompt(source, &input).as_deref(), Ok(unset), "{source}");
+        input.chat_template_kwargs.insert(name.to_owned(), value);
+        assert_eq!(prompt(source, &input).as_deref(), Ok(expected), "{source}");
+    }
+    let mut input = user("hi");
+    input
+        .chat_template_kwargs
+        .insert("namespace".to_owned(), json!(1));
+    let error = refused(in_namespace, &input);
+    assert!(error.ends_with("it has `style`"), "{error}");
+}
+
+/// Expected prompts are those of `transformers`.
+#[test]
+fn documents_and_parts_reach_a_template_that_reads_them() {
+    let source = "{% for d in documents or [] %}{{ loop.index0 }}:{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}{% endfor %}\
+                  {% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}\
+                  {% if p.type == 'tool_reference' %}<ref>{{ p.name }}</ref>\
+                  {% elif p['type'] == \"document\" %}{{ p.document | tojson }}\
+                  {% elif p.type == 'image' %}<image>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}";
+    let mut input = user("hi");
+    input.chat_template_kwargs.insert(
+        "documents".to_owned(),
+        json!([{"title": "T", "text": "x"}, {"text": "y"}]),
+    );
+    assert_eq!(
+        prompt(source, &input).as_deref(),
+        Ok("0:title=T;text=x;1:text=y;hi")
+    );
+    assert!(refused(TEXTS, &input).starts_with("`chat_template_kwargs.documents` is not"));
+    let part = |part: Value| {
+        common::input(json!([{"role": "tool", "content": [{"type": "text", "text": "a"}, part]}]))
+    };
+    let reference = part(json!({"type": "tool_reference", "name": "f"}));
+    assert_eq!(prompt(source, &reference).as_deref(), Ok("a<ref>f</ref>"));
+    let document = json!({"type": "document", "document": {"id": "1", "data": {"k": "v"}}});
+    assert_eq!(
+        prompt(source, &part(document)).as_deref(),
+        Ok("a{\"id\": \"1\", \"data\": {\"k\": \"v\"}}")
+    );
+    assert!(
+        refused(TEXTS, &reference).contains("is `tool_reference`, which this model cannot read")
+    );
+    // The template would write a place for an image that nothing fills.
+    assert!(refused(source, &part(json!({"type": "image"}))).contains("is `image`, which"));
 }
 
 #[test]

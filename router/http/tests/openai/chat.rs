@@ -126,6 +126,27 @@ async fn templates_take_the_variables_that_they_know() {
 }
 
 #[tokio::test]
+async fn documents_reach_a_template_that_reads_them() {
+    let documents = json!([{"title": "T", "text": "x"}]);
+    let template = "{{ messages[0].content }}{% for d in documents or [] %} {{ d.title }}:{{ d.text }}{% endfor %}";
+    let reading = server_with(template, repeating(), &[]).await;
+    for keys in [
+        json!({ "documents": &documents }),
+        json!({"chat_template_kwargs": {"documents": &documents}}),
+    ] {
+        let answer = ask_chat(&reading, &chat("Hi", keys)).await;
+        assert_eq!(contents(&answer), ["Hi T:x"]);
+    }
+    let other = server().await;
+    let body = chat("Hi", json!({ "documents": &documents }));
+    let (status, answer) = other.ask("/v1/chat/completions", &body).await;
+    assert_eq!(status, 422);
+    assert_eq!(answer["error"]["param"], "documents");
+    let body = chat("Hi", json!({"documents": []}));
+    ask_chat(&other, &body).await;
+}
+
+#[tokio::test]
 async fn choices_share_the_prompt() {
     let server = server().await;
     let answer = ask_chat(&server, &chat("Hi", json!({"n": 3, "max_tokens": 2}))).await;

@@ -33,6 +33,7 @@ const NAMES: &Names = &[
     ("min_new_tokens", "min_tokens"),
     ("top_n_tokens", "top_logprobs"),
     ("chat_template_kwargs.reasoning_effort", "reasoning_effort"),
+    ("chat_template_kwargs.documents", "documents"),
 ];
 
 /// The assistant's next message.
