@@ -80,6 +80,7 @@ fn memory_is_bounded() {
         "{{ ('a' * 100000).replace('', 'b' * 100000) }}".to_owned(),
         "{{ ('\\n' * 100000)|indent(100000, true, true) }}".to_owned(),
         "{{ ('\\n' * 100000)|indent(width=100000, blank=true) }}".to_owned(),
+        "{% set l = [1] * 99999999 %}{{ l|list|length }}".to_owned(),
         "{{ [1]|batch(999999999, 0)|list }}".to_owned(),
         "{{ [1]|slice(999999999)|list }}".to_owned(),
         "{{ '%999999999d'|format(1) }}".to_owned(),

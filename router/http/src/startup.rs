@@ -21,6 +21,7 @@ use crate::extract::BodyLimits;
 use crate::limits::{Limits, batch_limits, settle, validation_limits};
 use crate::metrics;
 use crate::middleware::HttpOptions;
+use crate::renderer::ChatRenderer;
 use crate::schema::Info;
 use crate::state::AppState;
 
@@ -62,7 +63,10 @@ pub async fn start(
     };
     let state = AppState::new(
         infer,
-        load_chat_template(config, folder)?,
+        ChatRenderer::new(
+            load_chat_template(config, folder)?,
+            config.max_concurrent_requests as usize,
+        ),
         info(config, folder, &shard, &limits),
         compute_type(config, &shard)?,
         metrics,

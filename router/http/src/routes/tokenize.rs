@@ -50,7 +50,7 @@ pub async fn chat_tokenize(
     State(state): State<Arc<AppState>>,
     ApiJson(mut body): ApiJson<ChatBody>,
 ) -> Result<Json<ChatTokenizeResponse>, ApiError> {
-    let templated_text = state.render_chat(body.take_input()?).await?;
+    let templated_text = state.chats.render(body.take_input()?).await?;
     // The template has written the special tokens.
     let tokenize_response = state.infer.tokenize(templated_text.clone(), false).await?;
     Ok(Json(ChatTokenizeResponse {

@@ -86,7 +86,7 @@ impl Chat {
             ..sampling
         };
         let model = model_name(body.model.take(), &state.info.model_id)?;
-        let prompt = state.render_chat(body.take_input()?).await;
+        let prompt = state.chats.render(body.take_input()?).await;
         let prompt = prompt.map_err(|error| renamed(error, NAMES))?;
         let separate_reasoning = body.separate_reasoning.unwrap_or(false);
         Ok(Self {
