@@ -1,5 +1,6 @@
 //! One compiled template and how it is rendered.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::engine::Raised;
 use super::limits::{self, Limit, Limits};
 use super::messages::{Expects, continued};
 use super::output::Output;
-use super::{ChatInput, ChatTemplateError, source};
+use super::{ChatInput, ChatTemplateError, Escape, escaped, source};
 
 /// Variables that a request sets by fields of its own, or may not set.
 const RESERVED: [&str; 6] = [
@@ -83,12 +84,23 @@ impl Compiled {
         environment: &Environment<'static>,
         special_tokens: &Map<String, Value>,
         input: &ChatInput,
+        escape: Option<&Escape<'_>>,
         limits: &Limits,
     ) -> Result<String, ChatTemplateError> {
         self.check_kwargs(&input.chat_template_kwargs, special_tokens)?;
         let mut messages = self
             .expects
             .shape(&input.messages, |kind| self.names(kind))?;
+        let mut input = Cow::Borrowed(input);
+        if let Some(escape) = escape {
+            // The shape comes first: it reads the JSON text of arguments, which can spell a token in another way.
+            escaped::messages(&mut messages, escape, |role| self.names(role))?;
+            let input = input.to_mut();
+            escaped::object(&mut input.chat_template_kwargs, escape);
+            let tools = input.tools.iter_mut().flatten();
+            tools.for_each(|tool| escaped::value(tool, escape));
+        }
+        let input = &*input;
         let tail = self.tail(input, &mut messages)?;
         let prompt = self.render_shaped(environment, special_tokens, messages, input, limits)?;
         match tail {

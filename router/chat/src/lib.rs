@@ -8,6 +8,7 @@ mod bounded;
 mod compiled;
 mod engine;
 mod error;
+mod escaped;
 mod files;
 mod json;
 mod limits;
@@ -16,6 +17,7 @@ mod output;
 mod python;
 mod source;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,6 +33,9 @@ pub use self::limits::{Limit, Limits};
 const DEFAULT: &str = "default";
 /// Name of the template for conversations with tools.
 const TOOL_USE: &str = "tool_use";
+
+/// Marks a text of a client, so that no special token is found in it; see [`ChatTemplate::render_escaped`].
+pub type Escape<'a> = dyn Fn(&str) -> Cow<'_, str> + 'a;
 
 /// A conversation as the request has it.
 #[derive(Debug, Clone, Default)]
@@ -118,15 +123,40 @@ impl ChatTemplate {
     /// # Errors
     /// A field of `input` that cannot be used, the template's own refusal, its failure, or a limit.
     pub fn render(&self, input: &ChatInput) -> Result<String, ChatTemplateError> {
+        self.rendered(input, None)
+    }
+
+    /// Like [`render`](Self::render), with every text of the client as `escape` gives it back: what messages, tools and
+    /// variables say, and what their entries are called. Roles stay as they are.
+    ///
+    /// # Errors
+    /// Also a role that the template does not name, other than the usual five: templates make special tokens of roles.
+    pub fn render_escaped(
+        &self,
+        input: &ChatInput,
+        escape: &Escape<'_>,
+    ) -> Result<String, ChatTemplateError> {
+        self.rendered(input, Some(escape))
+    }
+
+    fn rendered(
+        &self,
+        input: &ChatInput,
+        escape: Option<&Escape<'_>>,
+    ) -> Result<String, ChatTemplateError> {
         let Loaded {
             environment,
             special_tokens,
             limits,
             ..
         } = &*self.0;
-        self.0
-            .choose(input.tools.is_some())?
-            .render(environment, special_tokens, input, limits)
+        self.0.choose(input.tools.is_some())?.render(
+            environment,
+            special_tokens,
+            input,
+            escape,
+            limits,
+        )
     }
 }
 

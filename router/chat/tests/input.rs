@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::borrow::Cow;
+
 use common::{input, rendered, template, user};
 use serde_json::{Value, json};
 use text_generation_chat::{ChatInput, ChatTemplateError};
@@ -278,5 +280,69 @@ fn conversations_cannot_inject_template_code() {
     assert_eq!(
         rendered("{{ messages[0].content }}{{ eos_token }}"),
         "hi</s>"
+    );
+}
+
+/// Writes `[x]` for the token `<x>`.
+fn escape(text: &str) -> Cow<'_, str> {
+    text.replace("<x>", "[x]").into()
+}
+
+#[test]
+fn every_text_of_the_client_is_escaped_and_none_of_the_template() {
+    let source = "<x>{% for m in messages %}{{ m.role }}{{ m|tojson }}{% endfor %}{{ tools|tojson }}{{ style|tojson }}";
+    let call =
+        json!({"id": "<x>", "function": {"name": "f", "arguments": "{\"<x>\": \"\\u003cx>\"}"}});
+    let mut input = input(json!([
+        {"role": "user", "content": [{"type": "text", "text": "a<x>"}], "name": "<x>"},
+        {"role": "assistant", "content": null, "tool_calls": [call], "<x>": 1},
+    ]));
+    input.tools = Some(vec![json!({"function": {"description": "<x>"}})]);
+    input
+        .chat_template_kwargs
+        .insert("style".to_owned(), json!({"<x>": ["<x>"]}));
+    let template = template(source).expect("a template");
+    let plain = template.render(&input).expect("a prompt");
+    assert_eq!(plain.matches("<x>").count(), 10, "{plain}");
+    let escaped = template.render_escaped(&input, &escape).expect("a prompt");
+    assert_eq!(escaped.matches("<x>").count(), 1, "{escaped}");
+    assert!(escaped.starts_with("<x>user{"), "{escaped}");
+    assert_eq!(escaped.replace("[x]", "<x>"), plain);
+}
+
+#[test]
+fn an_escaped_chat_has_roles_that_the_template_names() {
+    let source =
+        "{% for m in messages %}<{{ m.role }}>{% if m.role == 'ipython' %}!{% endif %}{% endfor %}";
+    let template = template(source).expect("a template");
+    let chat = |role: &str| input(json!([{"role": role, "content": "a"}]));
+    for (role, expected) in [("user", "<user>"), ("ipython", "<ipython>!")] {
+        assert_eq!(
+            template.render_escaped(&chat(role), &escape).as_deref(),
+            Ok(expected)
+        );
+    }
+    for role in ["end", "user>\n<end"] {
+        assert!(template.render(&chat(role)).is_ok());
+        let error = template.render_escaped(&chat(role), &escape);
+        let error = error.expect_err("a refusal").to_string();
+        assert!(
+            error.starts_with("`messages[0].role` is not one"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn an_escaped_chat_can_be_continued() {
+    let chat = ChatInput {
+        continue_final_message: true,
+        add_generation_prompt: false,
+        ..input(json!([{"role": "assistant", "content": "a <x> b"}]))
+    };
+    let template = template(TEXTS).expect("a template");
+    assert_eq!(
+        template.render_escaped(&chat, &escape).as_deref(),
+        Ok("assistant:a [x] b")
     );
 }

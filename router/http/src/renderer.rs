@@ -1,42 +1,79 @@
 //! Chats to prompts, on few threads.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use text_generation_chat::{ChatInput, ChatTemplate, ChatTemplateError};
 use text_generation_core::error::InferError;
+use text_generation_core::tokenize::TextTokenizer;
 use tokio::sync::Semaphore;
 
 use crate::bounds::RENDER_THREADS;
 use crate::error::ApiError;
 
-/// Renders chats, a few at a time: one may take as much time and memory as the limits of templates allow.
+/// Renders chats with the template of the model.
 #[derive(Debug)]
 pub struct ChatRenderer {
     template: Result<ChatTemplate, ChatTemplateError>,
-    /// What may run; a rendering holds one also when its client has gone.
-    threads: Arc<Semaphore>,
-    /// What may run or wait.
-    places: Semaphore,
+    /// Says which texts are special tokens, and whether those of clients are to be text.
+    tokenizer: TextTokenizer,
+    threads: RenderThreads,
 }
 
 impl ChatRenderer {
-    /// For the template of the model, or why there is none. Further chats wait, at most `waiting` of them.
-    pub fn new(template: Result<ChatTemplate, ChatTemplateError>, waiting: usize) -> Self {
+    /// For the template of the model, or why there is none. At most `waiting` chats wait for those before them.
+    pub fn new(
+        template: Result<ChatTemplate, ChatTemplateError>,
+        tokenizer: TextTokenizer,
+        waiting: usize,
+    ) -> Self {
         Self {
             template,
-            threads: Arc::new(Semaphore::new(RENDER_THREADS)),
-            places: Semaphore::new(RENDER_THREADS.saturating_add(waiting)),
+            tokenizer,
+            threads: RenderThreads::new(waiting),
         }
     }
 
-    /// The prompt for a conversation.
+    /// The prompt for a conversation, for the tokenizer: [`readable`](Self::readable) is what people should see of it.
     ///
     /// # Errors
     /// 422 when there is no template, when it fails or reaches a limit, or when a field cannot be used. 429 when too
     /// many chats wait.
     pub async fn render(&self, input: ChatInput) -> Result<String, ApiError> {
         let template = self.template.clone()?;
-        Ok(self.run(move || template.render(&input)).await??)
+        let tokenizer = self.tokenizer.clone();
+        let render = move || {
+            if tokenizer.escapes_special_tokens() {
+                template.render_escaped(&input, &|text| tokenizer.escape(text))
+            } else {
+                template.render(&input)
+            }
+        };
+        Ok(self.threads.run(render).await??)
+    }
+
+    /// A prompt without what only the tokenizer reads.
+    pub fn readable<'a>(&self, prompt: &'a str) -> Cow<'a, str> {
+        self.tokenizer.unescape(prompt)
+    }
+}
+
+/// Lets few renderings run: one may take as much time and memory as the limits of templates allow.
+#[derive(Debug)]
+struct RenderThreads {
+    /// What may run; a rendering holds one also when its client has gone.
+    running: Arc<Semaphore>,
+    /// What may run or wait.
+    places: Semaphore,
+}
+
+impl RenderThreads {
+    fn new(waiting: usize) -> Self {
+        let most = Semaphore::MAX_PERMITS;
+        Self {
+            running: Arc::new(Semaphore::new(RENDER_THREADS)),
+            places: Semaphore::new(RENDER_THREADS.saturating_add(waiting).min(most)),
+        }
     }
 
     /// Runs `work` on a thread that may block, when one is free.
@@ -46,7 +83,7 @@ impl ChatRenderer {
     ) -> Result<T, ApiError> {
         let place = self.places.try_acquire();
         let _place = place.map_err(|_| InferError::Overloaded)?;
-        let thread = self.threads.clone().acquire_owned().await;
+        let thread = self.running.clone().acquire_owned().await;
         let thread = thread.map_err(|_| ApiError::internal())?;
         let work = move || {
             let result = work();
@@ -80,23 +117,23 @@ mod tests {
 
     #[tokio::test]
     async fn few_run_few_wait_and_others_are_refused() {
-        let renderer = ChatRenderer::new(Err(ChatTemplateError::Missing), 2);
+        let threads = RenderThreads::new(2);
         let (running, started) = mpsc::channel();
         let (releases, works): (Vec<_>, Vec<_>) =
             (0..RENDER_THREADS + 2).map(|_| held(&running)).unzip();
         let mut renderings: Vec<_> = works
             .into_iter()
-            .map(|work| Box::pin(renderer.run(work)))
+            .map(|work| Box::pin(threads.run(work)))
             .collect();
         for rendering in &mut renderings {
             assert!(poll!(rendering).is_pending());
         }
         (0..RENDER_THREADS).for_each(|_| started.recv().unwrap());
-        let refused = renderer.run(|| ()).await.unwrap_err();
+        let refused = threads.run(|| ()).await.unwrap_err();
         assert_eq!(refused.status, 429);
         // The threads of two clients that have gone are still at work, their places are free.
         renderings.drain(..2);
-        let mut late = Box::pin(renderer.run(|| ()));
+        let mut late = Box::pin(threads.run(|| ()));
         assert!(poll!(&mut late).is_pending());
         assert!(started.try_recv().is_err());
         drop(releases);

@@ -46,11 +46,14 @@ pub async fn start(
     let socket = bind(config)?;
     let api_keys = config.api_keys()?;
     let folder = config.tokenizer_folder()?;
-    let tokenizer = load_tokenizer(folder, slow_tokenizer).await?;
+    let mut tokenizer = load_tokenizer(folder, slow_tokenizer).await?;
+    if config.escape_special_tokens {
+        tokenizer = tokenizer.escaping_special_tokens();
+    }
     let (client, shard) = connect(config, stepping).await?;
     let limits = warmup(config, &client).await?;
     let metrics = metrics::install(limits.max_input_tokens, limits.max_total_tokens)?;
-    let pool = TokenizerPool::new(tokenizer, config.validation_workers as usize)?;
+    let pool = TokenizerPool::new(tokenizer.clone(), config.validation_workers as usize)?;
     let validator = Validator::new(pool, validation_limits(config, &shard, &limits));
     let infer = {
         let _entered = stepping.enter();
@@ -65,6 +68,7 @@ pub async fn start(
         infer,
         ChatRenderer::new(
             load_chat_template(config, folder)?,
+            tokenizer,
             config.max_concurrent_requests as usize,
         ),
         info(config, folder, &shard, &limits),

@@ -91,6 +91,11 @@ impl TextTokenizer {
         self
     }
 
+    /// Whether [`escape`](Self::escape) changes anything.
+    pub fn escapes_special_tokens(&self) -> bool {
+        self.escape.is_some()
+    }
+
     /// `text` with marks, so that its special tokens are encoded as text wherever it is put. Without
     /// [`escaping_special_tokens`](Self::escaping_special_tokens) the text as it is.
     pub fn escape<'a>(&self, text: &'a str) -> Cow<'a, str> {

@@ -89,11 +89,12 @@ impl Chat {
         let prompt = state.chats.render(body.take_input()?).await;
         let prompt = prompt.map_err(|error| renamed(error, NAMES))?;
         let separate_reasoning = body.separate_reasoning.unwrap_or(false);
+        let readable = state.chats.readable(&prompt);
         Ok(Self {
             identity: Identity::new("chatcmpl", model),
-            characters: prompt.chars().count(),
+            characters: readable.chars().count(),
             top_logprobs,
-            splitter: separate_reasoning.then(|| ReasoningSplitter::new(&prompt)),
+            splitter: separate_reasoning.then(|| ReasoningSplitter::new(&readable)),
             // The template has written the special tokens.
             generations: Generations::start(
                 state,
