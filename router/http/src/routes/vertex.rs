@@ -57,8 +57,8 @@ pub async fn vertex(
 
 /// One request, ready to run.
 enum Instance {
-    Generate(String, GenerateParameters),
-    Chat(ChatBody),
+    Generate(String, Box<GenerateParameters>),
+    Chat(Box<ChatBody>),
 }
 
 impl Instance {
@@ -79,11 +79,11 @@ impl Instance {
     async fn text(self, state: &AppState, id: &RequestId) -> Result<String, ApiError> {
         match self {
             Self::Generate(inputs, parameters) => {
-                let (_, answer) = generate::complete(state, id, inputs, parameters).await?;
+                let (_, answer) = generate::complete(state, id, inputs, *parameters).await?;
                 Ok(answer.generated_text)
             }
             Self::Chat(body) => {
-                let (_, answer) = chat::complete(state, id, body).await?;
+                let (_, answer) = chat::complete(state, id, *body).await?;
                 let first = answer.choices.into_iter().next();
                 Ok(first.map_or_else(String::new, |choice| choice.message.content))
             }
