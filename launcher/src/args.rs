@@ -51,6 +51,9 @@ pub struct ModelArgs {
     /// A `tokenizer_config.json` whose chat template and special tokens count instead of the model's
     #[arg(long, env)]
     pub tokenizer_config_path: Option<PathBuf>,
+    /// Read special tokens such as `<|im_start|>` in what clients put into chats as text, not as the end of their turn
+    #[arg(long, env)]
+    pub escape_special_tokens: bool,
     /// Number type of weights and computation. Default: what the model's configuration says
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,

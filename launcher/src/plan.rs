@@ -153,6 +153,7 @@ pub fn router(
         "--tokenizer-config-path",
         tokenizer_config.map(|path| path.display()),
     );
+    flags.switch("--escape-special-tokens", model.escape_special_tokens);
     flags.value("--hostname", server.hostname);
     flags.value("--port", server.port);
     flags.value("--max-concurrent-requests", limits.max_concurrent_requests);

@@ -16,6 +16,7 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_filter("<join>", filters::join);
     environment.add_filter("<indent>", python::indent);
     environment.add_filter("<format>", filters::format);
+    environment.add_filter("<list>", filters::list);
     environment.add_filter("<batch>", filters::batch);
     environment.add_filter("<slice>", filters::slice);
     environment.add_filter("<pprint>", filters::pprint);
@@ -24,6 +25,7 @@ pub(super) fn install(environment: &mut Environment<'static>) {
         ("join", "<join>"),
         ("indent", "<indent>"),
         ("format", "<format>"),
+        ("list", "<list>"),
         ("batch", "<batch>"),
         ("slice", "<slice>"),
         ("pprint", "<pprint>"),

@@ -1,60 +1,48 @@
 //! One compiled template and how it is rendered.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use minijinja::machinery;
 use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, Error, ErrorKind};
+use minijinja::{Environment, Error, ErrorKind};
 use serde_json::{Map, Value};
 
-use super::engine::{self, Raised};
-use super::guard::{self, Guarded};
+use super::engine::Raised;
 use super::limits::{self, Limit, Limits};
 use super::messages::{Expects, continued};
-use super::{ChatInput, ChatTemplateError, source};
+use super::output::Output;
+use super::{ChatInput, ChatTemplateError, Escape, escaped, source};
 
 /// Variables that a request sets by fields of its own, or may not set.
-const RESERVED: [&str; 10] = [
+const RESERVED: [&str; 6] = [
     "messages",
     "tools",
-    "documents",
     "add_generation_prompt",
     "continue_final_message",
     "chat_template",
     "tokenize",
-    "raise_exception",
-    "strftime_now",
-    source::ONE,
 ];
-/// The compiler recurses, up to its own limit for brackets and up to ours for chains of operators.
-const COMPILER_STACK: usize = 64 << 20;
+/// The compiler recurses: the longest chain of operators that a source of the most bytes can hold fits in here.
+const COMPILER_STACK: usize = 256 << 20;
 /// Time for each question that a new template is asked.
 const PROBE_TIME: Duration = Duration::from_millis(500);
 
-/// Not `Debug` by derive: the engine's instructions are not.
+/// A template of the environment.
+#[derive(Debug)]
 pub(super) struct Compiled {
-    template: Guarded,
-    /// Whether the template writes the field that `continue_final_message` goes on from.
-    reads_content: bool,
-    /// Variables that the template reads and nothing in it sets.
+    name: String,
+    source: String,
+    /// Variables that the template reads before anything in it sets them.
     variables: HashSet<String>,
     expects: Expects,
 }
 
-impl std::fmt::Debug for Compiled {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Compiled")
-            .field("variables", &self.variables)
-            .field("expects", &self.expects)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Compiled {
+    /// Compiles `text` and adds it to `environment` under its name.
     pub(super) fn new(
-        environment: &Environment<'static>,
+        environment: &mut Environment<'static>,
         name: &str,
         text: &str,
         special_tokens: &Map<String, Value>,
@@ -64,8 +52,8 @@ impl Compiled {
             let (max, given) = (limits.source, text.len());
             return Err(ChatTemplateError::Limit(Limit::Source { max, given }));
         }
-        let text = source::rewritten(text, engine::syntax()).map_err(ChatTemplateError::Limit)?;
-        let compile = || compile(environment, name, text);
+        let source = source::rewritten(text);
+        let compile = || compile(environment, name, source);
         let mut compiled = std::thread::scope(|scope| {
             std::thread::Builder::new()
                 .stack_size(COMPILER_STACK)
@@ -96,10 +84,23 @@ impl Compiled {
         environment: &Environment<'static>,
         special_tokens: &Map<String, Value>,
         input: &ChatInput,
+        escape: Option<&Escape<'_>>,
         limits: &Limits,
     ) -> Result<String, ChatTemplateError> {
         self.check_kwargs(&input.chat_template_kwargs, special_tokens)?;
-        let mut messages = self.expects.shape(&input.messages)?;
+        let mut messages = self
+            .expects
+            .shape(&input.messages, |kind| self.names(kind))?;
+        let mut input = Cow::Borrowed(input);
+        if let Some(escape) = escape {
+            // The shape comes first: it reads the JSON text of arguments, which can spell a token in another way.
+            escaped::messages(&mut messages, escape, |role| self.names(role))?;
+            let input = input.to_mut();
+            escaped::object(&mut input.chat_template_kwargs, escape);
+            let tools = input.tools.iter_mut().flatten();
+            tools.for_each(|tool| escaped::value(tool, escape));
+        }
+        let input = &*input;
         let tail = self.tail(input, &mut messages)?;
         let prompt = self.render_shaped(environment, special_tokens, messages, input, limits)?;
         match tail {
@@ -118,20 +119,24 @@ impl Compiled {
         limits: &Limits,
     ) -> Result<String, ChatTemplateError> {
         let mut context = special_tokens.clone();
+        // What every rendering by transformers has.
+        context.insert("documents".to_owned(), Value::Null);
         context.extend(input.chat_template_kwargs.clone());
         let tools = input.tools.clone().map_or(Value::Null, Value::Array);
         context.insert("messages".to_owned(), Value::Array(messages));
         context.insert("tools".to_owned(), tools);
-        context.insert("documents".to_owned(), Value::Null);
         context.insert(
             "add_generation_prompt".to_owned(),
             input.add_generation_prompt.into(),
         );
-        let prompt = self.run(environment, &context, limits)?;
-        if prompt.len() > limits.output {
-            return Err(ChatTemplateError::Limit(Limit::Output(limits.output)));
-        }
-        Ok(prompt)
+        self.run(environment, &context, limits)
+    }
+
+    /// Whether the template compares something with `word`.
+    fn names(&self, word: &str) -> bool {
+        ['\'', '"']
+            .iter()
+            .any(|quote| self.source.contains(&format!("{quote}{word}{quote}")))
     }
 
     /// Only what the template reads and no other field means may be set.
@@ -185,7 +190,7 @@ impl Compiled {
                 "and `add_generation_prompt` cannot both be true",
             ));
         }
-        if !self.reads_content {
+        if !self.source.contains("content") {
             return Err(ChatTemplateError::input(
                 "continue_final_message",
                 "is not possible: the chat template of this model reads no `content`",
@@ -200,48 +205,49 @@ impl Compiled {
         context: &Map<String, Value>,
         limits: &Limits,
     ) -> Result<String, ChatTemplateError> {
-        let mut prompt = String::new();
-        let evaluated = limits::metered(*limits, || {
+        let mut output = Output::new(limits.output);
+        let rendered = limits::metered(*limits, || {
             // The engine should not panic, but it runs what came with a download.
             catch_unwind(AssertUnwindSafe(|| {
-                let mut output = machinery::make_string_output(&mut prompt);
                 let context = minijinja::Value::from(Serde(context));
-                machinery::eval(
-                    environment,
-                    &self.template.instructions,
-                    context,
-                    &self.template.blocks,
-                    &mut output,
-                    AutoEscape::None,
-                )
-                .map(|_| ())
+                let template = environment.get_template(&self.name)?;
+                template
+                    .render_captured_to(context, &mut output)
+                    .map(|_| ())
             }))
         });
-        match evaluated {
-            Ok(Ok(())) => Ok(prompt),
+        match rendered {
+            Ok(Ok(())) => output.into_text(),
+            Ok(Err(_)) if output.is_full() => {
+                Err(ChatTemplateError::Limit(Limit::Output(limits.output)))
+            }
             Ok(Err(error)) => Err(failure(&error, limits)),
             Err(_) => Err(ChatTemplateError::Render("the engine panicked".to_owned())),
         }
     }
 }
 
-/// Compiles `text`, or says what is wrong with it.
+/// Compiles `source`, or says what is wrong with it.
 fn compile(
-    environment: &Environment<'static>,
+    environment: &mut Environment<'static>,
     name: &str,
-    text: String,
+    source: String,
 ) -> Result<Compiled, String> {
-    let variables = environment
-        .template_from_named_str(name, &text)
+    environment
+        .add_template_owned(name.to_owned(), source.clone())
+        .map_err(|error| described(&error))?;
+    let with_reads = source::with_reads(&source);
+    let mut variables = environment
+        .template_from_named_str(name, &with_reads)
         .map_err(|error| described(&error))?
         .undeclared_variables(false);
-    let reads_content = text.contains("content");
-    // A server loads its templates once.
-    let (name, text): (&'static str, &'static str) = (name.to_owned().leak(), text.leak());
+    // Functions, such as `namespace`.
+    for (global, _) in environment.globals() {
+        variables.remove(global);
+    }
     Ok(Compiled {
-        template: guard::compile(name, text, engine::syntax())
-            .map_err(|error| described(&error))?,
-        reads_content,
+        name: name.to_owned(),
+        source,
         variables,
         expects: Expects::default(),
     })

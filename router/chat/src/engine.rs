@@ -1,10 +1,10 @@
 //! The Jinja environment of chat templates, as transformers defines it.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, Error, ErrorKind, Value, escape_formatter};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, escape_formatter};
 
 use super::limits::{Limits, charge, written};
-use super::{bounded, guard, json, python, source};
+use super::{bounded, json, python};
 
 /// What `raise_exception` was called with.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -14,6 +14,7 @@ pub(super) struct Raised(pub String);
 /// An environment without templates.
 pub(super) fn environment(limits: &Limits) -> Environment<'static> {
     let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_syntax(syntax());
     environment.set_fuel(Some(limits.steps));
     environment.set_recursion_limit(limits.depth);
@@ -21,7 +22,6 @@ pub(super) fn environment(limits: &Limits) -> Environment<'static> {
         charge(written(value)?)?;
         escape_formatter(output, state, &python::printable(value))
     });
-    environment.add_global(source::ONE, 1);
     environment.add_function(
         "raise_exception",
         |message: Value| -> Result<Value, Error> {
@@ -33,12 +33,11 @@ pub(super) fn environment(limits: &Limits) -> Environment<'static> {
     environment.add_filter("tojson", json::tojson);
     python::install(&mut environment);
     bounded::install(&mut environment);
-    guard::install(&mut environment);
     environment
 }
 
 /// Blocks take their line with them, as in transformers.
-pub(super) fn syntax() -> SyntaxConfig {
+fn syntax() -> SyntaxConfig {
     let mut builder = SyntaxConfig::builder();
     builder.trim_blocks(true).lstrip_blocks(true);
     // Only custom delimiters can be wrong.

@@ -1,21 +1,23 @@
 //! Conversations to prompts, with the chat template of the model.
 //!
 //! Semantics are those of `apply_chat_template` in transformers, whose Jinja environment is the de facto definition of
-//! a chat template. Templates are untrusted code: each rendering has [`Limits`], and a failure is a
-//! [`ChatTemplateError`] of that request.
+//! a chat template. A template is code that came with the weights, and runs on what clients send: each rendering has
+//! [`Limits`], and a failure is a [`ChatTemplateError`] of that request.
 
 mod bounded;
 mod compiled;
 mod engine;
 mod error;
+mod escaped;
 mod files;
-mod guard;
 mod json;
 mod limits;
 mod messages;
+mod output;
 mod python;
 mod source;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +34,9 @@ const DEFAULT: &str = "default";
 /// Name of the template for conversations with tools.
 const TOOL_USE: &str = "tool_use";
 
+/// Marks a text of a client, so that no special token is found in it; see [`ChatTemplate::render_escaped`].
+pub type Escape<'a> = dyn Fn(&str) -> Cow<'_, str> + 'a;
+
 /// A conversation as the request has it.
 #[derive(Debug, Clone, Default)]
 pub struct ChatInput {
@@ -45,7 +50,7 @@ pub struct ChatInput {
     pub add_generation_prompt: bool,
     /// Whether the prompt ends inside the last message, for the model to go on. Excludes `add_generation_prompt`.
     pub continue_final_message: bool,
-    /// Variables that the template reads beside those above; others are refused by name.
+    /// Variables that the template reads beside those above, such as `documents`; others are refused by name.
     pub chat_template_kwargs: Map<String, Value>,
 }
 
@@ -92,12 +97,12 @@ impl ChatTemplate {
         special_tokens: Map<String, Value>,
         limits: Limits,
     ) -> Result<Self, ChatTemplateError> {
-        let environment = engine::environment(&limits);
+        let mut environment = engine::environment(&limits);
         let templates: BTreeMap<_, _> = templates
             .into_iter()
             .map(|(name, source)| {
                 let compiled =
-                    Compiled::new(&environment, &name, &source, &special_tokens, &limits);
+                    Compiled::new(&mut environment, &name, &source, &special_tokens, &limits);
                 (name, compiled)
             })
             .collect();
@@ -118,15 +123,40 @@ impl ChatTemplate {
     /// # Errors
     /// A field of `input` that cannot be used, the template's own refusal, its failure, or a limit.
     pub fn render(&self, input: &ChatInput) -> Result<String, ChatTemplateError> {
+        self.rendered(input, None)
+    }
+
+    /// Like [`render`](Self::render), with every text of the client as `escape` gives it back: what messages, tools and
+    /// variables say, and what their entries are called. Roles stay as they are.
+    ///
+    /// # Errors
+    /// Also a role that the template does not name, other than the usual five: templates make special tokens of roles.
+    pub fn render_escaped(
+        &self,
+        input: &ChatInput,
+        escape: &Escape<'_>,
+    ) -> Result<String, ChatTemplateError> {
+        self.rendered(input, Some(escape))
+    }
+
+    fn rendered(
+        &self,
+        input: &ChatInput,
+        escape: Option<&Escape<'_>>,
+    ) -> Result<String, ChatTemplateError> {
         let Loaded {
             environment,
             special_tokens,
             limits,
             ..
         } = &*self.0;
-        self.0
-            .choose(input.tools.is_some())?
-            .render(environment, special_tokens, input, limits)
+        self.0.choose(input.tools.is_some())?.render(
+            environment,
+            special_tokens,
+            input,
+            escape,
+            limits,
+        )
     }
 }
 

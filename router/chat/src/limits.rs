@@ -1,4 +1,9 @@
-//! What a template may use. A template comes with the weights and is as little trusted as they are.
+//! What a rendering may use, so that no conversation takes the server from the others.
+//!
+//! The engine counts steps and nested calls, [`Output`](super::output::Output) the bytes of the prompt. Filters, methods
+//! and whatever a template prints count here what they make, before they make it where that may be far more than they
+//! were given, and look at the clock. Operators are the engine's own: see `docs/openai.md` for what that leaves open to
+//! a template that means harm.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -22,21 +27,21 @@ pub struct Limits {
     pub steps: u64,
     /// Calls inside calls, as the engine counts them: 4 for a macro.
     pub depth: usize,
-    /// Bytes of all strings and lists that the template makes, also those it drops again.
+    /// Bytes of all that filters, methods and expressions make, also what the template drops again.
     pub memory: usize,
     /// Bytes of the prompt.
     pub output: usize,
-    /// Time until the prompt is there.
+    /// Time until the prompt is there, looked at where memory is counted.
     pub time: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            source: 256 << 10,
+            source: 128 << 10,
             steps: 1_000_000,
             depth: 300,
-            memory: 256 << 20,
+            memory: 64 << 20,
             output: 16 << 20,
             time: Duration::from_secs(5),
         }
@@ -48,8 +53,6 @@ impl Default for Limits {
 pub enum Limit {
     #[error("is larger than {max} bytes: {given}")]
     Source { max: usize, given: usize },
-    #[error("has tags or conditions of more than {0} parts")]
-    Parts(usize),
     #[error("needs more than {0} steps for this conversation")]
     Steps(u64),
     #[error("nests calls or values too deeply")]
@@ -151,7 +154,7 @@ fn counted(value: &Value) -> usize {
 }
 
 /// A namespace is the one value that changes after it was made: inside another it could come to contain itself.
-pub(super) fn is_namespace(value: &Value) -> bool {
+fn is_namespace(value: &Value) -> bool {
     let object = value.as_object();
     object.is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }

@@ -70,26 +70,35 @@ impl Expects {
         }
     }
 
-    /// The messages of a request for the template.
-    pub(super) fn shape(self, messages: &[Value]) -> Result<Vec<Value>, ChatTemplateError> {
+    /// The messages of a request for a template that names the types `knows` of parts.
+    pub(super) fn shape(
+        self,
+        messages: &[Value],
+        knows: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Value>, ChatTemplateError> {
         if messages.is_empty() {
             return Err(ChatTemplateError::input("messages", "must not be empty"));
         }
         messages
             .iter()
             .enumerate()
-            .map(|(index, message)| self.message(&format!("messages[{index}]"), message))
+            .map(|(index, message)| self.message(&format!("messages[{index}]"), message, &knows))
             .collect()
     }
 
-    fn message(self, field: &str, message: &Value) -> Result<Value, ChatTemplateError> {
+    fn message(
+        self,
+        field: &str,
+        message: &Value,
+        knows: &impl Fn(&str) -> bool,
+    ) -> Result<Value, ChatTemplateError> {
         let Value::Object(message) = message else {
             return Err(ChatTemplateError::input(field, "must be an object"));
         };
         let mut shaped = Map::new();
         for (name, value) in message {
             let value = match (name.as_str(), value) {
-                ("content", content) => self.content.shape(field, content)?,
+                ("content", content) => self.content.shape(field, content, knows)?,
                 (_, Value::Null) => continue,
                 ("tool_calls", Value::Array(calls)) => {
                     calls.iter().map(|call| self.call(call)).collect()
@@ -129,7 +138,12 @@ impl Content {
         }
     }
 
-    fn shape(self, message: &str, content: &Value) -> Result<Value, ChatTemplateError> {
+    fn shape(
+        self,
+        message: &str,
+        content: &Value,
+        knows: &impl Fn(&str) -> bool,
+    ) -> Result<Value, ChatTemplateError> {
         let field = format!("{message}.content");
         match content {
             Value::String(text) => Ok(self.of(text)),
@@ -138,11 +152,12 @@ impl Content {
                 let texts = parts
                     .iter()
                     .enumerate()
-                    .map(|(index, part)| text_of(&format!("{field}[{index}]"), part));
-                let joined = texts.collect::<Result<String, _>>()?;
-                Ok(match self {
-                    Self::Text => joined.into(),
-                    Self::Parts | Self::Both => content.clone(),
+                    .map(|(index, part)| text_of(&format!("{field}[{index}]"), part, knows));
+                let texts = texts.collect::<Result<Vec<_>, _>>()?;
+                let joined = texts.into_iter().collect::<Option<String>>();
+                Ok(match (self, joined) {
+                    (Self::Text, Some(joined)) => joined.into(),
+                    _ => content.clone(),
                 })
             }
             _ => Err(ChatTemplateError::input(
@@ -153,13 +168,21 @@ impl Content {
     }
 }
 
-/// The text of a part; other kinds have none.
-fn text_of<'a>(field: &str, part: &'a Value) -> Result<&'a str, ChatTemplateError> {
+/// The text of a part. Others that the template knows, such as references to tools, are the template's to read; those
+/// for which a prompt is not enough, such as images, are refused.
+fn text_of<'a>(
+    field: &str,
+    part: &'a Value,
+    knows: &impl Fn(&str) -> bool,
+) -> Result<Option<&'a str>, ChatTemplateError> {
+    let media = |kind: &str| ["image", "video", "audio"].iter().any(|m| kind.contains(m));
     match part.get("type").and_then(Value::as_str) {
         Some("text") => part
             .get("text")
             .and_then(Value::as_str)
+            .map(Some)
             .ok_or_else(|| ChatTemplateError::input(format!("{field}.text"), "must be a string")),
+        Some(kind) if knows(kind) && !media(kind) => Ok(None),
         Some(kind) => Err(ChatTemplateError::input(
             format!("{field}.type"),
             format!("is `{kind}`, which this model cannot read; only `text` parts are supported"),

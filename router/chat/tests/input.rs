@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::borrow::Cow;
+
 use common::{input, rendered, template, user};
 use serde_json::{Value, json};
 use text_generation_chat::{ChatInput, ChatTemplateError};
@@ -140,7 +142,7 @@ fn only_free_variables_of_the_template_can_be_set() {
         "own",
         "other",
         "raise_exception",
-        "_1",
+        "namespace",
     ] {
         let error = refused(source, &with(name));
         let expected = format!("`chat_template_kwargs.{name}` is not a variable");
@@ -149,6 +151,68 @@ fn only_free_variables_of_the_template_can_be_set() {
             "{error}"
         );
     }
+}
+
+/// Expected prompts are those of `transformers`.
+#[test]
+fn variables_to_which_a_template_gives_defaults_can_be_set() {
+    let own =
+        "{% set reasoning = reasoning if reasoning is not undefined else true %}{{ reasoning }}";
+    let default = "{%- set effort = effort | default('low') -%}{{ effort }}";
+    let when = "{% if not day is defined %}{% set day = 'Monday' %}{% endif %}{{ day }}";
+    let in_namespace = "{% set ns = namespace(x=style) %}{{ ns.x }}";
+    for (source, name, unset, value, expected) in [
+        (own, "reasoning", "True", json!(false), "False"),
+        (default, "effort", "low", json!("high"), "high"),
+        (when, "day", "Monday", json!("Friday"), "Friday"),
+        (in_namespace, "style", "", json!("a"), "a"),
+    ] {
+        let mut input = user("hi");
+        assert_eq!(prompt(source, &input).as_deref(), Ok(unset), "{source}");
+        input.chat_template_kwargs.insert(name.to_owned(), value);
+        assert_eq!(prompt(source, &input).as_deref(), Ok(expected), "{source}");
+    }
+    let mut input = user("hi");
+    input
+        .chat_template_kwargs
+        .insert("namespace".to_owned(), json!(1));
+    let error = refused(in_namespace, &input);
+    assert!(error.ends_with("it has `style`"), "{error}");
+}
+
+/// Expected prompts are those of `transformers`.
+#[test]
+fn documents_and_parts_reach_a_template_that_reads_them() {
+    let source = "{% for d in documents or [] %}{{ loop.index0 }}:{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}{% endfor %}\
+                  {% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}\
+                  {% if p.type == 'tool_reference' %}<ref>{{ p.name }}</ref>\
+                  {% elif p['type'] == \"document\" %}{{ p.document | tojson }}\
+                  {% elif p.type == 'image' %}<image>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}";
+    let mut input = user("hi");
+    input.chat_template_kwargs.insert(
+        "documents".to_owned(),
+        json!([{"title": "T", "text": "x"}, {"text": "y"}]),
+    );
+    assert_eq!(
+        prompt(source, &input).as_deref(),
+        Ok("0:title=T;text=x;1:text=y;hi")
+    );
+    assert!(refused(TEXTS, &input).starts_with("`chat_template_kwargs.documents` is not"));
+    let part = |part: Value| {
+        common::input(json!([{"role": "tool", "content": [{"type": "text", "text": "a"}, part]}]))
+    };
+    let reference = part(json!({"type": "tool_reference", "name": "f"}));
+    assert_eq!(prompt(source, &reference).as_deref(), Ok("a<ref>f</ref>"));
+    let document = json!({"type": "document", "document": {"id": "1", "data": {"k": "v"}}});
+    assert_eq!(
+        prompt(source, &part(document)).as_deref(),
+        Ok("a{\"id\": \"1\", \"data\": {\"k\": \"v\"}}")
+    );
+    assert!(
+        refused(TEXTS, &reference).contains("is `tool_reference`, which this model cannot read")
+    );
+    // The template would write a place for an image that nothing fills.
+    assert!(refused(source, &part(json!({"type": "image"}))).contains("is `image`, which"));
 }
 
 #[test]
@@ -216,5 +280,69 @@ fn conversations_cannot_inject_template_code() {
     assert_eq!(
         rendered("{{ messages[0].content }}{{ eos_token }}"),
         "hi</s>"
+    );
+}
+
+/// Writes `[x]` for the token `<x>`.
+fn escape(text: &str) -> Cow<'_, str> {
+    text.replace("<x>", "[x]").into()
+}
+
+#[test]
+fn every_text_of_the_client_is_escaped_and_none_of_the_template() {
+    let source = "<x>{% for m in messages %}{{ m.role }}{{ m|tojson }}{% endfor %}{{ tools|tojson }}{{ style|tojson }}";
+    let call =
+        json!({"id": "<x>", "function": {"name": "f", "arguments": "{\"<x>\": \"\\u003cx>\"}"}});
+    let mut input = input(json!([
+        {"role": "user", "content": [{"type": "text", "text": "a<x>"}], "name": "<x>"},
+        {"role": "assistant", "content": null, "tool_calls": [call], "<x>": 1},
+    ]));
+    input.tools = Some(vec![json!({"function": {"description": "<x>"}})]);
+    input
+        .chat_template_kwargs
+        .insert("style".to_owned(), json!({"<x>": ["<x>"]}));
+    let template = template(source).expect("a template");
+    let plain = template.render(&input).expect("a prompt");
+    assert_eq!(plain.matches("<x>").count(), 10, "{plain}");
+    let escaped = template.render_escaped(&input, &escape).expect("a prompt");
+    assert_eq!(escaped.matches("<x>").count(), 1, "{escaped}");
+    assert!(escaped.starts_with("<x>user{"), "{escaped}");
+    assert_eq!(escaped.replace("[x]", "<x>"), plain);
+}
+
+#[test]
+fn an_escaped_chat_has_roles_that_the_template_names() {
+    let source =
+        "{% for m in messages %}<{{ m.role }}>{% if m.role == 'ipython' %}!{% endif %}{% endfor %}";
+    let template = template(source).expect("a template");
+    let chat = |role: &str| input(json!([{"role": role, "content": "a"}]));
+    for (role, expected) in [("user", "<user>"), ("ipython", "<ipython>!")] {
+        assert_eq!(
+            template.render_escaped(&chat(role), &escape).as_deref(),
+            Ok(expected)
+        );
+    }
+    for role in ["end", "user>\n<end"] {
+        assert!(template.render(&chat(role)).is_ok());
+        let error = template.render_escaped(&chat(role), &escape);
+        let error = error.expect_err("a refusal").to_string();
+        assert!(
+            error.starts_with("`messages[0].role` is not one"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn an_escaped_chat_can_be_continued() {
+    let chat = ChatInput {
+        continue_final_message: true,
+        add_generation_prompt: false,
+        ..input(json!([{"role": "assistant", "content": "a <x> b"}]))
+    };
+    let template = template(TEXTS).expect("a template");
+    assert_eq!(
+        template.render_escaped(&chat, &escape).as_deref(),
+        Ok("assistant:a [x] b")
     );
 }

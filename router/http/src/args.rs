@@ -102,6 +102,9 @@ pub struct Config {
     /// Another `tokenizer_config.json`, for its chat template and special tokens.
     #[arg(long, env)]
     pub tokenizer_config_path: Option<PathBuf>,
+    /// Read special tokens in what clients put into chats as text.
+    #[arg(long, env)]
+    pub escape_special_tokens: bool,
     /// Most prompts of one completion request.
     #[arg(long, env, default_value_t = 32, value_parser = value_parser!(u32).range(1..))]
     pub max_client_batch_size: u32,

@@ -23,6 +23,8 @@ pub const MAX_DETOKENIZE_IDS: usize = 1_000_000;
 pub const EVENT_CHUNK_BYTES: usize = 16 * 1024;
 /// Choices of an OpenAI request, over all its prompts.
 pub const MAX_CHOICES: u32 = 128;
+/// Chats that are rendered at once.
+pub const RENDER_THREADS: usize = 4;
 /// Messages of a chat.
 pub const MAX_MESSAGES: usize = 4096;
 /// Longest `model` of an OpenAI request, which every event of a stream repeats, in bytes.

@@ -13,6 +13,7 @@ mod logging;
 pub mod metrics;
 pub mod middleware;
 mod openapi;
+pub mod renderer;
 pub mod routes;
 pub mod run;
 pub mod schema;

@@ -21,6 +21,7 @@ use crate::extract::BodyLimits;
 use crate::limits::{Limits, batch_limits, settle, validation_limits};
 use crate::metrics;
 use crate::middleware::HttpOptions;
+use crate::renderer::ChatRenderer;
 use crate::schema::Info;
 use crate::state::{AnswerOptions, AppState};
 
@@ -45,11 +46,14 @@ pub async fn start(
     let socket = bind(config)?;
     let api_keys = config.api_keys()?;
     let folder = config.tokenizer_folder()?;
-    let tokenizer = load_tokenizer(folder, slow_tokenizer).await?;
+    let mut tokenizer = load_tokenizer(folder, slow_tokenizer).await?;
+    if config.escape_special_tokens {
+        tokenizer = tokenizer.escaping_special_tokens();
+    }
     let (client, shard) = connect(config, stepping).await?;
     let limits = warmup(config, &client).await?;
     let metrics = metrics::install(limits.max_input_tokens, limits.max_total_tokens)?;
-    let pool = TokenizerPool::new(tokenizer, config.validation_workers as usize)?;
+    let pool = TokenizerPool::new(tokenizer.clone(), config.validation_workers as usize)?;
     let validator = Validator::new(pool, validation_limits(config, &shard, &limits));
     let infer = {
         let _entered = stepping.enter();
@@ -63,7 +67,11 @@ pub async fn start(
     let model_names = config.model_names(folder);
     let state = AppState::new(
         infer,
-        load_chat_template(config, folder)?,
+        ChatRenderer::new(
+            load_chat_template(config, folder)?,
+            tokenizer,
+            config.max_concurrent_requests as usize,
+        ),
         info(config, &model_names, folder, &shard, &limits),
         AnswerOptions {
             compute_type: compute_type(config, &shard)?,

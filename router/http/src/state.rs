@@ -7,20 +7,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::extract::FromRef;
 use axum::http::HeaderValue;
 use metrics_exporter_prometheus::PrometheusHandle;
-use text_generation_chat::{ChatInput, ChatTemplate, ChatTemplateError};
 use text_generation_core::infer::Infer;
 
-use crate::error::ApiError;
 use crate::extract::BodyLimits;
 use crate::middleware::HttpOptions;
+use crate::renderer::ChatRenderer;
 use crate::schema::Info;
 
 /// One value for the whole server; handlers get it behind an `Arc`.
 #[derive(Debug)]
 pub struct AppState {
     pub infer: Infer,
-    /// The chat template of the model, or why there is none; only chats fail then.
-    pub chat: Result<ChatTemplate, ChatTemplateError>,
+    /// Makes prompts of chats.
+    pub chats: ChatRenderer,
     pub info: Info,
     pub answers: AnswerOptions,
     pub metrics: PrometheusHandle,
@@ -44,7 +43,7 @@ pub struct AnswerOptions {
 impl AppState {
     pub fn new(
         infer: Infer,
-        chat: Result<ChatTemplate, ChatTemplateError>,
+        chats: ChatRenderer,
         info: Info,
         answers: AnswerOptions,
         metrics: PrometheusHandle,
@@ -52,7 +51,7 @@ impl AppState {
     ) -> Self {
         Self {
             infer,
-            chat,
+            chats,
             info,
             answers,
             metrics,
@@ -60,16 +59,6 @@ impl AppState {
             started: unix_time(),
             stopping: AtomicBool::new(false),
         }
-    }
-
-    /// The prompt for a conversation. Templates are untrusted code, so they run on a thread that may block.
-    ///
-    /// # Errors
-    /// 422 when there is no template, when it fails or reaches a limit, or when a field cannot be used.
-    pub async fn render_chat(&self, input: ChatInput) -> Result<String, ApiError> {
-        let template = self.chat.clone()?;
-        let rendered = tokio::task::spawn_blocking(move || template.render(&input)).await;
-        Ok(rendered.map_err(|_| ApiError::internal())??)
     }
 
     /// From now on new requests and the readiness probe get 503; running requests go on.

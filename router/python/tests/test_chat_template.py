@@ -175,6 +175,32 @@ def test_variables_of_the_template_can_be_set() -> None:
         template.render([user("hi")], bos_token="x")
 
 
+@pytest.mark.parametrize(
+    ("source", "kwargs"),
+    [
+        ("{% set on = on if on is not undefined else true %}{{ on }}", {"on": False}),
+        ("{%- set effort = effort | default('low') -%}{{ effort }}", {"effort": "high"}),
+        ("{% if not day is defined %}{% set day = 'Monday' %}{% endif %}{{ day }}", {"day": "Friday"}),
+        ("{% for d in documents or [] %}{{ d['title'] }}{{ d | tojson }}{% endfor %}", {"documents": [{"title": "T"}]}),
+    ],
+)
+def test_variables_with_defaults_and_documents_can_be_set(source: str, kwargs: dict[str, Any]) -> None:
+    template = router.ChatTemplate({"default": source})
+    for given in ({}, kwargs):
+        expected = render_jinja_template(conversations=[[user("hi")]], chat_template=source, **given)[0][0]
+        assert template.render([user("hi")], **given) == expected
+
+
+def test_parts_that_a_template_knows_reach_it() -> None:
+    source = (
+        "{% for m in messages %}{% for p in m.content %}"
+        "{% if p.type == 'tool_reference' %}<ref>{{ p.name }}</ref>{% else %}{{ p.text }}{% endif %}"
+        "{% endfor %}{% endfor %}"
+    )
+    messages = [{"role": "tool", "content": [{"type": "text", "text": "a"}, {"type": "tool_reference", "name": "f"}]}]
+    assert router.ChatTemplate({"default": source}).render(messages) == reference(source, messages, None, "prompt")
+
+
 def test_a_folder_is_loaded(tmp_path: Path) -> None:
     assert router.ChatTemplate.load(str(tmp_path)) is None
     (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[0].content }}")

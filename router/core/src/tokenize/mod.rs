@@ -1,10 +1,12 @@
 //! Text to token ids and back.
 
+mod escape;
 mod ids;
 mod pool;
 mod scanner;
 mod token_bytes;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -12,6 +14,7 @@ use std::sync::Arc;
 
 use tokenizers::Tokenizer;
 
+use self::escape::Escape;
 use self::ids::IdEncoder;
 pub use self::pool::TokenizerPool;
 use self::token_bytes::TokenBytes;
@@ -37,7 +40,11 @@ pub enum TokenizerError {
 
 /// A loaded `tokenizer.json`; clones share it.
 #[derive(Clone)]
-pub struct TextTokenizer(Arc<Loaded>);
+pub struct TextTokenizer {
+    loaded: Arc<Loaded>,
+    /// Set where special tokens in the texts of clients are to be text.
+    escape: Option<Arc<Escape>>,
+}
 
 struct Loaded {
     tokenizer: Tokenizer,
@@ -67,17 +74,56 @@ impl TextTokenizer {
         tokenizer.with_padding(None);
         let token_bytes = TokenBytes::new(&tokenizer)?;
         let ids = IdEncoder::new(&tokenizer);
-        Ok(Self(Arc::new(Loaded {
+        let loaded = Arc::new(Loaded {
             tokenizer,
             ids,
             token_bytes,
-        })))
+        });
+        Ok(Self {
+            loaded,
+            escape: None,
+        })
+    }
+
+    /// The same tokenizer, whose [`escape`](Self::escape) makes text of special tokens.
+    pub fn escaping_special_tokens(mut self) -> Self {
+        self.escape = Some(Arc::new(Escape::new(&self.loaded.tokenizer)));
+        self
+    }
+
+    /// Whether [`escape`](Self::escape) changes anything.
+    pub fn escapes_special_tokens(&self) -> bool {
+        self.escape.is_some()
+    }
+
+    /// `text` with marks, so that its special tokens are encoded as text wherever it is put. Without
+    /// [`escaping_special_tokens`](Self::escaping_special_tokens) the text as it is.
+    pub fn escape<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match &self.escape {
+            Some(escape) => escape.mark(&self.loaded.tokenizer, text),
+            None => Cow::Borrowed(text),
+        }
+    }
+
+    /// `text` without the marks of [`escape`](Self::escape), as people should see it.
+    pub fn unescape<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        match &self.escape {
+            Some(_) => escape::without_marks(text),
+            None => Cow::Borrowed(text),
+        }
+    }
+
+    /// Whether `text` has marks to be taken out.
+    fn is_marked(&self, text: &str) -> bool {
+        self.escape.is_some() && text.contains(escape::MARK)
     }
 
     /// The ids of `text`; `add_special_tokens` adds what the tokenizer puts around a text (BOS).
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
-        let tokenizer = &self.0.tokenizer;
-        let ids = match &self.0.ids {
+        let tokenizer = &self.loaded.tokenizer;
+        let ids = match &self.loaded.ids {
+            _ if self.is_marked(text) => escape::encode(tokenizer, text, add_special_tokens)
+                .map(|encoding| encoding.get_ids().to_vec()),
             Some(ids) => ids.encode(tokenizer, text, add_special_tokens),
             None => tokenizer
                 .encode_fast(text, add_special_tokens)
@@ -93,15 +139,25 @@ impl TextTokenizer {
         text: &str,
         add_special_tokens: bool,
     ) -> Result<Vec<SimpleToken>, TokenizerError> {
-        let encoding = self.0.tokenizer.encode(text, add_special_tokens);
+        let tokenizer = &self.loaded.tokenizer;
+        let (encoding, marks) = if self.is_marked(text) {
+            let marks = text.match_indices(escape::MARK).map(|(at, _)| at).collect();
+            (escape::encode(tokenizer, text, add_special_tokens), marks)
+        } else {
+            (tokenizer.encode(text, add_special_tokens), Vec::new())
+        };
         let encoding = encoding.map_err(|error| TokenizerError::Encode(error.to_string()))?;
+        let text = &*self.unescape(text);
+        let unmarked = |offset| {
+            offset - escape::MARK.len_utf8() * marks.partition_point(|&mark| mark < offset)
+        };
         let tokens =
             encoding
                 .get_ids()
                 .iter()
                 .zip(encoding.get_offsets())
                 .map(|(&id, &(start, stop))| {
-                    let (start, stop) = whole_characters(text, start, stop);
+                    let (start, stop) = whole_characters(text, unmarked(start), unmarked(stop));
                     SimpleToken {
                         id,
                         text: text[start..stop].to_owned(),
@@ -114,13 +170,13 @@ impl TextTokenizer {
 
     /// The text of `ids`, taken as a whole text.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, TokenizerError> {
-        let text = self.0.tokenizer.decode(ids, skip_special_tokens);
+        let text = self.loaded.tokenizer.decode(ids, skip_special_tokens);
         text.map_err(|error| TokenizerError::Decode(error.to_string()))
     }
 
     /// Whether `id` is a special token, such as BOS or EOS.
     pub fn is_special(&self, id: u32) -> bool {
-        self.0.token_bytes.is_special(id)
+        self.loaded.token_bytes.is_special(id)
     }
 
     /// The text of one token as it reads after other text (` world` keeps its space). Bytes that are no whole
@@ -131,7 +187,7 @@ impl TextTokenizer {
 
     /// The bytes that `id` adds to a text; an unknown id has none.
     pub fn bytes(&self, id: u32) -> &[u8] {
-        self.0.token_bytes.get(id)
+        self.loaded.token_bytes.get(id)
     }
 }
 

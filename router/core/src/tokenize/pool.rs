@@ -168,7 +168,7 @@ mod tests {
         let pool = TokenizerPool::new(tokenizer.clone(), 3).unwrap();
         pool.encode("hello".to_owned(), false).await.unwrap();
         drop(pool);
-        while Arc::strong_count(&tokenizer.0) > 1 {
+        while Arc::strong_count(&tokenizer.loaded) > 1 {
             tokio::task::yield_now().await;
         }
     }

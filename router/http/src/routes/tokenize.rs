@@ -50,9 +50,10 @@ pub async fn chat_tokenize(
     State(state): State<Arc<AppState>>,
     ApiJson(mut body): ApiJson<ChatBody>,
 ) -> Result<Json<ChatTokenizeResponse>, ApiError> {
-    let templated_text = state.render_chat(body.take_input()?).await?;
+    let prompt = state.chats.render(body.take_input()?).await?;
+    let templated_text = state.chats.readable(&prompt).into_owned();
     // The template has written the special tokens.
-    let tokenize_response = state.infer.tokenize(templated_text.clone(), false).await?;
+    let tokenize_response = state.infer.tokenize(prompt, false).await?;
     Ok(Json(ChatTokenizeResponse {
         tokenize_response,
         templated_text,

@@ -14,7 +14,7 @@ use crate::routes::openai::{ChatBody, ChatCompletion, Completion, CompletionBody
 #[serde(untagged)]
 pub enum InvocationBody {
     Generate(CompatGenerateBody),
-    Chat(ChatBody),
+    Chat(Box<ChatBody>),
     Completion(CompletionBody),
 }
 

@@ -126,6 +126,60 @@ async fn templates_take_the_variables_that_they_know() {
 }
 
 #[tokio::test]
+async fn documents_reach_a_template_that_reads_them() {
+    let documents = json!([{"title": "T", "text": "x"}]);
+    let template = "{{ messages[0].content }}{% for d in documents or [] %} {{ d.title }}:{{ d.text }}{% endfor %}";
+    let reading = server_with(template, repeating(), &[]).await;
+    for keys in [
+        json!({ "documents": &documents }),
+        json!({"chat_template_kwargs": {"documents": &documents}}),
+    ] {
+        let answer = ask_chat(&reading, &chat("Hi", keys)).await;
+        assert_eq!(contents(&answer), ["Hi T:x"]);
+    }
+    let other = server().await;
+    let body = chat("Hi", json!({ "documents": &documents }));
+    let (status, answer) = other.ask("/v1/chat/completions", &body).await;
+    assert_eq!(status, 422);
+    assert_eq!(answer["error"]["param"], "documents");
+    let body = chat("Hi", json!({"documents": []}));
+    ask_chat(&other, &body).await;
+}
+
+#[tokio::test]
+async fn special_tokens_of_clients_are_text_where_that_is_asked_for() {
+    let template = "<s>{{ messages[0].content }}";
+    let messages = json!({"messages": [{"role": "user", "content": "<s>é"}]});
+    // The token of the template, that of the client as a token or as its bytes, and two bytes.
+    for (flags, tokens, ids) in [
+        (&[][..], 4, json!([1, 1])),
+        (&["--escape-special-tokens"], 6, json!([1, BYTES + 60])),
+    ] {
+        let server = server_with(template, repeating(), flags).await;
+        let answer = ask_chat(&server, &messages).await;
+        assert_eq!(answer["usage"]["prompt_tokens"], tokens, "{flags:?}");
+        let response = server.post_json("/v1/chat/completions", &messages).await;
+        assert_eq!(header(&response, "x-compute-characters"), "7");
+        let (status, tokenized) = server.ask("/chat_tokenize", &messages).await;
+        assert_eq!(status, 200);
+        assert_eq!(tokenized["templated_text"], "<s><s>é");
+        let listed = &tokenized["tokenize_response"];
+        assert_eq!(listed.as_array().map(Vec::len), Some(tokens));
+        assert_eq!(json!([listed[0]["id"], listed[1]["id"]]), ids);
+        assert_eq!(listed[tokens - 1]["stop"], "<s><s>é".len());
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_role_is_refused_where_it_could_make_a_special_token() {
+    let body = json!({"messages": [{"role": "/s", "content": "Hi"}]});
+    let server = server_with(PLAIN, repeating(), &["--escape-special-tokens"]).await;
+    let (status, answer) = server.ask("/v1/chat/completions", &body).await;
+    assert_eq!(status, 422);
+    assert_eq!(answer["error"]["param"], "messages[0].role");
+}
+
+#[tokio::test]
 async fn choices_share_the_prompt() {
     let server = server().await;
     let answer = ask_chat(&server, &chat("Hi", json!({"n": 3, "max_tokens": 2}))).await;

@@ -27,13 +27,14 @@ use crate::sse;
 use crate::state::AppState;
 
 /// What the fields of `core` are called here, with one of the two names of the limit.
-const fn names(max_tokens: &'static str) -> [(&'static str, &'static str); 5] {
+const fn names(max_tokens: &'static str) -> [(&'static str, &'static str); 6] {
     [
         ("inputs", "messages"),
         ("max_new_tokens", max_tokens),
         ("min_new_tokens", "min_tokens"),
         ("top_n_tokens", "top_logprobs"),
         ("chat_template_kwargs.reasoning_effort", "reasoning_effort"),
+        ("chat_template_kwargs.documents", "documents"),
     ]
 }
 
@@ -106,14 +107,15 @@ impl Chat {
             ..sampling
         };
         let model = model_name(body.model.take(), &state.info.model_id)?;
-        let prompt = state.render_chat(body.take_input()?).await;
+        let prompt = state.chats.render(body.take_input()?).await;
         let prompt = prompt.map_err(|error| renamed(error, names))?;
         let separate_reasoning = body.separate_reasoning.unwrap_or(false);
+        let readable = state.chats.readable(&prompt);
         let answer = ChatAnswer {
             identity: Identity::new("chatcmpl", model),
-            characters: prompt.chars().count(),
+            characters: readable.chars().count(),
             top_logprobs,
-            splitter: separate_reasoning.then(|| ReasoningSplitter::new(&prompt)),
+            splitter: separate_reasoning.then(|| ReasoningSplitter::new(&readable)),
         };
         // The template has written the special tokens.
         let plan = Plan::new(vec![prompt.into()], &parameters, false, n, names);

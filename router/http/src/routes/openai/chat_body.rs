@@ -49,6 +49,9 @@ sampling_body! {
         /// Passed to the template.
         #[schema(nullable = true, example = "low")]
         pub reasoning_effort: Option<String>,
+        /// Texts to answer from, for templates that read `documents`. Not in OpenAI's API.
+        #[schema(nullable = true, value_type = Option<Vec<Object>>, example = json!([{"title": "Tides", "text": "..."}]))]
+        pub documents: Option<Vec<Map<String, Value>>>,
         /// Variables for the template, of those that it may be given. Not in OpenAI's API.
         #[schema(nullable = true, value_type = Option<Object>, example = json!({"enable_thinking": false}))]
         pub chat_template_kwargs: Option<Map<String, Value>>,
@@ -188,6 +191,9 @@ impl ChatBody {
         let mut kwargs = self.chat_template_kwargs.take().unwrap_or_default();
         if let Some(effort) = self.reasoning_effort.take() {
             kwargs.entry("reasoning_effort").or_insert(effort.into());
+        }
+        if let Some(documents) = self.documents.take().filter(|list| !list.is_empty()) {
+            kwargs.entry("documents").or_insert(documents.into());
         }
         Ok(ChatInput {
             messages: messages.into_iter().map(Value::Object).collect(),

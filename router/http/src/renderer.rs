@@ -1,0 +1,148 @@
+//! Chats to prompts, on few threads.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use text_generation_chat::{ChatInput, ChatTemplate, ChatTemplateError};
+use text_generation_core::error::InferError;
+use text_generation_core::tokenize::TextTokenizer;
+use tokio::sync::Semaphore;
+
+use crate::bounds::RENDER_THREADS;
+use crate::error::ApiError;
+
+/// Renders chats with the template of the model.
+#[derive(Debug)]
+pub struct ChatRenderer {
+    template: Result<ChatTemplate, ChatTemplateError>,
+    /// Says which texts are special tokens, and whether those of clients are to be text.
+    tokenizer: TextTokenizer,
+    threads: RenderThreads,
+}
+
+impl ChatRenderer {
+    /// For the template of the model, or why there is none. At most `waiting` chats wait for those before them.
+    pub fn new(
+        template: Result<ChatTemplate, ChatTemplateError>,
+        tokenizer: TextTokenizer,
+        waiting: usize,
+    ) -> Self {
+        Self {
+            template,
+            tokenizer,
+            threads: RenderThreads::new(waiting),
+        }
+    }
+
+    /// The prompt for a conversation, for the tokenizer: [`readable`](Self::readable) is what people should see of it.
+    ///
+    /// # Errors
+    /// 422 when there is no template, when it fails or reaches a limit, or when a field cannot be used. 429 when too
+    /// many chats wait.
+    pub async fn render(&self, input: ChatInput) -> Result<String, ApiError> {
+        let template = self.template.clone()?;
+        let tokenizer = self.tokenizer.clone();
+        let render = move || {
+            if tokenizer.escapes_special_tokens() {
+                template.render_escaped(&input, &|text| tokenizer.escape(text))
+            } else {
+                template.render(&input)
+            }
+        };
+        Ok(self.threads.run(render).await??)
+    }
+
+    /// A prompt without what only the tokenizer reads.
+    pub fn readable<'a>(&self, prompt: &'a str) -> Cow<'a, str> {
+        self.tokenizer.unescape(prompt)
+    }
+}
+
+/// Lets few renderings run: one may take as much time and memory as the limits of templates allow.
+#[derive(Debug)]
+struct RenderThreads {
+    /// What may run; a rendering holds one also when its client has gone.
+    running: Arc<Semaphore>,
+    /// What may run or wait.
+    places: Semaphore,
+}
+
+impl RenderThreads {
+    fn new(waiting: usize) -> Self {
+        let most = Semaphore::MAX_PERMITS;
+        Self {
+            running: Arc::new(Semaphore::new(RENDER_THREADS)),
+            places: Semaphore::new(RENDER_THREADS.saturating_add(waiting).min(most)),
+        }
+    }
+
+    /// Runs `work` on a thread that may block, when one is free.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let place = self.places.try_acquire();
+        let _place = place.map_err(|_| InferError::Overloaded)?;
+        let thread = self.running.clone().acquire_owned().await;
+        let thread = thread.map_err(|_| ApiError::internal())?;
+        let work = move || {
+            let result = work();
+            drop(thread);
+            result
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        done.map_err(|_| ApiError::internal())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use futures::future::join_all;
+    use futures::poll;
+
+    use super::*;
+
+    /// A piece of work that says that it runs and then waits for `release`.
+    fn held(running: &mpsc::Sender<()>) -> (mpsc::Sender<()>, impl FnOnce() + Send + 'static) {
+        let (release, released) = mpsc::channel();
+        let running = running.clone();
+        let work = move || {
+            let _ = running.send(());
+            let _ = released.recv();
+        };
+        (release, work)
+    }
+
+    #[tokio::test]
+    async fn few_run_few_wait_and_others_are_refused() {
+        let threads = RenderThreads::new(2);
+        let (running, started) = mpsc::channel();
+        let (releases, works): (Vec<_>, Vec<_>) =
+            (0..RENDER_THREADS + 2).map(|_| held(&running)).unzip();
+        let mut renderings: Vec<_> = works
+            .into_iter()
+            .map(|work| Box::pin(threads.run(work)))
+            .collect();
+        for rendering in &mut renderings {
+            assert!(poll!(rendering).is_pending());
+        }
+        (0..RENDER_THREADS).for_each(|_| started.recv().unwrap());
+        let refused = threads.run(|| ()).await.unwrap_err();
+        assert_eq!(refused.status, 429);
+        // The threads of two clients that have gone are still at work, their places are free.
+        renderings.drain(..2);
+        let mut late = Box::pin(threads.run(|| ()));
+        assert!(poll!(&mut late).is_pending());
+        assert!(started.try_recv().is_err());
+        drop(releases);
+        assert!(
+            join_all(renderings)
+                .await
+                .into_iter()
+                .all(|done| done.is_ok())
+        );
+        late.await.unwrap();
+    }
+}
