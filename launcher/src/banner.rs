@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::logs::Console;
 
 /// Prints addresses and a first request to paste; in JSON mode one log record says the same.
-pub fn show(console: Console, model_id: &str, shards: usize, address: SocketAddr, with_key: bool) {
+pub fn show(console: &Console, model_id: &str, shards: usize, address: SocketAddr, with_key: bool) {
     let url = format!("http://{address}");
     if console.is_json() {
         tracing::info!(
@@ -16,7 +16,7 @@ pub fn show(console: Console, model_id: &str, shards: usize, address: SocketAddr
             "Server ready"
         );
     } else {
-        console.print(&text(model_id, shards, &url, with_key));
+        console.print(text(model_id, shards, &url, with_key));
     }
 }
 

@@ -112,11 +112,11 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
     info!("Starting router");
     fleet.router = Some(Process::spawn(
         plan::router(args, &folder, &group, compute_type),
-        fleet.console,
+        fleet.console.clone(),
     )?);
     fleet.router_ready(address, limit).await?;
     banner::show(
-        fleet.console,
+        &fleet.console,
         model_id,
         shards,
         readiness::reachable(address),
@@ -139,7 +139,8 @@ struct Fleet {
 
 impl Fleet {
     fn start_worker(&mut self, spec: ProcessSpec) -> Result<(), LauncherError> {
-        self.workers.push(Process::spawn(spec, self.console)?);
+        self.workers
+            .push(Process::spawn(spec, self.console.clone())?);
         Ok(())
     }
 

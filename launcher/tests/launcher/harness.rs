@@ -45,6 +45,11 @@ pub struct Ended {
 impl Launcher {
     /// Starts it with `--model-id org/model` on a free port, and these flags and variables.
     pub fn start(flags: &[&str], env: Env<'_>) -> Self {
+        Self::start_onto(flags, env, Stdio::piped(), Stdio::piped())
+    }
+
+    /// The same with another standard output and error, of which nothing is read here.
+    pub fn start_onto(flags: &[&str], env: Env<'_>, stdout: Stdio, stderr: Stdio) -> Self {
         let port = free_port();
         let port_text = port.to_string();
         let mut all = vec![
@@ -56,13 +61,17 @@ impl Launcher {
             "127.0.0.1",
         ];
         all.extend(flags);
-        let mut launcher = Self::start_bare(&all, env);
+        let mut launcher = Self::run(&all, env, stdout, stderr);
         launcher.port = port;
         launcher
     }
 
     /// Starts it with these flags alone.
     pub fn start_bare(flags: &[&str], env: Env<'_>) -> Self {
+        Self::run(flags, env, Stdio::piped(), Stdio::piped())
+    }
+
+    fn run(flags: &[&str], env: Env<'_>, stdout: Stdio, stderr: Stdio) -> Self {
         let folder = tempfile::Builder::new().prefix("tg").tempdir().unwrap();
         let (bin, temporary) = (folder.path().join("bin"), folder.path().join("t"));
         fs::create_dir(&temporary).unwrap();
@@ -75,15 +84,14 @@ impl Launcher {
             .env("FAKE_JOURNAL", folder.path().join("journal"))
             .envs(env.iter().copied())
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stdout(stdout)
+            .stderr(stderr)
             .spawn()
             .unwrap();
         let output = Arc::new(Mutex::new(Vec::new()));
-        let readers = vec![
-            collect(child.stdout.take().unwrap(), &output),
-            collect(child.stderr.take().unwrap(), &output),
-        ];
+        let mut readers = Vec::new();
+        readers.extend(child.stdout.take().map(|pipe| collect(pipe, &output)));
+        readers.extend(child.stderr.take().map(|pipe| collect(pipe, &output)));
         Self {
             child,
             output,
