@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ pub struct Process {
 impl Process {
     /// Starts the process and forwards its output to `console`, on the current runtime.
     pub fn spawn(spec: ProcessSpec, console: Console) -> Result<Self, LauncherError> {
-        let mut command = Command::new(spec.program);
+        let mut command = Command::new(command_path(spec.program));
         command.args(&spec.args).process_group(0);
         command
             .stdin(Stdio::piped())
@@ -139,6 +140,15 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.signal(Signal::SIGKILL);
     }
+}
+
+/// The command beside this executable, where an installation puts all of them; else `PATH` decides.
+fn command_path(program: &str) -> PathBuf {
+    let own = std::env::current_exe();
+    let beside = own.ok().map(|own| own.with_file_name(program));
+    beside
+        .filter(|path| path.is_file())
+        .unwrap_or_else(|| program.into())
 }
 
 /// A group that is already gone needs no signal, so a failure is no error.

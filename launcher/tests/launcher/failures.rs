@@ -1,8 +1,9 @@
 //! What goes wrong is one clear line and an exit code, and nothing is left running.
 
 use std::net::TcpListener;
+use std::process::Command;
 
-use crate::harness::{Ended, Env, Launcher};
+use crate::harness::{Ended, Env, Launcher, free_port};
 use nix::sys::signal::Signal;
 
 fn failed(flags: &[&str], env: Env<'_>) -> Ended {
@@ -138,13 +139,17 @@ fn a_port_in_use_is_found_before_the_download() {
 
 #[test]
 fn a_missing_command_is_named() {
-    let ended = failed(&[], &[("PATH", "/nonexistent")]);
+    // The build has no other command beside the launcher. All tests with fakes show that those are found there.
+    let mut launcher = Command::new(env!("CARGO_BIN_EXE_text-generation-launcher"));
+    launcher.args(["--model-id", "org/model", "--port"]);
+    launcher.arg(free_port().to_string());
+    let output = launcher.env("PATH", "/nonexistent").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(
-        ended
-            .error()
-            .contains("cannot run `text-generation-server`"),
-        "{}",
-        ended.error()
+        text.contains("cannot run `text-generation-server`")
+            && text.contains("install it beside text-generation-launcher"),
+        "{text}"
     );
 }
 

@@ -29,6 +29,7 @@ pub struct Launcher {
     output: Arc<Mutex<Vec<String>>>,
     readers: Vec<JoinHandle<()>>,
     folder: TempDir,
+    _bin: TempDir,
     pub port: u16,
 }
 
@@ -73,13 +74,13 @@ impl Launcher {
 
     fn run(flags: &[&str], env: Env<'_>, stdout: Stdio, stderr: Stdio) -> Self {
         let folder = tempfile::Builder::new().prefix("tg").tempdir().unwrap();
-        let (bin, temporary) = (folder.path().join("bin"), folder.path().join("t"));
+        let temporary = folder.path().join("t");
         fs::create_dir(&temporary).unwrap();
-        install_fakes(&bin);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_text-generation-launcher"))
+        let bin = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let mut child = Command::new(install(bin.path()))
             .args(flags)
             .env_clear()
-            .env("PATH", &bin)
+            .env("PATH", "/nonexistent")
             .env("TMPDIR", &temporary)
             .env("FAKE_JOURNAL", folder.path().join("journal"))
             .envs(env.iter().copied())
@@ -97,6 +98,7 @@ impl Launcher {
             output,
             readers,
             folder,
+            _bin: bin,
             port: 0,
         }
     }
@@ -267,8 +269,8 @@ pub fn free_port() -> u16 {
         .port()
 }
 
-fn install_fakes(bin: &Path) {
-    fs::create_dir(bin).unwrap();
+/// Puts the launcher and the fakes into one folder, as an installation does, and returns the launcher's path.
+fn install(bin: &Path) -> PathBuf {
     fs::write(
         bin.join("fake_common.py"),
         include_str!("fakes/fake_common.py"),
@@ -289,6 +291,9 @@ fn install_fakes(bin: &Path) {
         fs::write(&path, format!("#!{}\n{source}", python())).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
+    let launcher = bin.join("text-generation-launcher");
+    fs::hard_link(env!("CARGO_BIN_EXE_text-generation-launcher"), &launcher).unwrap();
+    launcher
 }
 
 /// Path of the interpreter, found out once.
