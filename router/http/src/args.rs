@@ -10,12 +10,11 @@ use clap::{Parser, Subcommand, value_parser};
 
 use crate::access::ApiKeys;
 
-/// HTTP front end of the text generation server.
+/// HTTP front end of the text generation server. `text-generation-launcher` starts it, with the shards that it needs.
 #[derive(Debug, Parser)]
 #[command(
     name = "text-generation-router",
     version,
-    about,
     args_conflicts_with_subcommands = true
 )]
 pub struct Cli {
@@ -254,6 +253,8 @@ impl TokenLimits {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     fn config(flags: &[&str]) -> Config {
@@ -321,6 +322,15 @@ mod tests {
                 .expect_err("zero is no limit");
             assert!(error.to_string().contains(flag), "{error}");
         }
+    }
+
+    #[test]
+    fn help_opens_with_what_the_command_is() {
+        let help = Cli::command().render_help().to_string();
+        assert!(
+            help.starts_with("HTTP front end of the text generation server."),
+            "{help}"
+        );
     }
 
     #[test]
