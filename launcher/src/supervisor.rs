@@ -44,15 +44,18 @@ pub async fn run(args: &Args, console: Console) -> Result<(), LauncherError> {
         }
         failure = serve(args, &mut fleet) => failure.map(|never| match never {}),
     };
-    if let Err(error) = &outcome {
-        tracing::error!("{error}");
-    }
+    let reported = outcome
+        .as_ref()
+        .err()
+        .map(ToString::to_string)
+        .inspect(|error| tracing::error!("{error}"))
+        .unwrap_or_default();
     let grace = match outcome {
         Ok(()) => Duration::from_secs(args.server.graceful_termination_timeout) + ROUTER_MARGIN,
         Err(_) => SHORT_GRACE,
     };
     tokio::select! {
-        () = fleet.stop(grace) => outcome,
+        () = fleet.stop(grace, &reported) => outcome,
         _ = signals.next() => {
             fleet.kill().await;
             tracing::error!("{}", LauncherError::Hurried);
@@ -203,8 +206,8 @@ impl Fleet {
         }
     }
 
-    /// Router first, which finishes its requests; then the workers, all at once.
-    async fn stop(&self, router_grace: Duration) {
+    /// Router first, which finishes its requests; then the workers, all at once. `reported` is in the log already.
+    async fn stop(&self, router_grace: Duration, reported: &str) {
         if let Some(router) = &self.router {
             router.signal(Signal::SIGTERM);
             if !router.end_by(Instant::now() + router_grace).await {
@@ -218,6 +221,13 @@ impl Fleet {
         for worker in &self.workers {
             if !worker.end_by(deadline).await {
                 tracing::warn!("{} did not stop in time and was killed", worker.name);
+            }
+        }
+        for process in self.processes() {
+            let exit = process.exited().await;
+            let reason = exit.last_error.as_deref().unwrap_or_default();
+            if exit.unsaid && !reported.contains(reason) {
+                tracing::warn!("{} stopped: {exit}", process.name);
             }
         }
     }

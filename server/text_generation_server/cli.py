@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from . import __version__
 from .config.model import Dtype
 from .config.server import Attention, Environment, LoadFormat, ServerConfig, parse_cuda_graphs
 from .engine.requests import ShardEngine
@@ -37,6 +38,21 @@ ExitOnEof = Annotated[
     bool, typer.Option("--exit-on-stdin-eof", help="Stop when standard input ends, as it does with the parent")
 ]
 Format = Annotated[LoadFormat, typer.Option(help="`dummy` makes random weights from config.json alone")]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"text-generation-server {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit")
+    ] = False,
+) -> None:
+    """One rank of a model, and the files that it needs; text-generation-launcher starts both."""
 
 
 @app.command()
@@ -140,13 +156,16 @@ def _serve(config: ServerConfig) -> None:
 
 @contextlib.contextmanager
 def _reported_errors() -> Generator[None, None, None]:
-    """An expected error ends the process with status 1; its reason is the last line on standard error."""
+    """An expected error ends the process with status 1; its reason is the last line on standard error.
+
+    It is in no log record besides: the launcher reads that line and says it once.
+    """
     try:
         yield
     except EngineError as error:
-        logger.error(str(error), extra={"reason": error.reason})
         logging.shutdown()
-        sys.stderr.write(f"Error: {error}\n")
+        reason = " ".join(str(error).split())
+        sys.stderr.write(f"Error: {reason}\n")
         sys.stderr.flush()
         os._exit(1)
 

@@ -21,6 +21,11 @@ fn a_failed_download_tells_why() {
             .error()
             .ends_with("cannot prepare model `org/model`: no model named like this on the hub")
     );
+    let said = ended
+        .output
+        .iter()
+        .filter(|line| line.contains("no model named like this"));
+    assert_eq!(said.count(), 1, "{:#?}", ended.output);
     assert_eq!(ended.events(), ["download start"]);
 }
 
@@ -45,6 +50,19 @@ fn a_shard_that_dies_at_start_tells_why() {
             .iter()
             .any(|line| line.contains("WARN") && line.contains("UserWarning"))
     );
+}
+
+#[test]
+fn a_reason_is_said_once() {
+    let env = [("FAKE_SHARD_0", "refuse"), ("FAKE_SHARD_1", "refuse")];
+    let ended = failed(&["--num-shard", "2"], &env);
+    let reason = "exit code 1: the model is of no known kind";
+    assert!(ended.error().ends_with(reason), "{}", ended.error());
+    let said = ended
+        .output
+        .iter()
+        .filter(|line| line.contains("no known kind"));
+    assert_eq!(said.count(), 1, "{:#?}", ended.output);
 }
 
 #[test]

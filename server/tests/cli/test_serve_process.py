@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import grpc
@@ -223,6 +224,7 @@ def test_an_error_at_start_is_one_line_and_status_1(
         assert process.returncode == 1
         assert message in errors.splitlines()[-1]
         assert "Traceback" not in errors + output
+        assert (errors + output).count(message) == 1
         assert not list(tmp_path.glob("shard*"))
 
 
@@ -231,6 +233,12 @@ def test_download_weights_ends_with_the_folder(llama_folder: Path) -> None:
         output, _ = process.communicate(timeout=WAIT_S)
         assert process.returncode == 0
         assert json.loads(output.splitlines()[-1])["model_path"] == str(llama_folder.resolve())
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    with started("--version") as process:
+        output, _ = process.communicate(timeout=WAIT_S)
+        assert (process.returncode, output) == (0, f"text-generation-server {version('text-generation-server')}\n")
 
 
 def test_wrong_usage_is_status_2() -> None:
