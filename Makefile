@@ -2,9 +2,10 @@
 # Needs Python 3.10 or newer, a Rust toolchain, a C compiler and make. Everything else goes into .venv and target.
 
 PYTHON ?= python3
+# Flags of the launcher, after --hostname 127.0.0.1: for other machines to reach it, ARGS="--hostname 0.0.0.0".
+ARGS ?=
 # A folder or a hub id; the demo model of this repository needs neither network nor GPU.
 MODEL_ID ?= models/demo
-ARGS ?=
 
 VENV := .venv
 # Made by integration-tests/test_clients.py.
@@ -23,7 +24,7 @@ PYTHON_PROJECTS := server clients/python
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-ui
 
 run: install
-	@exec text-generation-launcher --model-id '$(MODEL_ID)' $(ARGS)
+	@exec text-generation-launcher --model-id '$(MODEL_ID)' --hostname 127.0.0.1 $(ARGS)
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -10,6 +10,7 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::info;
+use uuid::Uuid;
 
 use crate::args::Args;
 use crate::error::LauncherError;
@@ -24,7 +25,6 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 const SHORT_GRACE: Duration = Duration::from_secs(5);
 /// The router ends its own grace time first, so that it and not a SIGKILL cuts the last streams.
 const ROUTER_MARGIN: Duration = Duration::from_secs(2);
-const DEFAULT_MASTER_PORT: u16 = 29500;
 
 /// Serves until a signal (Ok) or a failure (Err, already logged). No process and no socket outlives this call.
 pub async fn run(args: &Args, console: Console) -> Result<(), LauncherError> {
@@ -67,7 +67,7 @@ pub async fn run(args: &Args, console: Console) -> Result<(), LauncherError> {
 /// Brings everything up and watches it. Ends only with a failure.
 async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherError> {
     let address = SocketAddr::new(args.server.hostname, args.server.port);
-    // Found out now, not after minutes of loading; and another server's answers must not look like ours.
+    // Found out now, not after minutes of loading.
     TcpListener::bind(address).map_err(|source| LauncherError::Address { address, source })?;
     if args.logs.env {
         info!("{}", devices::runtime_environment().await);
@@ -96,10 +96,6 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
         size: shards,
         uds_prefix: sockets.prefix().to_owned(),
         directory_owned: sockets.directory_owned(),
-        master_port: args
-            .shards
-            .master_port
-            .map_or_else(|| choose_master_port(shards), Ok)?,
     };
     let limit = args.shards.shard_startup_timeout;
     for rank in 0..shards {
@@ -113,18 +109,13 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
         None => Some(devices::compute_type(shards).await),
     };
     info!("Starting router");
+    let instance = Uuid::new_v4().to_string();
     fleet.router = Some(Process::spawn(
-        plan::router(args, &folder, &group, compute_type),
+        plan::router(args, &folder, &group, compute_type, &instance),
         fleet.console.clone(),
     )?);
-    fleet.router_ready(address, limit).await?;
-    banner::show(
-        &fleet.console,
-        model_id,
-        shards,
-        readiness::reachable(address),
-        args.server.api_key.is_some(),
-    );
+    fleet.router_ready(address, &instance, limit).await?;
+    banner::show(&fleet.console, model_id, shards, address, &args.server);
 
     let (process, exit) = fleet.first_exit().await;
     Err(LauncherError::Died { process, exit })
@@ -182,10 +173,15 @@ impl Fleet {
     }
 
     /// Waits until the router answers. `limit` in seconds, from now.
-    async fn router_ready(&self, address: SocketAddr, limit: u64) -> Result<(), LauncherError> {
+    async fn router_ready(
+        &self,
+        address: SocketAddr,
+        instance: &str,
+        limit: u64,
+    ) -> Result<(), LauncherError> {
         let deadline = Instant::now() + Duration::from_secs(limit);
         let ready = async {
-            let answered = timeout_at(deadline, readiness::router_ready(address)).await;
+            let answered = timeout_at(deadline, readiness::router_ready(address, instance)).await;
             answered.map_err(|_| LauncherError::StartupTimeout {
                 process: "router".to_owned(),
                 seconds: limit,
@@ -264,16 +260,6 @@ async fn wait_for_shard(
     }
     info!(rank, "Shard ready in {:.1?}", begin.elapsed());
     Ok(())
-}
-
-/// Several groups on one machine must not meet on the same port, so only a lone shard keeps the default.
-fn choose_master_port(shards: usize) -> io::Result<u16> {
-    match shards {
-        1 => Ok(DEFAULT_MASTER_PORT),
-        _ => Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-            .local_addr()?
-            .port()),
-    }
 }
 
 fn hub_token() -> Option<String> {

@@ -11,6 +11,7 @@ import typer
 
 from . import __version__
 from .config.model import Dtype
+from .config.parallel import DEFAULT_UDS_PATH
 from .config.server import Attention, Environment, LoadFormat, ServerConfig, parse_cuda_graphs
 from .engine.requests import ShardEngine
 from .engine.worker import EngineWorker
@@ -72,7 +73,7 @@ def serve(
         bool, typer.Option("--deterministic", help="Results of a request are bitwise the same in every batch; slower")
     ] = False,
     trust_remote_code: TrustRemoteCode = False,
-    uds_path: Annotated[str, typer.Option(help="Rank r listens on <uds-path>-<r>")] = "/tmp/text-generation-server",
+    uds_path: Annotated[str, typer.Option(help="Rank r listens on <uds-path>-<r>")] = DEFAULT_UDS_PATH,
     socket_dir_owned: Annotated[
         bool, typer.Option("--socket-dir-owned", help="Remove the folder of the socket at the end, if it is empty")
     ] = False,
@@ -93,7 +94,7 @@ def serve(
             uds_path=uds_path,
             socket_dir_owned=socket_dir_owned,
             exit_on_stdin_eof=exit_on_stdin_eof,
-            environment=Environment.read(),
+            environment=Environment.read(uds_path=uds_path),
             cuda_graphs=parse_cuda_graphs(cuda_graphs),
             deterministic=deterministic,
         )
@@ -145,7 +146,12 @@ def _serve(config: ServerConfig) -> None:
 
     worker = EngineWorker(build)
     settings = ServiceSettings(
-        config.socket_path, config.urls, folder, config.socket_dir_owned, config.exit_on_stdin_eof
+        config.socket_path,
+        config.urls,
+        folder,
+        config.environment.parallel.rendezvous,
+        config.socket_dir_owned,
+        config.exit_on_stdin_eof,
     )
     serve_shard(worker, settings)
     if not worker.stop(0):

@@ -84,6 +84,10 @@ fn values_that_cannot_work_are_refused() {
             "--validation-workers=0",
             "--validation-workers must not be 0",
         ),
+        (
+            "--max-top-n-tokens=21",
+            "--max-top-n-tokens (21) must be at most 20",
+        ),
         ("--num-shard=0", "--num-shard must not be 0"),
         ("--port=0", "--port must not be 0"),
         (

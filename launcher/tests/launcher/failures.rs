@@ -1,10 +1,12 @@
 //! What goes wrong is one clear line and an exit code, and nothing is left running.
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
+use std::thread;
 
 use crate::harness::{Ended, Env, Launcher, free_port};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 
 fn failed(flags: &[&str], env: Env<'_>) -> Ended {
     let ended = Launcher::start(flags, env).end();
@@ -153,6 +155,32 @@ fn a_port_in_use_is_found_before_the_download() {
             .contains(&format!("cannot listen on 127.0.0.1:{port}"))
     );
     assert!(ended.journal.is_empty());
+}
+
+#[test]
+fn a_server_that_takes_the_port_is_not_ours() {
+    let launcher = Launcher::start(&[], &[("FAKE_DOWNLOAD", "gate")]);
+    let download = launcher.wait_for_event("download", "waits");
+    // After the launcher's own check, and before its router comes.
+    let impostor = TcpListener::bind(("127.0.0.1", launcher.port)).unwrap();
+    thread::spawn(move || {
+        for mut client in impostor.incoming().map(Result::unwrap) {
+            let _ = client.read(&mut [0; 1024]);
+            let _ = client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    kill(download, Signal::SIGUSR1).unwrap();
+    let ended = launcher.end();
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        ended
+            .error()
+            .contains("router could not start: exit code 1: cannot listen"),
+        "{}",
+        ended.error()
+    );
+    assert!(!ended.output.iter().any(|line| line.contains("curl http")));
+    ended.assert_nothing_left();
 }
 
 #[test]

@@ -43,8 +43,8 @@ pub struct Config {
     /// Most stop sequences of a request.
     #[arg(long, env, default_value_t = 4)]
     pub max_stop_sequences: u32,
-    /// Largest `top_n_tokens`.
-    #[arg(long, env, default_value_t = 5)]
+    /// Largest `top_n_tokens`; the shards give at most 20.
+    #[arg(long, env, default_value_t = 5, value_parser = value_parser!(u32).range(..=20))]
     pub max_top_n_tokens: u32,
     /// Most prompt tokens of a request; derived from the model when unset.
     #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
@@ -131,6 +131,9 @@ pub struct Config {
     /// Value of the header `x-compute-type`; number and kind of devices when unset.
     #[arg(long, env, hide = true)]
     pub compute_type: Option<HeaderValue>,
+    /// Value of the header `x-router-instance` of `/health`, by which the launcher knows its own router.
+    #[arg(long, env, hide = true)]
+    pub router_instance: Option<HeaderValue>,
     /// Level or filter of the log.
     #[arg(long, env, hide = true, default_value = "info")]
     pub log_level: String,
@@ -331,6 +334,14 @@ mod tests {
             help.starts_with("HTTP front end of the text generation server."),
             "{help}"
         );
+    }
+
+    #[test]
+    fn more_alternatives_than_shards_give_are_refused() {
+        let parse = |value| Cli::try_parse_from(["r", "--max-top-n-tokens", value]);
+        assert!(parse("20").is_ok());
+        let error = parse("21").expect_err("too many").to_string();
+        assert!(error.contains("--max-top-n-tokens"), "{error}");
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct AppState {
     pub options: HttpOptions,
     /// When the server started, in seconds since 1970.
     pub started: u64,
+    /// Value of the header `x-router-instance` of `/health`; none where nobody has named this router.
+    pub instance: Option<HeaderValue>,
     stopping: AtomicBool,
 }
 
@@ -48,8 +50,15 @@ impl AppState {
             metrics,
             options,
             started: unix_time(),
+            instance: None,
             stopping: AtomicBool::new(false),
         }
+    }
+
+    /// The same, named for whoever has started it.
+    #[must_use]
+    pub fn named(self, instance: Option<HeaderValue>) -> Self {
+        Self { instance, ..self }
     }
 
     /// The prompt for a conversation. Templates are untrusted code, so they run on a thread that may block.

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,12 +15,13 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from support.ranks import free_port
 
 from text_generation_server.pb import generate_pb2 as pb
 from text_generation_server.pb import generate_pb2_grpc as pb_grpc
 
 WAIT_S = 90.0
+LISTENING = "0A"
+"""State of a socket in /proc/net/tcp."""
 COMMAND = [sys.executable, "-m", "text_generation_server.cli"]
 
 
@@ -50,7 +53,7 @@ def wait_until_serving(process: subprocess.Popen[str]) -> None:
     for line in process.stdout:
         record = json.loads(line)
         if record["message"] == "serving":
-            with grpc.insecure_channel(f"unix://{record['socket']}") as channel:
+            with grpc.insecure_channel(f"unix:{record['socket']}") as channel:
                 reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S)
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
             return
@@ -61,6 +64,15 @@ def close_stdin(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.close()
     process.stdin = None
+
+
+def test_the_longest_path_of_a_socket_works(llama_folder: Path, tmp_path: Path) -> None:
+    """107 bytes, which is also what the launcher allows."""
+    folder = tmp_path / ("d" * (107 - len(f"{tmp_path}//shard-0")))
+    folder.mkdir()
+    assert len(f"{folder}/shard-0") == 107
+    with started(*serve_arguments(llama_folder, folder)) as process:
+        wait_until_serving(process)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -174,12 +186,13 @@ def test_two_shards_give_the_tokens_of_one(llama_folder: Path, tmp_path: Path) -
     with started(*serve_arguments(llama_folder, tmp_path)) as process:
         wait_until_serving(process)
         alone = Group(tmp_path, 1).generate(prompts)
-    environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environment = {"WORLD_SIZE": "2"}
     arguments = serve_arguments(llama_folder, tmp_path / "two", "--sharded")
     (tmp_path / "two").mkdir()
     with started(*arguments, RANK="0", **environment) as first, started(*arguments, RANK="1", **environment) as second:
         wait_until_serving(first)
         wait_until_serving(second)
+        assert listening_addresses(first.pid) | listening_addresses(second.pid) <= {"127.0.0.1", "::1"}
         group = Group(tmp_path / "two", 2)
         assert group.generate(prompts) == alone
         (found, _) = group.call("ServiceDiscovery", pb.ServiceDiscoveryRequest())
@@ -187,6 +200,38 @@ def test_two_shards_give_the_tokens_of_one(llama_folder: Path, tmp_path: Path) -
         for process in (first, second):
             process.send_signal(signal.SIGTERM)
         assert [process.wait(WAIT_S) for process in (first, second)] == [0, 0]
+
+
+def listening_addresses(pid: int) -> set[str]:
+    """Where a process listens for TCP connections."""
+    links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    inodes = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
+    addresses: set[str] = set()
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and fields[9] in inodes:
+                words = struct.iter_unpack("=I", bytes.fromhex(fields[1].split(":")[0]))
+                packed = b"".join(struct.pack(">I", word) for (word,) in words)
+                addresses.add(socket.inet_ntop(family, packed))
+    return addresses
+
+
+def test_ranks_whose_parent_is_gone_leave_no_file(llama_folder: Path, tmp_path: Path) -> None:
+    sockets = tmp_path / "sockets"
+    sockets.mkdir(mode=0o700)
+    arguments = serve_arguments(llama_folder, sockets, "--sharded", "--exit-on-stdin-eof", "--socket-dir-owned")
+    with (
+        started(*arguments, RANK="0", WORLD_SIZE="2") as first,
+        started(*arguments, RANK="1", WORLD_SIZE="2") as second,
+    ):
+        wait_until_serving(first)
+        wait_until_serving(second)
+        assert (sockets / "shard-rendezvous").exists()
+        for process in (first, second):
+            close_stdin(process)
+        assert [process.wait(WAIT_S) for process in (first, second)] == [0, 0]
+        assert not sockets.exists()
 
 
 def write_config(folder: Path) -> Path:
