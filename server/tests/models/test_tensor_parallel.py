@@ -52,7 +52,7 @@ def test_heads_that_cannot_be_shared_are_refused(num_heads: int, num_kv_heads: i
 
 
 def test_a_missing_rank_is_an_error_after_the_time_limit(tmp_path: Path) -> None:
-    with pytest.raises(EngineFailed, match="by the file .*rendezvous within 1 s"):
+    with pytest.raises(EngineFailed, match=r"by the file .*rendezvous within 1 s"):
         init_group(ParallelConfig(0, 2, tmp_path / "rendezvous"), CPU, timeout_s=1)
 
 

@@ -1,6 +1,6 @@
 """The place of a process among the ranks of its tensor-parallel group."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import ConfigurationError
@@ -19,7 +19,7 @@ class ParallelConfig:
 
     rank: int = 0
     world_size: int = 1
-    rendezvous: Path = rendezvous_path(DEFAULT_UDS_PATH)
+    rendezvous: Path = field(default_factory=lambda: rendezvous_path(DEFAULT_UDS_PATH))
 
     def __post_init__(self) -> None:
         if self.world_size < 1:

@@ -78,10 +78,11 @@ def init_group(parallel: ParallelConfig, device: torch.device, timeout_s: float)
     if parallel.world_size == 1:
         return group
     _stay_on_loopback()
+    store = dist.FileStore(str(parallel.rendezvous), parallel.world_size)  # pyright: ignore[reportPrivateImportUsage]
     try:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
-            store=dist.FileStore(str(parallel.rendezvous), parallel.world_size),
+            store=store,
             rank=parallel.rank,
             world_size=parallel.world_size,
             timeout=timedelta(seconds=timeout_s),
@@ -96,7 +97,7 @@ def init_group(parallel: ParallelConfig, device: torch.device, timeout_s: float)
 
 
 def _stay_on_loopback() -> None:
-    """gloo and NCCL listen for the other ranks, without a password; all ranks are on this machine.
+    """The listeners of gloo and NCCL are for the other ranks and ask for no password; all are on this machine.
 
     What the operator has set counts.
     """
