@@ -260,6 +260,14 @@ fn check_limits(args: &Args) -> Result<(), LauncherError> {
              which holds the prompt and the answer"
         ));
     }
+    if let (Some(input), Some(prefill)) = (max_input_tokens(limits), prefill)
+        && input > prefill
+    {
+        return refuse(format!(
+            "--max-input-tokens ({input}) must not be higher than --max-batch-prefill-tokens ({prefill}): \
+             a prompt is computed in one piece"
+        ));
+    }
     if let (Some(total), Some(batch)) = (limits.max_total_tokens, batch)
         && total > batch
     {

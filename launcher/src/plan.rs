@@ -86,6 +86,9 @@ pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
     flags.optional("--revision", model.revision.as_ref());
     flags.value("--load-format", name_of(model.load_format));
     flags.switch("--auto-convert", model.auto_convert);
+    // What the model cannot serve is found out before its weights are downloaded.
+    flags.optional("--max-input-tokens", max_input_tokens(&args.limits));
+    flags.optional("--max-total-tokens", args.limits.max_total_tokens);
     flags.switch("--trust-remote-code", model.trust_remote_code);
     flags.switch("--exit-on-stdin-eof", true);
     // The answer is a record of level INFO, so a quieter step would be mute.
@@ -95,7 +98,9 @@ pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
     };
     flags.value("--logger-level", level);
     flags.switch("--json-output", true);
-    server_process("download", None, flags, server_env(args, surroundings))
+    let mut env = server_env(args, surroundings);
+    env.extend(model_env(args));
+    server_process("download", None, flags, env)
 }
 
 /// Shard `rank` of `group`, serving the model in `folder`.
@@ -247,7 +252,7 @@ fn server_env(args: &Args, surroundings: &Surroundings) -> Vec<(&'static str, St
     env
 }
 
-/// Environment by which shards learn how to compute.
+/// Environment by which Python processes learn how the model computes.
 fn model_env(args: &Args) -> Vec<(&'static str, String)> {
     let model = &args.model;
     let mut env = Vec::new();

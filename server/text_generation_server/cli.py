@@ -13,6 +13,7 @@ from . import __version__
 from .config.model import Dtype
 from .config.parallel import DEFAULT_UDS_PATH
 from .config.server import Attention, Environment, LoadFormat, ServerConfig, parse_cuda_graphs
+from .config.serving import AskedLimits, check_servable
 from .engine.requests import ShardEngine
 from .engine.worker import EngineWorker
 from .errors import EngineError
@@ -107,6 +108,8 @@ def download_weights(
     model_id: ModelId,
     revision: Revision = None,
     extension: Annotated[str, typer.Option(help="Ending of the weight files")] = ".safetensors",
+    max_input_tokens: Annotated[int | None, typer.Option(help="Fail early if the model has fewer positions")] = None,
+    max_total_tokens: Annotated[int | None, typer.Option(help="Likewise")] = None,
     auto_convert: Annotated[bool, typer.Option(help="Convert .bin weights, running no code from them")] = False,
     load_format: Format = "auto",
     trust_remote_code: TrustRemoteCode = False,
@@ -122,7 +125,9 @@ def download_weights(
     with _reported_errors():
         _note_remote_code(trust_remote_code)
         source = ModelSource(model_id, revision, load_format, auto_convert, extension)
-        folder = prepare_folder(source, Environment.read().hub)
+        environment = Environment.read()
+        limits = AskedLimits(max_input_tokens, max_total_tokens)
+        folder = prepare_folder(source, environment.hub, lambda folder: check_servable(folder, environment, limits))
         logger.info("model is ready", extra={"model_path": str(folder)})
 
 

@@ -73,6 +73,10 @@ fn values_that_cannot_work_are_refused() {
             "give only --max-input-tokens",
         ),
         (
+            "--max-input-tokens=11 --max-batch-prefill-tokens=10",
+            "--max-input-tokens (11) must not be higher than --max-batch-prefill-tokens (10)",
+        ),
+        (
             "--max-total-tokens=11 --max-batch-total-tokens=10",
             "--max-total-tokens (11) must not be higher",
         ),
