@@ -74,9 +74,17 @@ def prepare_folder(
 
 
 def weight_files(folder: Path, extension: str) -> list[Path]:
-    """Weight files of a folder in order of name; what training left beside them does not count."""
+    """Weight files of a folder in order of name; what training left beside them does not count.
+
+    Raises `ModelFilesError` for what is no file.
+    """
     found = sorted(folder.glob(f"*{extension}"))
-    return [path for path in found if not any(word in path.stem.split("_") for word in _NO_WEIGHTS)]
+    files = [path for path in found if not any(word in path.stem.split("_") for word in _NO_WEIGHTS)]
+    for path in files:
+        if not path.is_file():
+            # To open a pipe would wait for a writer.
+            raise ModelFilesError(f"{path} is no file with weights: a pipe, a device, a folder or a broken link")
+    return files
 
 
 def _local_folder(source: ModelSource, hub: HubConfig) -> Path | None:

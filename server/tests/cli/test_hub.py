@@ -1,6 +1,7 @@
 """Finding, downloading and converting model folders; huggingface_hub is a stub."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,13 @@ def test_what_a_folder_lacks_is_named(tmp_path: Path) -> None:
     make_folder(tmp_path, "pytorch_model.bin")
     with pytest.raises(ModelFilesError, match="--auto-convert"):
         prepare_folder(ModelSource(str(tmp_path)), HUB)
+
+
+def test_a_pipe_is_no_weights(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    os.mkfifo(folder / "pytorch_model.bin")
+    with pytest.raises(ModelFilesError, match="a pipe"):
+        prepare_folder(ModelSource(str(folder), auto_convert=True), HUB)
 
 
 def test_leftovers_of_training_are_no_weights(tmp_path: Path) -> None:

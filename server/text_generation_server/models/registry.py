@@ -40,6 +40,7 @@ def load_model(
         source = SafetensorsSource(folder, dtype, device)
         model = loader(config, group, source, dtype, device)
         source.warn_unread()
+        source.warn_not_finite()
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
             f"the weights do not fit into the memory of {device}: use more shards (--num-shard) or a smaller --dtype"
