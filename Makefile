@@ -2,9 +2,10 @@
 # Needs Python 3.10 or newer, a Rust toolchain, a C compiler and make. Everything else goes into .venv and target.
 
 PYTHON ?= python3
+# Flags of the launcher, after --hostname 127.0.0.1: for other machines to reach it, ARGS="--hostname 0.0.0.0".
+ARGS ?=
 # A folder or a hub id; the demo model of this repository needs neither network nor GPU.
 MODEL_ID ?= models/demo
-ARGS ?=
 
 VENV := .venv
 # Made by integration-tests/test_clients.py.
@@ -23,43 +24,58 @@ PYTHON_PROJECTS := server clients/python
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-ui
 
 run: install
-	@exec text-generation-launcher --model-id '$(MODEL_ID)' $(ARGS)
+	@exec text-generation-launcher --model-id '$(MODEL_ID)' --hostname 127.0.0.1 $(ARGS)
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
 
-install: $(VENV)/.launcher $(VENV)/.router $(VENV)/.python
+# Two things at a time: pip unpacks gigabytes on one core while cargo compiles on the others.
+install:
+	@+$(MAKE) --no-print-directory -j 2 $(VENV)/.commands
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed; pass another one as PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.dependencies: server/requirements.txt server/requirements-build.txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(patsubst %,-r %,$^)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+$(VENV)/.build-tools: server/requirements-build.txt | $(VENV)/bin/python
+	$(PIP) -r $<
+	@touch $@
+
+$(VENV)/.dependencies: server/requirements.txt $(VENV)/.build-tools
+	@echo "Installing Python packages, of which torch is the largest"
+	$(PIP) -r $<
 	@touch $@
 
 $(VENV)/.dev-dependencies: server/requirements-dev.txt router/python/requirements-test.txt $(VENV)/.dependencies
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r router/python/requirements-test.txt
+	$(PIP) -r $<
+	$(PIP) --no-deps -r router/python/requirements-test.txt
 	@touch $@
 
 $(STUBS): proto/text_generation_server/pb/generate.proto $(VENV)/.dependencies
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=server --pyi_out=server --grpc_python_out=server $<
 
-$(VENV)/.launcher: $(call rust_sources,launcher router/limits) $(VENV)/.dependencies
-	rm -rf target/wheels/launcher
-	$(BIN)/maturin build --quiet --release --locked -m launcher/Cargo.toml -o target/wheels/launcher
-	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall target/wheels/launcher/*.whl
+# Cargo's lock lets one build run at a time, so the second waits for the first and leaves its place to pip.
+# The profile `quick` is `release` without link-time optimisation, which `make wheel` has; see Cargo.toml.
+target/wheels/launcher/.built: $(call rust_sources,launcher router/limits) $(VENV)/.build-tools
+	@echo "Building the launcher and the router"
+	rm -rf $(@D)
+	$(BIN)/maturin build --quiet --profile quick --locked -m launcher/Cargo.toml -o $(@D)
 	@touch $@
 
-$(VENV)/.router: $(call rust_sources,proto router) $(VENV)/.dependencies
-	rm -rf target/wheels/router
-	$(BIN)/maturin build --quiet --release --locked -m router/python/Cargo.toml -o target/wheels/router
-	$(BIN)/python -m pip install --quiet --no-deps --force-reinstall target/wheels/router/*.whl
+target/wheels/router/.built: $(call rust_sources,proto router) $(VENV)/.build-tools | target/wheels/launcher/.built
+	rm -rf $(@D)
+	$(BIN)/maturin build --quiet --profile quick --locked -m router/python/Cargo.toml -o $(@D)
 	@touch $@
 
 # The Python packages are installed in place: an edit is live at once.
 $(VENV)/.python: $(patsubst %,%/pyproject.toml,$(PYTHON_PROJECTS)) $(STUBS)
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation $(patsubst %,-e %,$(PYTHON_PROJECTS))
+	$(PIP) --no-deps --no-build-isolation $(patsubst %,-e %,$(PYTHON_PROJECTS))
+	@touch $@
+
+# After the others, since two runs of pip must not change one environment at a time.
+$(VENV)/.commands: target/wheels/launcher/.built target/wheels/router/.built $(VENV)/.dependencies $(VENV)/.python
+	$(PIP) --no-deps --force-reinstall target/wheels/launcher/*.whl target/wheels/router/*.whl
 	@touch $@
 
 # Not part of install: serving does not need it. The command is in .venv/bin; see docs/benchmark.md.
@@ -71,7 +87,9 @@ benchmark: | $(VENV)/bin/python
 
 wheel: install
 	rm -rf dist && mkdir -p dist
-	cp target/wheels/launcher/*.whl target/wheels/router/*.whl dist/
+	for crate in launcher router/python; do \
+	    $(BIN)/maturin build --quiet --release --locked -m $$crate/Cargo.toml -o dist || exit 1; \
+	done
 	for project in $(PYTHON_PROJECTS); do \
 	    $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist ./$$project || exit 1; \
 	done
@@ -102,7 +120,7 @@ test-client: $(VENV)/.dev-dependencies $(VENV)/.python
 test-benchmark: $(VENV)/.dev-dependencies
 	cd benchmark/models && ../../$(BIN)/python -m pytest -q tests
 
-test-router: $(VENV)/.dev-dependencies $(VENV)/.router
+test-router: install $(VENV)/.dev-dependencies
 	$(BIN)/python -m pytest -q router/python/tests
 
 test-server: $(VENV)/.dev-dependencies $(VENV)/.python
@@ -132,7 +150,7 @@ test-ui: install $(VENV)/.dev-dependencies target/ui-packages/.installed
 # Apart from .venv, whose pins are none of its business.
 target/ui-packages/.installed: integration-tests/requirements-ui.txt | $(VENV)/bin/python
 	rm -rf $(@D)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(@D) -r $<
+	$(PIP) --target $(@D) -r $<
 	@touch $@
 
 # Prints JSON; keep it in benchmark/results/ with the machine it ran on.

@@ -116,12 +116,6 @@ pub struct ShardArgs {
     /// Prefix of the shards' sockets; shard r listens on `<prefix>-<r>`. Default: in a new private directory
     #[arg(long, env)]
     pub shard_uds_path: Option<PathBuf>,
-    /// Address at which the shards find each other
-    #[arg(long, env, default_value = "localhost")]
-    pub master_addr: String,
-    /// Port at which the shards find each other. Default: a free one with several shards, else 29500
-    #[arg(long, env)]
-    pub master_port: Option<u16>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -235,6 +229,12 @@ pub struct LogArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Accepted for compatibility, without effect")]
 pub struct CompatibilityArgs {
+    /// The shards find each other by a file beside their sockets, not by an address
+    #[arg(long, env)]
+    pub master_addr: Option<String>,
+    /// See `--master-addr`
+    #[arg(long, env)]
+    pub master_port: Option<u16>,
     /// Grammars are not available, so there is nothing to disable
     #[arg(long, env)]
     pub disable_grammar_support: bool,

@@ -2,11 +2,23 @@
 
 use std::net::SocketAddr;
 
+use crate::args::ServerArgs;
 use crate::logs::Console;
+use crate::readiness::reachable;
 
-/// Prints addresses and a first request to paste; in JSON mode one log record says the same.
-pub fn show(console: Console, model_id: &str, shards: usize, address: SocketAddr, with_key: bool) {
-    let url = format!("http://{address}");
+/// What the banner says of a server that anybody may use.
+const OPEN: &str = "every host of the network, and every web page that a browser here shows, may use this server: \
+     set API_KEY, --hostname 127.0.0.1 or --cors-allow-origin";
+
+/// Prints addresses and a first request to paste; in JSON mode log records say the same.
+pub fn show(
+    console: &Console,
+    model_id: &str,
+    shards: usize,
+    listening: SocketAddr,
+    server: &ServerArgs,
+) {
+    let url = format!("http://{}", reachable(listening));
     if console.is_json() {
         tracing::info!(
             model_id,
@@ -16,8 +28,20 @@ pub fn show(console: Console, model_id: &str, shards: usize, address: SocketAddr
             "Server ready"
         );
     } else {
-        console.print(&text(model_id, shards, &url, with_key));
+        console.print(text(model_id, shards, &url, has_key(server)));
     }
+    if is_open(listening, server) {
+        tracing::warn!("{OPEN}");
+    }
+}
+
+fn has_key(server: &ServerArgs) -> bool {
+    server.api_key.is_some() || server.api_key_file.is_some()
+}
+
+/// No key, all interfaces, and pages of any origin.
+fn is_open(listening: SocketAddr, server: &ServerArgs) -> bool {
+    !has_key(server) && listening.ip().is_unspecified() && server.cors_allow_origin.is_empty()
 }
 
 fn text(model_id: &str, shards: usize, url: &str, with_key: bool) -> String {
@@ -37,7 +61,28 @@ fn text(model_id: &str, shards: usize, url: &str, with_key: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::args::Args;
+
+    #[test]
+    fn a_server_without_any_protection_is_called_open() {
+        let open = |flags: &[&str]| {
+            let args = Args::try_parse_from(["launcher"].iter().chain(flags)).unwrap();
+            is_open((args.server.hostname, 80).into(), &args.server)
+        };
+        assert!(open(&["--hostname=0.0.0.0"]));
+        assert!(open(&["--hostname=::"]));
+        for protection in [
+            "--hostname=127.0.0.1",
+            "--api-key=k",
+            "--api-key-file=/keys",
+            "--cors-allow-origin=https://a.example",
+        ] {
+            assert!(!open(&["--hostname=0.0.0.0", protection]), "{protection}");
+        }
+    }
 
     #[test]
     fn it_names_model_addresses_and_a_request() {

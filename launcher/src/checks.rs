@@ -5,6 +5,9 @@ use text_generation_limits::TokenLimits;
 use crate::args::{Args, CompatibilityArgs, LimitArgs, ServerArgs, UnavailableArgs};
 use crate::error::LauncherError;
 
+/// Alternatives to each token that a shard gives at most.
+const MOST_TOP_N_TOKENS: u32 = 20;
+
 /// Returns the first reason why these arguments cannot be served.
 pub fn check(args: &Args) -> Result<(), LauncherError> {
     check_model(args)?;
@@ -17,6 +20,10 @@ pub fn check(args: &Args) -> Result<(), LauncherError> {
 /// Flags that were given and change nothing, each with the reason.
 pub fn without_effect(args: &CompatibilityArgs) -> Vec<&'static str> {
     let notes = [
+        (
+            args.master_addr.is_some() || args.master_port.is_some(),
+            "--master-addr and --master-port have no effect: the shards find each other by a file beside their sockets",
+        ),
         (
             args.disable_grammar_support,
             "--disable-grammar-support has no effect: grammars are not available",
@@ -237,11 +244,18 @@ fn check_limits(args: &Args) -> Result<(), LauncherError> {
             "--max-input-length is the older name of --max-input-tokens; give only --max-input-tokens",
         );
     }
+    if limits.max_top_n_tokens > MOST_TOP_N_TOKENS {
+        return refuse(format!(
+            "--max-top-n-tokens ({}) must be at most {MOST_TOP_N_TOKENS}: shards give no more alternatives",
+            limits.max_top_n_tokens
+        ));
+    }
     let tokens = TokenLimits {
         max_input_tokens: max_input_tokens(limits),
         max_total_tokens: limits.max_total_tokens,
         max_batch_prefill_tokens: args.batching.max_batch_prefill_tokens,
         max_batch_total_tokens: args.batching.max_batch_total_tokens,
+        prefill_chunking: args.batching.prefill_chunking,
     };
     tokens
         .check()

@@ -18,7 +18,9 @@ pub enum LauncherError {
         address: std::net::SocketAddr,
         source: io::Error,
     },
-    #[error("cannot run `{program}`: {source}; it must be installed and its folder on PATH")]
+    #[error(
+        "cannot run `{program}`: {source}; install it beside text-generation-launcher, or put its folder on PATH"
+    )]
     CannotRun {
         program: &'static str,
         source: io::Error,

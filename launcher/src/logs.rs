@@ -1,6 +1,7 @@
 //! Logging: the launcher's own, and the lines of its children, which become records of the same form.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tracing::Level;
@@ -10,10 +11,20 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use crate::error::LauncherError;
+use crate::output::Output;
 
-/// How records are written to standard output.
-#[derive(Clone, Copy, Debug)]
+/// For a reader that still reads; the server has ended and has nothing else to wait for.
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+
+/// How records are written to standard output, which never blocks and never fails; clones share it.
+#[derive(Clone, Debug)]
 pub struct Console {
+    style: Style,
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Style {
     json: bool,
     color: bool,
     level: LevelFilter,
@@ -22,7 +33,10 @@ pub struct Console {
 /// Sets up logging as LOG_LEVEL, LOG_COLORIZE and NO_COLOR ask.
 ///
 /// A bad LOG_LEVEL is reported, after logging was set up with the default level, so that the report can be seen.
-pub fn init(json: bool) -> (Console, Result<(), LauncherError>) {
+///
+/// # Errors
+/// When the thread that writes cannot be started.
+pub fn init(json: bool) -> io::Result<(Console, Result<(), LauncherError>)> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let color = use_color(
         variable("LOG_COLORIZE").as_deref(),
@@ -33,14 +47,23 @@ pub fn init(json: bool) -> (Console, Result<(), LauncherError>) {
         Ok(filter) => (filter, Ok(())),
         Err(error) => (EnvFilter::new("info"), Err(error)),
     };
+    let report = if json {
+        |lost| lost_lines(lost).to_json() + "\n"
+    } else {
+        |lost| PLAIN.render(&lost_lines(lost)) + "\n"
+    };
     let console = Console {
-        json,
-        color,
-        level: filter.max_level_hint().unwrap_or(LevelFilter::TRACE),
+        style: Style {
+            json,
+            color,
+            level: filter.max_level_hint().unwrap_or(LevelFilter::TRACE),
+        },
+        output: Output::start(io::stdout(), report)?,
     };
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(color);
+        .with_ansi(color)
+        .with_writer(console.output.clone());
     if json {
         subscriber
             .json()
@@ -51,7 +74,17 @@ pub fn init(json: bool) -> (Console, Result<(), LauncherError>) {
     } else {
         subscriber.init();
     }
-    (console, verdict)
+    Ok((console, verdict))
+}
+
+/// What stands where lines are missing.
+fn lost_lines(lost: u64) -> Record {
+    let origin = Origin {
+        target: "text_generation_launcher".to_owned(),
+        rank: None,
+    };
+    let text = format!("{lost} log lines were lost: standard output took no more");
+    Record::from_text(&text, Level::WARN, &origin)
 }
 
 fn use_color(colorize: Option<&str>, no_color: bool, person_reads: bool) -> bool {
@@ -146,34 +179,45 @@ impl Record {
 impl Console {
     /// The level in the words that `--logger-level` of the Python commands takes.
     pub fn level_name(&self) -> String {
-        self.level.into_level().unwrap_or(Level::ERROR).to_string()
+        let level = self.style.level.into_level();
+        level.unwrap_or(Level::ERROR).to_string()
     }
 
     pub fn is_json(&self) -> bool {
-        self.json
+        self.style.json
     }
 
     /// Writes a record of a child.
     pub fn write(&self, record: &Record) {
-        if record.level > self.level {
+        if record.level > self.style.level {
             return;
         }
-        self.print(&if self.json {
+        self.print(if self.style.json {
             record.to_json()
         } else {
-            self.render(record)
+            self.style.render(record)
         });
     }
 
-    /// Prints a line as it is. A reader that went away must not stop the server, so failures are ignored.
-    pub fn print(&self, line: &str) {
-        let mut stdout = io::stdout().lock();
-        let _ = stdout
-            .write_all(line.as_bytes())
-            .and_then(|()| stdout.write_all(b"\n"))
-            .and_then(|()| stdout.flush());
+    /// Prints a line as it is.
+    pub fn print(&self, mut line: String) {
+        line.push('\n');
+        self.output.push(line.into_bytes());
     }
 
+    /// Waits a moment for what is still on its way to standard output.
+    pub fn flush(&self) {
+        self.output.flush(FLUSH_LIMIT);
+    }
+}
+
+const PLAIN: Style = Style {
+    json: false,
+    color: false,
+    level: LevelFilter::TRACE,
+};
+
+impl Style {
     fn render(&self, record: &Record) -> String {
         let paint = |code: &str, text: &str| match self.color {
             true => format!("\x1b[{code}m{text}\x1b[0m"),
@@ -208,12 +252,6 @@ impl Console {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const PLAIN: Console = Console {
-        json: false,
-        color: false,
-        level: LevelFilter::INFO,
-    };
 
     fn shard() -> Origin {
         Origin {

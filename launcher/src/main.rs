@@ -7,6 +7,7 @@ mod devices;
 mod download;
 mod error;
 mod logs;
+mod output;
 mod plan;
 mod process;
 mod readiness;
@@ -22,11 +23,17 @@ use crate::error::LauncherError;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let (console, log_level) = logs::init(args.logs.json_output);
+    // Without a thread for the log nothing else could start either.
+    let Ok((console, log_level)) = logs::init(args.logs.json_output) else {
+        return ExitCode::FAILURE;
+    };
     let runtime = log_level
         .and_then(|()| prepare(&args))
         .inspect_err(|error| tracing::error!("{error}"));
-    match runtime.and_then(|runtime| runtime.block_on(supervisor::run(&args, console))) {
+    let served =
+        runtime.and_then(|runtime| runtime.block_on(supervisor::run(&args, console.clone())));
+    console.flush();
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }

@@ -41,12 +41,16 @@ pub struct ShardGroup {
     pub uds_prefix: String,
     /// True where the launcher made the sockets' directory, so that the last shard may remove it.
     pub directory_owned: bool,
-    pub master_port: u16,
 }
 
 /// Socket of shard `rank` under a common prefix.
 pub fn socket_path(uds_prefix: &str, rank: usize) -> String {
     format!("{uds_prefix}-{rank}")
+}
+
+/// File by which the shards of a group find each other. They derive it from the prefix themselves.
+pub fn rendezvous_path(uds_prefix: &str) -> String {
+    format!("{uds_prefix}-rendezvous")
 }
 
 /// Decides the number of shards; `devices` is the number of visible devices, if it can be known.
@@ -82,6 +86,9 @@ pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
     flags.optional("--revision", model.revision.as_ref());
     flags.value("--load-format", name_of(model.load_format));
     flags.switch("--auto-convert", model.auto_convert);
+    // What the model cannot serve is found out before its weights are downloaded.
+    flags.optional("--max-input-tokens", max_input_tokens(&args.limits));
+    flags.optional("--max-total-tokens", args.limits.max_total_tokens);
     flags.switch("--trust-remote-code", model.trust_remote_code);
     flags.switch("--exit-on-stdin-eof", true);
     // The answer is a record of level INFO, so a quieter step would be mute.
@@ -91,7 +98,9 @@ pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
     };
     flags.value("--logger-level", level);
     flags.switch("--json-output", true);
-    server_process("download", None, flags, server_env(args, surroundings))
+    let mut env = server_env(args, surroundings);
+    env.extend(model_env(args));
+    server_process("download", None, flags, env)
 }
 
 /// Shard `rank` of `group`, serving the model in `folder`.
@@ -120,8 +129,6 @@ pub fn shard(
     env.extend([
         ("RANK", rank.to_string()),
         ("WORLD_SIZE", group.size.to_string()),
-        ("MASTER_ADDR", args.shards.master_addr.clone()),
-        ("MASTER_PORT", group.master_port.to_string()),
         (
             "CUDA_MEMORY_FRACTION",
             args.shards.cuda_memory_fraction.to_string(),
@@ -131,12 +138,13 @@ pub fn shard(
     server_process(&format!("shard {rank}"), Some(rank), flags, env)
 }
 
-/// The router in front of the shards.
+/// The router in front of the shards. It shows `instance` to whoever asks for its health.
 pub fn router(
     args: &Args,
     folder: &str,
     group: &ShardGroup,
     compute_type: Option<String>,
+    instance: &str,
 ) -> ProcessSpec {
     let (model, limits, batching, server) =
         (&args.model, &args.limits, &args.batching, &args.server);
@@ -193,7 +201,7 @@ pub fn router(
     flags.switch("--exit-on-stdin-eof", true);
     flags.switch("--json-output", true);
 
-    let mut env = Vec::new();
+    let mut env = vec![("ROUTER_INSTANCE", instance.to_owned())];
     env.extend(server.api_key.clone().map(|key| ("API_KEY", key.0)));
     env.extend(compute_type.map(|kind| ("COMPUTE_TYPE", kind)));
     ProcessSpec {
@@ -250,7 +258,7 @@ fn server_env(args: &Args, surroundings: &Surroundings) -> Vec<(&'static str, St
     env
 }
 
-/// Environment by which shards learn how to compute.
+/// Environment by which Python processes learn how the model computes.
 fn model_env(args: &Args) -> Vec<(&'static str, String)> {
     let model = &args.model;
     let mut env = Vec::new();

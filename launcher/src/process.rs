@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub struct Exit {
     pub status: ExitStatus,
     /// The last error it reported, as one line.
     pub last_error: Option<String>,
+    /// True where that error was its last word, which is not in the log: whoever handles the exit says it.
+    pub unsaid: bool,
     /// The last log record it wrote on standard output.
     pub last_record: Option<Record>,
 }
@@ -63,7 +66,7 @@ pub struct Process {
 impl Process {
     /// Starts the process and forwards its output to `console`, on the current runtime.
     pub fn spawn(spec: ProcessSpec, console: Console) -> Result<Self, LauncherError> {
-        let mut command = Command::new(spec.program);
+        let mut command = Command::new(command_path(spec.program));
         command.args(&spec.args).process_group(0);
         command
             .stdin(Stdio::piped())
@@ -141,6 +144,15 @@ impl Drop for Process {
     }
 }
 
+/// The command beside this executable, where an installation puts all of them; else `PATH` decides.
+fn command_path(program: &str) -> PathBuf {
+    let own = std::env::current_exe();
+    let beside = own.ok().map(|own| own.with_file_name(program));
+    beside
+        .filter(|path| path.is_file())
+        .unwrap_or_else(|| program.into())
+}
+
 /// A group that is already gone needs no signal, so a failure is no error.
 fn signal_group(group: Pid, signal: Signal) {
     let _ = killpg(group, signal);
@@ -169,6 +181,7 @@ async fn forward_until_exit(mut child: Child, group: Pid, mut forwarder: Forward
         .for_each(|line| forwarder.forward(line));
     Exit {
         status: status.unwrap_or_else(|_| ExitStatus::from_raw(-1)),
+        unsaid: forwarder.last_word.is_some(),
         last_error: forwarder.last_error.or(forwarder.last_text),
         last_record: forwarder.last_record,
     }
@@ -228,10 +241,15 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     }
 }
 
+/// What the reason of a failure begins with, on standard error of our own commands.
+const REASON: &str = "Error: ";
+
 /// Writes lines to the console and remembers what a report needs.
 struct Forwarder {
     console: Console,
     origin: Origin,
+    /// A reason after which nothing came yet. It is held back, because the report of the exit repeats it.
+    last_word: Option<Record>,
     last_error: Option<String>,
     /// The last line on standard error that is no warning, for want of one that names an error.
     last_text: Option<String>,
@@ -243,6 +261,7 @@ impl Forwarder {
         Self {
             console,
             origin,
+            last_word: None,
             last_error: None,
             last_text: None,
             last_record: None,
@@ -257,6 +276,9 @@ impl Forwarder {
         if text.trim().is_empty() {
             return;
         }
+        if let Some(word) = self.last_word.take() {
+            self.console.write(&word);
+        }
         match Record::parse(&text, &self.origin) {
             Some(record) => {
                 if record.level() == Level::ERROR {
@@ -268,8 +290,12 @@ impl Forwarder {
                 }
             }
             None => {
-                self.console
-                    .write(&Record::from_text(&text, level, &self.origin));
+                let record = Record::from_text(&text, level, &self.origin);
+                if !is_stdout && text.starts_with(REASON) {
+                    self.last_word = Some(record);
+                } else {
+                    self.console.write(&record);
+                }
                 if !is_stdout {
                     self.remember(text);
                 }
@@ -290,6 +316,6 @@ impl Forwarder {
         } else {
             &mut self.last_text
         };
-        *place = Some(line.strip_prefix("Error: ").unwrap_or(&line).to_owned());
+        *place = Some(line.strip_prefix(REASON).unwrap_or(&line).to_owned());
     }
 }

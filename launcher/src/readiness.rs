@@ -16,6 +16,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A process that loads weights can be slow to answer; one that hangs must be asked again.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
+/// Header by which the router names the instance that its environment gave it.
+const INSTANCE_HEADER: &str = "x-router-instance";
+/// Bytes of an answer of `/health` that are read.
+const LONGEST_ANSWER: u64 = 16 * 1024;
+
 /// Resolves when the shard on this socket says that it serves.
 pub async fn shard_ready(socket: String) {
     while !matches!(
@@ -26,11 +31,14 @@ pub async fn shard_ready(socket: String) {
     }
 }
 
-/// Resolves when the router that listens on this address answers `GET /health` with 200.
-pub async fn router_ready(listening: SocketAddr) {
+/// Resolves when the router named `instance` answers `GET /health` with 200 on this address.
+///
+/// Another server may have taken the port since it was checked. Its answers are not those of ours, which then cannot
+/// listen and ends.
+pub async fn router_ready(listening: SocketAddr, instance: &str) {
     let address = reachable(listening);
     while !matches!(
-        timeout(ANSWER_LIMIT, router_healthy(address)).await,
+        timeout(ANSWER_LIMIT, router_healthy(address, instance)).await,
         Ok(Ok(true))
     ) {
         sleep(PAUSE).await;
@@ -57,13 +65,26 @@ async fn shard_serves(socket: &str) -> Result<bool, Box<dyn std::error::Error + 
     Ok(reply.into_inner().status() == ServingStatus::Serving)
 }
 
-async fn router_healthy(address: SocketAddr) -> io::Result<bool> {
+async fn router_healthy(address: SocketAddr, instance: &str) -> io::Result<bool> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET /health HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
-    let mut status = [0; b"HTTP/1.1 200".len()];
-    stream.read_exact(&mut status).await?;
-    Ok(status.starts_with(b"HTTP/1.") && status.ends_with(b" 200"))
+    let mut answer = Vec::new();
+    stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
+    Ok(is_healthy(&String::from_utf8_lossy(&answer), instance))
+}
+
+/// Whether an answer has status 200 and the header that names the instance.
+fn is_healthy(answer: &str, instance: &str) -> bool {
+    let mut lines = answer.lines();
+    let status = lines.next().and_then(|line| line.split(' ').nth(1));
+    let mut headers = lines.take_while(|line| !line.is_empty());
+    status == Some("200")
+        && headers.any(|line| {
+            line.split_once(':').is_some_and(|(name, value)| {
+                name.eq_ignore_ascii_case(INSTANCE_HEADER) && value.trim() == instance
+            })
+        })
 }
 
 #[cfg(test)]
@@ -79,6 +100,21 @@ mod tests {
         ];
         for (listening, expected) in cases {
             assert_eq!(reachable(listening.parse().unwrap()).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn only_the_router_that_was_started_counts() {
+        let ours = "HTTP/1.1 200 OK\r\nX-Router-Instance: a1\r\n\r\n";
+        assert!(is_healthy(ours, "a1"));
+        for other in [
+            "",
+            "HTTP/1.1 200 OK\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nx-router-instance: b2\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n\r\nx-router-instance: a1\r\n",
+            "HTTP/1.1 503 Service Unavailable\r\nx-router-instance: a1\r\n\r\n",
+        ] {
+            assert!(!is_healthy(other, "a1"), "{other}");
         }
     }
 }

@@ -10,7 +10,7 @@ use nix::unistd::Uid;
 use tempfile::TempDir;
 
 use crate::error::LauncherError;
-use crate::plan::socket_path;
+use crate::plan::{rendezvous_path, socket_path};
 
 /// Longest path that fits a socket address, whose 108 bytes end with a zero.
 const LONGEST_PATH: usize = 107;
@@ -84,6 +84,7 @@ impl Sockets {
         for rank in 0..shards {
             clear_stale(Path::new(&socket_path(&prefix, rank)))?;
         }
+        clear_rendezvous(Path::new(&rendezvous_path(&prefix)))?;
         Ok(Self {
             prefix,
             shards,
@@ -94,7 +95,8 @@ impl Sockets {
 
 impl Drop for Sockets {
     fn drop(&mut self) {
-        // A shard removes its socket itself, unless it was killed. The directory of ours goes by its own drop.
+        // A shard removes its files itself, unless it was killed. The directory of ours goes by its own drop.
+        let _ = fs::remove_file(rendezvous_path(&self.prefix));
         for rank in 0..self.shards {
             let _ = fs::remove_file(socket_path(&self.prefix, rank));
         }
@@ -112,6 +114,7 @@ fn checked_prefix(prefix: &Path, shards: usize) -> Result<String, LauncherError>
     let text = prefix
         .to_str()
         .ok_or_else(|| refusal(prefix, "the path is not UTF-8"))?;
+    // The rendezvous file needs no socket address, so only sockets count.
     let longest = socket_path(text, shards.saturating_sub(1)).len();
     if longest > LONGEST_PATH {
         let reason = format!(
@@ -123,12 +126,10 @@ fn checked_prefix(prefix: &Path, shards: usize) -> Result<String, LauncherError>
     Ok(text.to_owned())
 }
 
-/// Removes what an earlier server left behind, but no socket that answers and nothing that is no socket.
+/// Removes the socket that an earlier server left behind, but none that answers and nothing that is no socket.
 fn clear_stale(path: &Path) -> Result<(), LauncherError> {
-    let metadata = match fs::symlink_metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(refusal(path, error)),
+    let Some(metadata) = found(path)? else {
+        return Ok(());
     };
     if !metadata.file_type().is_socket() {
         return Err(refusal(
@@ -143,6 +144,28 @@ fn clear_stale(path: &Path) -> Result<(), LauncherError> {
         ));
     }
     fs::remove_file(path).map_err(|error| refusal(path, error))
+}
+
+/// Removes the rendezvous file that an earlier server left behind: shards would read its entries as their own.
+fn clear_rendezvous(path: &Path) -> Result<(), LauncherError> {
+    let Some(metadata) = found(path)? else {
+        return Ok(());
+    };
+    if !metadata.is_file() || metadata.uid() != Uid::effective().as_raw() {
+        return Err(refusal(
+            path,
+            "what is there is no file of an earlier server; give another --shard-uds-path",
+        ));
+    }
+    fs::remove_file(path).map_err(|error| refusal(path, error))
+}
+
+fn found(path: &Path) -> Result<Option<fs::Metadata>, LauncherError> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(refusal(path, error)),
+    }
 }
 
 #[cfg(test)]
@@ -202,5 +225,19 @@ mod tests {
         fs::write(&socket, "precious").unwrap();
         assert!(refused(&prefix).contains("no socket"));
         assert!(socket.exists());
+    }
+
+    #[test]
+    fn a_rendezvous_file_of_an_earlier_server_is_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let (prefix, file) = (base.path().join("s"), base.path().join("s-rendezvous"));
+        fs::write(&file, "stale").unwrap();
+        let sockets = Sockets::at(&prefix, 2).unwrap();
+        assert!(!file.exists());
+        fs::write(&file, "of this server").unwrap();
+        drop(sockets);
+        assert!(!file.exists());
+        symlink("/etc/passwd", &file).unwrap();
+        assert!(refused(&prefix).contains("no file of an earlier server"));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -10,6 +10,7 @@ use tokio::signal::unix::{self, SignalKind};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::info;
+use uuid::Uuid;
 
 use crate::args::Args;
 use crate::error::LauncherError;
@@ -24,7 +25,6 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 const SHORT_GRACE: Duration = Duration::from_secs(5);
 /// The router ends its own grace time first, so that it and not a SIGKILL cuts the last streams.
 const ROUTER_MARGIN: Duration = Duration::from_secs(2);
-const DEFAULT_MASTER_PORT: u16 = 29500;
 
 /// Serves until a signal (Ok) or a failure (Err, already logged). No process and no socket outlives this call.
 pub async fn run(args: &Args, console: Console) -> Result<(), LauncherError> {
@@ -44,15 +44,18 @@ pub async fn run(args: &Args, console: Console) -> Result<(), LauncherError> {
         }
         failure = serve(args, &mut fleet) => failure.map(|never| match never {}),
     };
-    if let Err(error) = &outcome {
-        tracing::error!("{error}");
-    }
+    let reported = outcome
+        .as_ref()
+        .err()
+        .map(ToString::to_string)
+        .inspect(|error| tracing::error!("{error}"))
+        .unwrap_or_default();
     let grace = match outcome {
         Ok(()) => Duration::from_secs(args.server.graceful_termination_timeout) + ROUTER_MARGIN,
         Err(_) => SHORT_GRACE,
     };
     tokio::select! {
-        () = fleet.stop(grace) => outcome,
+        () = fleet.stop(grace, &reported) => outcome,
         _ = signals.next() => {
             fleet.kill().await;
             tracing::error!("{}", LauncherError::Hurried);
@@ -64,7 +67,7 @@ pub async fn run(args: &Args, console: Console) -> Result<(), LauncherError> {
 /// Brings everything up and watches it. Ends only with a failure.
 async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherError> {
     let address = SocketAddr::new(args.server.hostname, args.server.port);
-    // Found out now, not after minutes of loading; and another server's answers must not look like ours.
+    // Found out now, not after minutes of loading.
     TcpListener::bind(address).map_err(|source| LauncherError::Address { address, source })?;
     if args.logs.env {
         info!("{}", devices::runtime_environment().await);
@@ -93,10 +96,6 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
         size: shards,
         uds_prefix: sockets.prefix().to_owned(),
         directory_owned: sockets.directory_owned(),
-        master_port: args
-            .shards
-            .master_port
-            .map_or_else(|| choose_master_port(shards), Ok)?,
     };
     let limit = args.shards.shard_startup_timeout;
     for rank in 0..shards {
@@ -110,18 +109,13 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
         None => Some(devices::compute_type(shards).await),
     };
     info!("Starting router");
+    let instance = Uuid::new_v4().to_string();
     fleet.router = Some(Process::spawn(
-        plan::router(args, &folder, &group, compute_type),
-        fleet.console,
+        plan::router(args, &folder, &group, compute_type, &instance),
+        fleet.console.clone(),
     )?);
-    fleet.router_ready(address, limit).await?;
-    banner::show(
-        fleet.console,
-        model_id,
-        shards,
-        readiness::reachable(address),
-        args.server.api_key.is_some(),
-    );
+    fleet.router_ready(address, &instance, limit).await?;
+    banner::show(&fleet.console, model_id, shards, address, &args.server);
 
     let (process, exit) = fleet.first_exit().await;
     Err(LauncherError::Died { process, exit })
@@ -139,7 +133,8 @@ struct Fleet {
 
 impl Fleet {
     fn start_worker(&mut self, spec: ProcessSpec) -> Result<(), LauncherError> {
-        self.workers.push(Process::spawn(spec, self.console)?);
+        self.workers
+            .push(Process::spawn(spec, self.console.clone())?);
         Ok(())
     }
 
@@ -178,10 +173,15 @@ impl Fleet {
     }
 
     /// Waits until the router answers. `limit` in seconds, from now.
-    async fn router_ready(&self, address: SocketAddr, limit: u64) -> Result<(), LauncherError> {
+    async fn router_ready(
+        &self,
+        address: SocketAddr,
+        instance: &str,
+        limit: u64,
+    ) -> Result<(), LauncherError> {
         let deadline = Instant::now() + Duration::from_secs(limit);
         let ready = async {
-            let answered = timeout_at(deadline, readiness::router_ready(address)).await;
+            let answered = timeout_at(deadline, readiness::router_ready(address, instance)).await;
             answered.map_err(|_| LauncherError::StartupTimeout {
                 process: "router".to_owned(),
                 seconds: limit,
@@ -202,8 +202,8 @@ impl Fleet {
         }
     }
 
-    /// Router first, which finishes its requests; then the workers, all at once.
-    async fn stop(&self, router_grace: Duration) {
+    /// Router first, which finishes its requests; then the workers, all at once. `reported` is in the log already.
+    async fn stop(&self, router_grace: Duration, reported: &str) {
         if let Some(router) = &self.router {
             router.signal(Signal::SIGTERM);
             if !router.end_by(Instant::now() + router_grace).await {
@@ -217,6 +217,13 @@ impl Fleet {
         for worker in &self.workers {
             if !worker.end_by(deadline).await {
                 tracing::warn!("{} did not stop in time and was killed", worker.name);
+            }
+        }
+        for process in self.processes() {
+            let exit = process.exited().await;
+            let reason = exit.last_error.as_deref().unwrap_or_default();
+            if exit.unsaid && !reported.contains(reason) {
+                tracing::warn!("{} stopped: {exit}", process.name);
             }
         }
     }
@@ -253,16 +260,6 @@ async fn wait_for_shard(
     }
     info!(rank, "Shard ready in {:.1?}", begin.elapsed());
     Ok(())
-}
-
-/// Several groups on one machine must not meet on the same port, so only a lone shard keeps the default.
-fn choose_master_port(shards: usize) -> io::Result<u16> {
-    match shards {
-        1 => Ok(DEFAULT_MASTER_PORT),
-        _ => Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-            .local_addr()?
-            .port()),
-    }
 }
 
 fn hub_token() -> Option<String> {

@@ -9,8 +9,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from . import __version__
 from .config.model import Dtype
+from .config.parallel import DEFAULT_UDS_PATH
 from .config.server import Attention, Environment, LoadFormat, ServerConfig, parse_cuda_graphs
+from .config.serving import AskedLimits, check_servable
 from .engine.requests import ShardEngine
 from .engine.worker import EngineWorker
 from .errors import EngineError
@@ -39,6 +42,21 @@ ExitOnEof = Annotated[
 Format = Annotated[LoadFormat, typer.Option(help="`dummy` makes random weights from config.json alone")]
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"text-generation-server {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit")
+    ] = False,
+) -> None:
+    """One rank of a model, and the files that it needs; text-generation-launcher starts both."""
+
+
 @app.command()
 def serve(
     model_id: ModelId,
@@ -56,7 +74,7 @@ def serve(
         bool, typer.Option("--deterministic", help="Results of a request are bitwise the same in every batch; slower")
     ] = False,
     trust_remote_code: TrustRemoteCode = False,
-    uds_path: Annotated[str, typer.Option(help="Rank r listens on <uds-path>-<r>")] = "/tmp/text-generation-server",
+    uds_path: Annotated[str, typer.Option(help="Rank r listens on <uds-path>-<r>")] = DEFAULT_UDS_PATH,
     socket_dir_owned: Annotated[
         bool, typer.Option("--socket-dir-owned", help="Remove the folder of the socket at the end, if it is empty")
     ] = False,
@@ -77,7 +95,7 @@ def serve(
             uds_path=uds_path,
             socket_dir_owned=socket_dir_owned,
             exit_on_stdin_eof=exit_on_stdin_eof,
-            environment=Environment.read(),
+            environment=Environment.read(uds_path=uds_path),
             cuda_graphs=parse_cuda_graphs(cuda_graphs),
             deterministic=deterministic,
         )
@@ -90,6 +108,8 @@ def download_weights(
     model_id: ModelId,
     revision: Revision = None,
     extension: Annotated[str, typer.Option(help="Ending of the weight files")] = ".safetensors",
+    max_input_tokens: Annotated[int | None, typer.Option(help="Fail early if the model has fewer positions")] = None,
+    max_total_tokens: Annotated[int | None, typer.Option(help="Likewise")] = None,
     auto_convert: Annotated[bool, typer.Option(help="Convert .bin weights, running no code from them")] = False,
     load_format: Format = "auto",
     trust_remote_code: TrustRemoteCode = False,
@@ -105,7 +125,9 @@ def download_weights(
     with _reported_errors():
         _note_remote_code(trust_remote_code)
         source = ModelSource(model_id, revision, load_format, auto_convert, extension)
-        folder = prepare_folder(source, Environment.read().hub)
+        environment = Environment.read()
+        limits = AskedLimits(max_input_tokens, max_total_tokens)
+        folder = prepare_folder(source, environment.hub, lambda folder: check_servable(folder, environment, limits))
         logger.info("model is ready", extra={"model_path": str(folder)})
 
 
@@ -129,7 +151,12 @@ def _serve(config: ServerConfig) -> None:
 
     worker = EngineWorker(build)
     settings = ServiceSettings(
-        config.socket_path, config.urls, folder, config.socket_dir_owned, config.exit_on_stdin_eof
+        config.socket_path,
+        config.urls,
+        folder,
+        config.environment.parallel.rendezvous,
+        config.socket_dir_owned,
+        config.exit_on_stdin_eof,
     )
     serve_shard(worker, settings)
     if not worker.stop(0):
@@ -140,13 +167,16 @@ def _serve(config: ServerConfig) -> None:
 
 @contextlib.contextmanager
 def _reported_errors() -> Generator[None, None, None]:
-    """An expected error ends the process with status 1; its reason is the last line on standard error."""
+    """An expected error ends the process with status 1; its reason is the last line on standard error.
+
+    It is in no log record besides: the launcher reads that line and says it once.
+    """
     try:
         yield
     except EngineError as error:
-        logger.error(str(error), extra={"reason": error.reason})
         logging.shutdown()
-        sys.stderr.write(f"Error: {error}\n")
+        reason = " ".join(str(error).split())
+        sys.stderr.write(f"Error: {reason}\n")
         sys.stderr.flush()
         os._exit(1)
 

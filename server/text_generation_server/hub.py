@@ -51,11 +51,22 @@ def find_folder(source: ModelSource, hub: HubConfig) -> Path:
     return folder
 
 
-def prepare_folder(source: ModelSource, hub: HubConfig, pause: Callable[[float], None] = time.sleep) -> Path:
-    """Like `find_folder`, but downloads and converts what is missing. Raises `ModelFilesError`."""
+def prepare_folder(
+    source: ModelSource,
+    hub: HubConfig,
+    check: Callable[[Path], None] = lambda _: None,
+    pause: Callable[[float], None] = time.sleep,
+) -> Path:
+    """Like `find_folder`, but downloads and converts what is missing.
+
+    `check` gets the folder as soon as it has all files but the weights, which are not downloaded if it raises.
+    Raises `ModelFilesError`.
+    """
     folder = _local_folder(source, hub)
     if folder is None:
-        folder = _download(source, hub, pause)
+        folder = _download(source, hub, check, pause)
+    else:
+        check(folder)
     if source.needs_weights and source.auto_convert and not weight_files(folder, source.extension):
         _convert(folder)
     _check_folder(folder, source)
@@ -63,19 +74,53 @@ def prepare_folder(source: ModelSource, hub: HubConfig, pause: Callable[[float],
 
 
 def weight_files(folder: Path, extension: str) -> list[Path]:
-    """Weight files of a folder in order of name; what training left beside them does not count."""
+    """Weight files of a folder in order of name; what training left beside them does not count.
+
+    Raises `ModelFilesError` for what is no file.
+    """
     found = sorted(folder.glob(f"*{extension}"))
-    return [path for path in found if not any(word in path.stem.split("_") for word in _NO_WEIGHTS)]
+    files = [path for path in found if not any(word in path.stem.split("_") for word in _NO_WEIGHTS)]
+    for path in files:
+        if not path.is_file():
+            # To open a pipe would wait for a writer.
+            raise ModelFilesError(f"{path} is no file with weights: a pipe, a device, a folder or a broken link")
+    return files
 
 
 def _local_folder(source: ModelSource, hub: HubConfig) -> Path | None:
-    """The override folder if set, else the model id if it is a folder."""
+    """The override folder if set, else the model id if it is a folder; None where a hub may have it.
+
+    Raises `ModelFilesError` for a name that is neither.
+    """
     if hub.override_dir is not None:
         if not hub.override_dir.is_dir():
             raise ModelFilesError(f"WEIGHTS_CACHE_OVERRIDE is no folder: {hub.override_dir}")
         return hub.override_dir.resolve()
     folder = Path(source.model_id).expanduser()
-    return folder.resolve() if folder.is_dir() else None
+    if folder.is_dir():
+        return folder.resolve()
+    if folder.exists():
+        raise ModelFilesError(f"{source.model_id} is a file: --model-id must name the folder that the model is in")
+    if not _is_hub_name(source.model_id):
+        raise ModelFilesError(
+            f"no such folder here: {source.model_id}, that is {folder.absolute()}; --model-id must name an existing "
+            "folder, or a model of the hub as `organisation/name`"
+        )
+    return None
+
+
+def _is_hub_name(model_id: str) -> bool:
+    """Whether a hub could have a model of this name: at most one slash, and not a path by its looks."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    if model_id.startswith(("/", ".", "~")) or "\\" in model_id:
+        return False
+    try:
+        validate_repo_id(model_id)
+    except HFValidationError:
+        return False
+    return True
 
 
 def _check_folder(folder: Path, source: ModelSource) -> None:
@@ -110,20 +155,25 @@ def _snapshot(source: ModelSource, hub: HubConfig, weights: str | None, local_on
 
 
 def _cached_snapshot(source: ModelSource, hub: HubConfig) -> Path | None:
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
         return _snapshot(source, hub, source.extension, local_only=True)
-    except (LocalEntryNotFoundError, HFValidationError):
+    except LocalEntryNotFoundError:
         return None
 
 
-def _download(source: ModelSource, hub: HubConfig, pause: Callable[[float], None]) -> Path:
-    """Safetensors if the repository has them, else `.bin` where conversion was asked for."""
+def _download(
+    source: ModelSource, hub: HubConfig, check: Callable[[Path], None], pause: Callable[[float], None]
+) -> Path:
+    """First what is small. Then safetensors if the repository has them, else `.bin` where conversion was asked for."""
     logger.info("looking for the model on the hub", extra={"model_id": source.model_id, "revision": source.revision})
-    weights = source.extension if source.needs_weights else None
-    folder = _retried(lambda: _snapshot(source, hub, weights), source, pause)
-    if weights is None or weight_files(folder, weights) or not source.auto_convert:
+    folder = _retried(lambda: _snapshot(source, hub, None), source, pause)
+    check(folder)
+    if not source.needs_weights:
+        return folder
+    folder = _retried(lambda: _snapshot(source, hub, source.extension), source, pause)
+    if weight_files(folder, source.extension) or not source.auto_convert:
         return folder
     return _retried(lambda: _snapshot(source, hub, ".bin"), source, pause)
 
@@ -143,7 +193,7 @@ def _retried(call: Callable[[], Path], source: ModelSource, pause: Callable[[flo
             raise ModelFilesError(f"{name} is gated: accept its terms on the hub and set HF_TOKEN") from error
         except errors.RevisionNotFoundError as error:
             raise ModelFilesError(f"the hub has no {name}; check --revision") from error
-        except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+        except errors.RepositoryNotFoundError as error:
             raise ModelFilesError(
                 f"{source.model_id} is neither a local folder nor a model of the hub; check --model-id, and HF_TOKEN "
                 "if it is private"
@@ -152,6 +202,12 @@ def _retried(call: Callable[[], Path], source: ModelSource, pause: Callable[[flo
             if is_offline_mode():
                 raise ModelFilesError(
                     f"{name} is not in the hub cache and HF_HUB_OFFLINE forbids a download"
+                ) from error
+            # The hub was not reached. It is asked once more only: the name may be that of a folder elsewhere.
+            if isinstance(error, errors.LocalEntryNotFoundError) and attempt > 1:
+                raise ModelFilesError(
+                    f"there is no folder {source.model_id} in {Path.cwd()}, and the hub, which may have a model of "
+                    "this name, cannot be reached; check --model-id, the current directory and the network"
                 ) from error
             if attempt == _DOWNLOAD_ATTEMPTS:
                 raise ModelFilesError(

@@ -8,7 +8,7 @@ import re
 import pytest
 from stub import TEXT, WAIT, Stub, chat_events
 
-from text_generation import Client
+from text_generation import Client, __version__
 from text_generation.chat import Chat
 from text_generation.cli import main
 from text_generation.endpoints import ChatOptions
@@ -47,6 +47,18 @@ def test_commands(stub: Stub) -> None:
     _, _, notes = chat(stub.url, *lines)
     assert contents(stub) == [["One?"], ["Be long.", "Two?"], ["Three?"]]
     assert "/exit" in notes
+
+
+def test_quit_leaves_too(stub: Stub) -> None:
+    status, _, notes = chat(stub.url, "/quit", "One?")
+    assert (status, notes, stub.requests) == (0, "", [])
+
+
+def test_the_command_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"text-generation {__version__}\n"
 
 
 def test_a_question_without_an_answer_does_not_stay(stub: Stub) -> None:

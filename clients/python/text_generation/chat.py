@@ -15,7 +15,7 @@ from text_generation.types import ChatCompletionChunk, Message
 
 HELP = """/system TEXT  replace the system prompt (without TEXT: remove it)
 /reset        forget the conversation
-/exit         leave, as Ctrl-D does
+/exit         leave, as /quit and Ctrl-D do
 Ctrl-C stops an answer; what came of it stays in the conversation."""
 
 # Control characters, but for newline and tab: an answer must not be able to steer the terminal.
@@ -93,7 +93,7 @@ class Chat:
             except (EOFError, KeyboardInterrupt):
                 self._note("")
                 return status
-            if line == "/exit":
+            if line in ("/exit", "/quit"):
                 return status
             if line.startswith("/"):
                 self._command(line)

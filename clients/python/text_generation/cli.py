@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from text_generation import __version__
 from text_generation.chat import Chat
 from text_generation.client import Client
 from text_generation.endpoints import ChatOptions
@@ -49,6 +50,7 @@ def _read_line() -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="text-generation", description="Client of a text-generation server.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     chat = commands.add_parser(
         "chat",

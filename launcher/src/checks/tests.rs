@@ -73,6 +73,10 @@ fn values_that_cannot_work_are_refused() {
             "give only --max-input-tokens",
         ),
         (
+            "--max-input-tokens=11 --max-batch-prefill-tokens=10",
+            "--max-input-tokens (11) must not be higher than --max-batch-prefill-tokens (10)",
+        ),
+        (
             "--max-total-tokens=11 --max-batch-total-tokens=10",
             "`--max-total-tokens` must be <= `--max-batch-total-tokens`. Given: 11 and 10",
         ),
@@ -87,6 +91,10 @@ fn values_that_cannot_work_are_refused() {
         (
             "--validation-workers=0",
             "--validation-workers must not be 0",
+        ),
+        (
+            "--max-top-n-tokens=21",
+            "--max-top-n-tokens (21) must be at most 20",
         ),
         ("--num-shard=0", "--num-shard must not be 0"),
         ("--port=0", "--port must not be 0"),

@@ -1,9 +1,12 @@
 //! What goes wrong is one clear line and an exit code, and nothing is left running.
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::process::Command;
+use std::thread;
 
-use crate::harness::{Ended, Env, Launcher};
-use nix::sys::signal::Signal;
+use crate::harness::{Ended, Env, Launcher, free_port};
+use nix::sys::signal::{Signal, kill};
 
 fn failed(flags: &[&str], env: Env<'_>) -> Ended {
     let ended = Launcher::start(flags, env).end();
@@ -20,6 +23,11 @@ fn a_failed_download_tells_why() {
             .error()
             .ends_with("cannot prepare model `org/model`: no model named like this on the hub")
     );
+    let said = ended
+        .output
+        .iter()
+        .filter(|line| line.contains("no model named like this"));
+    assert_eq!(said.count(), 1, "{:#?}", ended.output);
     assert_eq!(ended.events(), ["download start"]);
 }
 
@@ -44,6 +52,19 @@ fn a_shard_that_dies_at_start_tells_why() {
             .iter()
             .any(|line| line.contains("WARN") && line.contains("UserWarning"))
     );
+}
+
+#[test]
+fn a_reason_is_said_once() {
+    let env = [("FAKE_SHARD_0", "refuse"), ("FAKE_SHARD_1", "refuse")];
+    let ended = failed(&["--num-shard", "2"], &env);
+    let reason = "exit code 1: the model is of no known kind";
+    assert!(ended.error().ends_with(reason), "{}", ended.error());
+    let said = ended
+        .output
+        .iter()
+        .filter(|line| line.contains("no known kind"));
+    assert_eq!(said.count(), 1, "{:#?}", ended.output);
 }
 
 #[test]
@@ -137,14 +158,44 @@ fn a_port_in_use_is_found_before_the_download() {
 }
 
 #[test]
-fn a_missing_command_is_named() {
-    let ended = failed(&[], &[("PATH", "/nonexistent")]);
+fn a_server_that_takes_the_port_is_not_ours() {
+    let launcher = Launcher::start(&[], &[("FAKE_DOWNLOAD", "gate")]);
+    let download = launcher.wait_for_event("download", "waits");
+    // After the launcher's own check, and before its router comes.
+    let impostor = TcpListener::bind(("127.0.0.1", launcher.port)).unwrap();
+    thread::spawn(move || {
+        for mut client in impostor.incoming().map(Result::unwrap) {
+            let _ = client.read(&mut [0; 1024]);
+            let _ = client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    kill(download, Signal::SIGUSR1).unwrap();
+    let ended = launcher.end();
+    assert_eq!(ended.code, Some(1));
     assert!(
         ended
             .error()
-            .contains("cannot run `text-generation-server`"),
+            .contains("router could not start: exit code 1: cannot listen"),
         "{}",
         ended.error()
+    );
+    assert!(!ended.output.iter().any(|line| line.contains("curl http")));
+    ended.assert_nothing_left();
+}
+
+#[test]
+fn a_missing_command_is_named() {
+    // The build has no other command beside the launcher. All tests with fakes show that those are found there.
+    let mut launcher = Command::new(env!("CARGO_BIN_EXE_text-generation-launcher"));
+    launcher.args(["--model-id", "org/model", "--port"]);
+    launcher.arg(free_port().to_string());
+    let output = launcher.env("PATH", "/nonexistent").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("cannot run `text-generation-server`")
+            && text.contains("install it beside text-generation-launcher"),
+        "{text}"
     );
 }
 

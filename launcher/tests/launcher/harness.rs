@@ -29,6 +29,7 @@ pub struct Launcher {
     output: Arc<Mutex<Vec<String>>>,
     readers: Vec<JoinHandle<()>>,
     folder: TempDir,
+    _bin: TempDir,
     pub port: u16,
 }
 
@@ -45,6 +46,11 @@ pub struct Ended {
 impl Launcher {
     /// Starts it with `--model-id org/model` on a free port, and these flags and variables.
     pub fn start(flags: &[&str], env: Env<'_>) -> Self {
+        Self::start_onto(flags, env, Stdio::piped(), Stdio::piped())
+    }
+
+    /// The same with another standard output and error, of which nothing is read here.
+    pub fn start_onto(flags: &[&str], env: Env<'_>, stdout: Stdio, stderr: Stdio) -> Self {
         let port = free_port();
         let port_text = port.to_string();
         let mut all = vec![
@@ -56,39 +62,43 @@ impl Launcher {
             "127.0.0.1",
         ];
         all.extend(flags);
-        let mut launcher = Self::start_bare(&all, env);
+        let mut launcher = Self::run(&all, env, stdout, stderr);
         launcher.port = port;
         launcher
     }
 
     /// Starts it with these flags alone.
     pub fn start_bare(flags: &[&str], env: Env<'_>) -> Self {
+        Self::run(flags, env, Stdio::piped(), Stdio::piped())
+    }
+
+    fn run(flags: &[&str], env: Env<'_>, stdout: Stdio, stderr: Stdio) -> Self {
         let folder = tempfile::Builder::new().prefix("tg").tempdir().unwrap();
-        let (bin, temporary) = (folder.path().join("bin"), folder.path().join("t"));
+        let temporary = folder.path().join("t");
         fs::create_dir(&temporary).unwrap();
-        install_fakes(&bin);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_text-generation-launcher"))
+        let bin = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let mut child = Command::new(install(bin.path()))
             .args(flags)
             .env_clear()
-            .env("PATH", &bin)
+            .env("PATH", "/nonexistent")
             .env("TMPDIR", &temporary)
             .env("FAKE_JOURNAL", folder.path().join("journal"))
             .envs(env.iter().copied())
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stdout(stdout)
+            .stderr(stderr)
             .spawn()
             .unwrap();
         let output = Arc::new(Mutex::new(Vec::new()));
-        let readers = vec![
-            collect(child.stdout.take().unwrap(), &output),
-            collect(child.stderr.take().unwrap(), &output),
-        ];
+        let mut readers = Vec::new();
+        readers.extend(child.stdout.take().map(|pipe| collect(pipe, &output)));
+        readers.extend(child.stderr.take().map(|pipe| collect(pipe, &output)));
         Self {
             child,
             output,
             readers,
             folder,
+            _bin: bin,
             port: 0,
         }
     }
@@ -259,8 +269,8 @@ pub fn free_port() -> u16 {
         .port()
 }
 
-fn install_fakes(bin: &Path) {
-    fs::create_dir(bin).unwrap();
+/// Puts the launcher and the fakes into one folder, as an installation does, and returns the launcher's path.
+fn install(bin: &Path) -> PathBuf {
     fs::write(
         bin.join("fake_common.py"),
         include_str!("fakes/fake_common.py"),
@@ -281,6 +291,9 @@ fn install_fakes(bin: &Path) {
         fs::write(&path, format!("#!{}\n{source}", python())).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
+    let launcher = bin.join("text-generation-launcher");
+    fs::hard_link(env!("CARGO_BIN_EXE_text-generation-launcher"), &launcher).unwrap();
+    launcher
 }
 
 /// Path of the interpreter, found out once.

@@ -1,5 +1,8 @@
 //! What children say reaches the log whole; what is secret does not.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+
 use crate::harness::{Env, Launcher};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -117,4 +120,38 @@ fn the_api_key_reaches_the_router_and_nothing_else() {
                 .any(|line| line.contains("Authorization: Bearer $API_KEY"))
         );
     }
+}
+
+#[test]
+fn a_reader_that_does_not_read_blocks_nothing() {
+    let (unread, stdout) = std::io::pipe().unwrap();
+    let env = [("FAKE_SHARD_0", "flood")];
+    let launcher = Launcher::start_onto(&[], &env, stdout.into(), std::process::Stdio::null());
+    // The shard has written far more than pipes and queue hold, and the start went on.
+    launcher.wait_for_event("router", "start");
+    launcher.signal(Signal::SIGTERM);
+    launcher.wait_for_event("router", "drained");
+    launcher.wait_for_event("shard 0", "SIGTERM");
+    let lines: Vec<String> = BufReader::new(unread).lines().map(Result::unwrap).collect();
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("log lines were lost"))
+    );
+    assert_eq!(launcher.end().code, Some(0));
+}
+
+#[test]
+fn outputs_that_fail_change_nothing() {
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let launcher = Launcher::start_onto(&[], &[], full().into(), full().into());
+    launcher.wait_for_event("router", "start");
+    launcher.signal(Signal::SIGTERM);
+    let ended = launcher.end();
+    assert_eq!(ended.code, Some(0));
+    assert_eq!(
+        ended.events()[3..],
+        ["router SIGTERM", "router drained", "shard 0 SIGTERM"]
+    );
+    ended.assert_nothing_left();
 }

@@ -11,12 +11,11 @@ use text_generation_limits::TokenLimits;
 
 use crate::access::ApiKeys;
 
-/// HTTP front end of the text generation server.
+/// HTTP front end of the text generation server. `text-generation-launcher` starts it, with the shards that it needs.
 #[derive(Debug, Parser)]
 #[command(
     name = "text-generation-router",
     version,
-    about,
     args_conflicts_with_subcommands = true
 )]
 pub struct Cli {
@@ -45,8 +44,8 @@ pub struct Config {
     /// Most stop sequences of a request.
     #[arg(long, env, default_value_t = 4)]
     pub max_stop_sequences: u32,
-    /// Largest `top_n_tokens`.
-    #[arg(long, env, default_value_t = 5)]
+    /// Largest `top_n_tokens`; the shards give at most 20.
+    #[arg(long, env, default_value_t = 5, value_parser = value_parser!(u32).range(..=20))]
     pub max_top_n_tokens: u32,
     /// Largest `top_logprobs` of a chat and `logprobs` of a completion.
     #[arg(long, env, default_value_t = 20, value_parser = value_parser!(u32).range(..=20))]
@@ -145,6 +144,9 @@ pub struct Config {
     /// Value of the header `x-compute-type`; number and kind of devices when unset.
     #[arg(long, env, hide = true)]
     pub compute_type: Option<HeaderValue>,
+    /// Value of the header `x-router-instance` of `/health`, by which the launcher knows its own router.
+    #[arg(long, env, hide = true)]
+    pub router_instance: Option<HeaderValue>,
     /// Level or filter of the log.
     #[arg(long, env, hide = true, default_value = "info")]
     pub log_level: String,
@@ -239,6 +241,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     fn config(flags: &[&str]) -> Config {
@@ -329,6 +333,23 @@ mod tests {
                 .expect_err("zero is no limit");
             assert!(error.to_string().contains(flag), "{error}");
         }
+    }
+
+    #[test]
+    fn help_opens_with_what_the_command_is() {
+        let help = Cli::command().render_help().to_string();
+        assert!(
+            help.starts_with("HTTP front end of the text generation server."),
+            "{help}"
+        );
+    }
+
+    #[test]
+    fn more_alternatives_than_shards_give_are_refused() {
+        let parse = |value| Cli::try_parse_from(["r", "--max-top-n-tokens", value]);
+        assert!(parse("20").is_ok());
+        let error = parse("21").expect_err("too many").to_string();
+        assert!(error.contains("--max-top-n-tokens"), "{error}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::timings::Timings;
 
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+pub const X_ROUTER_INSTANCE: HeaderName = HeaderName::from_static("x-router-instance");
 const COMPUTE_TYPE: HeaderName = HeaderName::from_static("x-compute-type");
 const COMPUTE_TIME: HeaderName = HeaderName::from_static("x-compute-time");
 const COMPUTE_CHARACTERS: HeaderName = HeaderName::from_static("x-compute-characters");

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::future::Future;
+use std::io::{self, Write};
 use std::num::NonZero;
 use std::pin::pin;
 use std::thread;
@@ -37,21 +38,34 @@ where
         }
     };
     let result = match cli.command {
-        Some(Command::PrintSchema) => print_schema(),
+        Some(Command::PrintSchema) => print_schema(io::stdout()),
         None => run(&cli.config, slow_tokenizer),
     };
     match result {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("Error: {error:#}");
+            eprintln!("{}", reason_line(&error));
             1
         }
     }
 }
 
-fn print_schema() -> anyhow::Result<()> {
-    println!("{}", routes::openapi().to_pretty_json()?);
-    Ok(())
+/// One line, whatever libraries put into their messages: the launcher takes the last line as the reason.
+fn reason_line(error: &anyhow::Error) -> String {
+    let words: Vec<String> = format!("{error:#}")
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect();
+    format!("Error: {}", words.join(" "))
+}
+
+/// A reader that has seen enough closes the pipe; that is no error.
+fn print_schema(mut out: impl Write) -> anyhow::Result<()> {
+    let document = routes::openapi().to_pretty_json()?;
+    match writeln!(out, "{document}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Starts the server and serves until it is told to stop.
@@ -136,5 +150,29 @@ async fn until_stopped(
                 stop.cancel();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_of_the_schema_may_leave_early() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        drop(reader);
+        assert!(print_schema(writer).is_ok());
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        assert!(print_schema(full.expect("a device")).is_err());
+    }
+
+    #[test]
+    fn a_reason_is_one_line() {
+        let error =
+            anyhow::anyhow!("one of:\n  (1) a file,\n  (2) another").context("no tokenizer");
+        assert_eq!(
+            reason_line(&error),
+            "Error: no tokenizer: one of: (1) a file, (2) another"
+        );
     }
 }

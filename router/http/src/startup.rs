@@ -87,7 +87,8 @@ pub async fn start(
             api_keys,
             cors_allow_origin: config.cors_allow_origin.clone(),
         },
-    );
+    )
+    .named(config.router_instance.clone());
     let listener = socket
         .listen(BACKLOG)
         .with_context(|| cannot_listen(config))?;

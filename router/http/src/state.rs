@@ -26,6 +26,8 @@ pub struct AppState {
     pub options: HttpOptions,
     /// When the server started, in seconds since 1970.
     pub started: u64,
+    /// Value of the header `x-router-instance` of `/health`; none where nobody has named this router.
+    pub instance: Option<HeaderValue>,
     stopping: AtomicBool,
 }
 
@@ -57,8 +59,15 @@ impl AppState {
             metrics,
             options,
             started: unix_time(),
+            instance: None,
             stopping: AtomicBool::new(false),
         }
+    }
+
+    /// The same, named for whoever has started it.
+    #[must_use]
+    pub fn named(self, instance: Option<HeaderValue>) -> Self {
+        Self { instance, ..self }
     }
 
     /// From now on new requests and the readiness probe get 503; running requests go on.

@@ -28,7 +28,7 @@ fn as_router() {
     let argv = std::env::var(ARGV).expect("the arguments");
     let argv: Vec<String> = serde_json::from_str(&argv).expect("a list");
     let code = text_generation_http::main_from_args(argv, |folder: &Path| {
-        Err(format!("no converter for {}", folder.display()))
+        Err(format!("no converter for\n{}", folder.display()))
     });
     std::process::exit(code);
 }

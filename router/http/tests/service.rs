@@ -26,6 +26,17 @@ async fn info_has_the_limits_under_both_names() {
 }
 
 #[tokio::test]
+async fn health_names_the_instance_for_whoever_started_it() {
+    let server = Server::with_flags(&["--router-instance=i1"]).await;
+    let answer = server.get("/health").send().await.expect("an answer");
+    assert_eq!(header(&answer, "x-router-instance"), "i1");
+    let unnamed = Server::start().await;
+    let answer = unnamed.get("/health").send().await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    assert!(!answer.headers().contains_key("x-router-instance"));
+}
+
+#[tokio::test]
 async fn tokenize_gives_ids_and_byte_offsets() {
     let server = Server::start().await;
     let (status, body) = server.ask("/tokenize", &json!({"inputs": "Hi"})).await;

@@ -12,6 +12,8 @@ pub struct TokenLimits {
     pub max_batch_prefill_tokens: Option<u32>,
     /// Slots of the KV pool: most tokens of all running requests together.
     pub max_batch_total_tokens: Option<u32>,
+    /// Whether a prompt may be computed in several prefills.
+    pub prefill_chunking: bool,
 }
 
 /// Two limits that cannot both hold.
@@ -26,7 +28,7 @@ pub struct Conflict {
 }
 
 impl TokenLimits {
-    /// A prompt fits in a request and in a prefill, and both fit in the pool.
+    /// A prompt fits in a request and, where it is computed in one piece, in a prefill; both fit in the pool.
     ///
     /// # Errors
     /// The first two flags in conflict.
@@ -34,10 +36,11 @@ impl TokenLimits {
         let input = ("--max-input-tokens", self.max_input_tokens);
         let total = ("--max-total-tokens", self.max_total_tokens);
         let prefill = ("--max-batch-prefill-tokens", self.max_batch_prefill_tokens);
+        let piece = (prefill.0, prefill.1.filter(|_| !self.prefill_chunking));
         let pool = ("--max-batch-total-tokens", self.max_batch_total_tokens);
         for (lower, relation, upper) in [
             (input, "<", total),
-            (input, "<=", prefill),
+            (input, "<=", piece),
             (prefill, "<=", pool),
             (total, "<=", pool),
         ] {

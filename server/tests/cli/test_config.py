@@ -11,7 +11,7 @@ from text_generation_server.errors import ConfigurationError
 
 def test_defaults() -> None:
     environment = Environment.read({})
-    assert environment.parallel == ParallelConfig(0, 1, "127.0.0.1", 29500)
+    assert environment.parallel == ParallelConfig(0, 1, Path("/tmp/text-generation-server-rendezvous"))
     assert environment.watermark == WatermarkConfig(0.5, 2.0)
     assert environment.hub == HubConfig(None, None)
     assert environment.cuda_memory_fraction == 1.0
@@ -24,8 +24,6 @@ def test_every_variable_is_read() -> None:
         {
             "RANK": "1",
             "WORLD_SIZE": "2",
-            "MASTER_ADDR": "10.0.0.1",
-            "MASTER_PORT": "1234",
             "WATERMARK_GAMMA": "0.25",
             "WATERMARK_DELTA": "4",
             "CUDA_MEMORY_FRACTION": "0.5",
@@ -35,10 +33,11 @@ def test_every_variable_is_read() -> None:
             "OMP_NUM_THREADS": "3",
             "HUGGINGFACE_HUB_CACHE": "/cache",
             "WEIGHTS_CACHE_OVERRIDE": "/weights",
-        }
+        },
+        uds_path="/run/shard",
     )
     assert environment == Environment(
-        ParallelConfig(1, 2, "10.0.0.1", 1234),
+        ParallelConfig(1, 2, Path("/run/shard-rendezvous")),
         WatermarkConfig(0.25, 4.0),
         HubConfig(Path("/cache"), Path("/weights")),
         cuda_memory_fraction=0.5,
@@ -56,7 +55,6 @@ def test_every_variable_is_read() -> None:
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE must be between 1"),
         ({"WORLD_SIZE": "2"}, "RANK is not set"),
         ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK must be between 0 and 1, not 2"),
-        ({"MASTER_PORT": "70000"}, "MASTER_PORT must be between"),
         ({"WATERMARK_GAMMA": "1.5"}, "WATERMARK_GAMMA must be between"),
         ({"WATERMARK_DELTA": "nan"}, "WATERMARK_DELTA must be between"),
         ({"CUDA_MEMORY_FRACTION": "0"}, "CUDA_MEMORY_FRACTION must be between"),

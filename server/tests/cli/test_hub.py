@@ -1,6 +1,7 @@
 """Finding, downloading and converting model folders; huggingface_hub is a stub."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,39 @@ def test_a_local_folder_is_used_as_it_is(tmp_path: Path) -> None:
     assert find_folder(ModelSource(str(folder)), HUB) == folder
 
 
+@pytest.mark.parametrize("name", ["./demo", "../demo", "/models/demo", "~/demo", "models/llama/demo", "demo/", "a b"])
+def test_a_name_that_no_hub_could_have_is_a_missing_folder(stub: Callable[..., Snapshots], name: str) -> None:
+    snapshots = stub()
+    for find in (prepare_folder, find_folder):
+        with pytest.raises(ModelFilesError, match="no such folder here: " + name):
+            find(ModelSource(name), HUB)
+    assert snapshots.calls == []
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.touch()
+    with pytest.raises(ModelFilesError, match="is a file"):
+        prepare_folder(ModelSource(str(path)), HUB)
+
+
+def refuse(folder: Path) -> None:
+    assert (folder / "config.json").is_file()
+    raise ModelFilesError("not this one")
+
+
+def test_a_model_is_judged_before_its_weights_are_downloaded(stub: Callable[..., Snapshots], tmp_path: Path) -> None:
+    snapshots = stub()
+    with pytest.raises(ModelFilesError, match="not this one"):
+        prepare_folder(ModelSource("some/model"), HUB, refuse)
+    (call,) = snapshots.calls
+    assert not any("safetensors" in pattern for pattern in call["allow_patterns"])
+    folder = make_folder(tmp_path / "model", "pytorch_model.bin")
+    with pytest.raises(ModelFilesError, match="not this one"):
+        prepare_folder(ModelSource(str(folder), auto_convert=True), HUB, refuse)
+    assert not weight_files(folder, ".safetensors")
+
+
 def test_the_override_folder_wins(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "model", "model.safetensors")
     assert prepare_folder(ModelSource("some/model"), HubConfig(override_dir=folder)) == folder
@@ -86,6 +120,13 @@ def test_what_a_folder_lacks_is_named(tmp_path: Path) -> None:
     make_folder(tmp_path, "pytorch_model.bin")
     with pytest.raises(ModelFilesError, match="--auto-convert"):
         prepare_folder(ModelSource(str(tmp_path)), HUB)
+
+
+def test_a_pipe_is_no_weights(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    os.mkfifo(folder / "pytorch_model.bin")
+    with pytest.raises(ModelFilesError, match="a pipe"):
+        prepare_folder(ModelSource(str(folder), auto_convert=True), HUB)
 
 
 def test_leftovers_of_training_are_no_weights(tmp_path: Path) -> None:
@@ -135,7 +176,8 @@ def test_a_hub_model_is_downloaded_with_what_serving_reads(stub: Callable[..., S
     hub = HubConfig(cache_dir=tmp_path / "cache")
     folder = prepare_folder(ModelSource("some/model", revision="v2"), hub)
     assert weight_files(folder, ".safetensors")
-    (call,) = snapshots.calls
+    small, call = snapshots.calls
+    assert not any("safetensors" in pattern for pattern in small["allow_patterns"])
     assert (call["repo_id"], call["revision"], call["cache_dir"]) == ("some/model", "v2", tmp_path / "cache")
     assert "*.safetensors" in call["allow_patterns"]
     assert "*.bin" not in call["allow_patterns"]
@@ -166,7 +208,6 @@ def http_error(kind: type[errors.HfHubHTTPError]) -> Exception:
         (http_error(errors.RepositoryNotFoundError), "neither a local folder nor a model of the hub"),
         (http_error(errors.GatedRepoError), "gated"),
         (http_error(errors.RevisionNotFoundError), "check --revision"),
-        (errors.HFValidationError("bad id"), "neither a local folder nor a model of the hub"),
     ],
 )
 def test_errors_that_stay_are_not_retried(stub: Callable[..., Snapshots], failure: Exception, message: str) -> None:
@@ -180,11 +221,18 @@ def test_faults_of_the_network_are_retried(stub: Callable[..., Snapshots]) -> No
     pauses: list[float] = []
     snapshots = stub(httpx.ConnectError("no route"), ConnectionResetError())
     prepare_folder(ModelSource("some/model"), HUB, pause=pauses.append)
-    assert (len(snapshots.calls), len(pauses)) == (3, 2)
+    assert (len(snapshots.calls), len(pauses)) == (2 + 2, 2)
     snapshots = stub(*[httpx.ConnectError("no route")] * 9)
     with pytest.raises(ModelFilesError, match="failed 5 times"):
         prepare_folder(ModelSource("some/model"), HUB, pause=pauses.append)
     assert len(snapshots.calls) == 5
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once_more(stub: Callable[..., Snapshots]) -> None:
+    snapshots = stub(*[errors.LocalEntryNotFoundError("no answer")] * 9)
+    with pytest.raises(ModelFilesError, match=r"there is no folder some/model in .* cannot be reached"):
+        prepare_folder(ModelSource("some/model"), HUB, pause=lambda _: None)
+    assert len(snapshots.calls) == 2
 
 
 def test_offline_is_not_retried(stub: Callable[..., Snapshots], monkeypatch: pytest.MonkeyPatch) -> None:

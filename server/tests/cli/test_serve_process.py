@@ -1,66 +1,25 @@
-"""The real command in processes of its own: readiness, signals, the watch on the parent, ranks, errors at start."""
+"""The real command in processes of its own: readiness, signals, the watch on the parent, errors at start."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from support.ranks import free_port
-
-from text_generation_server.pb import generate_pb2 as pb
-from text_generation_server.pb import generate_pb2_grpc as pb_grpc
-
-WAIT_S = 90.0
-COMMAND = [sys.executable, "-m", "text_generation_server.cli"]
+from support.processes import WAIT_S, Group, close_stdin, serve_arguments, started, wait_until_serving
 
 
-@contextmanager
-def started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def serve_arguments(model: Path, sockets: Path, *more: str) -> list[str]:
-    return ["serve", str(model), "--uds-path", str(sockets / "shard"), "--json-output", *more]
-
-
-def wait_until_serving(process: subprocess.Popen[str]) -> None:
-    """Reads the log up to the record that says so, then asks the health service."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        record = json.loads(line)
-        if record["message"] == "serving":
-            with grpc.insecure_channel(f"unix://{record['socket']}") as channel:
-                reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S)
-            assert reply.status == health_pb2.HealthCheckResponse.SERVING
-            return
-    raise AssertionError(process.stderr.read() if process.stderr else "no output")
-
-
-def close_stdin(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.close()
-    process.stdin = None
+def test_the_longest_path_of_a_socket_works(llama_folder: Path, tmp_path: Path) -> None:
+    """107 bytes, which is also what the launcher allows."""
+    folder = tmp_path / ("d" * (107 - len(f"{tmp_path}//shard-0")))
+    folder.mkdir()
+    assert len(f"{folder}/shard-0") == 107
+    with started(*serve_arguments(llama_folder, folder)) as process:
+        wait_until_serving(process)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -85,7 +44,6 @@ def test_the_end_of_standard_input_ends_the_shard_and_its_folder(llama_folder: P
 HANGING = """
 import sys, threading
 from pathlib import Path
-from typing import Any
 from text_generation_server.engine.worker import EngineWorker
 from text_generation_server.service.server import ServiceSettings, serve
 
@@ -121,84 +79,18 @@ def test_the_end_of_standard_input_ends_a_shard_whose_engine_hangs(tmp_path: Pat
         process.communicate()
 
 
+def test_a_cpu_needs_no_triton(llama_folder: Path, tmp_path: Path) -> None:
+    """As on macOS, where there is none."""
+    hidden = "import sys; sys.modules['triton'] = None; from text_generation_server.cli import main; main()"
+    with started(*serve_arguments(llama_folder, tmp_path), command=[sys.executable, "-c", hidden]) as process:
+        wait_until_serving(process)
+        tokens = Group(tmp_path, 1).generate([[5], [6, 7, 8]])
+    assert [len(ids) for ids in tokens.values()] == [12, 12]
+
+
 def test_the_service_needs_no_torch() -> None:
     code = "import sys; import text_generation_server.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-class Group:
-    """The router's view of all ranks: every call goes to each, and they agree."""
-
-    def __init__(self, sockets: Path, world_size: int) -> None:
-        self.channels = [grpc.insecure_channel(f"unix://{sockets}/shard-{rank}") for rank in range(world_size)]
-        self.stubs = [pb_grpc.TextGenerationServiceStub(channel) for channel in self.channels]
-
-    def call(self, name: str, request: object) -> list[Any]:
-        futures = [getattr(stub, name).future(request, timeout=WAIT_S) for stub in self.stubs]
-        return [future.result() for future in futures]
-
-    def generate(self, prompts: list[list[int]]) -> list[list[int]]:
-        """Ids of each prompt, computed in chunks of at most 7; every second request samples with the seed 7."""
-        (warmed, *_) = self.call("Warmup", pb.WarmupRequest(max_batch_prefill_tokens=128, max_batch_size=8))
-        requests = [
-            pb.Request(
-                id=i,
-                row=i,
-                input_ids=prompt,
-                parameters=pb.NextTokenChooserParameters(
-                    temperature=0.7 if i % 2 else 1.0,
-                    top_p=0.9 if i % 2 else 1.0,
-                    typical_p=1.0,
-                    do_sample=bool(i % 2),
-                    seed=7,
-                    repetition_penalty=1.0,
-                ),
-                slots=[pb.SlotRange(start=40 * i, length=len(prompt) + 12)],
-            )
-            for i, prompt in enumerate(prompts)
-        ]
-        tokens: list[list[int]] = [[] for _ in prompts]
-        done = [0 for _ in prompts]
-        number = 0
-        while any(len(each) < 12 for each in tokens):
-            plan = pb.StepPlan(number=number, admit=requests if number == 0 else [])
-            for row, prompt in enumerate(prompts):
-                if done[row] < len(prompt):
-                    count = min(7, len(prompt) - done[row])
-                    plan.chunks.add(row=row, first=done[row], count=count)
-                    done[row] += count
-                elif len(tokens[row]) < 12:
-                    plan.decode.append(row)
-            replies = self.call("Prefill" if plan.chunks else "Decode", plan)
-            for reply in replies:
-                assert (reply.rows, reply.ids, reply.failures) == (replies[0].rows, replies[0].ids, [])
-            assert len(replies[0].logprobs) == len(replies[0].ids)
-            assert not any(reply.logprobs for reply in replies[1:])
-            for row, token in zip(replies[0].rows, replies[0].ids, strict=True):
-                tokens[row].append(token)
-            number += 1
-        assert warmed.cost.times_ms
-        return tokens
-
-
-def test_two_shards_give_the_tokens_of_one(llama_folder: Path, tmp_path: Path) -> None:
-    prompts = [[5], [6, 7, 8], list(range(10, 30)), [100, 50], [300]]
-    with started(*serve_arguments(llama_folder, tmp_path)) as process:
-        wait_until_serving(process)
-        alone = Group(tmp_path, 1).generate(prompts)
-    environment = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    arguments = serve_arguments(llama_folder, tmp_path / "two", "--sharded")
-    (tmp_path / "two").mkdir()
-    with started(*arguments, RANK="0", **environment) as first, started(*arguments, RANK="1", **environment) as second:
-        wait_until_serving(first)
-        wait_until_serving(second)
-        group = Group(tmp_path / "two", 2)
-        assert group.generate(prompts) == alone
-        (found, _) = group.call("ServiceDiscovery", pb.ServiceDiscoveryRequest())
-        assert list(found.urls) == [f"unix://{tmp_path}/two/shard-{rank}" for rank in range(2)]
-        for process in (first, second):
-            process.send_signal(signal.SIGTERM)
-        assert [process.wait(WAIT_S) for process in (first, second)] == [0, 0]
 
 
 def write_config(folder: Path) -> Path:
@@ -221,11 +113,13 @@ def write_config(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
-        (lambda tmp: ["serve", str(tmp / "nowhere"), "--uds-path", f"{tmp}/shard"], {}, "neither a folder nor"),
+        (lambda tmp: ["serve", str(tmp / "nowhere"), "--uds-path", f"{tmp}/shard"], {}, "no such folder"),
+        (lambda _: ["serve", "some/model"], {}, "neither a folder nor"),
         (lambda tmp: serve_arguments(write_config(tmp), tmp, "--load-format", "dummy"), {}, "UnknownForCausalLM"),
         (lambda tmp: serve_arguments(tmp, tmp), {"WORLD_SIZE": "x"}, "WORLD_SIZE must be a whole number"),
         (lambda tmp: serve_arguments(tmp, tmp, "--sharded"), {}, "--sharded needs"),
         (lambda tmp: ["download-weights", str(tmp)], {}, "no config.json"),
+        (lambda tmp: ["download-weights", str(write_config(tmp))], {}, "UnknownForCausalLM"),
     ],
 )
 def test_an_error_at_start_is_one_line_and_status_1(
@@ -236,6 +130,7 @@ def test_an_error_at_start_is_one_line_and_status_1(
         assert process.returncode == 1
         assert message in errors.splitlines()[-1]
         assert "Traceback" not in errors + output
+        assert (errors + output).count(message) == 1
         assert not list(tmp_path.glob("shard*"))
 
 
@@ -244,6 +139,12 @@ def test_download_weights_ends_with_the_folder(llama_folder: Path) -> None:
         output, _ = process.communicate(timeout=WAIT_S)
         assert process.returncode == 0
         assert json.loads(output.splitlines()[-1])["model_path"] == str(llama_folder.resolve())
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    with started("--version") as process:
+        output, _ = process.communicate(timeout=WAIT_S)
+        assert (process.returncode, output) == (0, f"text-generation-server {version('text-generation-server')}\n")
 
 
 def test_wrong_usage_is_status_2() -> None:

@@ -1,6 +1,5 @@
 """Runs several ranks on this machine, as processes that meet over gloo."""
 
-import socket
 from pathlib import Path
 
 import torch
@@ -25,19 +24,13 @@ def single_rank(folder: Path) -> tuple[torch.Tensor, list[list[int]]]:
 
 def all_ranks(folders: list[Path], world_size: int, out: Path) -> list[list[tuple[torch.Tensor, list[list[int]]]]]:
     """The same for each folder from each rank of a group: `result[rank][folder]`."""
-    mp.spawn(_run, (folders, world_size, free_port(), out), nprocs=world_size)
+    mp.spawn(_run, (folders, world_size, out), nprocs=world_size)
     return [torch.load(out / f"{rank}.pt") for rank in range(world_size)]
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def _run(rank: int, folders: list[Path], world_size: int, port: int, out: Path) -> None:
+def _run(rank: int, folders: list[Path], world_size: int, out: Path) -> None:
     torch.set_num_threads(1)
-    group = init_group(ParallelConfig(rank, world_size, "127.0.0.1", port), CPU, timeout_s=120)
+    group = init_group(ParallelConfig(rank, world_size, out / "rendezvous"), CPU, timeout_s=120)
     results = []
     for folder in folders:
         model = load(folder, group=group)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -150,3 +151,27 @@ def test_slow_loading_reports_its_progress(folder: Path, caplog: pytest.LogCaptu
     percents = [record.__dict__["percent"] for record in caplog.records if "loading weights" in record.message]
     assert percents == sorted(percents)
     assert len(percents) == len(names) // 2
+
+
+def test_a_pipe_in_place_of_weights_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(ModelFilesError, match=r"model\.safetensors is no file with weights: a pipe"):
+        SafetensorsSource(tmp_path, torch.float32, CPU)
+
+
+def test_weights_that_are_no_numbers_are_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        load(folder)
+        assert not caplog.records
+        tensor = load_file(folder / "model.safetensors")[TENSOR]
+        for value, dtype, cause in (
+            (float("nan"), torch.float32, "float32"),
+            (float("-inf"), torch.float32, "float32"),
+            (1e6, torch.float16, "float16"),
+        ):
+            tensor[3, 5] = value
+            _rewrite(folder, **{TENSOR: tensor})
+            load(folder, dtype)
+            expected = f"1 tensors of the model hold NaN or infinite numbers as {cause}, such as {TENSOR}"
+            assert expected in caplog.records[-1].getMessage()
+        assert len(caplog.records) == 3

@@ -3,6 +3,7 @@
 Both are untrusted input: a wrong value is a `ConfigurationError` that names the key, before anything is allocated.
 """
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -17,6 +18,9 @@ RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 MAX_CONTEXT_LENGTH = 2**31 - 1
 """Positions that the contract can name."""
+
+ARCHITECTURES = ("LlamaForCausalLM",)
+"""Model classes that are implemented; `models/registry.py` loads them. Known here so that others are refused early."""
 
 # Names of the field for the three activations; "gelu" is the exact form with the error function.
 _ACTIVATIONS: dict[str, Activation] = {
@@ -88,6 +92,12 @@ class ModelConfig:
             return max(self.max_position_embeddings, int(min(stretched, MAX_CONTEXT_LENGTH)))
         return self.max_position_embeddings
 
+    def with_rope(self, rope_type: RopeType, factor: float) -> "ModelConfig":
+        """The same with positions stretched from the length of `max_position_embeddings`."""
+        length = self.max_position_embeddings
+        rope = RopeScaling(rope_type, self.rope.theta, factor, original_max_position_embeddings=length)
+        return dataclasses.replace(self, rope=rope)
+
     @classmethod
     def from_folder(cls, folder: Path) -> "ModelConfig":
         """Reads the configuration files of a model folder.
@@ -109,6 +119,8 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None) -> Mod
 
     Raises ConfigurationError (wrong value) or UnsupportedModel.
     """
+    # First: other architectures have other keys.
+    architecture = _architecture(config)
     hidden_size = config.integer("hidden_size")
     num_heads = config.integer("num_attention_heads")
     num_kv_heads = config.integer("num_key_value_heads", default=num_heads)
@@ -123,7 +135,7 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None) -> Mod
     vocab_size = config.integer("vocab_size")
     bos_token_ids = config.token_ids("bos_token_id")
     return ModelConfig(
-        architecture=_architecture(config),
+        architecture=architecture,
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         intermediate_size=config.integer("intermediate_size"),
@@ -148,6 +160,8 @@ def _architecture(config: JsonObject) -> str:
     names = config.strings("architectures")
     if not names:
         raise config.error("architectures", 'a list with the model class, for example ["LlamaForCausalLM"]')
+    if names[0] not in ARCHITECTURES:
+        raise UnsupportedModel(f"architecture {names[0]!r} is not supported; supported: {', '.join(ARCHITECTURES)}")
     if "quantization_config" in config:
         raise UnsupportedModel("`quantization_config` in config.json: quantised checkpoints are not supported")
     return names[0]

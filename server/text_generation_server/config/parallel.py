@@ -1,23 +1,28 @@
 """The place of a process among the ranks of its tensor-parallel group."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..errors import ConfigurationError
+
+DEFAULT_UDS_PATH = "/tmp/text-generation-server"
+
+
+def rendezvous_path(uds_path: str) -> Path:
+    """The file by which ranks with sockets `<uds_path>-<rank>` find each other; the launcher clears it away."""
+    return Path(f"{uds_path}-rendezvous")
 
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    """Rank `rank` of `world_size`; the ranks meet at `master_addr:master_port` (unused when alone)."""
+    """Rank `rank` of `world_size`; the ranks meet by the file `rendezvous` (unused when alone)."""
 
     rank: int = 0
     world_size: int = 1
-    master_addr: str = "127.0.0.1"
-    master_port: int = 29500
+    rendezvous: Path = field(default_factory=lambda: rendezvous_path(DEFAULT_UDS_PATH))
 
     def __post_init__(self) -> None:
         if self.world_size < 1:
             raise ConfigurationError(f"WORLD_SIZE must be at least 1, not {self.world_size}")
         if not 0 <= self.rank < self.world_size:
             raise ConfigurationError(f"RANK must be from 0 to {self.world_size - 1}, not {self.rank}")
-        if not 0 < self.master_port < 65536:
-            raise ConfigurationError(f"MASTER_PORT must be from 1 to 65535, not {self.master_port}")

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar, cast, get_args
 
 from ..errors import ConfigurationError
 from .model import Dtype
-from .parallel import ParallelConfig
+from .parallel import DEFAULT_UDS_PATH, ParallelConfig, rendezvous_path
 
 _Number = TypeVar("_Number", int, float)
 
@@ -52,11 +52,14 @@ class Environment:
     omp_num_threads: int | None = None
 
     @classmethod
-    def read(cls, variables: Mapping[str, str] | None = None) -> "Environment":
-        """Reads `variables` (default: the process's). Raises `ConfigurationError` naming the variable."""
+    def read(cls, variables: Mapping[str, str] | None = None, uds_path: str = DEFAULT_UDS_PATH) -> "Environment":
+        """Reads `variables` (default: the process's). Raises `ConfigurationError` naming the variable.
+
+        Ranks of one `uds_path` are one group.
+        """
         env = _Variables(os.environ if variables is None else variables)
         return cls(
-            parallel=_parallel(env),
+            parallel=_parallel(env, uds_path),
             watermark=WatermarkConfig(
                 gamma=env.number("WATERMARK_GAMMA", 0.5, low=0.0, high=1.0),
                 delta=env.number("WATERMARK_DELTA", 2.0, low=-1e4, high=1e4),
@@ -156,15 +159,14 @@ class _Variables:
         return number
 
 
-def _parallel(env: _Variables) -> ParallelConfig:
+def _parallel(env: _Variables, uds_path: str) -> ParallelConfig:
     world_size = env.integer("WORLD_SIZE", 1, low=1)
     if world_size > 1 and env.get("RANK") is None:
         raise ConfigurationError(f"WORLD_SIZE is {world_size} but RANK is not set; each shard needs its own RANK")
     return ParallelConfig(
         rank=env.integer("RANK", 0, low=0, high=world_size - 1),
         world_size=world_size,
-        master_addr=env.get("MASTER_ADDR") or "127.0.0.1",
-        master_port=env.integer("MASTER_PORT", 29500, low=1, high=65535),
+        rendezvous=rendezvous_path(uds_path),
     )
 
 

@@ -4,6 +4,8 @@ Every rank calls the same collectives in the same order; a rank that does not co
 others fail with `EngineFailed` rather than wait for ever.
 """
 
+import os
+import socket
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -67,18 +69,20 @@ class TensorParallelGroup:
 
 
 def init_group(parallel: ParallelConfig, device: torch.device, timeout_s: float) -> TensorParallelGroup:
-    """Meets the other ranks at `master_addr:master_port` within `timeout_s`, which then limits every collective too.
+    """Meets the other ranks at `parallel.rendezvous` within `timeout_s`, which then limits every collective too.
 
-    Raises EngineFailed when they do not come.
+    A file in the folder of the sockets needs no port, and nobody else can write to it. Raises EngineFailed when the
+    ranks do not come.
     """
     group = TensorParallelGroup(parallel.rank, parallel.world_size, device)
     if parallel.world_size == 1:
         return group
-    address = f"{parallel.master_addr}:{parallel.master_port}"
+    _stay_on_loopback()
+    store = dist.FileStore(str(parallel.rendezvous), parallel.world_size)  # pyright: ignore[reportPrivateImportUsage]
     try:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
-            init_method=f"tcp://{address}",
+            store=store,
             rank=parallel.rank,
             world_size=parallel.world_size,
             timeout=timedelta(seconds=timeout_s),
@@ -86,7 +90,18 @@ def init_group(parallel: ParallelConfig, device: torch.device, timeout_s: float)
         )
     except (RuntimeError, ValueError) as error:  # torch raises either, by cause
         raise EngineFailed(
-            f"rank {parallel.rank} could not meet the other {parallel.world_size - 1} shards at {address} "
-            f"(MASTER_ADDR, MASTER_PORT) within {timeout_s:g} s: {error}"
+            f"rank {parallel.rank} could not meet the other {parallel.world_size - 1} shards by the file "
+            f"{parallel.rendezvous} within {timeout_s:g} s; remove it if an earlier run has left it: {error}"
         ) from error
     return group
+
+
+def _stay_on_loopback() -> None:
+    """The listeners of gloo and NCCL are for the other ranks and ask for no password; all are on this machine.
+
+    What the operator has set counts.
+    """
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    if loopback is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback)

@@ -1,9 +1,9 @@
 """What both attention kernels share: which request a program works for, the online softmax step, layout checks."""
 
 # pyright: basic
-import triton
-import triton.language as tl
 from torch import Tensor
+
+from ._triton import tl, triton
 
 LOG2_E = 1.4426950408889634
 # Requests that a program has room for: so few sizes that all can be compiled before they are needed. One is apart

@@ -17,11 +17,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
-from triton import knobs
-from triton.language.extra import cuda
+
+from ._triton import cuda, knobs, tl, triton
 
 _ALIGNMENT = 16
 # The order of arguments of a compiled form's launch function is that of these versions. Others launch as usual.

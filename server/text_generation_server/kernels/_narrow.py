@@ -10,8 +10,6 @@ once.
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
@@ -30,6 +28,7 @@ from ._sampling import (
     integer_share,
     row_best,
 )
+from ._triton import tl, triton
 
 ROUNDS = 4
 STATE = 16

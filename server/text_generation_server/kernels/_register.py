@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ._triton import INSTALLED
+
 _library = torch.library.Library("text_generation", "DEF")
 _triton_enabled = True
 
@@ -16,9 +18,12 @@ _triton_enabled = True
 def use_triton(enabled: bool) -> None:
     """Chooses what runs on CUDA where an operator has both: the Triton kernel (the default) or torch.
 
-    Call it before the first forward pass; the engine does so from the configuration.
+    Call it before the first forward pass; the engine does so from the configuration. Raises ImportError where kernels
+    are asked for and Triton is not installed.
     """
     global _triton_enabled
+    if enabled and not INSTALLED:
+        raise ImportError("--attention triton needs the package triton, which is not installed; use --attention torch")
     _triton_enabled = enabled
 
 

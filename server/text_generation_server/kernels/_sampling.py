@@ -14,9 +14,9 @@ the row alone. 2**18 tokens of the best score fit into 63 bits.
 from enum import IntEnum, IntFlag
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
+
+from ._triton import tl, triton
 
 MAX_TOP = 32
 """Most reported alternatives of a token, ties included."""

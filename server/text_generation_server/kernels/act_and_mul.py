@@ -16,14 +16,13 @@ function is arithmetic; 1.1 us at one token (benchmark/results/act_and_mul.json)
 from collections.abc import Callable
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
 from ._config import nearest
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
+from ._triton import tl, triton
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,

@@ -15,13 +15,12 @@ token (benchmark/results/add_rms_norm.json).
 """
 
 # pyright: basic
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from ._config import nearest
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
+from ._triton import tl, triton
 from .rms_norm import normalise, normalise_row
 
 

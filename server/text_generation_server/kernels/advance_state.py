@@ -14,13 +14,12 @@ Called once a step. Bytes floor: about 100 a position; only the launch costs any
 
 # pyright: basic, reportArgumentType=false
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
 from ._sampling import FLAGS, HAS_PENALTIES, INTS, Flags, asked, positions
+from ._triton import tl, triton
 
 
 @triton.jit(do_not_specialize=["batch"], do_not_specialize_on_alignment=["tokens_ptr"])

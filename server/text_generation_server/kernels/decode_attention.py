@@ -20,8 +20,6 @@ kernel ahead has finished saves 1.2 us at one context of 512 and at 64 of 2,048,
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
@@ -38,6 +36,7 @@ from ._attention import (
 from ._config import nearest
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
+from ._triton import tl, triton
 
 # Up to this many cache elements for the longest request, one padded call for the batch beats a call for each request:
 # measured on CPU, a call costs about as much as copying 20,000 elements.

@@ -13,10 +13,9 @@ Bytes floor: scores read once, N x vocab x 4; the noise never has to leave regis
 
 # pyright: basic, reportArgumentType=false
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
+from ._triton import tl, triton
 from .philox import DOMAIN_GUMBEL, vocabulary_bits
 
 _LARGEST_BELOW_ONE = 1.0 - 2.0**-24

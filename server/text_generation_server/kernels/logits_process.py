@@ -24,8 +24,6 @@ Bytes floor: N * vocab * element size; for rows that write scores 4 more a token
 
 # pyright: basic, reportArgumentType=false
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
@@ -57,6 +55,7 @@ from ._sampling import (
     mask_words,
     positions,
 )
+from ._triton import tl, triton
 from .philox import DOMAIN_WATERMARK, vocabulary_words
 from .watermark import green_bound, green_list
 

@@ -12,9 +12,9 @@ Bytes floor: none read; 16 bytes written for each counter.
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
+
+from ._triton import tl, triton
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57

@@ -19,8 +19,6 @@ On an H200 with 32 heads, 8 KV heads and head size 128 in bfloat16: 141 TFLOP/s 
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
@@ -37,6 +35,7 @@ from ._attention import (
 from ._config import nearest
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
+from ._triton import tl, triton
 
 
 @triton.jit

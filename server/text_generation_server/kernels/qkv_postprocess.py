@@ -25,13 +25,12 @@ heads, 46 % with 4 and 1, where a block is half empty and a program too short; 1
 
 # pyright: basic, reportArgumentType=false
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from ._config import nearest
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
+from ._triton import tl, triton
 from .rms_norm import normalise
 
 

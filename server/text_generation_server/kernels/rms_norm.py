@@ -17,13 +17,12 @@ token (benchmark/results/rms_norm.json).
 import functools
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from ._config import nearest
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
+from ._triton import tl, triton
 
 
 @triton.jit

@@ -16,8 +16,6 @@ already; N * vocab * element size for the others.
 
 # pyright: basic, reportArgumentType=false
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
@@ -41,6 +39,7 @@ from ._sampling import (
     survives,
     within,
 )
+from ._triton import tl, triton
 from .gumbel import gumbel_noise, gumbel_of
 from .philox import DOMAIN_GUMBEL, vocabulary_words
 

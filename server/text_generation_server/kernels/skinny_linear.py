@@ -19,14 +19,13 @@ the kernel before still runs, which made a layer of the 8B slower, 134 us instea
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
 from ._config import nearest
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
+from ._triton import tl, triton
 
 MAX_TOKENS = 64
 """More tokens than this are for the library: at 128 it was faster everywhere (benchmark/results/tune_linear.json)."""

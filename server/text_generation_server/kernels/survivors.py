@@ -25,8 +25,6 @@ where a plain greedy one takes 10 and 33 (benchmark/results/sampling.json); beyo
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
@@ -57,6 +55,7 @@ from ._sampling import (
     survives,
 )
 from ._search import CANDIDATES, NUM_WARPS, TILE, fresh, load_tile, search
+from ._triton import tl, triton
 
 _LARGEST, _ROUNDS, _STATE = tl.constexpr(LARGEST), tl.constexpr(ROUNDS), tl.constexpr(STATE)
 # Where a filter that nothing is known of may end.

@@ -9,8 +9,6 @@ Called once a step. Bytes floor: N * vocab * 4 for the rows that ask.
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
@@ -33,6 +31,7 @@ from ._sampling import (
     survives,
 )
 from ._search import CANDIDATES, NUM_WARPS, TILE, fresh, load_tile, search
+from ._triton import tl, triton
 
 
 @triton.jit

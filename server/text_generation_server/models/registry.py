@@ -8,7 +8,7 @@ import torch
 
 from ..config.model import ModelConfig
 from ..distributed import TensorParallelGroup
-from ..errors import OutOfMemory, UnsupportedModel
+from ..errors import OutOfMemory
 from ..weights import DummySource, SafetensorsSource, WeightSource
 from .base import CausalLM
 from .llama import load_llama
@@ -16,7 +16,8 @@ from .llama import load_llama
 Loader = Callable[[ModelConfig, TensorParallelGroup, WeightSource, torch.dtype, torch.device], CausalLM]
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 
-_ARCHITECTURES: dict[str, Loader] = {"LlamaForCausalLM": load_llama}
+LOADERS: dict[str, Loader] = {"LlamaForCausalLM": load_llama}
+"""One for each of `config.model.ARCHITECTURES`."""
 
 
 def load_model(
@@ -30,19 +31,16 @@ def load_model(
     """Loads this rank's part of the model in `folder`.
 
     "auto" means safetensors; "dummy" reads nothing from `folder` and fills the weights with random numbers.
-    Raises UnsupportedModel, ConfigurationError, ModelFilesError or OutOfMemory.
+    Raises ConfigurationError, ModelFilesError or OutOfMemory.
     """
-    loader = _ARCHITECTURES.get(config.architecture)
-    if loader is None:
-        raise UnsupportedModel(
-            f"architecture {config.architecture!r} is not supported; supported: {', '.join(_ARCHITECTURES)}"
-        )
+    loader = LOADERS[config.architecture]
     try:
         if load_format == "dummy":
             return loader(config, group, DummySource(dtype, device), dtype, device)
         source = SafetensorsSource(folder, dtype, device)
         model = loader(config, group, source, dtype, device)
         source.warn_unread()
+        source.warn_not_finite()
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
             f"the weights do not fit into the memory of {device}: use more shards (--num-shard) or a smaller --dtype"

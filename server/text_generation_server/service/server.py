@@ -36,11 +36,14 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """`urls`: sockets of all ranks in rank order; `model_folder`: for the tokenizer of the Tokens call."""
+    """`urls`: sockets of all ranks in rank order; `model_folder`: for the tokenizer of the Tokens call; `rendezvous`:
+    the file by which the ranks met.
+    """
 
     socket_path: Path
     urls: Sequence[str]
     model_folder: Path
+    rendezvous: Path | None = None
     socket_dir_owned: bool = False
     exit_on_stdin_eof: bool = False
 
@@ -121,7 +124,8 @@ class ShardServer:
         # The socket must never exist with wider permissions; no other thread makes files at this point.
         mask = os.umask(0o177)
         try:
-            server.add_insecure_port(f"unix://{settings.socket_path}")
+            # Without slashes after the scheme: gRPC counts them as part of the path, of which 107 bytes fit.
+            server.add_insecure_port(f"unix:{settings.socket_path}")
         except RuntimeError as error:
             raise ConfigurationError(f"cannot listen on {settings.socket_path}: {error}") from error
         finally:
@@ -131,6 +135,9 @@ class ShardServer:
     def _orphaned(self, loop: asyncio.AbstractEventLoop) -> None:
         """Runs on the watching thread. Ends the process even when the event loop or the engine thread hangs."""
         self._drain_limit_s = ORPHAN_LIMIT_S / 2
+        # Else it is the parent's to remove: a rank that leaves must not take it from those that still use it.
+        if self._settings.rendezvous is not None:
+            self._settings.rendezvous.unlink(missing_ok=True)
         self._socket.remove()
         if not loop.is_closed():
             loop.call_soon_threadsafe(self.stop)

@@ -33,6 +33,8 @@ class SafetensorsSource(WeightSource):
         self._reported = clock()
         self._dtype = dtype
         self._device = device
+        self._extremes: list[tuple[str, Tensor]] = []
+        """Least and largest number of what was read, on the device: looked at when everything is there."""
         self._tensors: dict[str, tuple[Path, safe_open]] = {}
         for path in weight_files(folder):
             file = _open(path)
@@ -56,7 +58,10 @@ class SafetensorsSource(WeightSource):
         self._unread.discard(name)
         self._report_progress()
         # A part may be a view of the mapped file; the model must own its memory.
-        return tensor.to(device=self._device, dtype=self._dtype, copy=True)
+        loaded = tensor.to(device=self._device, dtype=self._dtype, copy=True)
+        if loaded.numel():
+            self._extremes.append((name, torch.stack(torch.aminmax(loaded))))
+        return loaded
 
     def _report_progress(self) -> None:
         """One log line every few seconds: small models are silent."""
@@ -73,8 +78,25 @@ class SafetensorsSource(WeightSource):
         if names:
             logger.warning("%d tensors of the model folder are not used, such as %s", len(names), ", ".join(names[:3]))
 
+    def warn_not_finite(self) -> None:
+        """Logs the tensors with a NaN or an infinite number, of the file or of the cast to a narrower type."""
+        if not self._extremes:
+            return
+        finite = torch.stack([extremes for _, extremes in self._extremes]).isfinite().all(dim=1).tolist()
+        names = sorted({name for (name, _), good in zip(self._extremes, finite, strict=True) if not good})
+        if names:
+            logger.warning(
+                "%d tensors of the model hold NaN or infinite numbers as %s, such as %s: requests may fail",
+                len(names),
+                str(self._dtype).removeprefix("torch."),
+                ", ".join(names[:3]),
+            )
+
 
 def _open(path: Path) -> safe_open:
+    if not path.is_file():
+        # To open a pipe would wait for a writer.
+        raise ModelFilesError(f"{path} is no file with weights: a pipe, a device, a folder or a broken link")
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-NAMES = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "API_KEY", "LOG_LEVEL", "COMPUTE_TYPE", "HF_TOKEN"]
+NAMES = ["RANK", "WORLD_SIZE", "API_KEY", "LOG_LEVEL", "COMPUTE_TYPE", "HF_TOKEN"]
 
 
 def note(process: str, event: str) -> None:

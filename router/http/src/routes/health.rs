@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::http::HeaderMap;
 
 use crate::error::{ApiError, ErrorResponse};
+use crate::headers;
 use crate::state::AppState;
 
 /// Whether this server takes requests and its shards make progress.
@@ -18,11 +20,15 @@ use crate::state::AppState;
          example = json!({"error": "unhealthy", "error_type": "healthcheck"})),
     )
 )]
-pub async fn health(State(state): State<Arc<AppState>>) -> Result<(), ApiError> {
+pub async fn health(State(state): State<Arc<AppState>>) -> Result<HeaderMap, ApiError> {
     if state.is_stopping() {
         Err(ApiError::unhealthy("the server is shutting down"))
     } else if state.infer.health().await {
-        Ok(())
+        let instance = state.instance.clone();
+        Ok(instance
+            .map(|name| (headers::X_ROUTER_INSTANCE, name))
+            .into_iter()
+            .collect())
     } else {
         Err(ApiError::unhealthy("unhealthy"))
     }
@@ -38,7 +44,7 @@ pub async fn health(State(state): State<Arc<AppState>>) -> Result<(), ApiError> 
         (status = 503, description = "See `/health`", body = ErrorResponse),
     )
 )]
-pub async fn root(state: State<Arc<AppState>>) -> Result<(), ApiError> {
+pub async fn root(state: State<Arc<AppState>>) -> Result<HeaderMap, ApiError> {
     health(state).await
 }
 
@@ -52,7 +58,7 @@ pub async fn root(state: State<Arc<AppState>>) -> Result<(), ApiError> {
         (status = 503, description = "See `/health`", body = ErrorResponse),
     )
 )]
-pub async fn ping(state: State<Arc<AppState>>) -> Result<(), ApiError> {
+pub async fn ping(state: State<Arc<AppState>>) -> Result<HeaderMap, ApiError> {
     health(state).await
 }
 
@@ -66,7 +72,7 @@ pub async fn ping(state: State<Arc<AppState>>) -> Result<(), ApiError> {
         (status = 503, description = "See `/health`", body = ErrorResponse),
     )
 )]
-pub async fn ready(state: State<Arc<AppState>>) -> Result<(), ApiError> {
+pub async fn ready(state: State<Arc<AppState>>) -> Result<HeaderMap, ApiError> {
     health(state).await
 }
 

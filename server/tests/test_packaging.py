@@ -1,0 +1,44 @@
+"""What the package declares to need: everything that it imports, nothing else, and no version that is not tested."""
+
+import ast
+import importlib.metadata
+import sys
+from pathlib import Path
+
+import tomllib
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+SERVER = Path(__file__).parents[1]
+PROJECT = tomllib.loads((SERVER / "pyproject.toml").read_text())["project"]
+DECLARED = {requirement.name: requirement for requirement in map(Requirement, PROJECT["dependencies"])}
+
+
+def imported_modules() -> set[str]:
+    """Top-level names of what the package imports, without Python's own library."""
+    names: set[str] = set()
+    for path in (SERVER / "text_generation_server").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names.update(alias.name.split(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names.add(node.module.split(".")[0])
+    return names - sys.stdlib_module_names - {"text_generation_server"}
+
+
+def test_what_is_imported_is_declared_and_nothing_else() -> None:
+    providers = importlib.metadata.packages_distributions()
+    # Several packages share the namespace `google`; protobuf is the one that is used.
+    needed = {"protobuf" if name == "google" else providers[name][0] for name in imported_modules()}
+    assert set(map(canonicalize_name, needed)) == set(DECLARED)
+
+
+def test_the_lowest_allowed_versions_are_the_tested_ones() -> None:
+    lines = (SERVER / "requirements.txt").read_text().splitlines()
+    pins = {pin.name: pin.specifier for pin in map(Requirement, (line for line in lines if not line.startswith("#")))}
+    # torch names the only Triton that it works with.
+    of_torch = [Requirement(text) for text in importlib.metadata.requires("torch") or []]
+    pins.update({pin.name: pin.specifier for pin in of_torch if pin.name == "triton"})
+    for name, requirement in DECLARED.items():
+        assert str(requirement.specifier).replace(">=", "==") == str(pins[name]), name
+        assert importlib.metadata.version(name) in pins[name], f"{name} is not the tested version"

@@ -1,0 +1,37 @@
+"""Triton, for the files that define kernels; where it is not installed, as on macOS, what takes its place.
+
+Kernels must then be definable and never run: the torch implementations of all operators need no Triton.
+"""
+
+# pyright: basic
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+try:
+    import triton
+    import triton.language as tl
+    from triton import knobs
+    from triton.language.extra import cuda
+
+    INSTALLED = True
+except ModuleNotFoundError as error:
+    # One that lacks a part is too old, which the error says best.
+    if error.name != "triton" or TYPE_CHECKING:
+        raise
+
+    class _Absent:
+        """Stands for every name of Triton. As a decorator it leaves the function as it is."""
+
+        class JITFunction:
+            """No kernel is one."""
+
+        def __getattr__(self, name: str) -> "_Absent":
+            return self
+
+        def __call__(self, *arguments: Any, **_: Any) -> "_Absent | Callable[..., Any]":
+            return arguments[0] if arguments and callable(arguments[0]) else self
+
+    INSTALLED = False
+    triton = tl = knobs = cuda = _Absent()
+
+__all__ = ["INSTALLED", "cuda", "knobs", "tl", "triton"]
