@@ -11,8 +11,10 @@ use std::sync::Arc;
 use futures::future::try_join_all;
 use text_generation_client::ShardedClient;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::health::HealthCheck;
 use crate::batcher::BatcherHandle;
 use crate::error::{InferError, ValidationError};
 use crate::metrics::{Meter, RequestMetrics};
@@ -44,6 +46,9 @@ struct Inner {
     max_concurrent_requests: usize,
     /// Closed when no new request is taken; empty when all streams are gone.
     drain: TaskTracker,
+    /// Cancelled when running requests have to end.
+    cut: CancellationToken,
+    health: HealthCheck,
     metrics: Arc<RequestMetrics>,
 }
 
@@ -64,6 +69,8 @@ impl Infer {
             permits: Arc::new(Semaphore::new(permits)),
             max_concurrent_requests: permits,
             drain: TaskTracker::new(),
+            cut: CancellationToken::new(),
+            health: HealthCheck::default(),
             metrics: Arc::new(RequestMetrics::new()),
         }))
     }
@@ -195,6 +202,11 @@ impl Infer {
     /// Resolves after [`Infer::shutdown`], when the stream of every request is gone.
     pub async fn drained(&self) {
         self.0.drain.wait().await;
+    }
+
+    /// Ends every running request with `ShuttingDown`, also those that are still let in.
+    pub fn cut(&self) {
+        self.0.cut.cancel();
     }
 
     pub fn snapshot(&self) -> Gauges {

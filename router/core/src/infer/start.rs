@@ -24,7 +24,8 @@ impl Infer {
         }
         let permit = self.0.permits.clone().try_acquire_owned();
         Ok(Held {
-            _permit: permit.map_err(|_| InferError::Overloaded)?,
+            permit: Some(permit.map_err(|_| InferError::Overloaded)?),
+            cut: Box::pin(self.0.cut.clone().cancelled_owned()),
             _drain: drain,
             received: Instant::now(),
         })
@@ -70,7 +71,7 @@ impl Infer {
             events,
             metrics: self.0.metrics.clone(),
             meter: meter.clone(),
-            _held: held,
+            held,
             pending: VecDeque::new(),
             generated_tokens: 0,
             last_step: None,
