@@ -19,7 +19,7 @@ use crate::batcher::BatcherHandle;
 use crate::error::{InferError, ValidationError};
 use crate::metrics::{Meter, RequestMetrics};
 pub use crate::stream::GenerateStream;
-use crate::types::{BatchLimits, GenerateAnswer, GenerateRequest, SimpleToken, ValidationLimits};
+use crate::types::{BatchLimits, GenerateAnswer, GenerateRequest, TokenizedText, ValidationLimits};
 use crate::validation::Validator;
 
 /// What is going on, for tests and status pages.
@@ -159,7 +159,7 @@ impl Infer {
         &self,
         text: String,
         add_special_tokens: bool,
-    ) -> Result<Vec<SimpleToken>, InferError> {
+    ) -> Result<TokenizedText, InferError> {
         let pool = self.0.validator.pool();
         let tokens = pool.encode_with_offsets(text, add_special_tokens).await;
         tokens.map_err(|error| ValidationError::Tokenizer(error.to_string()).into())

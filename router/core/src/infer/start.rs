@@ -58,10 +58,11 @@ impl Infer {
         let events = self.0.batcher.submit(valid, candidate.samples)?;
         meter.accepted(candidate.input_length, candidate.max_new_tokens);
         let tokenizer = self.0.validator.tokenizer();
+        let assembler = TextAssembler::new(tokenizer.clone(), &stop, dialect);
         let stream = |(index, (seed, (held, events))): (u32, (u64, (Held, _)))| GenerateStream {
             index,
             input_length: candidate.input_length,
-            assembler: TextAssembler::new(tokenizer.clone(), &stop, dialect),
+            assembler: assembler.clone(),
             seed: samples.then_some(seed),
             instants: RequestInstants {
                 received: held.received,

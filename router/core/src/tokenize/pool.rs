@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{TextTokenizer, TokenizerError};
-use crate::types::SimpleToken;
+use crate::types::TokenizedText;
 
 type Job = Box<dyn FnOnce(&TextTokenizer) + Send>;
 
@@ -52,8 +52,8 @@ impl TokenizerPool {
         &self,
         text: String,
         add_special_tokens: bool,
-    ) -> Result<Vec<SimpleToken>, TokenizerError> {
-        self.run(move |tokenizer| tokenizer.encode_with_offsets(&text, add_special_tokens))
+    ) -> Result<TokenizedText, TokenizerError> {
+        self.run(move |tokenizer| tokenizer.encode_with_offsets(text, add_special_tokens))
             .await
     }
 
@@ -133,7 +133,8 @@ mod tests {
             assert_eq!(ids, tokenizer.encode(text, true));
         }
         let tokens = pool.encode_with_offsets("naïve".to_owned(), false).await;
-        assert_eq!(tokens, tokenizer.encode_with_offsets("naïve", false));
+        let expected = tokenizer.encode_with_offsets("naïve".to_owned(), false);
+        assert_eq!(tokens, expected);
     }
 
     #[tokio::test]
