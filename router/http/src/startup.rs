@@ -17,8 +17,10 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
 
 use crate::args::Config;
+use crate::bounds::{MEMORY_PER_TOKENIZED_BYTE, REQUEST_MEMORY};
 use crate::extract::BodyLimits;
 use crate::limits::{Limits, batch_limits, settle, validation_limits};
+use crate::memory::MemoryBudget;
 use crate::metrics;
 use crate::middleware::HttpOptions;
 use crate::schema::Info;
@@ -71,6 +73,7 @@ pub async fn start(
                 bytes: config.payload_limit as usize,
                 time: Duration::from_secs(config.client_timeout.into()),
             },
+            memory: MemoryBudget::new(request_memory(config.payload_limit as usize)),
             api_keys,
             cors_allow_origin: config.cors_allow_origin.clone(),
         },
@@ -79,6 +82,11 @@ pub async fn start(
         .listen(BACKLOG)
         .with_context(|| cannot_listen(config))?;
     Ok((listener, Arc::new(state)))
+}
+
+/// The largest body must fit alone.
+fn request_memory(payload_limit: usize) -> usize {
+    REQUEST_MEMORY.max(payload_limit.saturating_mul(MEMORY_PER_TOKENIZED_BYTE))
 }
 
 /// A template of the model that cannot be used is no reason not to serve prompts; one that was asked for is.

@@ -1,7 +1,6 @@
 //! What handlers share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::FromRef;
@@ -9,9 +8,10 @@ use axum::http::HeaderValue;
 use metrics_exporter_prometheus::PrometheusHandle;
 use text_generation_chat::{ChatInput, ChatTemplate, ChatTemplateError};
 use text_generation_core::infer::Infer;
+use tokio_util::sync::CancellationToken;
 
 use crate::error::ApiError;
-use crate::extract::BodyLimits;
+use crate::extract::Reading;
 use crate::middleware::HttpOptions;
 use crate::schema::Info;
 
@@ -28,7 +28,7 @@ pub struct AppState {
     pub options: HttpOptions,
     /// When the server started, in seconds since 1970.
     pub started: u64,
-    stopping: AtomicBool,
+    stopping: CancellationToken,
 }
 
 impl AppState {
@@ -48,7 +48,7 @@ impl AppState {
             metrics,
             options,
             started: unix_time(),
-            stopping: AtomicBool::new(false),
+            stopping: CancellationToken::new(),
         }
     }
 
@@ -64,12 +64,12 @@ impl AppState {
 
     /// From now on new requests and the readiness probe get 503; running requests go on.
     pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
+        self.stopping.cancel();
         self.infer.shutdown();
     }
 
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
+        self.stopping.is_cancelled()
     }
 }
 
@@ -79,8 +79,11 @@ pub fn unix_time() -> u64 {
     time.map_or(0, |time| time.as_secs())
 }
 
-impl FromRef<Arc<AppState>> for BodyLimits {
+impl FromRef<Arc<AppState>> for Reading {
     fn from_ref(state: &Arc<AppState>) -> Self {
-        state.options.body
+        Self {
+            limits: state.options.body,
+            stopping: state.stopping.clone(),
+        }
     }
 }

@@ -8,7 +8,7 @@
 
 mod common;
 
-use common::{Server, header};
+use common::{Server, header, until};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -92,6 +92,11 @@ async fn health_follows_the_shards() {
         assert_eq!(response.text().await.expect("a body"), "");
     }
     server.mock.set_healthy(false);
+    until("the next check finds out", async || {
+        let response = server.get("/health").send().await;
+        response.expect("an answer").status() == 503
+    })
+    .await;
     for path in ["/", "/health", "/ping", "/ready"] {
         let response = server.get(path).send().await.expect("an answer");
         let (status, body) = common::answer(response).await;
