@@ -157,11 +157,11 @@ async fn answers_that_nobody_takes_hold_memory_and_those_that_are_taken_none() {
     };
     let all = free();
     // Each takes a byte of the text, four of its id and eight of its place.
-    let tokens = 20 * STEP / 13;
+    let tokens = 8 * STEP / 13;
     let body = json!({"inputs": "x".repeat(tokens)});
     let response = server.post_json("/tokenize", &body).await;
     assert_eq!(response.status(), 200);
-    assert!((20..=21).contains(&(all - free())), "{}", all - free());
+    assert!((8..=9).contains(&(all - free())), "{}", all - free());
     let list: Vec<Value> = response.json().await.expect("a list of tokens");
     assert_eq!(list.len(), tokens);
     let last =
