@@ -40,6 +40,8 @@ use crate::{logging, routes};
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// After a failed accept, most often for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The same, for a connection to close.
+const EVICT_PAUSE: Duration = Duration::from_millis(1);
 /// Failed accepts in between are not logged.
 const ACCEPT_WARNING: Duration = Duration::from_secs(10);
 
@@ -197,8 +199,8 @@ impl Acceptor {
                         tracing::warn!("cannot accept a connection: {error}");
                     }
                     // Its file is what the next connection needs.
-                    self.connections.evict(self.limits.idle);
-                    sleep(ACCEPT_PAUSE).await;
+                    let evicted = self.connections.evict(self.limits.idle);
+                    sleep(if evicted { EVICT_PAUSE } else { ACCEPT_PAUSE }).await;
                 }
             }
         }
