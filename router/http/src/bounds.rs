@@ -33,13 +33,15 @@ pub const MAX_MESSAGES: usize = 4096;
 pub const MAX_MODEL_BYTES: usize = 256;
 /// Log records that wait to be written; about 400 bytes each.
 pub const QUEUED_LOG_RECORDS: usize = 8192;
-/// Memory for the bodies of requests, their prompts and large answers, in bytes; more where a body may be larger than a
-/// part of it ([`MEMORY_PER_TOKENIZED_BYTE`]).
+/// Memory for the bodies of requests, their prompts and large answers, in bytes; more where it could not hold what
+/// [`MEMORY_OF_LARGEST_BODY`] asks for.
 pub const REQUEST_MEMORY: usize = 512 * 1024 * 1024;
 /// Most memory that a byte of a body takes until its request is queued: the body, its fields, the rendered prompt, and a
 /// token id of four bytes.
 pub const MEMORY_PER_BODY_BYTE: usize = 8;
 /// The same for `/tokenize` and `/chat_tokenize`, where a token has a place in the text as well.
 pub const MEMORY_PER_TOKENIZED_BYTE: usize = 24;
+/// Memory that there is at least for each byte that a body may have: what tokenising it takes, and some beside it.
+pub const MEMORY_OF_LARGEST_BODY: usize = 32;
 /// Memory that an id of `/detokenize` takes beside its text.
 pub const MEMORY_PER_DETOKENIZED_ID: usize = 64;

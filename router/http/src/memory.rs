@@ -15,9 +15,17 @@ use crate::error::ApiError;
 /// The unit that is counted, in bytes.
 const UNIT: usize = 1024;
 
+/// What a request may hold and still count as small, in units: that of a body of 64 KiB.
+const SMALL: usize = 512;
+/// This part of the budget is for small requests, so that some large ones cannot shut all others out.
+const FOR_SMALL: usize = 8;
+
 /// Bytes that all requests together may hold. Clones share them.
 #[derive(Debug, Clone)]
-pub struct MemoryBudget(Arc<Semaphore>);
+pub struct MemoryBudget {
+    units: Arc<Semaphore>,
+    for_small: usize,
+}
 
 /// What one request holds of the budget, given back when the last clone is dropped.
 #[derive(Debug, Clone)]
@@ -29,7 +37,10 @@ pub struct MemoryShare {
 impl MemoryBudget {
     pub fn new(bytes: usize) -> Self {
         let units = (bytes / UNIT).min(Semaphore::MAX_PERMITS);
-        Self(Arc::new(Semaphore::new(units)))
+        Self {
+            units: Arc::new(Semaphore::new(units)),
+            for_small: units / FOR_SMALL,
+        }
     }
 
     /// The share of a new request, which holds nothing yet.
@@ -40,9 +51,15 @@ impl MemoryBudget {
         }
     }
 
-    fn take(&self, units: usize) -> Option<OwnedSemaphorePermit> {
-        let units = u32::try_from(units).ok()?;
-        self.0.clone().try_acquire_many_owned(units).ok()
+    /// `more` units for a request that will hold `units`. Two large ones at once may take a little of what is for small
+    /// ones, and never more than there is.
+    fn take(&self, more: usize, units: usize) -> Option<OwnedSemaphorePermit> {
+        let left = self.units.available_permits().checked_sub(more)?;
+        if units > SMALL && left < self.for_small {
+            return None;
+        }
+        let more = u32::try_from(more).ok()?;
+        self.units.clone().try_acquire_many_owned(more).ok()
     }
 }
 
@@ -56,7 +73,7 @@ impl MemoryShare {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let has = held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         if units > has {
-            let more = self.budget.take(units - has);
+            let more = self.budget.take(units - has, units);
             let more = more.ok_or_else(ApiError::out_of_memory)?;
             match held.as_mut() {
                 Some(held) => held.merge(more),
@@ -98,5 +115,15 @@ mod tests {
         assert_eq!(second.resize(5 * UNIT), Ok(()));
         drop(first);
         assert_eq!(second.resize(10 * UNIT), Ok(()));
+    }
+
+    #[test]
+    fn large_shares_leave_room_for_small_ones() {
+        let budget = MemoryBudget::new(8000 * UNIT);
+        let (large, small) = (budget.share(), budget.share());
+        assert!(large.resize(7001 * UNIT).is_err());
+        assert_eq!(large.resize(7000 * UNIT), Ok(()));
+        assert!(small.resize((SMALL + 1) * UNIT).is_err());
+        assert_eq!(small.resize(SMALL * UNIT), Ok(()));
     }
 }

@@ -166,7 +166,10 @@ mod tests {
             Router::new().route("/", axum::routing::get(failing)),
             &options,
         );
-        let request = Request::new(axum::body::Body::empty());
+        let request = Request::builder()
+            .header(header::HOST, "x")
+            .body(axum::body::Body::empty())
+            .expect("a request");
         let response = router.oneshot(request).await.expect("an answer");
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert!(response.headers().contains_key(headers::X_REQUEST_ID));

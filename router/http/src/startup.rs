@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
 
 use crate::args::Config;
-use crate::bounds::{MEMORY_PER_TOKENIZED_BYTE, REQUEST_MEMORY};
+use crate::bounds::{MEMORY_OF_LARGEST_BODY, REQUEST_MEMORY};
 use crate::extract::BodyLimits;
 use crate::limits::{Limits, batch_limits, settle, validation_limits};
 use crate::memory::MemoryBudget;
@@ -86,7 +86,7 @@ pub async fn start(
 
 /// The largest body must fit alone.
 fn request_memory(payload_limit: usize) -> usize {
-    REQUEST_MEMORY.max(payload_limit.saturating_mul(MEMORY_PER_TOKENIZED_BYTE))
+    REQUEST_MEMORY.max(payload_limit.saturating_mul(MEMORY_OF_LARGEST_BODY))
 }
 
 /// A template of the model that cannot be used is no reason not to serve prompts; one that was asked for is.

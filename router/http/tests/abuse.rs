@@ -101,11 +101,11 @@ async fn long_strings() {
     unharmed(&server).await;
 }
 
-/// Takes all the memory for requests but so many bytes, until the share is dropped.
+/// Takes all the memory for large requests but so many bytes, until the share is dropped.
 macro_rules! leave {
     ($server:expr, $bytes:expr) => {{
         let share = $server.state.options.memory.share();
-        let all = 512 * 1024 * 1024;
+        let all = 448 * 1024 * 1024;
         share.resize(all - $bytes).expect("nobody holds any");
         share
     }};
@@ -156,17 +156,17 @@ async fn answers_that_nobody_takes_hold_memory_and_those_that_are_taken_none() {
         steps.count()
     };
     let all = free();
-    // Each takes a byte of the text, four of its id and eight of its place.
-    let tokens = 8 * STEP / 13;
+    // Far more than sockets hold. Each takes a byte of the text, four of its id and eight of its place.
+    let tokens = 30 * STEP / 13;
     let body = json!({"inputs": "x".repeat(tokens)});
     let response = server.post_json("/tokenize", &body).await;
     assert_eq!(response.status(), 200);
-    assert!((8..=9).contains(&(all - free())), "{}", all - free());
-    let list: Vec<Value> = response.json().await.expect("a list of tokens");
-    assert_eq!(list.len(), tokens);
-    let last =
-        json!({"id": BYTES + u32::from(b'x'), "text": "x", "start": tokens - 1, "stop": tokens});
-    assert_eq!(list.last(), Some(&last));
+    assert!((30..=31).contains(&(all - free())), "{}", all - free());
+    let list = response.text().await.expect("a list of tokens");
+    assert_eq!(list.matches(r#"{"id":"#).count(), tokens);
+    let (id, start) = (BYTES + u32::from(b'x'), tokens - 1);
+    let last = format!(r#",{{"id":{id},"text":"x","start":{start},"stop":{tokens}}}]"#);
+    assert!(list.starts_with("[{") && list.ends_with(&last));
     until("all is given back", async || free() == all).await;
 }
 

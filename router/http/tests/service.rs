@@ -121,6 +121,7 @@ async fn metrics_are_there_after_one_request() {
     );
     let page = response.text().await.expect("a page");
     for name in [
+        "tgi_log_dropped 0",
         "tgi_request_count ",
         "tgi_request_success ",
         "tgi_request_duration_bucket{le=",
