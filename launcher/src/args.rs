@@ -168,6 +168,16 @@ pub struct BatchingArgs {
     /// Most tokens in a batch, prompts and answers. Default: from the memory
     #[arg(long, env)]
     pub max_batch_total_tokens: Option<u32>,
+    /// Whether prompts are computed in chunks beside the requests that run, or whole and in their stead
+    #[arg(long, env, default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
+    pub prefill_chunking: bool,
+    /// Milliseconds that a running stream should wait for its next token at most while prompts are computed; 0: no
+    /// promise. Default: the router decides
+    #[arg(long, env)]
+    pub max_token_gap: Option<u32>,
+    /// Whether what was computed stays for requests that begin with the same tokens: true, false or per-key
+    #[arg(long, env, default_value = "true")]
+    pub prefix_caching: String,
     /// Steps that a waiting request can be made to wait while others run
     #[arg(long, env, default_value_t = 20)]
     pub max_waiting_tokens: u32,

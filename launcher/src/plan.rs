@@ -180,6 +180,9 @@ pub fn router(
         batching.max_batch_prefill_tokens,
     );
     flags.optional("--max-batch-total-tokens", batching.max_batch_total_tokens);
+    flags.value("--prefill-chunking", batching.prefill_chunking);
+    flags.optional("--max-token-gap", batching.max_token_gap);
+    flags.value("--prefix-caching", &batching.prefix_caching);
     flags.value("--max-waiting-tokens", batching.max_waiting_tokens);
     flags.optional("--max-batch-size", batching.max_batch_size);
     flags.optional("--max-queue-time", batching.max_queue_time);

@@ -135,7 +135,7 @@ fn the_router_gets_limits_and_address() {
         "i1",
     );
     insta::assert_snapshot!(render(&plain), @r"
-    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --hostname 0.0.0.0 --port 3000 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-client-batch-size 32 --payload-limit 2000000 --waiting-served-ratio 0 --max-waiting-tokens 20 --validation-workers 2 --max-connections 4096 --client-timeout 60 --sse-keep-alive 15 --graceful-termination-timeout 90 --exit-on-stdin-eof --json-output
+    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --hostname 0.0.0.0 --port 3000 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-client-batch-size 32 --payload-limit 2000000 --waiting-served-ratio 0 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --validation-workers 2 --max-connections 4096 --client-timeout 60 --sse-keep-alive 15 --graceful-termination-timeout 90 --exit-on-stdin-eof --json-output
     with ROUTER_INSTANCE=i1 COMPUTE_TYPE=1-cpu
     ");
     let flags = "--revision r1 --tokenizer-config-path /t.json --escape-special-tokens --hostname ::1 -p 8080 --max-input-length 7 \
@@ -144,7 +144,7 @@ fn the_router_gets_limits_and_address() {
                  --api-key-file /keys --max-connections 7 --client-timeout 8 \
                  --served-model-name a b --sse-keep-alive 9";
     insta::assert_snapshot!(render(&router(&args(flags), "/models/m", &group(2, true), None, "i1")), @r"
-    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --served-model-name a --served-model-name b --revision r1 --tokenizer-config-path /t.json --escape-special-tokens --hostname ::1 --port 8080 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-input-tokens 7 --max-total-tokens 9 --max-client-batch-size 32 --payload-limit 2000000 --enable-prefill-logprobs --waiting-served-ratio 0 --max-batch-prefill-tokens 8 --max-batch-total-tokens 10 --max-waiting-tokens 20 --max-batch-size 3 --max-queue-time 1.5 --validation-workers 2 --cors-allow-origin a --cors-allow-origin b --api-key-file /keys --max-connections 7 --client-timeout 8 --sse-keep-alive 9 --graceful-termination-timeout 5 --exit-on-stdin-eof --json-output
+    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --served-model-name a --served-model-name b --revision r1 --tokenizer-config-path /t.json --escape-special-tokens --hostname ::1 --port 8080 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-input-tokens 7 --max-total-tokens 9 --max-client-batch-size 32 --payload-limit 2000000 --enable-prefill-logprobs --waiting-served-ratio 0 --max-batch-prefill-tokens 8 --max-batch-total-tokens 10 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --max-batch-size 3 --max-queue-time 1.5 --validation-workers 2 --cors-allow-origin a --cors-allow-origin b --api-key-file /keys --max-connections 7 --client-timeout 8 --sse-keep-alive 9 --graceful-termination-timeout 5 --exit-on-stdin-eof --json-output
     with ROUTER_INSTANCE=i1
     ");
 }

@@ -77,6 +77,14 @@ pub enum ValidationError {
     MaxTotalTokens { max: u32, inputs: u32, new: u32 },
     #[error("`inputs` must have less than {max} tokens. Given: {given}")]
     InputLength { max: u32, given: u32 },
+    #[error(
+        "`inputs` must have less than {max} tokens. Given: {bytes} bytes, which are at least {least} tokens"
+    )]
+    InputBytes {
+        max: u32,
+        bytes: usize,
+        least: usize,
+    },
     #[error("`inputs` cannot be empty")]
     EmptyInput,
     #[error("`stop` supports up to {max} stop sequences. Given: {given}")]
@@ -85,6 +93,8 @@ pub enum ValidationError {
     EmptyStopSequence,
     #[error("`cache_salt` must have at most {max} bytes. Given: {given}")]
     CacheSalt { max: usize, given: usize },
+    #[error("`stop` must not contain a string of more than {max} bytes. Given: {given}")]
+    StopLength { max: usize, given: usize },
     #[error("grammar is not supported")]
     Grammar,
     #[error("`adapter_id` is not supported: this server was started without LoRA adapters")]

@@ -11,14 +11,16 @@ use std::sync::Arc;
 use futures::future::try_join_all;
 use text_generation_client::ShardedClient;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::health::HealthCheck;
 use crate::batcher::BatcherHandle;
 pub use crate::batcher::Shards;
 use crate::error::{InferError, ValidationError};
 use crate::metrics::{Meter, RequestMetrics};
 pub use crate::stream::GenerateStream;
-use crate::types::{BatchLimits, GenerateAnswer, GenerateRequest, SimpleToken, ValidationLimits};
+use crate::types::{BatchLimits, GenerateAnswer, GenerateRequest, TokenizedText, ValidationLimits};
 use crate::validation::Validator;
 
 /// What is going on, for tests and status pages.
@@ -69,6 +71,9 @@ struct Inner {
     max_concurrent_requests: u32,
     /// Closed when no new request is taken; empty when all streams are gone.
     drain: TaskTracker,
+    /// Cancelled when running requests have to end.
+    cut: CancellationToken,
+    health: HealthCheck,
     metrics: Arc<RequestMetrics>,
 }
 
@@ -89,6 +94,8 @@ impl Infer {
             permits: Arc::new(Semaphore::new(permits)),
             max_concurrent_requests: u32::try_from(permits).unwrap_or(u32::MAX),
             drain: TaskTracker::new(),
+            cut: CancellationToken::new(),
+            health: HealthCheck::default(),
             metrics: Arc::new(RequestMetrics::new()),
         }))
     }
@@ -158,7 +165,7 @@ impl Infer {
         &self,
         text: String,
         add_special_tokens: bool,
-    ) -> Result<Vec<SimpleToken>, InferError> {
+    ) -> Result<TokenizedText, InferError> {
         let pool = self.0.validator.pool();
         let tokens = pool.encode_with_offsets(text, add_special_tokens).await;
         tokens.map_err(|error| ValidationError::Tokenizer(error.to_string()).into())
@@ -201,6 +208,11 @@ impl Infer {
     /// Resolves after [`Infer::shutdown`], when the stream of every request is gone.
     pub async fn drained(&self) {
         self.0.drain.wait().await;
+    }
+
+    /// Ends every running request with `ShuttingDown`, also those that are still let in.
+    pub fn cut(&self) {
+        self.0.cut.cancel();
     }
 
     pub fn snapshot(&self) -> Gauges {

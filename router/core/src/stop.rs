@@ -1,12 +1,13 @@
 //! Stop strings in text that arrives in pieces.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 /// Finds the first place where one of several strings ends, wherever the pieces are cut: inside a token or over many.
 /// When several match, the one that ends first wins, so the answer does not depend on how the text was cut.
 ///
 /// Each string has a Knuth-Morris-Pratt automaton (Knuth, Morris and Pratt, 1977): every byte is looked at once for
-/// each string, and four bytes of memory are used for each byte of it.
+/// each string, and four bytes of memory are used for each byte of it. Clones share all of that.
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     patterns: Vec<Pattern>,
@@ -55,16 +56,16 @@ pub struct Found {
 
 #[derive(Debug, Clone)]
 struct Pattern {
-    bytes: Box<[u8]>,
+    bytes: Arc<[u8]>,
     /// `borders[i]`: length of the longest proper prefix of `bytes[..=i]` that is also its suffix.
-    borders: Box<[u32]>,
+    borders: Arc<[u32]>,
     /// How many bytes of the pattern the text ends with.
     matched: usize,
 }
 
 impl Pattern {
     fn new(text: &str) -> Self {
-        let bytes: Box<[u8]> = text.as_bytes().into();
+        let bytes: Arc<[u8]> = text.as_bytes().into();
         let mut borders = vec![0; bytes.len()];
         let mut matched = 0;
         for i in 1..bytes.len() {

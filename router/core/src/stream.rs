@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -11,6 +12,7 @@ use futures::{Stream, StreamExt};
 use text_generation_client::types::TokenId;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::assemble::TextAssembler;
@@ -21,7 +23,7 @@ use crate::types::{FinishReason, GenerateAnswer, GeneratedText, RequestInstants,
 
 /// Events of one generation, ended by [`StreamEvent::End`] or an error. Dropping it cancels the request.
 ///
-/// It holds the permit of the request until it is dropped.
+/// It holds the permit of the request until it has taken its end.
 pub struct GenerateStream {
     /// Place among the samples of its request, from 0.
     pub index: u32,
@@ -37,7 +39,7 @@ pub struct GenerateStream {
     pub(crate) metrics: Arc<RequestMetrics>,
     /// Counts the request; its samples share it.
     pub(crate) meter: Arc<Meter>,
-    pub(crate) _held: Held,
+    pub(crate) held: Held,
     /// Assembled and not yet taken.
     pub(crate) pending: VecDeque<StreamEvent>,
     pub(crate) generated_tokens: u32,
@@ -50,7 +52,10 @@ pub struct GenerateStream {
 /// What a request holds as long as its stream exists.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub(crate) _permit: OwnedSemaphorePermit,
+    /// Given back when the generation has ended, which may be long before a slow client has taken its text.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+    /// Resolves when running requests have to end.
+    pub(crate) cut: Pin<Box<WaitForCancellationFutureOwned>>,
     pub(crate) _drain: TaskTrackerToken,
     pub(crate) received: Instant,
 }
@@ -174,6 +179,7 @@ impl GenerateStream {
     fn end(&mut self) {
         self.ended = true;
         self.events.close();
+        self.held.permit = None;
     }
 
     fn fail(&mut self, error: InferError) -> InferError {
@@ -204,7 +210,11 @@ impl Stream for GenerateStream {
             if stream.ended {
                 return Poll::Ready(None);
             }
-            let error = match ready!(stream.events.poll_recv(context)) {
+            let Poll::Ready(event) = stream.events.poll_recv(context) else {
+                ready!(stream.held.cut.as_mut().poll(context));
+                return Poll::Ready(Some(Err(stream.fail(InferError::ShuttingDown))));
+            };
+            let error = match event {
                 Some(Event::Started(started)) => {
                     stream.instants.started = started.at;
                     stream.cached_tokens = started.cached_tokens;

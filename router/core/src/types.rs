@@ -114,6 +114,54 @@ pub struct SimpleToken {
     pub stop: usize,
 }
 
+/// A text and its tokens, in twelve bytes a token: a text may have millions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenizedText {
+    text: String,
+    ids: Vec<u32>,
+    /// Byte ranges of the text, one for each id.
+    places: Vec<(u32, u32)>,
+}
+
+impl TokenizedText {
+    /// A range that is not of whole characters of `text` shows as no text.
+    pub(crate) fn new(text: String, ids: Vec<u32>, places: Vec<(u32, u32)>) -> Self {
+        Self { text, ids, places }
+    }
+
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn size(&self) -> usize {
+        self.text.len() + self.ids.len() * (size_of::<u32>() + size_of::<(u32, u32)>())
+    }
+
+    /// Up to `count` tokens from the place `first` on.
+    pub fn tokens(&self, first: usize, count: usize) -> impl Iterator<Item = SimpleToken> + '_ {
+        let tokens = self.ids.iter().zip(&self.places).skip(first).take(count);
+        tokens.map(|(&id, &(start, stop))| {
+            let (start, stop) = (start as usize, stop as usize);
+            SimpleToken {
+                id,
+                text: self.text.get(start..stop).unwrap_or_default().to_owned(),
+                start,
+                stop,
+            }
+        })
+    }
+}
+
 /// The whole answer to a request, complete with its last token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GeneratedText {

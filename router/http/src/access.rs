@@ -16,13 +16,12 @@ use subtle::{Choice, ConstantTimeEq};
 use crate::error::ApiError;
 use crate::headers::X_API_KEY;
 
-/// Routes without a key: the probes, which load balancers ask, and pages that are the same in every server and that a
-/// browser opens without a header. Whatever is not here asks for a key, paths without a route included.
-const OPEN: [&str; 11] = [
-    "/health",
-    "/live",
-    "/ready",
-    "/ping",
+/// What load balancers ask, beside `GET /`. They come without a key, and in before all others.
+const PROBES: [&str; 4] = ["/health", "/live", "/ready", "/ping"];
+
+/// Further routes without a key: pages that are the same in every server and that a browser opens without a header.
+/// Whatever is neither here nor a probe asks for a key, paths without a route included.
+const OPEN: [&str; 7] = [
     "/docs",
     "/docs/",
     "/docs/{*rest}",
@@ -140,7 +139,12 @@ pub async fn require_api_key(
 }
 
 fn is_open(method: &Method, route: Option<&str>) -> bool {
-    route.is_some_and(|route| OPEN.contains(&route) || (route == "/" && method == Method::GET))
+    route.is_some_and(|route| OPEN.contains(&route) || is_probe(method, route))
+}
+
+/// Whether a request asks how the server is, and nothing else.
+pub fn is_probe(method: &Method, path: &str) -> bool {
+    PROBES.contains(&path) || (path == "/" && method == Method::GET)
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub struct Config {
     /// Most tokens of a request, prompt and answer together; derived from the model when unset.
     #[arg(long, env, value_parser = value_parser!(u32).range(2..))]
     pub max_total_tokens: Option<u32>,
-    /// Most prompt tokens of one prefill; 4096, or more where a prompt may be longer, when unset.
+    /// Most prompt tokens of one step; 4096 when unset, or more where a prompt may be longer and is not cut in chunks.
     #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
     pub max_batch_prefill_tokens: Option<u32>,
     /// Most tokens of all running requests together; derived from the free memory when unset.
@@ -65,6 +65,16 @@ pub struct Config {
     /// Waiting requests interrupt running ones when there are this many times as many; with 0 as soon as they fit.
     #[arg(long, env, default_value_t = 0.0)]
     pub waiting_served_ratio: f32,
+    /// Whether prompts are computed in chunks beside the requests that run, or whole and in their stead.
+    #[arg(long, env, default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
+    pub prefill_chunking: bool,
+    /// Milliseconds that a running stream should wait for its next token at most while prompts are computed; 0: no promise.
+    #[arg(long, env, default_value_t = DEFAULT_MAX_TOKEN_GAP_MS)]
+    pub max_token_gap: u32,
+    /// Whether what was computed stays for requests that begin with the same tokens: true, false, or per-key, where only
+    /// requests with the same API key share it.
+    #[arg(long, env, default_value = "true")]
+    pub prefix_caching: PrefixCaching,
     /// Tokens that running requests get before waiting ones interrupt them in any case.
     #[arg(long, env, default_value_t = 20)]
     pub max_waiting_tokens: u32,
@@ -221,6 +231,7 @@ impl Config {
             max_total_tokens: self.max_total_tokens,
             max_batch_prefill_tokens: self.max_batch_prefill_tokens,
             max_batch_total_tokens: self.max_batch_total_tokens,
+            prefill_chunking: self.prefill_chunking,
         }
     }
 

@@ -9,6 +9,10 @@ pub const MAX_HEAD_BYTES: u32 = 64 * 1024;
 /// Time for the head of a request, and for a connection without one. Above the 60 s for which common load balancers
 /// keep an idle connection: they, not we, should close it.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
+/// Connections beside `--max-connections` that may only ask how the server is.
+pub const PROBE_CONNECTIONS: usize = 16;
+/// How long a connection without a request is let be when its place is needed, or when the server stops.
+pub const IDLE_GRACE: Duration = Duration::from_secs(1);
 /// Requests of one HTTP/2 connection at once.
 pub const HTTP2_MAX_STREAMS: u32 = 256;
 /// HTTP/2 streams that a peer may open and reset before they are looked at; more end the connection.
@@ -29,3 +33,17 @@ pub const RENDER_THREADS: usize = 4;
 pub const MAX_MESSAGES: usize = 4096;
 /// Longest `model` of an OpenAI request, which every event of a stream repeats, in bytes.
 pub const MAX_MODEL_BYTES: usize = 256;
+/// Log records that wait to be written; about 400 bytes each.
+pub const QUEUED_LOG_RECORDS: usize = 8192;
+/// Memory for the bodies of requests, their prompts and large answers, in bytes; more where it could not hold what
+/// [`MEMORY_OF_LARGEST_BODY`] asks for.
+pub const REQUEST_MEMORY: usize = 512 * 1024 * 1024;
+/// Most memory that a byte of a body takes until its request is queued: the body, its fields, the rendered prompt, and a
+/// token id of four bytes.
+pub const MEMORY_PER_BODY_BYTE: usize = 8;
+/// The same for `/tokenize` and `/chat_tokenize`, where a token has a place in the text as well.
+pub const MEMORY_PER_TOKENIZED_BYTE: usize = 24;
+/// Memory that there is at least for each byte that a body may have: what tokenising it takes, and some beside it.
+pub const MEMORY_OF_LARGEST_BODY: usize = 32;
+/// Memory that an id of `/detokenize` takes beside its text.
+pub const MEMORY_PER_DETOKENIZED_ID: usize = 64;

@@ -160,6 +160,20 @@ impl ApiError {
         )
     }
 
+    /// Other requests hold what memory there is for requests.
+    pub fn out_of_memory() -> Self {
+        Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "overloaded",
+            "Model is overloaded: other requests hold the memory that there is for requests",
+        )
+    }
+
+    /// The head breaks a rule of HTTP.
+    pub fn bad_request(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_request", error)
+    }
+
     /// No or a wrong API key.
     pub fn unauthorized() -> Self {
         Self::new(
@@ -229,6 +243,15 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "healthcheck", reason)
     }
 
+    /// Every connection that there may be is at work.
+    pub fn too_many_connections() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too_many_connections",
+            "too many connections: see `--max-connections`",
+        )
+    }
+
     /// A bug of ours. Details are in the log, not in the answer.
     pub fn internal() -> Self {
         Self::new(
@@ -282,7 +305,11 @@ impl From<InferError> for ApiError {
         };
         let too_long = matches!(
             invalid,
-            Some(ValidationError::MaxTotalTokens { .. } | ValidationError::InputLength { .. })
+            Some(
+                ValidationError::MaxTotalTokens { .. }
+                    | ValidationError::InputLength { .. }
+                    | ValidationError::InputBytes { .. }
+            )
         );
         Self {
             status,

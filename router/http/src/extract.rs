@@ -4,24 +4,38 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::body::Body;
 use axum::extract::{FromRef, FromRequest, Request};
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::IntoResponse;
+use axum::http::{HeaderMap, header};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use text_generation_core::error::InferError;
+use tokio_util::sync::CancellationToken;
 
+use crate::bounds::MEMORY_PER_BODY_BYTE;
 use crate::error::ApiError;
+use crate::memory::MemoryShare;
 
 /// What the body of a request may take.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyLimits {
-    /// Largest body, for the message of a refusal; the limit itself is a layer.
+    /// Largest body.
     pub bytes: usize,
     /// How long a client may take to send it.
     pub time: Duration,
+}
+
+/// What reading a body needs to know of the server.
+#[derive(Debug, Clone)]
+pub struct Reading {
+    pub limits: BodyLimits,
+    /// Cancelled when the server stops: no body is waited for any more.
+    pub stopping: CancellationToken,
 }
 
 /// The bytes of a body that is called JSON, read to its end.
@@ -35,22 +49,50 @@ pub struct ApiJson<T>(pub T);
 impl<S> FromRequest<S> for JsonBytes
 where
     S: Send + Sync,
-    BodyLimits: FromRef<S>,
+    Reading: FromRef<S>,
 {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         check_headers(request.headers())?;
-        let limits = BodyLimits::from_ref(state);
-        tokio::time::timeout(limits.time, Bytes::from_request(request, state))
-            .await
-            .map_err(|_| ApiError::request_timeout(limits.time.as_secs()))?
-            .map_err(|rejection| match rejection.into_response().status() {
-                StatusCode::PAYLOAD_TOO_LARGE => ApiError::payload_too_large(limits.bytes),
-                _ => ApiError::malformed_json("the request body could not be read to its end"),
-            })
-            .map(Self)
+        let Reading { limits, stopping } = Reading::from_ref(state);
+        let share = request.extensions().get::<MemoryShare>().cloned();
+        let share = share.ok_or_else(ApiError::internal)?;
+        let read = read(request.into_body(), limits.bytes, &share);
+        tokio::select! {
+            biased;
+            read = tokio::time::timeout(limits.time, read) => match read {
+                Ok(body) => body.map(Self),
+                Err(_) => Err(ApiError::request_timeout(limits.time.as_secs())),
+            },
+            () = stopping.cancelled() => Err(InferError::ShuttingDown.into()),
+        }
     }
+}
+
+/// Reads a body to its end. One that is said to be too large is not asked for: a client that waits for `100 Continue`
+/// sends none of it.
+async fn read(mut body: Body, limit: usize, share: &MemoryShare) -> Result<Bytes, ApiError> {
+    let said = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if said > limit {
+        return Err(ApiError::payload_too_large(limit));
+    }
+    let mut bytes = BytesMut::with_capacity(said);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| {
+            ApiError::malformed_json("the request body could not be read to its end")
+        })?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if data.len() > limit - bytes.len() {
+            return Err(ApiError::payload_too_large(limit));
+        }
+        share.resize(bytes.len() + data.len())?;
+        bytes.extend_from_slice(&data);
+    }
+    share.resize(bytes.len().saturating_mul(MEMORY_PER_BODY_BYTE))?;
+    Ok(bytes.freeze())
 }
 
 impl JsonBytes {
@@ -64,7 +106,7 @@ impl<T, S> FromRequest<S> for ApiJson<T>
 where
     T: DeserializeOwned,
     S: Send + Sync,
-    BodyLimits: FromRef<S>,
+    Reading: FromRef<S>,
 {
     type Rejection = ApiError;
 

@@ -3,16 +3,20 @@
 //! [`run::main_from_args`] is the command; [`server::serve`] serves an [`state::AppState`] on a listener.
 
 pub mod access;
+mod answer;
 pub mod args;
 mod bounds;
+mod connections;
 pub mod error;
 mod extract;
 mod headers;
 mod limits;
 mod logging;
+mod memory;
 pub mod metrics;
 pub mod middleware;
 mod openapi;
+mod peer_io;
 pub mod renderer;
 pub mod routes;
 pub mod run;
@@ -23,6 +27,7 @@ mod sse;
 pub mod startup;
 pub mod state;
 mod timings;
+mod token_list;
 
 pub use run::main_from_args;
 pub use startup::SlowTokenizer;

@@ -1,11 +1,13 @@
 //! Limits after warm-up: what the operator asked for joined with what the shards can do.
 
+use std::time::Duration;
+
 use anyhow::Context;
 use text_generation_client::types::{ServingLimits, ShardInfo, WarmupLimits};
 use text_generation_core::types::{BatchLimits, ValidationLimits};
 use text_generation_limits::TokenLimits;
 
-use crate::args::Config;
+use crate::args::{Config, PrefixCaching};
 
 /// The limits that hold from here on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,10 +55,7 @@ pub fn settle(
             .min(served.max_batch_total_tokens)
     });
     let limits = Limits {
-        // Prompts are not cut in pieces, so none may be longer than a prefill.
-        max_input_tokens: asked
-            .max_input_tokens
-            .unwrap_or_else(|| served.max_input_tokens.min(prefill)),
+        max_input_tokens: served.max_input_tokens,
         max_total_tokens: served.max_total_tokens,
         max_batch_prefill_tokens: prefill,
         max_batch_total_tokens: served.max_batch_total_tokens,
@@ -67,6 +66,7 @@ pub fn settle(
         max_total_tokens: Some(limits.max_total_tokens),
         max_batch_prefill_tokens: Some(limits.max_batch_prefill_tokens),
         max_batch_total_tokens: Some(limits.max_batch_total_tokens),
+        prefill_chunking: asked.prefill_chunking,
     }
     .check()
     .context("the limits after warm-up do not fit together")?;
@@ -96,6 +96,10 @@ pub fn batch_limits(config: &Config, limits: &Limits) -> BatchLimits {
         max_batch_total_tokens: limits.max_batch_total_tokens,
         max_batch_size: limits.max_batch_size,
         max_queue_time: config.max_queue_time,
+        prefill_chunking: config.prefill_chunking,
+        max_token_gap: (config.max_token_gap > 0)
+            .then(|| Duration::from_millis(config.max_token_gap.into())),
+        prefix_caching: config.prefix_caching != PrefixCaching::Off,
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::any::Any;
 
-use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::{HeaderValue, Method, header};
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method, Version, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
@@ -19,12 +19,15 @@ use crate::bounds::MAX_REQUEST_ID_BYTES;
 use crate::error::ApiError;
 use crate::extract::BodyLimits;
 use crate::headers;
+use crate::memory::{self, MemoryBudget};
 use crate::timings::request_id;
 
 /// What the layers need to know.
 #[derive(Debug, Clone)]
 pub struct HttpOptions {
     pub body: BodyLimits,
+    /// For all requests together.
+    pub memory: MemoryBudget,
     /// One of them is asked for on every route but the open ones.
     pub api_keys: ApiKeys,
     /// Origins whose pages may call; empty for all.
@@ -39,13 +42,14 @@ pub fn apply(router: Router, options: &HttpOptions) -> Router {
             .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
             .layer(PropagateRequestIdLayer::x_request_id())
             .layer(from_fn(finish_errors))
+            .layer(from_fn(check_host))
             .layer(cors(&options.cors_allow_origin))
             .layer(CatchPanicLayer::custom(answer_panic))
             .layer(from_fn_with_state(
                 options.api_keys.clone(),
                 require_api_key,
             ))
-            .layer(DefaultBodyLimit::max(options.body.bytes)),
+            .layer(from_fn_with_state(options.memory.clone(), memory::meter)),
     )
 }
 
@@ -90,6 +94,19 @@ async fn drop_odd_request_id(mut request: Request, next: Next) -> Response {
         headers.remove(headers::X_REQUEST_ID);
     }
     next.run(request).await
+}
+
+/// A request of HTTP/1.1 names its host, and once (RFC 9112, 3.2): what stands between a client and this server may read
+/// another of two.
+async fn check_host(request: Request, next: Next) -> Result<Response, ApiError> {
+    let given = request.headers().get_all(header::HOST).iter().count();
+    let missing = given == 0 && request.version() == Version::HTTP_11;
+    if missing || given > 1 {
+        return Err(ApiError::bad_request(
+            "the request must have one `Host` header",
+        ));
+    }
+    Ok(next.run(request).await)
 }
 
 /// Logs an error and writes its body in the shape of its API, with the id of the request.
@@ -138,6 +155,7 @@ mod tests {
                 bytes: 1,
                 time: Duration::from_secs(1),
             },
+            memory: MemoryBudget::new(0),
             api_keys: ApiKeys::default(),
             cors_allow_origin: Vec::new(),
         };
@@ -148,7 +166,10 @@ mod tests {
             Router::new().route("/", axum::routing::get(failing)),
             &options,
         );
-        let request = Request::new(axum::body::Body::empty());
+        let request = Request::builder()
+            .header(header::HOST, "x")
+            .body(axum::body::Body::empty())
+            .expect("a request");
         let response = router.oneshot(request).await.expect("an answer");
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert!(response.headers().contains_key(headers::X_REQUEST_ID));

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio_util::sync::CancellationToken;
 
@@ -44,7 +45,8 @@ where
     match result {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("{}", reason_line(&error));
+            // The exit code tells it too where nobody takes the line.
+            let _ = writeln!(io::stderr(), "{}", reason_line(&error));
             1
         }
     }
@@ -73,8 +75,9 @@ fn print_schema(mut out: impl Write) -> anyhow::Result<()> {
 /// # Errors
 /// When it cannot start, or a second signal ends it before its requests have finished.
 pub fn run(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyhow::Result<()> {
-    logging::init(config.json_output, &config.log_level)?;
+    let _log = logging::init(config.json_output, &config.log_level)?;
     config.validate()?;
+    raise_open_files();
     let serving = runtime("http", serving_threads())?;
     // A step wakes the streams of all its requests. On the threads that serve them, what leads to the next step would
     // stand behind them, and the shards would wait.
@@ -84,6 +87,19 @@ pub fn run(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyhow::Resul
     serving.shutdown_background();
     stepping.shutdown_background();
     result
+}
+
+/// Every connection is an open file, and the usual soft limit, 1,024, is there for programs that use `select`.
+fn raise_open_files() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        if soft < hard {
+            setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+        }
+        Ok(())
+    });
+    if let Err(error) = raised {
+        tracing::warn!("cannot raise the limit of open files: {error}");
+    }
 }
 
 fn runtime(name: &str, threads: usize) -> anyhow::Result<Runtime> {

@@ -1,48 +1,66 @@
 //! The connection loop: limits on what a peer may do, and an orderly end.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use metrics_exporter_prometheus::PrometheusHandle;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout_at};
 use tokio_io_timeout::TimeoutStream;
+use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt;
 
+use crate::access::is_probe;
+use crate::answer::AnswerBody;
 use crate::bounds::{
-    HEADER_TIMEOUT, HTTP2_KEEP_ALIVE, HTTP2_MAX_PENDING_RESETS, HTTP2_MAX_STREAMS, MAX_HEAD_BYTES,
-    MAX_HEADERS,
+    HEADER_TIMEOUT, HTTP2_KEEP_ALIVE, HTTP2_MAX_PENDING_RESETS, HTTP2_MAX_STREAMS, IDLE_GRACE,
+    MAX_HEAD_BYTES, MAX_HEADERS, PROBE_CONNECTIONS,
 };
-use crate::routes;
+use crate::connections::{Connections, Order, Peer, Place};
+use crate::error::ApiError;
+use crate::peer_io::PeerIo;
 use crate::state::AppState;
+use crate::{logging, routes};
 
 /// Histograms keep single values until they are sorted into buckets, which happens here or when the page is read.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// After a failed accept, most often for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The same, for a connection to close.
+const EVICT_PAUSE: Duration = Duration::from_millis(1);
+/// Failed accepts in between are not logged.
+const ACCEPT_WARNING: Duration = Duration::from_secs(10);
 
 /// What the loop allows.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerLimits {
-    /// Connections at once; the next is told to come back and closed.
+    /// Connections at once. For the next one, that which has done nothing for longest is closed; when all are at work,
+    /// it is told to come back.
     pub connections: usize,
+    /// Further connections, for the probes of load balancers alone.
+    pub probes: usize,
     /// For the head of a request, and for a connection without one.
     pub header: Duration,
+    /// How long a connection without a request is let be when its place is needed, or when the server stops.
+    pub idle: Duration,
     /// For a peer to take in anything, while there is something to send. Then its connection ends, and with it its
-    /// requests: what a reader that stalls is owed must not be kept for it. A peer that is gone without a word is
-    /// found out in the same time, also when there is nothing to send.
+    /// requests: what a reader that stalls is owed must not be kept for it. Of a connection with several streams only
+    /// the one ends that is not taken. A peer that is gone without a word is found out in the same time, also when there
+    /// is nothing to send.
     pub write: Duration,
     /// For running requests to finish after the order to stop.
     pub graceful: Duration,
@@ -52,63 +70,50 @@ impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             connections: 4096,
+            probes: PROBE_CONNECTIONS,
             header: HEADER_TIMEOUT,
+            idle: IDLE_GRACE,
             write: Duration::from_secs(60),
             graceful: Duration::from_secs(90),
         }
     }
 }
 
+impl ServerLimits {
+    /// How often it is looked for what is over time.
+    fn tick(&self) -> Duration {
+        let shortest = self.header.min(self.write).min(self.idle);
+        (shortest / 4).clamp(Duration::from_millis(5), Duration::from_secs(1))
+    }
+}
+
 /// Serves until `stop` resolves and running requests have finished, or `limits.graceful` is over.
 ///
 /// While requests finish, new connections are still accepted and new requests get 503, so that a load balancer sees
-/// an answer and not a refused connection.
+/// an answer and not a refused connection. Streams that have not finished in time get an event that says so.
 pub async fn serve(
     listener: TcpListener,
     state: Arc<AppState>,
     limits: ServerLimits,
     stop: impl Future<Output = ()>,
 ) {
-    let router = routes::router(state.clone());
-    let builder = Arc::new(connection_builder(limits.header));
-    let graceful = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(limits.connections));
-    let mut drained = pin!(drain(stop, &state, limits.graceful));
-    let mut upkeep = interval(METRICS_UPKEEP);
-    upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let deadline = loop {
-        tokio::select! {
-            deadline = &mut drained => break deadline,
-            _ = upkeep.tick() => state.metrics.run_upkeep(),
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    let Ok(place) = places.clone().try_acquire_owned() else {
-                        turn_away(&stream);
-                        continue;
-                    };
-                    let connection = Connection {
-                        stream,
-                        router: router.clone(),
-                        builder: builder.clone(),
-                        watcher: graceful.watcher(),
-                        _place: place,
-                    };
-                    tokio::spawn(connection.run(limits));
-                }
-                Err(error) => {
-                    tracing::warn!("cannot accept a connection: {error}");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            },
-        }
+    let connections = Connections::new(limits.connections, limits.probes);
+    let _tasks = [
+        AbortOnDropHandle::new(tokio::spawn(watch(connections.clone(), limits))),
+        AbortOnDropHandle::new(tokio::spawn(keep_metrics(state.metrics.clone()))),
+    ];
+    let acceptor = Acceptor {
+        router: routes::router(state.clone()),
+        builder: Arc::new(connection_builder(limits.header)),
+        connections: connections.clone(),
+        limits,
+    };
+    let deadline = tokio::select! {
+        deadline = drain(stop, &state, limits.graceful) => deadline,
+        never = acceptor.run(&listener) => match never {},
     };
     drop(listener);
-    let open = graceful.count();
-    if timeout_at(deadline, graceful.shutdown()).await.is_err() {
-        tracing::warn!(
-            "stopped with up to {open} connections still open: the graceful termination timeout is over"
-        );
-    }
+    close(&connections, limits, deadline).await;
 }
 
 /// Waits for the order to stop and then for the running requests. Returns when connections must be closed.
@@ -120,9 +125,99 @@ async fn drain(stop: impl Future<Output = ()>, state: &AppState, graceful: Durat
         graceful.as_secs()
     );
     state.stop();
-    // Requests that are still running at the deadline lose their connection.
-    let _ = timeout_at(deadline, state.infer.drained()).await;
+    if timeout_at(deadline, state.infer.drained()).await.is_err() {
+        tracing::warn!(
+            "requests that still run are ended: the graceful termination timeout is over"
+        );
+        state.infer.cut();
+    }
     deadline
+}
+
+/// Lets the connections end in order: those without a request have `limits.idle`, the others until the deadline to take
+/// what they were sent.
+async fn close(connections: &Connections, limits: ServerLimits, deadline: Instant) {
+    connections.order(Order::Finish, None);
+    let close_idle = async {
+        let mut pause = limits.idle;
+        loop {
+            sleep(pause).await;
+            connections.order(Order::Close, Some(limits.idle));
+            pause = limits.tick();
+        }
+    };
+    let last = deadline.max(Instant::now() + limits.idle);
+    tokio::select! {
+        () = connections.all_closed() => return,
+        () = close_idle => {}
+        () = sleep_until(last) => {}
+    }
+    let open = connections.count();
+    tracing::warn!("stopped with {open} connections that had not taken their answers");
+    connections.order(Order::Close, None);
+}
+
+/// Ends connections without a request, and answers that nobody takes, when their time is over.
+async fn watch(connections: Arc<Connections>, limits: ServerLimits) {
+    let mut ticks = interval(limits.tick());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        connections.order(Order::Finish, Some(limits.header));
+        connections.order(Order::Close, Some(limits.header + limits.idle));
+        connections.end_stalled(limits.write);
+    }
+}
+
+async fn keep_metrics(metrics: PrometheusHandle) {
+    let mut upkeep = interval(METRICS_UPKEEP);
+    upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        upkeep.tick().await;
+        logging::count_dropped();
+        metrics.run_upkeep();
+    }
+}
+
+/// Takes connections in.
+struct Acceptor {
+    router: Router,
+    builder: Arc<Builder<TokioExecutor>>,
+    connections: Arc<Connections>,
+    limits: ServerLimits,
+}
+
+impl Acceptor {
+    async fn run(&self, listener: &TcpListener) -> Infallible {
+        let mut warned: Option<Instant> = None;
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => self.accept(stream),
+                Err(error) => {
+                    if warned.is_none_or(|at| at.elapsed() >= ACCEPT_WARNING) {
+                        warned = Some(Instant::now());
+                        tracing::warn!("cannot accept a connection: {error}");
+                    }
+                    // Its file is what the next connection needs.
+                    let evicted = self.connections.evict(self.limits.idle);
+                    sleep(if evicted { EVICT_PAUSE } else { ACCEPT_PAUSE }).await;
+                }
+            }
+        }
+    }
+
+    fn accept(&self, stream: TcpStream) {
+        let Some(place) = self.connections.admit(self.limits.idle) else {
+            return turn_away(&stream);
+        };
+        let connection = Connection {
+            stream,
+            router: self.router.clone(),
+            builder: self.builder.clone(),
+            place,
+        };
+        tokio::spawn(connection.run(self.limits));
+    }
 }
 
 fn connection_builder(header_timeout: Duration) -> Builder<TokioExecutor> {
@@ -178,8 +273,7 @@ struct Connection {
     stream: TcpStream,
     router: Router,
     builder: Arc<Builder<TokioExecutor>>,
-    watcher: Watcher,
-    _place: OwnedSemaphorePermit,
+    place: Place,
 }
 
 impl Connection {
@@ -187,27 +281,53 @@ impl Connection {
         if let Err(error) = prepare(&self.stream, limits.write) {
             tracing::debug!("cannot set the options of a connection: {error}");
         }
-        let requested = Arc::new(AtomicBool::new(false));
-        let (router, seen) = (self.router, requested.clone());
-        let service = service_fn(move |request: Request<Incoming>| {
-            seen.store(true, Ordering::Relaxed);
-            router.clone().oneshot(request)
-        });
-        let mut stream = TimeoutStream::new(self.stream);
+        let mut place = self.place;
+        let peer = place.peer.clone();
+        let mut stream = TimeoutStream::new(PeerIo::new(self.stream, peer.clone()));
         stream.set_write_timeout(Some(limits.write));
+        let router = self.router;
+        let service = service_fn(move |request| answer(router.clone(), peer.clone(), request));
         let connection = self
             .builder
             .serve_connection(TokioIo::new(Box::pin(stream)), service)
             .into_owned();
-        let mut connection = pin!(self.watcher.watch(connection));
-        // The builder's timers start once it knows the protocol; a silent peer never tells.
-        let ended = match timeout(limits.header, &mut connection).await {
-            Ok(ended) => ended,
-            Err(_) if requested.load(Ordering::Relaxed) => connection.await,
-            Err(_) => return,
+        let mut connection = pin!(connection);
+        let ended = loop {
+            tokio::select! {
+                biased;
+                ended = &mut connection => break ended,
+                order = place.next_order() => match order {
+                    Order::Serve => {}
+                    Order::Finish => connection.as_mut().graceful_shutdown(),
+                    Order::Close => return,
+                },
+            }
         };
         if let Err(error) = ended {
             tracing::debug!("connection ended: {error}");
         }
     }
+}
+
+/// Answers one request of `peer`, which is at work until it has taken the whole answer.
+async fn answer(
+    router: Router,
+    peer: Arc<Peer>,
+    request: Request<Incoming>,
+) -> Result<Response<AnswerBody>, Infallible> {
+    let running = peer.request();
+    let response = if peer.probes_only && !is_probe(request.method(), request.uri().path()) {
+        refusal()
+    } else {
+        router.oneshot(request.map(Body::new)).await?
+    };
+    Ok(response.map(|body| AnswerBody::new(body, running)))
+}
+
+/// For a connection that came when every place was taken.
+fn refusal() -> Response {
+    let mut response = ApiError::too_many_connections().into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }

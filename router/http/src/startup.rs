@@ -10,15 +10,18 @@ use axum::http::HeaderValue;
 use text_generation_chat::{ChatTemplate, ChatTemplateError};
 use text_generation_client::types::{ShardInfo, WarmupLimits};
 use text_generation_client::{Deadlines, ShardedClient};
-use text_generation_core::infer::Infer;
+use text_generation_core::infer::{Infer, Shards};
+use text_generation_core::policy::cost::StepCost;
 use text_generation_core::tokenize::{TextTokenizer, TokenizerPool};
 use text_generation_core::validation::Validator;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
 
 use crate::args::Config;
+use crate::bounds::{MEMORY_OF_LARGEST_BODY, REQUEST_MEMORY};
 use crate::extract::BodyLimits;
 use crate::limits::{Limits, batch_limits, settle, validation_limits};
+use crate::memory::MemoryBudget;
 use crate::metrics;
 use crate::middleware::HttpOptions;
 use crate::renderer::ChatRenderer;
@@ -51,7 +54,7 @@ pub async fn start(
         tokenizer = tokenizer.escaping_special_tokens();
     }
     let (client, shard) = connect(config, stepping).await?;
-    let limits = warmup(config, &client).await?;
+    let (limits, cost) = warmup(config, &client).await?;
     let metrics = metrics::install(limits.max_input_tokens, limits.max_total_tokens)?;
     let pool = TokenizerPool::new(tokenizer.clone(), config.validation_workers as usize)?;
     let validator = Validator::new(pool, validation_limits(config, &shard, &limits));
@@ -59,7 +62,11 @@ pub async fn start(
         let _entered = stepping.enter();
         Infer::new(
             validator,
-            client,
+            Shards {
+                client,
+                cost,
+                eos_token_ids: shard.eos_token_ids.clone(),
+            },
             batch_limits(config, &limits),
             config.max_concurrent_requests as usize,
         )
@@ -84,6 +91,7 @@ pub async fn start(
                 bytes: config.payload_limit as usize,
                 time: Duration::from_secs(config.client_timeout.into()),
             },
+            memory: MemoryBudget::new(request_memory(config.payload_limit as usize)),
             api_keys,
             cors_allow_origin: config.cors_allow_origin.clone(),
         },
@@ -93,6 +101,11 @@ pub async fn start(
         .listen(BACKLOG)
         .with_context(|| cannot_listen(config))?;
     Ok((listener, Arc::new(state)))
+}
+
+/// The largest body must fit alone.
+fn request_memory(payload_limit: usize) -> usize {
+    REQUEST_MEMORY.max(payload_limit.saturating_mul(MEMORY_OF_LARGEST_BODY))
 }
 
 /// A template of the model that cannot be used is no reason not to serve prompts; one that was asked for is.
@@ -193,19 +206,29 @@ async fn warmup(config: &Config, client: &ShardedClient) -> anyhow::Result<Limit
         max_input_tokens: config.max_input_tokens,
         max_total_tokens: config.max_total_tokens,
         max_batch_prefill_tokens: config.max_batch_prefill_tokens.unwrap_or_else(|| {
-            DEFAULT_PREFILL_TOKENS.max(config.max_input_tokens.unwrap_or_default())
+            let whole = config.max_input_tokens.filter(|_| !config.prefill_chunking);
+            DEFAULT_PREFILL_TOKENS.max(whole.unwrap_or_default())
         }),
         max_batch_total_tokens: config.max_batch_total_tokens,
         max_batch_size: config
             .max_batch_size
             .unwrap_or(u32::MAX)
             .min(config.max_concurrent_requests),
+        prefill_chunking: config.prefill_chunking,
     };
     tracing::info!("warming up the shards");
-    let served = client.warmup(wanted).await.context("warm-up failed")?;
-    let limits = settle(config.token_limits(), &wanted, &served)?;
-    tracing::info!(?limits, "warm-up done");
-    Ok(limits)
+    let warmed = client.warmup(wanted).await.context("warm-up failed")?;
+    let limits = settle(config.token_limits(), &wanted, &warmed.limits)?;
+    tracing::info!(?limits, cost = ?warmed.cost, "warm-up done");
+    let cost = warmed.cost;
+    let cost = StepCost::new(
+        &cost.tokens,
+        &cost.times_ms,
+        cost.pair_ns,
+        cost.context_ns,
+        &cost.graph_tokens,
+    );
+    Ok((limits, cost))
 }
 
 fn info(

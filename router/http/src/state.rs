@@ -1,15 +1,15 @@
 //! What handlers share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::FromRef;
 use axum::http::HeaderValue;
 use metrics_exporter_prometheus::PrometheusHandle;
 use text_generation_core::infer::Infer;
+use tokio_util::sync::CancellationToken;
 
-use crate::extract::BodyLimits;
+use crate::extract::Reading;
 use crate::middleware::HttpOptions;
 use crate::renderer::ChatRenderer;
 use crate::schema::Info;
@@ -28,7 +28,7 @@ pub struct AppState {
     pub started: u64,
     /// Value of the header `x-router-instance` of `/health`; none where nobody has named this router.
     pub instance: Option<HeaderValue>,
-    stopping: AtomicBool,
+    stopping: CancellationToken,
 }
 
 /// What the operator decides about answers.
@@ -60,7 +60,7 @@ impl AppState {
             options,
             started: unix_time(),
             instance: None,
-            stopping: AtomicBool::new(false),
+            stopping: CancellationToken::new(),
         }
     }
 
@@ -72,12 +72,12 @@ impl AppState {
 
     /// From now on new requests and the readiness probe get 503; running requests go on.
     pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
+        self.stopping.cancel();
         self.infer.shutdown();
     }
 
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
+        self.stopping.is_cancelled()
     }
 }
 
@@ -87,8 +87,11 @@ pub fn unix_time() -> u64 {
     time.map_or(0, |time| time.as_secs())
 }
 
-impl FromRef<Arc<AppState>> for BodyLimits {
+impl FromRef<Arc<AppState>> for Reading {
     fn from_ref(state: &Arc<AppState>) -> Self {
-        state.options.body
+        Self {
+            limits: state.options.body,
+            stopping: state.stopping.clone(),
+        }
     }
 }

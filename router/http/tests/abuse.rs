@@ -10,10 +10,11 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{BYTES, Server, alphabet};
+use common::{BYTES, Server, alphabet, until};
 use serde_json::{Value, json};
 use text_generation_http::server::ServerLimits;
 use text_generation_mock_shard::MockConfig;
+use tokio::io::AsyncWriteExt;
 
 /// The server is as before: it answers, and nothing is left behind.
 async fn unharmed(server: &Server) {
@@ -94,10 +95,90 @@ async fn long_strings() {
     let (status, message) = ask(100_000).await;
     assert_eq!(status, 422);
     assert!(
-        message.len() < 500 && message.contains("100000"),
+        message.len() < 500 && message.contains("100000 bytes"),
         "{message}"
     );
     unharmed(&server).await;
+}
+
+/// Takes all the memory for large requests but so many bytes, until the share is dropped.
+macro_rules! leave {
+    ($server:expr, $bytes:expr) => {{
+        let share = $server.state.options.memory.share();
+        let all = 448 * 1024 * 1024;
+        share.resize(all - $bytes).expect("nobody holds any");
+        share
+    }};
+}
+
+#[tokio::test]
+async fn bodies_that_no_memory_is_left_for_are_told_to_come_back() {
+    let server = Server::start().await;
+    let taken = leave!(server, 100_000);
+    let large = json!({"inputs": "Hi!", "unused": "x".repeat(90_000)});
+    for route in ["/generate", "/tokenize", "/v1/completions"] {
+        let response = server.post_json(route, &large).await;
+        assert_eq!(common::header(&response, "retry-after"), "1");
+        let (status, answer) = common::answer(response).await;
+        assert_eq!((status, &answer["error_type"]), (429, &json!("overloaded")));
+    }
+    unharmed(&server).await;
+    drop(taken);
+    assert_eq!(server.ask("/generate", &large).await.0, 200);
+}
+
+#[tokio::test]
+async fn half_a_body_holds_memory_until_it_is_given_up() {
+    let server = Server::start().await;
+    let _taken = leave!(server, 1_000_000);
+    let body = json!({"inputs": "Hi!", "unused": "x".repeat(90_000)});
+    let mut half = server.connect().await;
+    let head = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        content-length: 900001\r\n\r\n";
+    let sent = [head.as_bytes(), &[b' '; 900_000]].concat();
+    half.write_all(&sent).await.expect("sent");
+    let status = async || server.ask("/generate", &body).await.0;
+    until("there is no room for a second", async || {
+        status().await == 429
+    })
+    .await;
+    drop(half);
+    until("its memory is back", async || status().await == 200).await;
+}
+
+#[tokio::test]
+async fn answers_that_nobody_takes_hold_memory_and_those_that_are_taken_none() {
+    const STEP: usize = 100 * 1024;
+    let server = Server::start().await;
+    let free = || {
+        let share = server.state.options.memory.share();
+        let steps = (0..).take_while(|steps| share.resize(steps * STEP).is_ok());
+        steps.count()
+    };
+    let all = free();
+    // Far more than sockets hold. Each takes a byte of the text, four of its id and eight of its place.
+    let tokens = 30 * STEP / 13;
+    let body = json!({"inputs": "x".repeat(tokens)});
+    let response = server.post_json("/tokenize", &body).await;
+    assert_eq!(response.status(), 200);
+    assert!((30..=31).contains(&(all - free())), "{}", all - free());
+    let list = response.text().await.expect("a list of tokens");
+    assert_eq!(list.matches(r#"{"id":"#).count(), tokens);
+    let (id, start) = (BYTES + u32::from(b'x'), tokens - 1);
+    let last = format!(r#",{{"id":{id},"text":"x","start":{start},"stop":{tokens}}}]"#);
+    assert!(list.starts_with("[{") && list.ends_with(&last));
+    until("all is given back", async || free() == all).await;
+}
+
+#[tokio::test]
+async fn long_texts_of_ids_are_bounded_too() {
+    let server = Server::start().await;
+    let _taken = leave!(server, 30_000_000);
+    let many = |count: usize| json!({"ids": vec![BYTES + u32::from(b'x'); count]});
+    assert_eq!(server.ask("/detokenize", &many(450_000)).await.0, 429);
+    let (status, answer) = server.ask("/detokenize", &many(100_000)).await;
+    assert_eq!(status, 200);
+    assert_eq!(answer["text"].as_str().map(str::len), Some(100_000));
 }
 
 #[tokio::test]
@@ -208,10 +289,8 @@ async fn stop_strings() {
     // The text of a special token is not in the text, so it stops nothing.
     assert_eq!(ask(json!(["</s>"])).await, (200, json!("abc")));
     assert_eq!(ask(json!(["b"])).await, (200, json!("ab")));
-    assert_eq!(
-        ask(json!(["x".repeat(1_000_000)])).await,
-        (200, json!("abc"))
-    );
+    assert_eq!(ask(json!(["x".repeat(4096)])).await, (200, json!("abc")));
+    assert_eq!(ask(json!(["x".repeat(4097)])).await.0, 422);
     unharmed(&server).await;
 }
 

@@ -84,6 +84,15 @@ async fn every_route_but_the_probes_asks_for_a_key() {
 }
 
 #[tokio::test]
+async fn without_a_key_no_body_is_waited_for() {
+    let server = Server::with_flags(&["--api-key=Secret"]).await;
+    let head = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        content-length: 1000000\r\n\r\n{";
+    let answer = server.ask_bytes(head.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+}
+
+#[tokio::test]
 async fn keys_come_from_the_flag_and_from_a_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("keys");

@@ -302,32 +302,125 @@ async fn resets_in_the_head_in_the_body_and_in_the_stream_harm_nobody() {
     );
 }
 
+const LIVE: &[u8] = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n";
+
+/// Asks on a connection that stays open and returns the status of the answer.
+async fn status_of(stream: &mut TcpStream, request: &[u8]) -> String {
+    stream.write_all(request).await.expect("sent");
+    let mut start = [0; 12];
+    let read = tokio::time::timeout(LONG, stream.read_exact(&mut start)).await;
+    read.expect("an answer in time").expect("an answer");
+    String::from_utf8_lossy(&start[9..]).into_owned()
+}
+
 #[tokio::test]
-async fn connections_over_the_limit_are_told_to_come_back() {
+async fn connections_over_the_limit_are_told_to_come_back_and_probes_are_answered() {
     let limits = ServerLimits {
         connections: 2,
+        probes: 1,
         ..limits()
     };
     let server = Server::over(alphabet(), &[], limits).await;
-    let held = [server.connect().await, server.connect().await];
-    let mut third = server.connect().await;
-    let refusal = read_to_close(&mut third).await;
-    let refusal = String::from_utf8_lossy(&refusal);
-    assert!(refusal.starts_with("HTTP/1.1 503 "), "{refusal}");
-    assert!(refusal.contains("\r\nretry-after: 1\r\n"), "{refusal}");
-    let (head, body) = refusal.split_once("\r\n\r\n").expect("a body");
-    assert!(
-        head.contains(&format!("content-length: {}", body.len())),
-        "{refusal}"
-    );
-    let body: Value = serde_json::from_str(body).expect("JSON");
-    assert_eq!(body["error_type"], "too_many_connections");
-    drop(held);
+    server.mock.hold();
+    let stream = post("/generate_stream", &json!({"inputs": "Hi"}));
+    let mut busy = [server.connect().await, server.connect().await];
+    for connection in &mut busy {
+        assert_eq!(status_of(connection, &stream).await, "200");
+    }
+    let mut probe = server.connect().await;
+    assert_eq!(status_of(&mut probe, LIVE).await, "200");
+    let mut further = server.connect().await;
+    let no_place_at_all = read_to_close(&mut further).await;
+    probe.write_all(&stream).await.expect("sent");
+    let no_probe = read_to_close(&mut probe).await;
+    for answers in [no_place_at_all, no_probe] {
+        let answers = String::from_utf8_lossy(&answers);
+        let refusal = answers.find("HTTP/1.1 503 ").map(|start| &answers[start..]);
+        let refusal = refusal.expect("a refusal");
+        assert!(refusal.contains("\r\nretry-after: 1\r\n"), "{refusal}");
+        assert!(refusal.contains("\r\nconnection: close\r\n"), "{refusal}");
+        let (head, body) = refusal.split_once("\r\n\r\n").expect("a body");
+        assert!(
+            head.contains(&format!("content-length: {}", body.len())),
+            "{refusal}"
+        );
+        let body: Value = serde_json::from_str(body).expect("JSON");
+        assert_eq!(body["error_type"], "too_many_connections");
+    }
+    drop(busy);
+    server.mock.resume();
     until("there is a place again", async || {
-        let answer = server.get("/live").send().await;
-        answer.is_ok_and(|answer| answer.status() == 200)
+        let answer = server.ask("/generate", &json!({"inputs": "Hi!"})).await;
+        answer.0 == 200
     })
     .await;
+    server.idle().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_does_nothing_makes_room_for_one_that_asks() {
+    let limits = ServerLimits {
+        connections: 3,
+        probes: 0,
+        idle: Duration::ZERO,
+        ..limits()
+    };
+    let server = Server::over(alphabet(), &[], limits).await;
+    server.mock.hold();
+    let mut busy = server.connect().await;
+    let stream = post("/generate_stream", &json!({"inputs": "Hi!"}));
+    assert_eq!(status_of(&mut busy, &stream).await, "200");
+    let mut silent = server.connect().await;
+    let mut served = server.connect().await;
+    assert_eq!(status_of(&mut served, LIVE).await, "200");
+
+    let mut asks = server.connect().await;
+    assert_eq!(status_of(&mut asks, LIVE).await, "200");
+    assert!(read_to_close(&mut silent).await.is_empty());
+    let mut rest = vec![0; 4096];
+    let read = served.try_read(&mut rest);
+    assert!(!matches!(read, Ok(0)), "the longest idle one goes first");
+    server.mock.resume();
+    let answer = read_until(&mut busy, "generated_text\":\"abc").await;
+    assert!(answer.contains("data: "), "{answer}");
+}
+
+/// Reads until the text has come.
+async fn read_until(stream: &mut TcpStream, text: &str) -> String {
+    let mut all = Vec::new();
+    while !String::from_utf8_lossy(&all).contains(text) {
+        let read = tokio::time::timeout(LONG, stream.read_buf(&mut all)).await;
+        let read = read.expect("more in time").expect("more");
+        assert_ne!(read, 0, "closed after {}", String::from_utf8_lossy(&all));
+    }
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+#[tokio::test]
+async fn a_request_names_its_host_once() {
+    let server = Server::start().await;
+    for (hosts, version, status) in [
+        ("", "1.1", "400"),
+        ("host: x\r\nhost: x\r\n", "1.1", "400"),
+        ("host: x\r\nhost: y\r\n", "1.0", "400"),
+        ("host: x\r\n", "1.1", "200"),
+        ("", "1.0", "200"),
+    ] {
+        let request = format!("GET /live HTTP/{version}\r\n{hosts}connection: close\r\n\r\n");
+        let answer = server.ask_bytes(request.as_bytes()).await;
+        assert_eq!(answer.split(' ').nth(1), Some(status), "{request}{answer}");
+        assert_eq!(status == "400", answer.contains("`Host`"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_said_to_be_too_large_is_not_asked_for() {
+    let server = Server::start().await;
+    let head = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        content-length: 10000000000\r\nexpect: 100-continue\r\n\r\n";
+    let answer = server.ask_bytes(head.as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(answer.contains("payload_too_large"), "{answer}");
 }
 
 #[tokio::test]
@@ -374,6 +467,80 @@ const END_HEADERS: u8 = 4;
 /// `POST http://x/`, from the static table of HPACK but for the host.
 const REQUEST: [u8; 6] = [0x83, 0x86, 0x84, 0x41, 0x01, b'x'];
 
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const PING: u8 = 6;
+const ACK: u8 = 1;
+const END_STREAM: u8 = 1;
+/// Bytes of a stream that the peer takes before it says that it takes more.
+const INITIAL_WINDOW_SIZE: u16 = 4;
+
+/// `POST /generate_stream` of one HTTP/2 stream, in literals of HPACK (RFC 7541, 6.2.2).
+fn http2_generation(stream: u32) -> Vec<u8> {
+    let literal = |index: &[u8], value: &str| {
+        let length = u8::try_from(value.len()).expect("a short value");
+        [index, &[length], value.as_bytes()].concat()
+    };
+    let head = [
+        vec![0x83, 0x86],
+        literal(&[0x04], "/generate_stream"),
+        literal(&[0x01], "x"),
+        literal(&[0x0f, 0x10], "application/json"),
+    ];
+    let body = br#"{"inputs":"Hi!"}"#;
+    let head = frame(HEADERS, END_HEADERS, stream, &head.concat());
+    [head, frame(DATA, END_STREAM, stream, body)].concat()
+}
+
+#[tokio::test]
+async fn http2_streams_that_are_not_taken_end_and_their_connection_lives_on() {
+    let limits = ServerLimits {
+        write: SHORT,
+        ..limits()
+    };
+    let server = Server::with(&["--max-concurrent-requests=4"], limits).await;
+    let mut client = server.connect().await;
+    let nothing = [&INITIAL_WINDOW_SIZE.to_be_bytes()[..], &[0; 4]].concat();
+    let mut start = [PREFACE, &frame(SETTINGS, 0, 0, &nothing)].concat();
+    for n in 0..4 {
+        start.extend(http2_generation(2 * n + 1));
+    }
+    client.write_all(&start).await.expect("sent");
+    until("every permit is taken", async || {
+        server.state.infer.snapshot().permits_available == 0
+    })
+    .await;
+    server.idle().await;
+    assert_eq!(
+        server.ask("/generate", &json!({"inputs": "Hi!"})).await.0,
+        200
+    );
+    let ping = frame(PING, 0, 0, b"alive?  ");
+    client.write_all(&ping).await.expect("sent");
+    let pong = frame(PING, ACK, 0, b"alive?  ");
+    let mut received = Vec::new();
+    while !received.windows(pong.len()).any(|bytes| bytes == pong) {
+        let read = tokio::time::timeout(LONG, client.read_buf(&mut received)).await;
+        assert_ne!(read.expect("more in time").expect("more"), 0, "closed");
+    }
+}
+
+/// It answers every ping of the server, and so lives for ever.
+#[tokio::test]
+async fn an_http2_connection_without_a_request_is_closed() {
+    let limits = ServerLimits {
+        header: SHORT,
+        idle: SHORT,
+        ..limits()
+    };
+    let server = Server::with(&[], limits).await;
+    let mut client = server.connect().await;
+    let start = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    client.write_all(&start).await.expect("sent");
+    let ended = tokio::time::timeout(Duration::from_secs(10), read_to_close(&mut client)).await;
+    let goaway = ended.expect("closed without a request");
+    assert!(goaway.windows(5).any(|bytes| bytes[3] == GOAWAY));
+}
+
 /// Sends frames until the server has closed the connection; returns the kinds of frames that it sent.
 async fn flood(
     server: &Server,
@@ -381,9 +548,8 @@ async fn flood(
     more: impl Fn(u32) -> Vec<u8> + Send + 'static,
 ) -> Vec<u8> {
     let (mut reading, mut writing) = server.connect().await.into_split();
-    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     let sending = tokio::spawn(async move {
-        let start = [preface, frame(SETTINGS, 0, 0, &[]), start].concat();
+        let start = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &start].concat();
         writing.write_all(&start).await.expect("sent");
         for n in 0..1_000_000 {
             if writing.write_all(&more(n)).await.is_err() {

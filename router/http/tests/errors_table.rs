@@ -45,6 +45,9 @@ fn every_error() -> Vec<ApiError> {
         ApiError::not_found("/"),
         ApiError::method_not_allowed("PUT", "/"),
         ApiError::unhealthy(""),
+        ApiError::out_of_memory(),
+        ApiError::too_many_connections(),
+        ApiError::bad_request(""),
         ApiError::internal(),
     ]);
     errors

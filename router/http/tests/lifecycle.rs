@@ -66,12 +66,59 @@ async fn an_idle_server_stops_at_once_and_closes_the_port() {
 async fn the_graceful_timeout_ends_what_does_not_finish() {
     let server = Server::with(&[], limits(LONG, SHORT)).await;
     server.mock.hold();
-    let running = server
-        .post_json("/generate_stream", &json!({"inputs": "Hi"}))
-        .await;
+    let body = json!({"inputs": "Hi"});
+    let running = server.post_json("/generate_stream", &body).await;
+    let body = json!({"prompt": "Hi", "stream": true, "model": "test/model"});
+    let openai = server.post_json("/v1/completions", &body).await;
+    let whole = tokio::spawn(
+        server
+            .post("/generate")
+            .json(&json!({"inputs": "Hi"}))
+            .send(),
+    );
+    until("all run", async || {
+        server.state.infer.snapshot().permits_available == 125
+    })
+    .await;
     server.order_stop();
+    for stream in [running, openai] {
+        let text = stream.text().await.expect("the whole stream");
+        assert!(text.contains(r#""error_type":"shutting_down""#), "{text}");
+    }
+    let whole = whole.await.expect("a task").expect("an answer");
+    assert_eq!(answer(whole).await.0, 503);
     server.stopped().await;
-    drop(running);
+}
+
+#[tokio::test]
+async fn connections_without_a_whole_request_do_not_hold_up_the_end() {
+    let limits = ServerLimits {
+        idle: SHORT,
+        ..limits(LONG, LONG)
+    };
+    let server = Server::with(&[], limits).await;
+    let head = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let mut peers = Vec::new();
+    for sent in [
+        String::new(),
+        head.to_owned(),
+        format!("{head}content-length: 100\r\n\r\n{{"),
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_owned(),
+    ] {
+        let mut peer = server.connect().await;
+        peer.write_all(sent.as_bytes()).await.expect("sent");
+        peers.push(peer);
+    }
+    // What was sent before this is on its way to being read.
+    server.get("/info").send().await.expect("an answer");
+    server.order_stop();
+    let stopped = tokio::time::timeout(Duration::from_secs(5), server.stopped()).await;
+    assert!(stopped.is_ok(), "still waiting for what never comes");
+    let mut told = String::new();
+    let read = peers[2].read_to_string(&mut told).await;
+    read.expect("an answer to half a body");
+    assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
+    assert!(told.contains("shutting_down"), "{told}");
 }
 
 #[tokio::test]

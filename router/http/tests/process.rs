@@ -33,9 +33,17 @@ fn as_router() {
     std::process::exit(code);
 }
 
+/// With the soft limit of open files that most systems set.
 fn router(argv: &[String]) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    limited_router("ulimit -S -n 1024", argv)
+}
+
+fn limited_router(limit: &str, argv: &[String]) -> Command {
+    let mut command = Command::new("sh");
+    let program = std::env::current_exe().expect("this program");
     command
+        .args(["-c", &format!("{limit}; exec \"$0\" \"$@\"")])
+        .arg(program)
         .args(["--exact", "as_router", "--ignored", "--nocapture"])
         .env(ARGV, json!(argv).to_string())
         .env_remove("LOG_LEVEL")
@@ -56,7 +64,11 @@ struct Serving {
 
 impl Serving {
     fn start(argv: &[String]) -> Self {
-        let mut child = router(argv).spawn().expect("a process");
+        Self::spawn(router(argv))
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.spawn().expect("a process");
         let stdout = child.stdout.take().expect("a pipe");
         let mut serving = Self {
             child,
@@ -140,6 +152,65 @@ async fn a_signal_lets_streams_finish_and_ends_with_zero() {
         let (status, errors) = router.wait();
         assert_eq!(status.code(), Some(0), "{errors}");
     }
+}
+
+/// A pipe holds 64 KiB, some 160 lines; this test reads no more of it once the server is up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_nobody_reads_changes_nothing() {
+    let mock = MockShard::start(alphabet()).expect("a mock shard");
+    let folder = model_folder();
+    let router = Serving::start(&argv(&mock.path(), folder.path(), &["--json-output"]));
+    let client = reqwest::Client::new();
+    let ask = async || {
+        let request = client.post(format!("{}/generate", router.url));
+        let request = request
+            .bearer_auth("hunter2")
+            .json(&json!({"inputs": "Hi!"}));
+        let answer = request.timeout(Duration::from_secs(30)).send().await;
+        assert_eq!(answer.expect("an answer").status(), 200);
+    };
+    for _ in 0..40 {
+        futures::future::join_all((0..20).map(|_| ask())).await;
+    }
+    router.signal(Signal::SIGTERM);
+    let (status, errors) = router.wait();
+    assert_eq!(status.code(), Some(0), "{errors}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_files_are_limited_by_the_hard_limit_alone() {
+    let mock = MockShard::start(alphabet()).expect("a mock shard");
+    let folder = model_folder();
+    let router = Serving::start(&argv(&mock.path(), folder.path(), &["--json-output"]));
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", router.child.id()));
+    let limits = limits.expect("the limits of the process");
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let values: Vec<&str> = files.expect("a limit").split_whitespace().collect();
+    assert_eq!(values[3], values[4], "{values:?}");
+    router.signal(Signal::SIGTERM);
+    assert_eq!(router.wait().0.code(), Some(0));
+}
+
+/// Idle connections give their files to those that ask.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_files_to_open_still_answers() {
+    let mock = MockShard::start(alphabet()).expect("a mock shard");
+    let folder = model_folder();
+    let argv = argv(&mock.path(), folder.path(), &["--json-output"]);
+    let router = Serving::spawn(limited_router("ulimit -n 60", &argv));
+    let address = router.url.trim_start_matches("http://");
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        let connection = tokio::net::TcpStream::connect(address).await;
+        idle.push(connection.expect("a connection"));
+    }
+    let live = reqwest::Client::new().get(format!("{}/live", router.url));
+    let answer = live.timeout(Duration::from_secs(30)).send().await;
+    assert_eq!(answer.expect("an answer").status(), 200);
+    router.signal(Signal::SIGTERM);
+    assert_eq!(router.wait().0.code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

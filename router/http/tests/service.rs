@@ -8,7 +8,7 @@
 
 mod common;
 
-use common::{Server, header};
+use common::{Server, header, until};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -103,6 +103,11 @@ async fn health_follows_the_shards() {
         assert_eq!(response.text().await.expect("a body"), "");
     }
     server.mock.set_healthy(false);
+    until("the next check finds out", async || {
+        let response = server.get("/health").send().await;
+        response.expect("an answer").status() == 503
+    })
+    .await;
     for path in ["/", "/health", "/ping", "/ready"] {
         let response = server.get(path).send().await.expect("an answer");
         let (status, body) = common::answer(response).await;
@@ -127,6 +132,7 @@ async fn metrics_are_there_after_one_request() {
     );
     let page = response.text().await.expect("a page");
     for name in [
+        "tgi_log_dropped 0",
         "tgi_request_count ",
         "tgi_request_success ",
         "tgi_request_duration_bucket{le=",

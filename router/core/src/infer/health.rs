@@ -1,9 +1,14 @@
 //! Whether this server makes progress.
+//!
+//! Probes come without a key and from many places, so their number must cost the shards nothing: one check runs at a
+//! time, and its outcome holds for a second.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use text_generation_client::types::NextTokenChooser;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 use super::Infer;
 use crate::queue::Event;
@@ -16,20 +21,81 @@ const STALLED: Duration = Duration::from_secs(120);
 /// How long the probe that follows a failed step may take.
 const PROBE: Duration = Duration::from_secs(10);
 
+/// How long the outcome of a check holds.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// A caller gets its answer within this time, whatever the shards do.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// The last check of the shards, or the one that is running.
+#[derive(Debug, Default)]
+pub(super) struct HealthCheck(Mutex<Option<Check>>);
+
+#[derive(Debug, Clone)]
+struct Check {
+    /// It runs a request as well, because a step had failed.
+    probes: bool,
+    /// Whether the shards are healthy, and when that was found; nothing while it runs.
+    outcome: watch::Receiver<Option<(bool, Instant)>>,
+}
+
+impl Check {
+    /// Starts a check, which goes on when its caller has gone.
+    fn start(infer: Infer, probes: bool) -> Self {
+        let (found, outcome) = watch::channel(None);
+        tokio::spawn(async move {
+            let healthy = infer.check(probes).await;
+            found.send_replace(Some((healthy, Instant::now())));
+        });
+        Self { probes, outcome }
+    }
+
+    /// It runs, or has ended less than a second ago.
+    fn is_fresh(&self) -> bool {
+        match *self.outcome.borrow() {
+            Some((_, at)) => at.elapsed() < FRESH,
+            // A check that ended without an outcome has panicked.
+            None => self.outcome.has_changed().is_ok(),
+        }
+    }
+
+    async fn healthy(mut self) -> bool {
+        let outcome = self.outcome.wait_for(Option::is_some).await;
+        outcome.is_ok_and(|outcome| outcome.is_some_and(|(healthy, _)| healthy))
+    }
+}
+
 impl Infer {
     /// Whether requests are served: the batching task lives, every shard answers, no step hangs, and the last step
     /// succeeded. After a failed step a prefill of one token has to succeed, so health recovers without traffic.
+    ///
+    /// Answers within two seconds. What the shards say may be a second old.
     pub async fn health(&self) -> bool {
         let status = self.0.batcher.status();
         let stalled = status.running > 0 && status.at.elapsed() > STALLED;
         if !self.0.batcher.is_alive() || stalled {
             return false;
         }
+        let check = self.current_check(status.step_failed);
+        timeout(ANSWER, check.healthy()).await.unwrap_or(false)
+    }
+
+    /// The check that runs or has just ended, or else a new one.
+    fn current_check(&self, probes: bool) -> Check {
+        let last = &self.0.health.0;
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        match last.as_ref() {
+            Some(check) if check.is_fresh() && (check.probes || !probes) => check.clone(),
+            _ => last.insert(Check::start(self.clone(), probes)).clone(),
+        }
+    }
+
+    async fn check(&self, probes: bool) -> bool {
         if let Err(error) = self.0.client.health().await {
             tracing::warn!(%error, "a shard is not healthy");
             return false;
         }
-        !status.step_failed || self.probe().await
+        !probes || self.probe().await
     }
 
     /// Runs a request of one token.
@@ -64,6 +130,6 @@ impl Infer {
                 }
             }
         };
-        tokio::time::timeout(PROBE, succeeds).await.unwrap_or(false)
+        timeout(PROBE, succeeds).await.unwrap_or(false)
     }
 }

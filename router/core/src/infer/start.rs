@@ -37,7 +37,8 @@ impl Infer {
         let held = (0..generations).filter_map(|_| permits.split(1));
         Ok(held
             .map(|permit| Held {
-                _permit: permit,
+                permit: Some(permit),
+                cut: Box::pin(self.0.cut.clone().cancelled_owned()),
                 _drain: drain.clone(),
                 received,
             })
@@ -97,11 +98,12 @@ impl Infer {
         let events = self.0.batcher.submit(valid, number)?;
         meter.accepted(input_length, max_new_tokens);
         let tokenizer = self.0.validator.tokenizer();
+        let assembler = TextAssembler::new(tokenizer.clone(), &stop, dialect);
         let stream = |(index, (seed, (held, events))): (u32, (u64, (Held, _)))| GenerateStream {
             index,
             input_length,
             cached_tokens: 0,
-            assembler: TextAssembler::new(tokenizer.clone(), &stop, dialect),
+            assembler: assembler.clone(),
             seed: samples.then_some(seed),
             instants: RequestInstants {
                 received: held.received,
@@ -111,7 +113,7 @@ impl Infer {
             events,
             metrics: self.0.metrics.clone(),
             meter: meter.clone(),
-            _held: held,
+            held,
             pending: VecDeque::new(),
             generated_tokens: 0,
             last_step: None,

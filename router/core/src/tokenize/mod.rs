@@ -12,13 +12,13 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use tokenizers::Tokenizer;
+use tokenizers::{NormalizerWrapper, Tokenizer};
 
 use self::escape::Escape;
 use self::ids::IdEncoder;
 pub use self::pool::TokenizerPool;
 use self::token_bytes::TokenBytes;
-use crate::types::SimpleToken;
+use crate::types::TokenizedText;
 
 /// Why a tokenizer could not be loaded or used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +51,7 @@ struct Loaded {
     /// Nothing where only the library knows how to split a text.
     ids: Option<IdEncoder>,
     token_bytes: TokenBytes,
+    longest: Option<usize>,
 }
 
 impl TextTokenizer {
@@ -74,10 +75,13 @@ impl TextTokenizer {
         tokenizer.with_padding(None);
         let token_bytes = TokenBytes::new(&tokenizer)?;
         let ids = IdEncoder::new(&tokenizer);
+        let keeps_bytes = ids.is_some();
+        let longest = keeps_bytes.then(|| longest_token(&tokenizer, &token_bytes));
         let loaded = Arc::new(Loaded {
             tokenizer,
             ids,
             token_bytes,
+            longest: longest.flatten(),
         });
         Ok(Self {
             loaded,
@@ -134,44 +138,49 @@ impl TextTokenizer {
 
     /// Like [`encode`](Self::encode), with the byte range of `text` that each token came from, widened to whole
     /// characters: tokens that share a character all show it. Added special tokens have the empty range `0..0`.
+    ///
+    /// # Errors
+    /// Also when the text has 4 GiB or more.
     pub fn encode_with_offsets(
         &self,
-        text: &str,
+        text: String,
         add_special_tokens: bool,
-    ) -> Result<Vec<SimpleToken>, TokenizerError> {
+    ) -> Result<TokenizedText, TokenizerError> {
+        let too_long = |_| TokenizerError::Encode("the text has 4 GiB or more".to_owned());
+        u32::try_from(text.len()).map_err(too_long)?;
         let tokenizer = &self.loaded.tokenizer;
-        let (encoding, marks) = if self.is_marked(text) {
-            let marks = text.match_indices(escape::MARK).map(|(at, _)| at).collect();
-            (escape::encode(tokenizer, text, add_special_tokens), marks)
+        let (encoding, marks) = if self.is_marked(&text) {
+            let marks: Vec<usize> = text.match_indices(escape::MARK).map(|(at, _)| at).collect();
+            (escape::encode(tokenizer, &text, add_special_tokens), marks)
         } else {
-            (tokenizer.encode(text, add_special_tokens), Vec::new())
+            (tokenizer.encode(text.as_str(), add_special_tokens), Vec::new())
         };
         let encoding = encoding.map_err(|error| TokenizerError::Encode(error.to_string()))?;
-        let text = &*self.unescape(text);
+        let text = match marks.is_empty() {
+            true => text,
+            false => self.unescape(&text).into_owned(),
+        };
         let unmarked = |offset| {
             offset - escape::MARK.len_utf8() * marks.partition_point(|&mark| mark < offset)
         };
-        let tokens =
-            encoding
-                .get_ids()
-                .iter()
-                .zip(encoding.get_offsets())
-                .map(|(&id, &(start, stop))| {
-                    let (start, stop) = whole_characters(text, unmarked(start), unmarked(stop));
-                    SimpleToken {
-                        id,
-                        text: text[start..stop].to_owned(),
-                        start,
-                        stop,
-                    }
-                });
-        Ok(tokens.collect())
+        let places = encoding.get_offsets().iter().map(|&(start, stop)| {
+            let (start, stop) = whole_characters(&text, unmarked(start), unmarked(stop));
+            (start as u32, stop as u32)
+        });
+        let places = places.collect();
+        let ids = encoding.get_ids().to_vec();
+        Ok(TokenizedText::new(text, ids, places))
     }
 
     /// The text of `ids`, taken as a whole text.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, TokenizerError> {
         let text = self.loaded.tokenizer.decode(ids, skip_special_tokens);
         text.map_err(|error| TokenizerError::Decode(error.to_string()))
+    }
+
+    /// Bytes of a text that one token can stand for at most; nothing where that cannot be told.
+    pub fn longest_token(&self) -> Option<usize> {
+        self.loaded.longest
     }
 
     /// Whether `id` is a special token, such as BOS or EOS.
@@ -197,6 +206,25 @@ impl fmt::Debug for TextTokenizer {
             .debug_struct("TextTokenizer")
             .finish_non_exhaustive()
     }
+}
+
+/// The composed form of a character (NFC) may be shorter, but not more than this many times.
+const NFC_SHRINKS: usize = 4;
+
+/// Bytes of the longest text that a byte-level tokenizer makes one token of. Nothing where a normalizer, or an added
+/// token that takes the spaces around it, may swallow any number of bytes.
+fn longest_token(tokenizer: &Tokenizer, token_bytes: &TokenBytes) -> Option<usize> {
+    let shrinks = match tokenizer.get_normalizer() {
+        None => 1,
+        Some(NormalizerWrapper::NFC(_)) => NFC_SHRINKS,
+        Some(_) => return None,
+    };
+    let added = tokenizer.get_added_tokens_decoder();
+    if added.values().any(|token| token.lstrip || token.rstrip) {
+        return None;
+    }
+    let added = added.values().map(|token| token.content.len());
+    Some(shrinks * token_bytes.longest().max(added.max().unwrap_or(0)))
 }
 
 /// The smallest range of whole characters that covers `start..stop`.
@@ -244,7 +272,10 @@ mod tests {
         assert_eq!(with_bos[1..], plain);
         assert!(tokenizer.is_special(1));
         assert!(!tokenizer.is_special(plain[0]));
-        let tokens = tokenizer.encode_with_offsets("hello", true).unwrap();
+        let tokens = tokenizer
+            .encode_with_offsets("hello".to_owned(), true)
+            .unwrap();
+        let tokens: Vec<_> = tokens.tokens(0, 1).collect();
         assert_eq!(
             (tokens[0].text.as_str(), tokens[0].start, tokens[0].stop),
             ("", 0, 0)
@@ -255,7 +286,10 @@ mod tests {
     fn offsets_are_bytes_that_slice_the_text() {
         for tokenizer in [byte_level(), byte_fallback()] {
             for text in TEXTS {
-                let tokens = tokenizer.encode_with_offsets(text, false).unwrap();
+                let tokens = tokenizer
+                    .encode_with_offsets(text.to_owned(), false)
+                    .unwrap();
+                let tokens: Vec<_> = tokens.tokens(0, tokens.len()).collect();
                 let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
                 assert_eq!(ids, tokenizer.encode(text, false).unwrap());
                 let mut reached = 0;
@@ -274,6 +308,31 @@ mod tests {
                 assert_eq!(reached, text.len(), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn no_token_stands_for_more_bytes_than_the_longest() {
+        let tokenizer = byte_level();
+        let longest = tokenizer.longest_token().unwrap();
+        for text in TEXTS {
+            let ids = tokenizer.encode(text, false).unwrap();
+            assert!(ids.iter().all(|&id| tokenizer.bytes(id).len() <= longest));
+            assert!(ids.len() >= text.len().div_ceil(longest), "{text}");
+        }
+        // It writes a space before the text, so it may as well leave some out.
+        assert_eq!(byte_fallback().longest_token(), None);
+        let mut json: serde_json::Value = serde_json::from_str(&byte_level_json()).unwrap();
+        json["normalizer"] = serde_json::json!({"type": "NFC"});
+        let composing = TextTokenizer::from_json(&json.to_string()).unwrap();
+        assert_eq!(composing.longest_token(), Some(4 * longest));
+        json["normalizer"] =
+            serde_json::json!({"type": "Strip", "strip_left": true, "strip_right": true});
+        let stripping = TextTokenizer::from_json(&json.to_string()).unwrap();
+        assert_eq!(stripping.longest_token(), None);
+        json["normalizer"] = serde_json::Value::Null;
+        json["added_tokens"][0]["rstrip"] = true.into();
+        let swallowing = TextTokenizer::from_json(&json.to_string()).unwrap();
+        assert_eq!(swallowing.longest_token(), None);
     }
 
     #[test]

@@ -3,22 +3,27 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::{TextTokenizer, TokenizerError};
-use crate::types::SimpleToken;
+use crate::types::TokenizedText;
 
 type Job = Box<dyn FnOnce(&TextTokenizer) + Send>;
 
 /// Texts that may wait for each worker; further callers wait for room.
 const QUEUED_PER_WORKER: usize = 16;
 
+/// Bytes from which on a text is long: it takes a worker for milliseconds or more.
+const LONG_TEXT: usize = 64 * 1024;
+
 /// Threads that encode, so that a long prompt does not hold up the runtime. Clones share the threads, which end when
-/// the last clone is dropped.
+/// the last clone is dropped. Where there are several, one of them is always left to short texts.
 #[derive(Clone, Debug)]
 pub struct TokenizerPool {
     tokenizer: TextTokenizer,
     jobs: mpsc::Sender<Job>,
+    /// Workers that long texts may have.
+    long_texts: Arc<Semaphore>,
 }
 
 impl TokenizerPool {
@@ -34,7 +39,12 @@ impl TokenizerPool {
                 .spawn(move || work(&tokenizer, &receiver))
                 .map_err(|error| TokenizerError::Threads(error.to_string()))?;
         }
-        Ok(Self { tokenizer, jobs })
+        let for_long_texts = (workers - 1).clamp(1, Semaphore::MAX_PERMITS);
+        Ok(Self {
+            tokenizer,
+            jobs,
+            long_texts: Arc::new(Semaphore::new(for_long_texts)),
+        })
     }
 
     /// [`TextTokenizer::encode`] on a worker thread.
@@ -43,8 +53,10 @@ impl TokenizerPool {
         text: String,
         add_special_tokens: bool,
     ) -> Result<Vec<u32>, TokenizerError> {
-        self.run(move |tokenizer| tokenizer.encode(&text, add_special_tokens))
-            .await
+        self.run(text.len(), move |tokenizer| {
+            tokenizer.encode(&text, add_special_tokens)
+        })
+        .await
     }
 
     /// [`TextTokenizer::encode_with_offsets`] on a worker thread.
@@ -52,9 +64,11 @@ impl TokenizerPool {
         &self,
         text: String,
         add_special_tokens: bool,
-    ) -> Result<Vec<SimpleToken>, TokenizerError> {
-        self.run(move |tokenizer| tokenizer.encode_with_offsets(&text, add_special_tokens))
-            .await
+    ) -> Result<TokenizedText, TokenizerError> {
+        self.run(text.len(), move |tokenizer| {
+            tokenizer.encode_with_offsets(text, add_special_tokens)
+        })
+        .await
     }
 
     /// [`TextTokenizer::decode`] on a worker thread.
@@ -63,21 +77,32 @@ impl TokenizerPool {
         ids: Vec<u32>,
         skip_special_tokens: bool,
     ) -> Result<String, TokenizerError> {
-        self.run(move |tokenizer| tokenizer.decode(&ids, skip_special_tokens))
-            .await
+        self.run(ids.len(), move |tokenizer| {
+            tokenizer.decode(&ids, skip_special_tokens)
+        })
+        .await
     }
 
     pub fn tokenizer(&self) -> &TextTokenizer {
         &self.tokenizer
     }
 
-    async fn run<T, F>(&self, work: F) -> Result<T, TokenizerError>
+    /// Does the work on a text of about `length` bytes or ids.
+    async fn run<T, F>(&self, length: usize, work: F) -> Result<T, TokenizerError>
     where
         T: Send + 'static,
         F: FnOnce(&TextTokenizer) -> Result<T, TokenizerError> + Send + 'static,
     {
+        let turn = if length >= LONG_TEXT {
+            let turn = self.long_texts.clone().acquire_owned().await;
+            Some(turn.map_err(|_| TokenizerError::Stopped)?)
+        } else {
+            None
+        };
         let (reply, result) = oneshot::channel();
         let job: Job = Box::new(move |tokenizer| {
+            // The worker is taken until the end, also when the client goes before.
+            let _turn = turn;
             // Nobody waits any more when the client has gone.
             if !reply.is_closed() {
                 // A panic of the library on one text must not take the worker from the others.
@@ -133,13 +158,14 @@ mod tests {
             assert_eq!(ids, tokenizer.encode(text, true));
         }
         let tokens = pool.encode_with_offsets("naïve".to_owned(), false).await;
-        assert_eq!(tokens, tokenizer.encode_with_offsets("naïve", false));
+        let expected = tokenizer.encode_with_offsets("naïve".to_owned(), false);
+        assert_eq!(tokens, expected);
     }
 
     #[tokio::test]
     async fn a_panic_fails_its_own_text_only() {
         let pool = TokenizerPool::new(byte_level(), 1).unwrap();
-        let failed: Result<(), _> = pool.run(|_| panic!("as a library might")).await;
+        let failed: Result<(), _> = pool.run(0, |_| panic!("as a library might")).await;
         assert!(matches!(failed, Err(TokenizerError::Encode(_))));
         assert!(pool.encode("still here".to_owned(), false).await.is_ok());
     }
@@ -149,17 +175,43 @@ mod tests {
         let pool = TokenizerPool::new(byte_level(), 1).unwrap();
         let (release, held) = std::sync::mpsc::channel::<()>();
         let mut first =
-            Box::pin(pool.run(move |_| held.recv().map_err(|_| TokenizerError::Stopped)));
+            Box::pin(pool.run(0, move |_| held.recv().map_err(|_| TokenizerError::Stopped)));
         assert!(futures::poll!(&mut first).is_pending());
         let (ran, was_run) = std::sync::mpsc::channel();
-        let mut abandoned =
-            Box::pin(pool.run(move |_| ran.send(()).map_err(|_| TokenizerError::Stopped)));
+        let mut abandoned = Box::pin(pool.run(0, move |_| {
+            ran.send(()).map_err(|_| TokenizerError::Stopped)
+        }));
         assert!(futures::poll!(&mut abandoned).is_pending());
         drop(abandoned);
         release.send(()).unwrap();
         first.await.unwrap();
         pool.encode("after it".to_owned(), false).await.unwrap();
         assert_eq!(was_run.recv(), Err(std::sync::mpsc::RecvError));
+    }
+
+    #[tokio::test]
+    async fn long_texts_leave_a_worker_to_short_ones() {
+        let pool = TokenizerPool::new(byte_level(), 2).unwrap();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let held = Arc::new(Mutex::new(held));
+        let waits = |held: Arc<Mutex<std::sync::mpsc::Receiver<()>>>| {
+            let held = held.lock().unwrap();
+            held.recv().map_err(|_| TokenizerError::Stopped)
+        };
+        let mut long: Vec<_> = (0..3)
+            .map(|_| {
+                let held = held.clone();
+                Box::pin(pool.run(LONG_TEXT, move |_| waits(held)))
+            })
+            .collect();
+        for text in &mut long {
+            assert!(futures::poll!(text).is_pending());
+        }
+        pool.encode("short".to_owned(), false).await.unwrap();
+        for text in long {
+            release.send(()).unwrap();
+            text.await.unwrap();
+        }
     }
 
     #[tokio::test]

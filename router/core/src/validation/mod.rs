@@ -107,6 +107,9 @@ impl Validator {
         rules::check(&parameters, dialect, &self.limits)?;
         rules::check_inputs(&inputs)?;
         rules::check_truncate(parameters.truncate, &self.limits)?;
+        if parameters.truncate.is_none() {
+            rules::check_bytes(&inputs, self.tokenizer().longest_token(), &self.limits)?;
+        }
         let ids = self.encode(inputs, add_special_tokens).await?;
         let kept = parameters.truncate.unwrap_or(ids.len()).min(ids.len());
         let input_ids = &ids[ids.len() - kept..];

@@ -17,6 +17,9 @@ const MAX_LOGIT_BIAS: usize = 1024;
 /// Bytes of `cache_salt`.
 const MAX_CACHE_SALT: usize = 256;
 
+/// Bytes of one stop string. Longer ones would be kept, and text held back for them, for no use.
+const MAX_STOP_BYTES: usize = 4096;
+
 /// Everything that needs no text, in the order of the contract.
 pub(super) fn check(
     parameters: &GenerateParameters,
@@ -129,7 +132,10 @@ fn check_stop(stop: &[String], max: usize) -> Result<(), ValidationError> {
     refuse(
         stop.iter().any(String::is_empty),
         ValidationError::EmptyStopSequence,
-    )
+    )?;
+    let (given, max) = (stop.iter().map(String::len).max(), MAX_STOP_BYTES);
+    let given = given.unwrap_or(0);
+    refuse(given > max, ValidationError::StopLength { max, given })
 }
 
 fn check_logit_bias(
@@ -158,6 +164,24 @@ pub(super) fn check_inputs(inputs: &Inputs) -> Result<(), ValidationError> {
         Inputs::Ids(ids) => ids.is_empty(),
     };
     refuse(empty, ValidationError::EmptyInput)
+}
+
+/// Refuses a text that has too many tokens whatever they are, before it is tokenised: that would take seconds, and others
+/// would wait. `longest` is the number of bytes of the longest token, where it tells.
+pub(super) fn check_bytes(
+    inputs: &Inputs,
+    longest: Option<usize>,
+    limits: &ValidationLimits,
+) -> Result<(), ValidationError> {
+    let (Inputs::Text(text), Some(longest)) = (inputs, longest) else {
+        return Ok(());
+    };
+    let (bytes, max) = (text.len(), limits.max_input_tokens);
+    let least = bytes.div_ceil(longest.max(1));
+    refuse(
+        least > max as usize,
+        ValidationError::InputBytes { max, bytes, least },
+    )
 }
 
 pub(super) fn check_truncate(

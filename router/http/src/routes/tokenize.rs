@@ -2,18 +2,23 @@
 
 use std::sync::Arc;
 
-use axum::Json;
+use axum::Extension;
 use axum::extract::State;
+use axum::response::Response;
+use bytes::Bytes;
+use text_generation_core::types::TokenizedText;
 
-use crate::bounds::MAX_DETOKENIZE_IDS;
+use crate::bounds::{MAX_DETOKENIZE_IDS, MEMORY_PER_DETOKENIZED_ID, MEMORY_PER_TOKENIZED_BYTE};
 use crate::error::ApiError;
 use crate::extract::ApiJson;
+use crate::memory::MemoryShare;
 use crate::openapi::BodyErrors;
 use crate::routes::openai::ChatBody;
 use crate::schema::{
     ChatTokenizeResponse, DetokenizeBody, DetokenizeResponse, GenerateBody, TokenizeResponse,
 };
 use crate::state::AppState;
+use crate::token_list;
 
 /// The tokens of `inputs`, with the special tokens that a generation would add.
 #[utoipa::path(
@@ -29,9 +34,21 @@ use crate::state::AppState;
 )]
 pub async fn tokenize(
     State(state): State<Arc<AppState>>,
+    Extension(share): Extension<MemoryShare>,
     ApiJson(body): ApiJson<GenerateBody>,
-) -> Result<Json<TokenizeResponse>, ApiError> {
-    Ok(Json(state.infer.tokenize(body.inputs, true).await?))
+) -> Result<Response, ApiError> {
+    let tokens = tokens(&state, body.inputs, true, &share).await?;
+    token_list::response(tokens, "[", Bytes::from_static(b"]"), share)
+}
+
+async fn tokens(
+    state: &AppState,
+    text: String,
+    add_special_tokens: bool,
+    share: &MemoryShare,
+) -> Result<TokenizedText, ApiError> {
+    share.resize(text.len().saturating_mul(MEMORY_PER_TOKENIZED_BYTE))?;
+    Ok(state.infer.tokenize(text, add_special_tokens).await?)
 }
 
 /// The prompt that the chat template makes of a conversation, and its tokens.
@@ -48,16 +65,16 @@ pub async fn tokenize(
 )]
 pub async fn chat_tokenize(
     State(state): State<Arc<AppState>>,
+    Extension(share): Extension<MemoryShare>,
     ApiJson(mut body): ApiJson<ChatBody>,
-) -> Result<Json<ChatTokenizeResponse>, ApiError> {
-    let prompt = state.chats.render(body.take_input()?).await?;
-    let templated_text = state.chats.readable(&prompt).into_owned();
+) -> Result<Response, ApiError> {
+    let text = state.chats.render(body.take_input()?).await?;
     // The template has written the special tokens.
-    let tokenize_response = state.infer.tokenize(prompt, false).await?;
-    Ok(Json(ChatTokenizeResponse {
-        tokenize_response,
-        templated_text,
-    }))
+    let tokens = tokens(&state, text, false, &share).await?;
+    let mut tail = br#"],"templated_text":"#.to_vec();
+    tail.extend(token_list::bytes(&tokens.text())?);
+    tail.push(b'}');
+    token_list::response(tokens, r#"{"tokenize_response":["#, tail.into(), share)
 }
 
 /// The text of token ids.
@@ -74,17 +91,23 @@ pub async fn chat_tokenize(
 )]
 pub async fn detokenize(
     State(state): State<Arc<AppState>>,
+    Extension(share): Extension<MemoryShare>,
     ApiJson(body): ApiJson<DetokenizeBody>,
-) -> Result<Json<DetokenizeResponse>, ApiError> {
+) -> Result<Response, ApiError> {
     let given = body.ids.len();
     if given > MAX_DETOKENIZE_IDS {
         return Err(ApiError::invalid_body(format!(
             "`ids` supports up to {MAX_DETOKENIZE_IDS} token ids. Given: {given}"
         )));
     }
+    let lengths = body.ids.iter().map(|&id| state.infer.token_bytes(id).len());
+    // The text three times: in the library, joined, and as JSON.
+    share.resize(3 * lengths.sum::<usize>() + given * MEMORY_PER_DETOKENIZED_ID)?;
     let text = state
         .infer
         .detokenize(body.ids, body.skip_special_tokens)
         .await?;
-    Ok(Json(DetokenizeResponse { text }))
+    let answer = Bytes::from(token_list::bytes(&DetokenizeResponse { text })?);
+    share.resize(answer.len())?;
+    Ok(token_list::json(std::iter::once(answer), share))
 }

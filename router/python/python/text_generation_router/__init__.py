@@ -16,6 +16,7 @@ from text_generation_router._router import (
     Tokenizer,
     __version__,
 )
+from text_generation_router.memory import give_memory_back
 from text_generation_router.slow_tokenizer import convert
 
 if TYPE_CHECKING:
@@ -48,4 +49,5 @@ def cli() -> NoReturn:
     """The command `text-generation-router`."""
     # Python's own handler would raise KeyboardInterrupt after an orderly stop.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    give_memory_back()
     sys.exit(main(sys.argv))

@@ -125,18 +125,85 @@ async fn health_follows_the_shards_and_the_last_step() {
     let server = Server::default().await;
     assert!(server.infer.health().await);
     server.mock.set_healthy(false);
+    assert!(server.infer.health().await, "it was healthy just now");
+    a_second_passes().await;
     assert!(!server.infer.health().await);
     server.mock.set_healthy(true);
+    a_second_passes().await;
     assert!(server.infer.health().await);
     server.mock.fail_next_step("broken");
     server.infer.generate(request("once", 5)).await.unwrap_err();
     server.mock.fail_next_step("still broken");
     assert!(!server.infer.health().await, "the probe fails");
+    a_second_passes().await;
     assert!(
         server.infer.health().await,
         "the probe succeeds, without traffic"
     );
     server.assert_clean(128).await;
+}
+
+async fn a_second_passes() {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn many_who_ask_for_health_cost_the_shards_one_check_and_none_waits_for_long() {
+    let server = Server::default().await;
+    server.mock.fail_next_step("broken");
+    server.infer.generate(request("once", 5)).await.unwrap_err();
+    server.mock.hold();
+    let asking = tokio::spawn({
+        let infer = server.infer.clone();
+        async move { futures::future::join_all((0..32).map(|_| infer.health())).await }
+    });
+    until("a probe waits for the shards", || {
+        let gauges = server.infer.snapshot();
+        gauges.queued + gauges.running > 0
+    })
+    .await;
+    let gauges = server.infer.snapshot();
+    assert_eq!(gauges.queued + gauges.running, 1, "one probe for all");
+    tokio::time::pause();
+    let asked = tokio::time::Instant::now();
+    let answers = asking.await.unwrap();
+    assert_eq!(answers, [false; 32]);
+    assert!(asked.elapsed() <= Duration::from_secs(2));
+    tokio::time::resume();
+    server.mock.resume();
+    server.assert_clean(128).await;
+}
+
+#[tokio::test]
+async fn what_still_runs_when_the_time_is_over_is_told_so() {
+    let server = Server::default().await;
+    server.mock.hold();
+    let infer = server.infer.clone();
+    let running = tokio::spawn(async move { infer.generate(request("once", 5)).await });
+    server.until_running(1).await;
+    server.infer.cut();
+    assert_eq!(
+        running.await.unwrap().unwrap_err(),
+        InferError::ShuttingDown
+    );
+    server.mock.resume();
+    server.assert_clean(128).await;
+}
+
+#[tokio::test]
+async fn the_permit_comes_back_with_the_end_of_the_generation() {
+    let server = Server::default().await;
+    let mut stream = server
+        .infer
+        .generate_stream(request("once", 3))
+        .await
+        .unwrap();
+    assert_eq!(server.infer.snapshot().permits_available, 127);
+    while stream.next().await.is_some() {}
+    assert_eq!(server.infer.snapshot().permits_available, 128);
+    drop(stream);
 }
 
 #[test]

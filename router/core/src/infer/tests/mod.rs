@@ -325,7 +325,11 @@ async fn best_of_returns_all_samples_and_holds_a_permit_for_each() {
 async fn text_becomes_tokens_and_tokens_text() {
     let server = Server::default().await;
     let tokens = server.infer.tokenize("Hello 你".to_owned(), true).await;
-    let ids: Vec<u32> = tokens.unwrap().iter().map(|token| token.id).collect();
+    let tokens = tokens.unwrap();
+    let ids: Vec<u32> = tokens
+        .tokens(0, tokens.len())
+        .map(|token| token.id)
+        .collect();
     let bytes: Vec<u8> = ids
         .iter()
         .flat_map(|&id| server.infer.token_bytes(id))

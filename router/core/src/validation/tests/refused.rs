@@ -102,6 +102,10 @@ async fn every_rule_on_parameters_has_its_message() {
             "`stop` must not contain an empty string",
         ),
         (
+            |p| p.stop = vec!["x".repeat(4096), "x".repeat(4097)],
+            "`stop` must not contain a string of more than 4096 bytes. Given: 4097",
+        ),
+        (
             |p| (p.best_of, p.do_sample, p.seed) = (Some(2), true, Some(1)),
             "`seed` must not be set when `best_of` > 1",
         ),
@@ -129,6 +133,22 @@ async fn every_rule_on_parameters_has_its_message() {
     for (change, expected) in cases {
         assert_eq!(message("~", change).await, expected);
     }
+}
+
+#[tokio::test]
+async fn what_is_too_long_whatever_its_tokens_are_is_not_tokenised() {
+    let longest = byte_level().longest_token().unwrap();
+    let text = "~".repeat(8 * longest + 1);
+    let expected = format!(
+        "`inputs` must have less than 8 tokens. Given: {} bytes, which are at least 9 tokens",
+        text.len()
+    );
+    assert_eq!(message(&text, |_| {}).await, expected);
+    let fits = message(&text[1..], |_| {}).await;
+    assert!(fits.contains("tokens and 4 `max_new_tokens`"), "{fits}");
+    let cut = request(&text, parameters(|p| p.truncate = Some(3)));
+    let valid = validator(LIMITS).validate(cut).await.unwrap();
+    assert_eq!(valid.input_ids.len(), 3);
 }
 
 #[tokio::test]

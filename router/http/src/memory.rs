@@ -1,0 +1,129 @@
+//! One budget for the memory that requests take before they are admitted: bodies, prompts, and large answers.
+//!
+//! Without it, what clients can make this process hold would be their connections times the largest body, and many
+//! times that while texts are parsed and tokenised.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::error::ApiError;
+
+/// The unit that is counted, in bytes.
+const UNIT: usize = 1024;
+
+/// What a request may hold and still count as small, in units: that of a body of 64 KiB.
+const SMALL: usize = 512;
+/// This part of the budget is for small requests, so that some large ones cannot shut all others out.
+const FOR_SMALL: usize = 8;
+
+/// Bytes that all requests together may hold. Clones share them.
+#[derive(Debug, Clone)]
+pub struct MemoryBudget {
+    units: Arc<Semaphore>,
+    for_small: usize,
+}
+
+/// What one request holds of the budget, given back when the last clone is dropped.
+#[derive(Debug, Clone)]
+pub struct MemoryShare {
+    budget: MemoryBudget,
+    held: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
+}
+
+impl MemoryBudget {
+    pub fn new(bytes: usize) -> Self {
+        let units = (bytes / UNIT).min(Semaphore::MAX_PERMITS);
+        Self {
+            units: Arc::new(Semaphore::new(units)),
+            for_small: units / FOR_SMALL,
+        }
+    }
+
+    /// The share of a new request, which holds nothing yet.
+    pub fn share(&self) -> MemoryShare {
+        MemoryShare {
+            budget: self.clone(),
+            held: Arc::default(),
+        }
+    }
+
+    /// `more` units for a request that will hold `units`. Two large ones at once may take a little of what is for small
+    /// ones, and never more than there is.
+    fn take(&self, more: usize, units: usize) -> Option<OwnedSemaphorePermit> {
+        let left = self.units.available_permits().checked_sub(more)?;
+        if units > SMALL && left < self.for_small {
+            return None;
+        }
+        let more = u32::try_from(more).ok()?;
+        self.units.clone().try_acquire_many_owned(more).ok()
+    }
+}
+
+impl MemoryShare {
+    /// Holds `bytes` from now on, more or less than before. Never waits: a request that waited would keep what it has.
+    ///
+    /// # Errors
+    /// 429 when the other requests leave too little; the share stays as it was.
+    pub fn resize(&self, bytes: usize) -> Result<(), ApiError> {
+        let units = bytes.div_ceil(UNIT);
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let has = held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        if units > has {
+            let more = self.budget.take(units - has, units);
+            let more = more.ok_or_else(ApiError::out_of_memory)?;
+            match held.as_mut() {
+                Some(held) => held.merge(more),
+                None => *held = Some(more),
+            }
+        } else if let Some(held) = held.as_mut() {
+            drop(held.split(has - units));
+        }
+        Ok(())
+    }
+}
+
+/// Gives each request its share, which it holds until its handler has answered, or for as long as the handler keeps it.
+pub async fn meter(
+    State(budget): State<MemoryBudget>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let share = budget.share();
+    request.extensions_mut().insert(share.clone());
+    let response = next.run(request).await;
+    drop(share);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_grow_and_shrink_within_the_budget() {
+        let budget = MemoryBudget::new(10 * UNIT);
+        let (first, second) = (budget.share(), budget.share());
+        assert_eq!(first.resize(6 * UNIT), Ok(()));
+        assert_eq!(second.resize(4 * UNIT - 1), Ok(()));
+        let refused = second.resize(5 * UNIT).expect_err("too much");
+        assert_eq!(refused.status.as_u16(), 429);
+        assert_eq!(first.resize(5 * UNIT), Ok(()));
+        assert_eq!(second.resize(5 * UNIT), Ok(()));
+        drop(first);
+        assert_eq!(second.resize(10 * UNIT), Ok(()));
+    }
+
+    #[test]
+    fn large_shares_leave_room_for_small_ones() {
+        let budget = MemoryBudget::new(8000 * UNIT);
+        let (large, small) = (budget.share(), budget.share());
+        assert!(large.resize(7001 * UNIT).is_err());
+        assert_eq!(large.resize(7000 * UNIT), Ok(()));
+        assert!(small.resize((SMALL + 1) * UNIT).is_err());
+        assert_eq!(small.resize(SMALL * UNIT), Ok(()));
+    }
+}
