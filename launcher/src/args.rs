@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum, value_parser};
+use clap::builder::BoolishValueParser;
+use clap::{ArgAction, Parser, ValueEnum, value_parser};
 
 /// Starts a text generation server: prepares the model, starts one shard per device and the router, and watches them.
 ///
@@ -176,7 +177,7 @@ pub struct BatchingArgs {
     #[arg(long, env)]
     pub max_token_gap: Option<u32>,
     /// Whether what was computed stays for requests that begin with the same tokens: true, false or per-key
-    #[arg(long, env, default_value = "true")]
+    #[arg(long, env, default_value = "true", value_parser = ["true", "false", "1", "0", "per-key"])]
     pub prefix_caching: String,
     /// Steps that a waiting request can be made to wait while others run
     #[arg(long, env, default_value_t = 20)]

@@ -15,6 +15,7 @@ use subtle::{Choice, ConstantTimeEq};
 
 use crate::error::ApiError;
 use crate::headers::X_API_KEY;
+use crate::tenant::{self, PrefixCaching};
 
 /// What load balancers ask, beside `GET /`. They come without a key, and in before all others.
 const PROBES: [&str; 4] = ["/health", "/live", "/ready", "/ping"];
@@ -67,16 +68,20 @@ impl ApiKeys {
     /// Whether a request with these headers may pass: one of `Authorization: Bearer <key>` and `x-api-key: <key>` holds
     /// a key. Every key is compared, each in constant time, so that the time tells nothing about them.
     fn admit(&self, headers: &HeaderMap) -> bool {
-        if self.0.is_empty() {
-            return true;
-        }
+        self.0.is_empty() || self.given(headers).is_some()
+    }
+
+    /// The digest of the key that a request with these headers has given, if it is one of these.
+    fn given(&self, headers: &HeaderMap) -> Option<[u8; 32]> {
         let bearer = headers
             .get(header::AUTHORIZATION)
             .and_then(|value| bearer(value.as_bytes()));
         let plain = headers.get(X_API_KEY).map(|value| value.as_bytes());
-        let given = [bearer, plain].into_iter().flatten().map(digest);
-        let equal = given.flat_map(|given| self.0.iter().map(move |key| key.ct_eq(&given)));
-        equal.fold(Choice::from(0), |any, one| any | one).into()
+        let known = |given: &[u8; 32]| {
+            let equal = self.0.iter().map(|key| key.ct_eq(given));
+            equal.fold(Choice::from(0), |any, one| any | one).into()
+        };
+        [bearer, plain].into_iter().flatten().map(digest).find(known)
     }
 }
 
@@ -123,7 +128,7 @@ fn bearer(header: &[u8]) -> Option<&[u8]> {
 /// Refuses requests without a key. What is open is decided by the route that was matched, never by the path as sent:
 /// two readings of one path must not disagree about who may pass.
 pub async fn require_api_key(
-    State(keys): State<ApiKeys>,
+    State(access): State<Access>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
@@ -131,11 +136,24 @@ pub async fn require_api_key(
         .extensions()
         .get::<MatchedPath>()
         .map(MatchedPath::as_str);
-    if is_open(request.method(), route) || keys.admit(request.headers()) {
-        Ok(next.run(request).await)
-    } else {
-        Err(ApiError::unauthorized())
+    let keys = &access.keys;
+    if !is_open(request.method(), route) && !keys.admit(request.headers()) {
+        return Err(ApiError::unauthorized());
     }
+    match keys.given(request.headers()) {
+        Some(key) if access.prefix_caching == PrefixCaching::PerKey => {
+            Ok(tenant::scope(&key, next.run(request)).await)
+        }
+        _ => Ok(next.run(request).await),
+    }
+}
+
+/// Who may call, and who shares what is cached.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// One of them is asked for on every route but the open ones.
+    pub keys: ApiKeys,
+    pub prefix_caching: PrefixCaching,
 }
 
 fn is_open(method: &Method, route: Option<&str>) -> bool {

@@ -18,11 +18,12 @@ const QUEUE_TIME: HeaderName = HeaderName::from_static("x-queue-time");
 const INFERENCE_TIME: HeaderName = HeaderName::from_static("x-inference-time");
 const TIME_PER_TOKEN: HeaderName = HeaderName::from_static("x-time-per-token");
 const PROMPT_TOKENS: HeaderName = HeaderName::from_static("x-prompt-tokens");
+const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-cached-tokens");
 const GENERATED_TOKENS: HeaderName = HeaderName::from_static("x-generated-tokens");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// What a page of another origin may read.
-pub const EXPOSED: [HeaderName; 12] = [
+pub const EXPOSED: [HeaderName; 13] = [
     X_REQUEST_ID,
     COMPUTE_TYPE,
     COMPUTE_TIME,
@@ -33,17 +34,26 @@ pub const EXPOSED: [HeaderName; 12] = [
     INFERENCE_TIME,
     TIME_PER_TOKEN,
     PROMPT_TOKENS,
+    CACHED_TOKENS,
     GENERATED_TOKENS,
     header::RETRY_AFTER,
 ];
+
+/// Tokens of a finished request.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    pub prompt_tokens: u32,
+    /// Of the prompt's, those that were found in the prefix tree.
+    pub cached_tokens: u32,
+    pub generated_tokens: u32,
+}
 
 /// Headers of a finished, not streamed generation. Times are whole milliseconds, but `x-compute-time` is in seconds.
 pub fn finished(
     compute_type: &HeaderValue,
     characters: usize,
     timings: &Timings,
-    prompt_tokens: u32,
-    generated_tokens: u32,
+    sizes: Sizes,
 ) -> HeaderMap {
     let mut headers = computed(compute_type, characters);
     insert(&mut headers, COMPUTE_TIME, timings.total.as_secs_f64());
@@ -56,8 +66,9 @@ pub fn finished(
     insert(&mut headers, QUEUE_TIME, timings.queue.as_millis());
     insert(&mut headers, INFERENCE_TIME, timings.inference.as_millis());
     insert(&mut headers, TIME_PER_TOKEN, timings.per_token.as_millis());
-    insert(&mut headers, PROMPT_TOKENS, prompt_tokens);
-    insert(&mut headers, GENERATED_TOKENS, generated_tokens);
+    insert(&mut headers, PROMPT_TOKENS, sizes.prompt_tokens);
+    insert(&mut headers, CACHED_TOKENS, sizes.cached_tokens);
+    insert(&mut headers, GENERATED_TOKENS, sizes.generated_tokens);
     headers
 }
 

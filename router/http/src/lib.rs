@@ -26,6 +26,7 @@ mod signals;
 mod sse;
 pub mod startup;
 pub mod state;
+pub mod tenant;
 mod timings;
 mod token_list;
 

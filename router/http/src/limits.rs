@@ -7,7 +7,8 @@ use text_generation_client::types::{ServingLimits, ShardInfo, WarmupLimits};
 use text_generation_core::types::{BatchLimits, ValidationLimits};
 use text_generation_limits::TokenLimits;
 
-use crate::args::{Config, PrefixCaching};
+use crate::args::Config;
+use crate::tenant::PrefixCaching;
 
 /// The limits that hold from here on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use tower_http::request_id::{
     MakeRequestUuid, PropagateRequestIdLayer, RequestId, SetRequestIdLayer,
 };
 
-use crate::access::{ApiKeys, require_api_key};
+use crate::access::{Access, ApiKeys, require_api_key};
 use crate::bounds::MAX_REQUEST_ID_BYTES;
 use crate::error::ApiError;
 use crate::extract::BodyLimits;
@@ -28,8 +28,7 @@ pub struct HttpOptions {
     pub body: BodyLimits,
     /// For all requests together.
     pub memory: MemoryBudget,
-    /// One of them is asked for on every route but the open ones.
-    pub api_keys: ApiKeys,
+    pub access: Access,
     /// Origins whose pages may call; empty for all.
     pub cors_allow_origin: Vec<HeaderValue>,
 }
@@ -46,7 +45,7 @@ pub fn apply(router: Router, options: &HttpOptions) -> Router {
             .layer(cors(&options.cors_allow_origin))
             .layer(CatchPanicLayer::custom(answer_panic))
             .layer(from_fn_with_state(
-                options.api_keys.clone(),
+                options.access.clone(),
                 require_api_key,
             ))
             .layer(from_fn_with_state(options.memory.clone(), memory::meter)),
@@ -156,7 +155,10 @@ mod tests {
                 time: Duration::from_secs(1),
             },
             memory: MemoryBudget::new(0),
-            api_keys: ApiKeys::default(),
+            access: Access {
+                keys: ApiKeys::default(),
+                prefix_caching: PrefixCaching::On,
+            },
             cors_allow_origin: Vec::new(),
         };
         async fn failing() -> StatusCode {

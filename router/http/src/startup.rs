@@ -17,6 +17,7 @@ use text_generation_core::validation::Validator;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
 
+use crate::access::Access;
 use crate::args::Config;
 use crate::bounds::{MEMORY_OF_LARGEST_BODY, REQUEST_MEMORY};
 use crate::extract::BodyLimits;
@@ -92,7 +93,10 @@ pub async fn start(
                 time: Duration::from_secs(config.client_timeout.into()),
             },
             memory: MemoryBudget::new(request_memory(config.payload_limit as usize)),
-            api_keys,
+            access: Access {
+                keys: api_keys,
+                prefix_caching: config.prefix_caching,
+            },
             cors_allow_origin: config.cors_allow_origin.clone(),
         },
     )

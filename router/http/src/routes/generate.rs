@@ -17,7 +17,7 @@ use tower_http::request_id::RequestId;
 
 use crate::error::ApiError;
 use crate::extract::ApiJson;
-use crate::headers;
+use crate::headers::{self, Sizes};
 use crate::openapi::{BodyErrors, GenerateErrors};
 use crate::schema::{
     CompatGenerateBody, GenerateBody, GenerateEvent, GenerateResponse, StreamDetails,
@@ -25,6 +25,7 @@ use crate::schema::{
 };
 use crate::sse::{self, EventBuffer};
 use crate::state::AppState;
+use crate::tenant;
 use crate::timings::{Timings, request_id};
 
 /// The text that follows `inputs`, when it is complete, in a list of one; a stream of events if `stream` is true.
@@ -142,8 +143,11 @@ impl Wanted {
             &state.answers.compute_type,
             self.characters,
             &timings,
-            best.input_length,
-            generated.generated_tokens,
+            Sizes {
+                prompt_tokens: best.input_length,
+                cached_tokens: best.cached_tokens,
+                generated_tokens: generated.generated_tokens,
+            },
         );
         let others = self.best_of.then_some(others);
         let answer = GenerateResponse::new(best, others, &self.prefix, self.details);
@@ -151,7 +155,8 @@ impl Wanted {
     }
 }
 
-pub(super) fn request(inputs: String, parameters: GenerateParameters) -> GenerateRequest {
+pub(super) fn request(inputs: String, mut parameters: GenerateParameters) -> GenerateRequest {
+    parameters.cache_salt = tenant::salt(parameters.cache_salt.take());
     GenerateRequest {
         inputs: inputs.into(),
         parameters,

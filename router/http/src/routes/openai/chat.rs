@@ -15,7 +15,7 @@ use super::answer::{
 use super::chat_body::ChatBody;
 use super::chunk::Chunks;
 use super::events::{self, ChatEvents, Ending};
-use super::generations::{Finished, Generations, Names, Plan, renamed};
+use super::generations::{CachedTokens, Finished, Generations, Names, Plan, renamed};
 use super::logprobs::ChatLogprobs;
 use super::reasoning::ReasoningSplitter;
 use super::sampling::{check_n, model_name};
@@ -204,6 +204,7 @@ async fn stream(state: &AppState, id: RequestId, body: ChatBody) -> Result<Respo
             id,
             running: count,
             prompt_tokens: generations.prompt_tokens,
+            cached_tokens: CachedTokens::new(generations.samples),
             completion_tokens: 0,
             include_usage: include_usage.unwrap_or(false),
         },

@@ -177,7 +177,7 @@ mod tests {
                 r#"{"index":0,"text":"x","logprobs":null,"finish_reason":"stop"}],"usage":null}"#,
             ),
             (
-                written(|chunks, out| chunks.usage(&Usage::new(1, 2), out)),
+                written(|chunks, out| chunks.usage(&Usage::new(1, 0, 2), out)),
                 r#"],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}"#,
             ),
         ];

@@ -14,7 +14,7 @@ use super::answer::{Completion, CompletionChoice, Identity, SYSTEM_FINGERPRINT, 
 use super::chunk::Chunks;
 use super::completion_body::CompletionBody;
 use super::events::{self, CompletionEvents, Ending};
-use super::generations::{Finished, Generations, Names, Plan, renamed};
+use super::generations::{CachedTokens, Finished, Generations, Names, Plan, renamed};
 use super::logprobs::{CompletionLogprobs, CompletionTokens};
 use super::sampling::{check_n, model_name};
 use crate::error::ApiError;
@@ -214,6 +214,7 @@ async fn stream(
             id,
             running: count,
             prompt_tokens: generations.prompt_tokens,
+            cached_tokens: CachedTokens::new(generations.samples),
             completion_tokens: 0,
             include_usage: include_usage.unwrap_or(false),
         },

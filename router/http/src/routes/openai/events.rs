@@ -9,7 +9,7 @@ use tower_http::request_id::RequestId;
 
 use super::answer::{Usage, finish_reason};
 use super::chunk::Chunks;
-use super::generations::{ChoiceEvent, log_streamed};
+use super::generations::{CachedTokens, ChoiceEvent, log_streamed};
 use super::logprobs::{ChatLogprobs, CompletionTokens};
 use super::reasoning::ReasoningSplitter;
 use crate::error::ApiError;
@@ -23,6 +23,7 @@ pub struct Ending {
     /// Generations that have not ended.
     pub running: usize,
     pub prompt_tokens: u32,
+    pub cached_tokens: CachedTokens,
     pub completion_tokens: u32,
     pub include_usage: bool,
 }
@@ -31,13 +32,20 @@ impl Ending {
     /// Counts the end of one generation; after the last one writes what ends the stream.
     fn one(
         &mut self,
+        index: usize,
         event: &StreamEvent,
         chunks: &Chunks,
         out: &mut EventBuffer,
     ) -> ControlFlow<()> {
-        let StreamEvent::End { generated, .. } = event else {
+        let StreamEvent::End {
+            generated,
+            cached_tokens,
+            ..
+        } = event
+        else {
             return ControlFlow::Continue(());
         };
+        self.cached_tokens.add(index, *cached_tokens);
         log_streamed(&self.id, self.prompt_tokens, event);
         self.completion_tokens += generated.generated_tokens;
         self.running -= 1;
@@ -45,7 +53,11 @@ impl Ending {
             return ControlFlow::Continue(());
         }
         if self.include_usage {
-            let usage = Usage::new(self.prompt_tokens, self.completion_tokens);
+            let usage = Usage::new(
+                self.prompt_tokens,
+                self.cached_tokens.sum(),
+                self.completion_tokens,
+            );
             chunks.usage(&usage, out);
         }
         Chunks::done(out);
@@ -155,7 +167,7 @@ impl Encoder for ChatEvents {
                 self.finish(index, finish_reason(generated.finish_reason), out);
             }
         }
-        self.ending.one(&event, &self.chunks, out)
+        self.ending.one(index, &event, &self.chunks, out)
     }
 
     fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {
@@ -244,7 +256,7 @@ impl Encoder for CompletionEvents {
                 self.token(index, token, top_tokens, Some(reason), out);
             }
         }
-        self.ending.one(&event, &self.chunks, out)
+        self.ending.one(index, &event, &self.chunks, out)
     }
 
     fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {

@@ -14,8 +14,9 @@ use tower_http::request_id::RequestId;
 
 use super::answer::Usage;
 use crate::error::ApiError;
-use crate::headers;
+use crate::headers::{self, Sizes};
 use crate::state::AppState;
+use crate::tenant;
 use crate::timings::Timings;
 
 /// What an event says, and the number of the choice it belongs to.
@@ -40,6 +41,8 @@ impl Plan {
         samples: u32,
         names: &'static Names,
     ) -> Self {
+        let mut parameters = parameters.clone();
+        parameters.cache_salt = tenant::salt(parameters.cache_salt.take());
         let group = |inputs| Group {
             request: GenerateRequest {
                 inputs,
@@ -111,6 +114,38 @@ impl Generations {
     }
 }
 
+/// Tokens of prompts that were found in the prefix tree. As in `prompt_tokens` each prompt counts once: by the choice
+/// that found fewest, because that one computed the rest for the others.
+#[derive(Debug, Clone)]
+pub struct CachedTokens {
+    samples: usize,
+    prompts: Vec<u32>,
+}
+
+impl CachedTokens {
+    /// `samples`: choices for each prompt.
+    pub fn new(samples: usize) -> Self {
+        Self {
+            samples: samples.max(1),
+            prompts: Vec::new(),
+        }
+    }
+
+    /// The choice `index` found so many.
+    pub fn add(&mut self, index: usize, cached: u32) {
+        let prompt = index / self.samples;
+        if self.prompts.len() <= prompt {
+            self.prompts.resize(prompt + 1, u32::MAX);
+        }
+        self.prompts[prompt] = self.prompts[prompt].min(cached);
+    }
+
+    pub fn sum(&self) -> u32 {
+        let known = self.prompts.iter().filter(|&&cached| cached < u32::MAX);
+        known.sum()
+    }
+}
+
 /// Finished generations in the order of the choices.
 #[derive(Debug)]
 pub struct Finished {
@@ -126,7 +161,11 @@ impl Finished {
             .answers
             .iter()
             .map(|answer| answer.generated.generated_tokens);
-        Usage::new(self.prompt_tokens, generated.sum())
+        let mut cached = CachedTokens::new(self.samples);
+        for (index, answer) in self.answers.iter().enumerate() {
+            cached.add(index, answer.cached_tokens);
+        }
+        Usage::new(self.prompt_tokens, cached.sum(), generated.sum())
     }
 
     /// Headers of the answer: the times of each prompt, which are those of its slowest choice, added up.
@@ -145,8 +184,11 @@ impl Finished {
             &state.answers.compute_type,
             characters,
             &total.unwrap_or(NO_TIME),
-            usage.prompt_tokens,
-            usage.completion_tokens,
+            Sizes {
+                prompt_tokens: usage.prompt_tokens,
+                cached_tokens: usage.prompt_tokens_details.cached_tokens,
+                generated_tokens: usage.completion_tokens,
+            },
         )
     }
 

@@ -47,6 +47,13 @@ macro_rules! sampling_body {
             #[serde(default, deserialize_with = "text_generation_core::types::logit_bias")]
             #[schema(nullable = true, value_type = Option<Object>, example = json!({"50256": -100}))]
             pub logit_bias: Option<BTreeMap<u32, f32>>,
+            /// Requests of a lower number run first; each step counts as much as ten seconds of waiting. Not in OpenAI's
+            /// API.
+            #[schema(nullable = true, example = 0)]
+            pub priority: Option<i32>,
+            /// Only requests with the same salt share cached prefixes. Not in OpenAI's API.
+            #[schema(nullable = true, max_length = 256, example = json!(null))]
+            pub cache_salt: Option<String>,
             /// Seed of the random numbers; unset, a random one.
             #[schema(nullable = true, value_type = Option<i64>)]
             pub seed: Option<Seed>,
@@ -132,6 +139,8 @@ macro_rules! sampling_body {
                     stop: self.stop.take(),
                     min_tokens: self.min_tokens,
                     ignore_eos: self.ignore_eos,
+                    priority: self.priority,
+                    cache_salt: self.cache_salt.take(),
                 }
             }
         }
@@ -155,6 +164,8 @@ pub struct Sampling {
     pub stop: Option<Stop>,
     pub min_tokens: Option<u32>,
     pub ignore_eos: Option<bool>,
+    pub priority: Option<i32>,
+    pub cache_salt: Option<String>,
 }
 
 impl Sampling {
@@ -191,6 +202,8 @@ impl Sampling {
             max_new_tokens: max_tokens,
             min_new_tokens: self.min_tokens,
             ignore_eos: self.ignore_eos.unwrap_or(false),
+            priority: self.priority,
+            cache_salt: self.cache_salt,
             ..GenerateParameters::default()
         };
         if greedy {

@@ -1,0 +1,47 @@
+//! Whose requests share cached prefixes: everybody's, or only those with the same API key, so that the time of an answer
+//! tells one tenant nothing of another's prompts.
+
+use std::str::FromStr;
+
+use tokio::task_local;
+
+/// `--prefix-caching`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrefixCaching {
+    Off,
+    On,
+    PerKey,
+}
+
+impl FromStr for PrefixCaching {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.to_ascii_lowercase().as_str() {
+            "true" | "1" | "on" | "yes" => Ok(Self::On),
+            "false" | "0" | "off" | "no" => Ok(Self::Off),
+            "per-key" => Ok(Self::PerKey),
+            _ => Err("must be true, false or per-key"),
+        }
+    }
+}
+
+task_local! {
+    /// Stands for the key of the request that is being handled.
+    static TENANT: String;
+}
+
+/// Handles a request for the owner of a key, of which `digest` is known.
+pub async fn scope<F: Future>(digest: &[u8], handle: F) -> F::Output {
+    let name = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
+    TENANT.scope(name.collect(), handle).await
+}
+
+/// What a request's prefixes are kept apart by: its own salt, and its key where keys are kept apart.
+pub fn salt(asked: Option<String>) -> Option<String> {
+    match (TENANT.try_with(Clone::clone), asked) {
+        (Err(_), asked) => asked,
+        (Ok(tenant), None) => Some(tenant),
+        (Ok(tenant), Some(asked)) => Some(format!("{tenant}/{asked}")),
+    }
+}
