@@ -41,12 +41,12 @@ def test_times_never_fall_and_prices_are_never_negative() -> None:
     assert (list(cost.tokens), list(cost.times_ms)) == ([8, 16, 64], [2.0, 2.0, 3.0])
 
 
-def test_what_was_not_measured_follows_the_last_straight_line() -> None:
+def test_what_was_not_measured_follows_from_what_was() -> None:
     cost = fit([Sample(Shape(chunk=16), 1.0), Sample(Shape(chunk=32), 2.0)], 64)
     assert (list(cost.tokens), list(cost.times_ms)) == ([16, 32, 64], pytest.approx([1.0, 2.0, 4.0]))
     assert list(fit([Sample(Shape(decodes=1), 2.0)], 3).times_ms) == pytest.approx([2.0, 6.0])
     flat = [Sample(Shape(decodes=1), 1.0), Sample(Shape(chunk=16), 4.0), Sample(Shape(chunk=31), 3.5)]
-    assert list(fit(flat, 61).times_ms) == pytest.approx([1.0, 4.0, 4.0, 7.0])
+    assert list(fit(flat, 93).times_ms) == pytest.approx([1.0, 4.0, 4.0, 12.0])
     assert fit([], 64) == StepCost()
 
 

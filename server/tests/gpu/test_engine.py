@@ -164,13 +164,12 @@ def test_deterministic_log_probabilities_are_the_same_to_the_bit(llama_folder: P
 def test_nothing_is_compiled_after_warm_up(
     llama_folder: Path, rows: int, graphs: tuple[int, ...] | None, deterministic: bool
 ) -> None:
-    limits = WarmupLimits(
-        max_batch_prefill_tokens=600, max_batch_size=rows, max_total_tokens=1024, prefill_chunking=True
-    )
+    limits = WarmupLimits(max_batch_prefill_tokens=200, max_batch_size=rows, prefill_chunking=True)
     engine = build(llama_folder, torch.bfloat16, limits, cuda_graphs=graphs, deterministic=deterministic)
-    serving = ServingLimits(4096, 1023, 1024, rows)
-    for length in (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 300, 599, 900):
-        driver = Router(directly(engine), serving, chunk=600, budget=600)
+    serving = ServingLimits(4096, 255, 256, rows)
+    for length in (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 199, 200, 250):
+        engine.clear_cache(None)
+        driver = Router(directly(engine), serving, chunk=200, budget=200)
         scored = stream(0, [7] * length, 3, 5, prefill_logprobs=True)
         others = [stream(1 + i, [9] * min(length, 20), 3 + i % 3, **a_sampling(i)) for i in range(rows - 1)]
         driver.start(scored, *others)

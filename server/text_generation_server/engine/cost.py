@@ -114,7 +114,7 @@ def measure(
 
 
 def fit(samples: Sequence[Sample], max_tokens: int) -> StepCost:
-    """The formula that gives what was measured; times of more tokens follow the last straight line up to `max_tokens`.
+    """The formula that gives what was measured; times of up to `max_tokens` follow from it.
 
     Prices come from steps of the same number of tokens, so that the time of the tokens themselves cancels.
     """
@@ -131,9 +131,11 @@ def fit(samples: Sequence[Sample], max_tokens: int) -> StepCost:
     tokens = sorted(times)
     rising = list(accumulate((times[n] for n in tokens), max))
     if tokens[-1] < max_tokens:
-        # Of the last line, or of all together where that is steeper: noise must not make tokens free.
-        lines = [(rising[-1] - rising[i]) / (tokens[-1] - tokens[i]) for i in (0, -2) if len(tokens) > 1]
-        rising.append(rising[-1] + max(lines, default=rising[0] / tokens[0]) * (max_tokens - tokens[-1]))
+        # Far from what was measured, in proportion: on a busy machine a line through small steps says little.
+        steepness = rising[-1] / tokens[-1]
+        if len(tokens) > 1 and max_tokens <= 2 * tokens[-1]:
+            steepness = (rising[-1] - rising[-2]) / (tokens[-1] - tokens[-2])
+        rising.append(rising[-1] + steepness * (max_tokens - tokens[-1]))
         tokens.append(max_tokens)
     return StepCost(tokens, rising, pair_ns, context_ns)
 

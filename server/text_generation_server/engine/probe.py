@@ -141,9 +141,10 @@ class Probe:
         tokens = min(self._asked.max_batch_prefill_tokens, limits.max_batch_total_tokens)
         requests, most = 1, min(rows, tokens)
         while requests <= most:
-            longest = min(limits.max_input_tokens, tokens // requests)
+            # One long chunk among many short ones chooses the tiles for all.
+            longest = min(limits.max_input_tokens, tokens - requests + 1)
             for length in sorted({min(length, longest) for length in _CHUNK_LENGTHS}):
-                _run(runner, [length] * requests, scored=requests == 1)
+                _run(runner, [length, *[1] * (requests - 1)], scored=requests == 1)
             # The smallest number that the kernels tell apart from these.
             requests = padded_batch(requests) + 1
         if rows > 1 and tokens > 1:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..kernels import advance_state
+from ..layers.infer.state import LINEAR_BLOCK
 from ..models.base import CausalLM
 from .clock import Mark, StepTime
 from .graphs import ChunkGraphs, DecodeGraphs
@@ -142,7 +143,9 @@ class StepRunner:
         if len(step.score_targets):
             num_top = max(each.owner.request.top_n_tokens for each in plan.chunks if each.num_scores)
             rest = hidden[len(step.sample_rows) :]
-            scored = score(self._logits, rest, step.score_targets, min(num_top, self._model.vocab_size))
+            num_top = min(num_top, self._model.vocab_size)
+            block = LINEAR_BLOCK if self._options.deterministic else None
+            scored = score(self._logits, rest, step.score_targets, num_top, block)
         return sampled, scored
 
     def _choose(self, hidden: Tensor, rows: Tensor) -> SampledTokens:

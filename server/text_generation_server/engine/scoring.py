@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ..kernels.logprobs import log_normalizer
 from .requests import TopTokens
@@ -42,16 +43,19 @@ class ScoredTokens:
         return [TopTokens(index, *each) for index, each in enumerate(zip(ids, logprobs, strict=True))]
 
 
-def score(logits_of: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, num_top: int) -> ScoredTokens:
+def score(
+    logits_of: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, num_top: int, block: int | None = None
+) -> ScoredTokens:
     """`hidden` [P, hidden_size], `targets` int64 [P]: the token that follows each. `logits_of` may be in any type.
 
-    `num_top`: the most alternatives that are wanted at each place; ties among them fall as they may.
+    `num_top`: the most alternatives that are wanted at each place; ties among them fall as they may. `block`: places
+    whose sums are made at once, the last ones padded, where results must not depend on how many there are.
     """
     parts: list[Tensor] = []
     for h, t in zip(hidden.split(_AT_ONCE), targets.split(_AT_ONCE), strict=True):
         logits = logits_of(h).float()
         record = torch.empty(len(t), 1 + 2 * num_top, dtype=torch.int32, device=t.device)
-        normalizer = log_normalizer(logits).unsqueeze(1)
+        normalizer = _normalizer(logits, block).unsqueeze(1)
         values = record.view(torch.float32)
         values[:, :1] = logits.gather(1, t.unsqueeze(1)) - normalizer
         if num_top:
@@ -60,3 +64,10 @@ def score(logits_of: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor
             values[:, 1 + num_top :] = top - normalizer
         parts.append(record)
     return ScoredTokens(torch.cat(parts))
+
+
+def _normalizer(logits: Tensor, block: int | None) -> Tensor:
+    if block is None:
+        return log_normalizer(logits)
+    padded = functional.pad(logits, (0, 0, 0, -len(logits) % block))
+    return torch.cat([log_normalizer(part) for part in padded.split(block)])[: len(logits)]
