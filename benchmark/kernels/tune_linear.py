@@ -108,7 +108,9 @@ def write(rows: list[Row]) -> None:
     entries = [{"key": shared | {k: row[k] for k in keys}, "config": {k: row[k] for k in configs}} for row in rows]
     file = resources.files("text_generation_server.kernels") / "tuned" / "skinny_linear.json"
     with resources.as_file(file) as path:
-        others = [each for each in json.loads(path.read_text(encoding="utf-8")) if not shared.items() <= each["key"].items()]
+        others = [
+            each for each in json.loads(path.read_text(encoding="utf-8")) if not shared.items() <= each["key"].items()
+        ]
         lines = ",\n".join(f"  {json.dumps(entry)}" for entry in entries + others)
         path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 import triton
-from triton.backends.compiler import GPUTarget
 from support.aot import SHARED_KIB, SM_90, Compiled, compile_offline
+from triton.backends.compiler import GPUTarget
 
 from text_generation_server.kernels._attention import padded_head_dim
 from text_generation_server.kernels._chunks import merge_kernel
@@ -48,8 +48,6 @@ def _compile(
 PLAN = ("batch", "target_items", "one_wave", "min_chunk", "max_parts")
 
 
-
-
 def _prefill(dtype: str, head_dim: int, q_len: int, split: bool, target: GPUTarget = SM_90) -> Compiled:
     block_d = padded_head_dim(head_dim)
     sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d, "element_bytes": BYTES[dtype], "q_len": q_len}
@@ -61,7 +59,7 @@ def _decode(dtype: str, head_dim: int, batch: int, deterministic: bool, target: 
     block_d = padded_head_dim(head_dim)
     sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d, "element_bytes": BYTES[dtype]}
     constants = {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "BLOCK_B": batch, "DETERMINISTIC": deterministic, "GROUP": 4}
-    constants |= {"BLOCK_G": 16, "BLOCK_H": 4, "BLOCK_C": 16, "LAST_MERGES": batch > 1}
+    constants |= {"BLOCK_G": 16, "BLOCK_H": 4, "BLOCK_C": 8, "LAST_MERGES": batch > 1}
     return _compile(decode_attention_kernel, dtype, constants, nearest("decode_attention", **sizes), target)
 
 

@@ -143,9 +143,7 @@ def _chunks(pool: Pool, prompts: list[Tensor], pieces: list[tuple[int, int, int]
     kv_len = torch.tensor([end for *_, end in pieces], dtype=torch.int32, device="cuda")
     starts = query_starts(lengths, "cuda")
     scale = q.shape[2] ** -0.5
-    kernels.prefill_attention(
-        q, pool.k, pool.v, pool.table, rows, starts, kv_len, max(lengths), scale, out, True
-    )
+    kernels.prefill_attention(q, pool.k, pool.v, pool.table, rows, starts, kv_len, max(lengths), scale, out, True)
     return out
 
 

@@ -43,7 +43,7 @@ def compile_offline(
     num_stages: int = 3,
     target: GPUTarget = SM_90,
 ) -> Compiled:
-    """For another card than sm_90 where `target` says so. `types` names the Triton type of every argument that is no constant.
+    """`types` names the Triton type of every argument that is no constant; `target` is another card than sm_90.
 
     Pointers and 32-bit integers are taken as multiples of 16, as they are for real models, but for those that the
     kernel says not to specialise. Kernels that can be launched dependently are.

@@ -13,8 +13,22 @@ A request without new tokens is allowed. Scores and sums are float32 on CUDA and
 Called once a layer when a batch holds prompt tokens.
 Floor: bytes of q, out, and K and V of each request once; operations 4 * heads * head_dim * (q, k pairs), bound by the
 matrix rate from a few hundred tokens on.
-On an H200 with 32 heads, 8 KV heads and head size 128 in bfloat16: 141 TFLOP/s at 512 tokens, 305 at 2,048, 422 at
-8,192, 437 at 16,384; 16 prompts of 512 together reach 206. See benchmark/results/prefill_attention.json.
+On an H200 with 32 heads, 8 KV heads and head size 128 in bfloat16, scattered slots: 154 TFLOP/s at 512 tokens, 380 at
+2,048, 452 at 8,192 (1.22 ms; cuDNN on contiguous tensors 0.91), 458 at 16,384. Chunks behind 8,192 tokens, microseconds
+for 1 / 16 / 128 / 448 / 960 tokens: 30 / 38 / 77 / 155 / 319. See benchmark/results/prefill_attention.json.
+
+What that rests on, each measured on that card:
+- Slots are read one step ahead of their keys: 1.18 ms instead of 1.82 at 8,192 tokens for the same tile. With slots in
+  a row and no table at all it is 1.17, so ranges of slots have no path of their own; bulk copies (TMA) gave 1.21.
+- The heads of a group share a tile, so one token of a chunk is a row for each of them: 64 chunks of 16 tokens behind
+  512 take 50 us instead of 142.
+- Where tiles are too few for the card, programs share what a tile sees, and the last adds up: one token behind 8,192
+  takes 30 us instead of 196, and behind 32,768 70 instead of 801.
+
+`deterministic`: a token's result is the same to the bit wherever its prompt is cut, whichever requests are beside it
+and whatever `max_q_len` is, so a decode may be a chunk of one token. It costs 142 us instead of 129 for 64 decodes at
+2,048, 288 instead of 254 for 256 at 1,024, but 195 instead of 16 for one at 8,192, whose keys are not shared then. The
+steps of a sum follow from BLOCK_N and from the rows of a warp, so all entries of one head size and type agree in both.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -39,8 +53,7 @@ from ._device import num_processors, shared_kib
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 
-
-# A part is at least this many keys, in whole blocks of any tile, and there are at most so many: one program adds them up.
+# A part is at least so many keys, in whole blocks of any tile, and there are at most so many: one program adds them up.
 _MIN_PART = 256
 _MAX_PARTS = 32
 
@@ -224,9 +237,7 @@ def prefill_attention_kernel(
         tl.store(partial_log_sum_ptr + part_row + members, row_max + tl.log2(row_sum))
         if not is_last(arrived_ptr + tile_index, parts):
             return
-        acc = _merge(
-            partial_ptr + first_row * BLOCK_D, partial_log_sum_ptr + first_row, parts, count, BLOCK_D, BLOCK_M
-        )
+        acc = _merge(partial_ptr + first_row * BLOCK_D, partial_log_sum_ptr + first_row, parts, count, BLOCK_D, BLOCK_M)
     out_tile_ptr = out_ptr + (tokens * stride_out_token + heads * stride_out_head)[:, None] + elements[None, :]
     tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)
 
