@@ -3,13 +3,14 @@
     python benchmark/kernels/decode_attention.py [--dry-run] > benchmark/results/decode_attention.json
 
 One layer of Llama 3.1 8B: 32 heads, 8 KV heads, head size 128, every token in a random slot of the pool. Only the
-bytes of K and V count. The mixed batch has 64 lengths from 16 to 32,768, spread evenly over their logarithm.
+bytes of K and V count. The mixed batch has 64 lengths from 16 to 32,768, spread evenly over their logarithm. Beside it
+`prefill_attention` on the same batches as chunks of one token that give the same bits whatever the others are.
 """
 
 from collections.abc import Callable, Iterator
 
 import torch
-from _timing import Plan, Row, bandwidth_row, report
+from _timing import Plan, Row, bandwidth_row, report, seconds_per_call
 
 from text_generation_server import kernels
 
@@ -29,11 +30,17 @@ DRY_LENGTHS = {"2 x 3..4": [3, 4]}
 def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
     """One row for each batch."""
     for name, lengths in (DRY_LENGTHS if plan.dry_run else LENGTHS).items():
-        yield {"batch": name, **bandwidth_row(plan, *prepare(plan, lengths), ceiling)}
+        num_bytes, call, call_chunks = prepare(plan, lengths)
+        chunks = seconds_per_call(plan, call_chunks, plan.buffers(num_bytes))
+        yield {
+            "batch": name,
+            **bandwidth_row(plan, num_bytes, call, ceiling),
+            "microseconds_as_deterministic_chunks": chunks * 1e6,
+        }
 
 
-def prepare(plan: Plan, lengths: list[int]) -> tuple[int, Callable[[int], None]]:
-    """Bytes of K and V of all contexts, and the call."""
+def prepare(plan: Plan, lengths: list[int]) -> tuple[int, Callable[[int], None], Callable[[int], None]]:
+    """Bytes of K and V of all contexts, the call, and that of deterministic chunks."""
     batch, total, longest = len(lengths), sum(lengths), max(lengths)
     num_bytes = 2 * total * KV_HEADS * HEAD_DIM * plan.dtype.itemsize
     buffers = plan.buffers(num_bytes)
@@ -49,7 +56,13 @@ def prepare(plan: Plan, lengths: list[int]) -> tuple[int, Callable[[int], None]]
         k, v = caches[:, index]
         kernels.decode_attention(q, k, v, table, b_row, kv_len, longest, HEAD_DIM**-0.5, out)
 
-    return num_bytes, call
+    starts = torch.arange(batch + 1, device=plan.device).int()
+
+    def call_chunks(index: int) -> None:
+        k, v = caches[:, index]
+        kernels.prefill_attention(q, k, v, table, b_row, starts, kv_len, 1, HEAD_DIM**-0.5, out, True)
+
+    return num_bytes, call, call_chunks
 
 
 if __name__ == "__main__":

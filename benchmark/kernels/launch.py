@@ -42,7 +42,7 @@ def plain(self: _launch.Launcher, grid: tuple[int, ...], pointers, sizes=(), val
 def rows() -> list[Row]:
     """One row for each operator and way."""
     _, norm = prepare_norm(GPU_PLAN, 1, 4096)
-    _, attention = prepare_attention(GPU_PLAN, [100])
+    _, attention, _ = prepare_attention(GPU_PLAN, [100])
     cases = {"add_rms_norm": lambda: norm(0), "decode_attention": lambda: attention(0)}
     cached = _launch.Launcher.__call__
     result: list[Row] = []

@@ -22,6 +22,7 @@ from skinny_linear import library_product, make_weights, seconds
 from torch import Tensor
 
 from text_generation_server import kernels
+from text_generation_server.kernels._device import shared_kib
 
 # Outputs and inputs: Llama 3.1 8B on one GPU and on two, 70B on four, Qwen3 0.6B.
 SHAPES = [
@@ -100,6 +101,20 @@ def choose(
         }
 
 
+def write(rows: list[Row]) -> None:
+    """Replaces the entries of this card's class in the data file."""
+    keys, configs = ("outputs", "inputs", "tokens"), settings((0, 0, 0, 0), 0)
+    shared = {"shared_kib": shared_kib(GPU_PLAN.device)}
+    entries = [{"key": shared | {k: row[k] for k in keys}, "config": {k: row[k] for k in configs}} for row in rows]
+    file = resources.files("text_generation_server.kernels") / "tuned" / "skinny_linear.json"
+    with resources.as_file(file) as path:
+        others = [
+            each for each in json.loads(path.read_text(encoding="utf-8")) if not shared.items() <= each["key"].items()
+        ]
+        lines = ",\n".join(f"  {json.dumps(entry)}" for entry in entries + others)
+        path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
 def main() -> None:
     """Prints one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -116,12 +131,7 @@ def main() -> None:
             times[tokens][shape] = measure(weights, tokens)
     rows = [row for tokens in TOKENS for row in choose(times[tokens], library[tokens], tokens)]
     if arguments.write:
-        keys, configs = ("outputs", "inputs", "tokens"), settings((0, 0, 0, 0), 0)
-        entries = [{"key": {k: row[k] for k in keys}, "config": {k: row[k] for k in configs}} for row in rows]
-        lines = ",\n".join(f"  {json.dumps(entry)}" for entry in entries)
-        file = resources.files("text_generation_server.kernels") / "tuned" / "skinny_linear.json"
-        with resources.as_file(file) as path:
-            path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        write(rows)
     head = json.dumps({"command": "python " + " ".join(sys.argv), "device": torch.cuda.get_device_name()})
     lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
     sys.stdout.write(f'{head[:-1]}, "rows": [\n{lines}\n]}}\n')

@@ -1,7 +1,7 @@
 """Every production form of the kernel compiles for sm_90, without a GPU."""
 
 import pytest
-from support.aot import compile_for_sm_90
+from support.aot import compile_offline
 
 from text_generation_server.kernels._config import nearest
 from text_generation_server.kernels.act_and_mul import act_and_mul_kernel
@@ -14,7 +14,7 @@ def test_no_spills_and_wide_memory_accesses(activation: str, n: int, dtype: str)
     pointers = dict.fromkeys(("gate_up_ptr", "out_ptr"), f"*{dtype}")
     integers = dict.fromkeys(("n", "stride_gate_up_token", "stride_out_token"), "i32")
     config = nearest("act_and_mul", n=n)
-    compiled = compile_for_sm_90(
+    compiled = compile_offline(
         act_and_mul_kernel,
         {**pointers, **integers},
         {"ACTIVATION": activation, "BLOCK": config["BLOCK"]},

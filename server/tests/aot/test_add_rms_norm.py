@@ -2,7 +2,7 @@
 
 import pytest
 import triton
-from support.aot import compile_for_sm_90
+from support.aot import compile_offline
 
 from text_generation_server.kernels._config import nearest
 from text_generation_server.kernels.add_rms_norm import add_rms_norm_kernel
@@ -14,7 +14,7 @@ def test_no_spills_and_wide_memory_accesses(hidden: int, dtype: str) -> None:
     pointers = dict.fromkeys(("x_ptr", "residual_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
     integers = dict.fromkeys(("hidden", "stride_x_token", "stride_residual_token", "stride_out_token"), "i32")
     block = triton.next_power_of_2(hidden)
-    compiled = compile_for_sm_90(
+    compiled = compile_offline(
         add_rms_norm_kernel,
         {**pointers, **integers, "eps": "fp32"},
         {"BLOCK": block},

@@ -2,7 +2,7 @@
 
 import pytest
 import triton
-from support.aot import compile_for_sm_90
+from support.aot import compile_offline
 
 from text_generation_server.kernels._config import nearest
 from text_generation_server.kernels.qkv_postprocess import qkv_postprocess_kernel
@@ -34,7 +34,7 @@ def test_no_spills_and_wide_memory_accesses(
     optional = {"bias_ptr": with_bias, "q_norm_ptr": with_norms, "k_norm_ptr": with_norms}
     types |= {name: f"*{dtype}" for name, given in optional.items() if given}
     constants |= {name: None for name, given in optional.items() if not given}
-    compiled = compile_for_sm_90(qkv_postprocess_kernel, types, constants, config["num_warps"])
+    compiled = compile_offline(qkv_postprocess_kernel, types, constants, config["num_warps"])
     compiled.check()
     assert "LDG.E.128" in compiled.sass
     assert "STG.E.128" in compiled.sass

@@ -3,7 +3,7 @@
 import importlib
 
 import pytest
-from support.aot import compile_for_sm_90
+from support.aot import compile_offline
 
 from text_generation_server.kernels._narrow import ROUNDS, narrow_kernel
 from text_generation_server.kernels._sampling import CHUNK
@@ -63,7 +63,7 @@ def types(kernel: object, logits: str) -> dict[str, str]:
 def test_logits_process(logits: str) -> None:
     constants = {"DELTA": 2.0, "GREEN": 1 << 31, "CHUNK": CHUNK, "BLOCK": logits_process.BLOCK, "PDL": True}
     signature = types(logits_process.logits_process_kernel, logits)
-    compiled = compile_for_sm_90(logits_process.logits_process_kernel, signature, constants, logits_process.NUM_WARPS)
+    compiled = compile_offline(logits_process.logits_process_kernel, signature, constants, logits_process.NUM_WARPS)
     compiled.check()
     assert "LDG.E.128" in compiled.sass
 
@@ -72,23 +72,23 @@ def test_logits_process(logits: str) -> None:
 def test_sample(logits: str) -> None:
     constants = {"CHUNK": CHUNK, "BLOCK": sample.BLOCK, "BLOCK_S": 32, "PDL": True}
     signature = types(sample.sample_kernel, logits)
-    compile_for_sm_90(sample.sample_kernel, signature, constants, sample.NUM_WARPS).check()
+    compile_offline(sample.sample_kernel, signature, constants, sample.NUM_WARPS).check()
 
 
 def test_merge_and_advance() -> None:
-    compile_for_sm_90(sample.merge_kernel, types(sample.merge_kernel, "fp32"), {"BLOCK_S": 32, "PDL": True}, 1).check()
+    compile_offline(sample.merge_kernel, types(sample.merge_kernel, "fp32"), {"BLOCK_S": 32, "PDL": True}, 1).check()
     constants = {"BLOCK": _BLOCK, "PDL": True}
-    compile_for_sm_90(advance_state_kernel, types(advance_state_kernel, "fp32"), constants, 2).check()
+    compile_offline(advance_state_kernel, types(advance_state_kernel, "fp32"), constants, 2).check()
 
 
 @pytest.mark.parametrize("index", range(ROUNDS))
 def test_rounds(index: int) -> None:
     constants = {"ROUND": index, "CHUNK": CHUNK, "CANDIDATES": CANDIDATES, "BLOCK_S": 32, "PDL": True}
-    compile_for_sm_90(narrow_kernel, types(narrow_kernel, "fp32"), constants, 4).check()
+    compile_offline(narrow_kernel, types(narrow_kernel, "fp32"), constants, 4).check()
 
 
 @pytest.mark.parametrize("kernel", [survivors_kernel, top_tokens_kernel])
 def test_searches(kernel: object) -> None:
-    compiled = compile_for_sm_90(kernel, types(kernel, "fp32"), {**SEARCHING, "PDL": True}, NUM_WARPS)  # type: ignore[arg-type]
+    compiled = compile_offline(kernel, types(kernel, "fp32"), {**SEARCHING, "PDL": True}, NUM_WARPS)  # type: ignore[arg-type]
     compiled.check()
     assert "LDG.E.128" in compiled.sass

@@ -4,7 +4,8 @@ import json
 from importlib import resources
 
 import pytest
-from support.aot import compile_for_sm_90
+from support.aot import SM_90, Compiled, compile_offline
+from triton.backends.compiler import GPUTarget
 
 from text_generation_server.kernels.skinny_linear import skinny_linear_kernel
 
@@ -12,13 +13,31 @@ _ENTRIES = json.loads(
     (resources.files("text_generation_server.kernels") / "tuned" / "skinny_linear.json").read_text(encoding="utf-8")
 )
 # Forms: what is compiled. Sizes and the number of parts are arguments.
-FORMS = sorted(
-    {
-        (entry["key"]["tokens"], *(entry["config"][name] for name in ("BLOCK_N", "BLOCK_K", "num_warps", "num_stages")))
-        for entry in _ENTRIES
-        if entry["config"]["splits"]
-    }
-)
+Form = tuple[int, ...]
+"""Tokens, BLOCK_N, BLOCK_K, num_warps, num_stages."""
+
+
+def _forms(shared_kib: int) -> list[Form]:
+    names = ("BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
+    return sorted(
+        {
+            (entry["key"]["tokens"], *(entry["config"][name] for name in names))
+            for entry in _ENTRIES
+            if entry["config"]["splits"] and entry["key"]["shared_kib"] == shared_kib
+        }
+    )
+
+
+FORMS = _forms(227)
+
+
+def _compile(form: Form, dtype: str, with_bias: bool, target: GPUTarget = SM_90) -> Compiled:
+    tokens, block_n, block_k, num_warps, num_stages = form
+    sizes = ("inputs", "outputs", "stride_x_token", "stride_weight_output", "stride_out_token", "tokens", "splits")
+    types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}") | dict.fromkeys(sizes, "i32")
+    types |= {"partial_ptr": "*fp32", "arrived_ptr": "*i32"} | ({"bias_ptr": f"*{dtype}"} if with_bias else {})
+    constants = {"BLOCK_M": tokens, "BLOCK_N": block_n, "BLOCK_K": block_k} | ({} if with_bias else {"bias_ptr": None})
+    return compile_offline(skinny_linear_kernel, types, constants, num_warps, num_stages, target)
 
 
 def test_few_forms_serve_everything() -> None:
@@ -28,13 +47,18 @@ def test_few_forms_serve_everything() -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_no_spills_and_wide_copies(form: tuple[int, int, int, int, int], with_bias: bool, dtype: str) -> None:
-    tokens, block_n, block_k, num_warps, num_stages = form
-    sizes = ("inputs", "outputs", "stride_x_token", "stride_weight_output", "stride_out_token", "tokens", "splits")
-    types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}") | dict.fromkeys(sizes, "i32")
-    types |= {"partial_ptr": "*fp32", "arrived_ptr": "*i32"} | ({"bias_ptr": f"*{dtype}"} if with_bias else {})
-    constants = {"BLOCK_M": tokens, "BLOCK_N": block_n, "BLOCK_K": block_k} | ({} if with_bias else {"bias_ptr": None})
-    compiled = compile_for_sm_90(skinny_linear_kernel, types, constants, num_warps, num_stages)
+def test_no_spills_and_wide_copies(form: Form, with_bias: bool, dtype: str) -> None:
+    compiled = _compile(form, dtype, with_bias)
     compiled.check()
     assert compiled.count("HGMMA")
     assert "LDGSTS.E.BYPASS" in compiled.sass
+
+
+# A card of 163 KiB takes the forms of the nearest class, 227; one of 99 has its own.
+@pytest.mark.parametrize(
+    ("capability", "form"),
+    [(80, max(FORMS)), (80, min(FORMS)), *((capability, form) for capability in (86, 89) for form in _forms(99))],
+    ids=str,
+)
+def test_cards_with_less_shared_memory(capability: int, form: Form) -> None:
+    _compile(form, "bf16", with_bias=True, target=GPUTarget("cuda", capability, 32)).check()

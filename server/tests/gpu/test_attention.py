@@ -1,5 +1,7 @@
 """The Triton kernels as they serve: 16-bit types, through the dispatcher, on the device."""
 
+import random
+
 import pytest
 import torch
 from support.pool import Pool, query_starts, strided_q
@@ -106,3 +108,60 @@ def _check_prefill(pool: Pool, q: Tensor, q_lens: list[int]) -> None:
     kernels.prefill_attention(*arguments, out)
     prefill_attention_torch(*arguments, torch_out)
     _assert_as_close_as_torch(out, torch_out, pool.expected_prefill(q, q_lens, scale))
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (8, 1, 96), (4, 2, 256)], ids=str)
+def test_deterministic_chunks_give_the_same_bits_wherever_prompts_are_cut(
+    heads: int, kv_heads: int, head_dim: int
+) -> None:
+    pool = Pool([700, 1300, 65], kv_heads, head_dim, torch.bfloat16, "cuda")
+    prompts = [strided_q(length, heads, head_dim, torch.bfloat16, "cuda") for length in pool.kv_lens]
+    whole = torch.cat([_chunks(pool, prompts, [(index, 0, length)]) for index, length in enumerate(pool.kv_lens)])
+    for size in (1, 7, 64, 333):
+        pieces = [
+            (index, begin, min(length, begin + size))
+            for index, length in enumerate(pool.kv_lens)
+            for begin in range(0, length, size)
+        ]
+        order = random.Random(size).sample(range(len(pieces)), len(pieces))
+        found: list[Tensor] = [torch.empty(0)] * len(pieces)
+        for start in range(0, len(order), 200):
+            batch = order[start : start + 200]
+            together = _chunks(pool, prompts, [pieces[place] for place in batch])
+            lengths = [pieces[place][2] - pieces[place][1] for place in batch]
+            for place, out in zip(batch, together.split(lengths), strict=True):
+                found[place] = out
+        assert torch.equal(torch.cat(found), whole)
+
+
+def _chunks(pool: Pool, prompts: list[Tensor], pieces: list[tuple[int, int, int]]) -> Tensor:
+    """Attention of tokens `begin` to `end` of a request, for several (request, begin, end)."""
+    q = torch.cat([prompts[index][begin:end] for index, begin, end in pieces])
+    out = torch.full_like(q, float("nan"))
+    rows = pool.b_row[torch.tensor([index for index, *_ in pieces], device="cuda")]
+    lengths = [end - begin for _, begin, end in pieces]
+    kv_len = torch.tensor([end for *_, end in pieces], dtype=torch.int32, device="cuda")
+    starts = query_starts(lengths, "cuda")
+    scale = q.shape[2] ** -0.5
+    kernels.prefill_attention(q, pool.k, pool.v, pool.table, rows, starts, kv_len, max(lengths), scale, out, True)
+    return out
+
+
+@pytest.mark.parametrize("q_len", [1, 16, 448])
+def test_chunks_behind_a_long_prefix_share_it_among_programs(q_len: int) -> None:
+    pool = Pool([9000, 8192 + q_len], 8, 128, torch.bfloat16, "cuda")
+    q = strided_q(q_len + 3, 32, 128, torch.bfloat16, "cuda")
+    for _ in range(2):
+        _check_prefill(pool, q, [3, q_len])
+
+
+def test_tokens_before_the_first_chunk_are_left_alone() -> None:
+    pool = Pool([900, 40], 8, 128, torch.bfloat16, "cuda")
+    q = strided_q(64 + 300, 32, 128, torch.bfloat16, "cuda")
+    starts = query_starts([260, 40], "cuda") + 64
+    out, alone = torch.full_like(q, 7.0), torch.empty_like(q[64:])
+    rest = (pool.k, pool.v, pool.table, pool.b_row)
+    kernels.prefill_attention(q, *rest, starts, pool.b_kv_len, 260, 0.1, out)
+    kernels.prefill_attention(q[64:], *rest, starts - 64, pool.b_kv_len, 260, 0.1, alone)
+    assert (out[:64] == 7.0).all()
+    torch.testing.assert_close(out[64:], alone)

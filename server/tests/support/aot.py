@@ -10,12 +10,14 @@ from triton.compiler import ASTSource
 from triton.tools.disasm import get_sass
 
 SM_90 = GPUTarget("cuda", 90, 32)
-SHARED_LIMIT = 227 * 1024
+SHARED_KIB = {80: 163, 86: 99, 89: 99, 90: 227}
+"""What one program may have, by compute capability (CUDA Programming Guide, table of technical specifications)."""
 
 
 @dataclass(frozen=True)
 class Compiled:
     shared_bytes: int
+    shared_limit: int
     sass: str
 
     def count(self, instruction: str) -> int:
@@ -25,25 +27,30 @@ class Compiled:
         """Registers suffice (at most `max_spills` stores to local memory and loads each) and shared memory fits."""
         if max(self.count("STL"), self.count("LDL")) > max_spills:
             raise AssertionError(f"{self.count('STL')} spill stores, {self.count('LDL')} spill loads")
-        if self.shared_bytes > SHARED_LIMIT:
-            raise AssertionError(f"{self.shared_bytes} bytes of shared memory exceed {SHARED_LIMIT}")
+        self.check_shared()
+
+    def check_shared(self) -> None:
+        """Shared memory fits."""
+        if self.shared_bytes > self.shared_limit:
+            raise AssertionError(f"{self.shared_bytes} bytes of shared memory exceed {self.shared_limit}")
 
 
-def compile_for_sm_90(
+def compile_offline(
     kernel: triton.JITFunction,
     types: dict[str, str],
     constants: Mapping[str, int | str | None],
     num_warps: int,
     num_stages: int = 3,
+    target: GPUTarget = SM_90,
 ) -> Compiled:
-    """`types` names the Triton type of every argument that is no constant.
+    """`types` names the Triton type of every argument that is no constant; `target` is another card than sm_90.
 
     Pointers and 32-bit integers are taken as multiples of 16, as they are for real models, but for those that the
     kernel says not to specialise. Kernels that can be launched dependently are.
     """
     signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
     if "PDL" in kernel.arg_names:
-        constants = {**constants, "PDL": True}
+        constants = {**constants, "PDL": target.arch >= SM_90.arch}
     aligned = {
         (parameter.num,): [["tt.divisibility", 16]]
         for parameter in kernel.params
@@ -56,5 +63,6 @@ def compile_for_sm_90(
         constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
         attrs=aligned,
     )
-    compiled = triton.compile(source, target=SM_90, options={"num_warps": num_warps, "num_stages": num_stages})
-    return Compiled(compiled.metadata.shared, get_sass(compiled.asm["cubin"]))
+    compiled = triton.compile(source, target=target, options={"num_warps": num_warps, "num_stages": num_stages})
+    limit = SHARED_KIB[target.arch] * 1024
+    return Compiled(compiled.metadata.shared, limit, get_sass(compiled.asm["cubin"]))

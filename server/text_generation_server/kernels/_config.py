@@ -3,7 +3,8 @@
 `tuned/<operator>.json` is a list of `{"key": {...}, "config": {...}}`. A key names sizes (all of one file name the
 same ones), a config the launch settings. The entry with the nearest sizes, as ratios, is used, so every size has one.
 Sizes count in the order they are asked for: a head size decides before a length does, or a short prompt would get the
-tile of another head size, which may not fit.
+tile of another head size, which may not fit. Operators that need much shared memory ask for that of the card first
+(`shared_kib`): entries for 227 are measured on an H200, those for less are chosen to fit and are not measured.
 """
 
 import json

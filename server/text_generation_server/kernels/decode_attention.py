@@ -12,10 +12,14 @@ may be stale and are never followed: what another request left there must not re
 
 Called once a layer in a decode step.
 Bytes floor: sum(b_kv_len) * kv_heads * head_dim * 2 * element size (each K and V once).
-On an H200 with 8 KV heads, groups of 4 and head size 128 in bfloat16: 98 % of copy bandwidth at 64 x 2,048, 96 % at
-256 x 1,024, 101 % at 16 x 32,768, 93 % at 64 lengths from 16 to 32,768; 49 % at one context of 8,192, 8 % at one of 512
+On an H200 with 8 KV heads, groups of 4 and head size 128 in bfloat16: 98 % of copy bandwidth at 64 x 2,048, 100 % at
+256 x 1,024, 101 % at 16 x 32,768, 94 % at 64 lengths from 16 to 32,768; 49 % at one context of 8,192, 8 % at one of 512
 (6 us, bound by latency). See benchmark/results/decode_attention.json. Within a layer of the 8B, starting before the
 kernel ahead has finished saves 1.2 us at one context of 512 and at 64 of 2,048, and costs 2.5 us at one of 8,192.
+
+The last program of a request adds up its chunks: 249 us instead of 263 with a kernel after this one at 256 x 1,024, 15
+instead of 17 at 8 x 1,024, 290 instead of 295 at 64 lengths from 16 to 32,768. One request alone keeps the kernel
+after: 16 us instead of 20 at 8,192, because one program is slow to read 66 chunks.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -33,8 +37,10 @@ from ._attention import (
     padded_batch,
     padded_head_dim,
 )
+from ._chunks import merge_chunks, merge_kernel, plan
 from ._config import nearest
-from ._launch import Launcher, let_next_start, wait_for_previous
+from ._device import num_processors, shared_kib
+from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
 
@@ -58,37 +64,8 @@ _FEW_REQUESTS = 4
 _DETERMINISTIC_CHUNK = 256
 _DETERMINISTIC_CHUNKS = 32
 
-
-@triton.jit
-def _plan(
-    b_kv_len_ptr,
-    batch,
-    target_items,  # chunks of all requests; where DETERMINISTIC, of one
-    one_wave,  # chunks that run at once, at most target_items
-    min_chunk,
-    BLOCK_B: tl.constexpr,
-    DETERMINISTIC: tl.constexpr,
-):
-    """Length [BLOCK_B] of each request, and into how many chunks its context is cut: at least one.
-
-    The sum of the chunks is at most `target_items` + `batch`; where DETERMINISTIC, `target_items` * `batch`.
-    Requests of about one length are cut alike, into no more chunks than run at once: a few that come later would take
-    as long as all the others.
-    """
-    requests = tl.arange(0, BLOCK_B)
-    lengths = tl.load(b_kv_len_ptr + requests, mask=requests < batch, other=0)
-    if DETERMINISTIC:
-        chunk = tl.maximum(tl.cdiv(lengths, target_items), min_chunk)
-    else:
-        total = tl.sum(lengths, axis=0)
-        parts = one_wave // tl.maximum(tl.sum((lengths > 0).to(tl.int32), axis=0), 1)
-        even = tl.cdiv(tl.max(lengths, axis=0), tl.maximum(parts, 1))
-        fair = total // one_wave
-        is_even = (parts > 0) & (even <= fair + fair // 8)
-        chunk = tl.maximum(tl.where(is_even, even, tl.cdiv(total, target_items)), min_chunk)
-    # A chunk is read in whole tiles, so a number between would leave some chunks empty, for the merge to read.
-    chunk = tl.cdiv(chunk, 64) * 64
-    return lengths, tl.where(requests < batch, tl.maximum(tl.cdiv(lengths, chunk), 1), 0)
+# Results that a merge reads at a time, of one chunk and head each: so many that few loads wait for each other.
+_MERGED_ROWS = 32
 
 
 @triton.jit(
@@ -105,6 +82,7 @@ def decode_attention_kernel(
     out_ptr,  # [batch, heads, HEAD_DIM]
     partial_ptr,  # [items, heads, HEAD_DIM] float32, written for requests of several chunks
     partial_log_sum_ptr,  # [items, heads] float32, likewise
+    arrived_ptr,  # [batch, kv_heads] int32, zero before and after
     stride_q_request,
     stride_q_head,
     stride_k_slot,
@@ -124,15 +102,21 @@ def decode_attention_kernel(
     BLOCK_D: tl.constexpr,  # power of two, at least HEAD_DIM and 16
     BLOCK_G: tl.constexpr,  # power of two, at least GROUP and 16
     BLOCK_B: tl.constexpr,  # power of two, at least batch
+    BLOCK_H: tl.constexpr,  # power of two, at least GROUP
+    BLOCK_C: tl.constexpr,  # chunks that are merged at a time
+    LAST_MERGES: tl.constexpr,  # or `merge_kernel` does
     BLOCK_N: tl.constexpr,
     DETERMINISTIC: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program attends with all heads of one KV head over one chunk of one request."""
+    """One program attends with all heads of one KV head over one chunk of one request.
+
+    Of a request's programs for a KV head, the last to finish adds up what all of them have found.
+    """
     let_next_start(PDL)
     kv_head = tl.program_id(0)
     item = tl.program_id(1)
-    lengths, chunks = _plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC)
+    lengths, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC)
     rows = tl.load(b_row_ptr + tl.arange(0, BLOCK_B), mask=tl.arange(0, BLOCK_B) < batch, other=0)
     request, chunk = locate(chunks, item)
     wait_for_previous(PDL)
@@ -172,67 +156,25 @@ def decode_attention_kernel(
 
     # An empty context (a padded row, or a chunk that rounding left empty) has sum 0 and gives zeros.
     acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
+    out_request_ptr = out_ptr + request.to(tl.int64) * stride_out_request
     if num_chunks == 1:
-        out_tile_ptr = out_ptr + request.to(tl.int64) * stride_out_request + heads[:, None] * stride_out_head
-        tl.store(out_tile_ptr + elements[None, :], acc.to(out_ptr.dtype.element_ty), mask=stored)
-    else:
-        partial_rows = item.to(tl.int64) * tl.num_programs(0) * GROUP + heads
-        tl.store(partial_ptr + partial_rows[:, None] * HEAD_DIM + elements[None, :], acc, mask=stored)
-        tl.store(partial_log_sum_ptr + partial_rows, row_max + tl.log2(row_sum), mask=in_group < GROUP)
-
-
-@triton.jit(
-    do_not_specialize=["batch", "target_items", "one_wave", "min_chunk"],
-    do_not_specialize_on_alignment=["b_kv_len_ptr"],
-)
-def merge_kernel(
-    b_kv_len_ptr,  # [batch]
-    partial_ptr,  # [items, heads, HEAD_DIM] float32
-    partial_log_sum_ptr,  # [items, heads] float32
-    out_ptr,  # [batch, heads, HEAD_DIM]
-    stride_out_request,
-    stride_out_head,
-    batch,
-    target_items,
-    one_wave,
-    min_chunk,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_B: tl.constexpr,
-    BLOCK_C: tl.constexpr,  # chunks at a time
-    DETERMINISTIC: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """One program adds up the chunks of one head of one request, in their order. A single chunk is in `out` already."""
-    let_next_start(PDL)
-    head = tl.program_id(0)
-    request = tl.program_id(1)
-    _, chunks = _plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC)
-    requests = tl.arange(0, BLOCK_B)
-    num_chunks = tl.sum(tl.where(requests == request, chunks, 0), axis=0)
-    first = tl.sum(tl.where(requests < request, chunks, 0), axis=0)
-    wait_for_previous(PDL)
-    if num_chunks == 1:
+        out_tile_ptr = out_request_ptr + heads[:, None] * stride_out_head + elements[None, :]
+        tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)
         return
-    elements = tl.arange(0, BLOCK_D)
-    acc = tl.zeros([BLOCK_D], dtype=tl.float32)
-    weight_sum = tl.sum(tl.zeros([BLOCK_C], dtype=tl.float32), axis=0)
-    maximum = weight_sum - float("inf")
-    for start in range(0, num_chunks, BLOCK_C):
-        index = start + tl.arange(0, BLOCK_C)
-        rows = (first + index).to(tl.int64) * tl.num_programs(0) + head
-        log_sums = tl.load(partial_log_sum_ptr + rows, mask=index < num_chunks, other=float("-inf"))
-        read = (index < num_chunks)[:, None] & (elements < HEAD_DIM)[None, :]
-        partial = tl.load(partial_ptr + rows[:, None] * HEAD_DIM + elements[None, :], mask=read, other=0.0)
-        new_maximum = tl.maximum(maximum, tl.max(log_sums, axis=0))
-        correction = tl.exp2(maximum - new_maximum)
-        weights = tl.exp2(log_sums - new_maximum)
-        acc = acc * correction + tl.sum(partial * weights[:, None], axis=0)
-        weight_sum = weight_sum * correction + tl.sum(weights, axis=0)
-        maximum = new_maximum
-    out = (acc / weight_sum).to(out_ptr.dtype.element_ty)
-    out_row_ptr = out_ptr + request.to(tl.int64) * stride_out_request + head * stride_out_head
-    tl.store(out_row_ptr + elements, out, mask=elements < HEAD_DIM)
+    num_heads = tl.num_programs(0) * GROUP
+    partial_rows = item.to(tl.int64) * num_heads + heads
+    tl.store(partial_ptr + partial_rows[:, None] * HEAD_DIM + elements[None, :], acc, mask=stored)
+    tl.store(partial_log_sum_ptr + partial_rows, row_max + tl.log2(row_sum), mask=in_group < GROUP)
+    if LAST_MERGES and is_last(arrived_ptr + request * tl.num_programs(0) + kv_head, num_chunks):
+        members = tl.arange(0, BLOCK_H)
+        member_heads = kv_head * GROUP + members
+        out = merge_chunks(
+            partial_ptr, partial_log_sum_ptr, item - chunk, num_chunks, num_heads, member_heads, members < GROUP,
+            HEAD_DIM, BLOCK_D, BLOCK_C, BLOCK_H,
+        )  # fmt: skip
+        merged_tile_ptr = out_request_ptr + member_heads[:, None] * stride_out_head + elements[None, :]
+        is_merged = (members < GROUP)[:, None] & (elements < HEAD_DIM)[None, :]
+        tl.store(merged_tile_ptr, out.to(out_ptr.dtype.element_ty), mask=is_merged)
 
 
 _launch = Launcher(decode_attention_kernel)
@@ -269,9 +211,11 @@ def decode_attention_triton(
     if batch == 0:
         return
     block_d = padded_head_dim(head_dim)
-    config = dict(nearest("decode_attention", head_dim=block_d, element_bytes=q.element_size()))
-    # Resident: what an H200 runs at once, by the registers and the shared memory of the compiled form.
-    programs, resident = config.pop("programs"), config.pop("resident")
+    config = dict(
+        nearest("decode_attention", shared_kib=shared_kib(q.device), head_dim=block_d, element_bytes=q.element_size())
+    )
+    processors = num_processors(q.device)
+    programs, resident = (config.pop(name) * processors for name in ("programs", "resident"))
     one_wave = max(1, resident // num_kv_heads)
     if deterministic:
         target_items, min_chunk = _DETERMINISTIC_CHUNKS, _DETERMINISTIC_CHUNK
@@ -283,23 +227,27 @@ def decode_attention_triton(
     partial = q.new_empty(items, num_heads, head_dim, dtype=torch.float32)
     partial_log_sum = q.new_empty(items, num_heads, dtype=torch.float32)
     group = num_heads // num_kv_heads
-    sizes = {
-        "HEAD_DIM": head_dim,
-        "BLOCK_D": block_d,
-        "BLOCK_B": padded_batch(batch),
-        "DETERMINISTIC": deterministic,
-    }
+    group_heads: int = triton.next_power_of_2(group)
+    # One request alone waits less for a kernel that merges its heads side by side, but sums in other steps.
+    last_merges = batch > 1 or deterministic
+    sizes = {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "BLOCK_B": padded_batch(batch), "DETERMINISTIC": deterministic}
     _launch(
         (num_kv_heads, items),
-        (q, k_cache, v_cache, slot_table, b_row, b_kv_len, out, partial, partial_log_sum),
+        (
+            q, k_cache, v_cache, slot_table, b_row, b_kv_len, out, partial, partial_log_sum,
+            arrivals(q.device, batch * num_kv_heads),
+        ),
         (*q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], slot_table.stride(0), *out.stride()[:2]),
         (batch, target_items, one_wave, min_chunk, scale * LOG2_E),
         GROUP=group,
-        BLOCK_G=max(16, triton.next_power_of_2(group)),
+        BLOCK_G=max(16, group_heads),
+        BLOCK_H=group_heads,
+        BLOCK_C=max(1, _MERGED_ROWS // group_heads),
+        LAST_MERGES=last_merges,
         **sizes,
         **config,
-    )
-    if longest > 1:
+    )  # fmt: skip
+    if longest > 1 and not last_merges:
         _launch_merge(
             (num_heads, batch),
             (b_kv_len, partial, partial_log_sum, out),

@@ -13,8 +13,22 @@ A request without new tokens is allowed. Scores and sums are float32 on CUDA and
 Called once a layer when a batch holds prompt tokens.
 Floor: bytes of q, out, and K and V of each request once; operations 4 * heads * head_dim * (q, k pairs), bound by the
 matrix rate from a few hundred tokens on.
-On an H200 with 32 heads, 8 KV heads and head size 128 in bfloat16: 141 TFLOP/s at 512 tokens, 305 at 2,048, 422 at
-8,192, 437 at 16,384; 16 prompts of 512 together reach 206. See benchmark/results/prefill_attention.json.
+On an H200 with 32 heads, 8 KV heads and head size 128 in bfloat16, scattered slots: 154 TFLOP/s at 512 tokens, 380 at
+2,048, 452 at 8,192 (1.22 ms; cuDNN on contiguous tensors 0.91), 458 at 16,384. Chunks behind 8,192 tokens, microseconds
+for 1 / 16 / 128 / 448 / 960 tokens: 30 / 38 / 77 / 155 / 319. See benchmark/results/prefill_attention.json.
+
+What that rests on, each measured on that card:
+- Slots are read one step ahead of their keys: 1.18 ms instead of 1.82 at 8,192 tokens for the same tile. With slots in
+  a row and no table at all it is 1.17, so ranges of slots have no path of their own; bulk copies (TMA) gave 1.21.
+- The heads of a group share a tile, so one token of a chunk is a row for each of them: 64 chunks of 16 tokens behind
+  512 take 50 us instead of 142.
+- Where tiles are too few for the card, programs share what a tile sees, and the last adds up: one token behind 8,192
+  takes 30 us instead of 196, and behind 32,768 70 instead of 801.
+
+`deterministic`: a token's result is the same to the bit wherever its prompt is cut, whichever requests are beside it
+and whatever `max_q_len` is, so a decode may be a chunk of one token. It costs 142 us instead of 129 for 64 decodes at
+2,048, 288 instead of 254 for 256 at 1,024, but 195 instead of 16 for one at 8,192, whose keys are not shared then. The
+steps of a sum follow from BLOCK_N and from the rows of a warp, so all entries of one head size and type agree in both.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -33,9 +47,14 @@ from ._attention import (
     padded_head_dim,
 )
 from ._config import nearest
-from ._launch import Launcher, let_next_start, wait_for_previous
+from ._device import num_processors, shared_kib
+from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
+
+# A part is at least so many keys, in whole blocks of any tile, and there are at most so many: one program adds them up.
+_MIN_PART = 256
+_MAX_PARTS = 32
 
 
 @triton.jit
@@ -43,6 +62,7 @@ def _attend(
     acc,
     row_max,
     row_sum,
+    slots,  # [BLOCK_N] of the keys from `begin` on
     q,  # [BLOCK_M, BLOCK_D]
     positions,  # [BLOCK_M] of the queries
     table_row_ptr,
@@ -50,6 +70,7 @@ def _attend(
     v_head_ptr,
     begin,
     end,
+    seen_end,
     stride_k_slot,
     stride_v_slot,
     scale_log2,
@@ -58,21 +79,54 @@ def _attend(
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Keys from `begin` to `end`: all of them seen by every query, or, where `MASKED`, up to its own position."""
+    """Keys from `begin` to `end`: all of them seen by every query, or, where `MASKED`, up to its own position.
+
+    Slots are read a step ahead, up to `seen_end`: a step that waited for its own would wait twice for memory.
+    """
     for start in range(begin, end, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
-        slots = load_slots(table_row_ptr, keys, end, MASKED)
+        next_slots = load_slots(table_row_ptr, keys + BLOCK_N, seen_end, True)
         k = load_rows(k_head_ptr, slots, stride_k_slot, keys < end, MASKED, HEAD_DIM, BLOCK_D)
         scores = tl.dot(q, k.T, input_precision="tf32x3")
         if MASKED:
-            scores = tl.where((keys[None, :] <= positions[:, None]) & (keys < end)[None, :], scores, float("-inf"))
+            scores = tl.where(keys[None, :] <= positions[:, None], scores, float("-inf"))
         v = load_rows(v_head_ptr, slots, stride_v_slot, keys < end, MASKED, HEAD_DIM, BLOCK_D)
         acc, row_max, row_sum = accumulate(scores, scale_log2, v, acc, row_max, row_sum)
-    return acc, row_max, row_sum
+        slots = next_slots
+    return acc, row_max, row_sum, slots
+
+
+@triton.jit
+def _merge(
+    partial_ptr,  # [parts, BLOCK_M, BLOCK_D] of this tile
+    partial_log_sum_ptr,  # [parts, BLOCK_M]
+    parts,
+    count,  # rows that hold a query
+    BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """[BLOCK_M, BLOCK_D], the results of all parts added up in their order. Other programs' are in L2, hence `.cg`."""
+    rows = tl.arange(0, BLOCK_M)
+    places = rows[:, None] * BLOCK_D + tl.arange(0, BLOCK_D)[None, :]
+    read = (rows < count)[:, None]
+    acc = tl.load(partial_ptr + places, mask=read, other=0.0, cache_modifier=".cg")
+    maximum = tl.load(partial_log_sum_ptr + rows, cache_modifier=".cg")
+    weight_sum = tl.full([BLOCK_M], 1.0, dtype=tl.float32)
+    for part in range(1, parts):
+        partial_tile_ptr = partial_ptr + part * BLOCK_M * BLOCK_D + places
+        partial = tl.load(partial_tile_ptr, mask=read, other=0.0, cache_modifier=".cg")
+        log_sums = tl.load(partial_log_sum_ptr + part * BLOCK_M + rows, cache_modifier=".cg")
+        new_maximum = tl.maximum(maximum, log_sums)
+        correction = tl.exp2(maximum - new_maximum)
+        weights = tl.exp2(log_sums - new_maximum)
+        acc = acc * correction[:, None] + partial * weights[:, None]
+        weight_sum = weight_sum * correction + weights
+        maximum = new_maximum
+    return acc / weight_sum[:, None]
 
 
 @triton.jit(
-    do_not_specialize=["batch"],
+    do_not_specialize=["batch", "max_parts"],
     do_not_specialize_on_alignment=["b_row_ptr", "b_q_start_ptr", "b_kv_len_ptr"],
 )
 def prefill_attention_kernel(
@@ -84,6 +138,9 @@ def prefill_attention_kernel(
     b_q_start_ptr,  # [batch + 1]
     b_kv_len_ptr,  # [batch]
     out_ptr,  # [tokens, heads, HEAD_DIM]
+    partial_ptr,  # [tiles, kv_heads, max_parts, BLOCK_M, BLOCK_D] float32, where max_parts > 1
+    partial_log_sum_ptr,  # [tiles, kv_heads, max_parts, BLOCK_M] float32, likewise
+    arrived_ptr,  # [tiles, kv_heads] int32, zero before and after
     stride_q_token,
     stride_q_head,
     stride_k_slot: tl.constexpr,
@@ -94,60 +151,94 @@ def prefill_attention_kernel(
     stride_out_token,
     stride_out_head,
     batch,
+    max_parts,
     scale_log2,  # scale times log2(e)
     GROUP: tl.constexpr,  # heads for each KV head
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,  # power of two, at least HEAD_DIM and 16
     BLOCK_B: tl.constexpr,  # power of two, at least batch
+    MIN_PART: tl.constexpr,
+    SPLIT: tl.constexpr,  # whether max_parts > 1
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program attends with one head of BLOCK_M tokens of one request."""
+    """One program attends with BLOCK_M queries of one request and KV head to one part of what they see.
+
+    Queries are heads within tokens: all heads of a group share what is read. Of a tile's parts, the last to finish
+    adds up what all of them have found.
+    """
     let_next_start(PDL)
     wait_for_previous(PDL)
     requests = tl.arange(0, BLOCK_B)
     here = requests < batch
     q_starts = tl.load(b_q_start_ptr + requests, mask=here, other=0)
-    tiles = tl.cdiv(tl.load(b_q_start_ptr + 1 + requests, mask=here, other=0) - q_starts, BLOCK_M)
-    request, tile = locate(tiles, tl.program_id(1))
+    q_lens = tl.load(b_q_start_ptr + 1 + requests, mask=here, other=0) - q_starts
+    request, tile = locate(tl.cdiv(q_lens * GROUP, BLOCK_M), tl.program_id(1))
     if request >= batch:
         return
     q_start = tl.load(b_q_start_ptr + request)
     q_len = tl.load(b_q_start_ptr + request + 1) - q_start
     kv_len = tl.load(b_kv_len_ptr + request)
     # The last tile has most to read: it starts first, so that short ones fill the end.
-    first = (tl.cdiv(q_len, BLOCK_M) - 1 - tile) * BLOCK_M
+    first = (tl.cdiv(q_len * GROUP, BLOCK_M) - 1 - tile) * BLOCK_M
+    prefix = kv_len - q_len
+    # Keys before `seen_by_all` need no mask, and from `end` on none is seen.
+    seen_by_all = (prefix + first // GROUP + 1) // BLOCK_N * BLOCK_N
+    end = tl.minimum(kv_len, prefix + (first + BLOCK_M - 1) // GROUP + 1)
+    begin, part_end, part, parts = 0, seen_by_all, 0, 1
+    if SPLIT:
+        # Parts divide what all see, in whole blocks; the last part has the rest as well.
+        part_len = tl.maximum(tl.cdiv(seen_by_all // BLOCK_N, max_parts) * BLOCK_N, MIN_PART)
+        parts = tl.maximum(tl.cdiv(seen_by_all, part_len), 1)
+        part = tl.program_id(2)
+        if part >= parts:
+            return
+        begin = part * part_len
+        part_end = tl.minimum(begin + part_len, seen_by_all)
+        end = tl.where(part == parts - 1, end, part_end)
 
-    head = tl.program_id(0)
+    kv_head = tl.program_id(0)
     rows = first + tl.arange(0, BLOCK_M)
     elements = tl.arange(0, BLOCK_D)
-    stored = (rows < q_len)[:, None] & (elements < HEAD_DIM)[None, :]
-    tokens = (q_start + rows).to(tl.int64)[:, None]
-    q_tile_ptr = q_ptr + tokens * stride_q_token + head * stride_q_head + elements[None, :]
+    stored = (rows < q_len * GROUP)[:, None] & (elements < HEAD_DIM)[None, :]
+    tokens = (q_start + rows // GROUP).to(tl.int64)
+    heads = kv_head * GROUP + rows % GROUP
+    q_tile_ptr = q_ptr + (tokens * stride_q_token + heads * stride_q_head)[:, None] + elements[None, :]
     q = tl.load(q_tile_ptr, mask=stored, other=0.0)
 
     table_row_ptr = slot_table_ptr + tl.load(b_row_ptr + request).to(tl.int64) * stride_table_row
-    k_head_ptr = k_cache_ptr + (head // GROUP) * stride_k_head
-    v_head_ptr = v_cache_ptr + (head // GROUP) * stride_v_head
-    positions = kv_len - q_len + rows
-    # Keys before `seen_by_all` need no mask, and from `end` on none is seen.
-    seen_by_all = (kv_len - q_len + first + 1) // BLOCK_N * BLOCK_N
-    end = tl.minimum(kv_len, kv_len - q_len + first + BLOCK_M)
+    k_head_ptr = k_cache_ptr + kv_head * stride_k_head
+    v_head_ptr = v_cache_ptr + kv_head * stride_v_head
+    positions = prefix + rows // GROUP
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     row_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
-    acc, row_max, row_sum = _attend(
-        acc, row_max, row_sum, q, positions, table_row_ptr, k_head_ptr, v_head_ptr, 0, seen_by_all,
+    slots = load_slots(table_row_ptr, begin + tl.arange(0, BLOCK_N), end, True)
+    acc, row_max, row_sum, slots = _attend(
+        acc, row_max, row_sum, slots, q, positions, table_row_ptr, k_head_ptr, v_head_ptr, begin, part_end, end,
         stride_k_slot, stride_v_slot, scale_log2, False, HEAD_DIM, BLOCK_D, BLOCK_N,
     )  # fmt: skip
-    acc, row_max, row_sum = _attend(
-        acc, row_max, row_sum, q, positions, table_row_ptr, k_head_ptr, v_head_ptr, seen_by_all, end,
+    acc, row_max, row_sum, slots = _attend(
+        acc, row_max, row_sum, slots, q, positions, table_row_ptr, k_head_ptr, v_head_ptr, part_end, end, end,
         stride_k_slot, stride_v_slot, scale_log2, True, HEAD_DIM, BLOCK_D, BLOCK_N,
     )  # fmt: skip
-    out = (acc / row_sum[:, None]).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + tokens * stride_out_token + head * stride_out_head + elements[None, :], out, mask=stored)
+    acc = acc / row_sum[:, None]
+    if SPLIT and parts > 1:
+        tile_index = tl.program_id(1) * tl.num_programs(0) + kv_head
+        first_row = tile_index.to(tl.int64) * max_parts * BLOCK_M
+        part_row = first_row + part * BLOCK_M
+        members = tl.arange(0, BLOCK_M)
+        count = q_len * GROUP - first
+        partial_tile_ptr = partial_ptr + part_row * BLOCK_D + members[:, None] * BLOCK_D + elements[None, :]
+        tl.store(partial_tile_ptr, acc, mask=(members < count)[:, None])
+        tl.store(partial_log_sum_ptr + part_row + members, row_max + tl.log2(row_sum))
+        if not is_last(arrived_ptr + tile_index, parts):
+            return
+        acc = _merge(partial_ptr + first_row * BLOCK_D, partial_log_sum_ptr + first_row, parts, count, BLOCK_D, BLOCK_M)
+    out_tile_ptr = out_ptr + (tokens * stride_out_token + heads * stride_out_head)[:, None] + elements[None, :]
+    tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)
 
 
 _launch = Launcher(prefill_attention_kernel)
@@ -164,6 +255,7 @@ def prefill_attention_triton(
     max_q_len: int,
     scale: float,
     out: Tensor,
+    deterministic: bool = False,
 ) -> None:
     """Triton implementation. `max_q_len` only chooses the tiles; nothing is read back from the device.
 
@@ -171,24 +263,40 @@ def prefill_attention_triton(
     """
     check_layouts("prefill_attention", q, k_cache, v_cache, slot_table, out)
     num_tokens, num_heads, head_dim = q.shape
+    num_kv_heads = k_cache.shape[1]
     batch = b_row.shape[0]
     if num_tokens == 0:
         return
     block_d = padded_head_dim(head_dim)
-    config = nearest("prefill_attention", head_dim=block_d, element_bytes=q.element_size(), q_len=max(1, max_q_len))
+    sizes = {"head_dim": block_d, "element_bytes": q.element_size(), "q_len": max(1, max_q_len)}
+    config = dict(nearest("prefill_attention", shared_kib=shared_kib(q.device), **sizes))
+    resident = config.pop("resident") * num_processors(q.device)
+    group = num_heads // num_kv_heads
     # At most this many tiles: each request adds less than one that is not full.
-    tiles = triton.cdiv(num_tokens, config["BLOCK_M"]) + batch
+    tiles = triton.cdiv(num_tokens * group, config["BLOCK_M"]) + batch
+    max_parts = 1 if deterministic else _most_parts(resident // (tiles * num_kv_heads), slot_table.shape[1])
+    partial_rows = tiles * num_kv_heads * max_parts * config["BLOCK_M"] if max_parts > 1 else 0
+    partial = q.new_empty(partial_rows * block_d, dtype=torch.float32)
+    partial_log_sum = q.new_empty(partial_rows, dtype=torch.float32)
+    arrived = arrivals(q.device, tiles * num_kv_heads if max_parts > 1 else 0)
     _launch(
-        (num_heads, tiles),
-        (q, k_cache, v_cache, slot_table, b_row, b_q_start, b_kv_len, out),
+        (num_kv_heads, tiles, max_parts),
+        (q, k_cache, v_cache, slot_table, b_row, b_q_start, b_kv_len, out, partial, partial_log_sum, arrived),
         (*q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], slot_table.stride(0), *out.stride()[:2]),
-        (batch, scale * LOG2_E),
-        GROUP=num_heads // k_cache.shape[1],
+        (batch, max_parts, scale * LOG2_E),
+        GROUP=group,
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
         BLOCK_B=padded_batch(batch),
+        MIN_PART=_MIN_PART,
+        SPLIT=max_parts > 1,
         **config,
     )
+
+
+def _most_parts(idle: int, positions: int) -> int:
+    """Into how many parts a tile's context is cut at most. `idle` programs for each tile run at once."""
+    return max(1, min(idle, triton.cdiv(positions, _MIN_PART), _MAX_PARTS))
 
 
 def prefill_attention_torch(
@@ -202,6 +310,7 @@ def prefill_attention_torch(
     max_q_len: int,  # noqa: ARG001 - for kernels whose grid depends on it
     scale: float,
     out: Tensor,
+    deterministic: bool = False,  # noqa: ARG001 - for kernels that divide contexts by how many there are
 ) -> None:
     """Torch implementation: one fused attention call a request, so nothing is padded."""
     starts, kv_lens, rows = b_q_start.tolist(), b_kv_len.tolist(), b_row.tolist()
@@ -228,4 +337,5 @@ def prefill_attention_torch(
 
 
 prefill_attention = register(prefill_attention_torch, mutates=("out",), triton=prefill_attention_triton)
-"""prefill_attention(q, k_cache, v_cache, slot_table, b_row, b_q_start, b_kv_len, max_q_len, scale, out)"""
+"""prefill_attention(q, k_cache, v_cache, slot_table, b_row, b_q_start, b_kv_len, max_q_len, scale, out,
+deterministic=False)"""

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ._config import nearest
+from ._device import shared_kib
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
@@ -115,7 +116,8 @@ def skinny_linear_triton(x: Tensor, weight: Tensor, bias: Tensor | None, out: Te
     if tokens == 0:
         return
     block_m = max(_MIN_BLOCK_M, triton.next_power_of_2(tokens))
-    config = dict(nearest("skinny_linear", outputs=outputs, inputs=inputs, tokens=block_m))
+    sizes = {"outputs": outputs, "inputs": inputs, "tokens": block_m}
+    config = dict(nearest("skinny_linear", shared_kib=shared_kib(x.device), **sizes))
     splits = config.pop("splits")
     if not splits or not _fits(x, weight, out, config["BLOCK_K"]):
         skinny_linear_torch(x, weight, bias, out)

@@ -57,6 +57,46 @@ def test_head_sizes(head_dim: int, dtype: torch.dtype) -> None:
     _check([3, 18], [20, 18], 2, 1, head_dim, dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_chunks_behind_a_long_prefix_share_it_among_programs(dtype: torch.dtype) -> None:
+    # Three times: what counts arrivals is zero again after each.
+    for _ in range(3):
+        _check([5, 1, 0, 20], [2000, 700, 300, 1100], 6, 2, 16, dtype)
+
+
+def test_tokens_before_the_first_chunk_are_left_alone() -> None:
+    pool = Pool([90, 4], 1, 16, torch.float32)
+    q = strided_q(9 + 74, 2, 16, torch.float32)
+    starts = query_starts([70, 4])
+    out, alone = torch.full_like(q, 7.0), torch.empty_like(q[9:])
+    rest = (pool.k, pool.v, pool.table, pool.b_row)
+    prefill_attention_triton(q, *rest, starts + 9, pool.b_kv_len, 70, 0.1, out)
+    prefill_attention_triton(q[9:], *rest, starts, pool.b_kv_len, 70, 0.1, alone)
+    assert (out[:9] == 7.0).all()
+    torch.testing.assert_close(out[9:], alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_deterministic_chunks_give_the_same_bits_wherever_prompts_are_cut(dtype: torch.dtype) -> None:
+    pool = Pool([150, 70], 1, 16, dtype)
+    prompts = [strided_q(length, 4, 16, dtype) for length in pool.kv_lens]
+
+    def attend(pieces: list[tuple[int, int, int]]) -> torch.Tensor:
+        q = torch.cat([prompts[index][begin:end] for index, begin, end in pieces])
+        rows = pool.b_row[[index for index, *_ in pieces]]
+        kv_len = torch.tensor([end for *_, end in pieces], dtype=torch.int32)
+        out = torch.full_like(q, float("nan"))
+        starts = query_starts([end - begin for _, begin, end in pieces])
+        prefill_attention_triton(q, pool.k, pool.v, pool.table, rows, starts, kv_len, 1024, 0.25, out, True)
+        return out
+
+    whole = attend([(0, 0, 150), (1, 0, 70)])
+    assert torch.equal(attend([(1, 0, 70)]), whole[150:])
+    for size in (7, 64):
+        pieces = [(0, begin, min(150, begin + size)) for begin in range(0, 150, size)]
+        assert torch.equal(attend([(1, 69, 70), *pieces]), torch.cat([whole[-1:], whole[:150]]))
+
+
 def test_nothing_to_do() -> None:
     for q_lens in ([], [0], [0, 0]):
         pool = Pool([4] * len(q_lens), 1, 16, torch.float32)

@@ -1,0 +1,19 @@
+"""What launch settings need to know of a card. Off a GPU, where kernels are interpreted, it is taken for an H200."""
+
+from functools import cache
+
+import torch
+
+
+@cache
+def num_processors(device: torch.device) -> int:
+    """Multiprocessors of the card."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
+
+
+@cache
+def shared_kib(device: torch.device) -> int:
+    """KiB of shared memory that one program may have: 227 on sm_90, 163 on sm_80, 99 on sm_86 and sm_89."""
+    if device.type != "cuda":
+        return 227
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin // 1024
