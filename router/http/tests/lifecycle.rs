@@ -10,7 +10,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Server, answer, header, until};
+use common::{LONG, Server, answer, header, until};
 use serde_json::json;
 use text_generation_http::server::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,7 +24,6 @@ fn limits(header: Duration, graceful: Duration) -> ServerLimits {
     }
 }
 
-const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(50);
 
 #[tokio::test]

@@ -24,6 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Ids below are special tokens; id `BYTES + b` is the byte `b`.
 pub const BYTES: u32 = 3;
+/// Far longer than anything takes that a test waits for.
+pub const LONG: Duration = Duration::from_secs(60);
 const EOS: u32 = 2;
 
 pub struct Server {
@@ -188,6 +190,14 @@ pub async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     };
     let waited = tokio::time::timeout(Duration::from_secs(10), waiting).await;
     assert!(waited.is_ok(), "still waiting until {what}");
+}
+
+/// Reads until the peer closes or resets; fails when it does neither.
+pub async fn read_to_close(stream: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    let ended = tokio::time::timeout(LONG, stream.read_to_end(&mut all)).await;
+    assert!(ended.is_ok(), "the connection is still open");
+    all
 }
 
 /// Flags of the command.

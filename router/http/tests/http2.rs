@@ -1,0 +1,175 @@
+//! HTTP/2 peers that misbehave, frame by frame.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests, which may fail"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{LONG, Server, read_to_close, until};
+use serde_json::json;
+use text_generation_http::server::ServerLimits;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const SHORT: Duration = Duration::from_millis(100);
+
+/// A frame of HTTP/2 (RFC 9113, 4.1).
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len())
+        .expect("a small payload")
+        .to_be_bytes();
+    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+    [&head, payload].concat()
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const END_HEADERS: u8 = 4;
+/// `POST http://x/`, from the static table of HPACK but for the host.
+const REQUEST: [u8; 6] = [0x83, 0x86, 0x84, 0x41, 0x01, b'x'];
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const PING: u8 = 6;
+const ACK: u8 = 1;
+const END_STREAM: u8 = 1;
+/// Bytes of a stream that the peer takes before it says that it takes more.
+const INITIAL_WINDOW_SIZE: u16 = 4;
+
+/// `POST /generate_stream` of one HTTP/2 stream, in literals of HPACK (RFC 7541, 6.2.2).
+fn http2_generation(stream: u32) -> Vec<u8> {
+    let literal = |index: &[u8], value: &str| {
+        let length = u8::try_from(value.len()).expect("a short value");
+        [index, &[length], value.as_bytes()].concat()
+    };
+    let head = [
+        vec![0x83, 0x86],
+        literal(&[0x04], "/generate_stream"),
+        literal(&[0x01], "x"),
+        literal(&[0x0f, 0x10], "application/json"),
+    ];
+    let body = br#"{"inputs":"Hi!"}"#;
+    let head = frame(HEADERS, END_HEADERS, stream, &head.concat());
+    [head, frame(DATA, END_STREAM, stream, body)].concat()
+}
+
+#[tokio::test]
+async fn http2_streams_that_are_not_taken_end_and_their_connection_lives_on() {
+    let limits = ServerLimits {
+        write: SHORT,
+        ..ServerLimits::default()
+    };
+    let server = Server::with(&["--max-concurrent-requests=4"], limits).await;
+    let mut client = server.connect().await;
+    let nothing = [&INITIAL_WINDOW_SIZE.to_be_bytes()[..], &[0; 4]].concat();
+    let mut start = [PREFACE, &frame(SETTINGS, 0, 0, &nothing)].concat();
+    for n in 0..4 {
+        start.extend(http2_generation(2 * n + 1));
+    }
+    client.write_all(&start).await.expect("sent");
+    until("every permit is taken", async || {
+        server.state.infer.snapshot().permits_available == 0
+    })
+    .await;
+    server.idle().await;
+    assert_eq!(
+        server.ask("/generate", &json!({"inputs": "Hi!"})).await.0,
+        200
+    );
+    let ping = frame(PING, 0, 0, b"alive?  ");
+    client.write_all(&ping).await.expect("sent");
+    let pong = frame(PING, ACK, 0, b"alive?  ");
+    let mut received = Vec::new();
+    while !received.windows(pong.len()).any(|bytes| bytes == pong) {
+        let read = tokio::time::timeout(LONG, client.read_buf(&mut received)).await;
+        assert_ne!(read.expect("more in time").expect("more"), 0, "closed");
+    }
+}
+
+/// It answers every ping of the server, and so lives for ever.
+#[tokio::test]
+async fn an_http2_connection_without_a_request_is_closed() {
+    let limits = ServerLimits {
+        header: SHORT,
+        idle: SHORT,
+        ..ServerLimits::default()
+    };
+    let server = Server::with(&[], limits).await;
+    let mut client = server.connect().await;
+    let start = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    client.write_all(&start).await.expect("sent");
+    let ended = tokio::time::timeout(Duration::from_secs(10), read_to_close(&mut client)).await;
+    let goaway = ended.expect("closed without a request");
+    assert!(goaway.windows(5).any(|bytes| bytes[3] == GOAWAY));
+}
+
+/// Sends frames until the server has closed the connection; returns the kinds of frames that it sent.
+async fn flood(
+    server: &Server,
+    start: Vec<u8>,
+    more: impl Fn(u32) -> Vec<u8> + Send + 'static,
+) -> Vec<u8> {
+    let (mut reading, mut writing) = server.connect().await.into_split();
+    let sending = tokio::spawn(async move {
+        let start = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &start].concat();
+        writing.write_all(&start).await.expect("sent");
+        for n in 0..1_000_000 {
+            if writing.write_all(&more(n)).await.is_err() {
+                return true;
+            }
+        }
+        false
+    });
+    let mut received = Vec::new();
+    let _ = tokio::time::timeout(LONG, reading.read_to_end(&mut received))
+        .await
+        .expect("closed");
+    assert!(
+        sending.await.expect("a task"),
+        "the server took every frame"
+    );
+    let mut kinds = Vec::new();
+    let mut rest = received.as_slice();
+    while let [high, middle, low, kind, ..] = *rest {
+        kinds.push(kind);
+        let length = u32::from_be_bytes([0, high, middle, low]) as usize;
+        rest = rest.get(9 + length..).unwrap_or_default();
+    }
+    kinds
+}
+
+#[tokio::test]
+async fn http2_streams_that_are_reset_at_once_end_their_connection() {
+    let server = Server::start().await;
+    let kinds = flood(&server, Vec::new(), |n| {
+        let stream = 2 * n + 1;
+        let reset = frame(RST_STREAM, 0, stream, &8u32.to_be_bytes());
+        [frame(HEADERS, END_HEADERS, stream, &REQUEST), reset].concat()
+    })
+    .await;
+    assert!(kinds.contains(&GOAWAY), "{kinds:?}");
+    assert_eq!(
+        server.ask("/generate", &json!({"inputs": "Hi!"})).await.0,
+        200
+    );
+    server.idle().await;
+}
+
+#[tokio::test]
+async fn http2_frames_without_data_end_their_connection() {
+    let server = Server::start().await;
+    let request = frame(HEADERS, END_HEADERS, 1, &REQUEST);
+    let kinds = flood(&server, request, |_| frame(DATA, 0, 1, &[]).repeat(100)).await;
+    assert!(kinds.contains(&GOAWAY), "{kinds:?}");
+    assert_eq!(
+        server.ask("/generate", &json!({"inputs": "Hi!"})).await.0,
+        200
+    );
+    server.idle().await;
+}
