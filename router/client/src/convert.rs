@@ -5,8 +5,9 @@ use std::time::Duration;
 use text_generation_proto::v1;
 
 use crate::types::{
-    Chunk, Grant, NextTokenChooser, PromptScores, Request, RequestFailure, ServingLimits, ShardInfo,
-    SlotRange, StepCost, StepPlan, StepReply, Timings, TokenId, TopTokens, Warmup, WarmupLimits,
+    Chunk, Grant, NextTokenChooser, PromptScores, Request, RequestFailure, ServingLimits,
+    ShardInfo, SlotRange, StepCost, StepPlan, StepReply, Timings, TokenId, TopTokens, Warmup,
+    WarmupLimits,
 };
 
 impl From<SlotRange> for v1::SlotRange {

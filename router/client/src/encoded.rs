@@ -1,11 +1,11 @@
 //! Plans as bytes: a plan is encoded once, and the same bytes go to every rank.
 
 use bytes::{BufMut, Bytes};
-use tonic::codegen::http::uri::PathAndQuery;
 use prost::Message;
 use text_generation_proto::v1;
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::http::uri::PathAndQuery;
 
 /// The two calls that carry a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

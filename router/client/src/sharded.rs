@@ -11,9 +11,7 @@ use text_generation_proto::v1;
 use crate::encoded::StepMethod;
 use crate::error::ClientError;
 use crate::shard::{Deadlines, Shard};
-use crate::types::{
-    ServingLimits, ShardInfo, StepCost, StepPlan, StepReply, Warmup, WarmupLimits,
-};
+use crate::types::{ServingLimits, ShardInfo, StepCost, StepPlan, StepReply, Warmup, WarmupLimits};
 
 /// Client of a group of shards. Cheap to clone.
 ///
@@ -149,7 +147,13 @@ fn join(replies: impl Iterator<Item = StepReply>) -> Result<StepReply, ClientErr
             joined = Some(reply);
             continue;
         };
-        let chosen = |reply: &StepReply| reply.tokens.iter().map(|token| token.id).collect::<Vec<_>>();
+        let chosen = |reply: &StepReply| {
+            reply
+                .tokens
+                .iter()
+                .map(|token| token.id)
+                .collect::<Vec<_>>()
+        };
         if first.number != reply.number
             || first.rows != reply.rows
             || chosen(first) != chosen(&reply)

@@ -76,7 +76,10 @@ async fn ranks_answer_as_one() {
     assert_eq!(client.info().await.unwrap().world_size, 2);
 
     let reply = client.step(prefill(0, &[0, 1])).await.unwrap();
-    assert_eq!((reply.rows.as_slice(), ids(&reply)), (&[0, 1][..], vec![15, 15]));
+    assert_eq!(
+        (reply.rows.as_slice(), ids(&reply)),
+        (&[0, 1][..], vec![15, 15])
+    );
     let scores = &reply.prompt_scores[1];
     assert_eq!((scores.row, scores.first, scores.logprobs.len()), (1, 0, 2));
     let plan = StepPlan {

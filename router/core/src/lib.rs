@@ -8,6 +8,7 @@ mod held;
 pub mod infer;
 pub mod kv_pool;
 pub mod metrics;
+mod permit;
 pub mod policy;
 mod queue;
 pub mod stop;

@@ -10,6 +10,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::InferError;
 use crate::kv_pool::RootKey;
+use crate::permit::PermitHalf;
 use crate::policy::Order;
 use crate::types::FinishReason;
 use crate::validation::ValidRequest;
@@ -60,6 +61,13 @@ pub(crate) struct PromptToken {
 /// Log-probabilities of one prompt: one sample of a request computes them for all.
 pub(crate) type PromptLogprobs = Arc<OnceLock<Arc<[PromptToken]>>>;
 
+/// The client's side of one generation.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    pub(crate) events: UnboundedSender<Event>,
+    pub(crate) permit: Option<PermitHalf>,
+}
+
 /// One generation that waits, fresh or paused. Its client has gone, or wants no more tokens, when the receiver of
 /// `events` is closed.
 #[derive(Debug)]
@@ -76,6 +84,8 @@ pub(crate) struct Entry {
     pub(crate) queued: Instant,
     /// It ran before: [`Event::Started`] was sent.
     pub(crate) started: bool,
+    /// Given back when the generation ends, also where its client does not take the end. A probe has none.
+    pub(crate) _permit: Option<PermitHalf>,
     /// Set where they were asked for.
     pub(crate) logprobs: Option<PromptLogprobs>,
 }
@@ -114,8 +124,8 @@ impl Queue {
         }
     }
 
-    /// One sample for each of `events`, with the seeds that [`ValidRequest::seed`] gives them.
-    pub(crate) fn push(&mut self, request: ValidRequest, events: Vec<UnboundedSender<Event>>) {
+    /// One generation for each of `samples`, with the seeds that [`ValidRequest::seed`] gives them.
+    pub(crate) fn push(&mut self, request: ValidRequest, samples: Vec<Sample>) {
         let queued = Instant::now();
         let arrival = i64::try_from((queued - self.epoch).as_millis()).unwrap_or(i64::MAX);
         let priority = i64::from(request.priority).saturating_mul(PRIORITY_STEP_MS);
@@ -125,7 +135,7 @@ impl Queue {
         };
         let logprobs = request.prefill_logprobs.then(PromptLogprobs::default);
         let request = Arc::new(request);
-        for (sample, events) in (0..).zip(events) {
+        for (index, sample) in (0..).zip(samples) {
             let order = Order {
                 due: arrival.saturating_add(priority),
                 sequence: self.next_id,
@@ -134,10 +144,11 @@ impl Queue {
                 id: self.next_id,
                 order,
                 root: root.clone(),
-                seed: request.seed(sample),
+                seed: request.seed(index),
                 ids: request.input_ids.to_vec(),
                 generated: 0,
-                events,
+                events: sample.events,
+                _permit: sample.permit,
                 queued,
                 started: false,
                 logprobs: logprobs.clone(),

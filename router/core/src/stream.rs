@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use futures::{Stream, StreamExt};
 use text_generation_client::types::TokenId;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -18,12 +17,13 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::assemble::TextAssembler;
 use crate::error::InferError;
 use crate::metrics::{Meter, RequestMetrics};
+use crate::permit::PermitHalf;
 use crate::queue::{Event, Generation};
 use crate::types::{FinishReason, GenerateAnswer, GeneratedText, RequestInstants, StreamEvent};
 
 /// Events of one generation, ended by [`StreamEvent::End`] or an error. Dropping it cancels the request.
 ///
-/// It holds the permit of the request until it has taken its end.
+/// It holds the permit of the request until the generation has ended.
 pub struct GenerateStream {
     /// Place among the samples of its request, from 0.
     pub index: u32,
@@ -53,7 +53,8 @@ pub struct GenerateStream {
 #[derive(Debug)]
 pub(crate) struct Held {
     /// Given back when the generation has ended, which may be long before a slow client has taken its text.
-    pub(crate) permit: Option<OwnedSemaphorePermit>,
+    /// Given back here or, when the generation ends first, by the batcher.
+    pub(crate) _permit: PermitHalf,
     /// Resolves when running requests have to end.
     pub(crate) cut: Pin<Box<WaitForCancellationFutureOwned>>,
     pub(crate) _drain: TaskTrackerToken,
@@ -151,7 +152,11 @@ impl GenerateStream {
                     generated,
                     instants,
                     cached_tokens,
-                }) => (token, top_tokens, Some((generated, instants, cached_tokens))),
+                }) => (
+                    token,
+                    top_tokens,
+                    Some((generated, instants, cached_tokens)),
+                ),
                 Err(InferError::IncompleteGenerationStream) => break,
                 Err(error) => return Err(error),
             };
@@ -179,7 +184,6 @@ impl GenerateStream {
     fn end(&mut self) {
         self.ended = true;
         self.events.close();
-        self.held.permit = None;
     }
 
     fn fail(&mut self, error: InferError) -> InferError {

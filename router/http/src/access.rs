@@ -81,7 +81,11 @@ impl ApiKeys {
             let equal = self.0.iter().map(|key| key.ct_eq(given));
             equal.fold(Choice::from(0), |any, one| any | one).into()
         };
-        [bearer, plain].into_iter().flatten().map(digest).find(known)
+        [bearer, plain]
+            .into_iter()
+            .flatten()
+            .map(digest)
+            .find(known)
     }
 }
 

@@ -121,6 +121,7 @@ mod tests {
             max_total_tokens: None,
             max_batch_prefill_tokens: None,
             max_batch_total_tokens: None,
+            prefill_chunking: true,
         }
     }
 
@@ -131,6 +132,7 @@ mod tests {
             max_batch_prefill_tokens: 4096,
             max_batch_total_tokens: None,
             max_batch_size: 8,
+            prefill_chunking: true,
         }
     }
 
@@ -144,7 +146,7 @@ mod tests {
         };
         let limits = settle(asked(), &wanted(), &served).expect("limits that fit");
         assert_eq!(limits.max_batch_prefill_tokens, 4096);
-        assert_eq!(limits.max_input_tokens, 4096);
+        assert_eq!(limits.max_input_tokens, 8191);
         let limits = settle(asked(), &wanted(), &SERVED).expect("limits that fit");
         assert_eq!(limits.max_batch_prefill_tokens, 3000);
         assert_eq!(limits.max_input_tokens, 2047);

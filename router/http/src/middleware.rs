@@ -14,7 +14,7 @@ use tower_http::request_id::{
     MakeRequestUuid, PropagateRequestIdLayer, RequestId, SetRequestIdLayer,
 };
 
-use crate::access::{Access, ApiKeys, require_api_key};
+use crate::access::{Access, require_api_key};
 use crate::bounds::MAX_REQUEST_ID_BYTES;
 use crate::error::ApiError;
 use crate::extract::BodyLimits;
@@ -44,10 +44,7 @@ pub fn apply(router: Router, options: &HttpOptions) -> Router {
             .layer(from_fn(check_host))
             .layer(cors(&options.cors_allow_origin))
             .layer(CatchPanicLayer::custom(answer_panic))
-            .layer(from_fn_with_state(
-                options.access.clone(),
-                require_api_key,
-            ))
+            .layer(from_fn_with_state(options.access.clone(), require_api_key))
             .layer(from_fn_with_state(options.memory.clone(), memory::meter)),
     )
 }
@@ -146,6 +143,8 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
+    use crate::access::ApiKeys;
+    use crate::tenant::PrefixCaching;
 
     #[tokio::test]
     async fn a_panic_is_an_answer_without_its_text() {

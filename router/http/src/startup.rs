@@ -205,7 +205,7 @@ async fn connect(config: &Config, stepping: &Handle) -> anyhow::Result<(ShardedC
     Ok((client, info))
 }
 
-async fn warmup(config: &Config, client: &ShardedClient) -> anyhow::Result<Limits> {
+async fn warmup(config: &Config, client: &ShardedClient) -> anyhow::Result<(Limits, StepCost)> {
     let wanted = WarmupLimits {
         max_input_tokens: config.max_input_tokens,
         max_total_tokens: config.max_total_tokens,

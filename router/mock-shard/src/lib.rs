@@ -95,16 +95,12 @@ impl MockShard {
 
     /// Rows in use on rank 0.
     pub fn rows(&self) -> usize {
-        self.states
-            .first()
-            .map_or(0, |state| lock(state).rows())
+        self.states.first().map_or(0, |state| lock(state).rows())
     }
 
     /// Slots that the rows of rank 0 use.
     pub fn slots(&self) -> usize {
-        self.states
-            .first()
-            .map_or(0, |state| lock(state).slots())
+        self.states.first().map_or(0, |state| lock(state).slots())
     }
 
     /// Every step of rank 0 so far.
@@ -116,9 +112,7 @@ impl MockShard {
 
     /// How often a request got a row of rank 0: again when it resumes after a pause.
     pub fn admitted(&self) -> usize {
-        self.states
-            .first()
-            .map_or(0, |state| lock(state).admitted)
+        self.states.first().map_or(0, |state| lock(state).admitted)
     }
 
     /// From now on a step waits for [`MockShard::release`].

@@ -65,7 +65,12 @@ impl State {
 
     /// Slots that rows use, each counted once.
     pub(crate) fn slots(&self) -> usize {
-        let slots: BTreeSet<u32> = self.rows.values().flat_map(|row| &row.slots).copied().collect();
+        let slots: BTreeSet<u32> = self
+            .rows
+            .values()
+            .flat_map(|row| &row.slots)
+            .copied()
+            .collect();
         slots.len()
     }
 
@@ -218,7 +223,9 @@ impl State {
         }
         if row.prefill_logprobs && chunk.is_some() {
             let prompt = row.mock.input_ids.len() as u32;
-            let scored = (first + count).min(prompt.saturating_sub(1)).saturating_sub(first);
+            let scored = (first + count)
+                .min(prompt.saturating_sub(1))
+                .saturating_sub(first);
             reply.prompt_scores.push(v1::PromptScores {
                 row: number,
                 first,

@@ -25,9 +25,10 @@ use self::running::Running;
 use crate::error::InferError;
 use crate::kv_pool::KvPool;
 use crate::metrics::BatchMetrics;
+use crate::permit::PermitHalf;
 use crate::policy::cost::StepCost;
 use crate::policy::expectation::OutputLengths;
-use crate::queue::{Event, Queue};
+use crate::queue::{Event, Queue, Sample};
 use crate::types::BatchLimits;
 use crate::validation::ValidRequest;
 
@@ -50,8 +51,7 @@ pub(crate) struct Status {
 #[derive(Debug)]
 struct Submission {
     request: ValidRequest,
-    /// One for each sample.
-    events: Vec<UnboundedSender<Event>>,
+    samples: Vec<Sample>,
 }
 
 /// What the batcher must know of the shards.
@@ -109,17 +109,21 @@ impl BatcherHandle {
         }
     }
 
-    /// Queues `samples` generations of one prompt. Closing or dropping a receiver cancels its sample: its row and slots
-    /// are free within two steps. What a receiver holds is bounded by `max_new_tokens`.
+    /// Queues a generation of one prompt for each of `permits`, which is given back when it ends. Closing or dropping a
+    /// receiver cancels its generation: its row and slots are free within two steps. What a receiver holds is bounded
+    /// by `max_new_tokens`.
     pub(crate) fn submit(
         &self,
         request: ValidRequest,
-        samples: u32,
+        permits: Vec<Option<PermitHalf>>,
     ) -> Result<Vec<UnboundedReceiver<Event>>, InferError> {
-        let (events, receivers) = (0..samples).map(|_| mpsc::unbounded_channel()).unzip();
-        let submission = Submission { request, events };
+        let sample = |permit| {
+            let (events, receiver) = mpsc::unbounded_channel();
+            (Sample { events, permit }, receiver)
+        };
+        let (samples, receivers) = permits.into_iter().map(sample).unzip();
         self.submissions
-            .send(submission)
+            .send(Submission { request, samples })
             .map_err(|_| InferError::Generation("the batching task has stopped".to_owned()))?;
         Ok(receivers)
     }
@@ -164,7 +168,7 @@ impl Batcher {
     async fn run(mut self) {
         loop {
             while let Ok(submission) = self.submissions.try_recv() {
-                self.queue.push(submission.request, submission.events);
+                self.queue.push(submission.request, submission.samples);
             }
             self.queue.drop_gone();
             if let Some(limit) = self.limits.max_queue_time {
@@ -174,7 +178,7 @@ impl Batcher {
             self.publish();
             let Some((_, answer)) = self.in_flight.front_mut() else {
                 match self.submissions.recv().await {
-                    Some(submission) => self.queue.push(submission.request, submission.events),
+                    Some(submission) => self.queue.push(submission.request, submission.samples),
                     None => return,
                 }
                 continue;
@@ -183,7 +187,7 @@ impl Batcher {
                 biased;
                 reply = answer => self.answered(reply).await,
                 Some(submission) = self.submissions.recv() => {
-                    self.queue.push(submission.request, submission.events);
+                    self.queue.push(submission.request, submission.samples);
                 }
             }
         }

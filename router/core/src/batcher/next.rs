@@ -45,7 +45,8 @@ impl Batcher {
             self.release_leaving();
             let Some((plan, in_flight)) = self.next_plan() else {
                 // Where all stand still for want of slots and nothing is in flight, those that pause leave at once.
-                if self.in_flight.is_empty() && self.rows.iter().flatten().any(Running::has_paused) {
+                if self.in_flight.is_empty() && self.rows.iter().flatten().any(Running::has_paused)
+                {
                     continue;
                 }
                 return;
@@ -215,7 +216,9 @@ impl Batcher {
             };
             // The client may have gone, here as everywhere.
             let _ = entry.events.send(Event::Started(started));
-            self.metrics.prefix_query_tokens.increment(u64::from(prompt));
+            self.metrics
+                .prefix_query_tokens
+                .increment(u64::from(prompt));
             self.metrics
                 .prefix_hit_tokens
                 .increment(u64::from(holding.cached()));
@@ -282,7 +285,7 @@ impl<'a> Heads<'a, ()> {
         queue: &'a Queue,
         pool: &'a KvPool,
         rows: &'a [Option<Running>],
-        ) -> Heads<'a, impl Iterator<Item = &'a Entry>> {
+    ) -> Heads<'a, impl Iterator<Item = &'a Entry>> {
         Heads {
             entries: queue.iter(),
             visited: Vec::new(),
@@ -308,7 +311,9 @@ impl<'a, I: Iterator<Item = &'a Entry>> Heads<'a, I> {
         let computing = computing
             .filter(|running| running.prompt_left() > 0 && !running.is_pausing())
             .map(|running| &running.entry);
-        let joining = admitted.iter().map(|admission| self.visited[admission.index]);
+        let joining = admitted
+            .iter()
+            .map(|admission| self.visited[admission.index]);
         computing.chain(joining).any(|other| {
             if entry.shares_logprobs(other) {
                 return true;

@@ -15,7 +15,10 @@ use crate::queue::Event;
 
 impl Batcher {
     /// The oldest plan was answered.
-    pub(super) async fn answered(&mut self, reply: Result<Result<StepReply, ClientError>, JoinError>) {
+    pub(super) async fn answered(
+        &mut self,
+        reply: Result<Result<StepReply, ClientError>, JoinError>,
+    ) {
         let Some((in_flight, _)) = self.in_flight.pop_front() else {
             return;
         };
@@ -62,7 +65,8 @@ impl Batcher {
             let Some(Some(running)) = self.rows.get_mut(row as usize) else {
                 continue;
             };
-            if running.since <= in_flight.number && running.accept(token, top, &self.eos_token_ids) {
+            if running.since <= in_flight.number && running.accept(token, top, &self.eos_token_ids)
+            {
                 self.release(row);
             }
         }
@@ -129,7 +133,10 @@ impl Batcher {
                 continue;
             };
             if running.since <= failed.number && failing.contains(&row) {
-                let _ = running.entry.events.send(Event::Failed(error.clone().into()));
+                let _ = running
+                    .entry
+                    .events
+                    .send(Event::Failed(error.clone().into()));
             } else {
                 self.queue.put_back(running.entry);
             }

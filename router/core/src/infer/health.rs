@@ -115,7 +115,7 @@ impl Infer {
             priority: 0,
             cache_salt: None,
         };
-        let Ok(mut samples) = self.0.batcher.submit(request, 1) else {
+        let Ok(mut samples) = self.0.batcher.submit(request, vec![None]) else {
             return false;
         };
         let Some(mut events) = samples.pop() else {

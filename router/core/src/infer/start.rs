@@ -10,9 +10,13 @@ use super::{GenerateStream, Group, Infer};
 use crate::assemble::TextAssembler;
 use crate::error::{InferError, ValidationError};
 use crate::metrics::Meter;
+use crate::permit::PermitHalf;
 use crate::stream::Held;
 use crate::types::RequestInstants;
 use crate::validation::ValidRequest;
+
+/// What a generation holds: the first for its stream, the second for the batcher.
+pub(super) type Entered = (Held, PermitHalf);
 
 /// A group that can be queued.
 struct Ready {
@@ -23,7 +27,7 @@ struct Ready {
 
 impl Infer {
     /// A permit for each of so many generations, or none, and a place among those that shutdown waits for.
-    pub(super) fn enter(&self, generations: u32) -> Result<Vec<Held>, InferError> {
+    pub(super) fn enter(&self, generations: u32) -> Result<Vec<Entered>, InferError> {
         // The token comes first: a drain that has not seen it lets nobody in any more.
         let drain = self.0.drain.token();
         if self.0.drain.is_closed() {
@@ -36,31 +40,35 @@ impl Infer {
         let received = Instant::now();
         let held = (0..generations).filter_map(|_| permits.split(1));
         Ok(held
-            .map(|permit| Held {
-                permit: Some(permit),
-                cut: Box::pin(self.0.cut.clone().cancelled_owned()),
-                _drain: drain.clone(),
-                received,
+            .map(|permit| {
+                let (permit, of_generation) = PermitHalf::pair(permit);
+                let held = Held {
+                    _permit: permit,
+                    cut: Box::pin(self.0.cut.clone().cancelled_owned()),
+                    _drain: drain.clone(),
+                    received,
+                };
+                (held, of_generation)
             })
             .collect())
     }
 
-    /// Validates groups and queues a generation for each of `held`, which has one for each sample. Nothing is queued
+    /// Validates groups and queues a generation for each of `entered`, which has one for each sample. Nothing is queued
     /// before all are valid, so a group that is refused leaves none of its siblings running.
     pub(super) async fn start(
         &self,
         groups: Vec<Group>,
-        held: Vec<Held>,
+        entered: Vec<Entered>,
         meter: &Arc<Meter>,
     ) -> Result<Vec<Vec<GenerateStream>>, InferError> {
         let ready = groups.into_iter().map(|group| self.prepare(group));
         let ready = try_join_all(ready).await?;
-        let mut held = held.into_iter();
+        let mut entered = entered.into_iter();
         ready
             .into_iter()
             .map(|group| {
                 let samples = group.samples as usize;
-                self.submit(group, held.by_ref().take(samples).collect(), meter)
+                self.submit(group, entered.by_ref().take(samples).collect(), meter)
             })
             .collect()
     }
@@ -81,21 +89,25 @@ impl Infer {
     fn submit(
         &self,
         group: Ready,
-        held: Vec<Held>,
+        entered: Vec<Entered>,
         meter: &Arc<Meter>,
     ) -> Result<Vec<GenerateStream>, InferError> {
         let Ready {
             mut valid,
             input_length,
-            samples: number,
+            ..
         } = group;
         let max_new_tokens = valid.stopping.max_new_tokens;
         let queued = Instant::now();
         // The batcher has no use for them.
         let stop = std::mem::take(&mut valid.stop_sequences);
         let (dialect, samples) = (valid.dialect, valid.chooser.do_sample);
+        let (held, permits): (Vec<Held>, Vec<PermitHalf>) = entered.into_iter().unzip();
         let seeds: Vec<u64> = (0..).take(held.len()).map(|n| valid.seed(n)).collect();
-        let events = self.0.batcher.submit(valid, number)?;
+        let events = self
+            .0
+            .batcher
+            .submit(valid, permits.into_iter().map(Some).collect())?;
         meter.accepted(input_length, max_new_tokens);
         let tokenizer = self.0.validator.tokenizer();
         let assembler = TextAssembler::new(tokenizer.clone(), &stop, dialect);

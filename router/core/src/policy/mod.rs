@@ -14,7 +14,6 @@ pub mod peak;
 mod prompts;
 mod slots;
 
-
 use self::cost::StepCost;
 use self::expectation::OutputLengths;
 use self::peak::Demand;

@@ -209,7 +209,10 @@ impl<'a> Expected<'a> {
         }
         let forecast = self.forecast.get_or_insert_with(|| {
             let running = situation.running.iter().map(|request| request.demand);
-            Forecast::of(situation.lengths, running.chain(self.joined.iter().copied()))
+            Forecast::of(
+                situation.lengths,
+                running.chain(self.joined.iter().copied()),
+            )
         });
         let mut with = forecast.clone();
         with.add(situation.lengths, demand);

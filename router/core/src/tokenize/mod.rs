@@ -153,7 +153,10 @@ impl TextTokenizer {
             let marks: Vec<usize> = text.match_indices(escape::MARK).map(|(at, _)| at).collect();
             (escape::encode(tokenizer, &text, add_special_tokens), marks)
         } else {
-            (tokenizer.encode(text.as_str(), add_special_tokens), Vec::new())
+            (
+                tokenizer.encode(text.as_str(), add_special_tokens),
+                Vec::new(),
+            )
         };
         let encoding = encoding.map_err(|error| TokenizerError::Encode(error.to_string()))?;
         let text = match marks.is_empty() {

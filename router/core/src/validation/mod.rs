@@ -126,7 +126,9 @@ impl Validator {
                 min_new_tokens: parameters.min_new_tokens.unwrap_or(0),
             },
             top_n_tokens: parameters.top_n_tokens.unwrap_or(0),
-            prefill_logprobs: parameters.decoder_input_details && self.limits.prefill_logprobs,
+            // TGI needs a flag for it; a client of OpenAI's API who asks is the only one who pays.
+            prefill_logprobs: parameters.decoder_input_details
+                && (self.limits.prefill_logprobs || dialect == Dialect::OpenAi),
             priority: parameters.priority.unwrap_or(0),
             cache_salt: parameters.cache_salt.map(Into::into),
             stop_sequences: parameters.stop,

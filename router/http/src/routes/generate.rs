@@ -245,6 +245,7 @@ impl sse::Encoder for TokenEvents {
                 top_tokens,
                 generated,
                 instants,
+                ..
             } => (token, top_tokens, Some(self.finish(generated, &instants))),
         };
         let ended = last.is_some();

@@ -64,11 +64,17 @@ async fn the_prompt_is_held_once() {
     let server = Server::start(by_seed(), batch_limits(), 8).await;
     let prompt = "once upon a time there was a little girl who lived in a house in the woods";
     let length = byte_level().encode(prompt, true).unwrap().len();
-    let streams = server.infer.generate_group(group(sampled(prompt, 3, 9), 3)).await;
+    let streams = server
+        .infer
+        .generate_group(group(sampled(prompt, 3, 9), 3))
+        .await;
     assert_eq!(gather(streams.unwrap()).await.len(), 3);
     server.assert_clean(8).await;
     server.mock.hold();
-    let streams = server.infer.generate_group(group(sampled(prompt, 3, 9), 3)).await;
+    let streams = server
+        .infer
+        .generate_group(group(sampled(prompt, 3, 9), 3))
+        .await;
     server.until_running(3).await;
     server.mock.release(2);
     until("all run", || server.mock.rows() == 3).await;
@@ -181,7 +187,10 @@ async fn a_group_that_could_never_run_is_refused() {
     }
     assert!(refused(2, 200).await.contains("must be <= 100"));
     // They run one after the other where they do not fit together.
-    let streams = server.infer.generate_group(group(request("once", 40), 4)).await;
+    let streams = server
+        .infer
+        .generate_group(group(request("once", 40), 4))
+        .await;
     assert_eq!(gather(streams.unwrap()).await.len(), 4);
     // Alone it would run.
     server.infer.generate(request("once", 40)).await.unwrap();

@@ -32,7 +32,11 @@ async fn the_same_prompt_again_is_one_token_of_work() {
     assert_eq!(first.tokens, again.tokens);
     // Generated tokens are kept too: a conversation goes on behind its last answer.
     let answer = first.tokens.iter().map(|token| token.id);
-    let turn: Vec<u32> = ids(5, 100).into_iter().chain(answer).chain([7, 8, 9]).collect();
+    let turn: Vec<u32> = ids(5, 100)
+        .into_iter()
+        .chain(answer)
+        .chain([7, 8, 9])
+        .collect();
     let next = server.infer.generate(of_ids(turn, 4)).await.unwrap();
     assert_eq!(next.cached_tokens, 100 + 3);
     server.assert_clean(128).await;
@@ -49,11 +53,20 @@ async fn a_new_prefix_of_several_requests_is_computed_once() {
     let mut streams = Vec::new();
     for n in 0..4 {
         let prompt = [ids(5, 192), vec![300 + n]].concat();
-        streams.push(server.infer.generate_stream(of_ids(prompt, 4)).await.unwrap());
+        streams.push(
+            server
+                .infer
+                .generate_stream(of_ids(prompt, 4))
+                .await
+                .unwrap(),
+        );
     }
     server.mock.resume();
     let answers = futures::future::join_all(streams.into_iter().map(GenerateStream::gather)).await;
-    let cached: Vec<u32> = answers.into_iter().map(|a| a.unwrap().cached_tokens).collect();
+    let cached: Vec<u32> = answers
+        .into_iter()
+        .map(|a| a.unwrap().cached_tokens)
+        .collect();
     assert_eq!(cached, [0, 192, 192, 192]);
     assert_eq!(chunk_tokens(&server).iter().sum::<u32>(), 193 + 3);
     server.assert_clean(8).await;
@@ -62,7 +75,11 @@ async fn a_new_prefix_of_several_requests_is_computed_once() {
 #[tokio::test]
 async fn only_requests_with_the_same_salt_share() {
     let server = Server::default().await;
-    let salted = |salt: &str| with(of_ids(ids(5, 50), 2), |p| p.cache_salt = Some(salt.to_owned()));
+    let salted = |salt: &str| {
+        with(of_ids(ids(5, 50), 2), |p| {
+            p.cache_salt = Some(salt.to_owned())
+        })
+    };
     for (salt, cached) in [("a", 0), ("b", 0), ("a", 49)] {
         let answer = server.infer.generate(salted(salt)).await.unwrap();
         assert_eq!(answer.cached_tokens, cached, "{salt}");
@@ -78,7 +95,11 @@ async fn log_probabilities_of_a_prompt_are_complete_where_it_is_cached() {
     let asked = with(of_ids(ids(5, 50), 2), |p| p.decoder_input_details = true);
     let answer = server.infer.generate(asked).await.unwrap();
     assert_eq!((answer.prefill.len(), answer.cached_tokens), (50, 0));
-    assert!(answer.prefill[1..].iter().all(|token| token.logprob.is_some()));
+    assert!(
+        answer.prefill[1..]
+            .iter()
+            .all(|token| token.logprob.is_some())
+    );
     server.assert_clean(128).await;
 }
 
@@ -121,7 +142,12 @@ async fn requests_that_pause_lose_nothing() {
     };
     let answers = futures::future::join_all((0..16).map(one)).await;
     for (n, answer) in (0..).zip(answers) {
-        let tokens: Vec<u32> = answer.unwrap().tokens.iter().map(|token| token.id).collect();
+        let tokens: Vec<u32> = answer
+            .unwrap()
+            .tokens
+            .iter()
+            .map(|token| token.id)
+            .collect();
         let expected: Vec<u32> = (0..600).map(|g| 3 + (n * 31 + g * 7) % 300).collect();
         assert_eq!(tokens, expected, "{n}");
     }

@@ -49,7 +49,10 @@ async fn a_long_prompt_is_computed_in_chunks() {
     assert_eq!((answer.input_length, answer.tokens.len()), (35, 3));
     let ids: Vec<u32> = answer.prefill.iter().map(|token| token.id).collect();
     assert_eq!(ids, (3..38).collect::<Vec<_>>());
-    let scored = answer.prefill.iter().filter(|token| token.logprob.is_some());
+    let scored = answer
+        .prefill
+        .iter()
+        .filter(|token| token.logprob.is_some());
     assert_eq!(scored.count(), 34);
     server.assert_clean(4).await;
 }

@@ -22,7 +22,7 @@ sampling_body! {
         #[schema(nullable = true, example = false)]
         pub echo: Option<bool>,
         /// Return the log-probabilities of the tokens, and of this many of the most likely ones of every step, up to
-        /// `--max-logprobs`. With `echo` those of the prompt too, where `--enable-prefill-logprobs` is set.
+        /// `--max-logprobs`. With `echo` those of the prompt too.
         #[schema(nullable = true, minimum = 0, example = 1)]
         pub logprobs: Option<u32>,
         /// Generate so many texts for each prompt and return the `n` with the highest mean log-probability.
@@ -119,18 +119,5 @@ impl CompletionBody {
                 .to_owned()
         })?;
         Ok(best_of)
-    }
-
-    /// How many alternatives of each token are asked for; None without log-probabilities. How many there may be is for
-    /// `core` to say.
-    ///
-    /// # Errors
-    /// 422 when those of the prompt are not to be had.
-    pub fn top_logprobs(&self, of_prompts: bool) -> Result<Option<u32>, ApiError> {
-        let wanted = self.logprobs.is_some();
-        check(!wanted || !self.echo.unwrap_or(false) || of_prompts, || {
-            "`logprobs` with `echo` needs a server with `--enable-prefill-logprobs`".to_owned()
-        })?;
-        Ok(self.logprobs)
     }
 }

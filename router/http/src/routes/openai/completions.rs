@@ -78,7 +78,7 @@ struct CompletionAnswer {
 impl CompletionAnswer {
     async fn prepare(state: &AppState, mut body: CompletionBody) -> Result<(Plan, Self), ApiError> {
         body.check_features(state.info.max_client_batch_size)?;
-        let top_logprobs = body.top_logprobs(state.infer.limits().prefill_logprobs)?;
+        let top_logprobs = body.logprobs;
         let scores_only = body.scores_only();
         // A shard always generates; the token is dropped where none is wanted.
         let max_tokens = body.max_tokens.map(|max| max.max(1));

@@ -101,6 +101,22 @@ pub struct CompletionLogprobs {
 #[derive(Debug)]
 pub struct TopLogprobs(Vec<(String, f32)>);
 
+impl TopLogprobs {
+    /// The alternatives in one place, best first, and the token that is there.
+    fn new(top: &[Token], id: u32, logprob: f32, bytes: &impl TokenBytes) -> Self {
+        let alternatives = top
+            .iter()
+            .map(|token| (token.id, token.logprob.unwrap_or(NEVER)));
+        let mut seen = HashSet::new();
+        let entries = alternatives
+            .chain([(id, logprob)])
+            .map(|(id, logprob)| (text(bytes.token_bytes(id)), logprob))
+            // Several tokens can have one text; the most likely of them comes first.
+            .filter(|(text, _)| seen.insert(text.clone()));
+        Self(entries.collect())
+    }
+}
+
 impl Serialize for TopLogprobs {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(text, logprob)| (text, logprob)))
@@ -140,14 +156,7 @@ impl CompletionTokens {
         let logprob = token.logprob.unwrap_or(NEVER);
         self.add(list, token.id, Some(logprob), token.special, bytes);
         if let Some(tops) = &mut list.top_logprobs {
-            let mut seen = HashSet::new();
-            let entries = top.iter().chain([token]).map(|token| {
-                let logprob = token.logprob.unwrap_or(NEVER);
-                (text(bytes.token_bytes(token.id)), logprob)
-            });
-            // Several tokens can have one text; the most likely of them comes first.
-            let entries = entries.filter(|(text, _)| seen.insert(text.clone()));
-            tops.push(Some(TopLogprobs(entries.collect())));
+            tops.push(Some(TopLogprobs::new(top, token.id, logprob, bytes)));
         }
     }
 
@@ -163,7 +172,12 @@ impl CompletionTokens {
             self.add(&mut list, token.id, token.logprob, special, bytes);
         }
         if let Some(tops) = &mut list.top_logprobs {
-            tops.extend(prompt.iter().map(|_| None));
+            let top = |token: &PrefillToken| {
+                // Nothing predicts the first token.
+                let logprob = token.logprob?;
+                Some(TopLogprobs::new(&token.top_tokens, token.id, logprob, bytes))
+            };
+            tops.extend(prompt.iter().map(top));
         }
         list
     }
@@ -247,6 +261,7 @@ mod tests {
             id: 5,
             text: String::new(),
             logprob: None,
+            top_tokens: Vec::new(),
         };
         let mut list = tokens.prompt(&[first], &TABLE);
         for id in [2, 3, 4, 1, 5] {
@@ -272,5 +287,15 @@ mod tests {
         tokens.push(&mut list, &token(1, Some(-3.0)), &top, &TABLE);
         let tops = serde_json::to_string(&list.top_logprobs).expect("JSON");
         assert_eq!(tops, r#"[{"a":-0.1," b":-3.0}]"#);
+        // Of a prompt too, but for its first token.
+        let prompt = [None, Some(-2.0)].map(|logprob| PrefillToken {
+            id: 1,
+            text: String::new(),
+            logprob,
+            top_tokens: top.to_vec(),
+        });
+        let tops = CompletionTokens::new(true).prompt(&prompt, &TABLE);
+        let tops = serde_json::to_string(&tops.top_logprobs).expect("JSON");
+        assert_eq!(tops, r#"[null,{"a":-0.1," b":-2.0}]"#);
     }
 }
