@@ -1,10 +1,9 @@
 """How decode attention cuts contexts into chunks on the device, and how it merges what they gave."""
 
 # pyright: basic
-import triton
-import triton.language as tl
 
 from ._launch import let_next_start, wait_for_previous
+from ._triton import tl, triton
 
 
 @triton.jit

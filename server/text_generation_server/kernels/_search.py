@@ -145,6 +145,94 @@ def fresh():
 
 
 @triton.jit
+def _cut(goal, pivots, numbers, masses, bracket, BY_MASS: tl.constexpr):
+    """The quarter of the bracket (low, high, number_low, number_high, mass_low) whose tokens reach the goal."""
+    low, high, number_low, number_high, mass_low = bracket
+    if BY_MASS:
+        reached = masses
+        mass_low, _ = _pick(goal, reached, mass_low, reached, goal)
+    else:
+        number1, number2, number3 = numbers
+        reached = (number1.to(tl.int64), number2.to(tl.int64), number3.to(tl.int64))
+    number_low, number_high = _pick(goal, reached, number_low, numbers, number_high)
+    low, high = _pick(goal, reached, low, pivots, high)
+    return low, high, number_low, number_high, mass_low
+
+
+@triton.jit
+def _search_row(
+    scores_ptr,
+    vocab,
+    row,
+    origin,
+    target,
+    state,
+    rounds,
+    guess,
+    BY_MASS: tl.constexpr,
+    BY_DISTANCE: tl.constexpr,
+    TILE: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+):
+    """Passes over the row until at most CANDIDATES tokens are in the bracket. Returns state and rounds."""
+    low, high, number_low, number_high, mass_low, goal = state
+    while (high - low > 1) & (number_high - number_low > CANDIDATES):
+        pivots = _pivots(low, high, rounds, guess)
+        numbers, masses = _measure(scores_ptr, vocab, row, origin, pivots, BY_MASS, BY_DISTANCE, TILE)
+        if rounds == 0:
+            # The third pivot is above every token that is left.
+            number_high = numbers[2]
+            if BY_MASS:
+                goal = integer_share(masses[2], target)
+            else:
+                goal = target
+        bracket = (low, high, number_low, number_high, mass_low)
+        low, high, number_low, number_high, mass_low = _cut(goal, pivots, numbers, masses, bracket, BY_MASS)
+        rounds += 1
+    return low, high, number_low, number_high, mass_low, goal, rounds
+
+
+@triton.jit
+def _search_candidates(
+    candidates_ptr,  # u of the tokens in the bracket
+    origin,
+    state,
+    rounds,
+    guess,
+    BY_MASS: tl.constexpr,
+    BY_DISTANCE: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+):
+    """The rest of the search, in registers. Returns the bracket."""
+    low, high, number_low, number_high, mass_low, goal = state
+    place = tl.arange(0, CANDIDATES)
+    valid = place < number_high - number_low
+    u = tl.load(candidates_ptr + place, mask=valid, other=float("inf"))
+    key = tl.where(valid, key_of(u, origin, BY_DISTANCE), _OUTSIDE)
+    weight = tl.where(valid, integer_mass(u), 0)
+    first_number, first_mass = number_low, mass_low
+    low = tl.maximum(low, tl.min(key, axis=0) - 1)
+    high = tl.minimum(high, tl.max(tl.where(valid, key, 0), axis=0))
+    while high - low > 1:
+        pivots = _pivots(low, high, rounds, guess)
+        pivot1, pivot2, pivot3 = pivots
+        number1 = first_number + tl.sum((key <= pivot1).to(tl.int32), axis=0)
+        number2 = first_number + tl.sum((key <= pivot2).to(tl.int32), axis=0)
+        number3 = first_number + tl.sum((key <= pivot3).to(tl.int32), axis=0)
+        numbers = (number1, number2, number3)
+        masses = (mass_low, mass_low, mass_low)
+        if BY_MASS:
+            mass1 = first_mass + tl.sum(tl.where(key <= pivot1, weight, 0), axis=0)
+            mass2 = first_mass + tl.sum(tl.where(key <= pivot2, weight, 0), axis=0)
+            mass3 = first_mass + tl.sum(tl.where(key <= pivot3, weight, 0), axis=0)
+            masses = (mass1, mass2, mass3)
+        bracket = (low, high, number_low, number_high, mass_low)
+        low, high, number_low, number_high, mass_low = _cut(goal, pivots, numbers, masses, bracket, BY_MASS)
+        rounds += 1
+    return low, high, number_low, number_high, mass_low
+
+
+@triton.jit
 def search(
     scores_ptr,  # the row's scores, float32 [vocab]
     vocab,
@@ -165,56 +253,17 @@ def search(
     """The smallest key whose tokens reach the target, what tokens of that key still have to contribute, and how many
     have it. Where all tokens together do not reach the target, the key is that of inf.
     """
-    low, high, number_low, number_high, mass_low, goal = state
     rounds += tl.full([], 0, dtype=tl.int32)
-    while (high - low > 1) & (number_high - number_low > CANDIDATES):
-        pivots = _pivots(low, high, rounds, guess)
-        numbers, masses = _measure(scores_ptr, vocab, row, origin, pivots, BY_MASS, BY_DISTANCE, TILE)
-        number1, number2, number3 = numbers
-        if BY_MASS:
-            reached = masses
-        else:
-            reached = (number1.to(tl.int64), number2.to(tl.int64), number3.to(tl.int64))
-        if rounds == 0:
-            # The third pivot is above every token that is left.
-            number_high = number3
-            if BY_MASS:
-                goal = integer_share(masses[2], target)
-            else:
-                goal = target
-        if BY_MASS:
-            mass_low, _ = _pick(goal, reached, mass_low, reached, goal)
-        number_low, number_high = _pick(goal, reached, number_low, numbers, number_high)
-        low, high = _pick(goal, reached, low, pivots, high)
-        rounds += 1
+    low, high, number_low, number_high, mass_low, goal, rounds = _search_row(
+        scores_ptr, vocab, row, origin, target, state, rounds, guess, BY_MASS, BY_DISTANCE, TILE, CANDIDATES
+    )
     if high - low > 1:
         if not gathered:
             _gather(scores_ptr, vocab, row, origin, low, high, candidates_ptr, counter_ptr, BY_DISTANCE, TILE)
-        place = tl.arange(0, CANDIDATES)
-        valid = place < number_high - number_low
-        u = tl.load(candidates_ptr + place, mask=valid, other=float("inf"))
-        key = tl.where(valid, key_of(u, origin, BY_DISTANCE), _OUTSIDE)
-        weight = tl.where(valid, integer_mass(u), 0)
-        first_number, first_mass = number_low, mass_low
-        low = tl.maximum(low, tl.min(key, axis=0) - 1)
-        high = tl.minimum(high, tl.max(tl.where(valid, key, 0), axis=0))
-        while high - low > 1:
-            pivot1, pivot2, pivot3 = _pivots(low, high, rounds, guess)
-            number1 = first_number + tl.sum((key <= pivot1).to(tl.int32), axis=0)
-            number2 = first_number + tl.sum((key <= pivot2).to(tl.int32), axis=0)
-            number3 = first_number + tl.sum((key <= pivot3).to(tl.int32), axis=0)
-            if BY_MASS:
-                mass1 = first_mass + tl.sum(tl.where(key <= pivot1, weight, 0), axis=0)
-                mass2 = first_mass + tl.sum(tl.where(key <= pivot2, weight, 0), axis=0)
-                mass3 = first_mass + tl.sum(tl.where(key <= pivot3, weight, 0), axis=0)
-                reached = (mass1, mass2, mass3)
-                mass_low, _ = _pick(goal, reached, mass_low, reached, goal)
-            else:
-                reached = (number1.to(tl.int64), number2.to(tl.int64), number3.to(tl.int64))
-            numbers = (number1, number2, number3)
-            number_low, number_high = _pick(goal, reached, number_low, numbers, number_high)
-            low, high = _pick(goal, reached, low, (pivot1, pivot2, pivot3), high)
-            rounds += 1
+        left = (low, high, number_low, number_high, mass_low, goal)
+        low, high, number_low, number_high, mass_low = _search_candidates(
+            candidates_ptr, origin, left, rounds, guess, BY_MASS, BY_DISTANCE, CANDIDATES
+        )
     if BY_MASS:
         return high, goal - mass_low, number_high - number_low
     else:

@@ -109,4 +109,3 @@ def act_and_mul_torch(gate_up: Tensor, activation: str, out: Tensor) -> None:
 
 
 act_and_mul = register(act_and_mul_torch, mutates=("out",), triton=act_and_mul_triton)
-"""act_and_mul(gate_up, activation, out)"""

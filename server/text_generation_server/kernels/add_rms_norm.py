@@ -86,4 +86,3 @@ def add_rms_norm_torch(x: Tensor, residual: Tensor, weight: Tensor, eps: float, 
 
 
 add_rms_norm = register(add_rms_norm_torch, mutates=("residual", "out"), triton=add_rms_norm_triton)
-"""add_rms_norm(x, residual, weight, eps, out)"""

@@ -108,4 +108,3 @@ def advance_state_torch(
 advance_state = register(
     advance_state_torch, mutates=("last_token", "length", "generated", "counts"), triton=advance_state_triton
 )
-"""advance_state(tokens, rows, last_token, length, generated, ints, counts)"""

@@ -227,7 +227,7 @@ def decode_attention_triton(
     partial = q.new_empty(items, num_heads, head_dim, dtype=torch.float32)
     partial_log_sum = q.new_empty(items, num_heads, dtype=torch.float32)
     group = num_heads // num_kv_heads
-    group_heads: int = triton.next_power_of_2(group)
+    group_heads: int = triton.next_power_of_2(group)  # pyright: ignore[reportAssignmentType]
     # One request alone waits less for a kernel that merges its heads side by side, but sums in other steps.
     last_merges = batch > 1 or deterministic
     sizes = {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "BLOCK_B": padded_batch(batch), "DETERMINISTIC": deterministic}
@@ -326,4 +326,3 @@ def _one_by_one(
 
 
 decode_attention = register(decode_attention_torch, mutates=("out",), triton=decode_attention_triton)
-"""decode_attention(q, k_cache, v_cache, slot_table, b_row, b_kv_len, max_kv_len, scale, out, deterministic=False)"""

@@ -307,5 +307,3 @@ def _statistics(scores: Tensor, temperature: Tensor, best: Tensor, best_id: Tens
 logits_process = register(
     logits_process_torch, mutates=("scores", "best", "best_id", "total"), triton=logits_process_triton
 )
-"""logits_process(logits, rows, last_token, generated, floats, ints, bias_ids, bias_values, counts, eos_token_ids,
-allowed, gamma, delta, scores, best, best_id, total)"""

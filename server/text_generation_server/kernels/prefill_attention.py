@@ -296,7 +296,7 @@ def prefill_attention_triton(
 
 def _most_parts(idle: int, positions: int) -> int:
     """Into how many parts a tile's context is cut at most. `idle` programs for each tile run at once."""
-    return max(1, min(idle, triton.cdiv(positions, _MIN_PART), _MAX_PARTS))
+    return max(1, min(idle, -(-positions // _MIN_PART), _MAX_PARTS))
 
 
 def prefill_attention_torch(
@@ -337,5 +337,3 @@ def prefill_attention_torch(
 
 
 prefill_attention = register(prefill_attention_torch, mutates=("out",), triton=prefill_attention_triton)
-"""prefill_attention(q, k_cache, v_cache, slot_table, b_row, b_q_start, b_kv_len, max_q_len, scale, out,
-deterministic=False)"""

@@ -244,4 +244,3 @@ def qkv_postprocess_torch(
 
 
 qkv_postprocess = register(qkv_postprocess_torch, mutates=("qkv", "k_cache", "v_cache"), triton=qkv_postprocess_triton)
-"""qkv_postprocess(qkv, bias, q_norm, k_norm, norm_eps, cos_sin, positions, slots, k_cache, v_cache)"""

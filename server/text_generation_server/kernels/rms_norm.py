@@ -110,4 +110,3 @@ def rms_norm_torch(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
 
 
 rms_norm = register(rms_norm_torch, mutates=("out",), triton=rms_norm_triton)
-"""rms_norm(x, weight, eps, out)"""

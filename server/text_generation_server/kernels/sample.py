@@ -299,5 +299,3 @@ def sample_torch(
 
 
 sample = register(sample_torch, mutates=("tokens", "logprobs", "valid", "log_total"), triton=sample_triton)
-"""sample(logits, scores, best, best_id, total, bounds, rows, generated, seed, floats, ints, tokens, logprobs, valid,
-log_total)"""

@@ -156,4 +156,3 @@ def skinny_linear_torch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Ten
 
 
 skinny_linear = register(skinny_linear_torch, mutates=("out",), triton=skinny_linear_triton)
-"""skinny_linear(x, weight, bias, out)"""

@@ -27,6 +27,7 @@ where a plain greedy one takes 10 and 33 (benchmark/results/sampling.json); beyo
 import torch
 from torch import Tensor
 
+from ._bounds import smallest, top_k_bound, top_p_bounds, typical_p_bounds
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._narrow import ROUNDS, STATE, is_wide, load_state, narrow, next_state
 from ._register import register
@@ -47,63 +48,46 @@ from ._sampling import (
     Ints,
     asked,
     distance,
-    integer_mass,
     mass,
     positions,
     row_best,
     share,
     survives,
 )
-from ._search import CANDIDATES, NUM_WARPS, TILE, fresh, load_tile, search
+from ._search import CANDIDATES, NUM_WARPS, TILE, fresh
 from ._triton import tl, triton
 
 _LARGEST, _ROUNDS, _STATE = tl.constexpr(LARGEST), tl.constexpr(ROUNDS), tl.constexpr(STATE)
-# Where a filter that nothing is known of may end.
-_GUESS = tl.constexpr(8.0)
 
 
 @triton.jit
-def _first_of_last(scores_ptr, vocab, row, value, number, TILE: tl.constexpr):
-    """The id from which on `number` tokens, the last ones, have u equal to `value`."""
-    missing = number
-    start = (vocab - 1) // TILE * TILE
-    found = 0
-    while start >= 0:
-        ids, u, left = load_tile(scores_ptr, start, vocab, row, TILE)
-        equal = (left & (u == value)).to(tl.int32)
-        here = tl.sum(equal, axis=0)
-        if here >= missing:
-            # Equal tokens before that one: here - missing.
-            before = tl.cumsum(equal, axis=0) - equal
-            found = tl.sum(tl.where((equal != 0) & (before == here - missing), ids, 0), axis=0)
-            start = -TILE
-        else:
-            missing -= here
-            start -= TILE
-    return found
-
-
-@triton.jit
-def _mean(scores_ptr, vocab, row, TILE: tl.constexpr):
-    """Mean of u under the survivors' probabilities."""
-    weights = tl.zeros([TILE], dtype=tl.int64)
-    weighted = tl.zeros([TILE], dtype=tl.float64)
-    for start in range(0, vocab, TILE):
-        _, u, left = load_tile(scores_ptr, start, vocab, row, TILE)
-        weight = tl.where(left, integer_mass(u), 0)
-        weights += weight
-        weighted += tl.where(left, weight.to(tl.float64) * u.to(tl.float64), 0.0)
-    return (tl.sum(weighted, axis=0) / tl.sum(weights, axis=0).to(tl.float64)).to(tl.float32)
-
-
-@triton.jit
-def _smallest(scores_ptr, vocab, row, TILE: tl.constexpr):
-    """Smallest u of a survivor."""
-    smallest = tl.full([TILE], float("inf"), dtype=tl.float32)
-    for start in range(0, vocab, TILE):
-        _, u, left = load_tile(scores_ptr, start, vocab, row, TILE)
-        smallest = tl.where(left, tl.minimum(smallest, u), smallest)
-    return tl.min(smallest, axis=0)
+def _narrowed(
+    states_ptr,
+    numbers_ptr,
+    masses_ptr,
+    position,
+    splits,
+    top_k,
+    top_p,
+    vocab,
+    CANDIDATES: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+):
+    """What `narrow` has left to do for the first filter of a row, and whether its candidates are gathered."""
+    last = (_ROUNDS - 1) * tl.num_programs(0) + position
+    state = next_state(
+        states_ptr + last * _STATE,
+        numbers_ptr + last * splits * 8,
+        masses_ptr + last * splits * 8,
+        splits,
+        top_k,
+        top_p,
+        vocab,
+        False,
+        CANDIDATES,
+        BLOCK_S,
+    )
+    return state, not is_wide(load_state(states_ptr + last * _STATE), CANDIDATES)
 
 
 @triton.jit
@@ -147,102 +131,37 @@ def survivors_kernel(
             temperature = tl.load(floats_ptr + TEMPERATURE)
             top_k = tl.load(ints_ptr + row * INTS + TOP_K)
             top_p = tl.load(floats_ptr + TOP_P)
-            guess = tl.full([], _GUESS, dtype=tl.float32)
+            scratch = (candidates_ptr, counter_ptr)
             narrowed = fresh()
             gathered = False
             if (top_k > 0) | (top_p < 1.0):
-                last = (_ROUNDS - 1) * tl.num_programs(0) + position
-                narrowed = next_state(
-                    states_ptr + last * _STATE,
-                    numbers_ptr + last * splits * 8,
-                    masses_ptr + last * splits * 8,
-                    splits,
-                    top_k,
-                    top_p,
-                    vocab,
-                    False,
-                    CANDIDATES,
-                    BLOCK_S,
+                narrowed, gathered = _narrowed(
+                    states_ptr, numbers_ptr, masses_ptr, position, splits, top_k, top_p, vocab, CANDIDATES, BLOCK_S
                 )
-                gathered = not is_wide(load_state(states_ptr + last * _STATE), CANDIDATES)
             rounds = _ROUNDS
             if top_k > 0:
                 state = (best, temperature, largest, first_id, centre, radius)
-                target = tl.minimum(top_k, vocab).to(tl.int64)
-                key, _, _ = search(
-                    scores_ptr,
-                    vocab,
-                    state,
-                    0.0,
-                    target,
-                    narrowed,
-                    rounds,
-                    gathered,
-                    guess,
-                    candidates_ptr,
-                    counter_ptr,
-                    False,
-                    False,
-                    TILE,
-                    CANDIDATES,
+                largest = top_k_bound(
+                    scores_ptr, vocab, state, top_k, narrowed, rounds, gathered, scratch, TILE, CANDIDATES
                 )
-                largest = tl.minimum(key.to(tl.float32, bitcast=True), _LARGEST)
                 narrowed = fresh()
                 rounds = 0
                 gathered = False
             if top_p < 1.0:
                 state = (best, temperature, largest, first_id, centre, radius)
-                key, missing, ties = search(
-                    scores_ptr,
-                    vocab,
-                    state,
-                    0.0,
-                    top_p,
-                    narrowed,
-                    rounds,
-                    gathered,
-                    guess,
-                    candidates_ptr,
-                    counter_ptr,
-                    True,
-                    False,
-                    TILE,
-                    CANDIDATES,
+                largest, first_id = top_p_bounds(
+                    scores_ptr, vocab, state, top_p, narrowed, rounds, gathered, scratch, TILE, CANDIDATES
                 )
-                largest = key.to(tl.float32, bitcast=True)
-                weight = integer_mass(largest)
-                kept = (missing + weight - 1) // weight
-                if kept < ties:
-                    first_id = _first_of_last(scores_ptr, vocab, state, largest, kept.to(tl.int32), TILE).to(tl.float32)
             typical_p = tl.load(floats_ptr + TYPICAL_P)
             if typical_p < 1.0:
                 state = (best, temperature, largest, first_id, centre, radius)
-                mean = _mean(scores_ptr, vocab, state, TILE)
-                key, _, _ = search(
-                    scores_ptr,
-                    vocab,
-                    state,
-                    mean,
-                    typical_p,
-                    fresh(),
-                    0,
-                    False,
-                    guess,
-                    candidates_ptr,
-                    counter_ptr,
-                    True,
-                    True,
-                    TILE,
-                    CANDIDATES,
-                )
-                centre = mean
-                radius = key.to(tl.float32, bitcast=True)
+                centre, radius = typical_p_bounds(scores_ptr, vocab, state, typical_p, scratch, TILE, CANDIDATES)
             min_p = tl.load(floats_ptr + MIN_P)
             if min_p > 0.0:
                 limit = -tl.log(tl.maximum(min_p, 1.1754943508222875e-38))
                 if typical_p < 1.0:
                     state = (best, temperature, largest, first_id, centre, radius)
-                    limit += _smallest(scores_ptr, vocab, state, TILE)
+                    limit += smallest(scores_ptr, vocab, state, TILE)
                 if limit < largest:
                     largest = limit
                     first_id = 0.0
@@ -364,4 +283,3 @@ def _ascending(u: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
 
 survivors = register(survivors_torch, mutates=("bounds",), triton=survivors_triton)
-"""survivors(scores, best, total, rows, floats, ints, bounds)"""

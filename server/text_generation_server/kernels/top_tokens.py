@@ -240,4 +240,3 @@ def top_tokens_torch(
 
 
 top_tokens = register(top_tokens_torch, mutates=("top_ids", "top_logprobs", "num_top"), triton=top_tokens_triton)
-"""top_tokens(scores, best, bounds, rows, floats, ints, valid, log_total, top_ids, top_logprobs, num_top)"""
