@@ -27,27 +27,64 @@ URL = f"http://127.0.0.1:{PORT}"
 
 
 @dataclass(frozen=True)
-class Case:
-    """One line of the table: a load, and the figure that its bar is about."""
+class Bar:
+    """One figure of a case. `part` is a percentile of a latency, or empty for a rate or the duration."""
 
-    concurrency: int
+    group: str
+    part: str
+    bar: float
+    peer: float
+    """vLLM 0.26.0, measured on such a machine."""
+
+    def value(self, point: dict[str, Any]) -> float:
+        """Of a point of the benchmark's report, in milliseconds, in a second, or in seconds."""
+        if self.group == "duration_s":
+            return point["duration_s"]
+        return point["latency_ms"][self.group][self.part] if self.part else point["rates"][self.group]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One load, and the figures that its bars are about. `again`: the same prompts as the case before it."""
+
     requests: int
     input_length: int
     output_length: int
-    figure: tuple[str, str]
-    bar: float
-    peer: float
-    """vLLM 0.26.0 on such a machine."""
+    bars: tuple[Bar, ...]
+    load: tuple[str, ...]
     warmup: int = 2
+    again: bool = False
 
 
+def closed(concurrency: int) -> tuple[str, ...]:
+    """So many clients, each with one request at a time."""
+    return ("--concurrency", str(concurrency))
+
+
+RATE = "output_tokens_per_s"
 CASES = {
-    "one": Case(1, 8, 512, 128, ("tpot", "p50"), 4.4, 4.84),
-    "long": Case(64, 64, 2048, 256, ("itl", "p50"), 9.3, 9.72, 64),
-    "burst": Case(256, 256, 512, 128, ("output_tokens_per_s", ""), 7100, 6425, 256),
-    "throughput": Case(256, 512, 1024, 1024, ("output_tokens_per_s", ""), 9700, 9278, 0),
-    "ttft512": Case(1, 20, 512, 4, ("ttft", "p50"), 15.0, 19.6),
-    "ttft8k": Case(1, 10, 8192, 4, ("ttft", "p50"), 222.0, 228.6),
+    "one": Case(8, 512, 128, (Bar("tpot", "p50", 4.1, 4.90),), closed(1)),
+    "ttft512": Case(20, 512, 4, (Bar("ttft", "p50", 14.0, 21.1),), closed(1)),
+    "ttft8k": Case(10, 8192, 4, (Bar("ttft", "p50", 210.0, 216.0),), closed(1)),
+    "prefixes": Case(
+        512,
+        128,
+        128,
+        (Bar(RATE, "", 6500, 5539),),
+        (*closed(64), "--prefix-groups", "16", "--prefix-length", "2048"),
+    ),
+    "long10k": Case(20, 10_000, 50, (Bar("duration_s", "", 5.2, 6.10),), closed(10), 0),
+    "long10k_again": Case(20, 10_000, 50, (Bar("duration_s", "", 0.8, 1.06),), closed(10), 0, again=True),
+    "long": Case(128, 2048, 256, (Bar("itl", "p99", 30, 199), Bar("duration_s", "", 9.8, 10.9)), closed(64), 0),
+    "burst": Case(256, 512, 128, (Bar(RATE, "", 7600, 6599), Bar("itl", "p99", 40, 212)), closed(256), 0),
+    "throughput": Case(256, 1024, 1024, (Bar(RATE, "", 10600, 9620), Bar("itl", "p99", 40, 192)), closed(256), 0),
+    "poisson": Case(
+        360,
+        1024,
+        256,
+        (Bar("ttft", "p50", 32, 45), Bar("ttft", "p99", 80, 131), Bar("itl", "p99", 16, 25.9)),
+        ("--request-rate", "12", "--arrival", "poisson"),
+    ),
 }
 
 
@@ -58,7 +95,6 @@ def served(folder: Path, flags: list[str], log: Path) -> Iterator[float]:
         "text-generation-launcher",
         *("--model-id", str(folder), "--port", str(PORT)),
         *("--max-concurrent-requests", "1024", "--max-batch-size", "256", "--max-total-tokens", "16384"),
-        *("--max-input-tokens", "8192", "--max-batch-prefill-tokens", "8192"),
         *flags,
     ]
     print(" ".join(command), flush=True)
@@ -87,15 +123,15 @@ def answers() -> bool:
         return False
 
 
-def run(case: Case, folder: Path, api: str) -> dict[str, Any]:
-    """The point of the report that the load gave."""
+def run(case: Case, folder: Path, api: str, seed: int) -> dict[str, Any]:
+    """The report of the load, whose prompts follow from `seed`."""
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
         command = [
             *("text-generation-benchmark", "server", "--url", URL, "--api", api, "--no-tui"),
             *("--tokenizer-path", str(folder), "--output-json", report.name),
-            *("--concurrency", str(case.concurrency), "--requests", str(case.requests)),
+            *(*case.load, "--requests", str(case.requests)),
             *("--input-length", str(case.input_length), "--output-length", str(case.output_length)),
-            *("--warmup", str(case.warmup), "--seed", str(int(time.time()))),
+            *("--warmup", str(case.warmup), "--seed", str(seed)),
         ]
         finished = subprocess.run(command, capture_output=True, text=True, check=False)
         if finished.returncode:
@@ -111,16 +147,16 @@ def mean_ms(before: dict[str, float], after: dict[str, float], name: str) -> flo
 
 def verdict(name: str, report: dict[str, Any]) -> str:
     """One line: the figure beside its bar and the peer's, then the other figures."""
-    case = CASES[name]
     if not report.get("points"):
         return f"{name}: no result"
     point = report["points"][0]
-    group, part = case.figure
-    value = point["latency_ms"][group][part] if part else point["rates"][group]
+    figures = [
+        f"{bar.group} {bar.part} {bar.value(point):.2f} (bar {bar.bar}, vLLM {bar.peer})" for bar in CASES[name].bars
+    ]
     others = {key: f"{d['p50']:.2f}/{d['p99']:.2f}" for key, d in point["latency_ms"].items()}
     rates = {key: round(rate, 1) for key, rate in point["rates"].items()}
     return (
-        f"{name}: {group} {part} {value:.2f} (bar {case.bar}, vLLM {case.peer}); p50/p99 {others}; {rates}; "
+        f"{name}: {', '.join(figures)}; {point['duration_s']:.2f} s; p50/p99 {others}; {rates}; "
         f"device ms {report['device_ms']}; failed {point['failed']}; {'; '.join(point['notes'])}"
     )
 
@@ -129,7 +165,14 @@ def metrics() -> dict[str, float]:
     """Figures of the engine that the server itself reports."""
     with urllib.request.urlopen(f"{URL}/metrics", timeout=10) as reply:
         lines = reply.read().decode().splitlines()
-    wanted = ("compilations", "idle", "tgi_batch_forward_duration_sum", "tgi_batch_forward_duration_count")
+    wanted = (
+        "compilations",
+        "idle",
+        "prefix_cache",
+        "paused",
+        "tgi_batch_forward_duration_sum",
+        "tgi_batch_forward_duration_count",
+    )
     return {
         line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1])
         for line in lines
@@ -153,9 +196,11 @@ def main() -> None:
     with served(arguments.folder, flags, log) as seconds:
         result["start_to_first_token_s"] = round(seconds, 2)
         print(f"start to first token: {seconds:.1f} s", flush=True)
+        seed = int(time.time())
         for name in filter(None, arguments.cases.split(",")):
             before = metrics()
-            report = run(CASES[name], arguments.folder, arguments.api)
+            seed += not CASES[name].again
+            report = run(CASES[name], arguments.folder, arguments.api, seed)
             # Mean device milliseconds of a prefill and of a decode step, to tell them from the way there and back.
             report["device_ms"] = {
                 method: mean_ms(before, metrics(), f'tgi_batch_forward_duration_{{}}{{{{method="{method}"}}}}')
