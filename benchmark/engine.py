@@ -120,7 +120,7 @@ def build(folder: Path, options: EngineOptions, limits: WarmupLimits) -> tuple[E
     started = time.perf_counter()
     device = choose_device(0)
     config = ModelConfig.from_folder(folder)
-    group = init_group(ParallelConfig(0, 1, "127.0.0.1", 29500), device, 120.0)
+    group = init_group(ParallelConfig(), device, 120.0)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     with torch.inference_mode():
         model = load_model(folder, config, group, dtype, device, "dummy")

@@ -113,7 +113,7 @@ class Router:
     def run(self, *streams: Stream) -> list[list[int]]:
         """Starts requests and steps until nobody is left; returns their tokens."""
         self.start(*streams)
-        while self.waiting or self.running or self.paused or self.under_way:
+        while self.waiting or self.running or self.paused or self.leaving or self.under_way:
             self.step()
         return [stream.tokens for stream in streams]
 
