@@ -32,6 +32,9 @@ fn _router(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<text::Tokenizer>()?;
     module.add_class::<text::Detokenizer>()?;
     module.add_class::<pool::SlotAllocator>()?;
-    module.add_class::<scheduler::Action>()?;
+    module.add_class::<scheduler::StepCost>()?;
+    module.add_class::<scheduler::Queued>()?;
+    module.add_class::<scheduler::Running>()?;
+    module.add_class::<scheduler::Plan>()?;
     module.add_class::<scheduler::Scheduler>()
 }

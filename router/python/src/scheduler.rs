@@ -1,112 +1,291 @@
-//! The batching policy.
+//! The policy: what the next step computes.
+
+use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use text_generation_core::budget::{self, Demand};
-use text_generation_core::policy::{self, Candidate, Concat, Progress};
+use text_generation_core::policy::cost;
+use text_generation_core::policy::expectation::OutputLengths;
+use text_generation_core::policy::peak::Demand;
+use text_generation_core::policy::{self, Admission, Candidate, Joined, Order, Situation};
 use text_generation_core::types::BatchLimits;
 
-/// (held, length, remaining) of a running request.
-type Running = (u32, u32, u32);
+#[pyclass(frozen, skip_from_py_object, module = "text_generation_router")]
+#[derive(Debug, Clone)]
+pub struct StepCost(cost::StepCost);
 
-fn demand((held, length, remaining): Running) -> Demand {
-    Demand {
-        held,
-        length,
-        remaining,
-        lag: 0,
+#[pymethods]
+impl StepCost {
+    #[new]
+    #[pyo3(signature = (tokens, times_ms, *, pair_ns = 0.0, context_ns = 0.0, graph_tokens = Vec::new()))]
+    fn new(
+        tokens: Vec<u32>,
+        times_ms: Vec<f32>,
+        pair_ns: f32,
+        context_ns: f32,
+        graph_tokens: Vec<u32>,
+    ) -> PyResult<Self> {
+        if tokens.len() != times_ms.len() {
+            return Err(PyValueError::new_err(
+                "tokens and times_ms must have the same length",
+            ));
+        }
+        let cost = cost::StepCost::new(&tokens, &times_ms, pair_ns, context_ns, &graph_tokens);
+        Ok(Self(cost))
+    }
+}
+
+#[pyclass(
+    frozen,
+    get_all,
+    skip_from_py_object,
+    module = "text_generation_router"
+)]
+#[derive(Debug, Clone, Copy)]
+pub struct Queued {
+    length: u32,
+    left: u32,
+    generated: u32,
+    cached: u32,
+    unlocked: u32,
+    follows: bool,
+}
+
+#[pymethods]
+impl Queued {
+    #[new]
+    #[pyo3(signature = (length, left, *, generated = 0, cached = 0, unlocked = 0, follows = false))]
+    fn new(
+        length: u32,
+        left: u32,
+        generated: u32,
+        cached: u32,
+        unlocked: u32,
+        follows: bool,
+    ) -> Self {
+        Self {
+            length,
+            left,
+            generated,
+            cached,
+            unlocked,
+            follows,
+        }
+    }
+}
+
+impl From<&Queued> for Candidate {
+    fn from(queued: &Queued) -> Self {
+        Self {
+            length: queued.length,
+            cached: queued.cached,
+            unlocked: queued.unlocked,
+            generated: queued.generated,
+            left: queued.left,
+            follows: queued.follows,
+        }
+    }
+}
+
+#[pyclass(
+    frozen,
+    get_all,
+    skip_from_py_object,
+    module = "text_generation_router"
+)]
+#[derive(Debug, Clone, Copy)]
+pub struct Running {
+    computed: u32,
+    slots: u32,
+    left: u32,
+    prompt_left: u32,
+    generated: u32,
+    cached: u32,
+}
+
+#[pymethods]
+impl Running {
+    #[new]
+    #[pyo3(signature = (computed, slots, left, *, prompt_left = 0, generated = 0, cached = 0))]
+    fn new(
+        computed: u32,
+        slots: u32,
+        left: u32,
+        prompt_left: u32,
+        generated: u32,
+        cached: u32,
+    ) -> Self {
+        Self {
+            computed,
+            slots,
+            left,
+            prompt_left,
+            generated,
+            cached,
+        }
+    }
+}
+
+impl Running {
+    /// `place`: in the order in which requests came.
+    fn for_policy(&self, place: u64) -> policy::Running {
+        let decodes = self.prompt_left == 0 && self.left > 0;
+        policy::Running {
+            order: Order {
+                due: 0,
+                sequence: place,
+            },
+            computed: self.computed,
+            prompt_left: self.prompt_left,
+            decodes,
+            lacks_slot: decodes && self.cached.saturating_add(self.slots) <= self.computed,
+            demand: Demand {
+                slots: self.slots,
+                generated: self.generated,
+                left: self.left,
+            },
+        }
     }
 }
 
 #[pyclass(frozen, get_all, eq, module = "text_generation_router")]
 #[derive(Debug, PartialEq, Eq)]
-pub struct Action {
-    kind: &'static str,
-    count: usize,
-    concat: Option<&'static str>,
+pub struct Plan {
+    decode: Vec<usize>,
+    chunks: Vec<(usize, u32)>,
+    admit: Vec<(usize, u32)>,
+    pause: Vec<usize>,
+    joined: Option<&'static str>,
 }
 
 #[pymethods]
-impl Action {
+impl Plan {
     fn __repr__(&self) -> String {
-        let concat = self
-            .concat
+        let joined = self
+            .joined
             .map_or("None".to_owned(), |why| format!("{why:?}"));
         format!(
-            "Action(kind={:?}, count={}, concat={concat})",
-            self.kind, self.count
+            "Plan(decode={:?}, chunks={:?}, admit={:?}, pause={:?}, joined={joined})",
+            self.decode, self.chunks, self.admit, self.pause
         )
     }
 }
 
-impl From<policy::Action> for Action {
-    fn from(action: policy::Action) -> Self {
-        let (kind, count, concat) = match action {
-            policy::Action::Prefill { count, concat } => ("prefill", count, concat),
-            policy::Action::Decode => ("decode", 0, None),
-            policy::Action::Wait => ("wait", 0, None),
-        };
-        let concat = concat.map(|why| match why {
-            Concat::Backpressure => "backpressure",
-            Concat::WaitExceeded => "wait_exceeded",
-        });
+impl From<policy::Plan> for Plan {
+    fn from(plan: policy::Plan) -> Self {
+        let pair = |admission: Admission| (admission.index, admission.count);
         Self {
-            kind,
-            count,
-            concat,
+            decode: plan.decode,
+            chunks: plan.chunks,
+            admit: plan.admit.into_iter().map(pair).collect(),
+            pause: plan.pause,
+            joined: plan.joined.map(|why| match why {
+                Joined::Backpressure => "backpressure",
+                Joined::WaitExceeded => "wait_exceeded",
+            }),
         }
     }
 }
 
-#[pyclass(frozen, module = "text_generation_router")]
+/// A queue that was given as a list.
+struct Queue(Vec<Candidate>);
+
+impl policy::Waiting for Queue {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn candidate(&mut self, index: usize, _: &[Admission]) -> Option<Candidate> {
+        self.0.get(index).copied()
+    }
+}
+
+#[pyclass(module = "text_generation_router")]
 #[derive(Debug)]
-pub struct Scheduler(BatchLimits);
+pub struct Scheduler {
+    limits: BatchLimits,
+    cost: cost::StepCost,
+    lengths: OutputLengths,
+}
 
 #[pymethods]
 impl Scheduler {
     #[new]
-    #[pyo3(signature = (*, max_batch_prefill_tokens, max_batch_total_tokens, max_batch_size, waiting_served_ratio = 0.0,
-                        max_waiting_tokens = 20))]
+    #[pyo3(signature = (*, max_batch_prefill_tokens, max_batch_total_tokens, waiting_served_ratio = 0.0,
+                        max_waiting_tokens = 20, prefill_chunking = true, max_token_gap = None, cost = None))]
     fn new(
         max_batch_prefill_tokens: u32,
         max_batch_total_tokens: u32,
-        max_batch_size: u32,
         waiting_served_ratio: f32,
         max_waiting_tokens: u32,
+        prefill_chunking: bool,
+        max_token_gap: Option<f64>,
+        cost: Option<&StepCost>,
     ) -> PyResult<Self> {
         if !waiting_served_ratio.is_finite() || waiting_served_ratio < 0.0 {
             return Err(PyValueError::new_err(
                 "waiting_served_ratio must be a number >= 0",
             ));
         }
-        Ok(Self(BatchLimits {
-            waiting_served_ratio,
-            max_waiting_tokens,
-            max_queue_time: None,
-            max_batch_prefill_tokens,
-            max_batch_total_tokens,
-            max_batch_size,
-        }))
+        let gap = |ms: f64| Duration::try_from_secs_f64(ms / 1e3);
+        let max_token_gap = max_token_gap.map(gap).transpose().map_err(|_| {
+            PyValueError::new_err("max_token_gap must be a number of milliseconds >= 0")
+        })?;
+        let nothing_measured = || cost::StepCost::new(&[], &[], 0.0, 0.0, &[]);
+        Ok(Self {
+            limits: BatchLimits {
+                waiting_served_ratio,
+                max_waiting_tokens,
+                max_batch_prefill_tokens,
+                max_batch_total_tokens,
+                // What is free of it comes with each situation, as do hits in the cache.
+                max_batch_size: u32::MAX,
+                max_queue_time: None,
+                prefill_chunking,
+                max_token_gap,
+                prefix_caching: true,
+            },
+            cost: cost.map_or_else(nothing_measured, |cost| cost.0.clone()),
+            lengths: OutputLengths::default(),
+        })
     }
 
-    fn next_action(&self, queue: Vec<(u32, u32)>, running: Vec<Running>, steps: u32) -> Action {
-        let queue = queue
-            .into_iter()
-            .map(|(input_length, max_new_tokens)| Candidate {
-                input_length,
-                max_new_tokens,
-                samples: 1,
-            });
-        let running: Vec<Demand> = running.into_iter().map(demand).collect();
-        policy::next_action(queue, &running, Progress { steps }, &self.0).into()
+    #[pyo3(signature = (tokens, *, cut = false))]
+    fn observe(&mut self, tokens: u32, cut: bool) {
+        if cut {
+            self.lengths.observe_cut(tokens);
+        } else {
+            self.lengths.observe(tokens);
+        }
     }
 
-    fn admitted(&self, input_length: u32, max_new_tokens: u32) -> Running {
-        let demand = Demand::admitted(input_length, max_new_tokens);
-        (demand.held, demand.length, demand.remaining)
-    }
-
-    fn peak(&self, running: Vec<Running>) -> u64 {
-        budget::peak(running.into_iter().map(demand))
+    #[pyo3(signature = (queue, running, free, rows, steps_without_chunks = 0))]
+    fn plan(
+        &mut self,
+        queue: Vec<PyRef<'_, Queued>>,
+        running: Vec<PyRef<'_, Running>>,
+        free: u32,
+        rows: usize,
+        steps_without_chunks: u32,
+    ) -> Plan {
+        self.lengths
+            .refresh(running.iter().map(|request| request.generated));
+        let mut queue = Queue(queue.iter().map(|queued| (&**queued).into()).collect());
+        let running: Vec<policy::Running> = (0..)
+            .zip(&running)
+            .map(|(place, request)| request.for_policy(place))
+            .collect();
+        let situation = Situation {
+            running: &running,
+            rows,
+            free,
+            freeing: 0,
+            capacity: self.limits.max_batch_total_tokens,
+            steps_without_chunks,
+            limits: &self.limits,
+            cost: &self.cost,
+            lengths: &self.lengths,
+        };
+        policy::plan(&situation, &mut queue).into()
     }
 }

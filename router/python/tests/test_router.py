@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -88,37 +89,158 @@ def test_freeing_what_is_not_held_is_a_value_error() -> None:
     assert allocator.available == allocator.capacity == 4
 
 
-def test_the_scheduler_runs_every_request_and_never_overfills_the_pool() -> None:
-    pool, size = 300, 6
-    scheduler = router.Scheduler(max_batch_prefill_tokens=64, max_batch_total_tokens=pool, max_batch_size=size)
-    choices = random.Random(1)
-    queue = [(choices.randint(1, 60), choices.randint(1, 60)) for _ in range(100)]
-    running: list[tuple[int, int, int]] = []
-    steps = 0
+@dataclass
+class Request:
+    """A request of the simulation below: it ends after `tokens` of the 60 that it may generate."""
+
+    number: int
+    prompt: int
+    tokens: int
+    generated: int = 0
+    # While it runs:
+    started_with: int = 0
+    computed: int = 0
+    slots: int = 0
+
+    @property
+    def length(self) -> int:
+        return self.prompt + self.generated
+
+    def queued(self) -> router.Queued:
+        return router.Queued(self.length, 60 - self.generated, generated=self.generated)
+
+    def running(self) -> router.Running:
+        left = max(self.started_with - self.computed, 0)
+        return router.Running(
+            self.computed, self.slots, 60 - self.generated, prompt_left=left, generated=self.generated
+        )
+
+    def start(self) -> None:
+        """Take slots for all tokens and the next; after a pause, what was generated is computed as a prompt is."""
+        self.started_with, self.computed, self.slots = self.length, 0, self.length + 1
+
+    def compute(self, count: int) -> None:
+        self.computed += count
+        self.slots = max(self.slots, self.computed)
+        if self.computed >= self.started_with:
+            self.generated += 1
+
+
+def simulate(scheduler: router.Scheduler, requests: list[Request], pool: int, rows: int) -> int:
+    """Run all requests to their ends, within the budget of every step; return how often one was paused."""
+    queue, running = requests, list[Request]()
+    without_chunks = pauses = 0
     while queue or running:
-        action = scheduler.next_action(queue, running, steps)
-        if action.kind == "prefill":
-            joined, queue = queue[: action.count], queue[action.count :]
-            assert sum(length for length, _ in joined) <= 64
-            running += [scheduler.admitted(*request) for request in joined]
-            steps = 0
-        else:
-            assert action.kind == "decode"
-            running = [(held, length + 1, left - 1) for held, length, left in running]
-            steps += 1
-        running = [request for request in running if request[2] > 0]
-        assert len(running) <= size
-        assert sum(length for _, length, _ in running) <= pool
-        assert scheduler.peak(running) <= pool
-    assert scheduler.next_action([], [], 0).kind == "wait"
+        free = pool - sum(request.slots for request in running)
+        plan = scheduler.plan(
+            [request.queued() for request in queue],
+            [request.running() for request in running],
+            free,
+            rows - len(running),
+            without_chunks,
+        )
+        assert plan.decode or plan.chunks or plan.admit or plan.pause, "a step of nothing"
+        paused = [running[index] for index in plan.pause]
+        started = [queue[index] for index, _ in plan.admit]
+        for index in plan.decode:
+            running[index].compute(1)
+        for index, count in plan.chunks:
+            running[index].compute(count)
+        for (_, count), request in zip(plan.admit, started, strict=True):
+            request.start()
+            request.compute(count)
+        computed = [count for _, count in [*plan.chunks, *plan.admit]]
+        assert sum(computed) <= 64
+        running += started
+        assert len(running) <= rows
+        assert sum(request.slots for request in running) <= pool
+        for request in running:
+            if request.generated == request.tokens:
+                scheduler.observe(request.tokens)
+        queue = [request for request in queue if request not in started] + paused
+        queue.sort(key=lambda request: request.number)
+        running = [r for r in running if r not in paused and r.generated < r.tokens]
+        running.sort(key=lambda request: request.number)
+        without_chunks = 0 if computed else without_chunks + 1
+        pauses += len(paused)
+    return pauses
 
 
-def test_many_waiting_requests_interrupt_the_running_ones() -> None:
-    scheduler = router.Scheduler(max_batch_prefill_tokens=64, max_batch_total_tokens=1000, max_batch_size=8)
-    running = [scheduler.admitted(4, 50)]
-    action = scheduler.next_action([(4, 4)], running, 1)
-    assert (action.kind, action.count, action.concat) == ("prefill", 1, "backpressure")
-    assert scheduler.next_action([(4, 4)], running, 0).kind == "decode"
+@pytest.mark.parametrize("chunking", [True, False])
+def test_the_scheduler_runs_every_request_and_never_overfills_the_pool(chunking: bool) -> None:
+    pool = 300
+    scheduler = router.Scheduler(max_batch_prefill_tokens=64, max_batch_total_tokens=pool, prefill_chunking=chunking)
+    choices = random.Random(1)
+    requests = [Request(number, choices.randint(1, 60), choices.randint(1, 60)) for number in range(100)]
+    pauses = simulate(scheduler, requests, pool, rows=6)
+    assert all(request.generated == request.tokens for request in requests)
+    assert pauses < 30
+    assert scheduler.plan([], [], pool, 6) == scheduler.plan([], [], 0, 0)
+
+
+def test_the_newest_request_pauses_when_slots_run_short() -> None:
+    scheduler = router.Scheduler(max_batch_prefill_tokens=64, max_batch_total_tokens=20)
+    running = [router.Running(10, 10, 5, generated=3)] * 2
+    plan = scheduler.plan([], running, 0, 8)
+    assert (plan.pause, plan.decode) == ([1], [])
+    plan = scheduler.plan([], running[:1], 10, 9)
+    assert (plan.pause, plan.decode) == ([], [0])
+
+
+def test_prompts_join_decodes_by_the_rules_of_tgi() -> None:
+    scheduler = router.Scheduler(max_batch_prefill_tokens=64, max_batch_total_tokens=1000, waiting_served_ratio=2.0)
+    running = [router.Running(4, 8, 50, generated=1)]
+    waiting = router.Queued(4, 4)
+    plan = scheduler.plan([waiting], running, 900, 7)
+    assert (plan.decode, plan.admit, plan.joined) == ([0], [], None)
+    plan = scheduler.plan([waiting, waiting], running, 900, 7)
+    assert (plan.decode, plan.admit, plan.joined) == ([0], [(0, 4), (1, 4)], "backpressure")
+    plan = scheduler.plan([waiting], running, 900, 7, steps_without_chunks=19)
+    assert (plan.decode, plan.admit, plan.joined) == ([0], [(0, 4)], "wait_exceeded")
+
+
+def test_without_chunks_prompts_have_steps_of_their_own() -> None:
+    scheduler = router.Scheduler(max_batch_prefill_tokens=64, max_batch_total_tokens=1000, prefill_chunking=False)
+    running = [router.Running(4, 8, 50, generated=1)]
+    plan = scheduler.plan([router.Queued(4, 4)], running, 900, 7, steps_without_chunks=1)
+    assert (plan.decode, plan.admit, plan.joined) == ([], [(0, 4)], "backpressure")
+    plan = scheduler.plan([router.Queued(4, 4)], running, 900, 7)
+    assert (plan.decode, plan.admit, plan.joined) == ([0], [], None)
+
+
+def test_chunks_are_as_long_as_the_promised_gap_lets_them() -> None:
+    cost = router.StepCost([64, 128], [10.0, 20.0])
+    running = [router.Running(4, 8, 50, generated=1)]
+    for gap, chunk in [(15.0, 95), (None, 128)]:
+        scheduler = router.Scheduler(
+            max_batch_prefill_tokens=128, max_batch_total_tokens=1000, max_token_gap=gap, cost=cost
+        )
+        assert scheduler.plan([router.Queued(128, 4)], running, 900, 7).admit == [(0, chunk)]
+
+
+def test_requests_with_a_cached_prefix_compute_the_rest_alone() -> None:
+    scheduler = router.Scheduler(max_batch_prefill_tokens=64, max_batch_total_tokens=1000)
+    queue = [router.Queued(50, 4, cached=48, unlocked=48), router.Queued(40, 4, follows=True), router.Queued(9, 4)]
+    assert scheduler.plan(queue, [], 1000, 8).admit == [(0, 2), (2, 9)]
+
+
+def test_short_outputs_let_more_requests_in() -> None:
+    scheduler = router.Scheduler(max_batch_prefill_tokens=1000, max_batch_total_tokens=1000)
+    queue = [router.Queued(10, 500)] * 20
+    before = scheduler.plan(queue, [], 1000, 20)
+    for _ in range(1000):
+        scheduler.observe(10)
+    after = scheduler.plan(queue, [], 1000, 20)
+    assert len(before.admit) < len(after.admit) == 20
+
+
+def test_limits_that_make_no_sense_are_value_errors() -> None:
+    with pytest.raises(ValueError, match="waiting_served_ratio"):
+        router.Scheduler(max_batch_prefill_tokens=64, max_batch_total_tokens=1000, waiting_served_ratio=-1.0)
+    with pytest.raises(ValueError, match="max_token_gap"):
+        router.Scheduler(max_batch_prefill_tokens=64, max_batch_total_tokens=1000, max_token_gap=-1.0)
+    with pytest.raises(ValueError, match="same length"):
+        router.StepCost([1, 2], [1.0])
 
 
 def run(*argv: str) -> subprocess.CompletedProcess[str]:

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 from text_generation_router import _router
 from text_generation_router._router import (
-    Action,
     ChatTemplate,
     Detokenizer,
+    Plan,
+    Queued,
+    Running,
     Scheduler,
     SlotAllocator,
+    StepCost,
     Tokenizer,
     __version__,
 )
@@ -24,11 +27,14 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 __all__ = [
-    "Action",
     "ChatTemplate",
     "Detokenizer",
+    "Plan",
+    "Queued",
+    "Running",
     "Scheduler",
     "SlotAllocator",
+    "StepCost",
     "Tokenizer",
     "__version__",
     "cli",

@@ -75,24 +75,133 @@ class SlotAllocator:
         """Give slots back. Raises ValueError, with nothing freed, when one of them is not allocated."""
 
 @final
-class Action:
-    """What the batcher does next."""
+class StepCost:
+    """What steps take, as a shard measures it at warm-up; straight lines between its points."""
+
+    def __new__(
+        cls,
+        tokens: Sequence[int],
+        times_ms: Sequence[float],
+        *,
+        pair_ns: float = 0.0,
+        context_ns: float = 0.0,
+        graph_tokens: Sequence[int] = ...,
+    ) -> StepCost:
+        """A step of `tokens[i]` tokens, of decodes and chunks together, takes `times_ms[i]` milliseconds.
+
+        `pair_ns` is added for each pair of a token of a prompt and a position that it attends to, `context_ns` for
+        each position that a decode attends to. A step with chunks takes as long as one of the next larger of
+        `graph_tokens`. Raises ValueError when the lists differ in length.
+        """
+
+@final
+class Queued:
+    """A request that waits, as the policy sees it."""
+
+    def __new__(
+        cls,
+        length: int,
+        left: int,
+        *,
+        generated: int = 0,
+        cached: int = 0,
+        unlocked: int = 0,
+        follows: bool = False,
+    ) -> Queued: ...
+    @property
+    def length(self) -> int:
+        """Its tokens: the prompt and, when it was paused, what it has generated."""
 
     @property
-    def kind(self) -> Literal["prefill", "decode", "wait"]: ...
-    @property
-    def count(self) -> int:
-        """How many requests from the head of the queue are prefilled; 0 for the other kinds."""
+    def left(self) -> int:
+        """The most tokens that it may generate yet."""
 
     @property
-    def concat(self) -> Literal["backpressure", "wait_exceeded"] | None:
-        """Why running requests are interrupted for the prefill."""
+    def generated(self) -> int:
+        """Tokens that it has generated."""
+
+    @property
+    def cached(self) -> int:
+        """Of its tokens, from the first on, those whose K and V others have computed. The last is never one."""
+
+    @property
+    def unlocked(self) -> int:
+        """Of the cached ones, those that nobody uses now: their slots count as free until it starts."""
+
+    @property
+    def follows(self) -> bool:
+        """Another request is just computing more of what both begin with, so this one waits for it."""
+
+@final
+class Running:
+    """A request that owns a row, as the policy sees it. It decodes when nothing is left of its prompt."""
+
+    def __new__(
+        cls,
+        computed: int,
+        slots: int,
+        left: int,
+        *,
+        prompt_left: int = 0,
+        generated: int = 0,
+        cached: int = 0,
+    ) -> Running: ...
+    @property
+    def computed(self) -> int:
+        """Positions, from the first on, whose K and V are computed."""
+
+    @property
+    def slots(self) -> int:
+        """Slots of its own, which become free when it ends. Each position has one, here or among the cached."""
+
+    @property
+    def left(self) -> int:
+        """The most tokens that it may generate yet."""
+
+    @property
+    def prompt_left(self) -> int:
+        """Positions of its prompt that are not computed."""
+
+    @property
+    def generated(self) -> int:
+        """Tokens that it has generated."""
+
+    @property
+    def cached(self) -> int:
+        """Positions whose slots it shares with others."""
+
+@final
+class Plan:
+    """What the next step computes. Numbers of requests are places in the lists that the plan was made from."""
+
+    @property
+    def decode(self) -> list[int]:
+        """Running requests that get one more token."""
+
+    @property
+    def chunks(self) -> list[tuple[int, int]]:
+        """Running requests whose prompt is continued, and by how many tokens."""
+
+    @property
+    def admit(self) -> list[tuple[int, int]]:
+        """Queued requests that start, in order, and how many tokens of their prompt are computed.
+
+        Each takes a row, and a slot for each token of its prompt that is not cached and for its first new one.
+        """
+
+    @property
+    def pause(self) -> list[int]:
+        """Running requests that leave and wait in the queue, because slots run short."""
+
+    @property
+    def joined(self) -> Literal["backpressure", "wait_exceeded"] | None:
+        """Why requests start while others decode: enough of them wait, or they have waited long enough."""
 
 @final
 class Scheduler:
-    """The batching policy: a pure function of queue, running requests, pool and counters. Holds only its limits.
+    """The router's policy. It holds its limits and what it has learnt of the lengths of outputs; it knows no clock.
 
-    Of requests with one sample each, on a shard that answers every decode with a token of every request.
+    Of a router that waits for the reply to each step before it plans the next. Belongs to one thread at a time.
     """
 
     def __new__(
@@ -100,24 +209,31 @@ class Scheduler:
         *,
         max_batch_prefill_tokens: int,
         max_batch_total_tokens: int,
-        max_batch_size: int,
         waiting_served_ratio: float = 0.0,
         max_waiting_tokens: int = 20,
-    ) -> Scheduler: ...
-    def next_action(
-        self,
-        queue: Sequence[tuple[int, int]],
-        running: Sequence[tuple[int, int, int]],
-        steps: int,
-    ) -> Action:
-        """What to do next.
+        prefill_chunking: bool = True,
+        max_token_gap: float | None = None,
+        cost: StepCost | None = None,
+    ) -> Scheduler:
+        """Limits have the names of the router's flags, which `--help` explains.
 
-        `queue`: (input_length, max_new_tokens) in order of arrival. `running`: (held, length, remaining): slots held,
-        tokens of prompt and answer so far, tokens still to come. `steps`: decode steps since the last prefill.
+        `max_token_gap`, in milliseconds, keeps chunks so small that steps with decodes take no longer, as predicted by
+        `cost`; without either chunks have up to `max_batch_prefill_tokens`. Raises ValueError for numbers out of range.
         """
 
-    def admitted(self, input_length: int, max_new_tokens: int) -> tuple[int, int, int]:
-        """The entry for `running` of a request that was just prefilled: (held, length, remaining)."""
+    def observe(self, tokens: int, *, cut: bool = False) -> None:
+        """An output ended after `tokens`; `cut` when it might have become longer. Later admissions expect the like."""
 
-    def peak(self, running: Sequence[tuple[int, int, int]]) -> int:
-        """The most slots that these requests will ever hold together."""
+    def plan(
+        self,
+        queue: Sequence[Queued],
+        running: Sequence[Running],
+        free: int,
+        rows: int,
+        steps_without_chunks: int = 0,
+    ) -> Plan:
+        """Decide the next step.
+
+        `queue` and `running` are in order: who comes first starts first, and pauses last. `free`: slots, with cached
+        ones that nobody uses. `rows`: how many more requests can run. `steps_without_chunks`: since the last with.
+        """
