@@ -14,7 +14,6 @@ pub mod peak;
 mod prompts;
 mod slots;
 
-
 use self::cost::StepCost;
 use self::expectation::OutputLengths;
 use self::peak::Demand;
@@ -43,6 +42,13 @@ pub struct Running {
     pub lacks_slot: bool,
     /// What it holds, and how it may grow.
     pub demand: Demand,
+}
+
+impl Running {
+    /// All its tokens are computed by the plans so far: it leaves when they have come.
+    fn ends(&self) -> bool {
+        !self.decodes && self.prompt_left == 0
+    }
 }
 
 /// What the policy must know of a queued request.

@@ -42,7 +42,10 @@ pub(super) fn add_whole_prompts(
     free: u32,
     plan: &mut Plan,
 ) {
-    let mut prompts = Plan::default();
+    let mut prompts = Plan {
+        pause: plan.pause.clone(),
+        ..Plan::default()
+    };
     let mut step = Step::of_prompts(situation);
     step.continue_prompts(situation, &mut prompts);
     if prompts.chunks.is_empty() && queue.len() > 0 {
@@ -56,7 +59,6 @@ pub(super) fn add_whole_prompts(
         }
     }
     if !prompts.is_idle() {
-        prompts.pause = std::mem::take(&mut plan.pause);
         *plan = prompts;
     }
 }
@@ -209,7 +211,10 @@ impl<'a> Expected<'a> {
         }
         let forecast = self.forecast.get_or_insert_with(|| {
             let running = situation.running.iter().map(|request| request.demand);
-            Forecast::of(situation.lengths, running.chain(self.joined.iter().copied()))
+            Forecast::of(
+                situation.lengths,
+                running.chain(self.joined.iter().copied()),
+            )
         });
         let mut with = forecast.clone();
         with.add(situation.lengths, demand);

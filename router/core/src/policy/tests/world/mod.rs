@@ -1,0 +1,371 @@
+//! The batcher in model time: the real policy and the real pool, two plans deep, and a clock that moves by what steps
+//! are predicted to take.
+
+mod queue;
+mod row;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::*;
+use crate::kv_pool::{KvPool, RootKey};
+use crate::policy::cost::StepShape;
+use queue::Heads;
+pub(super) use queue::{Entry, Request};
+use row::Row;
+
+/// Plans that are on their way.
+const DEPTH: usize = 2;
+
+/// Slots given beyond need where the pool has plenty: more than one part of it in so many.
+const RUN: u32 = 64;
+const PLENTY: u32 = 8;
+
+/// One step of priority is worth as much as so many milliseconds of waiting.
+pub(super) const PRIORITY_STEP_MS: i64 = 10_000;
+
+/// What admission knows of how long outputs get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Knowledge {
+    Expectation,
+    /// Every request counts with `max_new_tokens`.
+    Reservation,
+    /// Every length is known.
+    Oracle,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    /// While requests wait: model time, tokens that came, and slots in use summed over time.
+    pub(super) busy_ms: f64,
+    pub(super) busy_tokens: u64,
+    pub(super) busy_slots_ms: f64,
+    pub(super) pauses: u32,
+    pub(super) cancelled: u32,
+    /// Of those that generated all they wanted: priority, and milliseconds until they started.
+    pub(super) waits: Vec<(i64, f64)>,
+    /// Most steps in which one request let others go first, because it follows somebody.
+    pub(super) most_followed: u32,
+    /// Steps in which somebody decoded beside chunks.
+    pub(super) mixed_steps: u32,
+}
+
+struct Flight {
+    number: u64,
+    /// Rows that get a token.
+    rows: Vec<usize>,
+    took_ms: f64,
+    /// Requests waited when it was sent.
+    busy: bool,
+}
+
+pub(super) struct World {
+    limits: BatchLimits,
+    cost: StepCost,
+    knowledge: Knowledge,
+    lengths: OutputLengths,
+    arrivals: VecDeque<Request>,
+    queue: BTreeMap<Order, Entry>,
+    pool: KvPool,
+    rows: Vec<Option<Row>>,
+    in_flight: VecDeque<Flight>,
+    clock_ms: f64,
+    next_number: u64,
+    next_sequence: u64,
+    steps_without_chunks: u32,
+    /// Steps in a row without chunks while the head of the queue could have started.
+    head_waits: u32,
+    report: Report,
+}
+
+impl World {
+    /// `arrivals` by time.
+    pub(super) fn new(limits: BatchLimits, knowledge: Knowledge, arrivals: Vec<Request>) -> Self {
+        let mut lengths = OutputLengths::default();
+        if knowledge != Knowledge::Expectation {
+            let longest = arrivals.iter().map(|request| request.max_new_tokens).max();
+            (0..1064).for_each(|_| lengths.observe_cut(longest.unwrap_or(1)));
+            lengths.refresh([]);
+        }
+        Self {
+            limits,
+            cost: card(),
+            knowledge,
+            lengths,
+            arrivals: arrivals.into(),
+            queue: BTreeMap::new(),
+            pool: KvPool::new(limits.max_batch_total_tokens, limits.prefix_caching),
+            rows: (0..limits.max_batch_size).map(|_| None).collect(),
+            in_flight: VecDeque::new(),
+            clock_ms: 0.0,
+            next_number: 0,
+            next_sequence: 0,
+            steps_without_chunks: 0,
+            head_waits: 0,
+            report: Report::default(),
+        }
+    }
+
+    /// Until everything has ended.
+    pub(super) fn run(mut self) -> Report {
+        loop {
+            self.arrive();
+            self.send_plans();
+            if let Some(flight) = self.in_flight.pop_front() {
+                self.answered(flight);
+            } else {
+                assert!(self.queue.is_empty(), "an idle server lets requests wait");
+                let Some(next) = self.arrivals.front() else {
+                    break;
+                };
+                self.clock_ms = next.at_ms;
+            }
+        }
+        assert!(self.rows.iter().all(Option::is_none));
+        assert_eq!(self.pool.used(), 0, "slots leaked");
+        self.report
+    }
+
+    fn arrive(&mut self) {
+        while let Some(request) = self
+            .arrivals
+            .pop_front_if(|next| next.at_ms <= self.clock_ms)
+        {
+            let order = Order {
+                due: request.at_ms as i64 + request.priority * PRIORITY_STEP_MS,
+                sequence: self.next_sequence,
+            };
+            self.next_sequence += 1;
+            self.queue.insert(order, Entry::new(order, request));
+        }
+        let (now, before) = (self.clock_ms, self.queue.len());
+        self.queue.retain(|_, entry| !entry.is_unwanted(now));
+        self.report.cancelled += (before - self.queue.len()) as u32;
+    }
+
+    fn send_plans(&mut self) {
+        while self.in_flight.len() < DEPTH {
+            self.release_leaving();
+            if !self.next_plan() {
+                if self.in_flight.is_empty() && self.rows.iter().flatten().any(Row::has_paused) {
+                    continue;
+                }
+                return;
+            }
+        }
+    }
+
+    fn release_leaving(&mut self) {
+        for index in 0..self.rows.len() {
+            let now = self.clock_ms;
+            let gone = |row: &mut Row| row.entry.is_unwanted(now) || row.has_paused();
+            let Some(row) = self.rows[index].take_if(gone) else {
+                continue;
+            };
+            let entry = row.leave(&mut self.pool);
+            if entry.is_unwanted(now) {
+                self.lengths.observe_cut(entry.generated);
+                self.report.cancelled += 1;
+            } else {
+                self.queue.insert(entry.order, entry);
+            }
+        }
+    }
+
+    /// Plans a step, and sends it where it computes something.
+    fn next_plan(&mut self) -> bool {
+        let generated = self.rows.iter().flatten().map(|row| row.entry.generated);
+        self.lengths.refresh(generated);
+        let owned = self.rows.iter().enumerate();
+        let owned = owned.filter_map(|(index, row)| Some((index, row.as_ref()?)));
+        let (places, running): (Vec<usize>, Vec<Running>) = owned
+            .filter(|(_, row)| !row.pausing)
+            .map(|(index, row)| (index, row.for_policy(self.knowledge)))
+            .unzip();
+        let pausing = self.rows.iter().flatten().filter(|row| row.pausing);
+        let mut situation = Situation {
+            running: &running,
+            rows: self.rows.iter().filter(|row| row.is_none()).count(),
+            free: self.pool.free(),
+            freeing: pausing.map(Row::own_slots).sum(),
+            capacity: self.pool.capacity(),
+            steps_without_chunks: self.steps_without_chunks,
+            limits: &self.limits,
+            cost: &self.cost,
+            lengths: &self.lengths,
+        };
+        let mut heads = Heads::of(self);
+        let decision = plan(&situation, &mut heads);
+        let visited = heads.visited();
+        if decision.chunks.is_empty() && decision.admit.is_empty() {
+            situation.steps_without_chunks = u32::MAX;
+            let could = plan(&situation, &mut Heads::of(self));
+            self.head_waits = if could.admit.is_empty() {
+                0
+            } else {
+                self.head_waits + 1
+            };
+            assert!(self.head_waits <= self.limits.max_waiting_tokens.max(1));
+        } else {
+            self.head_waits = 0;
+        }
+        for &index in &decision.pause {
+            if let Some(row) = &mut self.rows[places[index]] {
+                row.pausing = true;
+                self.report.pauses += 1;
+            }
+        }
+        if decision.is_idle() {
+            return false;
+        }
+        self.check_order(&decision, &visited);
+        self.apply(&decision, &places, &running, &visited);
+        true
+    }
+
+    /// Only those that follow somebody are overtaken.
+    fn check_order(&mut self, decision: &Plan, visited: &[(Order, Candidate)]) {
+        let Some(last) = decision.admit.last() else {
+            return;
+        };
+        for (index, (order, candidate)) in visited[..last.index].iter().enumerate() {
+            if decision
+                .admit
+                .iter()
+                .any(|admission| admission.index == index)
+            {
+                continue;
+            }
+            assert!(candidate.follows, "somebody was overtaken");
+            let entry = self.queue.get_mut(order).unwrap();
+            entry.followed += 1;
+            self.report.most_followed = self.report.most_followed.max(entry.followed);
+        }
+    }
+
+    fn apply(
+        &mut self,
+        decision: &Plan,
+        places: &[usize],
+        running: &[Running],
+        visited: &[(Order, Candidate)],
+    ) {
+        // What is left when all got what they need is given ahead.
+        let lacking = decision
+            .decode
+            .iter()
+            .filter(|&&index| running[index].lacks_slot);
+        let starting = decision.admit.iter().map(|a| visited[a.index].1.takes());
+        let needed = lacking.count() as u32 + starting.sum::<u32>();
+        let spare = self
+            .pool
+            .free()
+            .checked_sub(needed)
+            .expect("more slots than there are");
+        let mut ahead = spare.saturating_sub(self.pool.capacity() / PLENTY);
+        let mut shape = StepShape::default();
+        let mut rows = Vec::new();
+        for &index in &decision.decode {
+            let row = self.rows[places[index]].as_mut().unwrap();
+            row.decode(&mut self.pool, &mut ahead);
+            shape.add_decode(row.computed);
+            rows.push(places[index]);
+        }
+        let mut first_chunk = None;
+        let mut chunked: Vec<(usize, u32)> = decision
+            .chunks
+            .iter()
+            .map(|&(index, count)| (places[index], count))
+            .collect();
+        for admission in &decision.admit {
+            let entry = self.queue.remove(&visited[admission.index].0).unwrap();
+            let place = self.rows.iter().position(Option::is_none).expect("a row");
+            let row = Row::start(
+                entry,
+                &mut self.pool,
+                &mut ahead,
+                self.next_number,
+                self.clock_ms,
+            );
+            self.rows[place] = Some(row);
+            chunked.push((place, admission.count));
+        }
+        for &(place, count) in &chunked {
+            let row = self.rows[place].as_mut().unwrap();
+            let (first, count) = row.chunk(count);
+            first_chunk.get_or_insert((first, count));
+            shape.add_chunk(first, count);
+            if row.prompt_left() == 0 {
+                rows.push(place);
+            }
+        }
+        for (place, _) in &chunked {
+            self.rows[*place].as_mut().unwrap().share(&mut self.pool);
+        }
+        self.check_step(&shape, first_chunk);
+        self.steps_without_chunks = if chunked.is_empty() {
+            self.steps_without_chunks + 1
+        } else {
+            0
+        };
+        self.in_flight.push_back(Flight {
+            number: self.next_number,
+            rows,
+            took_ms: self.cost.predict(&shape).as_secs_f64() * 1e3,
+            busy: !self.queue.is_empty(),
+        });
+        self.next_number += 1;
+    }
+
+    /// The step keeps the promises of the limits.
+    fn check_step(&mut self, shape: &StepShape, first_chunk: Option<(u32, u32)>) {
+        assert!(shape.chunk_tokens <= self.limits.max_batch_prefill_tokens);
+        let (Some((first, count)), true) = (first_chunk, shape.decodes > 0) else {
+            return;
+        };
+        assert!(self.limits.prefill_chunking, "prompts are computed alone");
+        self.report.mixed_steps += 1;
+        let mut least = StepShape {
+            decodes: shape.decodes,
+            context: shape.context,
+            ..StepShape::default()
+        };
+        // A short prompt is computed at once; the next one then has to fit.
+        least.add_chunk(first, count.min(cost::MIN_CHUNK_TOKENS));
+        let least = self.cost.predict(&least).mul_f64(1.05);
+        if let Some(gap) = self.limits.max_token_gap {
+            assert!(self.cost.predict(shape) <= gap.max(least) + Duration::from_nanos(1));
+        }
+    }
+
+    fn answered(&mut self, flight: Flight) {
+        self.clock_ms += flight.took_ms;
+        if flight.busy {
+            self.report.busy_ms += flight.took_ms;
+            self.report.busy_slots_ms += flight.took_ms * f64::from(self.pool.used());
+        }
+        for place in flight.rows {
+            let Some(row) = self.rows[place]
+                .as_mut()
+                .filter(|row| row.since <= flight.number)
+            else {
+                continue;
+            };
+            self.report.busy_tokens += u64::from(flight.busy);
+            if !row.accept() {
+                continue;
+            }
+            let entry = self.rows[place].take().unwrap().leave(&mut self.pool);
+            if entry.generated >= entry.request.max_new_tokens {
+                self.lengths.observe_cut(entry.generated);
+            } else {
+                self.lengths.observe(entry.generated);
+            }
+            let waited = entry.started_ms.unwrap() - entry.request.at_ms;
+            self.report.waits.push((entry.request.priority, waited));
+        }
+    }
+}
+
+fn root() -> RootKey {
+    RootKey::default()
+}
