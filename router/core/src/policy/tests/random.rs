@@ -74,7 +74,12 @@ fn random_limits(random: &mut StdRng) -> BatchLimits {
 fn live(seed: u64, count: usize) -> Report {
     let mut random = StdRng::seed_from_u64(seed);
     let limits = random_limits(&mut random);
-    let report = World::new(limits, Knowledge::Expectation, traffic(&mut random, count)).run();
+    let knowledge = if random.random_bool(0.2) {
+        Knowledge::Careless
+    } else {
+        Knowledge::Expectation
+    };
+    let report = World::new(limits, knowledge, traffic(&mut random, count)).run();
     assert_eq!(
         report.waits.len() + report.cancelled as usize,
         count,

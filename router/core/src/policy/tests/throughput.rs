@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use super::world::{Knowledge, Request, World};
 use super::*;
 
-const CAPACITY: u32 = 100_000;
+const CAPACITY: u32 = 40_000;
 
 /// All come at once: prompts of 32 to 256 tokens, lognormal lengths of 90 tokens in the mean.
 fn crowd(count: usize) -> Vec<Request> {
@@ -21,8 +21,8 @@ fn crowd(count: usize) -> Vec<Request> {
                 ids: (0..random.random_range(32..256))
                     .map(|at| number * 1000 + at)
                     .collect(),
-                max_new_tokens: 1024,
-                length: ((4.1 + 0.9 * normal).exp() as u32).clamp(1, 1024),
+                max_new_tokens: 2048,
+                length: ((4.1 + 0.9 * normal).exp() as u32).clamp(1, 2048),
                 gone_ms: f64::INFINITY,
             }
         })
@@ -32,13 +32,13 @@ fn crowd(count: usize) -> Vec<Request> {
 #[test]
 fn expectation_is_far_faster_than_reservation_and_close_to_an_oracle() {
     let limits = BatchLimits {
-        max_batch_size: 1024,
+        max_batch_size: 512,
         max_batch_total_tokens: CAPACITY,
         max_batch_prefill_tokens: 1024,
         max_token_gap: Some(ms(30.0)),
         ..limits()
     };
-    let count = 5000;
+    let count = 4000;
     let run = |knowledge, count: usize| {
         let report = World::new(limits, knowledge, crowd(count)).run();
         let used = report.busy_slots_ms / report.busy_ms / f64::from(CAPACITY);
@@ -50,7 +50,7 @@ fn expectation_is_far_faster_than_reservation_and_close_to_an_oracle() {
         (tokens, used, pauses)
     };
     let (expected, used, pauses) = run(Knowledge::Expectation, count);
-    let (reserved, ..) = run(Knowledge::Reservation, count / 3);
+    let (reserved, ..) = run(Knowledge::Reservation, count / 4);
     let (known, ..) = run(Knowledge::Oracle, count);
     assert!(pauses < 0.01 && used > 0.8);
     assert!(expected > 1.5 * reserved);

@@ -31,11 +31,13 @@ pub(super) enum Knowledge {
     Reservation,
     /// Every length is known.
     Oracle,
+    /// Every output is believed to end at once, so slots keep running short.
+    Careless,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    /// While requests wait: model time, tokens that came, and slots in use summed over time.
+    /// While requests wait, from when one was first refused: model time, tokens that came, and slots in use summed over time.
     pub(super) busy_ms: f64,
     pub(super) busy_tokens: u64,
     pub(super) busy_slots_ms: f64,
@@ -54,7 +56,7 @@ struct Flight {
     /// Rows that get a token.
     rows: Vec<usize>,
     took_ms: f64,
-    /// Requests waited when it was sent.
+    /// Requests waited when it was sent, and one had been refused.
     busy: bool,
 }
 
@@ -74,6 +76,8 @@ pub(super) struct World {
     steps_without_chunks: u32,
     /// Steps in a row without chunks while the head of the queue could have started.
     head_waits: u32,
+    /// The pool was too small for somebody.
+    refused: bool,
     report: Report,
 }
 
@@ -101,6 +105,7 @@ impl World {
             next_sequence: 0,
             steps_without_chunks: 0,
             head_waits: 0,
+            refused: false,
             report: Report::default(),
         }
     }
@@ -200,6 +205,7 @@ impl World {
             situation.steps_without_chunks = u32::MAX;
             let could = plan(&situation, &mut Heads::of(self));
             self.head_waits = if could.admit.is_empty() {
+                self.refused |= !self.queue.is_empty();
                 0
             } else {
                 self.head_waits + 1
@@ -311,7 +317,7 @@ impl World {
             number: self.next_number,
             rows,
             took_ms: self.cost.predict(&shape).as_secs_f64() * 1e3,
-            busy: !self.queue.is_empty(),
+            busy: self.refused && !self.queue.is_empty(),
         });
         self.next_number += 1;
     }

@@ -51,6 +51,7 @@ impl Entry {
     pub(super) fn left(&self, knowledge: Knowledge, in_flight: u32) -> u32 {
         let most = match knowledge {
             Knowledge::Oracle => self.request.length.min(self.request.max_new_tokens),
+            Knowledge::Careless => 0,
             _ => self.request.max_new_tokens,
         };
         most.saturating_sub(self.generated + in_flight)
