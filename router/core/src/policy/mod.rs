@@ -95,6 +95,10 @@ pub trait Waiting {
     /// How many requests wait.
     fn len(&self) -> usize;
 
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The request at `index`, where those of `admitted` start with the step being planned. Asked for in ascending
     /// order.
     fn candidate(&mut self, index: usize, admitted: &[Admission]) -> Option<Candidate>;

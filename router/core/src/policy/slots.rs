@@ -41,13 +41,12 @@ fn pauses(situation: &Situation<'_>, mut missing: u32) -> Vec<usize> {
     let running = situation.running;
     let (mut newest_first, ending): (Vec<usize>, Vec<usize>) =
         (0..running.len()).partition(|&index| !running[index].ends());
-    let ending: u32 = ending
-        .iter()
-        .map(|&index| running[index].demand.slots)
-        .sum();
+    let mut coming = situation.freeing;
+    for index in ending {
+        coming = coming.saturating_add(running[index].demand.slots);
+    }
     newest_first.sort_unstable_by_key(|&index| std::cmp::Reverse(running[index].order));
     newest_first.pop();
-    let mut coming = situation.freeing.saturating_add(ending);
     let mut paused = Vec::new();
     for index in newest_first {
         if coming >= missing {

@@ -91,16 +91,10 @@ fn live(seed: u64, count: usize) -> Report {
 #[test]
 fn any_traffic_is_served() {
     let reports: Vec<Report> = (0..50).map(|seed| live(seed, 200)).collect();
-    for (seed, r) in reports.iter().enumerate() {
-        let longest = r.waits.iter().map(|w| w.1).fold(0.0, f64::max);
-        println!(
-            "{seed}: mixed {} pauses {} followed {} longest {longest:.0} busy {:.0}",
-            r.mixed_steps, r.pauses, r.most_followed, r.busy_ms
-        );
-    }
     // What is to be tested did happen.
+    assert!(reports.iter().all(|report| report.most_followed < 10));
     assert!(reports.iter().map(|report| report.mixed_steps).sum::<u32>() > 5000);
-    assert!(reports.iter().map(|report| report.pauses).sum::<u32>() > 10);
+    assert!(reports.iter().map(|report| report.pauses).sum::<u32>() > 100);
     assert!(reports.iter().map(|report| report.cancelled).sum::<u32>() > 100);
 }
 
@@ -126,7 +120,6 @@ fn low_priority_waits_ten_seconds_longer_and_not_for_ever() {
         let waits = report.waits.iter().filter(|wait| wait.0 == priority);
         waits.map(|wait| wait.1).fold(0.0, f64::max)
     };
-    println!("{} {}", longest(0), longest(1));
     assert!(longest(1) > 5_000.0);
     assert!(longest(1) < 10_000.0 + longest(0));
 }

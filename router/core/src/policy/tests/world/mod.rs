@@ -1,14 +1,15 @@
 //! The batcher in model time: the real policy and the real pool, two plans deep, and a clock that moves by what steps
 //! are predicted to take.
 
+mod checks;
 mod queue;
 mod row;
+mod step;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::*;
 use crate::kv_pool::{KvPool, RootKey};
-use crate::policy::cost::StepShape;
 use queue::Heads;
 pub(super) use queue::{Entry, Request};
 use row::Row;
@@ -16,7 +17,8 @@ use row::Row;
 /// Plans that are on their way.
 const DEPTH: usize = 2;
 
-/// Slots given beyond need where the pool has plenty: more than one part of it in so many.
+/// Slots given beyond need while the pool has plenty. Those of all rows are together at most this part of the pool, as
+/// the forecast cannot tell them from what is in use.
 const RUN: u32 = 64;
 const PLENTY: u32 = 8;
 
@@ -187,7 +189,7 @@ impl World {
             .map(|(index, row)| (index, row.for_policy(self.knowledge)))
             .unzip();
         let pausing = self.rows.iter().flatten().filter(|row| row.pausing);
-        let mut situation = Situation {
+        let situation = Situation {
             running: &running,
             rows: self.rows.iter().filter(|row| row.is_none()).count(),
             free: self.pool.free(),
@@ -201,19 +203,9 @@ impl World {
         let mut heads = Heads::of(self);
         let decision = plan(&situation, &mut heads);
         let visited = heads.visited();
-        if decision.chunks.is_empty() && decision.admit.is_empty() {
-            situation.steps_without_chunks = u32::MAX;
-            let could = plan(&situation, &mut Heads::of(self));
-            self.head_waits = if could.admit.is_empty() {
-                self.refused |= !self.queue.is_empty();
-                0
-            } else {
-                self.head_waits + 1
-            };
-            assert!(self.head_waits <= self.limits.max_waiting_tokens.max(1));
-        } else {
-            self.head_waits = 0;
-        }
+        let starts = !decision.chunks.is_empty() || !decision.admit.is_empty();
+        let could_start = !starts && self.could_start(situation);
+        self.check_joining(starts, could_start);
         for &index in &decision.pause {
             if let Some(row) = &mut self.rows[places[index]] {
                 row.pausing = true;
@@ -226,121 +218,6 @@ impl World {
         self.check_order(&decision, &visited);
         self.apply(&decision, &places, &running, &visited);
         true
-    }
-
-    /// Only those that follow somebody are overtaken.
-    fn check_order(&mut self, decision: &Plan, visited: &[(Order, Candidate)]) {
-        let Some(last) = decision.admit.last() else {
-            return;
-        };
-        for (index, (order, candidate)) in visited[..last.index].iter().enumerate() {
-            if decision
-                .admit
-                .iter()
-                .any(|admission| admission.index == index)
-            {
-                continue;
-            }
-            assert!(candidate.follows, "somebody was overtaken");
-            let entry = self.queue.get_mut(order).unwrap();
-            entry.followed += 1;
-            self.report.most_followed = self.report.most_followed.max(entry.followed);
-        }
-    }
-
-    fn apply(
-        &mut self,
-        decision: &Plan,
-        places: &[usize],
-        running: &[Running],
-        visited: &[(Order, Candidate)],
-    ) {
-        // What is left when all got what they need is given ahead.
-        let lacking = decision
-            .decode
-            .iter()
-            .filter(|&&index| running[index].lacks_slot);
-        let starting = decision.admit.iter().map(|a| visited[a.index].1.takes());
-        let needed = lacking.count() as u32 + starting.sum::<u32>();
-        let spare = self
-            .pool
-            .free()
-            .checked_sub(needed)
-            .expect("more slots than there are");
-        let mut ahead = spare.saturating_sub(self.pool.capacity() / PLENTY);
-        let mut shape = StepShape::default();
-        let mut rows = Vec::new();
-        for &index in &decision.decode {
-            let row = self.rows[places[index]].as_mut().unwrap();
-            row.decode(&mut self.pool, &mut ahead);
-            shape.add_decode(row.computed);
-            rows.push(places[index]);
-        }
-        let mut first_chunk = None;
-        let mut chunked: Vec<(usize, u32)> = decision
-            .chunks
-            .iter()
-            .map(|&(index, count)| (places[index], count))
-            .collect();
-        for admission in &decision.admit {
-            let entry = self.queue.remove(&visited[admission.index].0).unwrap();
-            let place = self.rows.iter().position(Option::is_none).expect("a row");
-            let row = Row::start(
-                entry,
-                &mut self.pool,
-                &mut ahead,
-                self.next_number,
-                self.clock_ms,
-            );
-            self.rows[place] = Some(row);
-            chunked.push((place, admission.count));
-        }
-        for &(place, count) in &chunked {
-            let row = self.rows[place].as_mut().unwrap();
-            let (first, count) = row.chunk(count);
-            first_chunk.get_or_insert((first, count));
-            shape.add_chunk(first, count);
-            if row.prompt_left() == 0 {
-                rows.push(place);
-            }
-        }
-        for (place, _) in &chunked {
-            self.rows[*place].as_mut().unwrap().share(&mut self.pool);
-        }
-        self.check_step(&shape, first_chunk);
-        self.steps_without_chunks = if chunked.is_empty() {
-            self.steps_without_chunks + 1
-        } else {
-            0
-        };
-        self.in_flight.push_back(Flight {
-            number: self.next_number,
-            rows,
-            took_ms: self.cost.predict(&shape).as_secs_f64() * 1e3,
-            busy: self.refused && !self.queue.is_empty(),
-        });
-        self.next_number += 1;
-    }
-
-    /// The step keeps the promises of the limits.
-    fn check_step(&mut self, shape: &StepShape, first_chunk: Option<(u32, u32)>) {
-        assert!(shape.chunk_tokens <= self.limits.max_batch_prefill_tokens);
-        let (Some((first, count)), true) = (first_chunk, shape.decodes > 0) else {
-            return;
-        };
-        assert!(self.limits.prefill_chunking, "prompts are computed alone");
-        self.report.mixed_steps += 1;
-        let mut least = StepShape {
-            decodes: shape.decodes,
-            context: shape.context,
-            ..StepShape::default()
-        };
-        // A short prompt is computed at once; the next one then has to fit.
-        least.add_chunk(first, count.min(cost::MIN_CHUNK_TOKENS));
-        let least = self.cost.predict(&least).mul_f64(1.05);
-        if let Some(gap) = self.limits.max_token_gap {
-            assert!(self.cost.predict(shape) <= gap.max(least) + Duration::from_nanos(1));
-        }
     }
 
     fn answered(&mut self, flight: Flight) {

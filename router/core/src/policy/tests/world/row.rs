@@ -15,12 +15,31 @@ pub(super) struct Row {
     in_flight: u32,
 }
 
+/// Slots that may be given beyond need.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    /// What the whole step leaves.
+    pub(super) spare: u32,
+    /// At most so many at a time.
+    pub(super) each: u32,
+}
+
+impl Ahead {
+    /// At least what is `needed`, and at most what may be of use.
+    fn give(&mut self, needed: u32, most: u32) -> u32 {
+        let needed = needed.min(most);
+        let more = self.each.min(most - needed).min(self.spare);
+        self.spare -= more;
+        needed + more
+    }
+}
+
 impl Row {
     /// Takes slots for the prompt and the first token, and some of those `ahead`.
     pub(super) fn start(
         mut entry: Entry,
         pool: &mut KvPool,
-        ahead: &mut u32,
+        ahead: &mut Ahead,
         since: u64,
         now_ms: f64,
     ) -> Self {
@@ -29,7 +48,7 @@ impl Row {
         let mut holding = pool.open(&root(), &entry.ids, prompt - 1);
         let missing = prompt - holding.len();
         let left = entry.left(Knowledge::Expectation, 1);
-        let count = missing + given(1, left, ahead);
+        let count = missing + ahead.give(1, left);
         pool.grow(&mut holding, count).expect("slots of a prompt");
         Self {
             entry,
@@ -78,10 +97,10 @@ impl Row {
         }
     }
 
-    pub(super) fn decode(&mut self, pool: &mut KvPool, ahead: &mut u32) {
+    pub(super) fn decode(&mut self, pool: &mut KvPool, ahead: &mut Ahead) {
         assert!(!self.pausing && self.may_generate() > 0 && self.prompt_left() == 0);
         if self.holding.len() < self.length() {
-            let count = given(1, self.may_generate(), ahead);
+            let count = ahead.give(1, self.may_generate());
             pool.grow(&mut self.holding, count)
                 .expect("a slot to decode");
         }
@@ -126,11 +145,4 @@ impl Row {
         entry.ids.push(u32::MAX - entry.order.sequence as u32);
         entry.generated >= entry.request.length.min(entry.request.max_new_tokens)
     }
-}
-
-/// At least what is `needed` and at most what may be of use, out of the slots `ahead`.
-fn given(needed: u32, most: u32, ahead: &mut u32) -> u32 {
-    let wanted = RUN.min(most).saturating_sub(needed).min(*ahead);
-    *ahead -= wanted;
-    needed.min(most) + wanted
 }
