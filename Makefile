@@ -20,7 +20,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.proto' -o -name '*.py' -o -name '*.pyi' -o -path '*/ui/*' \) -print) Cargo.toml Cargo.lock
 PYTHON_PROJECTS := server clients/python
 
-.PHONY: run install benchmark wheel test lint fmt clean bench-router bench-client bench-encode bench-kv-pool
+.PHONY: run install benchmark wheel test lint fmt clean bench-router bench-client bench-encode bench-kv-pool bench-policy
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-ui
 
 run: install
@@ -165,6 +165,9 @@ bench-encode:
 
 bench-kv-pool:
 	cargo bench --quiet --locked -p text-generation-core --bench kv_pool
+
+bench-policy:
+	cargo bench --quiet --locked -p text-generation-core --bench policy
 
 # --- the rest ---------------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,13 @@ pub struct Running {
     pub demand: Demand,
 }
 
+impl Running {
+    /// All its tokens are computed by the plans so far: it leaves when they have come.
+    fn ends(&self) -> bool {
+        !self.decodes && self.prompt_left == 0
+    }
+}
+
 /// What the policy must know of a queued request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Candidate {
@@ -87,6 +94,10 @@ impl Candidate {
 pub trait Waiting {
     /// How many requests wait.
     fn len(&self) -> usize;
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 
     /// The request at `index`, where those of `admitted` start with the step being planned. Asked for in ascending
     /// order.

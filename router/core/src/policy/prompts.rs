@@ -18,7 +18,7 @@ pub(super) fn add_chunks(
 ) {
     let mut step = Step::beside_decodes(situation, plan);
     step.continue_prompts(situation, plan);
-    if queue.len() == 0 {
+    if queue.is_empty() {
         return;
     }
     let decodes = plan.decode.len();
@@ -42,10 +42,13 @@ pub(super) fn add_whole_prompts(
     free: u32,
     plan: &mut Plan,
 ) {
-    let mut prompts = Plan::default();
+    let mut prompts = Plan {
+        pause: plan.pause.clone(),
+        ..Plan::default()
+    };
     let mut step = Step::of_prompts(situation);
     step.continue_prompts(situation, &mut prompts);
-    if prompts.chunks.is_empty() && queue.len() > 0 {
+    if prompts.chunks.is_empty() && !queue.is_empty() {
         let decodes = plan.decode.len();
         let waited = situation.steps_without_chunks;
         // A prefill is always followed by a decode of those that it interrupted.
@@ -56,7 +59,6 @@ pub(super) fn add_whole_prompts(
         }
     }
     if !prompts.is_idle() {
-        prompts.pause = std::mem::take(&mut plan.pause);
         *plan = prompts;
     }
 }

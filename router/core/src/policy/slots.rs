@@ -2,9 +2,6 @@
 
 use super::{Plan, Situation};
 
-/// Steps for which pauses make room beyond the one that is planned, so that not every step pauses somebody.
-const HEADROOM_STEPS: u32 = 4;
-
 /// Lets running requests decode as far as there are slots, first those that come first, and pauses others. Returns how
 /// many slots are still free.
 pub(super) fn decide_decodes(situation: &Situation<'_>, plan: &mut Plan) -> u32 {
@@ -38,23 +35,25 @@ pub(super) fn decide_decodes(situation: &Situation<'_>, plan: &mut Plan) -> u32 
     free
 }
 
-/// Who pauses, the newest of the lowest priority first, until `missing` slots and some more come free. The request that
-/// comes first never does.
-fn pauses(situation: &Situation<'_>, missing: u32) -> Vec<usize> {
+/// Who pauses, the newest of the lowest priority first, until as many slots come free as are `missing`. The request that
+/// comes first never does, and those that end anyway need not.
+fn pauses(situation: &Situation<'_>, mut missing: u32) -> Vec<usize> {
     let running = situation.running;
-    let decodes = running.iter().filter(|request| request.decodes).count();
-    let headroom = u32::try_from(decodes).map_or(u32::MAX, |n| n.saturating_mul(HEADROOM_STEPS));
-    let wanted = missing.saturating_add(headroom);
-    let mut newest_first: Vec<usize> = (0..running.len()).collect();
+    let (mut newest_first, ending): (Vec<usize>, Vec<usize>) =
+        (0..running.len()).partition(|&index| !running[index].ends());
+    let mut coming = situation.freeing;
+    for index in ending {
+        coming = coming.saturating_add(running[index].demand.slots);
+    }
     newest_first.sort_unstable_by_key(|&index| std::cmp::Reverse(running[index].order));
     newest_first.pop();
-    let mut coming = situation.freeing;
     let mut paused = Vec::new();
     for index in newest_first {
-        if coming >= wanted || (coming >= missing && !paused.is_empty()) {
+        if coming >= missing {
             break;
         }
         coming = coming.saturating_add(running[index].demand.slots);
+        missing -= u32::from(running[index].lacks_slot);
         paused.push(index);
     }
     paused

@@ -1,0 +1,84 @@
+//! From a decision to what the requests have when it was computed.
+
+use super::row::Ahead;
+use super::*;
+use crate::policy::cost::StepShape;
+
+impl World {
+    pub(super) fn apply(
+        &mut self,
+        decision: &Plan,
+        places: &[usize],
+        running: &[Running],
+        visited: &[(Order, Candidate)],
+    ) {
+        let lacking = decision
+            .decode
+            .iter()
+            .filter(|&&index| running[index].lacks_slot);
+        let starting = decision.admit.iter().map(|a| visited[a.index].1.takes());
+        let needed = lacking.count() as u32 + starting.sum::<u32>();
+        let spare = self
+            .pool
+            .free()
+            .checked_sub(needed)
+            .expect("more slots than there are");
+        let plenty = self.pool.capacity() / PLENTY;
+        let mut ahead = Ahead {
+            spare: spare.saturating_sub(plenty),
+            each: RUN.min(plenty / self.limits.max_batch_size),
+        };
+        let mut shape = StepShape::default();
+        let mut rows = Vec::new();
+        for &index in &decision.decode {
+            let row = self.rows[places[index]].as_mut().unwrap();
+            row.decode(&mut self.pool, &mut ahead);
+            shape.add_decode(row.computed);
+            rows.push(places[index]);
+        }
+        let mut first_chunk = None;
+        let mut chunked: Vec<(usize, u32)> = decision
+            .chunks
+            .iter()
+            .map(|&(index, count)| (places[index], count))
+            .collect();
+        for admission in &decision.admit {
+            let entry = self.queue.remove(&visited[admission.index].0).unwrap();
+            let place = self.rows.iter().position(Option::is_none).expect("a row");
+            let row = Row::start(
+                entry,
+                &mut self.pool,
+                &mut ahead,
+                self.next_number,
+                self.clock_ms,
+            );
+            self.rows[place] = Some(row);
+            chunked.push((place, admission.count));
+        }
+        for &(place, count) in &chunked {
+            let row = self.rows[place].as_mut().unwrap();
+            let (first, count) = row.chunk(count);
+            first_chunk.get_or_insert((first, count));
+            shape.add_chunk(first, count);
+            if row.prompt_left() == 0 {
+                rows.push(place);
+            }
+        }
+        for (place, _) in &chunked {
+            self.rows[*place].as_mut().unwrap().share(&mut self.pool);
+        }
+        self.check_step(&shape, first_chunk);
+        self.steps_without_chunks = if chunked.is_empty() {
+            self.steps_without_chunks + 1
+        } else {
+            0
+        };
+        self.in_flight.push_back(Flight {
+            number: self.next_number,
+            rows,
+            took_ms: self.cost.predict(&shape).as_secs_f64() * 1e3,
+            busy: self.refused && !self.queue.is_empty(),
+        });
+        self.next_number += 1;
+    }
+}
