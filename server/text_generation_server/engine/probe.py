@@ -143,8 +143,12 @@ class Probe:
         while requests <= most:
             # One long chunk among many short ones chooses the tiles for all.
             longest = min(limits.max_input_tokens, tokens - requests + 1)
+            alike = min(padded_batch(requests), most)
             for length in sorted({min(length, longest) for length in _CHUNK_LENGTHS}):
                 _run(runner, [length, *[1] * (requests - 1)], scored=requests == 1)
+                # Where a few tiles share a long prefix among programs, many have no need to.
+                if requests < (full := min(alike, tokens // length)):
+                    _run(runner, [length] * full)
             # The smallest number that the kernels tell apart from these.
             requests = padded_batch(requests) + 1
         if rows > 1 and tokens > 1:

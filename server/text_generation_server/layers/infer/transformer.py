@@ -83,7 +83,9 @@ class TransformerLayer:
                 q[:n], *cache, d.rows, d.kv_lens, d.max_kv_len, scale, out[:n], state.deterministic
             )
         if (c := state.chunks) is not None:
-            kernels.prefill_attention(q, *cache, c.rows, c.starts, c.kv_lens, c.max_len, scale, out)
+            kernels.prefill_attention(
+                q, *cache, c.rows, c.starts, c.kv_lens, c.max_len, scale, out, state.deterministic
+            )
         return out.view(num_tokens, q_size)
 
     def _mlp(self, x: Tensor, state: InferState) -> Tensor:
