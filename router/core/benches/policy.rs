@@ -60,6 +60,7 @@ fn main() {
         follows: true,
         ..candidate()
     };
+    let behind = [vec![follower; 511], vec![candidate()]].concat();
     let head = |held: u32| {
         measure(
             &lengths,
@@ -71,12 +72,9 @@ fn main() {
     let report = json!({
         "rows": ROWS,
         "steady_decode": measure(&lengths, &running, vec![], 100_000),
-        "refused_head": head(800_000),
+        "refused_head": head(CAPACITY - 1500),
         "head_starts": head(300_000),
-        "head_starts_behind_511_that_follow": {
-            let queue = [vec![follower; 511], vec![candidate()]].concat();
-            measure(&lengths, &running, queue, CAPACITY - 300_000)
-        },
+        "head_starts_behind_511_that_follow": measure(&lengths, &running, behind, CAPACITY - 300_000),
         "chunk_of_a_begun_prompt": measure(&lengths, &mixed, vec![candidate(); QUEUED], 40_000),
         "slots_run_short": measure(&lengths, &short, vec![candidate(); QUEUED], 100),
         "expectation_of_64_steps": refresh,
@@ -94,7 +92,7 @@ fn decoding(random: &mut StdRng, row: u32) -> Running {
         computed: 500 + generated,
         prompt_left: 0,
         decodes: true,
-        lacks_slot: row % 8 == 0,
+        lacks_slot: row.is_multiple_of(8),
         demand: Demand {
             slots: 500 + generated,
             generated,
