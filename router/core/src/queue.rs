@@ -199,6 +199,10 @@ impl Queue {
         self.entries.values()
     }
 
+    pub(crate) fn get(&self, order: Order) -> Option<&Entry> {
+        self.entries.get(&order)
+    }
+
     pub(crate) fn take(&mut self, order: Order) -> Option<Entry> {
         self.entries.remove(&order)
     }

@@ -129,6 +129,7 @@ impl Batcher {
             },
             tokens: Vec::new(),
             shape: StepShape::default(),
+            spare: self.spare(&decision, rows, visited),
         };
         self.next_number += 1;
         self.pause(&decision, rows);
@@ -160,13 +161,25 @@ impl Batcher {
         (step.plan, in_flight)
     }
 
+    /// Free slots beyond those that the decision needs.
+    fn spare(&self, decision: &Plan, rows: &[u32], visited: &[Order]) -> u32 {
+        let owners = decision.decode.iter().map(|&index| rows[index] as usize);
+        let lacking = owners.filter(|&row| self.rows[row].as_ref().is_some_and(Running::lacks_slot));
+        let admitted = decision.admit.iter().map(|admission| visited[admission.index]);
+        let starting: usize = admitted
+            .filter_map(|order| self.queue.get(order))
+            .map(|entry| entry.ids.len() + 1)
+            .sum();
+        let needed = u32::try_from(lacking.count() + starting).unwrap_or(u32::MAX);
+        self.pool.free().saturating_sub(needed)
+    }
+
     fn decode(&mut self, row: u32, step: &mut Builder) {
-        let ahead = ahead(&self.pool, 1);
         let Some(Some(running)) = self.rows.get_mut(row as usize) else {
             return;
         };
         if running.lacks_slot() {
-            let count = (1 + ahead).min(running.slots_left()).max(1);
+            let count = 1 + step.ahead(running.slots_left().saturating_sub(1));
             // The policy has counted the free slots.
             let Some(slots) = self.pool.grow(&mut running.holding, count) else {
                 return;
@@ -203,7 +216,7 @@ impl Batcher {
         let missing = prompt - holding.len();
         let max_new_tokens = entry.request.stopping.max_new_tokens;
         let left = max_new_tokens.saturating_sub(entry.generated + 1);
-        let slots = missing + ahead(&self.pool, missing).min(left);
+        let slots = missing + step.ahead(left);
         if self.pool.grow(&mut holding, slots).is_none() {
             self.pool.close(holding, &[]);
             self.queue.put_back(entry);
@@ -253,11 +266,17 @@ struct Builder {
     /// Rows that get a token.
     tokens: Vec<u32>,
     shape: StepShape,
+    /// Free slots that nobody needs in this step.
+    spare: u32,
 }
 
-/// Slots that may be given to one request beyond the `needed` ones.
-fn ahead(pool: &KvPool, needed: u32) -> u32 {
-    RUN.min(pool.free().saturating_sub(needed) / 8)
+impl Builder {
+    /// Slots for one request beyond what it needs, at most `most`.
+    fn ahead(&mut self, most: u32) -> u32 {
+        let count = RUN.min(self.spare / 8).min(most);
+        self.spare -= count;
+        count
+    }
 }
 
 /// Locks what is cached of a request's ids. At least the last one is computed, because its token is wanted; all of them
