@@ -1,4 +1,4 @@
-//! Shard mode against a mock group, which checks rows, batches and slots as real shards do.
+//! Shard mode against a mock group, which checks plans, rows and slots as real shards do.
 
 #![allow(clippy::unwrap_used, reason = "a helper of tests may panic as they do")]
 
@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{bench, report, stderr, stdout};
-use text_generation_mock_shard::{MockConfig, MockShard};
+use text_generation_mock_shard::{MockConfig, MockShard, MockStep};
 
 fn socket(mock: &MockShard) -> String {
     mock.path().display().to_string()
@@ -15,10 +15,9 @@ fn socket(mock: &MockShard) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_line_of_tgi_runs_the_grid() {
-    for (world_size, run_ahead) in [(1, false), (2, true)] {
+    for world_size in [1, 2] {
         let mock = MockShard::start(MockConfig {
             world_size,
-            run_ahead,
             decode_time: Duration::from_millis(2),
             ..MockConfig::default()
         })
@@ -64,6 +63,26 @@ async fn a_grid_has_a_point_for_each_combination_and_one_new_token_is_enough() {
     let text = std::fs::read_to_string(csv).unwrap();
     assert_eq!(text.matches("prefill_ms,p50").count(), 8);
     assert_eq!(text.matches("decode_token_ms,p50").count(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prompts_are_computed_in_steps_of_the_tokens_that_are_asked_for() {
+    let mock = MockShard::start(MockConfig::default()).unwrap();
+    let output = bench(&format!(
+        "shard -b 4 -s 10 -d 3 -r 1 -w 0 --max-batch-prefill-tokens 16 -m {} --no-tui",
+        socket(&mock),
+    ))
+    .await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(mock.violations().is_empty(), "{:?}", mock.violations());
+    let step = |chunks, chunk_tokens, decodes| MockStep {
+        chunks,
+        chunk_tokens,
+        decodes,
+    };
+    let prompts = [step(2, 16, 0), step(3, 16, 0), step(1, 8, 0)];
+    let decodes = [step(0, 0, 4), step(0, 0, 4)];
+    assert_eq!(mock.steps(), [&prompts[..], &decodes[..]].concat());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,6 +33,10 @@ pub struct ShardArgs {
     /// Runs of each point before them that are not measured.
     #[arg(short, long, env, default_value_t = 1)]
     pub warmups: u32,
+    /// Prompt tokens of one step; longer batches are computed in several. All in one when unset. Shards that are warm
+    /// already refuse more than they were started with.
+    #[arg(long, env, value_parser = value_parser!(u32).range(1..))]
+    pub max_batch_prefill_tokens: Option<u32>,
     /// Socket of the first shard.
     #[arg(short, long, env, default_value = "/tmp/text-generation-server-0")]
     pub master_shard_uds_path: PathBuf,
@@ -82,7 +86,7 @@ impl Place {
         u64::from(self.batch_size) * u64::from(self.slots_of_one())
     }
 
-    /// Slots of one request. The last token is never fed back, but a shard may have started the step that would.
+    /// Slots of one request: for each of its tokens, though the last is never fed back and could do without.
     pub fn slots_of_one(self) -> u32 {
         self.sequence_length + self.decode_length
     }

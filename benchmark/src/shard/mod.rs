@@ -36,7 +36,7 @@ pub async fn run(args: &ShardArgs, live: &Arc<Live>, report: &mut Option<Report>
         .await
         .map_err(|error| unreachable(args, &error))?;
     let info = loaded(&client, live).await?;
-    let limits = warm_up(&client, &grid).await?;
+    let limits = warm_up(args, &client, &grid).await?;
     if let Some(limits) = limits {
         check(&grid, limits)?;
     }
@@ -62,7 +62,7 @@ pub async fn run(args: &ShardArgs, live: &Arc<Live>, report: &mut Option<Report>
             break;
         }
     }
-    // What a stopped run left behind; after a lost shard there is nobody to tell.
+    // What the last run left behind; after a lost shard there is nobody to tell.
     let _ = client.clear_cache(None).await;
     Ok(())
 }
@@ -99,11 +99,12 @@ async fn measure(
         runs: Vec::new(),
         error: None,
     };
+    let most = args.max_batch_prefill_tokens.unwrap_or(u32::MAX);
     for number in 0..args.warmups + args.runs {
         let batch = step::batch(place, &args.choice, maker, &mut rng);
         let result = tokio::select! {
             () = live.until_stopped() => break,
-            result = run_once(client, batch, live) => result,
+            result = run_once(client, place, batch, most, live) => result,
         };
         match result {
             Ok(_) if number < args.warmups => {}
@@ -117,8 +118,6 @@ async fn measure(
             }
             Err(error) => {
                 live.failed.fetch_add(1, Relaxed);
-                // The shards may still hold the batch; if they are gone there is nobody to tell.
-                let _ = client.clear_cache(None).await;
                 measured.error = Some(error);
                 break;
             }
@@ -133,24 +132,24 @@ fn is_fatal(error: &ClientError) -> bool {
 }
 
 /// Sizes fresh shards for the grid; `None` when they are warm already, as under a launcher.
-async fn warm_up(client: &ShardedClient, grid: &[Place]) -> Result<Option<ServingLimits>> {
+async fn warm_up(
+    args: &ShardArgs,
+    client: &ShardedClient,
+    grid: &[Place],
+) -> Result<Option<ServingLimits>> {
     let most = |of: fn(&Place) -> u32| grid.iter().map(of).max().unwrap_or(1);
     let prompt_tokens = most(|place| place.batch_size.saturating_mul(place.sequence_length));
     let asked = WarmupLimits {
         max_input_tokens: Some(most(|place| place.sequence_length)),
         max_total_tokens: Some(most(|place| place.slots_of_one())),
-        max_batch_prefill_tokens: prompt_tokens,
+        max_batch_prefill_tokens: args.max_batch_prefill_tokens.unwrap_or(prompt_tokens),
         max_batch_total_tokens: None,
         max_batch_size: most(|place| place.batch_size),
+        prefill_chunking: true,
     };
     match client.warmup(asked).await {
-        Ok(limits) => Ok(Some(limits)),
-        Err(ClientError::Shard { reason, .. }) if reason == NOT_READY => {
-            // Whoever warmed them may have left batches in the rows and slots that are used here.
-            let cleared = client.clear_cache(None).await;
-            cleared.map_err(|error| failed("ClearCache", &error))?;
-            Ok(None)
-        }
+        Ok(warmup) => Ok(Some(warmup.limits)),
+        Err(ClientError::Shard { reason, .. }) if reason == NOT_READY => Ok(None),
         Err(error) => Err(failed("Warmup", &error)),
     }
 }

@@ -97,6 +97,7 @@ fn count(error: &ClientError) -> (String, ErrorCount) {
         ClientError::Shard { reason, .. } => reason.clone(),
         ClientError::Connection(_) => "connection_lost".to_owned(),
         ClientError::Deadline { .. } => "timeout".to_owned(),
+        ClientError::Disagreement { .. } => "disagreement".to_owned(),
         ClientError::EmptyResults => "empty".to_owned(),
     };
     let example = error.to_string();
