@@ -1,6 +1,5 @@
 """Builds the engine of this process from its configuration: device, threads, group, model."""
 
-import dataclasses
 import logging
 import os
 import time
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ..config.model import Dtype, ModelConfig, RopeScaling
+from ..config.model import Dtype, ModelConfig
 from ..config.server import Attention, ServerConfig
 from ..distributed.group import init_group
 from ..errors import ConfigurationError
@@ -102,10 +101,4 @@ def override_rope(config: ModelConfig, server: ServerConfig) -> ModelConfig:
         return config
     if scaling is None or factor is None:
         raise ConfigurationError("--rope-scaling and --rope-factor go together: set both or neither")
-    rope = RopeScaling(
-        rope_type=scaling,
-        theta=config.rope.theta,
-        factor=factor,
-        original_max_position_embeddings=config.max_position_embeddings,
-    )
-    return dataclasses.replace(config, rope=rope)
+    return config.with_rope(scaling, factor)
