@@ -213,6 +213,7 @@ fn mock_config(streams: usize, tokens: u32, step: Duration, chosen: Chosen) -> M
         max_input_tokens: 64,
         max_total_tokens: total,
         decode_time: step,
+        check_slots: false,
         tokens: Arc::new(move |row| {
             let mut times = chosen[row.seed as usize]
                 .lock()

@@ -37,11 +37,7 @@ pub async fn scope<F: Future>(digest: &[u8], handle: F) -> F::Output {
     TENANT.scope(name.collect(), handle).await
 }
 
-/// What a request's prefixes are kept apart by: its own salt, and its key where keys are kept apart.
-pub fn salt(asked: Option<String>) -> Option<String> {
-    match (TENANT.try_with(Clone::clone), asked) {
-        (Err(_), asked) => asked,
-        (Ok(tenant), None) => Some(tenant),
-        (Ok(tenant), Some(asked)) => Some(format!("{tenant}/{asked}")),
-    }
+/// The owner of the request that is being handled, where keys are kept apart.
+pub fn current() -> Option<String> {
+    TENANT.try_with(Clone::clone).ok()
 }

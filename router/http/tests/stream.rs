@@ -181,7 +181,8 @@ async fn a_client_that_goes_frees_its_row_and_slots() {
         server.state.infer.snapshot().permits_available == 128
     })
     .await;
-    server.mock.release(2);
+    // Two steps that were on their way, and one that drops the row.
+    server.mock.release(3);
     until("the row is free", async || server.mock.rows() == 0).await;
     assert_eq!(server.mock.slots(), 0);
     assert_eq!(server.mock.violations(), Vec::<String>::new());

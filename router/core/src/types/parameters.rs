@@ -99,6 +99,10 @@ pub struct GenerateParameters {
     /// what was asked before. Not in TGI.
     #[schema(nullable = true, max_length = 256, example = json!(null))]
     pub cache_salt: Option<String>,
+    /// Whose request it is, where prefixes of tenants are kept apart. Not a key of any route: the server knows it.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub tenant: Option<String>,
     /// Penalty on every token that occurred, as often as it did; 0 is off. Not a key of `/generate`, which has never
     /// read it: only the OpenAI routes set it, where [`Dialect::OpenAi`](super::Dialect::OpenAi) says what counts.
     #[serde(skip)]

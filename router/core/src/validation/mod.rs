@@ -130,7 +130,7 @@ impl Validator {
             prefill_logprobs: parameters.decoder_input_details
                 && (self.limits.prefill_logprobs || dialect == Dialect::OpenAi),
             priority: parameters.priority.unwrap_or(0),
-            cache_salt: parameters.cache_salt.map(Into::into),
+            cache_salt: salt(parameters.tenant, parameters.cache_salt).map(Into::into),
             stop_sequences: parameters.stop,
             dialect,
         })
@@ -148,5 +148,14 @@ impl Validator {
             }
             Inputs::Ids(ids) => Ok(ids),
         }
+    }
+}
+
+/// What a request's prefixes are kept apart by: its own salt, and its tenant where tenants are kept apart.
+fn salt(tenant: Option<String>, asked: Option<String>) -> Option<String> {
+    match (tenant, asked) {
+        (None, asked) => asked,
+        (Some(tenant), None) => Some(tenant),
+        (Some(tenant), Some(asked)) => Some(format!("{tenant}/{asked}")),
     }
 }

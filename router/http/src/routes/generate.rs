@@ -156,7 +156,7 @@ impl Wanted {
 }
 
 pub(super) fn request(inputs: String, mut parameters: GenerateParameters) -> GenerateRequest {
-    parameters.cache_salt = tenant::salt(parameters.cache_salt.take());
+    parameters.tenant = tenant::current();
     GenerateRequest {
         inputs: inputs.into(),
         parameters,

@@ -6,7 +6,7 @@ use super::*;
 async fn the_answer_has_the_keys_of_the_api() {
     let server = server().await;
     let answer = ask_chat(&server, &chat("Hi", json!({"max_tokens": 3}))).await;
-    insta::assert_snapshot!(redacted(&answer), @r#"{"object":"chat.completion","id":"chatcmpl","created":0,"model":"test/model","system_fingerprint":"0.1.0-native","choices":[{"index":0,"message":{"role":"assistant","content":"abc"},"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":16,"completion_tokens":3,"total_tokens":19}}"#);
+    insta::assert_snapshot!(redacted(&answer), @r#"{"object":"chat.completion","id":"chatcmpl","created":0,"model":"test/model","system_fingerprint":"0.1.0-native","choices":[{"index":0,"message":{"role":"assistant","content":"abc"},"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":16,"completion_tokens":3,"total_tokens":19,"prompt_tokens_details":{"cached_tokens":0}}}"#);
     let again = ask_chat(&server, &chat("Hi", json!({"max_tokens": 3}))).await;
     assert_ne!(answer["id"], again["id"]);
 }
@@ -182,7 +182,8 @@ async fn an_unknown_role_is_refused_where_it_could_make_a_special_token() {
 #[tokio::test]
 async fn choices_share_the_prompt() {
     let server = server().await;
-    let answer = ask_chat(&server, &chat("Hi", json!({"n": 3, "max_tokens": 2}))).await;
+    let content = "Hi".repeat(50);
+    let answer = ask_chat(&server, &chat(&content, json!({"n": 3, "max_tokens": 2}))).await;
     assert_eq!(contents(&answer), ["ab", "ab", "ab"]);
     let indexes: Vec<_> = answer["choices"]
         .as_array()
@@ -191,17 +192,22 @@ async fn choices_share_the_prompt() {
         .map(|choice| &choice["index"])
         .collect();
     assert_eq!(indexes, [0, 1, 2]);
+    // The first choice computed the prompt: it found nothing.
     assert_eq!(
         answer["usage"],
-        json!({"prompt_tokens": 16, "completion_tokens": 6, "total_tokens": 22})
+        json!({
+            "prompt_tokens": 114, "completion_tokens": 6, "total_tokens": 120,
+            "prompt_tokens_details": {"cached_tokens": 0}
+        })
     );
-    let prefills = server
+    // The others computed its last token, which brings the first of their own.
+    let computed: u32 = server
         .mock
         .steps()
-        .into_iter()
-        .filter(|&(prefill, _)| prefill)
-        .count();
-    assert_eq!(prefills, 1);
+        .iter()
+        .map(|step| step.chunk_tokens)
+        .sum();
+    assert_eq!(computed, 114 + 2);
     server.idle().await;
 }
 

@@ -15,7 +15,7 @@ fn texts(answer: &Value) -> Vec<&str> {
 async fn the_answer_has_the_keys_of_the_api() {
     let server = Server::start().await;
     let answer = ask_completion(&server, &completion("Hi", json!({"max_tokens": 3}))).await;
-    insta::assert_snapshot!(redacted(&answer), @r#"{"object":"text_completion","id":"cmpl","created":0,"model":"test/model","system_fingerprint":"0.1.0-native","choices":[{"index":0,"text":"abc","logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5}}"#);
+    insta::assert_snapshot!(redacted(&answer), @r#"{"object":"text_completion","id":"cmpl","created":0,"model":"test/model","system_fingerprint":"0.1.0-native","choices":[{"index":0,"text":"abc","logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":0}}}"#);
 }
 
 #[tokio::test]
@@ -44,7 +44,7 @@ async fn choices_are_in_the_order_of_the_prompts() {
     assert_eq!(answer["choices"][3]["index"], 3);
     assert_eq!(
         answer["usage"],
-        json!({"prompt_tokens": 6, "completion_tokens": 16, "total_tokens": 22})
+        json!({"prompt_tokens": 6, "completion_tokens": 16, "total_tokens": 22, "prompt_tokens_details": {"cached_tokens": 0}})
     );
 }
 
@@ -107,16 +107,12 @@ async fn logprobs_are_lists_of_one_length() {
 }
 
 #[tokio::test]
-async fn logprobs_of_an_echoed_prompt_need_the_flag() {
+async fn logprobs_of_an_echoed_prompt_need_no_flag() {
     let body = completion("Hi", json!({"logprobs": 1, "echo": true, "max_tokens": 1}));
-    let (status, answer) = Server::start().await.ask("/v1/completions", &body).await;
-    assert_eq!(status, 422);
-    let message = answer["error"]["message"].as_str().expect("a message");
-    assert!(message.contains("--enable-prefill-logprobs"), "{message}");
-    let server = Server::with_flags(&["--enable-prefill-logprobs"]).await;
+    let server = Server::start().await;
     let expected = json!({
         "tokens": ["H", "i", "a"], "token_logprobs": [null, -1.0, -0.5],
-        "top_logprobs": [null, null, {"a": -0.5}], "text_offset": [0, 1, 2]
+        "top_logprobs": [null, {"i": -1.0}, {"a": -0.5}], "text_offset": [0, 1, 2]
     });
     let answer = ask_completion(&server, &body).await;
     assert_eq!(answer["choices"][0]["logprobs"], expected);
@@ -136,7 +132,7 @@ async fn logprobs_of_an_echoed_prompt_need_the_flag() {
 
 #[tokio::test]
 async fn a_prompt_alone_can_be_scored() {
-    let server = Server::with_flags(&["--enable-prefill-logprobs"]).await;
+    let server = Server::start().await;
     let body = completion("Hi", json!({"logprobs": 0, "echo": true, "max_tokens": 0}));
     let answer = ask_completion(&server, &body).await;
     let choice = &answer["choices"][0];
@@ -147,7 +143,7 @@ async fn a_prompt_alone_can_be_scored() {
     assert_eq!(choice["logprobs"]["token_logprobs"], json!([null, -1.0]));
     assert_eq!(
         answer["usage"],
-        json!({"prompt_tokens": 2, "completion_tokens": 0, "total_tokens": 2})
+        json!({"prompt_tokens": 2, "completion_tokens": 0, "total_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0}})
     );
 }
 

@@ -30,7 +30,7 @@ async fn a_chat_begins_with_the_role_and_ends_with_usage_and_done() {
     [{"index":0,"delta":{"content":"a"},"logprobs":null,"finish_reason":null}] usage null
     [{"index":0,"delta":{"content":"b"},"logprobs":null,"finish_reason":null}] usage null
     [{"index":0,"delta":{},"logprobs":null,"finish_reason":"length"}] usage null
-    [] usage {"prompt_tokens":16,"completion_tokens":2,"total_tokens":18}
+    [] usage {"prompt_tokens":16,"completion_tokens":2,"total_tokens":18,"prompt_tokens_details":{"cached_tokens":0}}
     "#);
     for event in &events {
         assert_eq!(event["id"], events[0]["id"]);
@@ -84,7 +84,7 @@ async fn every_choice_has_its_own_role_text_and_end() {
     let usage = &events.last().expect("an event")["usage"];
     assert_eq!(
         *usage,
-        json!({"prompt_tokens": 16, "completion_tokens": 12, "total_tokens": 28})
+        json!({"prompt_tokens": 16, "completion_tokens": 12, "total_tokens": 28, "prompt_tokens_details": {"cached_tokens": 0}})
     );
     server.idle().await;
 }
@@ -162,7 +162,7 @@ async fn completions_are_streamed_by_prompt() {
     let usage = &events.last().expect("an event")["usage"];
     assert_eq!(
         *usage,
-        json!({"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": 14})
+        json!({"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": 14, "prompt_tokens_details": {"cached_tokens": 0}})
     );
 }
 

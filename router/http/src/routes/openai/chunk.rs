@@ -178,7 +178,7 @@ mod tests {
             ),
             (
                 written(|chunks, out| chunks.usage(&Usage::new(1, 0, 2), out)),
-                r#"],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}"#,
+                r#"],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3,"prompt_tokens_details":{"cached_tokens":0}}}"#,
             ),
         ];
         for (event, rest) in cases {

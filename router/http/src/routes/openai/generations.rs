@@ -42,7 +42,7 @@ impl Plan {
         names: &'static Names,
     ) -> Self {
         let mut parameters = parameters.clone();
-        parameters.cache_salt = tenant::salt(parameters.cache_salt.take());
+        parameters.tenant = tenant::current();
         let group = |inputs| Group {
             request: GenerateRequest {
                 inputs,

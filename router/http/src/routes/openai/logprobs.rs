@@ -88,8 +88,8 @@ pub struct CompletionLogprobs {
     /// Null for the first token of a prompt, which nothing predicts.
     #[schema(example = json!([-0.34]))]
     pub token_logprobs: Vec<Option<f32>>,
-    /// From texts to log-probabilities, the token itself included. Null where `logprobs` is 0, and for tokens of the
-    /// prompt.
+    /// From texts to log-probabilities, the token itself included. Null where `logprobs` is 0, and for the first
+    /// token of a prompt.
     #[schema(nullable = true, value_type = Option<Vec<Option<Object>>>)]
     pub top_logprobs: Option<Vec<Option<TopLogprobs>>>,
     /// Where each token begins, in characters of the text.
@@ -175,7 +175,12 @@ impl CompletionTokens {
             let top = |token: &PrefillToken| {
                 // Nothing predicts the first token.
                 let logprob = token.logprob?;
-                Some(TopLogprobs::new(&token.top_tokens, token.id, logprob, bytes))
+                Some(TopLogprobs::new(
+                    &token.top_tokens,
+                    token.id,
+                    logprob,
+                    bytes,
+                ))
             };
             tops.extend(prompt.iter().map(top));
         }
