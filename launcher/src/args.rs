@@ -163,7 +163,7 @@ pub struct BatchingArgs {
     /// Ratio of waiting to running requests at which waiting ones are let in; 0: as soon as they fit
     #[arg(long, env, default_value_t = 0.0)]
     pub waiting_served_ratio: f32,
-    /// Most prompt tokens in one prefill. Default: the router decides
+    /// Most prompt tokens in one step. Default: 4096, or more where a prompt may be longer and is not cut in chunks
     #[arg(long, env)]
     pub max_batch_prefill_tokens: Option<u32>,
     /// Most tokens in a batch, prompts and answers. Default: from the memory
@@ -177,7 +177,7 @@ pub struct BatchingArgs {
     #[arg(long, env)]
     pub max_token_gap: Option<u32>,
     /// Whether what was computed stays for requests that begin with the same tokens: true, false or per-key
-    #[arg(long, env, default_value = "true", value_parser = ["true", "false", "1", "0", "per-key"])]
+    #[arg(long, env, default_value = "true", ignore_case = true, value_parser = ["true", "false", "1", "0", "per-key"])]
     pub prefix_caching: String,
     /// Steps that a waiting request can be made to wait while others run
     #[arg(long, env, default_value_t = 20)]

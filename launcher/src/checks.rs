@@ -244,6 +244,12 @@ fn check_limits(args: &Args) -> Result<(), LauncherError> {
             "--max-input-length is the older name of --max-input-tokens; give only --max-input-tokens",
         );
     }
+    let keys = args.server.api_key.is_some() || args.server.api_key_file.is_some();
+    if args.batching.prefix_caching.eq_ignore_ascii_case("per-key") && !keys {
+        return refuse(
+            "--prefix-caching per-key needs keys to keep apart: set --api-key-file (or API_KEY), or leave it out",
+        );
+    }
     if limits.max_top_n_tokens > MOST_TOP_N_TOKENS {
         return refuse(format!(
             "--max-top-n-tokens ({}) must be at most {MOST_TOP_N_TOKENS}: shards give no more alternatives",

@@ -91,6 +91,8 @@ pub enum ValidationError {
     StopSequences { max: usize, given: usize },
     #[error("`stop` must not contain an empty string")]
     EmptyStopSequence,
+    #[error("`priority` must be >= -{max} and <= {max}. Given: {given}")]
+    Priority { max: i32, given: i32 },
     #[error("`cache_salt` must have at most {max} bytes. Given: {given}")]
     CacheSalt { max: usize, given: usize },
     #[error("`stop` must not contain a string of more than {max} bytes. Given: {given}")]

@@ -52,8 +52,8 @@ pub struct GenerateStream {
 /// What a request holds as long as its stream exists.
 #[derive(Debug)]
 pub(crate) struct Held {
-    /// Given back when the generation has ended, which may be long before a slow client has taken its text.
-    /// Given back here or, when the generation ends first, by the batcher.
+    /// Given back with the stream, or by the batcher when the generation ends, which may be long before a slow client
+    /// has taken its text.
     pub(crate) _permit: PermitHalf,
     /// Resolves when running requests have to end.
     pub(crate) cut: Pin<Box<WaitForCancellationFutureOwned>>,

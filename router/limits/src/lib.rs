@@ -8,11 +8,11 @@ pub struct TokenLimits {
     pub max_input_tokens: Option<u32>,
     /// Most tokens of a request, prompt and answer together.
     pub max_total_tokens: Option<u32>,
-    /// Most prompt tokens of one prefill.
+    /// Most prompt tokens of one step.
     pub max_batch_prefill_tokens: Option<u32>,
     /// Slots of the KV pool: most tokens of all running requests together.
     pub max_batch_total_tokens: Option<u32>,
-    /// Whether a prompt may be computed in several prefills.
+    /// Whether a prompt may be computed in several steps.
     pub prefill_chunking: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct Conflict {
 }
 
 impl TokenLimits {
-    /// A prompt fits in a request and, where it is computed in one piece, in a prefill; both fit in the pool.
+    /// A prompt fits in a request and, where it is computed in one piece, in a step; both fit in the pool.
     ///
     /// # Errors
     /// The first two flags in conflict.
@@ -70,6 +70,7 @@ mod tests {
         max_total_tokens: None,
         max_batch_prefill_tokens: None,
         max_batch_total_tokens: None,
+        prefill_chunking: true,
     };
 
     fn verdict(limits: TokenLimits) -> String {
@@ -94,6 +95,11 @@ mod tests {
         let prefill = TokenLimits {
             max_batch_prefill_tokens: Some(7),
             ..input
+        };
+        assert_eq!(verdict(prefill), "fits", "the prompt is cut in chunks");
+        let prefill = TokenLimits {
+            prefill_chunking: false,
+            ..prefill
         };
         let expected =
             "`--max-input-tokens` must be <= `--max-batch-prefill-tokens`. Given: 8 and 7";
@@ -125,6 +131,7 @@ mod tests {
             max_total_tokens: Some(9),
             max_batch_prefill_tokens: Some(9),
             max_batch_total_tokens: Some(9),
+            prefill_chunking: false,
         };
         assert_eq!(verdict(equal), "fits");
     }

@@ -159,7 +159,9 @@ def _slope(
 def _time(runner: StepRunner, shape: Shape) -> int:
     """Nanoseconds of one step of this shape on the device. Its requests are dropped again."""
     rows = range(shape.decodes)
-    admit = [_request(row, shape.context - 1, row * shape.context, shape.context - 2, shape.context) for row in rows]
+    vocab = runner.vocab_size
+    context = shape.context
+    admit = [_request(row, context - 1, row * context, context - 2, context, vocab) for row in rows]
     start = shape.decodes * shape.context
     number = 1
     at_once = min(16, runner.checker.max_batch_prefill_tokens)
@@ -171,7 +173,7 @@ def _time(runner: StepRunner, shape: Shape) -> int:
     if shape.chunk:
         row = shape.decodes
         length = shape.prefix + shape.chunk
-        request = _request(row, length, start, shape.prefix, length)
+        request = _request(row, length, start, shape.prefix, length, vocab)
         plan = StepPlan(number, admit=[request], chunks=[Chunk(row, shape.prefix, shape.chunk)], decode=list(rows))
     else:
         row = shape.decodes - 1
@@ -181,7 +183,9 @@ def _time(runner: StepRunner, shape: Shape) -> int:
     return timings.forward_ns
 
 
-def _request(row: int, length: int, first_slot: int, cached: int, slots: int) -> Request:
-    """A greedy request of zeros, of which `cached` positions count as computed."""
-    ids = np.zeros(length, dtype=np.int64)
+def _request(row: int, length: int, first_slot: int, cached: int, slots: int, vocab_size: int) -> Request:
+    """A greedy request of which `cached` positions count as computed. Its ids differ: products of equal rows take a GPU
+    less time, some 12 % on an H200.
+    """
+    ids = np.arange(length, dtype=np.int64) * 7919 % vocab_size
     return Request(row, row, ids, NextTokenChooserParameters(), (SlotRange(first_slot, slots),), cached_length=cached)

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 _DECODES = (1, 2, 4, *range(8, 65, 8), *range(80, 257, 16), *range(288, 513, 32))
 """Decodes of steps without chunks: fine where batches are small and padding weighs most."""
-_TOKENS = (16, 32, 48, *range(64, 257, 32), *range(320, 513, 64), 640, 768, 896, 1024, 1280, 1536, 1792, 2048)
+_TOKENS = (16, 32, 48, *range(64, 257, 32), *range(320, 1537, 64), *range(1664, 2049, 128))
 """Tokens of steps with chunks."""
 _CHUNKS = 16
 """Chunks that fit into a graph."""

@@ -80,6 +80,11 @@ class StepRunner:
         self._chunk_graphs.capture(lambda step, size: self._forward(step, Extents(longest, size)), tokens, memory)
         self._decode_graphs.capture(lambda rows: self.decode_rows(rows, longest), decodes, memory)
 
+    @property
+    def vocab_size(self) -> int:
+        """Ids of requests are below it."""
+        return self._model.vocab_size
+
     def launch(self, plan: StepPlan) -> LaunchedStep:
         """Executes a plan. Raises `InvalidRequest` or `OutOfSlots` for one that is wrong; nothing has changed then."""
         called = time.perf_counter_ns()

@@ -164,8 +164,12 @@ impl Batcher {
     /// Free slots beyond those that the decision needs.
     fn spare(&self, decision: &Plan, rows: &[u32], visited: &[Order]) -> u32 {
         let owners = decision.decode.iter().map(|&index| rows[index] as usize);
-        let lacking = owners.filter(|&row| self.rows[row].as_ref().is_some_and(Running::lacks_slot));
-        let admitted = decision.admit.iter().map(|admission| visited[admission.index]);
+        let lacking =
+            owners.filter(|&row| self.rows[row].as_ref().is_some_and(Running::lacks_slot));
+        let admitted = decision
+            .admit
+            .iter()
+            .map(|admission| visited[admission.index]);
         let starting: usize = admitted
             .filter_map(|order| self.queue.get(order))
             .map(|entry| entry.ids.len() + 1)

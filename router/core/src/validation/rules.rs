@@ -14,6 +14,9 @@ const REPETITION_PENALTIES: RangeInclusive<f32> = 1e-30..=1e30;
 /// Entries of `logit_bias`.
 const MAX_LOGIT_BIAS: usize = 1024;
 
+/// A step is worth ten seconds of waiting, so nobody is held up by others for much longer than a quarter of an hour.
+const PRIORITIES: RangeInclusive<i32> = -100..=100;
+
 /// Bytes of `cache_salt`.
 const MAX_CACHE_SALT: usize = 256;
 
@@ -66,6 +69,14 @@ pub(super) fn check(
         ValidationError::NegativeMaxNewTokens,
     )?;
     check_stop(&parameters.stop, limits.max_stop_sequences)?;
+    let priority = parameters.priority.unwrap_or(0);
+    refuse(
+        !PRIORITIES.contains(&priority),
+        ValidationError::Priority {
+            max: *PRIORITIES.end(),
+            given: priority,
+        },
+    )?;
     let salt = parameters.cache_salt.as_ref().map_or(0, String::len);
     refuse(
         salt > MAX_CACHE_SALT,

@@ -145,7 +145,11 @@ impl Wanted {
             &timings,
             Sizes {
                 prompt_tokens: best.input_length,
-                cached_tokens: best.cached_tokens,
+                // The sample that found fewest computed the prompt for the others.
+                cached_tokens: others
+                    .iter()
+                    .map(|other| other.cached_tokens)
+                    .fold(best.cached_tokens, u32::min),
                 generated_tokens: generated.generated_tokens,
             },
         );
