@@ -105,7 +105,7 @@ pub struct ShardArgs {
     /// Share of each device's memory that a shard may use, above 0 and up to 1
     #[arg(long, env, default_value_t = 1.0)]
     pub cuda_memory_fraction: f32,
-    /// Batch sizes of decode that get a CUDA graph, such as `1,2,4,8`; `0`: none. Default: up to the largest batch
+    /// Batch sizes of decode that get a CUDA graph, such as `1,2,4,8`; `0`: none, and none for prompts. Default: up to the largest batch
     #[arg(long, env)]
     pub cuda_graphs: Option<String>,
     /// Give each request bitwise the same result whatever else runs; slower
@@ -179,7 +179,7 @@ pub struct BatchingArgs {
     /// Whether what was computed stays for requests that begin with the same tokens: true, false or per-key
     #[arg(long, env, default_value = "true", ignore_case = true, value_parser = ["true", "false", "1", "0", "per-key"])]
     pub prefix_caching: String,
-    /// Steps that a waiting request can be made to wait while others run
+    /// Steps without prompts that a waiting request can be made to wait while others run
     #[arg(long, env, default_value_t = 20)]
     pub max_waiting_tokens: u32,
     /// Most requests in a batch. Default: no limit

@@ -83,7 +83,7 @@ pub struct Config {
     /// requests with the same API key share it.
     #[arg(long, env, default_value = "true", value_parser = PrefixCaching::from_str)]
     pub prefix_caching: PrefixCaching,
-    /// Tokens that running requests get before waiting ones interrupt them in any case.
+    /// Steps without prompts that a waiting request can be made to wait while others run.
     #[arg(long, env, default_value_t = 20)]
     pub max_waiting_tokens: u32,
     /// Most requests that run at once; as many as there may be when unset.
