@@ -73,8 +73,8 @@ fn values_that_cannot_work_are_refused() {
             "give only --max-input-tokens",
         ),
         (
-            "--max-input-tokens=11 --max-batch-prefill-tokens=10",
-            "--max-input-tokens (11) must not be higher than --max-batch-prefill-tokens (10)",
+            "--prefix-caching=per-key",
+            "--prefix-caching per-key needs keys to keep apart",
         ),
         (
             "--max-total-tokens=11 --max-batch-total-tokens=10",
@@ -85,7 +85,7 @@ fn values_that_cannot_work_are_refused() {
             "`--max-batch-prefill-tokens` must be <= `--max-batch-total-tokens`. Given: 11 and 10",
         ),
         (
-            "--max-input-tokens=11 --max-batch-prefill-tokens=10",
+            "--max-input-tokens=11 --max-batch-prefill-tokens=10 --prefill-chunking=false",
             "`--max-input-tokens` must be <= `--max-batch-prefill-tokens`. Given: 11 and 10",
         ),
         (
