@@ -38,7 +38,8 @@ class CompletionComplete:
 class Completion:
     """Answer of `completion`; one choice for each prompt.
 
-    `usage` has the keys `prompt_tokens`, `completion_tokens` and `total_tokens`.
+    `usage` has the keys `prompt_tokens`, `completion_tokens`, `total_tokens` and `prompt_tokens_details`, of which
+    `cached_tokens` were computed for an earlier request.
     """
 
     id: str
