@@ -11,9 +11,9 @@ use serde_json::{Map, Value};
 
 use super::engine::Raised;
 use super::limits::{self, Limit, Limits};
-use super::messages::{Expects, continued};
+use super::messages::{Expects, continued, roles};
 use super::output::Output;
-use super::{ChatInput, ChatTemplateError, Escape, escaped, source};
+use super::{ChatInput, ChatTemplateError, Escape, SystemMessages, escaped, source};
 
 /// Variables that a request sets by fields of its own, or may not set.
 const RESERVED: [&str; 6] = [
@@ -88,9 +88,33 @@ impl Compiled {
         limits: &Limits,
     ) -> Result<String, ChatTemplateError> {
         self.check_kwargs(&input.chat_template_kwargs, special_tokens)?;
-        let mut messages = self
-            .expects
-            .shape(&input.messages, |kind| self.names(kind))?;
+        let render = |messages: &[Value]| {
+            self.render_messages(environment, special_tokens, messages, input, escape, limits)
+        };
+        if input.system_messages == SystemMessages::AsGiven {
+            return render(&input.messages);
+        }
+        let messages = roles::joined(&input.messages, self.names("developer"));
+        match render(&messages) {
+            Err(refused @ ChatTemplateError::Raised(_)) => match roles::folded(&messages) {
+                Some(folded) => render(&folded),
+                None => Err(refused),
+            },
+            rendered => rendered,
+        }
+    }
+
+    /// Renders `messages`, which stand for those of `input`, as the client wrote them.
+    fn render_messages(
+        &self,
+        environment: &Environment<'static>,
+        special_tokens: &Map<String, Value>,
+        messages: &[Value],
+        input: &ChatInput,
+        escape: Option<&Escape<'_>>,
+        limits: &Limits,
+    ) -> Result<String, ChatTemplateError> {
+        let mut messages = self.expects.shape(messages, |kind| self.names(kind))?;
         let mut input = Cow::Borrowed(input);
         if let Some(escape) = escape {
             // The shape comes first: it reads the JSON text of arguments, which can spell a token in another way.
@@ -109,7 +133,7 @@ impl Compiled {
         }
     }
 
-    /// Renders `messages`, which stand for those of `input`.
+    /// Renders `messages`, which stand for those of `input`, in the shape that the template expects.
     fn render_shaped(
         &self,
         environment: &Environment<'static>,

@@ -52,6 +52,19 @@ pub struct ChatInput {
     pub continue_final_message: bool,
     /// Variables that the template reads beside those above, such as `documents`; others are refused by name.
     pub chat_template_kwargs: Map<String, Value>,
+    /// What a template gets of system messages that it may not know.
+    pub system_messages: SystemMessages,
+}
+
+/// What becomes of several system messages, and of those of the role `developer`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SystemMessages {
+    /// The template reads them as they are.
+    #[default]
+    AsGiven,
+    /// The leading ones are one message. Others stay in their places; where the template refuses that, they are part of
+    /// the user's messages beside them. `developer` is `system` to a template that does not name it.
+    Adapted,
 }
 
 /// The chat templates of a model, compiled, and its special tokens. Clones share them.

@@ -5,6 +5,7 @@
 //! a template expects is found out by asking it, once.
 
 pub(super) mod continued;
+pub(super) mod roles;
 
 use serde_json::{Map, Value, json};
 
