@@ -163,6 +163,11 @@ impl Compiled {
             .any(|quote| self.source.contains(&format!("{quote}{word}{quote}")))
     }
 
+    /// Whether it reads the variable `name`, which it does not set itself.
+    pub(super) fn reads(&self, name: &str) -> bool {
+        self.variables.contains(name)
+    }
+
     /// Only what the template reads and no other field means may be set.
     fn check_kwargs(
         &self,

@@ -152,6 +152,12 @@ impl ChatTemplate {
         self.rendered(input, Some(escape))
     }
 
+    /// Whether the template for conversations, with or without `tools`, reads the variable `name`.
+    pub fn reads(&self, name: &str, tools: bool) -> bool {
+        let chosen = self.0.choose(tools);
+        chosen.is_ok_and(|template| template.reads(name))
+    }
+
     fn rendered(
         &self,
         input: &ChatInput,

@@ -52,6 +52,12 @@ impl ChatRenderer {
         Ok(self.threads.run(render).await??)
     }
 
+    /// Whether the template for conversations, with or without `tools`, reads the variable `name`.
+    pub fn reads(&self, name: &str, tools: bool) -> bool {
+        let template = self.template.as_ref();
+        template.is_ok_and(|template| template.reads(name, tools))
+    }
+
     /// A prompt without what only the tokenizer reads.
     pub fn readable<'a>(&self, prompt: &'a str) -> Cow<'a, str> {
         self.tokenizer.unescape(prompt)

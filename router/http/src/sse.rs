@@ -50,6 +50,14 @@ impl EventBuffer {
         self.0.put_slice(b"\n\n");
     }
 
+    /// Appends one event with a name, for the APIs whose clients read it.
+    pub fn named(&mut self, name: &str, value: &impl Serialize) {
+        self.0.put_slice(b"event: ");
+        self.0.put_slice(name.as_bytes());
+        self.0.put_slice(b"\n");
+        self.push(value);
+    }
+
     /// Appends bytes that the caller has framed, for encoders that write the constant parts of their events once.
     pub fn put(&mut self, framed: &[u8]) {
         self.0.put_slice(framed);
@@ -75,6 +83,8 @@ impl EventBuffer {
 pub trait Encoder: Send + Unpin + 'static {
     /// What it writes: the events of one generation, or of several with their numbers.
     type Event;
+    /// Writes what comes before everything else, as soon as the stream is there.
+    fn begin(&mut self, _: &mut EventBuffer) {}
     /// Writes what the API sends for `event`, maybe nothing. Breaks with the last one.
     fn event(&mut self, event: Self::Event, out: &mut EventBuffer) -> ControlFlow<()>;
     /// Writes the failure that ends the stream.
@@ -117,6 +127,7 @@ where
 {
     fn new(generation: Result<S, InferError>, mut encoder: E, idle: Duration) -> Self {
         let mut buffer = EventBuffer::default();
+        encoder.begin(&mut buffer);
         let generation = generation
             .inspect_err(|error| encoder.failure(error, &mut buffer))
             .ok();

@@ -1,0 +1,290 @@
+//! What a model writes becomes content blocks: events of a stream, and the content of the finished message.
+//!
+//! One block is open at a time. The finished message is made of the very blocks that a stream would have sent.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use text_generation_formats::Delta;
+
+use crate::sse::EventBuffer;
+
+/// Under this key stands what a model wrote as the input of a tool, where it is no JSON object: a text that was cut at
+/// the limit of tokens, mostly. Anthropic's documentation names the key for clients that meet such input in a stream.
+const INVALID_JSON: &str = "INVALID_JSON";
+
+/// The content of one message.
+#[derive(Debug, Default)]
+pub struct Blocks {
+    finished: Vec<Value>,
+    open: Option<Block>,
+}
+
+#[derive(Debug)]
+enum Block {
+    Text(String),
+    Thinking(String),
+    ToolUse {
+        id: String,
+        name: String,
+        input: String,
+    },
+}
+
+/// Where events go; a finished message needs none.
+pub trait Events {
+    /// One event of the type `kind`.
+    fn push(&mut self, kind: &'static str, event: &impl Serialize);
+}
+
+impl Events for EventBuffer {
+    fn push(&mut self, kind: &'static str, event: &impl Serialize) {
+        self.named(kind, event);
+    }
+}
+
+/// Nobody listens.
+impl Events for () {
+    fn push(&mut self, _: &'static str, _: &impl Serialize) {}
+}
+
+#[derive(Serialize)]
+struct Start<'a> {
+    r#type: &'static str,
+    index: usize,
+    content_block: &'a Value,
+}
+
+#[derive(Serialize)]
+struct DeltaEvent<'a> {
+    r#type: &'static str,
+    index: usize,
+    delta: BlockDelta<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum BlockDelta<'a> {
+    TextDelta { text: &'a str },
+    ThinkingDelta { thinking: &'a str },
+    SignatureDelta { signature: &'a str },
+    InputJsonDelta { partial_json: &'a str },
+}
+
+#[derive(Serialize)]
+struct Stop {
+    r#type: &'static str,
+    index: usize,
+}
+
+impl Blocks {
+    /// Takes what came next.
+    pub fn delta(&mut self, delta: Delta, events: &mut impl Events) {
+        match delta {
+            Delta::Content(text) if text.is_empty() => {}
+            Delta::Reasoning(text) if text.is_empty() => {}
+            Delta::Content(text) => {
+                if !matches!(self.open, Some(Block::Text(_))) {
+                    self.begin(Block::Text(String::new()), events);
+                }
+                self.add(&text, events);
+            }
+            Delta::Reasoning(text) => {
+                if !matches!(self.open, Some(Block::Thinking(_))) {
+                    self.begin(Block::Thinking(String::new()), events);
+                }
+                self.add(&text, events);
+            }
+            Delta::ToolStart { id, name, .. } => {
+                let input = String::new();
+                self.begin(Block::ToolUse { id, name, input }, events);
+            }
+            Delta::ToolArguments { fragment, .. } => self.add(&fragment, events),
+            Delta::ToolEnd { .. } => self.end(events),
+        }
+    }
+
+    /// Ends the block that is open.
+    pub fn end(&mut self, events: &mut impl Events) {
+        let Some(block) = self.open.take() else {
+            return;
+        };
+        let index = self.finished.len();
+        if let Block::Thinking(_) = block {
+            let delta = BlockDelta::SignatureDelta {
+                signature: SIGNATURE,
+            };
+            push_delta(index, delta, events);
+        }
+        let stop = Stop {
+            r#type: "content_block_stop",
+            index,
+        };
+        events.push("content_block_stop", &stop);
+        self.finished.push(block.finished());
+    }
+
+    /// Whether a tool was called.
+    pub fn has_tool_use(&self) -> bool {
+        let called = |block: &Value| block["type"] == "tool_use";
+        matches!(self.open, Some(Block::ToolUse { .. })) || self.finished.iter().any(called)
+    }
+
+    /// The blocks of the finished message.
+    pub fn into_content(mut self) -> Vec<Value> {
+        self.end(&mut ());
+        self.finished
+    }
+
+    fn begin(&mut self, block: Block, events: &mut impl Events) {
+        self.end(events);
+        let start = Start {
+            r#type: "content_block_start",
+            index: self.finished.len(),
+            content_block: &block.begun(),
+        };
+        events.push("content_block_start", &start);
+        self.open = Some(block);
+    }
+
+    fn add(&mut self, text: &str, events: &mut impl Events) {
+        let delta = match &mut self.open {
+            Some(Block::Text(all)) => {
+                all.push_str(text);
+                BlockDelta::TextDelta { text }
+            }
+            Some(Block::Thinking(all)) => {
+                all.push_str(text);
+                BlockDelta::ThinkingDelta { thinking: text }
+            }
+            Some(Block::ToolUse { input, .. }) => {
+                input.push_str(text);
+                BlockDelta::InputJsonDelta { partial_json: text }
+            }
+            None => return,
+        };
+        push_delta(self.finished.len(), delta, events);
+    }
+}
+
+/// Clients send it back with the block. Nothing needs it here: the text itself comes back beside it.
+const SIGNATURE: &str = "none";
+
+fn push_delta(index: usize, delta: BlockDelta<'_>, events: &mut impl Events) {
+    let event = DeltaEvent {
+        r#type: "content_block_delta",
+        index,
+        delta,
+    };
+    events.push("content_block_delta", &event);
+}
+
+impl Block {
+    /// As it is when nothing of it is there yet.
+    fn begun(&self) -> Value {
+        match self {
+            Self::Text(_) => json!({"type": "text", "text": ""}),
+            Self::Thinking(_) => json!({"type": "thinking", "thinking": "", "signature": ""}),
+            Self::ToolUse { id, name, .. } => {
+                json!({"type": "tool_use", "id": id, "name": name, "input": {}})
+            }
+        }
+    }
+
+    fn finished(self) -> Value {
+        match self {
+            Self::Text(text) => json!({"type": "text", "text": text}),
+            Self::Thinking(text) => {
+                json!({"type": "thinking", "thinking": text, "signature": SIGNATURE})
+            }
+            Self::ToolUse { id, name, input } => {
+                let empty = input.trim().is_empty();
+                let object = serde_json::from_str(&input).ok();
+                let object = object.filter(Value::is_object).unwrap_or_else(|| match empty {
+                    true => json!({}),
+                    false => json!({ INVALID_JSON: input }),
+                });
+                json!({"type": "tool_use", "id": id, "name": name, "input": object})
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Events as JSON.
+    #[derive(Default)]
+    struct Heard(Vec<Value>);
+
+    impl Events for Heard {
+        fn push(&mut self, kind: &'static str, event: &impl Serialize) {
+            let event = serde_json::to_value(event).unwrap();
+            assert_eq!(event["type"], kind);
+            self.0.push(event);
+        }
+    }
+
+    fn call(fragments: &[&str]) -> Vec<Delta> {
+        let (index, id, name) = (0, "t1".to_owned(), "f".to_owned());
+        let start = Delta::ToolStart { index, id, name };
+        let fragments = fragments.iter().map(|&fragment| Delta::ToolArguments {
+            index,
+            fragment: fragment.to_owned(),
+        });
+        [start]
+            .into_iter()
+            .chain(fragments)
+            .chain([Delta::ToolEnd { index }])
+            .collect()
+    }
+
+    #[test]
+    fn blocks_follow_each_other_and_the_message_holds_them() {
+        let mut deltas = vec![
+            Delta::Reasoning("hm".to_owned()),
+            Delta::Content("a".to_owned()),
+            Delta::Content("b".to_owned()),
+        ];
+        deltas.extend(call(&["{\"x\":", " 1}"]));
+        let (mut blocks, mut heard) = (Blocks::default(), Heard::default());
+        for delta in deltas {
+            blocks.delta(delta, &mut heard);
+        }
+        assert!(blocks.has_tool_use());
+        let kinds: Vec<String> = heard
+            .0
+            .iter()
+            .map(|event| format!("{}{}", event["index"], event["delta"]["type"].as_str().unwrap_or("-")))
+            .collect();
+        assert_eq!(
+            kinds,
+            [
+                "0-", "0thinking_delta", "0signature_delta", "0-", "1-", "1text_delta", "1text_delta", "1-", "2-",
+                "2input_json_delta", "2input_json_delta", "2-"
+            ]
+        );
+        assert_eq!(
+            Value::from(blocks.into_content()),
+            json!([
+                {"type": "thinking", "thinking": "hm", "signature": SIGNATURE},
+                {"type": "text", "text": "ab"},
+                {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": 1}},
+            ])
+        );
+    }
+
+    #[test]
+    fn input_that_was_cut_is_given_as_it_is() {
+        for (fragments, input) in [
+            (&["{\"x\": "][..], json!({"INVALID_JSON": "{\"x\": "})),
+            (&[], json!({})),
+        ] {
+            let mut blocks = Blocks::default();
+            for delta in call(fragments) {
+                blocks.delta(delta, &mut ());
+            }
+            assert_eq!(blocks.into_content()[0]["input"], input);
+        }
+    }
+}

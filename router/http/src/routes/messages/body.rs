@@ -1,0 +1,279 @@
+//! What clients send to `/v1/messages`.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use text_generation_chat::{ChatInput, SystemMessages};
+use text_generation_core::types::GenerateParameters;
+use text_generation_formats::{Tool, ToolChoice, ToolKind};
+use text_generation_grammar::GrammarSource;
+use utoipa::ToSchema;
+
+use super::content;
+use crate::conversation::{Conversation, OfferedTool, ToolWishes};
+use crate::error::ApiError;
+use crate::extract::nullable_object;
+use crate::generations::Names;
+use crate::renderer::ChatRenderer;
+use crate::routes::openai::fields::{Stop, Unsupported};
+use crate::routes::openai::sampling::{Sampling, check, refused};
+
+/// What the fields of `core` are called here.
+pub const NAMES: &Names = &[
+    ("inputs", "messages"),
+    ("max_new_tokens", "max_tokens"),
+    ("stop", "stop_sequences"),
+    ("grammar", "output_config.format"),
+    ("chat_template_kwargs.reasoning_effort", "output_config.effort"),
+];
+
+/// Body of `/v1/messages` and of `/v1/messages/count_tokens`. Unknown keys are ignored.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "model": "tgi",
+    "max_tokens": 64,
+    "messages": [{"role": "user", "content": "What is deep learning?"}]
+}))]
+pub struct MessagesBody {
+    /// Any name; the answer repeats it.
+    #[schema(nullable = true, max_length = 256, example = "tgi")]
+    pub model: Option<String>,
+    /// The conversation so far. A last message of the assistant is gone on with.
+    #[schema(value_type = Vec<Object>, min_items = 1, max_items = 4096)]
+    pub messages: Vec<Map<String, Value>>,
+    /// Most tokens to generate; what the context has no room for is left out. Needed but for counting.
+    #[schema(nullable = true, minimum = 1, example = 64)]
+    pub max_tokens: Option<u32>,
+    /// A text or blocks of text, before the conversation.
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub system: Option<Value>,
+    /// Divides the logits; 0 takes the most likely token.
+    #[schema(nullable = true, minimum = 0.0, example = 1.0)]
+    pub temperature: Option<f32>,
+    /// Keep the smallest set of tokens whose probabilities add up to p; 1 is off.
+    #[schema(nullable = true, minimum = 0.0, maximum = 1.0)]
+    pub top_p: Option<f32>,
+    /// Keep the k most likely tokens.
+    #[schema(nullable = true, minimum = 0)]
+    pub top_k: Option<i32>,
+    /// The answer ends before one of these.
+    #[schema(nullable = true)]
+    pub stop_sequences: Option<Vec<String>>,
+    /// Answer with a stream of events.
+    #[schema(nullable = true, example = false)]
+    pub stream: Option<bool>,
+    /// Tools that the client runs. Those that Anthropic's servers run are left out.
+    #[schema(nullable = true, value_type = Option<Vec<Object>>)]
+    pub tools: Option<Vec<Value>>,
+    #[serde(default, deserialize_with = "nullable_object")]
+    #[schema(nullable = true)]
+    pub tool_choice: Option<ToolChoiceBody>,
+    #[serde(default, deserialize_with = "nullable_object")]
+    #[schema(nullable = true)]
+    pub thinking: Option<ThinkingBody>,
+    #[serde(default, deserialize_with = "nullable_object")]
+    #[schema(nullable = true)]
+    pub output_config: Option<OutputConfig>,
+    /// The older place of `output_config.format`.
+    #[serde(default, deserialize_with = "nullable_object")]
+    #[schema(nullable = true)]
+    pub output_format: Option<OutputFormat>,
+    /// Requests of a lower number run first. Not in Anthropic's API.
+    #[schema(nullable = true, example = 0)]
+    pub priority: Option<i32>,
+    /// Only requests with the same salt share cached prefixes. Not in Anthropic's API.
+    #[schema(nullable = true, max_length = 256)]
+    pub cache_salt: Option<String>,
+    /// Variables for the template, of those that it may be given. Not in Anthropic's API.
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub chat_template_kwargs: Option<Map<String, Value>>,
+    #[serde(default)]
+    #[schema(ignore)]
+    pub mcp_servers: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    pub container: Unsupported,
+}
+
+/// What may be done with the tools.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct ToolChoiceBody {
+    /// `auto`, `any`, `tool` or `none`.
+    #[schema(example = "auto")]
+    pub r#type: String,
+    #[schema(nullable = true)]
+    pub name: Option<String>,
+    /// At most one call.
+    #[schema(nullable = true)]
+    pub disable_parallel_tool_use: Option<bool>,
+}
+
+/// Whether the model reasons.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct ThinkingBody {
+    /// `enabled`, `adaptive` or `disabled`, for templates that can switch it.
+    #[schema(example = "enabled")]
+    pub r#type: String,
+}
+
+/// What the answer looks like.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+pub struct OutputConfig {
+    /// Passed to templates that read `reasoning_effort`.
+    #[schema(nullable = true, example = "low")]
+    pub effort: Option<String>,
+    #[serde(default, deserialize_with = "nullable_object")]
+    #[schema(nullable = true)]
+    pub format: Option<OutputFormat>,
+}
+
+/// `{"type": "json_schema", "schema": ...}`.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct OutputFormat {
+    #[schema(example = "json_schema")]
+    pub r#type: String,
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub schema: Option<Value>,
+}
+
+impl MessagesBody {
+    /// The conversation. `counting`: of which only the prompt is wanted.
+    ///
+    /// # Errors
+    /// 422 that names the field.
+    pub fn read(mut self, counting: bool, chats: &ChatRenderer) -> Result<Conversation, ApiError> {
+        check(counting || self.max_tokens.is_some(), || {
+            "`max_tokens` is missing: say how many tokens to generate at most".to_owned()
+        })?;
+        check(self.max_tokens != Some(0), || {
+            "`max_tokens` must be >= 1. Given: 0".to_owned()
+        })?;
+        let messages = content::messages(self.system.as_ref(), &self.messages)?;
+        let last = self.messages.last().and_then(|message| message.get("role"));
+        let continues = last.is_some_and(|role| role == "assistant")
+            && messages.last().is_some_and(|message| !message.contains_key("tool_calls"));
+        let tools = wishes(self.tools.take(), self.tool_choice.take())?;
+        let input = ChatInput {
+            messages: messages.into_iter().map(Value::Object).collect(),
+            add_generation_prompt: !continues,
+            continue_final_message: continues,
+            chat_template_kwargs: self.chat_template_kwargs.take().unwrap_or_default(),
+            system_messages: SystemMessages::Adapted,
+            ..ChatInput::default()
+        };
+        let mut conversation = Conversation {
+            input,
+            tools,
+            separate_reasoning: Some(true),
+            parameters: self.parameters()?,
+            n: 1,
+            names: NAMES,
+        };
+        let effort = self.output_config.as_mut().and_then(|config| config.effort.take());
+        conversation.wish_effort(effort, chats);
+        if let Some(thinking) = &self.thinking {
+            conversation.wish_reasoning(thinking.r#type != "disabled", chats);
+        }
+        Ok(conversation)
+    }
+
+    fn parameters(&mut self) -> Result<GenerateParameters, ApiError> {
+        let sampling = Sampling {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            stop: self.stop_sequences.take().map(Stop::Many),
+            priority: self.priority,
+            cache_salt: self.cache_salt.take(),
+            ..Sampling::default()
+        };
+        let config = self.output_config.as_mut();
+        let format = config.and_then(|config| config.format.take());
+        let format = format.or(self.output_format.take());
+        Ok(GenerateParameters {
+            grammar: format.map(grammar).transpose()?,
+            // Agents ask for as much as the largest models of Anthropic can write.
+            clamp_max_new_tokens: true,
+            ..sampling.parameters(self.max_tokens)?
+        })
+    }
+}
+
+fn grammar(format: OutputFormat) -> Result<GrammarSource, ApiError> {
+    match (format.r#type.as_str(), format.schema) {
+        ("json_schema", Some(schema)) => Ok(GrammarSource::JsonSchema {
+            schema,
+            strict: false,
+        }),
+        _ => Err(refused(
+            "`output_config.format` must be of the type `json_schema` and have a `schema`",
+        )),
+    }
+}
+
+/// Reads the tools of a request.
+fn wishes(
+    tools: Option<Vec<Value>>,
+    choice: Option<ToolChoiceBody>,
+) -> Result<ToolWishes, ApiError> {
+    let mut offered: Vec<OfferedTool> = Vec::new();
+    for (index, tool) in tools.unwrap_or_default().iter().enumerate() {
+        let Some(tool) = own_tool(&format!("tools[{index}]"), tool)? else {
+            continue;
+        };
+        let twice = offered.iter().any(|other| other.tool.name == tool.name);
+        check(!twice, || {
+            format!("`tools[{index}].name`: there are two tools `{}`", tool.name)
+        })?;
+        offered.push(OfferedTool::new(tool));
+    }
+    let parallel = choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use) != Some(true);
+    let known = |name: &str| offered.iter().any(|other| other.tool.name == name);
+    let choice = match choice {
+        None => ToolChoice::Auto,
+        Some(choice) => match (choice.r#type.as_str(), choice.name) {
+            ("auto", _) => ToolChoice::Auto,
+            ("none", _) => ToolChoice::None,
+            ("any", _) => ToolChoice::Required,
+            ("tool", Some(name)) if known(&name) => ToolChoice::Named(name),
+            ("tool", _) => {
+                return Err(refused("`tool_choice.name` must be the name of one of the `tools`"));
+            }
+            (kind, _) => {
+                return Err(refused(format_args!(
+                    "`tool_choice.type` must be `auto`, `any`, `tool` or `none`. Given: `{kind}`"
+                )));
+            }
+        },
+    };
+    check(choice != ToolChoice::Required || !offered.is_empty(), || {
+        "`tool_choice` demands a call, and `tools` has none that this server can let a model call".to_owned()
+    })?;
+    Ok(ToolWishes {
+        tools: offered,
+        choice,
+        parallel,
+        prompt: None,
+    })
+}
+
+/// A tool that the client runs; None for one of Anthropic's, which has a type of its own and no schema.
+fn own_tool(field: &str, tool: &Value) -> Result<Option<Tool>, ApiError> {
+    let text = |key: &str| tool.get(key).and_then(Value::as_str);
+    let schema = tool.get("input_schema").filter(|schema| !schema.is_null());
+    if schema.is_none() && text("type").is_some_and(|kind| kind != "custom") {
+        return Ok(None);
+    }
+    let name = text("name").filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| refused(format_args!("`{field}.name` must be a string that is not empty")))?;
+    check(schema.is_none_or(Value::is_object), || {
+        format!("`{field}.input_schema` must be an object")
+    })?;
+    Ok(Some(Tool {
+        name: name.to_owned(),
+        description: text("description").map(str::to_owned),
+        kind: ToolKind::Function {
+            parameters: Some(schema.cloned().unwrap_or_else(|| json!({"type": "object"}))),
+        },
+        strict: tool.get("strict").and_then(Value::as_bool).unwrap_or(false),
+    }))
+}

@@ -1,0 +1,329 @@
+//! Messages in Anthropic's shape become those of a chat template.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::bounds::MAX_MESSAGES;
+use crate::error::ApiError;
+use crate::routes::openai::sampling::{check, refused};
+
+/// A block of the system prompt that Claude Code changes with every request. It is for Anthropic's accounting, and would
+/// make every prompt differ from the one before at its very beginning.
+const BILLING_HEADER: &str = "x-anthropic-billing-header:";
+
+/// The messages for a template, those of the system at their places.
+///
+/// # Errors
+/// 422 that names the block that cannot be read.
+pub fn messages(
+    system: Option<&Value>,
+    given: &[Map<String, Value>],
+) -> Result<Vec<Map<String, Value>>, ApiError> {
+    check((1..=MAX_MESSAGES).contains(&given.len()), || {
+        format!(
+            "`messages` must hold 1 to {MAX_MESSAGES} messages. Given: {}",
+            given.len()
+        )
+    })?;
+    let mut reader = Reader::default();
+    if let Some(system) = system.filter(|system| !system.is_null()) {
+        reader.system("system", system)?;
+    }
+    for (index, message) in given.iter().enumerate() {
+        let field = format!("messages[{index}]");
+        let content = message.get("content").unwrap_or(&Value::Null);
+        let content_field = format!("{field}.content");
+        match message.get("role").and_then(Value::as_str) {
+            Some("user") => reader.user(&content_field, content)?,
+            Some("assistant") => reader.assistant(&content_field, content)?,
+            Some("system") => reader.system(&content_field, content)?,
+            _ => {
+                return Err(refused(format_args!(
+                    "`{field}.role` must be `user`, `assistant` or `system`"
+                )));
+            }
+        }
+    }
+    Ok(reader.messages)
+}
+
+/// A block of the user.
+enum Piece {
+    Text(String),
+    ToolResult { id: String, text: String },
+}
+
+#[derive(Debug, Default)]
+struct Reader {
+    messages: Vec<Map<String, Value>>,
+    /// Names of the tools that were called, by the id of the call.
+    called: HashMap<String, String>,
+}
+
+impl Reader {
+    fn system(&mut self, field: &str, content: &Value) -> Result<(), ApiError> {
+        let texts = blocks(field, content, |field, kind, block| match kind {
+            "text" => text_of(field, block).map(Some),
+            _ => Err(unreadable(field, kind)),
+        })?;
+        let own = |text: &String| !text.trim_start().starts_with(BILLING_HEADER);
+        let texts: Vec<String> = texts.into_iter().filter(own).collect();
+        if !texts.is_empty() {
+            self.add("system", texts.join("\n\n").into());
+        }
+        Ok(())
+    }
+
+    /// Results of tools are messages of their own, in the order of the blocks.
+    fn user(&mut self, field: &str, content: &Value) -> Result<(), ApiError> {
+        let mut texts: Vec<String> = Vec::new();
+        let pieces = blocks(field, content, |field, kind, block| {
+            Ok(Some(match kind {
+                "tool_result" => tool_result(field, block)?,
+                _ => Piece::Text(readable(field, kind, block)?),
+            }))
+        })?;
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => texts.push(text),
+                Piece::ToolResult { id, text } => {
+                    self.add_user(&mut texts);
+                    self.tool_result(id, text);
+                }
+            }
+        }
+        self.add_user(&mut texts);
+        Ok(())
+    }
+
+    fn tool_result(&mut self, id: String, text: String) {
+        self.add("tool", text.into());
+        if let Some(message) = self.messages.last_mut() {
+            if let Some(name) = self.called.get(&id) {
+                message.insert("name".to_owned(), name.as_str().into());
+            }
+            message.insert("tool_call_id".to_owned(), id.into());
+        }
+    }
+
+    fn assistant(&mut self, field: &str, content: &Value) -> Result<(), ApiError> {
+        let (mut text, mut reasoning, mut calls) = (None::<String>, String::new(), Vec::new());
+        blocks(field, content, |field, kind, block| {
+            match kind {
+                "text" => text.get_or_insert_default().push_str(&text_of(field, block)?),
+                "thinking" => {
+                    let thought = block.get("thinking").and_then(Value::as_str);
+                    reasoning.push_str(thought.unwrap_or_default());
+                }
+                "tool_use" => calls.push(tool_use(field, block)?),
+                // Nobody else can read it, or it is what another server did by itself.
+                "redacted_thinking" | "server_tool_use" | "web_search_tool_result"
+                | "web_fetch_tool_result" | "code_execution_tool_result"
+                | "tool_search_tool_result" => {}
+                _ => return Err(unreadable(field, kind)),
+            }
+            Ok(None::<()>)
+        })?;
+        for call in &calls {
+            let text = |pointer: &str| call.pointer(pointer).and_then(Value::as_str);
+            if let (Some(id), Some(name)) = (text("/id"), text("/function/name")) {
+                self.called.insert(id.to_owned(), name.to_owned());
+            }
+        }
+        self.add("assistant", text.unwrap_or_default().into());
+        if let Some(message) = self.messages.last_mut() {
+            if !reasoning.is_empty() {
+                message.insert("reasoning_content".to_owned(), reasoning.into());
+            }
+            if !calls.is_empty() {
+                message.insert("tool_calls".to_owned(), calls.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn add_user(&mut self, texts: &mut Vec<String>) {
+        match texts.len() {
+            0 => {}
+            1 => self.add("user", texts.remove(0).into()),
+            _ => {
+                let parts = texts.drain(..);
+                let parts = parts.map(|text| json!({"type": "text", "text": text}));
+                let content = parts.collect();
+                self.add("user", content);
+            }
+        }
+    }
+
+    fn add(&mut self, role: &str, content: Value) {
+        let mut message = Map::new();
+        message.insert("role".to_owned(), role.into());
+        message.insert("content".to_owned(), content);
+        self.messages.push(message);
+    }
+}
+
+/// What `read` makes of the blocks of a content, which may also be a string.
+fn blocks<T>(
+    field: &str,
+    content: &Value,
+    mut read: impl FnMut(&str, &str, &Value) -> Result<Option<T>, ApiError>,
+) -> Result<Vec<T>, ApiError> {
+    match content {
+        Value::String(text) => {
+            let block = json!({"type": "text", "text": text});
+            Ok(read(field, "text", &block)?.into_iter().collect())
+        }
+        Value::Array(blocks) => {
+            let mut results = Vec::with_capacity(blocks.len());
+            for (index, block) in blocks.iter().enumerate() {
+                let kind = block.get("type").and_then(Value::as_str);
+                results.extend(read(
+                    &format!("{field}[{index}]"),
+                    kind.unwrap_or_default(),
+                    block,
+                )?);
+            }
+            Ok(results)
+        }
+        _ => Err(refused(format_args!(
+            "`{field}` must be a string or a list of blocks"
+        ))),
+    }
+}
+
+/// The text of a block of the user.
+fn readable(field: &str, kind: &str, block: &Value) -> Result<String, ApiError> {
+    let source = |key: &str| block.pointer(&format!("/source/{key}")).and_then(Value::as_str);
+    match kind {
+        "text" => text_of(field, block),
+        "document" if source("type") == Some("text") => {
+            Ok(source("data").unwrap_or_default().to_owned())
+        }
+        "search_result" => inner_text(field, block),
+        "tool_reference" => Ok(block
+            .get("tool_name")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()),
+        _ => Err(unreadable(field, kind)),
+    }
+}
+
+fn tool_result(field: &str, block: &Value) -> Result<Piece, ApiError> {
+    let id = block.get("tool_use_id").and_then(Value::as_str);
+    let id = id.ok_or_else(|| refused(format_args!("`{field}.tool_use_id` must be a string")))?;
+    Ok(Piece::ToolResult {
+        id: id.to_owned(),
+        text: inner_text(field, block)?,
+    })
+}
+
+/// The text of the blocks in a block's `content`, where there are any.
+fn inner_text(field: &str, block: &Value) -> Result<String, ApiError> {
+    match block.get("content") {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(content) => {
+            let read = |field: &str, kind: &str, block: &Value| readable(field, kind, block).map(Some);
+            Ok(blocks(&format!("{field}.content"), content, read)?.concat())
+        }
+    }
+}
+
+fn tool_use(field: &str, block: &Value) -> Result<Value, ApiError> {
+    let text = |key: &str| {
+        let text = block.get(key).and_then(Value::as_str);
+        text.ok_or_else(|| refused(format_args!("`{field}.{key}` must be a string")))
+    };
+    let input = block.get("input").cloned().unwrap_or_else(|| json!({}));
+    check(input.is_object(), || format!("`{field}.input` must be an object"))?;
+    Ok(json!({
+        "id": text("id")?,
+        "type": "function",
+        "function": {"name": text("name")?, "arguments": input},
+    }))
+}
+
+fn text_of(field: &str, block: &Value) -> Result<String, ApiError> {
+    let text = block.get("text").and_then(Value::as_str);
+    text.map(str::to_owned)
+        .ok_or_else(|| refused(format_args!("`{field}.text` must be a string")))
+}
+
+fn unreadable(field: &str, kind: &str) -> ApiError {
+    refused(format_args!(
+        "`{field}.type` is `{kind}`, which this server cannot read: it reads texts, and results of tools as text"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(system: Value, given: Value) -> Result<Value, String> {
+        let given: Vec<_> = given
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|message| message.as_object().unwrap().clone())
+            .collect();
+        messages(Some(&system), &given)
+            .map(|messages| messages.into_iter().map(Value::Object).collect())
+            .map_err(|error| error.body.error)
+    }
+
+    #[test]
+    fn a_turn_of_an_agent() {
+        let system = json!([
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=1; cch=ab12"},
+            {"type": "text", "text": "You code.", "cache_control": {"type": "ephemeral"}},
+            {"type": "text", "text": "Be short."},
+        ]);
+        let given = json!([
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "redacted_thinking", "data": "x"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "t1", "name": "read", "input": {"path": "x"}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "is_error": true, "content": [{"type": "text", "text": "gone"}]},
+                {"type": "text", "text": "go on"},
+            ]},
+            {"role": "system", "content": "reminder"},
+        ]);
+        let expected = json!([
+            {"role": "system", "content": "You code.\n\nBe short."},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": "I look.", "reasoning_content": "hm", "tool_calls": [
+                {"id": "t1", "type": "function", "function": {"name": "read", "arguments": {"path": "x"}}},
+            ]},
+            {"role": "tool", "content": "gone", "name": "read", "tool_call_id": "t1"},
+            {"role": "user", "content": "go on"},
+            {"role": "system", "content": "reminder"},
+        ]);
+        assert_eq!(read(system, given), Ok(expected));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let image = json!([{"type": "image", "source": {}}]);
+        for (content, field) in [
+            (image.clone(), "`messages[0].content[0].type` is `image`"),
+            (
+                json!([{"type": "tool_result", "tool_use_id": "t", "content": image}]),
+                "`messages[0].content[0].content[0].type` is `image`",
+            ),
+            (json!([{"type": "tool_result"}]), "`messages[0].content[0].tool_use_id`"),
+            (json!([{"type": "text"}]), "`messages[0].content[0].text`"),
+            (json!(1), "`messages[0].content` must be"),
+        ] {
+            let error = read(Value::Null, json!([{"role": "user", "content": content}])).unwrap_err();
+            assert!(error.contains(field), "{error}");
+        }
+        let error = read(Value::Null, json!([{"role": "tool", "content": ""}])).unwrap_err();
+        assert!(error.contains("`messages[0].role`"), "{error}");
+    }
+}

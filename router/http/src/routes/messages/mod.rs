@@ -1,0 +1,96 @@
+//! Anthropic's API: `/v1/messages`.
+
+mod answer;
+mod blocks;
+mod body;
+mod content;
+pub(crate) mod error;
+mod events;
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use tower_http::request_id::RequestId;
+
+pub use self::answer::{MessageErrorResponse, MessageEvent, MessageObject, TokenCount};
+use self::answer::MessageHead;
+use self::blocks::Blocks;
+pub use self::body::MessagesBody;
+use self::events::MessageEvents;
+use crate::conversation::{Finished, Running};
+use crate::error::ApiError;
+use crate::extract::ApiJson;
+use crate::openapi::MessageErrors;
+use crate::routes::openai::sampling::model_name;
+use crate::sse;
+use crate::state::AppState;
+
+/// The assistant's next turn: thoughts, texts and uses of tools as blocks.
+#[utoipa::path(
+    post,
+    path = "/v1/messages",
+    tag = crate::openapi::TAG,
+    request_body = MessagesBody,
+    responses(
+        (status = 200, description = "The message, or with `stream` its events", content(
+            (MessageObject = "application/json"),
+            (MessageEvent = "text/event-stream"),
+        )),
+        MessageErrors,
+    ),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub async fn messages(
+    State(state): State<Arc<AppState>>,
+    Extension(id): Extension<RequestId>,
+    ApiJson(body): ApiJson<MessagesBody>,
+) -> Result<Response, ApiError> {
+    let stream = body.stream.unwrap_or(false);
+    let (running, model) = start(&state, body).await?;
+    let head = MessageHead::new(model, running.generations.prompt_tokens);
+    if stream {
+        let characters = running.reading.characters;
+        let encoder = MessageEvents::new(head, id.clone());
+        let events = running.events(id);
+        return Ok(sse::response(&state.answers, characters, Ok(events), encoder));
+    }
+    let Finished {
+        choices, headers, ..
+    } = running.gather(&state, &id).await?;
+    let choice = choices.into_iter().next().ok_or_else(ApiError::internal)?;
+    let mut blocks = Blocks::default();
+    for delta in choice.deltas {
+        blocks.delta(delta, &mut ());
+    }
+    Ok((headers, Json(head.ended(&choice.end, blocks))).into_response())
+}
+
+async fn start(state: &AppState, body: MessagesBody) -> Result<(Running, String), ApiError> {
+    let prepare = async {
+        let model = model_name(body.model.clone(), &state.info.model_id)?;
+        let prepared = body.read(false, &state.chats)?.prepare(state).await?;
+        Ok((prepared, model))
+    };
+    let (prepared, model) = prepare.await.inspect_err(ApiError::count)?;
+    Ok((prepared.start(state).await?, model))
+}
+
+/// How many tokens the prompt of a conversation has.
+#[utoipa::path(
+    post,
+    path = "/v1/messages/count_tokens",
+    tag = crate::openapi::TAG,
+    request_body = MessagesBody,
+    responses((status = 200, description = "The number of tokens", body = TokenCount), MessageErrors),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub async fn count_tokens(
+    State(state): State<Arc<AppState>>,
+    ApiJson(body): ApiJson<MessagesBody>,
+) -> Result<Json<TokenCount>, ApiError> {
+    let prompt = body.read(true, &state.chats)?.render(&state).await?;
+    let input_tokens = state.infer.count_tokens(prompt).await?;
+    Ok(Json(TokenCount { input_tokens }))
+}

@@ -1,0 +1,309 @@
+//! What clients send to `/v1/responses`.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use text_generation_chat::{ChatInput, SystemMessages};
+use text_generation_core::types::GenerateParameters;
+use text_generation_grammar::GrammarSource;
+use utoipa::ToSchema;
+
+use super::items::{self, Input};
+use super::sealed::Seal;
+use super::tools::{ToolNames, Tools};
+use crate::conversation::Conversation;
+use crate::error::ApiError;
+use crate::extract::nullable_object;
+use crate::generations::Names;
+use crate::renderer::ChatRenderer;
+use crate::routes::openai::fields::{Seed, Unsupported};
+use crate::routes::openai::sampling::{Sampling, check, refused};
+
+/// What the fields of `core` are called here.
+pub const NAMES: &Names = &[
+    ("inputs", "input"),
+    ("max_new_tokens", "max_output_tokens"),
+    ("messages", "input"),
+    ("grammar", "text.format"),
+    ("chat_template_kwargs.reasoning_effort", "reasoning.effort"),
+];
+
+/// Asks for reasoning that can be sent back without being read.
+const SEALED_REASONING: &str = "reasoning.encrypted_content";
+
+/// Body of `/v1/responses`. Unknown keys are ignored.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(example = json!({"model": "tgi", "input": "What is deep learning?", "max_output_tokens": 64}))]
+pub struct ResponsesBody {
+    /// Any name; the answer repeats it.
+    #[schema(nullable = true, max_length = 256, example = "tgi")]
+    pub model: Option<String>,
+    /// A text of the user, or the whole conversation as items: messages, reasoning, calls and their outputs.
+    #[serde(default)]
+    pub input: Input,
+    /// Goes before the conversation.
+    #[schema(nullable = true)]
+    pub instructions: Option<String>,
+    /// Most tokens to generate, reasoning included.
+    #[schema(nullable = true, minimum = 1)]
+    pub max_output_tokens: Option<u32>,
+    /// Divides the logits; 0 takes the most likely token.
+    #[schema(nullable = true, minimum = 0.0, example = 1.0)]
+    pub temperature: Option<f32>,
+    /// Keep the smallest set of tokens whose probabilities add up to p; 1 is off.
+    #[schema(nullable = true, minimum = 0.0, maximum = 1.0)]
+    pub top_p: Option<f32>,
+    /// Answer with a stream of events.
+    #[schema(nullable = true, example = false)]
+    pub stream: Option<bool>,
+    /// Functions, custom tools and namespaces of them. Tools of other kinds are left out.
+    #[schema(nullable = true, value_type = Option<Vec<Object>>)]
+    pub tools: Option<Vec<Value>>,
+    /// `auto`, `none`, `required`, or an object that names tools.
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub tool_choice: Option<Value>,
+    #[schema(nullable = true, example = true)]
+    pub parallel_tool_calls: Option<bool>,
+    #[serde(default, deserialize_with = "nullable_object")]
+    #[schema(nullable = true)]
+    pub reasoning: Option<ReasoningBody>,
+    #[serde(default, deserialize_with = "nullable_object")]
+    #[schema(nullable = true)]
+    pub text: Option<TextBody>,
+    /// Accepted and answered with false: this server stores nothing.
+    #[schema(nullable = true)]
+    pub store: Option<bool>,
+    /// `reasoning.encrypted_content` counts.
+    #[schema(nullable = true)]
+    pub include: Option<Vec<String>>,
+    /// Repeated in the answer. Prefixes are found without it.
+    #[schema(nullable = true)]
+    pub prompt_cache_key: Option<String>,
+    /// Repeated in the answer.
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub metadata: Option<Map<String, Value>>,
+    /// Repeated in the answer.
+    #[schema(nullable = true)]
+    pub user: Option<String>,
+    /// `disabled`; the server cuts no conversation.
+    #[schema(nullable = true, example = "disabled")]
+    pub truncation: Option<String>,
+    /// Repeated in the answer.
+    #[schema(nullable = true)]
+    pub safety_identifier: Option<String>,
+    /// Seed of the random numbers. Not in OpenAI's API.
+    #[schema(nullable = true, value_type = Option<i64>)]
+    pub seed: Option<Seed>,
+    /// Keep the k most likely tokens; 0 and -1 are off. Not in OpenAI's API.
+    #[schema(nullable = true, minimum = -1)]
+    pub top_k: Option<i32>,
+    /// Requests of a lower number run first. Not in OpenAI's API.
+    #[schema(nullable = true, example = 0)]
+    pub priority: Option<i32>,
+    /// Only requests with the same salt share cached prefixes. Not in OpenAI's API.
+    #[schema(nullable = true, max_length = 256)]
+    pub cache_salt: Option<String>,
+    /// Variables for the template, of those that it may be given. Not in OpenAI's API.
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub chat_template_kwargs: Option<Map<String, Value>>,
+    #[serde(default)]
+    #[schema(ignore)]
+    pub previous_response_id: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    pub conversation: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    pub background: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    pub prompt: Unsupported,
+    #[schema(nullable = true)]
+    pub top_logprobs: Option<u32>,
+}
+
+/// How much the model reasons.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+pub struct ReasoningBody {
+    /// Passed to the template.
+    #[schema(nullable = true, example = "low")]
+    pub effort: Option<String>,
+    /// Accepted; reasoning is given as it is.
+    #[schema(nullable = true)]
+    pub summary: Option<String>,
+}
+
+/// What the text of the answer looks like.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+pub struct TextBody {
+    #[serde(default, deserialize_with = "nullable_object")]
+    #[schema(nullable = true)]
+    pub format: Option<TextFormat>,
+    /// Repeated in the answer.
+    #[schema(nullable = true, example = "medium")]
+    pub verbosity: Option<String>,
+}
+
+/// `{"type": "text"}`, `{"type": "json_object"}`, or `json_schema` with a `schema`.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub struct TextFormat {
+    #[schema(example = "json_schema")]
+    pub r#type: String,
+    #[schema(nullable = true)]
+    pub name: Option<String>,
+    #[schema(nullable = true)]
+    pub description: Option<String>,
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub schema: Option<Value>,
+    /// Refuse what cannot be enforced.
+    #[schema(nullable = true)]
+    pub strict: Option<bool>,
+}
+
+/// What the answer needs of the body, beside the conversation.
+#[derive(Debug)]
+pub struct Asked {
+    pub names: ToolNames,
+    /// Set when reasoning is to be sent back by the client.
+    pub seal: Option<Seal>,
+    /// The keys of the response that repeat the request.
+    pub repeated: Map<String, Value>,
+}
+
+impl ResponsesBody {
+    /// The conversation, and what the answer needs beside it.
+    ///
+    /// # Errors
+    /// 422 that names the field.
+    pub fn read(mut self, seal: &Seal, chats: &ChatRenderer) -> Result<(Conversation, Asked), ApiError> {
+        self.check()?;
+        let repeated = self.repeated();
+        let tools = Tools::read(self.tools.take(), self.tool_choice.take())?;
+        let messages = items::messages(
+            self.instructions.take(),
+            std::mem::take(&mut self.input),
+            &tools.names,
+            seal,
+        )?;
+        let include = self.include.as_deref().unwrap_or_default();
+        let sealed = include.iter().any(|key| key == SEALED_REASONING);
+        let names = tools.names.clone();
+        let mut conversation = Conversation {
+            input: ChatInput {
+                messages: messages.into_iter().map(Value::Object).collect(),
+                add_generation_prompt: true,
+                chat_template_kwargs: self.chat_template_kwargs.take().unwrap_or_default(),
+                system_messages: SystemMessages::Adapted,
+                ..ChatInput::default()
+            },
+            tools: tools.wishes(self.parallel_tool_calls.unwrap_or(true)),
+            separate_reasoning: Some(true),
+            parameters: self.parameters()?,
+            n: 1,
+            names: NAMES,
+        };
+        let effort = self.reasoning.take().and_then(|reasoning| reasoning.effort);
+        conversation.wish_effort(effort, chats);
+        let asked = Asked {
+            names,
+            seal: sealed.then(|| seal.clone()),
+            repeated,
+        };
+        Ok((conversation, asked))
+    }
+
+    fn check(&self) -> Result<(), ApiError> {
+        check(self.max_output_tokens != Some(0), || {
+            "`max_output_tokens` must be >= 1. Given: 0".to_owned()
+        })?;
+        check(self.top_logprobs.unwrap_or(0) == 0, || {
+            "`top_logprobs` is not supported here: `/v1/chat/completions` has log-probabilities"
+                .to_owned()
+        })?;
+        let truncation = self.truncation.as_deref().unwrap_or("disabled");
+        check(truncation == "disabled", || {
+            "`truncation` other than \"disabled\" is not supported: send a shorter `input`".to_owned()
+        })
+    }
+
+    fn parameters(&mut self) -> Result<GenerateParameters, ApiError> {
+        let sampling = Sampling {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            seed: self.seed,
+            priority: self.priority,
+            cache_salt: self.cache_salt.take(),
+            ..Sampling::default()
+        };
+        let format = self.text.take().and_then(|text| text.format);
+        Ok(GenerateParameters {
+            grammar: format.map(grammar).transpose()?.flatten(),
+            ..sampling.parameters(self.max_output_tokens)?
+        })
+    }
+
+    /// What the response repeats, in OpenAI's order.
+    fn repeated(&self) -> Map<String, Value> {
+        let text = self.text.as_ref();
+        let format = text.and_then(|text| text.format.as_ref());
+        let format = format.map_or_else(|| json!({"type": "text"}), TextFormat::repeated);
+        let verbosity = text.and_then(|text| text.verbosity.as_deref());
+        let reasoning = self.reasoning.as_ref();
+        let repeated = json!({
+            "background": false,
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "max_tool_calls": null,
+            "metadata": self.metadata.clone().unwrap_or_default(),
+            "parallel_tool_calls": self.parallel_tool_calls.unwrap_or(true),
+            "previous_response_id": null,
+            "prompt_cache_key": self.prompt_cache_key,
+            "reasoning": {
+                "effort": reasoning.and_then(|reasoning| reasoning.effort.as_deref()),
+                "summary": reasoning.and_then(|reasoning| reasoning.summary.as_deref()),
+            },
+            "safety_identifier": self.safety_identifier,
+            "service_tier": "default",
+            "store": false,
+            "temperature": self.temperature.unwrap_or(1.0),
+            "text": {"format": format, "verbosity": verbosity.unwrap_or("medium")},
+            "tool_choice": self.tool_choice.clone().unwrap_or_else(|| "auto".into()),
+            "tools": self.tools.clone().unwrap_or_default(),
+            "top_logprobs": 0,
+            "top_p": self.top_p.unwrap_or(1.0),
+            "truncation": "disabled",
+            "user": self.user,
+        });
+        match repeated {
+            Value::Object(repeated) => repeated,
+            _ => Map::new(),
+        }
+    }
+}
+
+impl TextFormat {
+    fn repeated(&self) -> Value {
+        if self.r#type != "json_schema" {
+            return json!({ "type": self.r#type });
+        }
+        json!({
+            "type": self.r#type, "name": self.name, "description": self.description, "schema": self.schema,
+            "strict": self.strict,
+        })
+    }
+}
+
+fn grammar(format: TextFormat) -> Result<Option<GrammarSource>, ApiError> {
+    match (format.r#type.as_str(), format.schema) {
+        ("text", _) => Ok(None),
+        ("json_object", _) => Ok(Some(GrammarSource::JsonObject)),
+        ("json_schema", Some(schema)) => Ok(Some(GrammarSource::JsonSchema {
+            schema,
+            strict: format.strict.unwrap_or(false),
+        })),
+        ("json_schema", None) => Err(refused("`text.format.schema` is missing")),
+        (kind, _) => Err(refused(format_args!(
+            "`text.format.type` must be `text`, `json_object` or `json_schema`. Given: `{kind}`"
+        ))),
+    }
+}
