@@ -4,6 +4,7 @@
 //! [`MockShard::violations`]. Steps can be held, delayed and made to fail, so tests wait for conditions, not for time.
 
 mod config;
+mod script;
 mod service;
 mod state;
 
@@ -20,6 +21,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
 pub use config::{MockConfig, MockRow, TokenSource};
+pub use script::Script;
 use service::{Faults, Rank, Turn, lock};
 pub use state::MockStep;
 use state::State;
