@@ -142,6 +142,14 @@ impl TextAssembler {
         text
     }
 
+    /// The stop string that ended the text.
+    pub fn stop_sequence(&self) -> Option<&str> {
+        match &self.stop {
+            Stop::Kept(stop) => stop.found(),
+            Stop::Cut(held) => held.found(),
+        }
+    }
+
     /// The whole generated text: the joined texts of the tokens without the hidden ones. Nothing follows a stop string
     /// that was found; whether it is there itself, the dialect says, but it is not where it was part of a hidden
     /// token. Call it once, at the end.

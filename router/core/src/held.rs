@@ -44,6 +44,11 @@ impl HeldText {
         found.is_some()
     }
 
+    /// The stop string that was found.
+    pub(crate) fn found(&self) -> Option<&str> {
+        self.stop.found()
+    }
+
     /// No stop string was found: appends all that waits.
     pub(crate) fn flush(&mut self, out: &mut String) {
         self.release(self.length, out);

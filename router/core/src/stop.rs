@@ -11,6 +11,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct StopMatcher {
     patterns: Vec<Pattern>,
+    /// Index of the pattern that was found last.
+    found: Option<usize>,
 }
 
 impl StopMatcher {
@@ -22,6 +24,7 @@ impl StopMatcher {
                 .filter(|stop| !stop.is_empty())
                 .map(|stop| Pattern::new(stop))
                 .collect(),
+            found: None,
         }
     }
 
@@ -32,10 +35,18 @@ impl StopMatcher {
 
     /// Takes the next piece of text. Of stop strings that end at the same place the longest is found.
     pub fn push(&mut self, piece: &str) -> Option<Found> {
-        self.patterns
-            .iter_mut()
-            .filter_map(|pattern| pattern.push(piece.as_bytes()))
-            .min_by_key(|found| (found.end, Reverse(found.length)))
+        let patterns = self.patterns.iter_mut().enumerate();
+        let (index, found) = patterns
+            .filter_map(|(index, pattern)| Some((index, pattern.push(piece.as_bytes())?)))
+            .min_by_key(|(_, found)| (found.end, Reverse(found.length)))?;
+        self.found = Some(index);
+        Some(found)
+    }
+
+    /// The stop string that was found last.
+    pub fn found(&self) -> Option<&str> {
+        let pattern = self.patterns.get(self.found?)?;
+        std::str::from_utf8(&pattern.bytes).ok()
     }
 
     /// How many bytes at the end of the text may be the beginning of a stop string, while none was found.
@@ -168,6 +179,8 @@ mod tests {
                 prop_assert_eq!(matcher.partial(), waiting);
             }
             prop_assert_eq!(found, expected);
+            let named = found.map(|end| stop.iter().filter(|stop| text[..end].ends_with(stop.as_str())).max_by_key(|stop| stop.len()));
+            prop_assert_eq!(matcher.found(), named.flatten().map(String::as_str));
         }
     }
 }

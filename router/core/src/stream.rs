@@ -114,6 +114,11 @@ impl GenerateStream {
             text: self.assembler.finish(),
             generated_tokens: self.generated_tokens,
             finish_reason,
+            stop_sequence: self
+                .assembler
+                .stop_sequence()
+                .filter(|_| finish_reason == FinishReason::StopSequence)
+                .map(str::to_owned),
             seed: self.seed,
         };
         self.pending.push_back(StreamEvent::End {

@@ -167,6 +167,8 @@ pub struct GeneratedText {
     pub text: String,
     pub generated_tokens: u32,
     pub finish_reason: FinishReason,
+    /// The stop string that ended it, with [`FinishReason::StopSequence`].
+    pub stop_sequence: Option<String>,
     /// Set when the request sampled.
     pub seed: Option<u64>,
 }

@@ -99,6 +99,11 @@ pub struct GenerateParameters {
     /// what was asked before. Not in TGI.
     #[schema(nullable = true, max_length = 256, example = json!(null))]
     pub cache_salt: Option<String>,
+    /// Generate fewer tokens than `max_new_tokens` where the context has no room for them, instead of refusing. Not a key
+    /// of any route: those whose clients ask for too much set it.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub clamp_max_new_tokens: bool,
     /// Whose request it is, where prefixes of tenants are kept apart. Not a key of any route: the server knows it.
     #[serde(skip)]
     #[schema(ignore)]

@@ -115,7 +115,7 @@ impl Validator {
         let ids = self.encode(inputs, add_special_tokens).await?;
         let kept = parameters.truncate.unwrap_or(ids.len()).min(ids.len());
         let input_ids = &ids[ids.len() - kept..];
-        let max_new_tokens = rules::check_lengths(kept, parameters.max_new_tokens, &self.limits)?;
+        let max_new_tokens = rules::check_lengths(kept, &parameters, &self.limits)?;
         rules::check_min_new_tokens(parameters.min_new_tokens, max_new_tokens)?;
         self.check_ids("inputs", input_ids)?;
         rules::check_unsupported(&parameters)?;

@@ -211,14 +211,19 @@ pub(super) fn check_truncate(
 /// Checks the length of the prompt, in tokens, and returns how many tokens may be generated, at least one.
 pub(super) fn check_lengths(
     inputs: usize,
-    max_new_tokens: Option<u32>,
+    parameters: &GenerateParameters,
     limits: &ValidationLimits,
 ) -> Result<u32, ValidationError> {
     // A text can encode to no token at all when the normalizer removes everything.
     refuse(inputs == 0, ValidationError::EmptyInput)?;
     let inputs = u32::try_from(inputs).unwrap_or(u32::MAX);
     let max = limits.max_total_tokens;
-    let new = max_new_tokens.unwrap_or(max.saturating_sub(inputs));
+    let room = max.saturating_sub(inputs);
+    let new = match parameters.max_new_tokens {
+        Some(new) if parameters.clamp_max_new_tokens => new.min(room),
+        Some(new) => new,
+        None => room,
+    };
     let too_many = |new| ValidationError::MaxTotalTokens { max, inputs, new };
     refuse(
         inputs.checked_add(new).is_none_or(|total| total > max),
