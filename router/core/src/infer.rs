@@ -65,6 +65,7 @@ pub struct Infer(Arc<Inner>);
 struct Inner {
     validator: Validator,
     client: ShardedClient,
+    eos_token_ids: Arc<[u32]>,
     limits: BatchLimits,
     batcher: BatcherHandle,
     permits: Arc<Semaphore>,
@@ -88,6 +89,7 @@ impl Infer {
         let permits = max_concurrent_requests.min(Semaphore::MAX_PERMITS);
         Self(Arc::new(Inner {
             client: shards.client.clone(),
+            eos_token_ids: shards.eos_token_ids.as_slice().into(),
             batcher: BatcherHandle::spawn(shards, limits),
             validator,
             limits,

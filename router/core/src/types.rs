@@ -46,8 +46,6 @@ pub enum Dialect {
 pub struct StoppingCriteria {
     pub max_new_tokens: u32,
     pub ignore_eos_token: bool,
-    /// No end-of-sequence token is chosen before so many tokens.
-    pub min_new_tokens: u32,
 }
 
 /// A request as the front end hands it over.

@@ -32,6 +32,8 @@ pub struct MockConfig {
     pub max_batch_total_tokens: u32,
     pub max_input_tokens: u32,
     pub max_total_tokens: u32,
+    /// Mask slots, slot 0 among them.
+    pub max_masks: u32,
     /// Time that a step with chunks and a step without take, as on a device.
     pub prefill_time: Duration,
     pub decode_time: Duration,
@@ -57,6 +59,7 @@ impl Default for MockConfig {
             max_batch_total_tokens: 16_384,
             max_input_tokens: 1_023,
             max_total_tokens: 1_024,
+            max_masks: 64,
             prefill_time: Duration::ZERO,
             decode_time: Duration::ZERO,
             check_slots: true,

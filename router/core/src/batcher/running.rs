@@ -60,7 +60,6 @@ impl Running {
         let request = &self.entry.request;
         let mut chooser = request.chooser.clone();
         chooser.seed = self.entry.seed;
-        chooser.min_new_tokens = request.stopping.min_new_tokens;
         Request {
             id: self.entry.id,
             row,

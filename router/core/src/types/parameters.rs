@@ -108,6 +108,11 @@ pub struct GenerateParameters {
     #[serde(skip)]
     #[schema(ignore)]
     pub presence_penalty: Option<f32>,
+    /// Special tokens are in the text, but for those that end it: what reads tool calls out of it looks for their
+    /// markers. Not a key of any route.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub keep_special_tokens: bool,
 }
 
 /// For `deserialize_with` of a `logit_bias`; needs `default` beside it. A key that is no token id is a wrong value of

@@ -23,6 +23,8 @@ pub struct ValidRequest {
     pub stopping: StoppingCriteria,
     pub stop_sequences: Vec<String>,
     pub dialect: Dialect,
+    /// Special tokens are in the text, but for those that end it.
+    pub keep_special_tokens: bool,
     pub top_n_tokens: u32,
     /// Asked for, and enabled in this server.
     pub prefill_logprobs: bool,
@@ -123,7 +125,6 @@ impl Validator {
             stopping: StoppingCriteria {
                 max_new_tokens,
                 ignore_eos_token: parameters.ignore_eos,
-                min_new_tokens: parameters.min_new_tokens.unwrap_or(0),
             },
             top_n_tokens: parameters.top_n_tokens.unwrap_or(0),
             // TGI needs a flag for it; a client of OpenAI's API who asks is the only one who pays.
@@ -133,6 +134,7 @@ impl Validator {
             cache_salt: salt(parameters.tenant, parameters.cache_salt).map(Into::into),
             stop_sequences: parameters.stop,
             dialect,
+            keep_special_tokens: parameters.keep_special_tokens,
         })
     }
 
