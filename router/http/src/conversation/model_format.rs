@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use text_generation_formats::{Format, OutputParser, ParserOptions, ToolChoice};
+use text_generation_formats::{Format, OutputParser, ParserOptions};
 
 use super::Conversation;
 
