@@ -26,7 +26,7 @@ use crate::sse;
 use crate::state::AppState;
 
 /// What the fields of `core` are called here.
-const NAMES: &Names = &[
+pub const NAMES: &Names = &[
     ("inputs", "prompt"),
     ("ids", "prompt"),
     ("max_new_tokens", "max_tokens"),

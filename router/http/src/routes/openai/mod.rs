@@ -11,6 +11,7 @@ pub mod completions;
 mod fields;
 mod logprobs;
 pub mod models;
+pub mod render;
 pub mod sampling;
 mod structured;
 mod tools;

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use text_generation_formats::{CustomGrammar, Tool, ToolChoice, ToolKind};
+use text_generation_formats::{Tool, ToolChoice, ToolKind};
 use utoipa::ToSchema;
 
 use super::sampling::{check, refused};
@@ -21,15 +21,11 @@ use crate::extract::from_value;
     }
 }))]
 pub struct ToolBody {
-    /// `function` or `custom`.
+    /// `function`; custom tools are for `/v1/responses`.
     #[serde(default = "function")]
     pub r#type: String,
-    /// Of a tool of the type `function`.
     #[schema(nullable = true)]
     pub function: Option<FunctionBody>,
-    /// Of a tool of the type `custom`, whose input is a text.
-    #[schema(nullable = true)]
-    pub custom: Option<CustomBody>,
 }
 
 fn function() -> String {
@@ -52,36 +48,6 @@ pub struct FunctionBody {
     pub strict: Option<bool>,
 }
 
-/// A tool that gets a text.
-#[derive(Debug, Deserialize, ToSchema)]
-pub struct CustomBody {
-    #[schema(min_length = 1)]
-    pub name: String,
-    #[schema(nullable = true)]
-    pub description: Option<String>,
-    /// `{"type": "text"}`, or `{"type": "grammar", "grammar": {"syntax": "lark" | "regex", "definition": "..."}}`.
-    #[schema(nullable = true)]
-    pub format: Option<CustomFormat>,
-}
-
-/// What the text of a custom tool looks like.
-#[derive(Debug, Deserialize, ToSchema)]
-pub struct CustomFormat {
-    #[schema(example = "text")]
-    pub r#type: String,
-    #[schema(nullable = true)]
-    pub grammar: Option<GrammarBody>,
-}
-
-/// A grammar that is enforced.
-#[derive(Debug, Deserialize, ToSchema)]
-pub struct GrammarBody {
-    /// `lark` or `regex`.
-    #[schema(example = "lark")]
-    pub syntax: String,
-    pub definition: String,
-}
-
 /// What may be done with the tools.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected `auto`, `none`, `required`, or an object that names tools")]
@@ -95,13 +61,11 @@ pub enum ToolChoiceBody {
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(example = json!({"type": "function", "function": {"name": "get_weather"}}))]
 pub struct ToolChoiceObject {
-    /// `function`, `custom` or `allowed_tools`.
+    /// `function` or `allowed_tools`.
     #[serde(default = "function")]
     pub r#type: String,
     #[schema(nullable = true)]
     pub function: Option<ToolName>,
-    #[schema(nullable = true)]
-    pub custom: Option<ToolName>,
     #[schema(nullable = true)]
     pub allowed_tools: Option<AllowedTools>,
 }
@@ -123,8 +87,7 @@ pub struct AllowedTools {
 
 impl ToolChoiceObject {
     fn name(&self) -> Option<&str> {
-        let named = self.function.as_ref().or(self.custom.as_ref());
-        named.map(|tool| tool.name.as_str())
+        self.function.as_ref().map(|tool| tool.name.as_str())
     }
 }
 
@@ -157,19 +120,13 @@ pub fn wishes(
 fn offered(index: usize, json: Value) -> Result<OfferedTool, ApiError> {
     let at = format!("tools[{index}]");
     let body: ToolBody = from_value(&json, &at)?;
-    let tool = match (body.r#type.as_str(), body.function, body.custom) {
-        ("function", Some(function), _) => function_tool(function, &at)?,
-        ("custom", _, Some(custom)) => {
-            return Ok(OfferedTool::new(custom_tool(custom, &at)?));
-        }
-        (kind @ ("function" | "custom"), ..) => {
-            return Err(refused(format!("`{at}.{kind}` is missing")));
-        }
-        (_, ..) => {
-            return Err(refused(format!("`{at}.type` must be `function` or `custom`")));
-        }
-    };
-    Ok(OfferedTool::as_sent(tool, json))
+    check(body.r#type == "function", || {
+        format!("`{at}.type` must be `function`; custom tools are for `/v1/responses`")
+    })?;
+    let function = body
+        .function
+        .ok_or_else(|| refused(format!("`{at}.function` is missing")))?;
+    Ok(OfferedTool::as_sent(function_tool(function, &at)?, json))
 }
 
 fn function_tool(function: FunctionBody, at: &str) -> Result<Tool, ApiError> {
@@ -187,39 +144,6 @@ fn function_tool(function: FunctionBody, at: &str) -> Result<Tool, ApiError> {
             parameters: function.parameters,
         },
         strict: function.strict.unwrap_or(false),
-    })
-}
-
-fn custom_tool(custom: CustomBody, at: &str) -> Result<Tool, ApiError> {
-    check(!custom.name.is_empty(), || {
-        format!("`{at}.custom.name` must not be empty")
-    })?;
-    let grammar = match custom.format {
-        None => None,
-        Some(format) if format.r#type == "text" => None,
-        Some(CustomFormat {
-            grammar: Some(grammar),
-            ..
-        }) => Some(match grammar.syntax.as_str() {
-            "lark" => CustomGrammar::Lark(grammar.definition),
-            "regex" => CustomGrammar::Regex(grammar.definition),
-            _ => {
-                return Err(refused(format!(
-                    "`{at}.custom.format.grammar.syntax` must be `lark` or `regex`"
-                )));
-            }
-        }),
-        Some(_) => {
-            return Err(refused(format!(
-                "`{at}.custom.format` must be of the type `text`, or `grammar` with a `grammar`"
-            )));
-        }
-    };
-    Ok(Tool {
-        name: custom.name,
-        description: custom.description,
-        kind: ToolKind::Custom { grammar },
-        strict: true,
     })
 }
 
