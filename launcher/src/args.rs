@@ -55,6 +55,18 @@ pub struct ModelArgs {
     /// Read special tokens such as `<|im_start|>` in what clients put into chats as text, not as the end of their turn
     #[arg(long, env)]
     pub escape_special_tokens: bool,
+    /// How tool calls of the model are read: a format such as `hermes`, or `none`. Default: as its files show
+    #[arg(long, env)]
+    pub tool_call_parser: Option<String>,
+    /// How reasoning is told from the answer: a format such as `deepseek_r1`, or `none`. Default: as the files show
+    #[arg(long, env)]
+    pub reasoning_parser: Option<String>,
+    /// Whether what requests to `/v1` leave open is as the model's `generation_config.json` says: `auto` or `none`
+    #[arg(long, env)]
+    pub generation_config: Option<String>,
+    /// Refuse requests whose answer must have a form, such as JSON
+    #[arg(long, env)]
+    pub disable_grammar_support: bool,
     /// Number type of weights and computation. Default: what the model's configuration says
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,
@@ -246,9 +258,6 @@ pub struct CompatibilityArgs {
     /// See `--master-addr`
     #[arg(long, env)]
     pub master_port: Option<u16>,
-    /// Grammars are not available, so there is nothing to disable
-    #[arg(long, env)]
-    pub disable_grammar_support: bool,
     /// Nothing is ever sent to anyone, whatever the value
     #[arg(long, env, value_enum)]
     pub usage_stats: Option<UsageStats>,

@@ -25,10 +25,6 @@ pub fn without_effect(args: &CompatibilityArgs) -> Vec<&'static str> {
             "--master-addr and --master-port have no effect: the shards find each other by a file beside their sockets",
         ),
         (
-            args.disable_grammar_support,
-            "--disable-grammar-support has no effect: grammars are not available",
-        ),
-        (
             args.usage_stats.is_some(),
             "--usage-stats has no effect: nothing is ever sent",
         ),
@@ -57,12 +53,20 @@ fn check_model(args: &Args) -> Result<(), LauncherError> {
         Some(id) if id.starts_with('-') => refuse(format!(
             "--model-id `{id}` looks like a flag; it must name a model"
         )),
-        Some(_) => check_tokenizer_config(args),
+        Some(_) => check_text_options(args),
     }
 }
 
 /// The router would find out, but only after the model was loaded.
-fn check_tokenizer_config(args: &Args) -> Result<(), LauncherError> {
+fn check_text_options(args: &Args) -> Result<(), LauncherError> {
+    match args.model.generation_config.as_deref() {
+        None | Some("auto" | "none" | "vllm") => {}
+        Some(other) => {
+            return refuse(format!(
+                "--generation-config (or GENERATION_CONFIG) must be auto or none. Given: {other}"
+            ));
+        }
+    }
     match args.model.tokenizer_config_path.as_deref() {
         Some(path) if !path.is_file() => refuse(format!(
             "--tokenizer-config-path (or TOKENIZER_CONFIG_PATH) {} is not a file; \

@@ -162,6 +162,10 @@ pub fn router(
         tokenizer_config.map(|path| path.display()),
     );
     flags.switch("--escape-special-tokens", model.escape_special_tokens);
+    flags.optional("--tool-call-parser", model.tool_call_parser.as_ref());
+    flags.optional("--reasoning-parser", model.reasoning_parser.as_ref());
+    flags.optional("--generation-config", model.generation_config.as_ref());
+    flags.switch("--disable-grammar-support", model.disable_grammar_support);
     flags.value("--hostname", server.hostname);
     flags.value("--port", server.port);
     flags.value("--max-concurrent-requests", limits.max_concurrent_requests);

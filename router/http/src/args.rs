@@ -12,6 +12,8 @@ use clap::{ArgAction, Parser, Subcommand, value_parser};
 use text_generation_limits::TokenLimits;
 
 use crate::access::ApiKeys;
+use crate::conversation::ParserChoice;
+use crate::generation_config::GenerationConfig;
 use crate::tenant::PrefixCaching;
 
 /// The longest of the gaps that were promised is some 10 % above this in measurements. On an H200 with an 8B model it is
@@ -122,6 +124,18 @@ pub struct Config {
     /// Read special tokens in what clients put into chats as text.
     #[arg(long, env)]
     pub escape_special_tokens: bool,
+    /// How tool calls of the model are read: auto, none, or the name of a format such as hermes.
+    #[arg(long, env, default_value = "auto", value_parser = ParserChoice::from_str)]
+    pub tool_call_parser: ParserChoice,
+    /// How reasoning of the model is told from its answer: auto, none, or the name of a format such as qwen3.
+    #[arg(long, env, default_value = "auto", value_parser = ParserChoice::from_str)]
+    pub reasoning_parser: ParserChoice,
+    /// Whether what requests below `/v1` leave open is as the model's `generation_config.json` says: auto or none.
+    #[arg(long, env, default_value = "auto", value_parser = GenerationConfig::from_str)]
+    pub generation_config: GenerationConfig,
+    /// Refuse requests that ask for an answer of a form.
+    #[arg(long, env)]
+    pub disable_grammar_support: bool,
     /// Most prompts of one completion request.
     #[arg(long, env, default_value_t = 32, value_parser = value_parser!(u32).range(1..))]
     pub max_client_batch_size: u32,
@@ -288,7 +302,6 @@ mod tests {
             "--prometheus-port=9000",
             "--ngrok",
             "--ngrok-authtoken=secret",
-            "--disable-grammar-support",
         ] {
             let error = Cli::try_parse_from(["r", "--tokenizer-name=m", flag]).expect_err(flag);
             let name = flag.split('=').next().unwrap_or_default();

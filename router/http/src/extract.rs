@@ -236,6 +236,16 @@ pub fn from_raw<T: DeserializeOwned>(raw: &RawValue, at: &str) -> Result<T, ApiE
         })
 }
 
+/// Reads an object inside of a body that was read as JSON; `at` is its path.
+pub fn from_value<T: DeserializeOwned>(value: &serde_json::Value, at: &str) -> Result<T, ApiError> {
+    serde_path_to_error::deserialize(value)
+        .map(|object: FromObject<T>| object.0)
+        .map_err(|error| match error.path().to_string().as_str() {
+            "." => rejection(error.into_inner(), at),
+            path => rejection(error.into_inner(), &format!("{at}.{path}")),
+        })
+}
+
 fn rejection(error: serde_json::Error, path: &str) -> ApiError {
     if !error.is_data() {
         return ApiError::malformed_json(format!("malformed JSON: {error}"));

@@ -20,10 +20,11 @@ const TIME_PER_TOKEN: HeaderName = HeaderName::from_static("x-time-per-token");
 const PROMPT_TOKENS: HeaderName = HeaderName::from_static("x-prompt-tokens");
 const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-cached-tokens");
 const GENERATED_TOKENS: HeaderName = HeaderName::from_static("x-generated-tokens");
+const GRAMMAR_NOT_ENFORCED: HeaderName = HeaderName::from_static("x-grammar-not-enforced");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// What a page of another origin may read.
-pub const EXPOSED: [HeaderName; 13] = [
+pub const EXPOSED: [HeaderName; 14] = [
     X_REQUEST_ID,
     COMPUTE_TYPE,
     COMPUTE_TIME,
@@ -36,6 +37,7 @@ pub const EXPOSED: [HeaderName; 13] = [
     PROMPT_TOKENS,
     CACHED_TOKENS,
     GENERATED_TOKENS,
+    GRAMMAR_NOT_ENFORCED,
     header::RETRY_AFTER,
 ];
 
@@ -83,6 +85,13 @@ pub fn streaming(compute_type: &HeaderValue, characters: usize) -> HeaderMap {
     // Reverse proxies that buffer would hold the tokens back.
     headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
     headers
+}
+
+/// Names the parts of a schema that the answer need not follow, where there are any.
+pub fn not_enforced(headers: &mut HeaderMap, features: &[String]) {
+    if !features.is_empty() {
+        insert(headers, GRAMMAR_NOT_ENFORCED, features.join(", "));
+    }
 }
 
 fn computed(compute_type: &HeaderValue, characters: usize) -> HeaderMap {

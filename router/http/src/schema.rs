@@ -16,6 +16,7 @@ pub use self::hosted::{
 };
 
 use crate::extract::object;
+use crate::generation_config::SamplingDefaults;
 
 /// Clients that send no parameters at all get sampled text; with parameters, `do_sample` is false unless they set it.
 fn without_parameters() -> GenerateParameters {
@@ -243,6 +244,26 @@ pub struct Info {
     pub validation_workers: u32,
     #[schema(example = 4)]
     pub max_client_batch_size: u32,
+    /// How tool calls of the model are read; null where its format is not known, and TGI's way is used.
+    #[schema(nullable = true, example = "hermes")]
+    pub tool_call_parser: Option<String>,
+    /// How reasoning of the model is told from its answer; null where it has none, or its format is not known.
+    #[schema(nullable = true, example = "qwen3")]
+    pub reasoning_parser: Option<String>,
+    /// Whether answers can be held to a form (`--disable-grammar-support`).
+    #[schema(example = true)]
+    pub grammar_support: bool,
+    /// The model's own defaults for requests below `/v1`; null where they are not used (`--generation-config none`).
+    #[schema(nullable = true)]
+    pub sampling_defaults: Option<SamplingDefaults>,
+    /// All names that the model is served under.
+    #[schema(example = json!(["meta-llama/Llama-3.1-8B"]))]
+    pub served_model_names: Vec<String>,
+    /// `true`, `false` or `per-key`.
+    #[schema(example = "true")]
+    pub prefix_caching: String,
+    #[schema(example = true)]
+    pub prefill_chunking: bool,
     #[schema(example = "text-generation-router")]
     pub router: &'static str,
     #[schema(example = "0.1.0")]

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{Stream, StreamExt};
@@ -22,7 +23,6 @@ use text_generation_core::error::InferError;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::bounds::EVENT_CHUNK_BYTES;
-use crate::headers;
 use crate::state::AnswerOptions;
 
 /// What keeps an idle connection open: an empty line, which ends an event that has nothing in it, so that nobody is told
@@ -91,10 +91,11 @@ pub trait Encoder: Send + Unpin + 'static {
     fn failure(&mut self, error: &InferError, out: &mut EventBuffer);
 }
 
-/// The answer that streams `generation`, whose prompts have so many characters. A generation that could not start is a stream of one failure.
+/// The answer that streams `generation`. One that could not start is a stream of one failure. `headers` are those of
+/// [`headers::streaming`](crate::headers::streaming), and others that the API has.
 pub fn response<S, E>(
     options: &AnswerOptions,
-    characters: usize,
+    headers: HeaderMap,
     generation: Result<S, InferError>,
     encoder: E,
 ) -> Response
@@ -102,7 +103,6 @@ where
     S: Stream<Item = Result<E::Event, InferError>> + Send + Unpin + 'static,
     E: Encoder,
 {
-    let headers = headers::streaming(&options.compute_type, characters);
     let body = EventBody::new(generation, encoder, options.sse_keep_alive);
     (headers, Body::new(body)).into_response()
 }

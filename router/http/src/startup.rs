@@ -20,7 +20,9 @@ use tokio::runtime::Handle;
 use crate::access::Access;
 use crate::args::Config;
 use crate::bounds::{MEMORY_OF_LARGEST_BODY, REQUEST_MEMORY};
+use crate::conversation::ModelFormat;
 use crate::extract::BodyLimits;
+use crate::generation_config::{GenerationConfig, SamplingDefaults};
 use crate::limits::{Limits, batch_limits, settle, validation_limits};
 use crate::memory::MemoryBudget;
 use crate::metrics;
@@ -55,7 +57,7 @@ pub async fn start(
         tokenizer = tokenizer.escaping_special_tokens();
     }
     let (client, shard) = connect(config, stepping).await?;
-    let (limits, cost) = warmup(config, &client).await?;
+    let (limits, cost, max_masks) = warmup(config, &client).await?;
     let metrics = metrics::install(limits.max_input_tokens, limits.max_total_tokens)?;
     let pool = TokenizerPool::new(tokenizer.clone(), config.validation_workers as usize)?;
     let validator = Validator::new(pool, validation_limits(config, &shard, &limits));
@@ -67,20 +69,25 @@ pub async fn start(
                 client,
                 cost,
                 eos_token_ids: shard.eos_token_ids.clone(),
+                max_masks,
             },
             batch_limits(config, &limits),
             config.max_concurrent_requests as usize,
         )
     };
     let model_names = config.model_names(folder);
+    let chats = ChatRenderer::new(
+        load_chat_template(config, folder)?,
+        tokenizer,
+        config.max_concurrent_requests as usize,
+    );
+    let format = find_format(config, folder, &chats).await?;
+    let info = info(config, &model_names, folder, &shard, &limits, &format);
     let state = AppState::new(
         infer,
-        ChatRenderer::new(
-            load_chat_template(config, folder)?,
-            tokenizer,
-            config.max_concurrent_requests as usize,
-        ),
-        info(config, &model_names, folder, &shard, &limits),
+        chats,
+        format,
+        info,
         AnswerOptions {
             compute_type: compute_type(config, &shard)?,
             model_names,
@@ -129,6 +136,22 @@ fn load_chat_template(
         (Err(error), None) => tracing::warn!("chats are refused: {error}"),
     }
     Ok(template)
+}
+
+/// How the model writes calls and reasoning.
+async fn find_format(
+    config: &Config,
+    folder: &Path,
+    chats: &ChatRenderer,
+) -> anyhow::Result<ModelFormat> {
+    let format = ModelFormat::find(&config.tool_call_parser, &config.reasoning_parser, folder, chats);
+    let format = format.await.map_err(anyhow::Error::msg)?;
+    tracing::info!(
+        tool_call_parser = format.tool_call_parser(),
+        reasoning_parser = format.reasoning_parser(),
+        "how the model writes tool calls and reasoning"
+    );
+    Ok(format)
 }
 
 fn cannot_listen(config: &Config) -> String {
@@ -205,7 +228,10 @@ async fn connect(config: &Config, stepping: &Handle) -> anyhow::Result<(ShardedC
     Ok((client, info))
 }
 
-async fn warmup(config: &Config, client: &ShardedClient) -> anyhow::Result<(Limits, StepCost)> {
+async fn warmup(
+    config: &Config,
+    client: &ShardedClient,
+) -> anyhow::Result<(Limits, StepCost, u32)> {
     let wanted = WarmupLimits {
         max_input_tokens: config.max_input_tokens,
         max_total_tokens: config.max_total_tokens,
@@ -232,7 +258,7 @@ async fn warmup(config: &Config, client: &ShardedClient) -> anyhow::Result<(Limi
         cost.context_ns,
         &cost.graph_tokens,
     );
-    Ok((limits, cost))
+    Ok((limits, cost, warmed.max_masks))
 }
 
 fn info(
@@ -241,6 +267,7 @@ fn info(
     folder: &Path,
     shard: &ShardInfo,
     limits: &Limits,
+    format: &ModelFormat,
 ) -> Info {
     Info {
         model_id: model_names.first().cloned().unwrap_or_default(),
@@ -261,6 +288,14 @@ fn info(
         max_batch_size: limits.max_batch_size,
         validation_workers: config.validation_workers,
         max_client_batch_size: config.max_client_batch_size,
+        tool_call_parser: format.tool_call_parser().map(str::to_owned),
+        reasoning_parser: format.reasoning_parser().map(str::to_owned),
+        grammar_support: !config.disable_grammar_support,
+        sampling_defaults: (config.generation_config == GenerationConfig::Auto)
+            .then(|| SamplingDefaults::load(folder)),
+        served_model_names: model_names.to_vec(),
+        prefix_caching: config.prefix_caching.to_string(),
+        prefill_chunking: config.prefill_chunking,
         router: "text-generation-router",
         version: env!("CARGO_PKG_VERSION"),
         sha: option_env!("VERGEN_GIT_SHA"),

@@ -9,7 +9,9 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use text_generation_core::infer::Infer;
 use tokio_util::sync::CancellationToken;
 
+use crate::conversation::ModelFormat;
 use crate::extract::Reading;
+use crate::generation_config::SamplingDefaults;
 use crate::middleware::HttpOptions;
 use crate::renderer::ChatRenderer;
 use crate::schema::Info;
@@ -20,6 +22,10 @@ pub struct AppState {
     pub infer: Infer,
     /// Makes prompts of chats.
     pub chats: ChatRenderer,
+    /// How the model writes calls and reasoning.
+    pub format: ModelFormat,
+    /// For what requests below `/v1` leave open.
+    pub sampling_defaults: SamplingDefaults,
     pub info: Info,
     pub answers: AnswerOptions,
     pub metrics: PrometheusHandle,
@@ -46,6 +52,7 @@ impl AppState {
     pub fn new(
         infer: Infer,
         chats: ChatRenderer,
+        format: ModelFormat,
         info: Info,
         answers: AnswerOptions,
         metrics: PrometheusHandle,
@@ -54,6 +61,8 @@ impl AppState {
         Self {
             infer,
             chats,
+            format,
+            sampling_defaults: info.sampling_defaults.unwrap_or_default(),
             info,
             answers,
             metrics,

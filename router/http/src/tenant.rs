@@ -1,6 +1,7 @@
 //! Whose requests share cached prefixes: everybody's, or only those with the same API key, so that the time of an answer
 //! tells one tenant nothing of another's prompts.
 
+use std::fmt;
 use std::str::FromStr;
 
 use tokio::task_local;
@@ -23,6 +24,16 @@ impl FromStr for PrefixCaching {
             "per-key" => Ok(Self::PerKey),
             _ => Err("must be true, false or per-key"),
         }
+    }
+}
+
+impl fmt::Display for PrefixCaching {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::On => "true",
+            Self::Off => "false",
+            Self::PerKey => "per-key",
+        })
     }
 }
 

@@ -112,6 +112,7 @@ impl Infer {
             keep_special_tokens: false,
             top_n_tokens: 0,
             prefill_logprobs: false,
+            grammar: None,
             priority: 0,
             cache_salt: None,
         };

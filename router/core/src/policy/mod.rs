@@ -64,7 +64,8 @@ pub struct Candidate {
     pub generated: u32,
     /// The most that it may generate yet.
     pub left: u32,
-    /// Another request is just computing more of what both begin with: waiting for it saves that work.
+    /// It waits for another request, and holds nobody back: one that is just computing more of what both begin with,
+    /// which saves that work, or one that gives up what it needs for its grammar.
     pub follows: bool,
 }
 

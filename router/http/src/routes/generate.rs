@@ -17,6 +17,7 @@ use tower_http::request_id::RequestId;
 
 use crate::error::ApiError;
 use crate::extract::ApiJson;
+use crate::generations::failure_in_stream;
 use crate::headers::{self, Sizes};
 use crate::openapi::{BodyErrors, GenerateErrors};
 use crate::schema::{
@@ -26,7 +27,7 @@ use crate::schema::{
 use crate::sse::{self, EventBuffer};
 use crate::state::AppState;
 use crate::tenant;
-use crate::timings::{Timings, request_id};
+use crate::timings::Timings;
 
 /// The text that follows `inputs`, when it is complete, in a list of one; a stream of events if `stream` is true.
 #[utoipa::path(
@@ -199,7 +200,8 @@ async fn stream(
         input_length,
         index: 0,
     };
-    sse::response(&state.answers, characters, generation, encoder)
+    let headers = headers::streaming(&state.answers.compute_type, characters);
+    sse::response(&state.answers, headers, generation, encoder)
 }
 
 /// Events of `/generate_stream`.
@@ -270,10 +272,6 @@ impl sse::Encoder for TokenEvents {
     }
 
     fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {
-        let mut error = ApiError::from(error.clone());
-        let id = request_id(&self.id);
-        error.log_in_stream(id);
-        error.body.request_id = Some(id.to_owned());
-        out.push(&error.body);
+        out.push(&failure_in_stream(error, &self.id).body);
     }
 }

@@ -40,6 +40,8 @@ fn documented() -> OpenApiRouter<Arc<AppState>> {
         .routes(routes!(vertex::vertex))
         .routes(routes!(openai::chat::chat_completions))
         .routes(routes!(openai::completions::completions))
+        .routes(routes!(openai::render::render_chat))
+        .routes(routes!(openai::render::render_completion))
         .routes(routes!(openai::models::models))
         // Names of models have slashes; the document, which knows no such paths, lists it by `OwnPaths`.
         .route("/v1/models/{*model}", get(openai::models::model))

@@ -13,7 +13,7 @@ use crate::error::ApiError;
 use crate::extract::ApiJson;
 use crate::memory::MemoryShare;
 use crate::openapi::BodyErrors;
-use crate::routes::openai::ChatBody;
+use crate::routes::openai::{ChatBody, chat};
 use crate::schema::{
     ChatTokenizeResponse, DetokenizeBody, DetokenizeResponse, GenerateBody, TokenizeResponse,
 };
@@ -66,9 +66,10 @@ async fn tokens(
 pub async fn chat_tokenize(
     State(state): State<Arc<AppState>>,
     Extension(share): Extension<MemoryShare>,
-    ApiJson(mut body): ApiJson<ChatBody>,
+    ApiJson(body): ApiJson<ChatBody>,
 ) -> Result<Response, ApiError> {
-    let text = state.chats.render(body.take_input()?).await?;
+    let conversation = chat::conversation(&state, body)?;
+    let text = conversation.render(&state).await?;
     // The template has written the special tokens.
     let tokens = tokens(&state, text, false, &share).await?;
     let mut tail = br#"],"templated_text":"#.to_vec();

@@ -12,13 +12,14 @@ use text_generation_core::infer::{GenerateStream, Group};
 use text_generation_core::types::GenerateParameters;
 use tower_http::request_id::RequestId;
 
+use crate::conversation::{Prepared, Reading};
 use crate::error::ApiError;
 use crate::extract::{ApiJson, from_raw};
+use crate::generations::{Generations, renamed};
 use crate::openapi::GenerateErrors;
 use crate::routes::generate::{self, Wanted};
 use crate::routes::openai::ChatBody;
 use crate::routes::openai::chat::{self, Chat, ChatAnswer};
-use crate::routes::openai::generations::{Generations, renamed};
 use crate::schema::{VertexBody, VertexGenerateBody, VertexResponse};
 use crate::state::AppState;
 
@@ -44,7 +45,7 @@ pub async fn vertex(
     // One body may hold both kinds, which have other names for the same fields; the message has those of `/generate`.
     let chats_only = instances
         .iter()
-        .all(|instance| matches!(instance, Instance::Chat(_)));
+        .all(|instance| matches!(instance, Instance::Chat(..)));
     let names = if chats_only { chat::NAMES } else { &[] };
     let started = state.infer.generate_groups(groups).await;
     let started = started.map_err(|error| renamed(error, names))?;
@@ -95,7 +96,7 @@ struct DoSample {
 /// One request, as far as its answer needs it.
 enum Instance {
     Generate(Wanted),
-    Chat(ChatAnswer),
+    Chat(ChatAnswer, Reading),
 }
 
 impl Instance {
@@ -108,8 +109,9 @@ impl Instance {
         let kind: Kind = from_raw(instance, path)?;
         if kind.messages.is_some() {
             let body: ChatBody = from_raw(instance, path)?;
-            let Chat { plan, answer } = Chat::prepare(state, body).await?;
-            return Ok((plan.groups, Self::Chat(answer)));
+            let Chat { prepared, answer } = Chat::prepare(state, body).await?;
+            let Prepared { plan, reading } = prepared;
+            return Ok((plan.groups, Self::Chat(answer, reading)));
         }
         let body: VertexGenerateBody = from_raw(instance, path)?;
         let parameters = sampled(body.parameters.as_deref(), &format!("{path}.parameters"))?;
@@ -129,11 +131,11 @@ impl Instance {
                 let (_, answer) = wanted.gather(state, id, samples).await?;
                 Ok(answer.generated_text)
             }
-            Self::Chat(answer) => {
-                let generations = Generations::new(vec![samples]);
-                let (_, answer) = answer.gather(state, id, generations).await?;
+            Self::Chat(answer, reading) => {
+                let running = reading.of(Generations::new(vec![samples]));
+                let (_, answer) = answer.gather(state, id, running).await?;
                 let first = answer.choices.into_iter().next();
-                Ok(first.map_or_else(String::new, |choice| choice.message.content))
+                Ok(first.and_then(|choice| choice.message.content).unwrap_or_default())
             }
         }
     }

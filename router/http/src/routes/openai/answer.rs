@@ -6,6 +6,8 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::logprobs::{ChatLogprobs, CompletionLogprobs};
+use crate::conversation::{Answer, EndReason};
+use crate::headers::Sizes;
 use crate::state::unix_time;
 
 /// Version and build of the server; answers to one seed may differ where it differs.
@@ -53,13 +55,15 @@ pub struct PromptTokensDetails {
     pub cached_tokens: u32,
 }
 
-impl Usage {
-    pub fn new(prompt_tokens: u32, cached_tokens: u32, completion_tokens: u32) -> Self {
+impl From<Sizes> for Usage {
+    fn from(sizes: Sizes) -> Self {
         Self {
-            prompt_tokens,
-            completion_tokens,
-            total_tokens: prompt_tokens.saturating_add(completion_tokens),
-            prompt_tokens_details: PromptTokensDetails { cached_tokens },
+            prompt_tokens: sizes.prompt_tokens,
+            completion_tokens: sizes.generated_tokens,
+            total_tokens: sizes.prompt_tokens.saturating_add(sizes.generated_tokens),
+            prompt_tokens_details: PromptTokensDetails {
+                cached_tokens: sizes.cached_tokens,
+            },
         }
     }
 }
@@ -69,6 +73,15 @@ pub fn finish_reason(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Length => "length",
         FinishReason::EosToken | FinishReason::StopSequence => "stop",
+    }
+}
+
+/// Why an answer of a chat ended.
+pub fn end_reason(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Length => "length",
+        EndReason::Stop | EndReason::StopSequence => "stop",
+        EndReason::ToolCalls => "tool_calls",
     }
 }
 
@@ -96,7 +109,7 @@ pub struct ChatChoice {
     pub message: AssistantMessage,
     #[schema(nullable = true)]
     pub logprobs: Option<ChatLogprobs>,
-    /// `stop` or `length`.
+    /// `stop`, `length` or `tool_calls`.
     #[schema(example = "stop")]
     pub finish_reason: &'static str,
 }
@@ -106,11 +119,56 @@ pub struct ChatChoice {
 pub struct AssistantMessage {
     #[schema(example = "assistant")]
     pub role: &'static str,
-    #[schema(example = "Hello!")]
-    pub content: String,
-    /// What stood between `<think>` and `</think>`, when `separate_reasoning` was asked for.
+    /// Null where there are calls and nothing else.
+    #[schema(nullable = true, example = "Hello!")]
+    pub content: Option<String>,
+    /// What the model thought, where it is told apart: `separate_reasoning`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+}
+
+/// A call that the model makes.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ToolCall {
+    /// Names the call in the message of the role `tool` with its result.
+    #[schema(example = "call_k3J9")]
+    pub id: String,
+    #[schema(example = "function")]
+    pub r#type: &'static str,
+    pub function: FunctionCall,
+}
+
+/// The function that is called, or the custom tool.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct FunctionCall {
+    #[schema(example = "get_weather")]
+    pub name: String,
+    /// JSON of an object, but where the answer was cut off.
+    #[schema(example = "{\"city\": \"Paris\"}")]
+    pub arguments: String,
+}
+
+impl From<Answer> for AssistantMessage {
+    fn from(answer: Answer) -> Self {
+        let calls = answer.calls.into_iter().map(|call| ToolCall {
+            id: call.id,
+            r#type: "function",
+            function: FunctionCall {
+                name: call.name,
+                arguments: call.arguments,
+            },
+        });
+        let tool_calls: Vec<_> = calls.collect();
+        let silent = answer.content.is_empty() && !tool_calls.is_empty();
+        Self {
+            role: "assistant",
+            content: (!silent).then_some(answer.content),
+            reasoning_content: Some(answer.reasoning).filter(|text| !text.is_empty()),
+            tool_calls,
+        }
+    }
 }
 
 /// Answer of `/v1/completions`.
@@ -176,7 +234,7 @@ pub struct ChatChunkChoice {
     pub delta: Delta,
     #[schema(nullable = true)]
     pub logprobs: Option<ChatLogprobs>,
-    /// Set in the last chunk of the choice: `stop` or `length`.
+    /// Set in the last chunk of the choice: `stop`, `length` or `tool_calls`.
     #[schema(nullable = true)]
     pub finish_reason: Option<String>,
 }
@@ -191,6 +249,30 @@ pub struct Delta {
     pub content: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<Vec<ToolCallDelta>>,
+}
+
+/// What a call gained.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ToolCallDelta {
+    /// Place of the call among those of the message.
+    pub index: usize,
+    /// With the first delta of the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// With the first delta of the call: `function`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub r#type: Option<String>,
+    pub function: FunctionDelta,
+}
+
+/// The name comes with the first delta of a call, the arguments piece by piece.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub arguments: String,
 }
 
 /// One event of a completion stream. Written by `chunk`; this type is its documentation.

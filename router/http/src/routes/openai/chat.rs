@@ -6,33 +6,31 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use text_generation_core::types::{GenerateAnswer, GenerateParameters};
+use text_generation_core::types::GenerateParameters;
 use tower_http::request_id::RequestId;
 
-use super::answer::{
-    AssistantMessage, ChatChoice, ChatCompletion, Identity, SYSTEM_FINGERPRINT, finish_reason,
-};
+use super::answer::{ChatChoice, ChatCompletion, Identity, SYSTEM_FINGERPRINT, end_reason};
 use super::chat_body::ChatBody;
-use super::chunk::Chunks;
-use super::events::{self, ChatEvents, Ending};
-use super::generations::{CachedTokens, Finished, Generations, Names, Plan, renamed};
+use super::chat_events::ChatEvents;
 use super::logprobs::ChatLogprobs;
-use super::reasoning::ReasoningSplitter;
 use super::sampling::{check_n, model_name};
+use crate::conversation::{Answer, Conversation, FinishedChoice, Prepared, Running};
 use crate::error::ApiError;
 use crate::extract::ApiJson;
+use crate::generations::Names;
 use crate::openapi::OpenAiErrors;
 use crate::schema::ChatEvent;
 use crate::sse;
 use crate::state::AppState;
 
 /// What the fields of `core` are called here, with one of the two names of the limit.
-const fn names(max_tokens: &'static str) -> [(&'static str, &'static str); 6] {
+const fn names(max_tokens: &'static str) -> [(&'static str, &'static str); 7] {
     [
         ("inputs", "messages"),
         ("max_new_tokens", max_tokens),
         ("min_new_tokens", "min_tokens"),
         ("top_n_tokens", "top_logprobs"),
+        ("grammar", "response_format"),
         ("chat_template_kwargs.reasoning_effort", "reasoning_effort"),
         ("chat_template_kwargs.documents", "documents"),
     ]
@@ -63,29 +61,60 @@ pub async fn chat_completions(
     Extension(id): Extension<RequestId>,
     ApiJson(body): ApiJson<ChatBody>,
 ) -> Result<Response, ApiError> {
-    if body.stream.unwrap_or(false) {
-        return stream(&state, id, body).await;
+    let include_usage = body.includes_usage();
+    let streams = body.stream.unwrap_or(false);
+    let prepared = Chat::prepare(&state, body).await;
+    let Chat { prepared, answer } = prepared.inspect_err(ApiError::count)?;
+    let running = prepared.start(&state).await?;
+    if streams {
+        return Ok(answer.stream(&state, id, running, include_usage));
     }
-    let (generations, answer) = Chat::start(&state, body).await?;
-    let (headers, answer) = answer.gather(&state, &id, generations).await?;
+    let (headers, answer) = answer.gather(&state, &id, running).await?;
     Ok((headers, Json(answer)).into_response())
 }
 
 /// A chat that is ready to be generated.
 pub struct Chat {
-    pub plan: Plan,
+    pub prepared: Prepared,
     pub answer: ChatAnswer,
 }
 
-/// What the answer to a chat needs beside its generations.
+/// What the answer to a chat needs beside what the model says.
 pub struct ChatAnswer {
     identity: Identity,
-    /// Characters of the prompt.
-    characters: usize,
     /// Set when log-probabilities are wanted.
     top_logprobs: Option<u32>,
-    /// Set when reasoning is to be split off; each choice gets its own.
-    splitter: Option<ReasoningSplitter>,
+}
+
+/// Reads the conversation of a body.
+///
+/// # Errors
+/// 422 that names the field.
+pub fn conversation(state: &AppState, mut body: ChatBody) -> Result<Conversation, ApiError> {
+    body.check_features()?;
+    let n = check_n(body.n, 1)?;
+    let names = match body.max_completion_tokens {
+        None => NAMES,
+        Some(_) => NEWER_NAMES,
+    };
+    let top_logprobs = body.top_logprobs()?;
+    let max_tokens = body.max_tokens()?;
+    let sampling = body.take_sampling().or(&state.sampling_defaults);
+    let sampling = sampling.parameters(max_tokens)?;
+    let parameters = GenerateParameters {
+        top_n_tokens: top_logprobs,
+        grammar: body.take_forms().grammar()?,
+        ..sampling
+    };
+    let tools = body.take_tools()?;
+    Ok(Conversation {
+        separate_reasoning: body.separate_reasoning,
+        input: body.take_input()?,
+        tools,
+        parameters,
+        n,
+        names,
+    })
 }
 
 impl Chat {
@@ -94,47 +123,18 @@ impl Chat {
     /// # Errors
     /// What refuses the body.
     pub async fn prepare(state: &AppState, mut body: ChatBody) -> Result<Self, ApiError> {
-        body.check_features()?;
-        let n = check_n(body.n, 1)?;
-        let names = match body.max_completion_tokens {
-            None => NAMES,
-            Some(_) => NEWER_NAMES,
-        };
-        let top_logprobs = body.top_logprobs()?;
-        let sampling = body.take_sampling().parameters(body.max_tokens()?)?;
-        let parameters = GenerateParameters {
-            top_n_tokens: top_logprobs,
-            ..sampling
-        };
         let model = model_name(body.model.take(), &state.info.model_id)?;
-        let prompt = state.chats.render(body.take_input()?).await;
-        let prompt = prompt.map_err(|error| renamed(error, names))?;
-        let separate_reasoning = body.separate_reasoning.unwrap_or(false);
-        let readable = state.chats.readable(&prompt);
         let answer = ChatAnswer {
             identity: Identity::new("chatcmpl", model),
-            characters: readable.chars().count(),
-            top_logprobs,
-            splitter: separate_reasoning.then(|| ReasoningSplitter::new(&readable)),
+            top_logprobs: body.top_logprobs()?,
         };
-        // The template has written the special tokens.
-        let plan = Plan::new(vec![prompt.into()], &parameters, false, n, names);
-        Ok(Self { plan, answer })
-    }
-
-    /// Prepares and starts a chat, and counts it where it is refused.
-    async fn start(
-        state: &AppState,
-        body: ChatBody,
-    ) -> Result<(Generations, ChatAnswer), ApiError> {
-        let prepared = Self::prepare(state, body).await;
-        let Self { plan, answer } = prepared.inspect_err(ApiError::count)?;
-        Ok((plan.start(state).await?, answer))
+        let prepared = conversation(state, body)?.prepare(state).await?;
+        Ok(Self { prepared, answer })
     }
 }
 
 impl ChatAnswer {
-    /// Runs the generations of the chat to their end.
+    /// Runs the chat to its end.
     ///
     /// # Errors
     /// What ends a generation.
@@ -142,82 +142,48 @@ impl ChatAnswer {
         self,
         state: &AppState,
         id: &RequestId,
-        generations: Generations,
+        running: Running,
     ) -> Result<(HeaderMap, ChatCompletion), ApiError> {
-        let finished = generations.gather().await?;
-        finished.log(id);
-        let headers = finished.headers(state, self.characters);
-        let usage = finished.usage();
-        let Finished { answers, .. } = finished;
-        let choice = |(index, answer): (usize, GenerateAnswer)| ChatChoice {
+        let finished = running.gather(state, id).await?;
+        let choice = |(index, choice): (usize, FinishedChoice)| ChatChoice {
             index,
-            logprobs: self.top_logprobs.map(|_| logprobs(state, &answer)),
-            finish_reason: finish_reason(answer.generated.finish_reason),
-            message: message(answer.generated.text, self.splitter.clone()),
+            logprobs: self.top_logprobs.map(|_| logprobs(state, &choice)),
+            finish_reason: end_reason(choice.end.reason),
+            message: Answer::from_iter(choice.deltas).into(),
         };
+        let choices = finished.choices.into_iter().enumerate();
         let answer = ChatCompletion {
             object: "chat.completion",
-            choices: answers.into_iter().enumerate().map(choice).collect(),
+            choices: choices.map(choice).collect(),
             id: self.identity.id,
             created: self.identity.created,
             model: self.identity.model,
             system_fingerprint: SYSTEM_FINGERPRINT,
-            usage,
+            usage: finished.sizes.into(),
         };
-        Ok((headers, answer))
+        Ok((finished.headers, answer))
+    }
+
+    fn stream(
+        self,
+        state: &AppState,
+        id: RequestId,
+        running: Running,
+        include_usage: bool,
+    ) -> Response {
+        let headers = running.headers(state);
+        let logprobs = self.top_logprobs.map(|_| state.infer.clone());
+        let choices = running.choices();
+        let encoder = ChatEvents::new(&self.identity, choices, id.clone(), logprobs, include_usage);
+        sse::response(&state.answers, headers, Ok(running.events(id)), encoder)
     }
 }
 
-fn message(text: String, splitter: Option<ReasoningSplitter>) -> AssistantMessage {
-    let (content, reasoning) = match splitter {
-        None => (text, None),
-        Some(mut splitter) => {
-            let (first, last) = (splitter.push(&text), splitter.finish());
-            let reasoning = first.reasoning + &last.reasoning;
-            (first.content + &last.content, Some(reasoning))
-        }
-    };
-    AssistantMessage {
-        role: "assistant",
-        content,
-        reasoning_content: reasoning.filter(|reasoning| !reasoning.is_empty()),
-    }
-}
-
-fn logprobs(state: &AppState, answer: &GenerateAnswer) -> ChatLogprobs {
+fn logprobs(state: &AppState, choice: &FinishedChoice) -> ChatLogprobs {
     let mut logprobs = ChatLogprobs::default();
-    for (index, token) in answer.tokens.iter().enumerate() {
-        let top = answer.top_tokens.get(index).map_or(&[][..], Vec::as_slice);
+    for (index, token) in choice.tokens.iter().enumerate() {
+        let top = choice.top_tokens.get(index).map_or(&[][..], Vec::as_slice);
         logprobs.push(token, top, &state.infer);
     }
     logprobs
-}
-
-async fn stream(state: &AppState, id: RequestId, body: ChatBody) -> Result<Response, ApiError> {
-    let include_usage = body
-        .stream_options
-        .and_then(|options| options.include_usage);
-    let (generations, answer) = Chat::start(state, body).await?;
-    let count = generations.streams.len();
-    let encoder = ChatEvents {
-        ending: Ending {
-            id,
-            running: count,
-            prompt_tokens: generations.prompt_tokens,
-            cached_tokens: CachedTokens::new(generations.samples),
-            completion_tokens: 0,
-            include_usage: include_usage.unwrap_or(false),
-        },
-        chunks: Chunks::new("chat.completion.chunk", &answer.identity, count),
-        choices: (0..count)
-            .map(|_| events::ChatChoice::new(answer.splitter.clone()))
-            .collect(),
-        logprobs: answer.top_logprobs.map(|_| state.infer.clone()),
-    };
-    Ok(sse::response(
-        &state.answers,
-        answer.characters,
-        Ok(generations.merge()),
-        encoder,
-    ))
 }

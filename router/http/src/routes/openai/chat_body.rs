@@ -9,7 +9,10 @@ use utoipa::ToSchema;
 
 use super::fields::{Seed, Stop, StreamOptions, Unsupported};
 use super::sampling::{Sampling, check, refused, sampling_body};
+use super::structured::{Forms, ResponseFormat, StructuredOutputs};
+use super::tools::{self, ToolBody, ToolChoiceBody};
 use crate::bounds::MAX_MESSAGES;
+use crate::conversation::ToolWishes;
 use crate::error::ApiError;
 
 sampling_body! {
@@ -33,17 +36,21 @@ sampling_body! {
         /// Return this many of the most likely tokens of every step, up to `--max-logprobs`; needs `logprobs`.
         #[schema(nullable = true, minimum = 0, maximum = 20)]
         pub top_logprobs: Option<u32>,
-        /// Functions that the template shows to the model. Calls are not supported yet: only with `tool_choice` `none`.
-        #[schema(nullable = true, value_type = Option<Vec<Object>>)]
+        /// Functions that the model may call.
+        #[schema(nullable = true, value_type = Option<Vec<ToolBody>>)]
         pub tools: Option<Vec<Value>>,
-        /// `none`, or `auto` without tools.
-        #[schema(nullable = true, value_type = Option<String>, example = "none")]
-        pub tool_choice: Option<Value>,
-        /// `{"type": "text"}`; other formats are not supported yet.
-        #[serde(default, deserialize_with = "crate::extract::nullable_object")]
+        /// `auto`, `none`, `required`, or the tools that may be called by name.
         #[schema(nullable = true)]
-        pub response_format: Option<ResponseFormat>,
-        /// Put what stands between `<think>` and `</think>` in `reasoning_content`. Not in OpenAI's API.
+        pub tool_choice: Option<ToolChoiceBody>,
+        /// Whether the model may call several tools in one answer, as is the default.
+        #[schema(nullable = true)]
+        pub parallel_tool_calls: Option<bool>,
+        /// What the model is told of tools, where its template cannot do so. Not in OpenAI's API, but in TGI's.
+        #[schema(nullable = true)]
+        pub tool_prompt: Option<String>,
+        /// Put what the model thinks in `reasoning_content`, as is the default where the format of its thoughts is known
+        /// (`reasoning_parser` of `/info`). With `true` elsewhere it is what stands between `<think>` and `</think>`.
+        /// Not in OpenAI's API.
         #[schema(nullable = true)]
         pub separate_reasoning: Option<bool>,
         /// Passed to the template.
@@ -88,13 +95,6 @@ sampling_body! {
     }
 }
 
-/// How the answer must look.
-#[derive(Debug, Deserialize, ToSchema)]
-pub struct ResponseFormat {
-    #[schema(example = "text")]
-    pub r#type: String,
-}
-
 /// One message of a conversation. Other keys reach the template too.
 #[derive(Debug, ToSchema)]
 #[schema(example = json!({"role": "user", "content": "What is deep learning?"}))]
@@ -114,6 +114,9 @@ pub struct Message {
     /// The call that a message of the role `tool` answers.
     #[schema(nullable = true)]
     pub tool_call_id: Option<String>,
+    /// What the assistant thought, for templates that read it; `reasoning` means the same.
+    #[schema(nullable = true)]
+    pub reasoning_content: Option<String>,
 }
 
 impl ChatBody {
@@ -155,7 +158,26 @@ impl ChatBody {
         Ok(Some(top))
     }
 
-    /// What the template renders; takes the conversation out of the body.
+    /// What is said of tools, taken out of the body.
+    ///
+    /// # Errors
+    /// 422 that names the field that is wrong.
+    pub fn take_tools(&mut self) -> Result<ToolWishes, ApiError> {
+        tools::wishes(
+            self.tools.take(),
+            self.tool_choice.take(),
+            self.parallel_tool_calls,
+            self.tool_prompt.take(),
+        )
+    }
+
+    /// Whether a stream ends with the usage.
+    pub fn includes_usage(&self) -> bool {
+        let options = self.stream_options.as_ref();
+        options.and_then(|options| options.include_usage) == Some(true)
+    }
+
+    /// What the template renders, but the tools; takes the conversation out of the body.
     ///
     /// # Errors
     /// 422 that names the field that is wrong.
@@ -197,7 +219,7 @@ impl ChatBody {
         }
         Ok(ChatInput {
             messages: messages.into_iter().map(Value::Object).collect(),
-            tools: self.tools.take().filter(|tools| !tools.is_empty()),
+            tools: None,
             add_generation_prompt,
             continue_final_message,
             chat_template_kwargs: kwargs,
@@ -209,22 +231,6 @@ impl ChatBody {
     /// # Errors
     /// 422 that names the field.
     pub fn check_features(&self) -> Result<(), ApiError> {
-        let tools = self.tools.as_ref().is_some_and(|tools| !tools.is_empty());
-        let choice = self.tool_choice.as_ref().filter(|choice| !choice.is_null());
-        match choice.map(|choice| choice.as_str()) {
-            Some(Some("none")) => Ok(()),
-            None | Some(Some("auto")) if !tools => Ok(()),
-            None | Some(Some("auto")) => Err(refused(
-                "`tools` are not supported yet, but with `tool_choice` \"none\"",
-            )),
-            Some(_) => Err(refused(
-                "`tool_choice` other than \"none\" is not supported yet",
-            )),
-        }?;
-        let text = |format: &ResponseFormat| format.r#type == "text";
-        check(self.response_format.as_ref().is_none_or(text), || {
-            "`response_format` other than {\"type\": \"text\"} is not supported yet".to_owned()
-        })?;
         let modalities = self.modalities.iter().flatten();
         check(
             modalities.into_iter().all(|modality| modality == "text"),
@@ -245,7 +251,7 @@ fn check_message(message: &Map<String, Value>) -> Result<(), (String, String)> {
         Some(Value::String(role)) if !role.is_empty() => {}
         _ => return wrong("role", "must be a string that is not empty"),
     }
-    for key in ["name", "tool_call_id", "reasoning_content"] {
+    for key in ["name", "tool_call_id", "reasoning_content", "reasoning"] {
         if given(key).is_some_and(|value| !value.is_string()) {
             return wrong(key, "must be a string");
         }

@@ -1,6 +1,7 @@
 //! Events of OpenAI streams. What is the same in every event of a choice is serialised once.
 
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::answer::{Identity, SYSTEM_FINGERPRINT, Usage};
 use super::logprobs::ChatLogprobs;
@@ -58,7 +59,7 @@ impl Chunks {
     }
 
     /// Text of a chat's choice; `key` is the key of the delta.
-    pub fn delta(
+    pub fn text_delta(
         &self,
         index: usize,
         key: &'static str,
@@ -71,6 +72,53 @@ impl Chunks {
         out.put(key.as_bytes());
         out.put(br#"":"#);
         out.put_json(&text);
+        self.end_delta(logprobs, out);
+    }
+
+    /// The begin of a call of a chat's choice, which is its call number `call`.
+    pub fn call(
+        &self,
+        index: usize,
+        call: usize,
+        id: &str,
+        name: &str,
+        logprobs: Option<&ChatLogprobs>,
+        out: &mut EventBuffer,
+    ) {
+        let call = json!({
+            "index": call, "id": id, "type": "function", "function": {"name": name, "arguments": ""},
+        });
+        self.calls(index, &call, logprobs, out);
+    }
+
+    /// More of the arguments of a call.
+    pub fn arguments(
+        &self,
+        index: usize,
+        call: usize,
+        fragment: &str,
+        logprobs: Option<&ChatLogprobs>,
+        out: &mut EventBuffer,
+    ) {
+        let call = json!({"index": call, "function": {"arguments": fragment}});
+        self.calls(index, &call, logprobs, out);
+    }
+
+    fn calls(
+        &self,
+        index: usize,
+        call: &Value,
+        logprobs: Option<&ChatLogprobs>,
+        out: &mut EventBuffer,
+    ) {
+        self.begin(index, out);
+        out.put(br#""delta":{"tool_calls":["#);
+        out.put_json(call);
+        out.put(b"]");
+        self.end_delta(logprobs, out);
+    }
+
+    fn end_delta(&self, logprobs: Option<&ChatLogprobs>, out: &mut EventBuffer) {
         match logprobs {
             // Almost always.
             None => out.put(br#"},"logprobs":null"#),
@@ -140,6 +188,7 @@ impl Chunks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::headers::Sizes;
 
     fn chunks() -> Chunks {
         let identity = Identity {
@@ -148,6 +197,15 @@ mod tests {
             model: "a \"model\"".to_owned(),
         };
         Chunks::new("chat.completion.chunk", &identity, 2)
+    }
+
+    fn usage() -> Usage {
+        Sizes {
+            prompt_tokens: 1,
+            cached_tokens: 0,
+            generated_tokens: 2,
+        }
+        .into()
     }
 
     fn written(write: impl FnOnce(&Chunks, &mut EventBuffer)) -> String {
@@ -165,8 +223,16 @@ mod tests {
                 r#"{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}"#,
             ),
             (
-                written(|chunks, out| chunks.delta(1, "content", "a\n\"", None, out)),
+                written(|chunks, out| chunks.text_delta(1, "content", "a\n\"", None, out)),
                 r#"{"index":1,"delta":{"content":"a\n\""},"logprobs":null,"finish_reason":null}],"usage":null}"#,
+            ),
+            (
+                written(|chunks, out| chunks.call(0, 1, "c", "f", None, out)),
+                r#"{"index":0,"delta":{"tool_calls":[{"index":1,"id":"c","type":"function","function":{"name":"f","arguments":""}}]},"logprobs":null,"finish_reason":null}],"usage":null}"#,
+            ),
+            (
+                written(|chunks, out| chunks.arguments(0, 1, "{\"", None, out)),
+                r#"{"index":0,"delta":{"tool_calls":[{"index":1,"function":{"arguments":"{\""}}]},"logprobs":null,"finish_reason":null}],"usage":null}"#,
             ),
             (
                 written(|chunks, out| chunks.finish_chat(1, "length", out)),
@@ -177,7 +243,7 @@ mod tests {
                 r#"{"index":0,"text":"x","logprobs":null,"finish_reason":"stop"}],"usage":null}"#,
             ),
             (
-                written(|chunks, out| chunks.usage(&Usage::new(1, 0, 2), out)),
+                written(|chunks, out| chunks.usage(&usage(), out)),
                 r#"],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3,"prompt_tokens_details":{"cached_tokens":0}}}"#,
             ),
         ];

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde_json::Value;
 use text_generation_core::infer::Infer;
 use text_generation_core::types::Inputs;
 use utoipa::ToSchema;
 
 use super::fields::{Seed, Stop, StreamOptions, Unsupported};
 use super::sampling::{Sampling, check, sampling_body};
+use super::structured::{Forms, ResponseFormat, StructuredOutputs};
 use crate::error::ApiError;
 
 sampling_body! {
@@ -31,10 +33,6 @@ sampling_body! {
         /// Not supported: refused when it is not empty.
         #[schema(nullable = true)]
         pub suffix: Option<String>,
-        /// Answers in a format are not supported yet.
-        #[serde(default)]
-        #[schema(ignore)]
-        pub response_format: Unsupported,
     }
 }
 

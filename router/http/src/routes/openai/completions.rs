@@ -13,24 +13,26 @@ use tower_http::request_id::RequestId;
 use super::answer::{Completion, CompletionChoice, Identity, SYSTEM_FINGERPRINT, finish_reason};
 use super::chunk::Chunks;
 use super::completion_body::CompletionBody;
-use super::events::{self, CompletionEvents, Ending};
-use super::generations::{CachedTokens, Finished, Generations, Names, Plan, renamed};
+use super::completion_events::{self, CompletionEvents};
 use super::logprobs::{CompletionLogprobs, CompletionTokens};
 use super::sampling::{check_n, model_name};
 use crate::error::ApiError;
 use crate::extract::ApiJson;
+use crate::generations::{Finished, Generations, Names, Plan, Tally, renamed};
+use crate::headers;
 use crate::openapi::OpenAiErrors;
 use crate::schema::CompletionEvent;
 use crate::sse;
 use crate::state::AppState;
 
 /// What the fields of `core` are called here.
-const NAMES: &Names = &[
+pub const NAMES: &Names = &[
     ("inputs", "prompt"),
     ("ids", "prompt"),
     ("max_new_tokens", "max_tokens"),
     ("min_new_tokens", "min_tokens"),
     ("top_n_tokens", "logprobs"),
+    ("grammar", "response_format"),
 ];
 
 /// The texts that follow prompts.
@@ -82,7 +84,8 @@ impl CompletionAnswer {
         let scores_only = body.scores_only();
         // A shard always generates; the token is dropped where none is wanted.
         let max_tokens = body.max_tokens.map(|max| max.max(1));
-        let sampling = body.take_sampling().parameters(max_tokens)?;
+        let sampling = body.take_sampling().or(&state.sampling_defaults);
+        let sampling = sampling.parameters(max_tokens)?;
         let n = check_n(body.n, body.prompt.count())?;
         let samples = body.samples(n, &state.infer)?;
         let model = model_name(body.model.take(), &state.info.model_id)?;
@@ -90,6 +93,7 @@ impl CompletionAnswer {
         let parameters = GenerateParameters {
             top_n_tokens: top_logprobs,
             decoder_input_details: echo && top_logprobs.is_some(),
+            grammar: body.take_forms().grammar()?,
             ..sampling
         };
         let prompts = body.prompt.into_inputs();
@@ -160,7 +164,7 @@ pub async fn complete(
         finished.drop_generated();
     }
     let headers = finished.headers(state, completions.characters);
-    let usage = finished.usage();
+    let usage = finished.sizes().into();
     finished.keep_best(completions.n);
     let Finished { answers, .. } = finished;
     let choice = |(index, answer): (usize, GenerateAnswer)| {
@@ -208,23 +212,19 @@ async fn stream(
     let (generations, completions) = CompletionAnswer::start(state, body).await?;
     let count = generations.streams.len();
     let top = completions.top_logprobs.is_some_and(|top| top > 0);
-    let choice = |index| events::CompletionChoice::new(completions.echo(index).cloned(), top);
+    let choice = |index| completion_events::CompletionChoice::new(completions.echo(index).cloned(), top);
     let encoder = CompletionEvents {
-        ending: Ending {
-            id,
-            running: count,
-            prompt_tokens: generations.prompt_tokens,
-            cached_tokens: CachedTokens::new(generations.samples),
-            completion_tokens: 0,
-            include_usage: include_usage.unwrap_or(false),
-        },
+        tally: Tally::new(id.clone(), &generations),
+        id,
+        include_usage: include_usage.unwrap_or(false),
         chunks: Chunks::new("text_completion", &completions.identity, count),
         choices: (0..count).map(choice).collect(),
         logprobs: completions.top_logprobs.map(|_| state.infer.clone()),
     };
+    let headers = headers::streaming(&state.answers.compute_type, completions.characters);
     Ok(sse::response(
         &state.answers,
-        completions.characters,
+        headers,
         Ok(generations.merge()),
         encoder,
     ))

@@ -3,16 +3,18 @@
 mod answer;
 pub mod chat;
 mod chat_body;
+mod chat_events;
 mod chunk;
 mod completion_body;
+mod completion_events;
 pub mod completions;
-mod events;
 mod fields;
-pub mod generations;
 mod logprobs;
 pub mod models;
-mod reasoning;
-mod sampling;
+pub mod render;
+pub mod sampling;
+mod structured;
+mod tools;
 
 pub use answer::{ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk};
 pub use chat_body::ChatBody;

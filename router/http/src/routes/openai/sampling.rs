@@ -8,6 +8,7 @@ use text_generation_core::types::GenerateParameters;
 use super::fields::{Seed, Stop};
 use crate::bounds::{MAX_CHOICES, MAX_MODEL_BYTES};
 use crate::error::ApiError;
+use crate::generation_config::SamplingDefaults;
 
 /// A body with the fields that both endpoints read, beside its own ones. Written out, not flattened: serde's `flatten`
 /// would lose the path of a wrong value.
@@ -78,21 +79,26 @@ macro_rules! sampling_body {
             #[serde(default, deserialize_with = "crate::extract::nullable_object")]
             #[schema(nullable = true)]
             pub stream_options: Option<StreamOptions>,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub guided_json: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub guided_regex: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub guided_choice: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub guided_grammar: Unsupported,
-            #[serde(default)]
-            #[schema(ignore)]
-            pub structured_outputs: Unsupported,
+            /// The form that the answer must have.
+            #[serde(default, deserialize_with = "crate::extract::nullable_object")]
+            #[schema(nullable = true)]
+            pub response_format: Option<ResponseFormat>,
+            /// The same in vLLM's words.
+            #[serde(default, deserialize_with = "crate::extract::nullable_object")]
+            #[schema(nullable = true)]
+            pub structured_outputs: Option<StructuredOutputs>,
+            /// `structured_outputs.json` by its older name.
+            #[schema(nullable = true, value_type = Option<Object>)]
+            pub guided_json: Option<Value>,
+            /// `structured_outputs.regex` by its older name.
+            #[schema(nullable = true)]
+            pub guided_regex: Option<String>,
+            /// `structured_outputs.choice` by its older name.
+            #[schema(nullable = true)]
+            pub guided_choice: Option<Vec<String>>,
+            /// `structured_outputs.grammar` by its older name.
+            #[schema(nullable = true)]
+            pub guided_grammar: Option<String>,
             #[serde(default)]
             #[schema(ignore)]
             pub json_schema: Unsupported,
@@ -123,6 +129,18 @@ macro_rules! sampling_body {
         }
 
         impl $name {
+            /// Moves out what says the form of the answer.
+            pub fn take_forms(&mut self) -> Forms {
+                Forms {
+                    response_format: self.response_format.take(),
+                    structured_outputs: self.structured_outputs.take(),
+                    guided_json: self.guided_json.take(),
+                    guided_regex: self.guided_regex.take(),
+                    guided_choice: self.guided_choice.take(),
+                    guided_grammar: self.guided_grammar.take(),
+                }
+            }
+
             /// Moves the shared fields out.
             pub fn take_sampling(&mut self) -> Sampling {
                 Sampling {
@@ -169,6 +187,18 @@ pub struct Sampling {
 }
 
 impl Sampling {
+    /// Fills what the request leaves open with the model's defaults.
+    pub fn or(self, defaults: &SamplingDefaults) -> Self {
+        Self {
+            temperature: self.temperature.or(defaults.temperature),
+            top_p: self.top_p.or(defaults.top_p),
+            top_k: self.top_k.or(defaults.top_k),
+            min_p: self.min_p.or(defaults.min_p),
+            repetition_penalty: self.repetition_penalty.or(defaults.repetition_penalty),
+            ..self
+        }
+    }
+
     /// Samples at temperature 1 unless told otherwise, as OpenAI does. Ranges that `core` checks in the same words are
     /// left to it; values that mean "off" there but are refused by it are taken out here.
     ///

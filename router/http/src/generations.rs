@@ -12,12 +12,11 @@ use text_generation_core::types::{
 };
 use tower_http::request_id::RequestId;
 
-use super::answer::Usage;
 use crate::error::ApiError;
 use crate::headers::{self, Sizes};
 use crate::state::AppState;
 use crate::tenant;
-use crate::timings::Timings;
+use crate::timings::{Timings, request_id};
 
 /// What an event says, and the number of the choice it belongs to.
 pub type ChoiceEvent = (usize, StreamEvent);
@@ -156,7 +155,7 @@ pub struct Finished {
 
 impl Finished {
     /// Every generated token counts, also those of texts that are not returned.
-    pub fn usage(&self) -> Usage {
+    pub fn sizes(&self) -> Sizes {
         let generated = self
             .answers
             .iter()
@@ -165,7 +164,11 @@ impl Finished {
         for (index, answer) in self.answers.iter().enumerate() {
             cached.add(index, answer.cached_tokens);
         }
-        Usage::new(self.prompt_tokens, cached.sum(), generated.sum())
+        Sizes {
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: cached.sum(),
+            generated_tokens: generated.sum(),
+        }
     }
 
     /// Headers of the answer: the times of each prompt, which are those of its slowest choice, added up.
@@ -179,16 +182,11 @@ impl Finished {
             .chunks(self.samples.max(1))
             .filter_map(slowest)
             .reduce(sum);
-        let usage = self.usage();
         headers::finished(
             &state.answers.compute_type,
             characters,
             &total.unwrap_or(NO_TIME),
-            Sizes {
-                prompt_tokens: usage.prompt_tokens,
-                cached_tokens: usage.prompt_tokens_details.cached_tokens,
-                generated_tokens: usage.completion_tokens,
-            },
+            self.sizes(),
         )
     }
 
@@ -254,17 +252,60 @@ fn sum(a: Timings, b: Timings) -> Timings {
     }
 }
 
-/// The line of a generation that was streamed.
-pub fn log_streamed(id: &RequestId, prompt_tokens: u32, event: &StreamEvent) {
-    if let StreamEvent::End {
-        generated,
-        instants,
-        ..
-    } = event
-    {
-        let timings = Timings::new(instants, Instant::now(), generated.generated_tokens);
-        timings.log(id, prompt_tokens, generated);
+/// What the streams of one request count until the last of them has ended.
+#[derive(Debug)]
+pub struct Tally {
+    id: RequestId,
+    /// Generations that have not ended.
+    running: usize,
+    prompt_tokens: u32,
+    cached_tokens: CachedTokens,
+    generated_tokens: u32,
+}
+
+impl Tally {
+    /// For `generations` of the request `id`, before they run.
+    pub fn new(id: RequestId, generations: &Generations) -> Self {
+        Self {
+            id,
+            running: generations.streams.len(),
+            prompt_tokens: generations.prompt_tokens,
+            cached_tokens: CachedTokens::new(generations.samples),
+            generated_tokens: 0,
+        }
     }
+
+    /// Counts and logs the end of the choice `index`. After the last one the tokens of the request.
+    pub fn end(&mut self, index: usize, event: &StreamEvent) -> Option<Sizes> {
+        let StreamEvent::End {
+            generated,
+            instants,
+            cached_tokens,
+            ..
+        } = event
+        else {
+            return None;
+        };
+        let timings = Timings::new(instants, Instant::now(), generated.generated_tokens);
+        timings.log(&self.id, self.prompt_tokens, generated);
+        self.cached_tokens.add(index, *cached_tokens);
+        self.generated_tokens += generated.generated_tokens;
+        self.running = self.running.saturating_sub(1);
+        (self.running == 0).then(|| Sizes {
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: self.cached_tokens.sum(),
+            generated_tokens: self.generated_tokens,
+        })
+    }
+}
+
+/// The error that ends the stream of the request `id`, logged and with its id.
+pub fn failure_in_stream(error: &InferError, id: &RequestId) -> ApiError {
+    let mut error = ApiError::from(error.clone());
+    let id = request_id(id);
+    error.log_in_stream(id);
+    error.body.request_id = Some(id.to_owned());
+    error
 }
 
 /// The error with the client's names in its message.

@@ -1,0 +1,181 @@
+//! Earlier messages in the form that the template reads.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+use text_generation_formats::ToolChoice;
+
+use super::tools::ToolWishes;
+
+/// What the model is told of tools after their list, where its template has no words for it.
+const TOOL_PROMPT: &str = "To call one of these functions, answer with nothing but JSON of the form {\"name\": \
+    function name, \"parameters\": object of arguments and their values}. Write values, not variables.";
+/// The same where it may as well answer.
+const OR_ANSWER: &str = " If none of them helps, answer in plain text.";
+
+/// Gives the thoughts of earlier answers the names under which templates look for them.
+pub(super) fn name_reasoning(messages: &mut [Value]) {
+    for message in messages.iter_mut().filter_map(Value::as_object_mut) {
+        let given = ["reasoning_content", "reasoning"]
+            .into_iter()
+            .find_map(|key| message.get(key).filter(|value| value.is_string()));
+        let Some(reasoning) = given.cloned() else {
+            continue;
+        };
+        // Templates that read `thinking` refuse it beside a content.
+        if message.get("content").is_none_or(Value::is_null) {
+            set_default(message, "thinking", &reasoning);
+        }
+        set_default(message, "reasoning", &reasoning);
+        set_default(message, "reasoning_content", &reasoning);
+    }
+}
+
+fn set_default(message: &mut Map<String, Value>, key: &str, value: &Value) {
+    let slot = message.entry(key).or_insert(Value::Null);
+    if slot.is_null() {
+        *slot = value.clone();
+    }
+}
+
+/// Writes calls and their results as texts, for a template that knows neither: what was called as the model has written
+/// it, results as messages of the user. Messages of one role that follow each other through this become one, because
+/// many templates want roles to alternate.
+pub(super) fn tell_calls(messages: Vec<Value>) -> Vec<Value> {
+    let mut names = HashMap::new();
+    let mut told: Vec<Value> = Vec::new();
+    let mut after_result = false;
+    for mut message in messages {
+        let result = message["role"] == "tool";
+        if result {
+            message = result_told(&message, &names);
+        } else if message["tool_calls"].is_array() {
+            tell(&mut message, &mut names);
+        }
+        let joins = (result || after_result) && message["role"] == "user";
+        after_result = result;
+        match told.last_mut() {
+            Some(last) if joins && last["role"] == "user" => {
+                append(last, "\n");
+                let text = text_of(&message);
+                append(last, &text);
+            }
+            _ => told.push(message),
+        }
+    }
+    told
+}
+
+/// Moves the calls of a message into its content.
+fn tell(message: &mut Value, names: &mut HashMap<String, String>) {
+    let calls = message["tool_calls"].take();
+    if let Some(object) = message.as_object_mut() {
+        object.remove("tool_calls");
+    }
+    let mut lines = Vec::new();
+    for call in calls.as_array().into_iter().flatten() {
+        let function = &call["function"];
+        let name = function["name"].as_str().unwrap_or_default();
+        if let Some(id) = call["id"].as_str() {
+            names.insert(id.to_owned(), name.to_owned());
+        }
+        let parameters = match &function["arguments"] {
+            Value::String(text) => serde_json::from_str(text).unwrap_or_else(|_| text.clone().into()),
+            Value::Null => json!({}),
+            arguments => arguments.clone(),
+        };
+        lines.push(json!({"name": name, "parameters": parameters}).to_string());
+    }
+    let before = text_of(message);
+    let separator = if before.is_empty() { "" } else { "\n" };
+    message["content"] = format!("{before}{separator}{}", lines.join("\n")).into();
+}
+
+/// The message of the user that tells a result.
+fn result_told(message: &Value, names: &HashMap<String, String>) -> Value {
+    let id = message["tool_call_id"].as_str().unwrap_or_default();
+    let known = names.get(id).map(String::as_str);
+    let name = known.or_else(|| message["name"].as_str());
+    let text = text_of(message);
+    let content = match name {
+        Some(name) => format!("Result of {name}: {text}"),
+        None => format!("Result: {text}"),
+    };
+    json!({"role": "user", "content": content})
+}
+
+/// The texts of a content one after the other.
+fn text_of(message: &Value) -> String {
+    match &message["content"] {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        _ => String::new(),
+    }
+}
+
+fn append(message: &mut Value, text: &str) {
+    match &mut message["content"] {
+        Value::Array(parts) => parts.push(json!({"type": "text", "text": text})),
+        content => {
+            let before = content.as_str().unwrap_or_default();
+            *content = format!("{before}{text}").into();
+        }
+    }
+}
+
+/// Tells the model of its tools in the first message of the user, where it stays while the conversation grows, so that
+/// the next turn finds its prompt cached. TGI writes the same after the last message.
+pub(super) fn tell_tools(messages: &mut [Value], wishes: &ToolWishes) {
+    let list: Value = wishes.tools.iter().map(|tool| tool.json.clone()).collect();
+    let given = wishes.prompt.as_ref().filter(|prompt| !prompt.is_empty());
+    let instruction = match (given, &wishes.choice) {
+        (Some(prompt), _) => prompt.clone(),
+        (None, ToolChoice::Auto) => format!("{TOOL_PROMPT}{OR_ANSWER}"),
+        (None, _) => TOOL_PROMPT.to_owned(),
+    };
+    let user = messages.iter().position(|message| message["role"] == "user");
+    if let Some(message) = messages.get_mut(user.unwrap_or(0)) {
+        append(message, &format!("\n---\n{list}\n{instruction}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_and_results_are_told_as_texts() {
+        let call = |id: &str, arguments: Value| {
+            json!({"id": id, "type": "function", "function": {"name": "add", "arguments": arguments}})
+        };
+        let messages = json!([
+            {"role": "user", "content": "1+2 and 3+4?"},
+            {"role": "assistant", "content": null, "tool_calls": [call("a", json!("{\"x\":1}")), call("b", json!({"x": 3}))]},
+            {"role": "tool", "tool_call_id": "a", "content": "3"},
+            {"role": "tool", "tool_call_id": "b", "content": [{"type": "text", "text": "7"}]},
+            {"role": "user", "content": "So?"},
+        ]);
+        let told = tell_calls(messages.as_array().expect("a list").clone());
+        assert_eq!(
+            Value::Array(told),
+            json!([
+                {"role": "user", "content": "1+2 and 3+4?"},
+                {"role": "assistant", "content": "{\"name\":\"add\",\"parameters\":{\"x\":1}}\n{\"name\":\"add\",\"parameters\":{\"x\":3}}"},
+                {"role": "user", "content": "Result of add: 3\nResult of add: 7\nSo?"},
+            ])
+        );
+    }
+
+    #[test]
+    fn reasoning_has_every_name_that_templates_read() {
+        let mut messages = [
+            json!({"role": "assistant", "content": "x", "reasoning": "r"}),
+            json!({"role": "assistant", "content": null, "reasoning_content": "r", "tool_calls": []}),
+        ];
+        name_reasoning(&mut messages);
+        assert_eq!(messages[0]["reasoning_content"], "r");
+        assert!(messages[0].get("thinking").is_none());
+        assert_eq!(messages[1]["thinking"], "r");
+        assert_eq!(messages[1]["reasoning"], "r");
+    }
+}

@@ -1,0 +1,115 @@
+//! From a conversation to generations: the prompt, the grammar, and who reads what comes.
+
+use super::model_format::Reads;
+use super::reader::Reader;
+use super::{Conversation, Running, history};
+use crate::error::ApiError;
+use crate::generations::{Generations, Plan, renamed};
+use crate::state::AppState;
+
+/// A conversation that is ready to be generated. Those who start several together take it apart.
+#[derive(Debug)]
+pub struct Prepared {
+    pub plan: Plan,
+    pub reading: Reading,
+}
+
+/// What the answer needs beside its generations.
+#[derive(Debug)]
+pub struct Reading {
+    /// Characters of the prompt.
+    pub characters: usize,
+    /// Parts of the schema that the answer need not follow.
+    pub not_enforced: Vec<String>,
+    /// How text is told from reasoning and calls; nothing where all of it is content.
+    reads: Option<Reads>,
+    /// The prompt, which may have begun the reasoning.
+    prompt: String,
+}
+
+impl Conversation {
+    /// Renders the prompt, and finds the grammar that the format of the model demands.
+    ///
+    /// # Errors
+    /// 422 that names the field that is wrong; 429 when too many chats wait for their prompt.
+    pub async fn prepare(self, state: &AppState) -> Result<Prepared, ApiError> {
+        let names = self.names;
+        let prepared = self.prepare_named(state).await;
+        prepared.map_err(|error| renamed(error, names))
+    }
+
+    async fn prepare_named(mut self, state: &AppState) -> Result<Prepared, ApiError> {
+        self.tell_template(state);
+        let reads = state.format.reads(&self);
+        let prompt = state.chats.render(self.input).await?;
+        let readable = state.chats.readable(&prompt).into_owned();
+        let mut parameters = self.parameters;
+        if let Some(reads) = &reads {
+            parameters.keep_special_tokens = reads.keeps_special_tokens();
+        }
+        let reading = Reading {
+            characters: readable.chars().count(),
+            not_enforced: Vec::new(),
+            reads,
+            prompt: readable,
+        };
+        // The template has written the special tokens.
+        let plan = Plan::new(vec![prompt.into()], &parameters, false, self.n, self.names);
+        Ok(Prepared { plan, reading })
+    }
+
+    /// The prompt alone, as [`Conversation::prepare`] would make it.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn render(mut self, state: &AppState) -> Result<String, ApiError> {
+        self.tell_template(state);
+        let prompt = state.chats.render(self.input).await;
+        prompt.map_err(|error| renamed(error, self.names))
+    }
+
+    /// Gives the template what it can write, and writes the rest for it.
+    fn tell_template(&mut self, state: &AppState) {
+        let messages = &mut self.input.messages;
+        history::name_reasoning(messages);
+        if !state.format.tells_calls {
+            *messages = history::tell_calls(std::mem::take(messages));
+        }
+        if !self.tools.wanted() {
+            return;
+        }
+        if state.format.knows_tools() {
+            let tools = self.tools.tools.iter().map(|offered| offered.json.clone());
+            self.input.tools = Some(tools.collect());
+        } else {
+            history::tell_tools(messages, &self.tools);
+        }
+    }
+}
+
+impl Prepared {
+    /// Queues the generations: all of them, or none.
+    ///
+    /// # Errors
+    /// What refuses one of them.
+    pub async fn start(self, state: &AppState) -> Result<Running, ApiError> {
+        let generations = self.plan.start(state).await?;
+        Ok(self.reading.of(generations))
+    }
+}
+
+impl Reading {
+    /// For generations of this conversation that were started with others.
+    pub fn of(self, generations: Generations) -> Running {
+        Running {
+            generations,
+            reading: self,
+        }
+    }
+
+    /// For one choice.
+    pub(super) fn reader(&self) -> Reader {
+        let parser = self.reads.as_ref().map(|reads| reads.parser(&self.prompt));
+        Reader::new(parser)
+    }
+}

@@ -1,0 +1,63 @@
+//! Reads what one generation says.
+
+use text_generation_core::types::{FinishReason, Token};
+use text_generation_formats::{Delta, OutputParser};
+
+use super::running::EndReason;
+
+/// Turns the texts of one generation's tokens into deltas.
+#[derive(Debug)]
+pub(super) struct Reader {
+    /// Nothing where all text is content.
+    parser: Option<OutputParser>,
+    called: bool,
+    reasoning_tokens: u32,
+}
+
+impl Reader {
+    pub fn new(parser: Option<OutputParser>) -> Self {
+        Self {
+            parser,
+            called: false,
+            reasoning_tokens: 0,
+        }
+    }
+
+    /// Takes the text of the next token; with the `last` one also what was held back until now.
+    pub fn read(&mut self, token: &mut Token, last: bool) -> Vec<Delta> {
+        let text = std::mem::take(&mut token.text);
+        let mut deltas = Vec::new();
+        match &mut self.parser {
+            None if text.is_empty() => {}
+            None => deltas.push(Delta::Content(text)),
+            Some(parser) => {
+                if !text.is_empty() {
+                    parser.push(&text, &mut deltas);
+                }
+                if last {
+                    parser.finish(&mut deltas);
+                }
+            }
+        }
+        let started = |delta: &Delta| matches!(delta, Delta::ToolStart { .. });
+        self.called |= deltas.iter().any(started);
+        let reasons = |delta: &Delta| matches!(delta, Delta::Reasoning(_));
+        self.reasoning_tokens += u32::from(deltas.iter().any(reasons));
+        deltas
+    }
+
+    /// Why the generation ended, after all of it was read.
+    pub fn reason(&self, reason: FinishReason) -> EndReason {
+        match reason {
+            FinishReason::Length => EndReason::Length,
+            _ if self.called => EndReason::ToolCalls,
+            FinishReason::EosToken => EndReason::Stop,
+            FinishReason::StopSequence => EndReason::StopSequence,
+        }
+    }
+
+    /// Tokens that brought reasoning.
+    pub fn reasoning_tokens(&self) -> u32 {
+        self.reasoning_tokens
+    }
+}

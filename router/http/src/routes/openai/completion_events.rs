@@ -1,0 +1,113 @@
+//! Streams of `/v1/completions`: generations in, server-sent events out.
+
+use std::ops::ControlFlow;
+
+use text_generation_core::error::InferError;
+use text_generation_core::infer::Infer;
+use text_generation_core::types::{StreamEvent, Token};
+use tower_http::request_id::RequestId;
+
+use super::answer::finish_reason;
+use super::chunk::Chunks;
+use super::logprobs::CompletionTokens;
+use crate::generations::{ChoiceEvent, Tally, failure_in_stream};
+use crate::sse::{Encoder, EventBuffer};
+
+/// Events of `/v1/completions`.
+#[derive(Debug)]
+pub struct CompletionEvents {
+    pub id: RequestId,
+    pub tally: Tally,
+    pub include_usage: bool,
+    pub chunks: Chunks,
+    pub choices: Vec<CompletionChoice>,
+    /// Set when log-probabilities were asked for.
+    pub logprobs: Option<Infer>,
+}
+
+/// One choice of a completion stream.
+#[derive(Debug)]
+pub struct CompletionChoice {
+    /// The prompt, until it is sent.
+    echo: Option<String>,
+    tokens: CompletionTokens,
+}
+
+impl CompletionChoice {
+    /// `top` tells whether alternatives were asked for.
+    pub fn new(echo: Option<String>, top: bool) -> Self {
+        Self {
+            echo,
+            tokens: CompletionTokens::new(top),
+        }
+    }
+}
+
+impl CompletionEvents {
+    fn token(
+        &mut self,
+        index: usize,
+        token: &Token,
+        top: &[Token],
+        reason: Option<&'static str>,
+        out: &mut EventBuffer,
+    ) {
+        let Some(choice) = self.choices.get_mut(index) else {
+            return;
+        };
+        if let Some(prompt) = choice.echo.take() {
+            self.chunks.text(index, &prompt, None::<&()>, None, out);
+        }
+        let logprobs = self.logprobs.as_ref().map(|infer| {
+            let mut list = choice.tokens.list();
+            choice.tokens.push(&mut list, token, top, infer);
+            list
+        });
+        if !token.text.is_empty() || logprobs.is_some() || reason.is_some() {
+            self.chunks
+                .text(index, &token.text, logprobs.as_ref(), reason, out);
+        }
+    }
+}
+
+impl Encoder for CompletionEvents {
+    type Event = ChoiceEvent;
+
+    fn event(&mut self, (index, event): ChoiceEvent, out: &mut EventBuffer) -> ControlFlow<()> {
+        match &event {
+            StreamEvent::Prefill(prompt) => {
+                if let (Some(infer), Some(choice)) = (&self.logprobs, self.choices.get_mut(index))
+                    && let Some(text) = choice.echo.take()
+                {
+                    let list = choice.tokens.prompt(prompt, infer);
+                    self.chunks.text(index, &text, Some(&list), None, out);
+                }
+            }
+            StreamEvent::Token { token, top_tokens } => {
+                self.token(index, token, top_tokens, None, out);
+            }
+            StreamEvent::End {
+                token,
+                top_tokens,
+                generated,
+                ..
+            } => {
+                let reason = finish_reason(generated.finish_reason);
+                self.token(index, token, top_tokens, Some(reason), out);
+            }
+        }
+        let Some(sizes) = self.tally.end(index, &event) else {
+            return ControlFlow::Continue(());
+        };
+        if self.include_usage {
+            self.chunks.usage(&sizes.into(), out);
+        }
+        Chunks::done(out);
+        ControlFlow::Break(())
+    }
+
+    fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {
+        out.push(&failure_in_stream(error, &self.id).openai());
+        Chunks::done(out);
+    }
+}

@@ -1,0 +1,99 @@
+//! Prompts as token ids, for routers that look at prefixes: `/v1/chat/completions/render`, `/v1/completions/render`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::{Extension, Json};
+use futures::future::try_join_all;
+use serde::Serialize;
+use text_generation_core::types::Inputs;
+use utoipa::ToSchema;
+
+use super::chat;
+use super::chat_body::ChatBody;
+use super::completion_body::CompletionBody;
+use super::completions;
+use super::sampling::model_name;
+use crate::bounds::MEMORY_PER_TOKENIZED_BYTE;
+use crate::error::ApiError;
+use crate::extract::ApiJson;
+use crate::generations::{Names, renamed};
+use crate::memory::MemoryShare;
+use crate::openapi::OpenAiErrors;
+use crate::state::AppState;
+
+/// A prompt as the model gets it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RenderedPrompt {
+    #[schema(example = "meta-llama/Llama-3.1-8B-Instruct")]
+    pub model: String,
+    #[schema(example = json!([128000, 9906]))]
+    pub token_ids: Vec<u32>,
+}
+
+/// The token ids of the prompt that a chat makes; nothing is generated.
+#[utoipa::path(
+    post,
+    path = "/v1/chat/completions/render",
+    tag = crate::openapi::TAG,
+    request_body = ChatBody,
+    responses((status = 200, description = "The prompt", body = RenderedPrompt), OpenAiErrors),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub async fn render_chat(
+    State(state): State<Arc<AppState>>,
+    Extension(share): Extension<MemoryShare>,
+    ApiJson(mut body): ApiJson<ChatBody>,
+) -> Result<Json<RenderedPrompt>, ApiError> {
+    let model = model_name(body.model.take(), &state.info.model_id)?;
+    let text = chat::conversation(&state, body)?.render(&state).await?;
+    // The template has written the special tokens.
+    let token_ids = ids(&state, text.into(), false, &share, chat::NAMES).await?;
+    Ok(Json(RenderedPrompt { model, token_ids }))
+}
+
+/// The token ids of each prompt of a completion; nothing is generated.
+#[utoipa::path(
+    post,
+    path = "/v1/completions/render",
+    tag = crate::openapi::TAG,
+    request_body = CompletionBody,
+    responses((status = 200, description = "The prompts, in their order", body = Vec<RenderedPrompt>), OpenAiErrors),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub async fn render_completion(
+    State(state): State<Arc<AppState>>,
+    Extension(share): Extension<MemoryShare>,
+    ApiJson(mut body): ApiJson<CompletionBody>,
+) -> Result<Json<Vec<RenderedPrompt>>, ApiError> {
+    body.check_features(state.info.max_client_batch_size)?;
+    let model = model_name(body.model.take(), &state.info.model_id)?;
+    let prompts = body.prompt.into_inputs();
+    let lists = prompts
+        .into_iter()
+        .map(|prompt| ids(&state, prompt, true, &share, completions::NAMES));
+    let lists = try_join_all(lists).await?;
+    let rendered = lists.into_iter().map(|token_ids| RenderedPrompt {
+        model: model.clone(),
+        token_ids,
+    });
+    Ok(Json(rendered.collect()))
+}
+
+async fn ids(
+    state: &AppState,
+    prompt: Inputs,
+    add_special_tokens: bool,
+    share: &MemoryShare,
+    names: &Names,
+) -> Result<Vec<u32>, ApiError> {
+    match prompt {
+        Inputs::Ids(ids) => Ok(ids),
+        Inputs::Text(text) => {
+            share.resize(text.len().saturating_mul(MEMORY_PER_TOKENIZED_BYTE))?;
+            let tokens = state.infer.tokenize(text, add_special_tokens).await;
+            let tokens = tokens.map_err(|error| renamed(error, names))?;
+            Ok(tokens.ids().to_vec())
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The form that an answer must have, in the words of OpenAI, TGI and vLLM.
+
+use serde::Deserialize;
+use serde_json::Value;
+use text_generation_grammar::GrammarSource;
+use utoipa::ToSchema;
+
+use super::fields::Unsupported;
+use super::sampling::{check, refused};
+use crate::error::ApiError;
+use crate::extract::from_value;
+
+/// How the answer must look. OpenAI's types, and TGI's with a `value`.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "type": "json_schema",
+    "json_schema": {"name": "person", "schema": {"type": "object", "properties": {"name": {"type": "string"}}}, "strict": true}
+}))]
+pub struct ResponseFormat {
+    /// `text`, `json_object`, `json_schema`; TGI's `json` and `regex`.
+    pub r#type: String,
+    /// With the type `json_schema`.
+    #[schema(nullable = true)]
+    pub json_schema: Option<JsonSchema>,
+    /// With TGI's types: the schema, an object with `schema`, or the regular expression.
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub value: Option<Value>,
+}
+
+/// A schema and how strictly it holds.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub struct JsonSchema {
+    #[schema(nullable = true)]
+    pub name: Option<String>,
+    /// Any JSON object when unset.
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub schema: Option<Value>,
+    /// Refuse a schema of which a part cannot be enforced; else the header `x-grammar-not-enforced` names that part.
+    #[schema(nullable = true)]
+    pub strict: Option<bool>,
+}
+
+/// vLLM's name for the same: exactly one of these.
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[schema(example = json!({"regex": "[0-9]{3}"}))]
+pub struct StructuredOutputs {
+    /// A JSON schema, as an object or as text.
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub json: Option<Value>,
+    #[schema(nullable = true)]
+    pub regex: Option<String>,
+    #[schema(nullable = true)]
+    pub choice: Option<Vec<String>>,
+    /// A grammar in EBNF (GBNF, with `::=`) or in Lark.
+    #[schema(nullable = true)]
+    pub grammar: Option<String>,
+    /// Any JSON object.
+    #[schema(nullable = true)]
+    pub json_object: Option<bool>,
+    #[serde(default)]
+    #[schema(ignore)]
+    pub structural_tag: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    pub whitespace_pattern: Unsupported,
+}
+
+/// Everything in a body that may say the form of the answer.
+#[derive(Debug, Default)]
+pub struct Forms {
+    pub response_format: Option<ResponseFormat>,
+    pub structured_outputs: Option<StructuredOutputs>,
+    pub guided_json: Option<Value>,
+    pub guided_regex: Option<String>,
+    pub guided_choice: Option<Vec<String>>,
+    pub guided_grammar: Option<String>,
+}
+
+/// A field and the form that it asks for.
+type Wish = (&'static str, Result<GrammarSource, ApiError>);
+
+impl Forms {
+    /// The one form that is asked for.
+    ///
+    /// # Errors
+    /// 422 that names the field that is wrong, or two that contradict each other.
+    pub fn grammar(self) -> Result<Option<GrammarSource>, ApiError> {
+        let mut wishes: Vec<Wish> = Vec::new();
+        if let Some(format) = self.response_format {
+            let source = format.source().transpose();
+            wishes.extend(source.map(|source| ("response_format", source)));
+        }
+        if let Some(outputs) = self.structured_outputs {
+            wishes.extend(outputs.wishes());
+        }
+        wishes.extend(self.guided_json.map(|json| ("guided_json", schema("guided_json", json, false))));
+        wishes.extend(self.guided_regex.map(|regex| ("guided_regex", Ok(GrammarSource::Regex(regex)))));
+        wishes.extend(self.guided_choice.map(|list| ("guided_choice", choice("guided_choice", list))));
+        wishes.extend(self.guided_grammar.map(|text| ("guided_grammar", Ok(grammar(text)))));
+        let mut wishes = wishes.into_iter();
+        let first = wishes.next();
+        if let (Some((first, _)), Some((second, _))) = (&first, wishes.next()) {
+            return Err(refused(format!(
+                "`{second}` and `{first}` both say what form the answer has: send one of them"
+            )));
+        }
+        first.map(|(_, source)| source).transpose()
+    }
+}
+
+impl ResponseFormat {
+    fn source(self) -> Result<Option<GrammarSource>, ApiError> {
+        const FIELD: &str = "response_format";
+        let value = |value: Option<Value>| {
+            value.ok_or_else(|| refused(format!("`{FIELD}.value` is missing")))
+        };
+        Ok(Some(match (self.r#type.as_str(), self.json_schema) {
+            ("text", _) => return Ok(None),
+            ("json_schema", Some(given)) => named(FIELD, given)?,
+            ("json_schema", None) if self.value.is_none() => {
+                return Err(refused(format!("`{FIELD}.json_schema` is missing")));
+            }
+            // TGI's, where the schema stands beside its name.
+            ("json_schema", None) => {
+                let given = from_value(&value(self.value)?, "response_format.value")?;
+                named("response_format.value", given)?
+            }
+            ("json_object", _) if self.value.is_none() => GrammarSource::JsonObject,
+            ("json" | "json_object", _) => schema("response_format.value", value(self.value)?, false)?,
+            ("regex", _) => match value(self.value)? {
+                Value::String(regex) => GrammarSource::Regex(regex),
+                _ => return Err(refused("`response_format.value` must be a string")),
+            },
+            _ => {
+                return Err(refused(format!(
+                    "`{FIELD}.type` must be `text`, `json_object`, `json_schema`, `json` or `regex`"
+                )));
+            }
+        }))
+    }
+}
+
+impl StructuredOutputs {
+    fn wishes(self) -> impl Iterator<Item = Wish> {
+        let any_object = self.json_object.unwrap_or(false);
+        [
+            self.json.map(|json| ("structured_outputs.json", schema("structured_outputs.json", json, false))),
+            self.regex.map(|regex| ("structured_outputs.regex", Ok(GrammarSource::Regex(regex)))),
+            self.choice.map(|list| ("structured_outputs.choice", choice("structured_outputs.choice", list))),
+            self.grammar.map(|text| ("structured_outputs.grammar", Ok(grammar(text)))),
+            any_object.then_some(("structured_outputs.json_object", Ok(GrammarSource::JsonObject))),
+        ]
+        .into_iter()
+        .flatten()
+    }
+}
+
+fn named(field: &str, given: JsonSchema) -> Result<GrammarSource, ApiError> {
+    match given.schema {
+        None => Ok(GrammarSource::JsonObject),
+        Some(given_schema) => schema(field, given_schema, given.strict.unwrap_or(false)),
+    }
+}
+
+fn schema(field: &str, given: Value, strict: bool) -> Result<GrammarSource, ApiError> {
+    GrammarSource::json_schema(given, strict)
+        .map_err(|error| refused(format!("`{field}` is wrong: {error}")))
+}
+
+fn choice(field: &str, list: Vec<String>) -> Result<GrammarSource, ApiError> {
+    check(!list.is_empty(), || format!("`{field}` must not be an empty list"))?;
+    Ok(GrammarSource::Choice(list))
+}
+
+/// Rules with `::=` are EBNF; Lark has none.
+fn grammar(text: String) -> GrammarSource {
+    if text.contains("::=") {
+        GrammarSource::Ebnf(text)
+    } else {
+        GrammarSource::Lark(text)
+    }
+}

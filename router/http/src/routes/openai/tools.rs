@@ -1,0 +1,203 @@
+//! `tools` and `tool_choice` of a chat.
+
+use serde::Deserialize;
+use serde_json::Value;
+use text_generation_formats::{Tool, ToolChoice, ToolKind};
+use utoipa::ToSchema;
+
+use super::sampling::{check, refused};
+use crate::conversation::{OfferedTool, ToolWishes};
+use crate::error::ApiError;
+use crate::extract::from_value;
+
+/// A tool that the model may call.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(example = json!({
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    }
+}))]
+pub struct ToolBody {
+    /// `function`; custom tools are for `/v1/responses`.
+    #[serde(default = "function")]
+    pub r#type: String,
+    #[schema(nullable = true)]
+    pub function: Option<FunctionBody>,
+}
+
+fn function() -> String {
+    "function".to_owned()
+}
+
+/// A function with named arguments.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct FunctionBody {
+    #[schema(min_length = 1)]
+    pub name: String,
+    #[schema(nullable = true)]
+    pub description: Option<String>,
+    /// JSON schema of the arguments.
+    #[serde(alias = "arguments")]
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub parameters: Option<Value>,
+    /// Whether the arguments must follow the schema; a schema that cannot be enforced is refused.
+    #[schema(nullable = true)]
+    pub strict: Option<bool>,
+}
+
+/// What may be done with the tools.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected `auto`, `none`, `required`, or an object that names tools")]
+pub enum ToolChoiceBody {
+    /// `auto`, `none`, `required`, or as in TGI the name of a function.
+    Word(String),
+    Object(ToolChoiceObject),
+}
+
+/// A choice of tools by name.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(example = json!({"type": "function", "function": {"name": "get_weather"}}))]
+pub struct ToolChoiceObject {
+    /// `function` or `allowed_tools`.
+    #[serde(default = "function")]
+    pub r#type: String,
+    #[schema(nullable = true)]
+    pub function: Option<ToolName>,
+    #[schema(nullable = true)]
+    pub allowed_tools: Option<AllowedTools>,
+}
+
+/// The name of a tool.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct ToolName {
+    pub name: String,
+}
+
+/// Those of the tools that may be called; the others are as good as absent.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct AllowedTools {
+    /// `auto` or `required`.
+    #[schema(example = "auto")]
+    pub mode: String,
+    pub tools: Vec<ToolChoiceObject>,
+}
+
+impl ToolChoiceObject {
+    fn name(&self) -> Option<&str> {
+        self.function.as_ref().map(|tool| tool.name.as_str())
+    }
+}
+
+/// What a chat says of tools.
+///
+/// # Errors
+/// 422 that names the field.
+pub fn wishes(
+    tools: Option<Vec<Value>>,
+    choice: Option<ToolChoiceBody>,
+    parallel: Option<bool>,
+    prompt: Option<String>,
+) -> Result<ToolWishes, ApiError> {
+    let tools = tools.unwrap_or_default().into_iter().enumerate();
+    let tools = tools.map(|(index, tool)| offered(index, tool));
+    let mut wishes = ToolWishes {
+        tools: tools.collect::<Result<_, _>>()?,
+        parallel: parallel.unwrap_or(true),
+        prompt,
+        ..ToolWishes::default()
+    };
+    choose(&mut wishes, choice)?;
+    let must_call = matches!(wishes.choice, ToolChoice::Required | ToolChoice::Named(_));
+    check(!must_call || !wishes.tools.is_empty(), || {
+        "`tool_choice` demands a call, but there are no `tools`".to_owned()
+    })?;
+    Ok(wishes)
+}
+
+fn offered(index: usize, json: Value) -> Result<OfferedTool, ApiError> {
+    let at = format!("tools[{index}]");
+    let body: ToolBody = from_value(&json, &at)?;
+    check(body.r#type == "function", || {
+        format!("`{at}.type` must be `function`; custom tools are for `/v1/responses`")
+    })?;
+    let function = body
+        .function
+        .ok_or_else(|| refused(format!("`{at}.function` is missing")))?;
+    Ok(OfferedTool::as_sent(function_tool(function, &at)?, json))
+}
+
+fn function_tool(function: FunctionBody, at: &str) -> Result<Tool, ApiError> {
+    check(!function.name.is_empty(), || {
+        format!("`{at}.function.name` must not be empty")
+    })?;
+    let is_schema = |schema: &Value| schema.is_object() || schema.is_boolean();
+    check(function.parameters.as_ref().is_none_or(is_schema), || {
+        format!("`{at}.function.parameters` must be a JSON schema")
+    })?;
+    Ok(Tool {
+        name: function.name,
+        description: function.description,
+        kind: ToolKind::Function {
+            parameters: function.parameters,
+        },
+        strict: function.strict.unwrap_or(false),
+    })
+}
+
+/// Follows `tool_choice`.
+fn choose(wishes: &mut ToolWishes, choice: Option<ToolChoiceBody>) -> Result<(), ApiError> {
+    wishes.choice = match choice {
+        None => ToolChoice::Auto,
+        Some(ToolChoiceBody::Word(word)) => match word.as_str() {
+            "auto" => ToolChoice::Auto,
+            "none" => ToolChoice::None,
+            "required" => ToolChoice::Required,
+            _ => ToolChoice::Named(known(wishes, &word)?),
+        },
+        Some(ToolChoiceBody::Object(object)) => match (object.allowed_tools.as_ref(), object.name()) {
+            (Some(allowed), _) => {
+                allow(wishes, allowed)?;
+                mode(&allowed.mode)?
+            }
+            (None, Some(name)) => ToolChoice::Named(known(wishes, name)?),
+            (None, None) => {
+                return Err(refused("`tool_choice` names no tool"));
+            }
+        },
+    };
+    Ok(())
+}
+
+fn mode(mode: &str) -> Result<ToolChoice, ApiError> {
+    match mode {
+        "auto" => Ok(ToolChoice::Auto),
+        "required" => Ok(ToolChoice::Required),
+        _ => Err(refused(
+            "`tool_choice.allowed_tools.mode` must be `auto` or `required`",
+        )),
+    }
+}
+
+/// Drops tools that may not be called.
+fn allow(wishes: &mut ToolWishes, allowed: &AllowedTools) -> Result<(), ApiError> {
+    let mut names = Vec::new();
+    for tool in &allowed.tools {
+        let name = tool
+            .name()
+            .ok_or_else(|| refused("`tool_choice.allowed_tools.tools` must name tools"))?;
+        names.push(known(wishes, name)?);
+    }
+    wishes.tools.retain(|offered| names.contains(&offered.tool.name));
+    Ok(())
+}
+
+fn known(wishes: &ToolWishes, name: &str) -> Result<String, ApiError> {
+    let known = wishes.tools.iter().any(|offered| offered.tool.name == name);
+    check(known, || {
+        "`tool_choice` names a tool that is not among `tools`".to_owned()
+    })?;
+    Ok(name.to_owned())
+}
