@@ -178,6 +178,16 @@ impl Infer {
         tokens.map_err(|error| ValidationError::Tokenizer(error.to_string()).into())
     }
 
+    /// How many tokens `text` has, as a prompt that has its special tokens.
+    ///
+    /// # Errors
+    /// `Validation` when the text cannot be encoded.
+    pub async fn count_tokens(&self, text: String) -> Result<usize, InferError> {
+        let ids = self.0.validator.pool().encode(text, false).await;
+        let ids = ids.map_err(|error| ValidationError::Tokenizer(error.to_string()))?;
+        Ok(ids.len())
+    }
+
     /// The text of `ids`, taken as a whole text.
     ///
     /// # Errors

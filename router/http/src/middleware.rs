@@ -20,6 +20,7 @@ use crate::error::ApiError;
 use crate::extract::BodyLimits;
 use crate::headers;
 use crate::memory::{self, MemoryBudget};
+use crate::routes::messages;
 use crate::timings::request_id;
 
 /// What the layers need to know.
@@ -125,7 +126,10 @@ async fn finish_errors(request: Request, next: Next) -> Response {
         tracing::error!(request_id, %method, path, status, error_type, "{}", error.body.error);
     }
     error.body.request_id = request_id.map(str::to_owned);
-    let body = if path.starts_with("/v1/") {
+    let body = if messages::error::is_ours(&path) {
+        *response.status_mut() = messages::error::status(&error);
+        Json(messages::error::anthropic(&error)).into_response()
+    } else if path.starts_with("/v1/") {
         Json(error.openai()).into_response()
     } else {
         Json(error.body).into_response()

@@ -11,6 +11,7 @@ use utoipa::{IntoResponses, Modify, OpenApi, PartialSchema, ToSchema};
 
 use crate::error::{ApiError, ErrorResponse, OpenAiErrorResponse};
 use crate::headers::X_API_KEY;
+use crate::routes::messages;
 
 /// The one tag of the document.
 pub const TAG: &str = "Text Generation Inference";
@@ -24,7 +25,7 @@ pub const TAG: &str = "Text Generation Inference";
         license(name = "Apache 2.0", url = "https://www.apache.org/licenses/LICENSE-2.0"),
     ),
     tags((name = "Text Generation Inference", description = "Text generation and the state of the server")),
-    components(schemas(ErrorResponse, OpenAiErrorResponse)),
+    components(schemas(ErrorResponse, OpenAiErrorResponse, messages::error::MessageErrorResponse)),
     modifiers(&KeySchemes),
 )]
 pub struct Document;
@@ -58,6 +59,10 @@ pub struct GenerateErrors;
 #[derive(Debug)]
 pub struct OpenAiErrors;
 
+/// The same below `/v1/messages`, in the shape of Anthropic.
+#[derive(Debug)]
+pub struct MessageErrors;
+
 type Responses = BTreeMap<String, RefOr<Response>>;
 
 impl IntoResponses for KeyErrors {
@@ -82,6 +87,16 @@ impl IntoResponses for GenerateErrors {
 impl IntoResponses for OpenAiErrors {
     fn responses() -> Responses {
         describe(&all_errors(), ApiError::openai)
+    }
+}
+
+impl IntoResponses for MessageErrors {
+    fn responses() -> Responses {
+        let errors = all_errors().into_iter().map(|(error, meaning)| {
+            let status = messages::error::status(&error);
+            (ApiError { status, ..error }, meaning)
+        });
+        describe(&errors.collect::<Vec<_>>(), messages::error::anthropic)
     }
 }
 

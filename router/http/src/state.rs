@@ -14,6 +14,7 @@ use crate::extract::Reading;
 use crate::generation_config::SamplingDefaults;
 use crate::middleware::HttpOptions;
 use crate::renderer::ChatRenderer;
+use crate::routes::responses::Seal;
 use crate::schema::Info;
 
 /// One value for the whole server; handlers get it behind an `Arc`.
@@ -30,6 +31,8 @@ pub struct AppState {
     pub answers: AnswerOptions,
     pub metrics: PrometheusHandle,
     pub options: HttpOptions,
+    /// For reasoning that clients carry.
+    pub seal: Seal,
     /// When the server started, in seconds since 1970.
     pub started: u64,
     /// Value of the header `x-router-instance` of `/health`; none where nobody has named this router.
@@ -66,6 +69,7 @@ impl AppState {
             info,
             answers,
             metrics,
+            seal: Seal::new(&options.access.keys),
             options,
             started: unix_time(),
             instance: None,

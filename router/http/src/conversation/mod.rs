@@ -12,6 +12,7 @@ mod prepare;
 mod reader;
 mod running;
 mod tools;
+mod wishes;
 
 pub use self::answer::{Answer, Call};
 pub use self::model_format::{ModelFormat, ParserChoice};

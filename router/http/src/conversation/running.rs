@@ -47,6 +47,8 @@ pub struct ConversationEvent {
 #[derive(Debug, Clone)]
 pub struct End {
     pub reason: EndReason,
+    /// The stop string that ended it, with [`EndReason::StopSequence`].
+    pub stop_sequence: Option<String>,
     /// Tokens of the choice.
     pub generated_tokens: u32,
     /// Those of them that brought reasoning.
@@ -59,6 +61,7 @@ impl End {
     fn new(reader: &Reader, generated: &GeneratedText, request: Option<Sizes>) -> Self {
         Self {
             reason: reader.reason(generated.finish_reason),
+            stop_sequence: generated.stop_sequence.clone(),
             generated_tokens: generated.generated_tokens,
             reasoning_tokens: reader.reasoning_tokens(),
             request,

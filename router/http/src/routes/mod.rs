@@ -4,8 +4,10 @@ mod generate;
 mod health;
 mod info;
 mod invocations;
+pub(crate) mod messages;
 mod metrics;
 pub(crate) mod openai;
+pub(crate) mod responses;
 mod tokenize;
 mod ui;
 mod vertex;
@@ -42,6 +44,9 @@ fn documented() -> OpenApiRouter<Arc<AppState>> {
         .routes(routes!(openai::completions::completions))
         .routes(routes!(openai::render::render_chat))
         .routes(routes!(openai::render::render_completion))
+        .routes(routes!(responses::responses))
+        .routes(routes!(messages::messages))
+        .routes(routes!(messages::count_tokens))
         .routes(routes!(openai::models::models))
         // Names of models have slashes; the document, which knows no such paths, lists it by `OwnPaths`.
         .route("/v1/models/{*model}", get(openai::models::model))

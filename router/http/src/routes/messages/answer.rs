@@ -116,16 +116,3 @@ pub struct TokenCount {
     #[schema(example = 12)]
     pub input_tokens: usize,
 }
-
-/// An answer that is not a success, and an error event in a stream.
-#[derive(Debug, Serialize, ToSchema)]
-#[expect(dead_code, reason = "documents what is written as JSON")]
-pub struct MessageErrorResponse {
-    #[schema(example = "error")]
-    pub r#type: String,
-    /// `{"type", "message"}`.
-    #[schema(value_type = Object)]
-    pub error: Value,
-    #[schema(nullable = true)]
-    pub request_id: Option<String>,
-}

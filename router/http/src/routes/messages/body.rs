@@ -13,9 +13,9 @@ use crate::conversation::{Conversation, OfferedTool, ToolWishes};
 use crate::error::ApiError;
 use crate::extract::nullable_object;
 use crate::generations::Names;
-use crate::renderer::ChatRenderer;
 use crate::routes::openai::fields::{Stop, Unsupported};
 use crate::routes::openai::sampling::{Sampling, check, refused};
+use crate::state::AppState;
 
 /// What the fields of `core` are called here.
 pub const NAMES: &Names = &[
@@ -140,7 +140,7 @@ impl MessagesBody {
     ///
     /// # Errors
     /// 422 that names the field.
-    pub fn read(mut self, counting: bool, chats: &ChatRenderer) -> Result<Conversation, ApiError> {
+    pub fn read(mut self, counting: bool, state: &AppState) -> Result<Conversation, ApiError> {
         check(counting || self.max_tokens.is_some(), || {
             "`max_tokens` is missing: say how many tokens to generate at most".to_owned()
         })?;
@@ -164,19 +164,19 @@ impl MessagesBody {
             input,
             tools,
             separate_reasoning: Some(true),
-            parameters: self.parameters()?,
+            parameters: self.parameters(state)?,
             n: 1,
             names: NAMES,
         };
         let effort = self.output_config.as_mut().and_then(|config| config.effort.take());
-        conversation.wish_effort(effort, chats);
+        conversation.wish_effort(effort, &state.chats);
         if let Some(thinking) = &self.thinking {
-            conversation.wish_reasoning(thinking.r#type != "disabled", chats);
+            conversation.wish_reasoning(thinking.r#type != "disabled", &state.chats);
         }
         Ok(conversation)
     }
 
-    fn parameters(&mut self) -> Result<GenerateParameters, ApiError> {
+    fn parameters(&mut self, state: &AppState) -> Result<GenerateParameters, ApiError> {
         let sampling = Sampling {
             temperature: self.temperature,
             top_p: self.top_p,
@@ -193,7 +193,7 @@ impl MessagesBody {
             grammar: format.map(grammar).transpose()?,
             // Agents ask for as much as the largest models of Anthropic can write.
             clamp_max_new_tokens: true,
-            ..sampling.parameters(self.max_tokens)?
+            ..sampling.or(&state.sampling_defaults).parameters(self.max_tokens)?
         })
     }
 }

@@ -1,7 +1,8 @@
 //! Errors in Anthropic's words.
 
 use axum::http::StatusCode;
-use serde_json::{Value, json};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::error::ApiError;
 
@@ -10,14 +11,38 @@ pub fn is_ours(path: &str) -> bool {
     path == "/v1/messages" || path.starts_with("/v1/messages/")
 }
 
+/// An answer that is not a success, and an error event in a stream.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct MessageErrorResponse {
+    #[schema(example = "error")]
+    pub r#type: &'static str,
+    pub error: MessageError,
+    #[schema(example = "validation")]
+    pub error_type: &'static str,
+    #[schema(nullable = true, example = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff")]
+    pub request_id: Option<String>,
+}
+
+/// What Anthropic's clients read of an error.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct MessageError {
+    #[schema(example = "invalid_request_error")]
+    pub r#type: &'static str,
+    #[schema(example = "Input validation error: `temperature` must be >= 0. Given: -1")]
+    pub message: String,
+}
+
 /// The body of an error.
-pub fn anthropic(error: &ApiError) -> Value {
-    json!({
-        "type": "error",
-        "error": {"type": kind(error.status), "message": error.body.error},
-        "error_type": error.body.error_type,
-        "request_id": error.body.request_id,
-    })
+pub fn anthropic(error: &ApiError) -> MessageErrorResponse {
+    MessageErrorResponse {
+        r#type: "error",
+        error: MessageError {
+            r#type: kind(error.status),
+            message: error.body.error.clone(),
+        },
+        error_type: error.body.error_type,
+        request_id: error.body.request_id.clone(),
+    }
 }
 
 /// The status that Anthropic's clients expect of a wrong body.

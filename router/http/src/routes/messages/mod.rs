@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use tower_http::request_id::RequestId;
 
-pub use self::answer::{MessageErrorResponse, MessageEvent, MessageObject, TokenCount};
+pub use self::answer::{MessageEvent, MessageObject, TokenCount};
 use self::answer::MessageHead;
 use self::blocks::Blocks;
 pub use self::body::MessagesBody;
@@ -70,7 +70,7 @@ pub async fn messages(
 async fn start(state: &AppState, body: MessagesBody) -> Result<(Running, String), ApiError> {
     let prepare = async {
         let model = model_name(body.model.clone(), &state.info.model_id)?;
-        let prepared = body.read(false, &state.chats)?.prepare(state).await?;
+        let prepared = body.read(false, state)?.prepare(state).await?;
         Ok((prepared, model))
     };
     let (prepared, model) = prepare.await.inspect_err(ApiError::count)?;
@@ -90,7 +90,7 @@ pub async fn count_tokens(
     State(state): State<Arc<AppState>>,
     ApiJson(body): ApiJson<MessagesBody>,
 ) -> Result<Json<TokenCount>, ApiError> {
-    let prompt = body.read(true, &state.chats)?.render(&state).await?;
+    let prompt = body.read(true, &state)?.render(&state).await?;
     let input_tokens = state.infer.count_tokens(prompt).await?;
     Ok(Json(TokenCount { input_tokens }))
 }

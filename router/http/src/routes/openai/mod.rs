@@ -8,7 +8,7 @@ mod chunk;
 mod completion_body;
 mod completion_events;
 pub mod completions;
-mod fields;
+pub mod fields;
 mod logprobs;
 pub mod models;
 pub mod render;

@@ -14,9 +14,9 @@ use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::extract::nullable_object;
 use crate::generations::Names;
-use crate::renderer::ChatRenderer;
 use crate::routes::openai::fields::{Seed, Unsupported};
 use crate::routes::openai::sampling::{Sampling, check, refused};
+use crate::state::AppState;
 
 /// What the fields of `core` are called here.
 pub const NAMES: &Names = &[
@@ -174,7 +174,7 @@ impl ResponsesBody {
     ///
     /// # Errors
     /// 422 that names the field.
-    pub fn read(mut self, seal: &Seal, chats: &ChatRenderer) -> Result<(Conversation, Asked), ApiError> {
+    pub fn read(mut self, state: &AppState) -> Result<(Conversation, Asked), ApiError> {
         self.check()?;
         let repeated = self.repeated();
         let tools = Tools::read(self.tools.take(), self.tool_choice.take())?;
@@ -182,7 +182,7 @@ impl ResponsesBody {
             self.instructions.take(),
             std::mem::take(&mut self.input),
             &tools.names,
-            seal,
+            &state.seal,
         )?;
         let include = self.include.as_deref().unwrap_or_default();
         let sealed = include.iter().any(|key| key == SEALED_REASONING);
@@ -197,15 +197,15 @@ impl ResponsesBody {
             },
             tools: tools.wishes(self.parallel_tool_calls.unwrap_or(true)),
             separate_reasoning: Some(true),
-            parameters: self.parameters()?,
+            parameters: self.parameters(state)?,
             n: 1,
             names: NAMES,
         };
         let effort = self.reasoning.take().and_then(|reasoning| reasoning.effort);
-        conversation.wish_effort(effort, chats);
+        conversation.wish_effort(effort, &state.chats);
         let asked = Asked {
             names,
-            seal: sealed.then(|| seal.clone()),
+            seal: sealed.then(|| state.seal.clone()),
             repeated,
         };
         Ok((conversation, asked))
@@ -225,7 +225,7 @@ impl ResponsesBody {
         })
     }
 
-    fn parameters(&mut self) -> Result<GenerateParameters, ApiError> {
+    fn parameters(&mut self, state: &AppState) -> Result<GenerateParameters, ApiError> {
         let sampling = Sampling {
             temperature: self.temperature,
             top_p: self.top_p,
@@ -238,7 +238,7 @@ impl ResponsesBody {
         let format = self.text.take().and_then(|text| text.format);
         Ok(GenerateParameters {
             grammar: format.map(grammar).transpose()?.flatten(),
-            ..sampling.parameters(self.max_output_tokens)?
+            ..sampling.or(&state.sampling_defaults).parameters(self.max_output_tokens)?
         })
     }
 

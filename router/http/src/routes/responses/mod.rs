@@ -81,7 +81,7 @@ async fn start(
 ) -> Result<(crate::conversation::Running, ResponseHead, Output), ApiError> {
     let prepare = async {
         let model = model_name(body.model.clone(), &state.info.model_id)?;
-        let (conversation, asked) = body.read(&state.seal, &state.chats)?;
+        let (conversation, asked) = body.read(state)?;
         let prepared = conversation.prepare(state).await?;
         let head = ResponseHead::new(model, asked.repeated);
         Ok((prepared, head, Output::new(asked.names, asked.seal)))
