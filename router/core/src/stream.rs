@@ -29,6 +29,8 @@ pub struct GenerateStream {
     pub index: u32,
     /// Tokens of the prompt, as truncated.
     pub input_length: u32,
+    /// Parts of its grammar that its text need not follow.
+    pub not_enforced: Arc<[String]>,
     pub(crate) events: UnboundedReceiver<Event>,
     pub(crate) assembler: TextAssembler,
     /// Set when the request samples.

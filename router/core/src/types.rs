@@ -133,6 +133,10 @@ impl TokenizedText {
         &self.text
     }
 
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
     /// Number of tokens.
     pub fn len(&self) -> usize {
         self.ids.len()

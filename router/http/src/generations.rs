@@ -1,5 +1,6 @@
 //! The generations of one request: several prompts, several choices of each.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::HeaderMap;
@@ -74,6 +75,8 @@ pub struct Generations {
     pub streams: Vec<GenerateStream>,
     pub samples: usize,
     pub prompt_tokens: u32,
+    /// Parts of the grammar that the texts need not follow.
+    pub not_enforced: Arc<[String]>,
 }
 
 impl Generations {
@@ -83,8 +86,20 @@ impl Generations {
         Self {
             prompt_tokens: lengths.map(|stream| stream.input_length).sum(),
             samples: groups.first().map_or(0, Vec::len),
+            not_enforced: groups
+                .iter()
+                .flatten()
+                .next()
+                .map_or_else(Arc::default, |stream| stream.not_enforced.clone()),
             streams: groups.into_iter().flatten().collect(),
         }
+    }
+
+    /// Headers of a stream of events.
+    pub fn headers(&self, state: &AppState, characters: usize) -> HeaderMap {
+        let mut headers = headers::streaming(&state.answers.compute_type, characters);
+        headers::not_enforced(&mut headers, &self.not_enforced);
+        headers
     }
 
     /// All events as they come.
@@ -109,6 +124,7 @@ impl Generations {
             answers: try_join_all(answers).await?,
             samples: self.samples,
             prompt_tokens: self.prompt_tokens,
+            not_enforced: self.not_enforced,
         })
     }
 }
@@ -151,6 +167,8 @@ pub struct Finished {
     pub answers: Vec<GenerateAnswer>,
     pub samples: usize,
     pub prompt_tokens: u32,
+    /// Parts of the grammar that the texts need not follow.
+    pub not_enforced: Arc<[String]>,
 }
 
 impl Finished {
@@ -182,12 +200,15 @@ impl Finished {
             .chunks(self.samples.max(1))
             .filter_map(slowest)
             .reduce(sum);
-        headers::finished(
+        let total = total.unwrap_or(NO_TIME);
+        let mut headers = headers::finished(
             &state.answers.compute_type,
             characters,
-            &total.unwrap_or(NO_TIME),
+            &total,
             self.sizes(),
-        )
+        );
+        headers::not_enforced(&mut headers, &self.not_enforced);
+        headers
     }
 
     /// One line for each generation.

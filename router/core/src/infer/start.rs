@@ -103,6 +103,8 @@ impl Infer {
         let stop = std::mem::take(&mut valid.stop_sequences);
         let samples = valid.chooser.do_sample;
         let assembler = self.assembler(&stop, &valid);
+        let grammar = valid.grammar.as_ref().map(|valid| &valid.grammar);
+        let not_enforced: Arc<[String]> = grammar.map_or(&[][..], |grammar| grammar.not_enforced()).into();
         let (held, permits): (Vec<Held>, Vec<PermitHalf>) = entered.into_iter().unzip();
         let seeds: Vec<u64> = (0..).take(held.len()).map(|n| valid.seed(n)).collect();
         let events = self
@@ -113,6 +115,7 @@ impl Infer {
         let stream = |(index, (seed, (held, events))): (u32, (u64, (Held, _)))| GenerateStream {
             index,
             input_length,
+            not_enforced: not_enforced.clone(),
             cached_tokens: 0,
             assembler: assembler.clone(),
             seed: samples.then_some(seed),

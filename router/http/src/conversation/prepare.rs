@@ -19,8 +19,6 @@ pub struct Prepared {
 pub struct Reading {
     /// Characters of the prompt.
     pub characters: usize,
-    /// Parts of the schema that the answer need not follow.
-    pub not_enforced: Vec<String>,
     /// How text is told from reasoning and calls; nothing where all of it is content.
     reads: Option<Reads>,
     /// The prompt, which may have begun the reasoning.
@@ -49,7 +47,6 @@ impl Conversation {
         }
         let reading = Reading {
             characters: readable.chars().count(),
-            not_enforced: Vec::new(),
             reads,
             prompt: readable,
         };

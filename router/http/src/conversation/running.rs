@@ -14,7 +14,7 @@ use super::prepare::Reading;
 use super::reader::Reader;
 use crate::error::ApiError;
 use crate::generations::{ChoiceEvent, Generations, Tally};
-use crate::headers::{self, Sizes};
+use crate::headers::Sizes;
 use crate::state::AppState;
 
 /// Why an answer ended.
@@ -104,10 +104,7 @@ impl Running {
 
     /// Headers of a stream.
     pub fn headers(&self, state: &AppState) -> HeaderMap {
-        let characters = self.reading.characters;
-        let mut headers = headers::streaming(&state.answers.compute_type, characters);
-        headers::not_enforced(&mut headers, &self.reading.not_enforced);
-        headers
+        self.generations.headers(state, self.reading.characters)
     }
 
     /// What all choices say, as it comes. `id` is for the log.
@@ -133,8 +130,7 @@ impl Running {
     pub async fn gather(self, state: &AppState, id: &RequestId) -> Result<Finished, ApiError> {
         let finished = self.generations.gather().await?;
         finished.log(id);
-        let mut headers = finished.headers(state, self.reading.characters);
-        headers::not_enforced(&mut headers, &self.reading.not_enforced);
+        let headers = finished.headers(state, self.reading.characters);
         let sizes = finished.sizes();
         let choice = |answer| FinishedChoice::read(self.reading.reader(), answer, sizes);
         Ok(Finished {

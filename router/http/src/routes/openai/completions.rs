@@ -19,7 +19,6 @@ use super::sampling::{check_n, model_name};
 use crate::error::ApiError;
 use crate::extract::ApiJson;
 use crate::generations::{Finished, Generations, Names, Plan, Tally, renamed};
-use crate::headers;
 use crate::openapi::OpenAiErrors;
 use crate::schema::CompletionEvent;
 use crate::sse;
@@ -221,7 +220,7 @@ async fn stream(
         choices: (0..count).map(choice).collect(),
         logprobs: completions.top_logprobs.map(|_| state.infer.clone()),
     };
-    let headers = headers::streaming(&state.answers.compute_type, completions.characters);
+    let headers = generations.headers(state, completions.characters);
     Ok(sse::response(
         &state.answers,
         headers,

@@ -82,13 +82,13 @@ pub struct AllowedTools {
     /// `auto` or `required`.
     #[schema(example = "auto")]
     pub mode: String,
-    pub tools: Vec<ToolChoiceObject>,
+    pub tools: Vec<AllowedTool>,
 }
 
-impl ToolChoiceObject {
-    fn name(&self) -> Option<&str> {
-        self.function.as_ref().map(|tool| tool.name.as_str())
-    }
+/// A tool that may be called.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct AllowedTool {
+    pub function: ToolName,
 }
 
 /// What a chat says of tools.
@@ -157,15 +157,13 @@ fn choose(wishes: &mut ToolWishes, choice: Option<ToolChoiceBody>) -> Result<(),
             "required" => ToolChoice::Required,
             _ => ToolChoice::Named(known(wishes, &word)?),
         },
-        Some(ToolChoiceBody::Object(object)) => match (object.allowed_tools.as_ref(), object.name()) {
+        Some(ToolChoiceBody::Object(object)) => match (object.allowed_tools, object.function) {
             (Some(allowed), _) => {
-                allow(wishes, allowed)?;
+                allow(wishes, &allowed)?;
                 mode(&allowed.mode)?
             }
-            (None, Some(name)) => ToolChoice::Named(known(wishes, name)?),
-            (None, None) => {
-                return Err(refused("`tool_choice` names no tool"));
-            }
+            (None, Some(tool)) => ToolChoice::Named(known(wishes, &tool.name)?),
+            (None, None) => return Err(refused("`tool_choice` names no tool")),
         },
     };
     Ok(())
@@ -183,13 +181,9 @@ fn mode(mode: &str) -> Result<ToolChoice, ApiError> {
 
 /// Drops tools that may not be called.
 fn allow(wishes: &mut ToolWishes, allowed: &AllowedTools) -> Result<(), ApiError> {
-    let mut names = Vec::new();
-    for tool in &allowed.tools {
-        let name = tool
-            .name()
-            .ok_or_else(|| refused("`tool_choice.allowed_tools.tools` must name tools"))?;
-        names.push(known(wishes, name)?);
-    }
+    let names = allowed.tools.iter();
+    let names = names.map(|tool| known(wishes, &tool.function.name));
+    let names = names.collect::<Result<Vec<_>, _>>()?;
     wishes.tools.retain(|offered| names.contains(&offered.tool.name));
     Ok(())
 }
