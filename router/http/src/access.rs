@@ -60,6 +60,11 @@ impl ApiKeys {
         Ok(Self(keys))
     }
 
+    /// Bytes that only those who know the keys can know; the same on every server with the same keys.
+    pub fn secret(&self) -> Vec<u8> {
+        self.0.concat()
+    }
+
     /// The keys of both.
     pub fn and(&self, others: &Self) -> Self {
         Self(self.0.iter().chain(others.0.iter()).copied().collect())

@@ -144,7 +144,12 @@ async fn find_format(
     folder: &Path,
     chats: &ChatRenderer,
 ) -> anyhow::Result<ModelFormat> {
-    let format = ModelFormat::find(&config.tool_call_parser, &config.reasoning_parser, folder, chats);
+    let format = ModelFormat::find(
+        &config.tool_call_parser,
+        &config.reasoning_parser,
+        folder,
+        chats,
+    );
     let format = format.await.map_err(anyhow::Error::msg)?;
     tracing::info!(
         tool_call_parser = format.tool_call_parser(),

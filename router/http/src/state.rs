@@ -69,7 +69,7 @@ impl AppState {
             info,
             answers,
             metrics,
-            seal: Seal::new(&options.access.keys),
+            seal: Seal::new(&options.access.keys.secret()),
             options,
             started: unix_time(),
             instance: None,

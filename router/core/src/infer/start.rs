@@ -104,7 +104,9 @@ impl Infer {
         let samples = valid.chooser.do_sample;
         let assembler = self.assembler(&stop, &valid);
         let grammar = valid.grammar.as_ref().map(|valid| &valid.grammar);
-        let not_enforced: Arc<[String]> = grammar.map_or(&[][..], |grammar| grammar.not_enforced()).into();
+        let not_enforced: Arc<[String]> = grammar
+            .map_or(&[][..], |grammar| grammar.not_enforced())
+            .into();
         let (held, permits): (Vec<Held>, Vec<PermitHalf>) = entered.into_iter().unzip();
         let seeds: Vec<u64> = (0..).take(held.len()).map(|n| valid.seed(n)).collect();
         let events = self

@@ -45,7 +45,10 @@ impl ModelFormat {
             }
         };
         let fallback = Format::named(FALLBACK).ok_or("the fallback format is missing")?;
-        let fallback = name.as_ref().and_then(|name| fallback.with_reasoning(name)).unwrap_or_else(|| fallback.clone());
+        let fallback = name
+            .as_ref()
+            .and_then(|name| fallback.with_reasoning(name))
+            .unwrap_or_else(|| fallback.clone());
         let told = chats.render(probe()).await.unwrap_or_default();
         let tools = ChatInput {
             messages: vec![json!({"role": "user", "content": "Hi"})],

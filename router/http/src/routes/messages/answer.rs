@@ -79,7 +79,6 @@ fn tokens(prompt: u32, cached: u32, generated: u32) -> Value {
 
 /// Answer of `/v1/messages`.
 #[derive(Debug, Serialize, ToSchema)]
-#[expect(dead_code, reason = "documents what is written as JSON")]
 pub struct MessageObject {
     #[schema(example = "msg_7d9f4d1b3c5e4f6a8b9c0d1e2f3a4b5c")]
     pub id: String,
@@ -103,7 +102,6 @@ pub struct MessageObject {
 
 /// Event of a stream of `/v1/messages`; the other keys depend on the type.
 #[derive(Debug, Serialize, ToSchema)]
-#[expect(dead_code, reason = "documents what is written as JSON")]
 pub struct MessageEvent {
     #[schema(example = "content_block_delta")]
     pub r#type: String,

@@ -199,10 +199,12 @@ impl Block {
             Self::ToolUse { id, name, input } => {
                 let empty = input.trim().is_empty();
                 let object = serde_json::from_str(&input).ok();
-                let object = object.filter(Value::is_object).unwrap_or_else(|| match empty {
-                    true => json!({}),
-                    false => json!({ INVALID_JSON: input }),
-                });
+                let object = object
+                    .filter(Value::is_object)
+                    .unwrap_or_else(|| match empty {
+                        true => json!({}),
+                        false => json!({ INVALID_JSON: input }),
+                    });
                 json!({"type": "tool_use", "id": id, "name": name, "input": object})
             }
         }
@@ -255,13 +257,29 @@ mod tests {
         let kinds: Vec<String> = heard
             .0
             .iter()
-            .map(|event| format!("{}{}", event["index"], event["delta"]["type"].as_str().unwrap_or("-")))
+            .map(|event| {
+                format!(
+                    "{}{}",
+                    event["index"],
+                    event["delta"]["type"].as_str().unwrap_or("-")
+                )
+            })
             .collect();
         assert_eq!(
             kinds,
             [
-                "0-", "0thinking_delta", "0signature_delta", "0-", "1-", "1text_delta", "1text_delta", "1-", "2-",
-                "2input_json_delta", "2input_json_delta", "2-"
+                "0-",
+                "0thinking_delta",
+                "0signature_delta",
+                "0-",
+                "1-",
+                "1text_delta",
+                "1text_delta",
+                "1-",
+                "2-",
+                "2input_json_delta",
+                "2input_json_delta",
+                "2-"
             ]
         );
         assert_eq!(

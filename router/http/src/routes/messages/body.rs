@@ -23,7 +23,10 @@ pub const NAMES: &Names = &[
     ("max_new_tokens", "max_tokens"),
     ("stop", "stop_sequences"),
     ("grammar", "output_config.format"),
-    ("chat_template_kwargs.reasoning_effort", "output_config.effort"),
+    (
+        "chat_template_kwargs.reasoning_effort",
+        "output_config.effort",
+    ),
 ];
 
 /// Body of `/v1/messages` and of `/v1/messages/count_tokens`. Unknown keys are ignored.
@@ -88,9 +91,11 @@ pub struct MessagesBody {
     pub chat_template_kwargs: Option<Map<String, Value>>,
     #[serde(default)]
     #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
     pub mcp_servers: Unsupported,
     #[serde(default)]
     #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
     pub container: Unsupported,
 }
 
@@ -150,7 +155,9 @@ impl MessagesBody {
         let messages = content::messages(self.system.as_ref(), &self.messages)?;
         let last = self.messages.last().and_then(|message| message.get("role"));
         let continues = last.is_some_and(|role| role == "assistant")
-            && messages.last().is_some_and(|message| !message.contains_key("tool_calls"));
+            && messages
+                .last()
+                .is_some_and(|message| !message.contains_key("tool_calls"));
         let tools = wishes(self.tools.take(), self.tool_choice.take())?;
         let input = ChatInput {
             messages: messages.into_iter().map(Value::Object).collect(),
@@ -168,7 +175,10 @@ impl MessagesBody {
             n: 1,
             names: NAMES,
         };
-        let effort = self.output_config.as_mut().and_then(|config| config.effort.take());
+        let effort = self
+            .output_config
+            .as_mut()
+            .and_then(|config| config.effort.take());
         conversation.wish_effort(effort, &state.chats);
         if let Some(thinking) = &self.thinking {
             conversation.wish_reasoning(thinking.r#type != "disabled", &state.chats);
@@ -193,7 +203,9 @@ impl MessagesBody {
             grammar: format.map(grammar).transpose()?,
             // Agents ask for as much as the largest models of Anthropic can write.
             clamp_max_new_tokens: true,
-            ..sampling.or(&state.sampling_defaults).parameters(self.max_tokens)?
+            ..sampling
+                .or(&state.sampling_defaults)
+                .parameters(self.max_tokens)?
         })
     }
 }
@@ -226,7 +238,10 @@ fn wishes(
         })?;
         offered.push(OfferedTool::new(tool));
     }
-    let parallel = choice.as_ref().and_then(|choice| choice.disable_parallel_tool_use) != Some(true);
+    let parallel = choice
+        .as_ref()
+        .and_then(|choice| choice.disable_parallel_tool_use)
+        != Some(true);
     let known = |name: &str| offered.iter().any(|other| other.tool.name == name);
     let choice = match choice {
         None => ToolChoice::Auto,
@@ -236,7 +251,9 @@ fn wishes(
             ("any", _) => ToolChoice::Required,
             ("tool", Some(name)) if known(&name) => ToolChoice::Named(name),
             ("tool", _) => {
-                return Err(refused("`tool_choice.name` must be the name of one of the `tools`"));
+                return Err(refused(
+                    "`tool_choice.name` must be the name of one of the `tools`",
+                ));
             }
             (kind, _) => {
                 return Err(refused(format_args!(
@@ -245,9 +262,12 @@ fn wishes(
             }
         },
     };
-    check(choice != ToolChoice::Required || !offered.is_empty(), || {
-        "`tool_choice` demands a call, and `tools` has none that this server can let a model call".to_owned()
-    })?;
+    check(
+        choice != ToolChoice::Required || !offered.is_empty(),
+        || {
+            "`tool_choice` demands a call, and `tools` has none that this server can let a model call".to_owned()
+        },
+    )?;
     Ok(ToolWishes {
         tools: offered,
         choice,
@@ -264,7 +284,11 @@ fn own_tool(field: &str, tool: &Value) -> Result<Option<Tool>, ApiError> {
         return Ok(None);
     }
     let name = text("name").filter(|name| !name.is_empty());
-    let name = name.ok_or_else(|| refused(format_args!("`{field}.name` must be a string that is not empty")))?;
+    let name = name.ok_or_else(|| {
+        refused(format_args!(
+            "`{field}.name` must be a string that is not empty"
+        ))
+    })?;
     check(schema.is_none_or(Value::is_object), || {
         format!("`{field}.input_schema` must be an object")
     })?;

@@ -111,15 +111,20 @@ impl Reader {
         let (mut text, mut reasoning, mut calls) = (None::<String>, String::new(), Vec::new());
         blocks(field, content, |field, kind, block| {
             match kind {
-                "text" => text.get_or_insert_default().push_str(&text_of(field, block)?),
+                "text" => text
+                    .get_or_insert_default()
+                    .push_str(&text_of(field, block)?),
                 "thinking" => {
                     let thought = block.get("thinking").and_then(Value::as_str);
                     reasoning.push_str(thought.unwrap_or_default());
                 }
                 "tool_use" => calls.push(tool_use(field, block)?),
                 // Nobody else can read it, or it is what another server did by itself.
-                "redacted_thinking" | "server_tool_use" | "web_search_tool_result"
-                | "web_fetch_tool_result" | "code_execution_tool_result"
+                "redacted_thinking"
+                | "server_tool_use"
+                | "web_search_tool_result"
+                | "web_fetch_tool_result"
+                | "code_execution_tool_result"
                 | "tool_search_tool_result" => {}
                 _ => return Err(unreadable(field, kind)),
             }
@@ -195,7 +200,11 @@ fn blocks<T>(
 
 /// The text of a block of the user.
 fn readable(field: &str, kind: &str, block: &Value) -> Result<String, ApiError> {
-    let source = |key: &str| block.pointer(&format!("/source/{key}")).and_then(Value::as_str);
+    let source = |key: &str| {
+        block
+            .pointer(&format!("/source/{key}"))
+            .and_then(Value::as_str)
+    };
     match kind {
         "text" => text_of(field, block),
         "document" if source("type") == Some("text") => {
@@ -225,7 +234,8 @@ fn inner_text(field: &str, block: &Value) -> Result<String, ApiError> {
     match block.get("content") {
         None | Some(Value::Null) => Ok(String::new()),
         Some(content) => {
-            let read = |field: &str, kind: &str, block: &Value| readable(field, kind, block).map(Some);
+            let read =
+                |field: &str, kind: &str, block: &Value| readable(field, kind, block).map(Some);
             Ok(blocks(&format!("{field}.content"), content, read)?.concat())
         }
     }
@@ -237,7 +247,9 @@ fn tool_use(field: &str, block: &Value) -> Result<Value, ApiError> {
         text.ok_or_else(|| refused(format_args!("`{field}.{key}` must be a string")))
     };
     let input = block.get("input").cloned().unwrap_or_else(|| json!({}));
-    check(input.is_object(), || format!("`{field}.input` must be an object"))?;
+    check(input.is_object(), || {
+        format!("`{field}.input` must be an object")
+    })?;
     Ok(json!({
         "id": text("id")?,
         "type": "function",
@@ -316,11 +328,15 @@ mod tests {
                 json!([{"type": "tool_result", "tool_use_id": "t", "content": image}]),
                 "`messages[0].content[0].content[0].type` is `image`",
             ),
-            (json!([{"type": "tool_result"}]), "`messages[0].content[0].tool_use_id`"),
+            (
+                json!([{"type": "tool_result"}]),
+                "`messages[0].content[0].tool_use_id`",
+            ),
             (json!([{"type": "text"}]), "`messages[0].content[0].text`"),
             (json!(1), "`messages[0].content` must be"),
         ] {
-            let error = read(Value::Null, json!([{"role": "user", "content": content}])).unwrap_err();
+            let error =
+                read(Value::Null, json!([{"role": "user", "content": content}])).unwrap_err();
             assert!(error.contains(field), "{error}");
         }
         let error = read(Value::Null, json!([{"role": "tool", "content": ""}])).unwrap_err();

@@ -14,8 +14,8 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use tower_http::request_id::RequestId;
 
-pub use self::answer::{MessageEvent, MessageObject, TokenCount};
 use self::answer::MessageHead;
+pub use self::answer::{MessageEvent, MessageObject, TokenCount};
 use self::blocks::Blocks;
 pub use self::body::MessagesBody;
 use self::events::MessageEvents;
@@ -51,10 +51,10 @@ pub async fn messages(
     let (running, model) = start(&state, body).await?;
     let head = MessageHead::new(model, running.generations.prompt_tokens);
     if stream {
-        let characters = running.reading.characters;
+        let headers = running.headers(&state);
         let encoder = MessageEvents::new(head, id.clone());
-        let events = running.events(id);
-        return Ok(sse::response(&state.answers, characters, Ok(events), encoder));
+        let events = Ok(running.events(id));
+        return Ok(sse::response(&state.answers, headers, events, encoder));
     }
     let Finished {
         choices, headers, ..

@@ -223,6 +223,7 @@ impl ChatBody {
             add_generation_prompt,
             continue_final_message,
             chat_template_kwargs: kwargs,
+            ..ChatInput::default()
         })
     }
 

@@ -71,6 +71,7 @@ pub struct ResponsesBody {
     pub text: Option<TextBody>,
     /// Accepted and answered with false: this server stores nothing.
     #[schema(nullable = true)]
+    #[expect(dead_code, reason = "makes no difference")]
     pub store: Option<bool>,
     /// `reasoning.encrypted_content` counts.
     #[schema(nullable = true)]
@@ -107,15 +108,19 @@ pub struct ResponsesBody {
     pub chat_template_kwargs: Option<Map<String, Value>>,
     #[serde(default)]
     #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
     pub previous_response_id: Unsupported,
     #[serde(default)]
     #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
     pub conversation: Unsupported,
     #[serde(default)]
     #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
     pub background: Unsupported,
     #[serde(default)]
     #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
     pub prompt: Unsupported,
     #[schema(nullable = true)]
     pub top_logprobs: Option<u32>,
@@ -221,7 +226,8 @@ impl ResponsesBody {
         })?;
         let truncation = self.truncation.as_deref().unwrap_or("disabled");
         check(truncation == "disabled", || {
-            "`truncation` other than \"disabled\" is not supported: send a shorter `input`".to_owned()
+            "`truncation` other than \"disabled\" is not supported: send a shorter `input`"
+                .to_owned()
         })
     }
 
@@ -238,7 +244,9 @@ impl ResponsesBody {
         let format = self.text.take().and_then(|text| text.format);
         Ok(GenerateParameters {
             grammar: format.map(grammar).transpose()?.flatten(),
-            ..sampling.or(&state.sampling_defaults).parameters(self.max_output_tokens)?
+            ..sampling
+                .or(&state.sampling_defaults)
+                .parameters(self.max_output_tokens)?
         })
     }
 

@@ -93,7 +93,11 @@ mod tests {
         let text = "*** \"Begin\"\n\t\\ 你 \u{1f600}/";
         let escaped = r#"{"input": "*** \"Begin\"\n\t\\ \u4f60 \ud83d\ude00\/"}"#;
         let plain = serde_json::json!({ "input": text }).to_string();
-        for object in [escaped, &plain, &format!(r#"{{"n": 1, "input": {}"#, &plain[9..])] {
+        for object in [
+            escaped,
+            &plain,
+            &format!(r#"{{"n": 1, "input": {}"#, &plain[9..]),
+        ] {
             let characters: Vec<char> = object.chars().collect();
             for size in 1..=characters.len() {
                 let mut input = CustomInput::default();

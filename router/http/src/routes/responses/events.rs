@@ -72,6 +72,10 @@ impl Encoder for ResponseEvents {
 
     fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {
         let error = failure_in_stream(error, &self.id);
-        self.say("response.failed", self.head.failed(&error, self.output.items()), out);
+        self.say(
+            "response.failed",
+            self.head.failed(&error, self.output.items()),
+            out,
+        );
     }
 }

@@ -132,8 +132,11 @@ impl Reader<'_> {
             }
             "reasoning" => self.reasoning(field, read(field, item)?),
             // What other servers did by themselves: the messages around it say what came of it.
-            "web_search_call" | "file_search_call" | "code_interpreter_call"
-            | "image_generation_call" | "mcp_list_tools" => Ok(()),
+            "web_search_call"
+            | "file_search_call"
+            | "code_interpreter_call"
+            | "image_generation_call"
+            | "mcp_list_tools" => Ok(()),
             _ => Err(refused(format_args!(
                 "`{field}.type` is `{kind}`, which this server cannot use: leave the item out"
             ))),

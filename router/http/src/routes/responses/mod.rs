@@ -54,10 +54,10 @@ pub async fn responses(
     let started = start(&state, body).await;
     let (running, head, output) = started?;
     if stream {
-        let characters = running.reading.characters;
+        let headers = running.headers(&state);
         let encoder = ResponseEvents::new(head, output, id.clone());
-        let events = running.events(id);
-        return Ok(sse::response(&state.answers, characters, Ok(events), encoder));
+        let events = Ok(running.events(id));
+        return Ok(sse::response(&state.answers, headers, events, encoder));
     }
     let Finished {
         choices, headers, ..

@@ -351,7 +351,8 @@ impl Item {
                 json!({"id": id, "type": "custom_tool_call", "status": status, "call_id": call_id, "name": name, "input": text})
             }
         };
-        if let Kind::FunctionCall { namespace, .. } | Kind::CustomCall { namespace, .. } = &self.kind
+        if let Kind::FunctionCall { namespace, .. } | Kind::CustomCall { namespace, .. } =
+            &self.kind
             && let Some(namespace) = namespace
         {
             value["namespace"] = namespace.as_str().into();

@@ -103,7 +103,6 @@ fn usage(end: &End) -> Option<Value> {
 
 /// Answer of `/v1/responses`.
 #[derive(Debug, Serialize, ToSchema)]
-#[expect(dead_code, reason = "documents what is written as JSON")]
 pub struct ResponseObject {
     #[schema(example = "resp_7d9f4d1b3c5e4f6a8b9c0d1e2f3a4b5c")]
     pub id: String,
@@ -132,7 +131,6 @@ pub struct ResponseObject {
 
 /// Event of a stream of `/v1/responses`; the other keys depend on the type.
 #[derive(Debug, Serialize, ToSchema)]
-#[expect(dead_code, reason = "documents what is written as JSON")]
 pub struct ResponseEvent {
     #[schema(example = "response.output_text.delta")]
     pub r#type: String,

@@ -180,8 +180,11 @@ fn mode(field: &str, word: &str) -> Result<ToolChoice, ApiError> {
 
 fn name<'a>(field: &str, tool: &'a Value) -> Result<&'a str, ApiError> {
     let name = tool.get("name").and_then(Value::as_str);
-    name.filter(|name| !name.is_empty())
-        .ok_or_else(|| refused(format_args!("`{field}.name` must be a string that is not empty")))
+    name.filter(|name| !name.is_empty()).ok_or_else(|| {
+        refused(format_args!(
+            "`{field}.name` must be a string that is not empty"
+        ))
+    })
 }
 
 fn custom_grammar(field: &str, tool: &Value) -> Result<Option<CustomGrammar>, ApiError> {
@@ -191,7 +194,9 @@ fn custom_grammar(field: &str, tool: &Value) -> Result<Option<CustomGrammar>, Ap
     let text = |key: &str| format.get(key).and_then(Value::as_str);
     match (text("type"), text("syntax"), text("definition")) {
         (Some("text"), ..) => Ok(None),
-        (Some("grammar"), Some("lark"), Some(lark)) => Ok(Some(CustomGrammar::Lark(lark.to_owned()))),
+        (Some("grammar"), Some("lark"), Some(lark)) => {
+            Ok(Some(CustomGrammar::Lark(lark.to_owned())))
+        }
         (Some("grammar"), Some("regex"), Some(regex)) => {
             Ok(Some(CustomGrammar::Regex(regex.to_owned())))
         }
@@ -229,7 +234,10 @@ mod tests {
         assert_eq!(names, ["f", "patch", "ns__f"]);
         assert!(read.tools[0].strict && !read.tools[1].strict);
         let inner = read.names.client("ns__f");
-        assert_eq!((inner.namespace.as_deref(), inner.name.as_str()), (Some("ns"), "f"));
+        assert_eq!(
+            (inner.namespace.as_deref(), inner.name.as_str()),
+            (Some("ns"), "f")
+        );
         assert!(read.names.client("patch").custom);
         assert_eq!(read.names.client("made_up").name, "made_up");
     }
@@ -244,10 +252,16 @@ mod tests {
         );
         let allowed = json!({"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "patch"}]});
         let allowed = read(several(), allowed).unwrap();
-        assert_eq!((allowed.tools.len(), allowed.choice), (1, ToolChoice::Required));
+        assert_eq!(
+            (allowed.tools.len(), allowed.choice),
+            (1, ToolChoice::Required)
+        );
         for (wrong, field) in [
             (json!("any"), "`tool_choice`"),
-            (json!({"type": "function", "name": "g"}), "`tool_choice.name`"),
+            (
+                json!({"type": "function", "name": "g"}),
+                "`tool_choice.name`",
+            ),
             (json!({"type": "web_search"}), "`tool_choice.type`"),
             (json!(1), "`tool_choice`"),
         ] {

@@ -99,7 +99,12 @@ fn every_item_has_its_events_in_order() {
     assert_eq!(message["content"][0]["text"], "ab");
     assert_eq!(message["role"], "assistant");
     assert_eq!(
-        [&function["namespace"], &function["name"], &function["arguments"], &function["call_id"]],
+        [
+            &function["namespace"],
+            &function["name"],
+            &function["arguments"],
+            &function["call_id"]
+        ],
         ["ns", "f", "{\"x\":1}", "call_0"]
     );
     assert_eq!([&custom["name"], &custom["input"]], ["patch", "a\nb"]);
@@ -118,7 +123,10 @@ fn ids_and_texts_of_events_are_those_of_the_items() {
             assert_eq!(&event["item"], item);
         }
     }
-    let done = heard.0.iter().find(|event| event["type"] == "response.output_text.done");
+    let done = heard
+        .0
+        .iter()
+        .find(|event| event["type"] == "response.output_text.done");
     assert_eq!(done.unwrap()["text"], "ab");
 }
 
