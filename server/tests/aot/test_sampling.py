@@ -31,7 +31,7 @@ INTEGERS = {
     "bias_ids_ptr",
     "counts_ptr",
     "eos_token_ids_ptr",
-    "allowed_ptr",
+    "masks_ptr",
     "best_id_ptr",
     "winner_ptr",
     "counter_ptr",

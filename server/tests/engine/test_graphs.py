@@ -15,13 +15,13 @@ from support.router import Router, Stream
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.engine.engine import Engine
-from text_generation_server.engine.graphs import StepGraphs, chunk_sizes, decode_sizes
+from text_generation_server.engine.graphs import GraphSizes, StepGraphs, chunk_sizes, decode_sizes
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 
 LIMITS = WarmupLimits(max_batch_prefill_tokens=128, max_batch_size=20, max_batch_total_tokens=2048)
 SERVING = ServingLimits(2048, 128, 256, 20)
-DECODES, TOKENS = [1, 4, 16], [16, 48, 80]
+DECODES, FORWARDS, TOKENS = [1, 4, 16], [2, 16], [16, 48, 80]
 
 
 class Replayed(StepGraphs[Any]):
@@ -56,11 +56,11 @@ def build(folder: Path, graphs: bool, **options: Any) -> Engine:
     runner = engine._runner
     assert runner is not None
     if graphs:
-        for each in (runner._decode_graphs, runner._chunk_graphs):
+        for each in (runner._decode_graphs, runner._forward_graphs, runner._chunk_graphs):
             each._graphs = Replayed(CPU)
         with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
             patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-            runner.capture(DECODES, TOKENS)
+            runner.capture(GraphSizes(DECODES, FORWARDS, TOKENS))
         assert runner.graph_tokens == TOKENS
     return engine
 

@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from text_generation_server.engine.scoring import score
+from text_generation_server.kernels import EXCLUDED
 from text_generation_server.kernels.advance_state import advance_state_torch
 from text_generation_server.kernels.gumbel import gumbel_noise
 from text_generation_server.kernels.philox import philox_4x32, vocabulary_bits
@@ -163,7 +164,7 @@ def test_only_ids_of_the_mask_are_chosen(scores: Tensor) -> None:
 
 def test_a_mask_that_allows_nothing_is_an_error_of_that_row_alone(scores: Tensor) -> None:
     run = Run(scores.clone(), [asking()] * len(scores), allowed={2: []}).all()
-    assert run.sampled.valid.tolist() == [1, 1, 0, 1, 1, 1]
+    assert run.sampled.valid.tolist() == [1, 1, EXCLUDED, 1, 1, 1]
 
 
 def test_a_row_that_is_given_away_has_no_mask(scores: Tensor) -> None:

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from text_generation_server.engine.requests import (
+    MaskSource,
     ServingLimits,
     ShardEngine,
     ShardInfo,
@@ -42,7 +43,7 @@ class StubEngine:
         self.unreadable: Exception | None = None
         """Raised by whoever reads the next result."""
 
-    def step(self, plan: StepPlan) -> "StubStep":
+    def step(self, plan: StepPlan, masks: MaskSource) -> "StubStep":
         self.launched.append(plan.number)
         if self.broken is not None:
             error, self.broken = self.broken, None
@@ -53,7 +54,7 @@ class StubEngine:
         self.launched.append("clear")
 
     def warmup(self, limits: WarmupLimits) -> WarmupResult:
-        return WarmupResult(ServingLimits(1, 1, 1, 1), StepCost(), [])
+        return WarmupResult(ServingLimits(1, 1, 1, 1), StepCost(), [], 8)
 
     def close(self) -> None:
         self.closed = True

@@ -6,7 +6,7 @@ Operators write into tensors that the caller passes, so that a captured graph re
 from ._attention import padded_batch
 from ._launch import compilations, compile_only
 from ._register import use_triton
-from ._sampling import MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits
+from ._sampling import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits
 from .act_and_mul import act_and_mul
 from .add_rms_norm import add_rms_norm
 from .advance_state import advance_state
@@ -21,6 +21,7 @@ from .survivors import survivors
 from .top_tokens import top_tokens
 
 __all__ = [
+    "EXCLUDED",
     "MAX_LOGIT_BIAS",
     "MAX_TOP",
     "Flags",
