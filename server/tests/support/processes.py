@@ -72,7 +72,9 @@ class Group:
         return [future.result() for future in futures]
 
     def generate(self, prompts: list[list[int]]) -> list[list[int]]:
-        """Ids of each prompt, computed in chunks of at most 7; every second request samples with the seed 7."""
+        """Ids of each prompt, computed in chunks of at most 7; every second request samples with the seed 7, and the
+        first two choose among even ids. Masks come before plans with even numbers and after the others.
+        """
         (warmed, *_) = self.call("Warmup", pb.WarmupRequest(max_batch_prefill_tokens=128, max_batch_size=8))
         requests = [
             pb.Request(
@@ -103,7 +105,9 @@ class Group:
                     done[row] += count
                 elif len(tokens[row]) < 12:
                     plan.decode.append(row)
-            replies = self.call("Prefill" if plan.chunks else "Decode", plan)
+            ends = {chunk.row for chunk in plan.chunks if done[chunk.row] == len(prompts[chunk.row])}
+            plan.constrained.extend({0, 1} & (ends | set(plan.decode)))
+            replies = self._step(plan)
             for reply in replies:
                 assert (reply.rows, reply.ids, reply.failures) == (replies[0].rows, replies[0].ids, [])
             assert len(replies[0].logprobs) == len(replies[0].ids)
@@ -113,3 +117,16 @@ class Group:
             number += 1
         assert warmed.cost.times_ms
         return tokens
+
+    def _step(self, plan: pb.StepPlan) -> list[Any]:
+        name = "Prefill" if plan.chunks else "Decode"
+        if not plan.constrained:
+            return self.call(name, plan)
+        masks = pb.StepMasks(number=plan.number, rows=plan.constrained, slots=[1] * len(plan.constrained))
+        masks.writes.add(slot=1, bits=b"\x55" * 48)
+        if plan.number % 2 == 0:
+            self.call("Constrain", masks)
+            return self.call(name, plan)
+        steps = [getattr(stub, name).future(plan, timeout=WAIT_S) for stub in self.stubs]
+        self.call("Constrain", masks)
+        return [step.result() for step in steps]

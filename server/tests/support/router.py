@@ -98,8 +98,10 @@ class Router:
         eos: Sequence[int] = (),
         budget: int = 128,
         seed: int = 0,
+        vocab_size: int = 64,
     ) -> None:
         self.send = send
+        self.vocab_size = vocab_size
         self.chunk = chunk
         self.depth = depth
         self.pause = pause
@@ -200,7 +202,8 @@ class Router:
             ids = frozenset(stream.allowed(stream.tokens))
             if ids not in self.mask_slots:
                 self.mask_slots[ids] = len(self.mask_slots) + 1
-                writes.append(mask_write(self.mask_slots[ids], ids, list(MaskForm)[len(self.mask_slots) % 3]))
+                form = list(MaskForm)[len(self.mask_slots) % 3]
+                writes.append(mask_write(self.mask_slots[ids], ids, form, self.vocab_size))
             slots.append(self.mask_slots[ids])
         return StepMasks(number, writes, [row for row, _ in rows], slots)
 
