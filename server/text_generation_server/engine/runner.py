@@ -174,7 +174,8 @@ class StepRunner:
             check_rows(found, plan.constrained)
             self._masks.write(found.writes)
             by_row[list(found.rows)] = found.slots
-        self._sampling.use_masks(plan.choosing, by_row[plan.choosing])
+        rows = plan.choosing
+        self._sampling.use_masks(rows, by_row[rows])
 
     def _prepare_decodes(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
         rows = upload(plan.decodes, self._model.device)
