@@ -254,7 +254,7 @@ def assert_alike(torch_run: Run, triton_run: Run) -> None:
     """Every output of the one is that of the other, up to rounding where it is a float."""
     torch.testing.assert_close(triton_run.processed, torch_run.processed, equal_nan=True)
     torch.testing.assert_close(triton_run.best, torch_run.best, equal_nan=True)
-    sound = torch_run.sampled.valid != 0
+    sound = torch_run.sampled.valid > 0
     assert torch.equal(triton_run.sampled.valid, torch_run.sampled.valid)
     torch.testing.assert_close(triton_run.bounds[sound], torch_run.bounds[sound])
     assert torch.equal(triton_run.kept[sound], torch_run.kept[sound])
