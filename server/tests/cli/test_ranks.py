@@ -45,6 +45,7 @@ def test_two_shards_give_the_tokens_of_one(llama_folder: Path, tmp_path: Path) -
         assert listening_addresses(first.pid) | listening_addresses(second.pid) <= {"127.0.0.1", "::1"}
         group = Group(tmp_path / "two", 2)
         assert group.generate(prompts) == alone
+        assert group.lose_masks([300]) == [alone[4][:1]] * 2
         (found, _) = group.call("ServiceDiscovery", pb.ServiceDiscoveryRequest())
         assert list(found.urls) == [f"unix://{tmp_path}/two/shard-{rank}" for rank in range(2)]
         for process in (first, second):
