@@ -48,6 +48,8 @@ class StubEngine:
         if self.broken is not None:
             error, self.broken = self.broken, None
             raise error
+        if plan.constrained:
+            masks(plan.number)
         return StubStep(plan.number, self)
 
     def clear_cache(self, request_id: int | None) -> None:
@@ -205,6 +207,18 @@ def test_an_error_that_shows_when_a_step_is_read_poisons_the_engine(worker: Engi
         worker.submit(lambda _: 1).result(WAIT_S)
     with pytest.raises(EngineFailed):
         worker.check_health()
+    assert worker.stop(WAIT_S)
+
+
+def test_a_poisoned_engine_waits_for_no_masks(worker: EngineWorker) -> None:
+    engine = stub_of(worker)
+    engine.readable.clear()
+    engine.unreadable = RuntimeError("CUDA error")
+    steps = [worker.step(StepPlan(0)), worker.step(StepPlan(1, constrained=[0]))]
+    engine.readable.set()
+    for step in steps:
+        with pytest.raises(EngineFailed):
+            step.result(WAIT_S)
     assert worker.stop(WAIT_S)
 
 
