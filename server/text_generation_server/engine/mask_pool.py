@@ -31,7 +31,6 @@ class MaskPool:
     """
 
     def __init__(self, max_masks: int, vocab_size: int, device: torch.device) -> None:
-        self.max_masks = max_masks
         self.bits = torch.zeros(max_masks, mask_words(vocab_size), dtype=torch.int32, device=device)
         self.bits[0] = -1
 
