@@ -23,6 +23,8 @@ after: 16 us instead of 20 at 8,192, because one program is slow to read 66 chun
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -37,12 +39,14 @@ from ._attention import (
     padded_batch,
     padded_head_dim,
 )
+from ._attention_torch import attend
 from ._chunks import merge_chunks, merge_kernel, plan
 from ._config import nearest
 from ._device import num_processors, shared_kib
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
+from .attention_options import NO_OPTIONS, AttentionOptions
 
 # Up to this many cache elements for the longest request, one padded call for the batch beats a call for each request:
 # measured on CPU, a call costs about as much as copying 20,000 elements.
@@ -192,6 +196,10 @@ def decode_attention_triton(
     scale: float,
     out: Tensor,
     deterministic: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
 ) -> None:
     """Triton implementation: split-KV decoding (Flash-Decoding, Dao et al., 2023), planned on the device.
 
@@ -269,15 +277,26 @@ def decode_attention_torch(
     scale: float,
     out: Tensor,
     deterministic: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
 ) -> None:
     """Torch implementation. `max_kv_len` is at least the largest of `b_kv_len`."""
     batch, num_heads, head_dim = q.shape
     num_kv_heads = k_cache.shape[1]
+    if softcap or sinks is not None or slopes is not None:
+        for index, context in enumerate(_contexts(k_cache, v_cache, slot_table, b_row, b_kv_len, window)):
+            if context is None:
+                out[index].zero_()
+            else:
+                out[index] = attend(q[index : index + 1], *context, scale, window, softcap, sinks, slopes)[0]
+        return
     # The heads of a group are rows of one small matrix: K and V are read once for all of them.
-    grouped = (batch, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    grouped = (batch, num_kv_heads, num_heads // num_kv_heads, -1)
     small = max_kv_len * num_kv_heads * head_dim <= _PADDED_LIMIT
-    attend = _padded if batch > 1 and small and not deterministic else _one_by_one
-    attend(q.view(grouped), k_cache, v_cache, slot_table, b_row, b_kv_len, max_kv_len, scale, out.view(grouped))
+    call = _padded if batch > 1 and small and not deterministic else _one_by_one
+    call(q.view(grouped), k_cache, v_cache, slot_table, b_row, b_kv_len, max_kv_len, scale, out.view(grouped), window)
 
 
 def _padded(
@@ -290,14 +309,18 @@ def _padded(
     max_kv_len: int,
     scale: float,
     out: Tensor,
+    window: int,
 ) -> None:
-    batch, num_kv_heads, _, head_dim = q.shape
-    valid = torch.arange(max_kv_len, device=q.device) < b_kv_len[:, None]
+    positions = torch.arange(max_kv_len, device=q.device)
+    valid = positions < b_kv_len[:, None]
+    if window:
+        valid &= positions >= b_kv_len[:, None] - window
     slots = slot_table[b_row, :max_kv_len]
     slots = torch.where(valid, slots, slots[:, :1]).flatten()
-    context = (batch, max_kv_len, num_kv_heads, head_dim)
-    k = k_cache.index_select(0, slots).view(context).transpose(1, 2)
-    v = v_cache.index_select(0, slots).view(context).transpose(1, 2)
+    k, v = (
+        cache.index_select(0, slots).view(q.shape[0], max_kv_len, *cache.shape[1:]).transpose(1, 2)
+        for cache in (k_cache, v_cache)
+    )
     mask = valid[:, None, None, :]
     attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     # A request of length 0 has followed a stale entry: what it read there may be NaN.
@@ -314,15 +337,45 @@ def _one_by_one(
     max_kv_len: int,  # noqa: ARG001 - one signature for both
     scale: float,
     out: Tensor,
+    window: int,
 ) -> None:
-    for index, (row, kv_len) in enumerate(zip(b_row.tolist(), b_kv_len.tolist(), strict=True)):
-        if kv_len == 0:
+    for index, context in enumerate(_contexts(k_cache, v_cache, slot_table, b_row, b_kv_len, window)):
+        if context is None:
             out[index].zero_()
             continue
-        slots = slot_table[row, :kv_len]
-        k = k_cache.index_select(0, slots).transpose(0, 1)[None]
-        v = v_cache.index_select(0, slots).transpose(0, 1)[None]
+        k, v = (each.transpose(0, 1)[None] for each in context)
         out[index] = functional.scaled_dot_product_attention(q[index : index + 1], k, v, scale=scale)[0]
 
 
-decode_attention = register(decode_attention_torch, mutates=("out",), triton=decode_attention_triton)
+def _contexts(
+    k_cache: Tensor, v_cache: Tensor, slot_table: Tensor, b_row: Tensor, b_kv_len: Tensor, window: int
+) -> Iterator[tuple[Tensor, Tensor] | None]:
+    """K and V that the last position of each request sees, [seen, kv_heads, head_dim]; None where there are none."""
+    for row, kv_len in zip(b_row.tolist(), b_kv_len.tolist(), strict=True):
+        if kv_len == 0:
+            yield None
+            continue
+        slots = slot_table[row, max(0, kv_len - window) if window else 0 : kv_len]
+        yield k_cache.index_select(0, slots), v_cache.index_select(0, slots)
+
+
+_operator = register(decode_attention_torch, mutates=("out",), triton=decode_attention_triton)
+
+
+def decode_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_table: Tensor,
+    b_row: Tensor,
+    b_kv_len: Tensor,
+    max_kv_len: int,
+    scale: float,
+    out: Tensor,
+    deterministic: bool = False,
+    options: AttentionOptions = NO_OPTIONS,
+) -> None:
+    """The operator: Triton or torch, as `use_triton` says."""
+    _operator(
+        q, k_cache, v_cache, slot_table, b_row, b_kv_len, max_kv_len, scale, out, deterministic, *options.arguments()
+    )

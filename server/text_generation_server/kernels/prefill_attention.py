@@ -46,11 +46,13 @@ from ._attention import (
     padded_batch,
     padded_head_dim,
 )
+from ._attention_torch import attend
 from ._config import nearest
 from ._device import num_processors, shared_kib
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
+from .attention_options import NO_OPTIONS, AttentionOptions
 
 # A part is at least so many keys, in whole blocks of any tile, and there are at most so many: one program adds them up.
 _MIN_PART = 256
@@ -256,6 +258,10 @@ def prefill_attention_triton(
     scale: float,
     out: Tensor,
     deterministic: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
 ) -> None:
     """Triton implementation. `max_q_len` only chooses the tiles; nothing is read back from the device.
 
@@ -311,6 +317,10 @@ def prefill_attention_torch(
     scale: float,
     out: Tensor,
     deterministic: bool = False,  # noqa: ARG001 - for kernels that divide contexts by how many there are
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
 ) -> None:
     """Torch implementation: one fused attention call a request, so nothing is padded."""
     starts, kv_lens, rows = b_q_start.tolist(), b_kv_len.tolist(), b_row.tolist()
@@ -318,22 +328,52 @@ def prefill_attention_torch(
         q_len = end - start
         if q_len == 0:
             continue
-        slots = slot_table[row, :kv_len]
-        k = k_cache.index_select(0, slots).transpose(0, 1)[None]
-        v = v_cache.index_select(0, slots).transpose(0, 1)[None]
-        mask = None
-        if 1 < q_len < kv_len:
-            mask = torch.ones(q_len, kv_len, dtype=torch.bool, device=q.device).tril(kv_len - q_len)
-        attended = functional.scaled_dot_product_attention(
-            q[start:end].transpose(0, 1)[None],
-            k,
-            v,
-            attn_mask=mask,
-            is_causal=q_len == kv_len > 1,
-            scale=scale,
-            enable_gqa=True,
-        )
-        out[start:end] = attended[0].transpose(0, 1)
+        first_seen = max(0, kv_len - q_len + 1 - window) if window else 0
+        slots = slot_table[row, first_seen:kv_len]
+        k, v = k_cache.index_select(0, slots), v_cache.index_select(0, slots)
+        if softcap or sinks is not None or slopes is not None:
+            out[start:end] = attend(q[start:end], k, v, scale, window, softcap, sinks, slopes)
+        else:
+            out[start:end] = _attend_fused(q[start:end], k, v, scale, window)
 
 
-prefill_attention = register(prefill_attention_torch, mutates=("out",), triton=prefill_attention_triton)
+def _attend_fused(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int) -> Tensor:
+    """Attention of the last positions of one request, with torch's fused call."""
+    q_len, kv_len = q.shape[0], k.shape[0]
+    mask = None
+    if 1 < q_len and (q_len < kv_len or 0 < window < kv_len):
+        mask = torch.ones(q_len, kv_len, dtype=torch.bool, device=q.device).tril(kv_len - q_len)
+        if window:
+            mask = mask.triu(kv_len - q_len + 1 - window)
+    attended = functional.scaled_dot_product_attention(
+        q.transpose(0, 1)[None],
+        k.transpose(0, 1)[None],
+        v.transpose(0, 1)[None],
+        attn_mask=mask,
+        is_causal=mask is None and q_len > 1,
+        scale=scale,
+        enable_gqa=True,
+    )
+    return attended[0].transpose(0, 1)
+
+
+_operator = register(prefill_attention_torch, mutates=("out",), triton=prefill_attention_triton)
+
+
+def prefill_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_table: Tensor,
+    b_row: Tensor,
+    b_q_start: Tensor,
+    b_kv_len: Tensor,
+    max_q_len: int,
+    scale: float,
+    out: Tensor,
+    deterministic: bool = False,
+    options: AttentionOptions = NO_OPTIONS,
+) -> None:
+    """The operator: Triton or torch, as `use_triton` says."""
+    batch = (slot_table, b_row, b_q_start, b_kv_len, max_q_len)
+    _operator(q, k_cache, v_cache, *batch, scale, out, deterministic, *options.arguments())

@@ -189,6 +189,7 @@ def qkv_postprocess_triton(
     slots: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
+    norm_after_rope: bool = False,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     tokens = qkv.shape[0]
@@ -222,6 +223,7 @@ def qkv_postprocess_torch(
     slots: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
+    norm_after_rope: bool = False,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     _, num_kv_heads, head_dim = k_cache.shape
@@ -229,18 +231,23 @@ def qkv_postprocess_torch(
         qkv.add_(bias)
     heads = qkv.view(qkv.shape[0], -1, head_dim)
     q, k, v = heads.split((heads.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads), dim=1)
-    q_and_k = heads[:, :-num_kv_heads]
+    if norm_after_rope:
+        _rotate(heads[:, :-num_kv_heads], cos_sin, positions)
     if q_norm is not None and k_norm is not None:
         normalise(q, q_norm, norm_eps, q)
         normalise(k, k_norm, norm_eps, k)
+    if not norm_after_rope:
+        _rotate(heads[:, :-num_kv_heads], cos_sin, positions)
+    k_cache.index_copy_(0, slots, k)
+    v_cache.index_copy_(0, slots, v)
 
+
+def _rotate(q_and_k: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
+    """Turns `q_and_k` [tokens, heads, head_dim] in place."""
     cos, sin = cos_sin.index_select(0, positions).unsqueeze(1).chunk(2, dim=-1)
     first, second = q_and_k.float().chunk(2, dim=-1)
     rotated = (first * cos).addcmul_(second, sin, value=-1), (second * cos).addcmul_(first, sin)
     q_and_k.copy_(torch.cat(rotated, dim=-1))
-
-    k_cache.index_copy_(0, slots, k)
-    v_cache.index_copy_(0, slots, v)
 
 
 qkv_postprocess = register(qkv_postprocess_torch, mutates=("qkv", "k_cache", "v_cache"), triton=qkv_postprocess_triton)
