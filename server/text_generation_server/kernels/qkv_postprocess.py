@@ -83,9 +83,7 @@ def _normalise_heads(
     exists = pairs < HALF
     squares = tl.sum(first * first + second * second, axis=1, keep_dims=True)
     scale = tl.rsqrt(squares / HEAD_DIM + eps)
-    weight = _norm_weights(
-        heads, pairs, exists, q_norm_ptr, k_norm_ptr, HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD
-    )
+    weight = _norm_weights(heads, pairs, exists, q_norm_ptr, k_norm_ptr, HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD)
     first = ((first * scale).to(WEIGHT).to(tl.float32) * weight).to(STORAGE).to(tl.float32)
     weight = _norm_weights(
         heads, HALF + pairs, exists, q_norm_ptr, k_norm_ptr, HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD
@@ -221,7 +219,12 @@ def _norms_fit(q_norm: Tensor, k_norm: Tensor, heads: int, kv_heads: int, head_d
     """Whether both are of one type, and of all heads or of each head."""
     shapes = (tuple(q_norm.shape), tuple(k_norm.shape))
     shared, of_each_head = ((head_dim,), (head_dim,)), ((heads, head_dim), (kv_heads, head_dim))
-    return shapes in (shared, of_each_head) and q_norm.dtype == k_norm.dtype and q_norm.is_contiguous() and k_norm.is_contiguous()
+    return (
+        shapes in (shared, of_each_head)
+        and q_norm.dtype == k_norm.dtype
+        and q_norm.is_contiguous()
+        and k_norm.is_contiguous()
+    )
 
 
 def qkv_postprocess_triton(
