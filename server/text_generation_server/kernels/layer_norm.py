@@ -12,7 +12,6 @@ Not measured on a device yet. Launch settings are those of `rms_norm`, which mov
 """
 
 # pyright: basic
-import torch
 from torch import Tensor
 from torch.nn import functional
 

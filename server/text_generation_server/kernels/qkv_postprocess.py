@@ -14,9 +14,9 @@ Layouts: `qkv` `[tokens, (heads + 2 * kv_heads) * head_dim]`, q heads, then k he
 tokens; q is rotated in place and attention reads it there, so no copy of it exists. What is left in the places of k
 and v is unspecified: read the caches. `q_norm`, `k_norm` `[head_dim]`, or `[heads, head_dim]` and
 `[kv_heads, head_dim]` where each head has weights of its own, with the rounding of `rms_norm`; they may be float32.
-`cos_sin` `[positions, head_dim]` float32, cosines in the first half. Elements that do not turn have cosine 1 and sine 0:
-partial rotary embeddings, and layers without any. Where a checkpoint pairs neighbours, rows of q and k are permuted when
-it is loaded.
+`cos_sin` `[positions, head_dim]` float32, cosines in the first half. Elements that do not turn have cosine 1 and
+sine 0: partial rotary embeddings, and layers without any. Where a checkpoint pairs neighbours, rows of q and k are
+permuted when it is loaded.
 `positions`, `slots` `[tokens]` int64. Caches `[slots, kv_heads, head_dim]`, any strides but unit stride in the last
 dimension. One floating type for `qkv`, `bias`, norms and the caches. Rotation is computed in float32.
 Tokens that share a slot leave any one of their keys and values there: only padding may do so.
