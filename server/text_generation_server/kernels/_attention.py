@@ -85,7 +85,7 @@ def finite(maxima):
 
 
 @triton.jit
-def accumulate(scores, scale_log2, v, acc, row_max, row_sum, ALL_MASKED: tl.constexpr = False):
+def accumulate(scores, scale_log2, v, acc, row_max, row_sum, ALL_MASKED: tl.constexpr):
     """One step of the online softmax (Milakov and Gimelshein, 2018) over `scores` [M, N], -inf where masked.
 
     Powers of two instead of e: `scale_log2` (positive) is the scale times log2(e), and `row_max` is in its units. The

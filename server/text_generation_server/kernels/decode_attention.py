@@ -174,7 +174,7 @@ def decode_attention_kernel(
         scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
         scores = tl.where(valid[None, :], scores, float("-inf"))
         v = load_rows(v_head_ptr, slots, stride_v_slot, valid, True, V_DIM, BLOCK_V)
-        acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum)
+        acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum, False)
 
     elements = tl.arange(0, BLOCK_V)
     stored = exists[:, None] & (elements < V_DIM)[None, :]
