@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from text_generation_server.config.model import ARCHITECTURES
 from text_generation_server.config.server import Environment
 from text_generation_server.config.serving import AskedLimits, check_servable
 from text_generation_server.errors import ConfigurationError, ModelFilesError, UnsupportedModel
-from text_generation_server.models.registry import LOADERS
 
 
 @pytest.fixture
@@ -30,12 +28,8 @@ def test_what_can_be_served_passes(folder: Path) -> None:
 
 def test_an_architecture_that_is_not_there(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"], "n_embd": 8}))
-    with pytest.raises(UnsupportedModel, match="'GPT2LMHeadModel' is not supported; supported: Llama"):
+    with pytest.raises(UnsupportedModel, match=r"'GPT2LMHeadModel' is not supported; .*Llama.*docs/models\.md"):
         check(folder)
-
-
-def test_every_architecture_has_a_loader() -> None:
-    assert set(LOADERS) == set(ARCHITECTURES)
 
 
 def test_a_model_without_tokenizer(folder: Path) -> None:

@@ -2,11 +2,19 @@
 
 import os
 
-from text_generation_server.config.model import ModelConfig
+from text_generation_server.config.json_object import JsonObject
+from text_generation_server.config.model import ModelConfig, parse_model_config
 from text_generation_server.engine.loading import cpu_threads
 
-SMALL = ModelConfig("LlamaForCausalLM", 2048, 256, 1280, 2, 8, 4, 32, 1024)
-LARGE = ModelConfig("LlamaForCausalLM", 128256, 4096, 14336, 32, 32, 8, 128, 8192)
+
+def llama(hidden_size: int, intermediate_size: int) -> ModelConfig:
+    sizes = {"vocab_size": 2048, "num_hidden_layers": 2, "num_attention_heads": 8}
+    sizes |= {"hidden_size": hidden_size, "intermediate_size": intermediate_size}
+    return parse_model_config(JsonObject({"architectures": ["LlamaForCausalLM"], **sizes}, "config.json"), None)
+
+
+SMALL = llama(256, 1280)
+LARGE = llama(4096, 14336)
 CORES = len(os.sched_getaffinity(0))
 
 

@@ -83,7 +83,7 @@ def cpu_threads(model: ModelConfig, world_size: int, omp_num_threads: int | None
     """
     if omp_num_threads is not None:
         return omp_num_threads
-    if model.hidden_size * model.intermediate_size < _WORTH_THREADS:
+    if model.decoder.hidden_size * max(layer.ffn.inner for layer in model.decoder.layers) < _WORTH_THREADS:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // world_size)

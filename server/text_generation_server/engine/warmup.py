@@ -40,7 +40,7 @@ def warm_up(
     or the model, `OutOfMemory` for limits that do not fit.
     """
     clock = _Stopwatch()
-    max_positions = model.config.max_context_length
+    max_positions = model.max_context_length
     check_limits(asked, max_positions)
     probe = Probe(model, asked, eos_token_ids, watermark, options, alone, details=group.rank == 0)
     try:

@@ -31,3 +31,7 @@ class DummySource(WeightSource):
             generator = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()))
             tensor.normal_(std=_STANDARD_DEVIATION, generator=generator)
         return tensor if part is None else tensor.narrow(part.dim, part.start, part.stop - part.start).clone()
+
+    def has(self, name: str) -> bool:  # noqa: ARG002 - there is everything
+        """See `WeightSource`: always."""
+        return True

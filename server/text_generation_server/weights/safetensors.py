@@ -6,7 +6,8 @@ configuration asks for, and every failure names the file and the tensor.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 
 import torch
@@ -63,6 +64,10 @@ class SafetensorsSource(WeightSource):
             self._extremes.append((name, torch.stack(torch.aminmax(loaded))))
         return loaded
 
+    def has(self, name: str) -> bool:
+        """See `WeightSource`."""
+        return name in self._tensors
+
     def _report_progress(self) -> None:
         """One log line every few seconds: small models are silent."""
         now = self._clock()
@@ -71,10 +76,11 @@ class SafetensorsSource(WeightSource):
             percent = 100 * (len(self._tensors) - len(self._unread)) // len(self._tensors)
             logger.info("loading weights", extra={"percent": percent})
 
-    def warn_unread(self) -> None:
-        """Logs the tensors that the model did not ask for: a sign of a configuration that does not fit."""
-        # Old Llama checkpoints carry the rotary frequencies, which follow from the configuration.
-        names = sorted(name for name in self._unread if not name.endswith("rotary_emb.inv_freq"))
+    def warn_unread(self, ignored: Sequence[str] = ()) -> None:
+        """Logs the tensors that the model did not ask for: a sign of a configuration that does not fit. `ignored`:
+        patterns of names that may be there.
+        """
+        names = sorted(name for name in self._unread if not any(fnmatch(name, pattern) for pattern in ignored))
         if names:
             logger.warning("%d tensors of the model folder are not used, such as %s", len(names), ", ".join(names[:3]))
 

@@ -21,3 +21,7 @@ class WeightSource(Protocol):
     def read(self, name: str, shape: tuple[int, ...], part: Slice | None = None) -> Tensor:
         """The tensor `name`, which must have `shape`, or only a part of it. Raises ModelFilesError."""
         ...
+
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of this name."""
+        ...

@@ -1,0 +1,115 @@
+"""Readings of `config.json` that many families share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..json_object import JsonObject
+from ..rope import parse_rope
+from ..spec import (
+    Activation,
+    AttentionSpec,
+    DecoderSpec,
+    DenseSpec,
+    EmbeddingSpec,
+    FeedForwardSpec,
+    HeadSpec,
+    LayerSpec,
+    NormSpec,
+)
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+}
+"""From the field's names."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Attention heads and their size."""
+
+    count: int
+    kv: int
+    size: int
+
+    @classmethod
+    def of(cls, config: JsonObject) -> "Heads":
+        """Checks that they fit each other."""
+        hidden = config.integer("hidden_size")
+        count = config.integer("num_attention_heads")
+        kv = config.integer("num_key_value_heads", default=count)
+        if count % kv:
+            raise config.error("num_key_value_heads", f"a divisor of `num_attention_heads` ({count})")
+        if "head_dim" not in config and hidden % count:
+            raise config.error("num_attention_heads", f"a divisor of `hidden_size` ({hidden}), or `head_dim` be given")
+        size = config.integer("head_dim", default=hidden // count)
+        if size % 2:
+            raise config.error("head_dim", "even: rotary embedding turns pairs")
+        return cls(count, kv, size)
+
+
+def activation(config: JsonObject) -> Activation:
+    """That of the feed-forward network."""
+    return config.choice("hidden_act", ACTIVATIONS, default="silu")
+
+
+def rms_norm(config: JsonObject) -> NormSpec:
+    """The usual normalisation."""
+    return NormSpec(config.number("rms_norm_eps", default=1e-6))
+
+
+def attention(config: JsonObject) -> AttentionSpec:
+    """Grouped queries, rotary embedding, and the usual scale; one flag for all biases."""
+    heads = Heads.of(config)
+    bias = config.boolean("attention_bias", default=False)
+    return AttentionSpec(
+        heads.count,
+        heads.kv,
+        heads.size,
+        scale=heads.size**-0.5,
+        rope=parse_rope(config, heads.size),
+        qkv_bias=bias,
+        out_bias=bias,
+    )
+
+
+def gated(config: JsonObject) -> DenseSpec:
+    """A gated network; one flag for all biases."""
+    bias = config.boolean("mlp_bias", default=False)
+    return DenseSpec(config.integer("intermediate_size"), activation(config), in_bias=bias, out_bias=bias)
+
+
+def pre_norm_layer(config: JsonObject, mixer: AttentionSpec, ffn: FeedForwardSpec) -> LayerSpec:
+    """Each part reads the sum through a normalisation of its own."""
+    return LayerSpec(mixer, ffn, rms_norm(config), rms_norm(config))
+
+
+def decoder(
+    config: JsonObject,
+    layers: LayerSpec | tuple[LayerSpec, ...],
+    final_norm: NormSpec | None = None,
+    embedding: EmbeddingSpec | None = None,
+    head: HeadSpec | None = None,
+    residual_scale: float = 1.0,
+) -> DecoderSpec:
+    """A model of `layers`, or of as many layers of one kind as the configuration says."""
+    count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
+    return DecoderSpec(
+        vocab_size=config.integer("vocab_size"),
+        hidden_size=config.integer("hidden_size"),
+        layers=(layers,) * count if isinstance(layers, LayerSpec) else layers,
+        final_norm=final_norm or rms_norm(config),
+        embedding=embedding or EmbeddingSpec(),
+        head=head or HeadSpec(tied=config.boolean("tie_word_embeddings", default=False)),
+        residual_scale=residual_scale,
+    )
+
+
+MOST_LAYERS = 10_000
+"""A list of layers is made: a hostile number must not fill the memory."""
