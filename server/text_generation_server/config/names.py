@@ -1,8 +1,19 @@
 """Where a checkpoint keeps the tensors of each part, and in which layout."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from .spec import QkvLayout
+
+ExpertLayout = Literal["each", "stacked", "rows", "interleaved"]
+"""How experts are stored.
+
+- "each": matrices of each expert by themselves, as those of a dense network.
+- "stacked": `[experts, 2 * inner, hidden]`, gate rows first, and `[experts, hidden, inner]`.
+- "rows": gate, up and the transposed down, each `[experts * inner, hidden]`.
+- "interleaved": `[experts, hidden, 2 * inner]`, gate and up columns by turns, and `[experts, inner, hidden]`, with
+  biases; or MXFP4 blocks and scales of their transposes.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,21 @@ class TensorNames:
     gate_up: str | None = None
     """The one matrix of both, gate first, where there is one."""
     down: str = "mlp.down_proj"
+    router: str = "mlp.gate"
+    router_correction: str = "mlp.gate.e_score_correction_bias"
+    """A whole name."""
+    experts_layout: ExpertLayout = "each"
+    expert_gate: str = "mlp.experts.{expert}.gate_proj"
+    """`{expert}` is the expert's number. Also the one tensor of gate and up, where there is one; "rows" and
+    "interleaved" have whole names.
+    """
+    expert_up: str = "mlp.experts.{expert}.up_proj"
+    expert_down: str = "mlp.experts.{expert}.down_proj"
+    shared_gate: str = "mlp.shared_expert.gate_proj"
+    shared_up: str = "mlp.shared_expert.up_proj"
+    shared_down: str = "mlp.shared_expert.down_proj"
+    shared_weight: str = "mlp.shared_expert_gate"
+    """What the result of the shared network is multiplied by."""
     transposed: bool = False
     """Matrices of layers are stored as [inputs, outputs]."""
     ignored: tuple[str, ...] = ("*rotary_emb.inv_freq",)

@@ -9,6 +9,9 @@ from typing import Literal
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 """"gelu" is the exact form with the error function, "gelu_tanh" its approximation, "relu2" the square of relu."""
 
+GatedActivation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_swiglu"]
+"""The last one has a formula of its own (`kernels/_activations.py`)."""
+
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 QkvLayout = Literal["blocks", "groups"]
 """How one stored matrix holds Q, K and V: all of Q, then K, then V; or, for each K and V head, its query heads, then
@@ -107,7 +110,45 @@ class DenseSpec:
     out_bias: bool = False
 
 
-FeedForwardSpec = DenseSpec
+@dataclass(frozen=True)
+class RouteSpec:
+    """Which experts compute a token, and with what weight; `kernels/moe_route.py` has the formulas."""
+
+    top_k: int
+    score: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
+    norm: Literal[0, 1, 2] = 1
+    """By which norm of the chosen scores they are divided: none, their sum, the root of the sum of squares."""
+    scale: float = 1.0
+    groups: int = 1
+    top_groups: int = 1
+    group_score: Literal["max", "top2"] = "top2"
+    jitter: float = 0.0
+    bias: bool = False
+    """The logits have one."""
+    correction: bool = False
+    """Each expert has a float32 number that is added to its score for the choice alone."""
+    wide: bool = False
+    """Logits are computed in float32."""
+
+
+@dataclass(frozen=True)
+class MoeSpec:
+    """A mixture of experts: gated networks, of which each token passes a few."""
+
+    experts: int
+    inner: int
+    """Of one expert."""
+    activation: GatedActivation
+    route: RouteSpec
+    bias: bool = False
+    """Both matrices of an expert have one."""
+    shared_inner: int = 0
+    """Inner size of a network that every token passes besides; 0: there is none."""
+    shared_gate: bool = False
+    """Its result is multiplied by the sigmoid of one more logit."""
+
+
+FeedForwardSpec = DenseSpec | MoeSpec
 
 
 @dataclass(frozen=True)

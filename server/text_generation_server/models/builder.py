@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from ..config.model import ModelConfig
-from ..config.spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormSpec, RopeSpec
+from ..config.spec import AttentionSpec, FeedForwardSpec, LayerSpec, MoeSpec, NormSpec, RopeSpec
 from ..distributed import TensorParallelGroup
 from ..layers.infer import (
     Attention,
@@ -14,12 +14,13 @@ from ..layers.infer import (
     FeedForward,
     Head,
     Junction,
+    MoeFeedForward,
     Norm,
     ParallelLayer,
     TransformerLayer,
 )
 from ..layers.rope import RopeTable
-from ..layers.weights import Checkpoint, HeadSplit, load_attention, load_dense, load_embedding, load_head
+from ..layers.weights import Checkpoint, HeadSplit, load_attention, load_dense, load_embedding, load_head, load_moe
 from ..weights import WeightSource
 from .decoder import Decoder
 
@@ -88,4 +89,6 @@ class DecoderBuilder:
 
 def feed_forward(checkpoint: Checkpoint, index: int, spec: FeedForwardSpec) -> FeedForward:
     """The one place where a kind of network is chosen."""
+    if isinstance(spec, MoeSpec):
+        return MoeFeedForward(spec, load_moe(checkpoint, index, spec))
     return DenseFeedForward(spec, load_dense(checkpoint, index, spec))

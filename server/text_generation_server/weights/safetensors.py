@@ -20,6 +20,7 @@ from .source import Slice, WeightSource
 
 _PROGRESS_INTERVAL_S = 2.0
 _FLOATING_TYPES = ("F32", "F16", "BF16", "F64")
+_BYTE_TYPES = ("U8",)
 
 logger = logging.getLogger(__name__)
 
@@ -42,14 +43,17 @@ class SafetensorsSource(WeightSource):
             self._tensors.update((name, (path, file)) for name in file.keys())  # noqa: SIM118 - not a dict
         self._unread = set(self._tensors)
 
-    def read(self, name: str, shape: tuple[int, ...], part: Slice | None = None) -> Tensor:
+    def read(
+        self, name: str, shape: tuple[int, ...], part: Slice | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """See `WeightSource`."""
         if name not in self._tensors:
             raise ModelFilesError(f"tensor `{name}` is in none of the model's safetensors files")
         path, file = self._tensors[name]
         try:
             stored = file.get_slice(name)
-            _check(path, name, tuple(stored.get_shape()), shape, stored.get_dtype())
+            allowed = _BYTE_TYPES if dtype == torch.uint8 else _FLOATING_TYPES
+            _check(path, name, tuple(stored.get_shape()), shape, stored.get_dtype(), allowed)
             region = [slice(None)] * len(shape)
             if part is not None:
                 region[part.dim] = slice(part.start, part.stop)
@@ -59,10 +63,14 @@ class SafetensorsSource(WeightSource):
         self._unread.discard(name)
         self._report_progress()
         # A part may be a view of the mapped file; the model must own its memory.
-        loaded = tensor.to(device=self._device, dtype=self._dtype, copy=True)
-        if loaded.numel():
-            self._extremes.append((name, torch.stack(torch.aminmax(loaded))))
+        loaded = tensor.to(device=self._device, dtype=dtype or self._dtype, copy=True)
+        if loaded.numel() and loaded.is_floating_point():
+            self._extremes.append((name, torch.stack(torch.aminmax(loaded)).float()))
         return loaded
+
+    def empty(self, shape: tuple[int, ...]) -> Tensor:
+        """See `WeightSource`."""
+        return torch.empty(shape, dtype=self._dtype, device=self._device)
 
     def has(self, name: str) -> bool:
         """See `WeightSource`."""
@@ -109,10 +117,10 @@ def _open(path: Path) -> safe_open:
         raise ModelFilesError(f"{path} is damaged or not a safetensors file: {error}") from error
 
 
-def _check(path: Path, name: str, found: tuple[int, ...], expected: tuple[int, ...], dtype: str) -> None:
+def _check(path: Path, name: str, found: tuple[int, ...], expected: tuple[int, ...], dtype: str, allowed: Sequence[str]) -> None:
     if found != expected:
         raise ModelFilesError(
             f"{path}: tensor `{name}` has shape {list(found)}, but config.json asks for {list(expected)}"
         )
-    if dtype not in _FLOATING_TYPES:
-        raise ModelFilesError(f"{path}: tensor `{name}` has type {dtype}; only {', '.join(_FLOATING_TYPES)} work")
+    if dtype not in allowed:
+        raise ModelFilesError(f"{path}: tensor `{name}` has type {dtype}; only {', '.join(allowed)} work")

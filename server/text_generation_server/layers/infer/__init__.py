@@ -4,6 +4,7 @@ from .attention import Attention
 from .embedding import Embedding
 from .feed_forward import DenseFeedForward, FeedForward
 from .head import Head
+from .moe import MoeFeedForward
 from .norm import Junction, Norm
 from .state import CacheShape, Chunks, Decodes, InferState, LayerCache
 from .transformer import ParallelLayer, TransformerLayer
@@ -20,6 +21,7 @@ __all__ = [
     "InferState",
     "Junction",
     "LayerCache",
+    "MoeFeedForward",
     "Norm",
     "ParallelLayer",
     "TransformerLayer",

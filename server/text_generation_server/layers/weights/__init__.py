@@ -5,6 +5,7 @@ from .checkpoint import Checkpoint, NormWeights
 from .ends import EmbeddingWeights, load_embedding, load_head, rounded
 from .feed_forward import DenseWeights, load_dense
 from .linear import Linear, RowBlock, column_parallel, row_parallel
+from .moe import MoeWeights, load_moe, shared_experts
 from .split import HeadSplit, even_span, padded_rows, vocabulary_shard
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "EmbeddingWeights",
     "HeadSplit",
     "Linear",
+    "MoeWeights",
     "NormWeights",
     "RowBlock",
     "column_parallel",
@@ -22,8 +24,10 @@ __all__ = [
     "load_dense",
     "load_embedding",
     "load_head",
+    "load_moe",
     "padded_rows",
     "rounded",
     "row_parallel",
+    "shared_experts",
     "vocabulary_shard",
 ]
