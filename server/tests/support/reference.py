@@ -59,7 +59,9 @@ def causal_attention(
     one more key, whose value is zero.
     """
     tokens, context, heads = q.shape[0], k.shape[0], q.shape[1]
-    distances = torch.arange(context, device=q.device) - torch.arange(context - tokens, context, device=q.device)[:, None]
+    distances = (
+        torch.arange(context, device=q.device) - torch.arange(context - tokens, context, device=q.device)[:, None]
+    )
     seen = (distances <= 0) & (distances > (-window if window else -context - 1))
     out = q.new_zeros(tokens, heads, v.shape[2], dtype=torch.float64)
     for head in range(heads if context else 0):

@@ -120,6 +120,15 @@ class JsonObject:
             raise self.error(key, f"a list of {length} numbers above 0")
         return numbers
 
+    def integers(self, key: str, length: int, maximum: int) -> tuple[int, ...]:
+        """A list of `length` whole numbers from 0 to `maximum`."""
+        value = self._value(key, None)
+        items = cast("list[object]", value) if isinstance(value, list) else []
+        integers = tuple(item for item in items if isinstance(item, int) and 0 <= item <= maximum)
+        if len(integers) != len(items) or len(items) != length:
+            raise self.error(key, f"a list of {length} numbers from 0 to {maximum}")
+        return integers
+
     def choice(self, key: str, options: Mapping[str, _Option], default: str | None = None) -> _Option:
         """What `options` has for the string under `key`."""
         name = self.string(key, default)

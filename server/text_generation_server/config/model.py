@@ -104,7 +104,9 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None) -> Mod
         architecture=architecture,
         decoder=decoder,
         names=family.tensor_names(config),
-        max_position_embeddings=config.integer("max_position_embeddings", default=2048),
+        max_position_embeddings=config.integer(
+            "max_position_embeddings", default=config.integer(family.longest, default=2048)
+        ),
         dtype=_dtype(config),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         eos_token_ids=_eos_token_ids(config, generation, decoder.vocab_size),

@@ -8,9 +8,17 @@ from .json_object import JsonObject
 from .spec import RopeSpec, RopeType
 
 
-def parse_rope(config: JsonObject, head_dim: int, interleaved: bool = False, layer_type: str | None = None) -> RopeSpec:
+def parse_rope(
+    config: JsonObject,
+    head_dim: int,
+    interleaved: bool = False,
+    layer_type: str | None = None,
+    scaled: bool = True,
+    theta_key: str = "rope_theta",
+) -> RopeSpec:
     """One layout from four: `rope_theta` alone, `rope_theta` with `rope_scaling`, the newer `rope_parameters`, and
-    those with an object for each type of layer, of which `layer_type` names one.
+    those with an object for each type of layer, of which `layer_type` names one. In the others, `scaled` says whether
+    layers of this type are stretched, and `theta_key` where their base is.
 
     Raises ConfigurationError or UnsupportedModel.
     """
@@ -20,8 +28,10 @@ def parse_rope(config: JsonObject, head_dim: int, interleaved: bool = False, lay
     scaling = config.child(key)
     if layer_type is not None and layer_type in scaling:
         scaling = scaling.child(layer_type)
+    elif not scaled:
+        scaling = JsonObject({}, key)
     max_position_embeddings = config.integer("max_position_embeddings", default=2048)
-    theta = scaling.number("rope_theta") if "rope_theta" in scaling else config.number("rope_theta", default=10_000.0)
+    theta = scaling.number("rope_theta") if "rope_theta" in scaling else config.number(theta_key, default=10_000.0)
     rope_type = scaling.string("rope_type" if "rope_type" in scaling else "type", default="default")
     # What Phi-3 called it first.
     rope_type = "longrope" if rope_type == "su" else rope_type

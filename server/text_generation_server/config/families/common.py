@@ -1,6 +1,6 @@
 """Readings of `config.json` that many families share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..json_object import JsonObject
@@ -88,6 +88,25 @@ def gated(config: JsonObject) -> DenseSpec:
 def pre_norm_layer(config: JsonObject, mixer: AttentionSpec, ffn: FeedForwardSpec) -> LayerSpec:
     """Each part reads the sum through a normalisation of its own."""
     return LayerSpec(mixer, ffn, rms_norm(config), rms_norm(config))
+
+
+def window(config: JsonObject) -> int:
+    """Positions that a layer with a window attends to; 0 where there is no window."""
+    return config.integer("sliding_window") if "sliding_window" in config else 0
+
+
+def by_layer_type(
+    config: JsonObject, full: LayerSpec, sliding: LayerSpec, is_sliding: Callable[[int], bool]
+) -> tuple[LayerSpec, ...]:
+    """Layers as `layer_types` lists them, else as `is_sliding` says of each number."""
+    count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
+    if "layer_types" not in config:
+        return tuple(sliding if is_sliding(index) else full for index in range(count))
+    kinds = {"full_attention": full, "sliding_attention": sliding}
+    names = config.strings("layer_types")
+    if len(names) != count or any(name not in kinds for name in names):
+        raise config.error("layer_types", f"a list of {count} names out of {', '.join(kinds)}")
+    return tuple(kinds[name] for name in names)
 
 
 def decoder(

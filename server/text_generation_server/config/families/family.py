@@ -19,6 +19,8 @@ class Family:
     names: TensorNames | Callable[[JsonObject], TensorNames] = field(default_factory=TensorNames)
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     """What it means when keys of `config.json` are absent. Sizes have no defaults: they must be given."""
+    longest: str = "max_position_embeddings"
+    """The key with the number of positions, where the usual one is absent."""
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     """From the usual name of a key to the one that the family has."""
 
