@@ -50,6 +50,8 @@ class Case:
     """From transformers' tensors and configuration to those of the family."""
     inputs: Callable[[int], dict[str, Any]] = lambda _: {}
     """What transformers' class is given besides the ids of a sequence of this length."""
+    prepare: Callable[[PreTrainedModel], None] = lambda _: None
+    """What is changed in transformers' model before it is saved."""
     shards: bool = True
     """Whether two ranks are compared too."""
 
@@ -73,6 +75,7 @@ def model_of(case_id: str) -> PreTrainedModel:
                 parameter.normal_(mean=1.0 if is_weight else 0.0, std=0.2, generator=generator)
             else:
                 parameter.normal_(std=0.3, generator=generator)
+    case.prepare(model)
     return model
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from support.families import SIZES, Case, Raw, State
+from support.moe_cases import MOE_CASES
 
 W = {"sliding_window": 4}
 LONGROPE = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 4.0, 6.0, 8.0], "rope_type": "longrope"}
@@ -180,5 +181,6 @@ CASES: dict[str, Case] = {
         "hunyuan_v1_dense",
         {"head_dim": 8, "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "rope_theta": 1e4, "factor": 1.0}},
     ),
+    **MOE_CASES,
 }  # fmt: skip
 __all__ = ["CASES", "SIZES"]

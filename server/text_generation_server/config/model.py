@@ -122,8 +122,11 @@ def _architecture(config: JsonObject) -> str:
         raise UnsupportedModel(
             f"architecture {names[0]!r} is not supported; supported families: {known} (docs/models.md has the list)"
         )
-    if "quantization_config" in config:
-        raise UnsupportedModel("`quantization_config` in config.json: quantised checkpoints are not supported")
+    method = config.child("quantization_config").string("quant_method", default="")
+    if "quantization_config" in config and method not in FAMILIES[names[0]].quantisations:
+        raise UnsupportedModel(
+            f"`quantization_config` in config.json: checkpoints quantised by {method!r} are not supported"
+        )
     return names[0]
 
 

@@ -50,9 +50,11 @@ def _attention(config: JsonObject) -> AttentionSpec:
 def _experts(config: JsonObject) -> MoeSpec:
     own = config.child("ffn_config")
     experts = own.integer("moe_num_experts", default=4, maximum=_MOST_EXPERTS)
-    norm = own.number("moe_normalize_expert_weights") if "moe_normalize_expert_weights" in own else 0
+    key = "moe_normalize_expert_weights"
+    # Absent means 1, null that nothing is divided.
+    norm = own.number(key, default=1.0) if key in own or key not in list(own) else 0
     if norm not in (0, 1, 2):
-        raise own.error("moe_normalize_expert_weights", "1 or 2, or null")
+        raise own.error(key, "1 or 2, or null")
     route = RouteSpec(own.integer("moe_top_k", default=1, maximum=experts), norm=int(norm))
     activation = own.child("ffn_act_fn").choice("name", ACTIVATIONS, default="silu")
     return MoeSpec(experts, own.integer("ffn_hidden_size", default=3584), activation, route)
@@ -62,7 +64,7 @@ DBRX = Family(
     "DBRX",
     _dbrx,
     _NAMES,
-    {"n_heads": 16, "max_seq_len": 2048},
+    {"max_seq_len": 2048},
     aliases={
         "hidden_size": "d_model",
         "num_attention_heads": "n_heads",

@@ -8,7 +8,7 @@ from .common import attention, decoder, gated, pre_norm_layer
 from .family import Family
 
 
-def _granite(config: JsonObject) -> DecoderSpec:
+def granite_decoder(config: JsonObject) -> DecoderSpec:
     mixer = replace(attention(config), scale=config.number("attention_multiplier", default=1.0))
     return decoder(
         config,
@@ -34,5 +34,5 @@ def _minicpm(config: JsonObject) -> DecoderSpec:
     )
 
 
-GRANITE = Family("Granite", _granite)
+GRANITE = Family("Granite", granite_decoder)
 MINICPM = Family("MiniCPM", _minicpm, defaults={"tie_word_embeddings": True})

@@ -79,9 +79,12 @@ def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
     total, inner = spec.experts + shared_experts(spec), part.stop - part.start
     gate_up = checkpoint.source.empty((total, 2 * inner, part.hidden))
     down = checkpoint.source.empty((total, part.hidden, inner))
-    targets = (gate_up[:, :inner], gate_up[:, inner:], down)
-    _READERS[checkpoint.names.experts_layout](part, tuple(each[: spec.experts] for each in targets))
-    _read_shared(part, tuple(each[spec.experts :] for each in targets))
+    routed, shared = (
+        (gate_up[experts, :inner], gate_up[experts, inner:], down[experts])
+        for experts in (slice(spec.experts), slice(spec.experts, None))
+    )
+    _READERS[checkpoint.names.experts_layout](part, routed)
+    _read_shared(part, shared)
     gate_up_bias, down_bias = _biases(part)
     return MoeWeights(_router(part), _correction(part), gate_up, gate_up_bias, down, down_bias)
 
