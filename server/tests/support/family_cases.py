@@ -243,6 +243,7 @@ CASES: dict[str, Case] = {
         "EXAONE 4", "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}
     ),
     "olmo2": Case("OLMo 2", "olmo2"),
+    "olmo2 one kv head": Case("OLMo 2", "olmo2", {"num_key_value_heads": 1}),
     "olmo3": Case(
         "OLMo 3",
         "olmo3",
@@ -311,6 +312,8 @@ CASES: dict[str, Case] = {
         "Falcon 7B, 40B, 180B and RW",
         "falcon",
         {**FALCON, "alibi": True, "bias": True, "multi_query": False, "parallel_attn": False},
+        # Its eager form adds the distances twice.
+        attention="sdpa",
     ),
     "mpt": Case("MPT", "mpt", {**MPT, "attn_config": {"clip_qkv": 2.0}}),
     "gpt neox": Case("GPT-NeoX and Pythia", "gpt_neox", {"num_key_value_heads": ...}),

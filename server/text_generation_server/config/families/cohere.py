@@ -8,7 +8,12 @@ from ..spec import AttentionSpec, DecoderSpec, HeadSpec, LayerSpec, QkNormSpec
 from .common import Heads, attention, by_layer_type, decoder, gated, layer_norm, window
 from .family import Family
 
-_DEFAULTS = {"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "logit_scale": 0.0625, "max_position_embeddings": 8192}
+_DEFAULTS = {
+    "tie_word_embeddings": True,
+    "layer_norm_eps": 1e-5,
+    "logit_scale": 0.0625,
+    "max_position_embeddings": 8192,
+}
 
 
 def _mixer(config: JsonObject) -> AttentionSpec:

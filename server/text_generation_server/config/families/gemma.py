@@ -52,9 +52,7 @@ def _gemma3(config: JsonObject) -> DecoderSpec:
     size = Heads.of(config).size
     full = _sandwich(config, replace(attention(config), qk_norm=QkNormSpec(_norm(config))))
     full = replace(full, attention=replace(full.attention, rope=parse_rope(config, size, layer_type="full_attention")))
-    local = parse_rope(
-        config, size, layer_type="sliding_attention", scaled=False, theta_key="rope_local_base_freq"
-    )
+    local = parse_rope(config, size, layer_type="sliding_attention", scaled=False, theta_key="rope_local_base_freq")
     sliding = replace(full, attention=replace(full.attention, rope=local, window=window(config)))
     pattern = config.integer("sliding_window_pattern", default=config.integer("_sliding_window_pattern", default=6))
     return _model(config, by_layer_type(config, full, sliding, lambda index: (index + 1) % pattern != 0))
