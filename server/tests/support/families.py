@@ -52,8 +52,8 @@ class Case:
     """What transformers' class is given besides the ids of a sequence of this length."""
     prepare: Callable[[PreTrainedModel], None] = lambda _: None
     """What is changed in transformers' model before it is saved."""
-    shards: bool = True
-    """Whether two ranks are compared too."""
+    attention: str = "eager"
+    """How transformers computes it."""
 
 
 @cache
@@ -64,7 +64,7 @@ def model_of(case_id: str) -> PreTrainedModel:
     case = CASES[case_id]
     values = {key: value for key, value in {**SIZES, **case.values}.items() if value is not ...}
     config = CONFIG_MAPPING[case.model_type](**values)
-    config._attn_implementation = "eager"
+    config._attn_implementation = case.attention
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(1)
@@ -98,11 +98,3 @@ def write(case: Case, model: PreTrainedModel, folder: Path) -> None:
 def logits_of(case: Case, model: PreTrainedModel, ids: list[int]) -> Tensor:
     """[len(ids), vocabulary]"""
     return model(torch.tensor([ids]), use_cache=False, **case.inputs(len(ids))).logits[0]
-
-
-def greedy(case: Case, model: PreTrainedModel, prompt: list[int]) -> list[int]:
-    """The likeliest ids one after the other, each computed from the whole text before it."""
-    ids = list(prompt)
-    for _ in range(NEW_TOKENS):
-        ids.append(int(logits_of(case, model, ids)[-1].argmax()))
-    return ids[len(prompt) :]

@@ -15,16 +15,23 @@ _Option = TypeVar("_Option")
 class JsonObject:
     """A JSON object with the name of the place it came from; `null` counts as absent."""
 
-    def __init__(self, values: Mapping[str, object], source: str, aliases: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, object],
+        source: str,
+        defaults: Mapping[str, object] | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
         self._values = values
         self._source = source
+        self._defaults = defaults or {}
         self._aliases = aliases or {}
 
     def for_family(self, defaults: Mapping[str, object], aliases: Mapping[str, str]) -> "JsonObject":
         """The same with what keys mean that are not there at all, `null` being there; and with other names for keys:
-        `aliases` maps the usual name to the one that the file has.
+        `aliases` maps the usual name to the one that the file may have instead.
         """
-        return JsonObject({**defaults, **self._values}, self._source, aliases)
+        return JsonObject(self._values, self._source, defaults, aliases)
 
     @classmethod
     def from_file(cls, path: Path) -> "JsonObject":
@@ -156,8 +163,12 @@ class JsonObject:
         return default
 
     def _name(self, key: str) -> str:
+        """The name under which the file has it, or should."""
         alias = self._aliases.get(key, key)
         return key if key in self._values and alias not in self._values else alias
 
     def _get(self, key: str) -> object:
-        return self._values.get(self._name(key))
+        name = self._name(key)
+        if name in self._values:
+            return self._values[name]
+        return self._defaults.get(name, self._defaults.get(key))

@@ -32,7 +32,9 @@ from torch.nn import functional
 from ._attention import (
     LOG2_E,
     accumulate,
+    apply_options,
     check_layouts,
+    load_per_head,
     load_rows,
     load_slots,
     locate,
@@ -40,7 +42,7 @@ from ._attention import (
     padded_head_dim,
 )
 from ._attention_torch import attend
-from ._chunks import merge_chunks, merge_kernel, plan
+from ._chunks import in_window, merge_chunks, merge_kernel, plan
 from ._config import nearest
 from ._device import num_processors, shared_kib
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
@@ -79,12 +81,14 @@ _MERGED_ROWS = 32
 def decode_attention_kernel(
     q_ptr,  # [batch, heads, HEAD_DIM]
     k_cache_ptr,  # [slots, kv_heads, HEAD_DIM]
-    v_cache_ptr,  # [slots, kv_heads, HEAD_DIM]
+    v_cache_ptr,  # [slots, kv_heads, V_DIM]
     slot_table_ptr,  # [rows, positions]
     b_row_ptr,  # [batch]
     b_kv_len_ptr,  # [batch]
-    out_ptr,  # [batch, heads, HEAD_DIM]
-    partial_ptr,  # [items, heads, HEAD_DIM] float32, written for requests of several chunks
+    sinks_ptr,  # [heads] float32 or None
+    slopes_ptr,  # [heads] float32 or None
+    out_ptr,  # [batch, heads, V_DIM]
+    partial_ptr,  # [items, heads, V_DIM] float32, written for requests of several chunks
     partial_log_sum_ptr,  # [items, heads] float32, likewise
     arrived_ptr,  # [batch, kv_heads] int32, zero before and after
     stride_q_request,
@@ -104,6 +108,8 @@ def decode_attention_kernel(
     GROUP: tl.constexpr,  # heads for each KV head
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,  # power of two, at least HEAD_DIM and 16
+    V_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,  # power of two, at least V_DIM and 16
     BLOCK_G: tl.constexpr,  # power of two, at least GROUP and 16
     BLOCK_B: tl.constexpr,  # power of two, at least batch
     BLOCK_H: tl.constexpr,  # power of two, at least GROUP
@@ -111,6 +117,8 @@ def decode_attention_kernel(
     LAST_MERGES: tl.constexpr,  # or `merge_kernel` does
     BLOCK_N: tl.constexpr,
     DETERMINISTIC: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One program attends with all heads of one KV head over one chunk of one request.
@@ -120,7 +128,7 @@ def decode_attention_kernel(
     let_next_start(PDL)
     kv_head = tl.program_id(0)
     item = tl.program_id(1)
-    lengths, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC)
+    lengths, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW)
     rows = tl.load(b_row_ptr + tl.arange(0, BLOCK_B), mask=tl.arange(0, BLOCK_B) < batch, other=0)
     request, chunk = locate(chunks, item)
     wait_for_previous(PDL)
@@ -131,21 +139,27 @@ def decode_attention_kernel(
     num_chunks = tl.sum(tl.where(is_request, chunks, 0), axis=0)
     row = tl.sum(tl.where(is_request, rows, 0), axis=0).to(tl.int64)
     # Equal chunks of whole tiles: no program is left with a small remainder.
-    chunk_len = tl.cdiv(tl.cdiv(kv_len, num_chunks), BLOCK_N) * BLOCK_N
+    seen = in_window(kv_len, WINDOW)
+    chunk_len = tl.cdiv(tl.cdiv(seen, num_chunks), BLOCK_N) * BLOCK_N
     begin = chunk * chunk_len
+    if WINDOW:
+        begin += kv_len - seen
     end = tl.minimum(kv_len, begin + chunk_len)
 
     in_group = tl.arange(0, BLOCK_G)
     heads = kv_head * GROUP + in_group
+    exists = in_group < GROUP
     elements = tl.arange(0, BLOCK_D)
-    stored = (in_group < GROUP)[:, None] & (elements < HEAD_DIM)[None, :]
     q_tile_ptr = q_ptr + request.to(tl.int64) * stride_q_request + heads[:, None] * stride_q_head + elements[None, :]
-    q = tl.load(q_tile_ptr, mask=stored, other=0.0)
+    q = tl.load(q_tile_ptr, mask=exists[:, None] & (elements < HEAD_DIM)[None, :], other=0.0)
+    slopes = None
+    if slopes_ptr is not None:
+        slopes = load_per_head(slopes_ptr, heads, exists)
     table_row_ptr = slot_table_ptr + row * stride_table_row
     k_head_ptr = k_cache_ptr + kv_head * stride_k_head
     v_head_ptr = v_cache_ptr + kv_head * stride_v_head
 
-    acc = tl.zeros([BLOCK_G, BLOCK_D], dtype=tl.float32)
+    acc = tl.zeros([BLOCK_G, BLOCK_V], dtype=tl.float32)
     row_max = tl.full([BLOCK_G], float("-inf"), dtype=tl.float32)
     row_sum = tl.zeros([BLOCK_G], dtype=tl.float32)
     for start in range(begin, end, BLOCK_N):
@@ -154,10 +168,17 @@ def decode_attention_kernel(
         slots = load_slots(table_row_ptr, positions, end, True)
         k = load_rows(k_head_ptr, slots, stride_k_slot, valid, True, HEAD_DIM, BLOCK_D)
         scores = tl.dot(q, k.T, input_precision="tf32x3")
+        scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
         scores = tl.where(valid[None, :], scores, float("-inf"))
-        v = load_rows(v_head_ptr, slots, stride_v_slot, valid, True, HEAD_DIM, BLOCK_D)
-        acc, row_max, row_sum = accumulate(scores, scale_log2, v, acc, row_max, row_sum)
+        v = load_rows(v_head_ptr, slots, stride_v_slot, valid, True, V_DIM, BLOCK_V)
+        acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum)
 
+    elements = tl.arange(0, BLOCK_V)
+    stored = exists[:, None] & (elements < V_DIM)[None, :]
+    if sinks_ptr is not None:
+        # Of several chunks none counts the sink: their merge does.
+        sinks = load_per_head(sinks_ptr, heads, exists)
+        row_sum += tl.where(num_chunks == 1, tl.exp2(sinks - row_max), 0.0)
     # An empty context (a padded row, or a chunk that rounding left empty) has sum 0 and gives zeros.
     acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
     out_request_ptr = out_ptr + request.to(tl.int64) * stride_out_request
@@ -167,17 +188,17 @@ def decode_attention_kernel(
         return
     num_heads = tl.num_programs(0) * GROUP
     partial_rows = item.to(tl.int64) * num_heads + heads
-    tl.store(partial_ptr + partial_rows[:, None] * HEAD_DIM + elements[None, :], acc, mask=stored)
-    tl.store(partial_log_sum_ptr + partial_rows, row_max + tl.log2(row_sum), mask=in_group < GROUP)
+    tl.store(partial_ptr + partial_rows[:, None] * V_DIM + elements[None, :], acc, mask=stored)
+    tl.store(partial_log_sum_ptr + partial_rows, row_max + tl.log2(row_sum), mask=exists)
     if LAST_MERGES and is_last(arrived_ptr + request * tl.num_programs(0) + kv_head, num_chunks):
         members = tl.arange(0, BLOCK_H)
         member_heads = kv_head * GROUP + members
         out = merge_chunks(
-            partial_ptr, partial_log_sum_ptr, item - chunk, num_chunks, num_heads, member_heads, members < GROUP,
-            HEAD_DIM, BLOCK_D, BLOCK_C, BLOCK_H,
+            partial_ptr, partial_log_sum_ptr, sinks_ptr, item - chunk, num_chunks, num_heads, member_heads,
+            members < GROUP, V_DIM, BLOCK_V, BLOCK_C, BLOCK_H,
         )  # fmt: skip
         merged_tile_ptr = out_request_ptr + member_heads[:, None] * stride_out_head + elements[None, :]
-        is_merged = (members < GROUP)[:, None] & (elements < HEAD_DIM)[None, :]
+        is_merged = (members < GROUP)[:, None] & (elements < V_DIM)[None, :]
         tl.store(merged_tile_ptr, out.to(out_ptr.dtype.element_ty), mask=is_merged)
 
 
@@ -213,11 +234,13 @@ def decode_attention_triton(
     Partial results are allocated here, because their size follows from the plan, which nobody else knows; they are
     free again when the call returns, and in a graph they lie in the graph's pool.
     """
-    check_layouts("decode_attention", q, k_cache, v_cache, slot_table, out)
+    check_layouts("decode_attention", q, k_cache, v_cache, slot_table, out, sinks, slopes)
     batch, num_heads, head_dim = q.shape
-    num_kv_heads = k_cache.shape[1]
+    _, num_kv_heads, v_head_dim = v_cache.shape
     if batch == 0:
         return
+    if window:
+        max_kv_len = min(max_kv_len, window)
     block_d = padded_head_dim(head_dim)
     config = dict(
         nearest("decode_attention", shared_kib=shared_kib(q.device), head_dim=block_d, element_bytes=q.element_size())
@@ -232,22 +255,26 @@ def decode_attention_triton(
         min_chunk = _MIN_CHUNKS[batch > _SMALL_BATCH]
     longest = min(max(1, triton.cdiv(max_kv_len, min_chunk)), target_items)  # chunks of the longest request
     items = batch * longest if deterministic else min(batch * longest, target_items + batch)
-    partial = q.new_empty(items, num_heads, head_dim, dtype=torch.float32)
+    partial = q.new_empty(items, num_heads, v_head_dim, dtype=torch.float32)
     partial_log_sum = q.new_empty(items, num_heads, dtype=torch.float32)
     group = num_heads // num_kv_heads
     group_heads: int = triton.next_power_of_2(group)  # pyright: ignore[reportAssignmentType]
     # One request alone waits less for a kernel that merges its heads side by side, but sums in other steps.
     last_merges = batch > 1 or deterministic
-    sizes = {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "BLOCK_B": padded_batch(batch), "DETERMINISTIC": deterministic}
+    sizes = {"V_DIM": v_head_dim, "BLOCK_V": padded_head_dim(v_head_dim), "BLOCK_B": padded_batch(batch)}
+    sizes |= {"DETERMINISTIC": deterministic, "WINDOW": window}
     _launch(
         (num_kv_heads, items),
         (
-            q, k_cache, v_cache, slot_table, b_row, b_kv_len, out, partial, partial_log_sum,
+            q, k_cache, v_cache, slot_table, b_row, b_kv_len, sinks, slopes, out, partial, partial_log_sum,
             arrivals(q.device, batch * num_kv_heads),
         ),
         (*q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], slot_table.stride(0), *out.stride()[:2]),
         (batch, target_items, one_wave, min_chunk, scale * LOG2_E),
         GROUP=group,
+        HEAD_DIM=head_dim,
+        BLOCK_D=block_d,
+        SOFTCAP=softcap,
         BLOCK_G=max(16, group_heads),
         BLOCK_H=group_heads,
         BLOCK_C=max(1, _MERGED_ROWS // group_heads),
@@ -258,7 +285,7 @@ def decode_attention_triton(
     if longest > 1 and not last_merges:
         _launch_merge(
             (num_heads, batch),
-            (b_kv_len, partial, partial_log_sum, out),
+            (b_kv_len, partial, partial_log_sum, sinks, out),
             out.stride()[:2],
             (batch, target_items, one_wave, min_chunk),
             BLOCK_C=16,

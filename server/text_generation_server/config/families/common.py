@@ -64,6 +64,18 @@ def rms_norm(config: JsonObject) -> NormSpec:
     return NormSpec(config.number("rms_norm_eps", default=1e-6))
 
 
+def layer_norm(config: JsonObject, bias: bool = True) -> NormSpec:
+    """Mean and variance. Its smallest variance has one of three names."""
+    names = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
+    name = next((name for name in names if name in config), names[0])
+    return NormSpec(config.number(name, default=1e-5), kind="layer", bias=bias)
+
+
+def optional(config: JsonObject, key: str) -> float:
+    """A number above 0, or 0 where the key is absent."""
+    return config.number(key) if key in config else 0.0
+
+
 def attention(config: JsonObject) -> AttentionSpec:
     """Grouped queries, rotary embedding, and the usual scale; one flag for all biases."""
     heads = Heads.of(config)
@@ -83,6 +95,13 @@ def gated(config: JsonObject) -> DenseSpec:
     """A gated network; one flag for all biases."""
     bias = config.boolean("mlp_bias", default=False)
     return DenseSpec(config.integer("intermediate_size"), activation(config), in_bias=bias, out_bias=bias)
+
+
+def plain(config: JsonObject, size_key: str, activation_key: str = "hidden_act", bias: bool = True) -> DenseSpec:
+    """A network without gate, by default four times as wide as the hidden states."""
+    inner = config.integer(size_key, default=4 * config.integer("hidden_size"))
+    name = config.choice(activation_key, ACTIVATIONS, default="gelu")
+    return DenseSpec(inner, name, gated=False, in_bias=bias, out_bias=bias)
 
 
 def pre_norm_layer(config: JsonObject, mixer: AttentionSpec, ffn: FeedForwardSpec) -> LayerSpec:
@@ -130,5 +149,12 @@ def decoder(
     )
 
 
+GPT_KEYS = {
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "max_position_embeddings": "n_positions",
+}
+"""From the usual names of keys to those of GPT-2 and its kin."""
 MOST_LAYERS = 10_000
 """A list of layers is made: a hostile number must not fill the memory."""
