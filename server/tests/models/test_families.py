@@ -1,4 +1,4 @@
-"""Every family against transformers: greedy ids are equal alone, in batches, in chunks, after pauses and on two ranks."""
+"""Every family against transformers: greedy ids are equal alone, batched, in chunks, after pauses and on two ranks."""
 
 from collections.abc import Callable
 from functools import cache

@@ -18,6 +18,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 State = dict[str, Tensor]
 Raw = dict[str, Any]
+Relayout = Callable[[State, Raw], tuple[State, Raw]]
+"""From transformers' tensors and configuration to those of a family."""
 
 SIZES: dict[str, Any] = {
     "vocab_size": 99,
@@ -46,8 +48,7 @@ class Case:
     """The class of transformers that it is compared with."""
     values: Raw = field(default_factory=dict)
     """Keys of its configuration, over `SIZES`; a value of `...` leaves one out."""
-    relayout: Callable[[State, Raw], tuple[State, Raw]] | None = None
-    """From transformers' tensors and configuration to those of the family."""
+    relayout: Relayout | None = None
     inputs: Callable[[int], dict[str, Any]] = lambda _: {}
     """What transformers' class is given besides the ids of a sequence of this length."""
     prepare: Callable[[PreTrainedModel], None] = lambda _: None

@@ -4,14 +4,15 @@ import re
 from typing import Any
 
 import torch
-from support.families import SIZES, Case, Raw, State
+
+from support.families import SIZES, Case, Raw, Relayout, State
 from support.moe_cases import MOE_CASES
 
 W = {"sliding_window": 4}
 LONGROPE = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 4.0, 6.0, 8.0], "rope_type": "longrope"}
 
 
-def renamed(architecture: str, *rules: tuple[str, str], **keys: Any):  # noqa: ANN201
+def renamed(architecture: str, *rules: tuple[str, str], **keys: Any) -> Relayout:
     """Re-layout by regular expressions over names, and other keys of the configuration; `...` removes one."""
 
     def relayout(state: State, raw: Raw) -> tuple[State, Raw]:
@@ -167,7 +168,7 @@ def _qwen1(state: State, raw: Raw) -> tuple[State, Raw]:
     return renamed("QWenLMHeadModel", *names, **keys)(state, raw)
 
 
-def without_prefix(prefix: str):  # noqa: ANN201
+def without_prefix(prefix: str) -> Relayout:
     """Checkpoints that were saved without their head have names without the prefix."""
 
     def relayout(state: State, raw: Raw) -> tuple[State, Raw]:
@@ -196,15 +197,21 @@ CASES: dict[str, Case] = {
     "mistral": Case("Mistral", "mistral", W),
     "mistral nemo": Case("Mistral", "mistral", {"sliding_window": None, "head_dim": 12}),
     "ministral": Case(
-        "Ministral 8B", "ministral", {**W, "head_dim": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+        "Ministral 8B",
+        "ministral",
+        {**W, "head_dim": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     ),
     "qwen2": Case("Qwen 2 and 2.5", "qwen2"),
     "qwen2 window": Case(
-        "Qwen 2 and 2.5", "qwen2", {**W, "use_sliding_window": True, "max_window_layers": 1, "tie_word_embeddings": True}
+        "Qwen 2 and 2.5",
+        "qwen2",
+        {**W, "use_sliding_window": True, "max_window_layers": 1, "tie_word_embeddings": True},
     ),
     "qwen3": Case("Qwen 3", "qwen3", {"head_dim": 16}),
     "phi3": Case("Phi 3, 3.5 and 4", "phi3", W),
-    "phi4 mini": Case("Phi 3, 3.5 and 4", "phi3", {"rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 1e4}}),
+    "phi4 mini": Case(
+        "Phi 3, 3.5 and 4", "phi3", {"rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 1e4}}
+    ),
     "phi3 longrope": Case(
         "Phi 3, 3.5 and 4",
         "phi3",
@@ -229,7 +236,10 @@ CASES: dict[str, Case] = {
     ),
     "internlm2": Case("InternLM 1, 2, 2.5 and 3", "llama", relayout=_internlm2),
     "internlm3": Case(
-        "InternLM 1, 2, 2.5 and 3", "llama", {"head_dim": 12}, renamed("InternLM3ForCausalLM", qkv_bias=False, bias=False)
+        "InternLM 1, 2, 2.5 and 3",
+        "llama",
+        {"head_dim": 12},
+        renamed("InternLM3ForCausalLM", qkv_bias=False, bias=False),
     ),
     "baichuan": Case("Baichuan 1 and 2", "llama", {"num_key_value_heads": 4}, _baichuan),
     "baichuan alibi": Case(
@@ -241,9 +251,7 @@ CASES: dict[str, Case] = {
     ),
     "exaone3": Case("EXAONE 3 and 3.5", "llama", relayout=renamed("ExaoneForCausalLM", *EXAONE3, **EXAONE3_KEYS)),
     "exaone4": Case("EXAONE 4", "exaone4", {**W, "sliding_window_pattern": 2}),
-    "exaone4 global": Case(
-        "EXAONE 4", "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}
-    ),
+    "exaone4 global": Case("EXAONE 4", "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}),
     "olmo2": Case("OLMo 2", "olmo2"),
     "olmo2 one kv head": Case("OLMo 2", "olmo2", {"num_key_value_heads": 1}),
     "olmo3": Case(
@@ -255,7 +263,10 @@ CASES: dict[str, Case] = {
             "rope_parameters": {
                 "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
                 "full_attention": {
-                    "rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 32,
+                    "rope_type": "yarn",
+                    "rope_theta": 1e4,
+                    "factor": 2.0,
+                    "original_max_position_embeddings": 32,
                 },
             },
         },
@@ -330,8 +341,11 @@ CASES: dict[str, Case] = {
     "opt": Case(
         "OPT", "opt", {"num_key_value_heads": ..., "intermediate_size": ..., "ffn_dim": 48, "word_embed_proj_dim": 32}
     ),
-    "phi": Case("Phi 1, 1.5 and 2", "phi", {"hidden_size": 40, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.4}}),
+    "phi": Case(
+        "Phi 1, 1.5 and 2",
+        "phi",
+        {"hidden_size": 40, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.4}},
+    ),
     "qwen1": Case("Qwen 1", "qwen2", {"num_key_value_heads": 4}, _qwen1),
-
-}  # fmt: skip
+}
 __all__ = ["CASES", "SIZES"]

@@ -38,9 +38,15 @@ def _bloom(config: JsonObject) -> DecoderSpec:
     if config.boolean("apply_residual_connection_post_layernorm", default=False):
         raise UnsupportedModel("`apply_residual_connection_post_layernorm` in config.json must be false")
     heads, norm = Heads.of(config), layer_norm(config)
-    bias = {"qkv_bias": True, "out_bias": True}
     mixer = AttentionSpec(
-        heads.count, heads.count, heads.size, heads.size**-0.5, rope=None, slopes=slopes(heads.count), **bias
+        heads.count,
+        heads.count,
+        heads.size,
+        heads.size**-0.5,
+        rope=None,
+        qkv_bias=True,
+        out_bias=True,
+        slopes=slopes(heads.count),
     )
     ffn = DenseSpec(4 * config.integer("hidden_size"), "gelu_tanh", gated=False, in_bias=True, out_bias=True)
     return decoder(config, LayerSpec(mixer, ffn, norm, norm), norm, EmbeddingSpec(norm=norm))

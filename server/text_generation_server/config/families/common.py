@@ -109,6 +109,11 @@ def pre_norm_layer(config: JsonObject, mixer: AttentionSpec, ffn: FeedForwardSpe
     return LayerSpec(mixer, ffn, rms_norm(config), rms_norm(config))
 
 
+def sandwich_layer(mixer: AttentionSpec, ffn: FeedForwardSpec, norm: NormSpec) -> LayerSpec:
+    """Each part normalises what it reads and what it adds."""
+    return LayerSpec(mixer, ffn, norm, norm, attention_output_norm=norm, ffn_output_norm=norm)
+
+
 def window(config: JsonObject) -> int:
     """Positions that a layer with a window attends to; 0 where there is no window."""
     return config.integer("sliding_window") if "sliding_window" in config else 0

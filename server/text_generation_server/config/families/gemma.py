@@ -5,19 +5,33 @@ from dataclasses import replace
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..rope import parse_rope
-from ..spec import AttentionSpec, DecoderSpec, EmbeddingSpec, HeadSpec, LayerSpec, NormSpec, QkNormSpec
-from .common import Heads, attention, by_layer_type, decoder, gated, optional, rms_norm, window
+from ..spec import AttentionSpec, DecoderSpec, DenseSpec, EmbeddingSpec, HeadSpec, LayerSpec, NormSpec, QkNormSpec
+from .common import (
+    ACTIVATIONS,
+    Heads,
+    attention,
+    by_layer_type,
+    decoder,
+    gated,
+    optional,
+    rms_norm,
+    sandwich_layer,
+    window,
+)
 from .family import Family
 
 _NAMES = TensorNames(ffn_norm="pre_feedforward_layernorm")
-_KEYS = {"hidden_act": "hidden_activation"}
-# Older files have the exact gelu under another key, which the models were not trained with.
-_DEFAULTS = {"hidden_activation": "gelu_pytorch_tanh", "head_dim": 256, "tie_word_embeddings": True}
+_DEFAULTS = {"head_dim": 256, "tie_word_embeddings": True}
 _DEFAULTS_2 = {**_DEFAULTS, "num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096}
 
 
 def _norm(config: JsonObject) -> NormSpec:
     return replace(rms_norm(config), one_plus=True)
+
+
+def _ffn(config: JsonObject) -> DenseSpec:
+    """Files of version 1 name the exact gelu under `hidden_act`, which the models were not trained with."""
+    return replace(gated(config), activation=config.choice("hidden_activation", ACTIVATIONS, "gelu_pytorch_tanh"))
 
 
 def _model(config: JsonObject, layers: LayerSpec | tuple[LayerSpec, ...]) -> DecoderSpec:
@@ -32,13 +46,13 @@ def _model(config: JsonObject, layers: LayerSpec | tuple[LayerSpec, ...]) -> Dec
 
 
 def _gemma(config: JsonObject) -> DecoderSpec:
-    return _model(config, LayerSpec(attention(config), gated(config), _norm(config), _norm(config)))
+    return _model(config, LayerSpec(attention(config), _ffn(config), _norm(config), _norm(config)))
 
 
 def _sandwich(config: JsonObject, mixer: AttentionSpec) -> LayerSpec:
     scale = config.number("query_pre_attn_scalar") ** -0.5
     mixer = replace(mixer, scale=scale, softcap=optional(config, "attn_logit_softcapping"))
-    return LayerSpec(mixer, gated(config), *[_norm(config)] * 4)
+    return sandwich_layer(mixer, _ffn(config), _norm(config))
 
 
 def _gemma2(config: JsonObject) -> DecoderSpec:
@@ -58,7 +72,7 @@ def _gemma3(config: JsonObject) -> DecoderSpec:
     return _model(config, by_layer_type(config, full, sliding, lambda index: (index + 1) % pattern != 0))
 
 
-GEMMA = Family("Gemma", _gemma, defaults={**_DEFAULTS, "max_position_embeddings": 8192}, aliases=_KEYS)
+GEMMA = Family("Gemma", _gemma, defaults={**_DEFAULTS, "num_key_value_heads": 16, "max_position_embeddings": 8192})
 GEMMA2 = Family(
     "Gemma 2",
     _gemma2,
@@ -69,12 +83,10 @@ GEMMA2 = Family(
         "final_logit_softcapping": 30.0,
         "attn_logit_softcapping": 50.0,
     },
-    aliases=_KEYS,
 )
 GEMMA3 = Family(
     "Gemma 3 (text)",
     _gemma3,
     _NAMES,
     {**_DEFAULTS_2, "max_position_embeddings": 131072, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
-    aliases=_KEYS,
 )

@@ -6,8 +6,8 @@ from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..rope import parse_rope
-from ..spec import AttentionSpec, DecoderSpec, DenseSpec, LayerSpec
-from .common import Heads, attention, decoder, gated, pre_norm_layer, rms_norm
+from ..spec import AttentionSpec, DecoderSpec, DenseSpec
+from .common import Heads, attention, decoder, gated, pre_norm_layer, rms_norm, sandwich_layer
 from .family import Family
 
 _DEFAULTS = {
@@ -52,7 +52,7 @@ def _glm(config: JsonObject) -> DecoderSpec:
 
 
 def _glm4(config: JsonObject) -> DecoderSpec:
-    return decoder(config, LayerSpec(_mixer(config), gated(config), *[rms_norm(config)] * 4))
+    return decoder(config, sandwich_layer(_mixer(config), gated(config), rms_norm(config)))
 
 
 def _chatglm(config: JsonObject) -> DecoderSpec:
