@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+
 from support.families import Case, Raw, State
 
 EXPERTS: dict[str, Any] = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 20}

@@ -14,7 +14,6 @@ program waits for another and no atomic operation decides an order.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
-import torch
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous

@@ -19,7 +19,7 @@ unit stride in the last dimension; `bias` `[experts]` float32 or None; `ids` int
 Called once a layer. One program a token; bytes do not matter here, the launch does.
 """
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false
+# pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from dataclasses import astuple, dataclass
 
 import torch

@@ -117,7 +117,9 @@ def _open(path: Path) -> safe_open:
         raise ModelFilesError(f"{path} is damaged or not a safetensors file: {error}") from error
 
 
-def _check(path: Path, name: str, found: tuple[int, ...], expected: tuple[int, ...], dtype: str, allowed: Sequence[str]) -> None:
+def _check(
+    path: Path, name: str, found: tuple[int, ...], expected: tuple[int, ...], dtype: str, allowed: Sequence[str]
+) -> None:
     if found != expected:
         raise ModelFilesError(
             f"{path}: tensor `{name}` has shape {list(found)}, but config.json asks for {list(expected)}"

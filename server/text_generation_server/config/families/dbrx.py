@@ -1,12 +1,14 @@
 """DBRX: queries, keys and values with a bound, and experts whose tensors lie one below the other."""
 
 from dataclasses import replace
+from typing import Literal
 
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..rope import parse_rope
 from ..spec import AttentionSpec, DecoderSpec, LayerSpec, MoeSpec, NormSpec, RouteSpec
 from .common import ACTIVATIONS, decoder
+from .experts import MOST_EXPERTS
 from .family import Family
 
 _EPS = 1e-5
@@ -26,7 +28,7 @@ _NAMES = TensorNames(
     expert_up="ffn.experts.mlp.v1",
     expert_down="ffn.experts.mlp.w2",
 )
-_MOST_EXPERTS = 4096
+_NORMS: dict[float, Literal[0, 1, 2]] = {0.0: 0, 1.0: 1, 2.0: 2}
 
 
 def _dbrx(config: JsonObject) -> DecoderSpec:
@@ -49,13 +51,13 @@ def _attention(config: JsonObject) -> AttentionSpec:
 
 def _experts(config: JsonObject) -> MoeSpec:
     own = config.child("ffn_config")
-    experts = own.integer("moe_num_experts", default=4, maximum=_MOST_EXPERTS)
+    experts = own.integer("moe_num_experts", default=4, maximum=MOST_EXPERTS)
     key = "moe_normalize_expert_weights"
     # Absent means 1, null that nothing is divided.
-    norm = own.number(key, default=1.0) if key in own or key not in list(own) else 0
-    if norm not in (0, 1, 2):
+    norm = own.number(key, default=1.0) if key in own or key not in list(own) else 0.0
+    if norm not in _NORMS:
         raise own.error(key, "1 or 2, or null")
-    route = RouteSpec(own.integer("moe_top_k", default=1, maximum=experts), norm=int(norm))
+    route = RouteSpec(own.integer("moe_top_k", default=1, maximum=experts), norm=_NORMS[norm])
     activation = own.child("ffn_act_fn").choice("name", ACTIVATIONS, default="silu")
     return MoeSpec(experts, own.integer("ffn_hidden_size", default=3584), activation, route)
 

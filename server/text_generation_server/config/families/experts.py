@@ -7,7 +7,7 @@ from ..json_object import JsonObject
 from ..spec import LayerSpec, MoeSpec, RouteSpec
 from .common import MOST_LAYERS, activation
 
-_MOST_EXPERTS = 4096
+MOST_EXPERTS = 4096
 """Kernels look at all of them at once: a hostile number must not reach them."""
 
 
@@ -15,7 +15,7 @@ def mixture(
     config: JsonObject, experts_key: str, inner_key: str, top_k_key: str = "num_experts_per_tok", **route: Any
 ) -> MoeSpec:
     """Experts with the usual activation; `route`: what `RouteSpec` has besides the number of experts for a token."""
-    experts = config.integer(experts_key, maximum=_MOST_EXPERTS)
+    experts = config.integer(experts_key, maximum=MOST_EXPERTS)
     top_k = config.integer(top_k_key, maximum=experts)
     return MoeSpec(experts, config.integer(inner_key), activation(config), RouteSpec(top_k, **route))
 

@@ -25,6 +25,4 @@ def _hunyuan_moe(config: JsonObject) -> DecoderSpec:
     return decoder(config, pre_norm_layer(config, hunyuan_attention(config), experts))
 
 
-HUNYUAN_MOE = Family(
-    "Hunyuan MoE", _hunyuan_moe, _NAMES, {"rms_norm_eps": 1e-5, "num_experts": 1, "moe_topk": 1}
-)
+HUNYUAN_MOE = Family("Hunyuan MoE", _hunyuan_moe, _NAMES, {"rms_norm_eps": 1e-5, "num_experts": 1, "moe_topk": 1})

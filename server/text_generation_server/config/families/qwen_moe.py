@@ -75,6 +75,7 @@ QWEN3_MOE = Family(
     defaults={
         **_DEFAULTS,
         "num_key_value_heads": 4,
+        "num_experts": 128,
         "num_experts_per_tok": 8,
         "moe_intermediate_size": 768,
     },
