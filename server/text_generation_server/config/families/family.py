@@ -21,10 +21,10 @@ class Family:
     """What it means when keys of `config.json` are absent. Sizes have no defaults: they must be given."""
     longest: str = "max_position_embeddings"
     """The key with the number of positions, where the usual one is absent."""
-    quantisations: tuple[str, ...] = ()
-    """What `quant_method` may be: formats that are converted while they are read."""
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     """From the usual name of a key to the one that the family has."""
+    quantisations: tuple[str, ...] = ()
+    """What `quant_method` may be: formats that are converted while they are read."""
 
     def tensor_names(self, config: JsonObject) -> TensorNames:
         """Those of the model with this configuration."""
