@@ -53,6 +53,8 @@ class Case:
     """What transformers' class is given besides the ids of a sequence of this length."""
     attention: str = "eager"
     """How transformers computes it."""
+    architecture: str = ""
+    """Where it is not that of the class."""
 
 
 @cache
