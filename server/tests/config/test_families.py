@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.family_cases import CASES
+from support.model_table import PAGE, architectures, page
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -64,20 +65,12 @@ def test_what_is_absent_means_what_it_means_to_transformers(model_type: str, tmp
     assert bare.max_position_embeddings == full.max_position_embeddings
 
 
-def test_every_architecture_is_in_the_tests() -> None:
-    """Classes of one family differ in name alone."""
-    tested = {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type] for model_type in OWN_CLASS}
-    families = {id(FAMILIES[name]) for name in tested}
-    remote = {
-        "BaichuanForCausalLM",
-        "ChatGLMModel",
-        "ExaoneForCausalLM",
-        "InternLM2ForCausalLM",
-        "InternLM3ForCausalLM",
-    }
-    remote |= {"InternLMForCausalLM", "MiniCPMForCausalLM", "QWenLMHeadModel"}
-    families |= {id(FAMILIES[name]) for name in remote}
-    assert {id(family) for family in FAMILIES.values()} == families
+def test_every_family_is_in_the_tests() -> None:
+    assert {name for case in CASES for name in architectures(case)} == set(FAMILIES)
+
+
+def test_the_page_of_models_has_the_table_of_the_tests() -> None:
+    assert PAGE.read_text() == page()
 
 
 @pytest.mark.parametrize(

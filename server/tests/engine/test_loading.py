@@ -44,5 +44,5 @@ def test_weights_are_compared_with_the_memory_left_before_they_are_read(
     if fits:
         check_memory(*arguments)
     else:
-        with pytest.raises(OutOfMemory, match=r"cuda:0 has left .* --num-shard"):
+        with pytest.raises(OutOfMemory, match=r"cuda:0 has 0\.0 GiB left: .*--num-shard"):
             check_memory(*arguments)

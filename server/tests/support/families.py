@@ -55,6 +55,8 @@ class Case:
     """What is changed in transformers' model before it is saved."""
     attention: str = "eager"
     """How transformers computes it."""
+    architecture: str = ""
+    """Where it is not that of the class."""
 
 
 @cache

@@ -193,7 +193,7 @@ GEMMA_TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
 CASES: dict[str, Case] = {
     **MOE_CASES,
     "llama": Case("Llama 1 to 3, Yi", "llama"),
-    "yi": Case("Llama 1 to 3, Yi", "llama", relayout=renamed("YiForCausalLM")),
+    "yi": Case("Llama 1 to 3, Yi", "llama", relayout=renamed("YiForCausalLM"), architecture="YiForCausalLM"),
     "mistral": Case("Mistral", "mistral", W),
     "mistral nemo": Case("Mistral", "mistral", {"sliding_window": None, "head_dim": 12}),
     "ministral": Case(
@@ -227,29 +227,43 @@ CASES: dict[str, Case] = {
         "granite",
         {**MINICPM, "attention_multiplier": 8**-0.5, "tie_word_embeddings": True},
         renamed("MiniCPMForCausalLM", **MINICPM_KEYS),
+        architecture="MiniCPMForCausalLM",
     ),
     "smollm3": Case("SmolLM 3", "smollm3", {"num_hidden_layers": 4}),
     "smollm3 window": Case("SmolLM 3", "smollm3", {**W, "no_rope_layers": [1, 0, 1], "use_sliding_window": True}),
     "seed_oss": Case("Seed-OSS", "seed_oss", {"head_dim": 8}),
     "internlm": Case(
-        "InternLM 1, 2, 2.5 and 3", "llama", {"attention_bias": True}, renamed("InternLMForCausalLM", bias=True)
+        "InternLM 1, 2, 2.5 and 3",
+        "llama",
+        {"attention_bias": True},
+        renamed("InternLMForCausalLM", bias=True),
+        architecture="InternLMForCausalLM",
     ),
-    "internlm2": Case("InternLM 1, 2, 2.5 and 3", "llama", relayout=_internlm2),
+    "internlm2": Case("InternLM 1, 2, 2.5 and 3", "llama", relayout=_internlm2, architecture="InternLM2ForCausalLM"),
     "internlm3": Case(
         "InternLM 1, 2, 2.5 and 3",
         "llama",
         {"head_dim": 12},
         renamed("InternLM3ForCausalLM", qkv_bias=False, bias=False),
+        architecture="InternLM3ForCausalLM",
     ),
-    "baichuan": Case("Baichuan 1 and 2", "llama", {"num_key_value_heads": 4}, _baichuan),
+    "baichuan": Case(
+        "Baichuan 1 and 2", "llama", {"num_key_value_heads": 4}, _baichuan, architecture="BaichuanForCausalLM"
+    ),
     "baichuan alibi": Case(
         "Baichuan 1 and 2",
         "llama",
         {"num_attention_heads": 6, "num_key_value_heads": 6, "hidden_size": 48},
         _baichuan_alibi,
         alibi_inputs,
+        architecture="BaichuanForCausalLM",
     ),
-    "exaone3": Case("EXAONE 3 and 3.5", "llama", relayout=renamed("ExaoneForCausalLM", *EXAONE3, **EXAONE3_KEYS)),
+    "exaone3": Case(
+        "EXAONE 3 and 3.5",
+        "llama",
+        relayout=renamed("ExaoneForCausalLM", *EXAONE3, **EXAONE3_KEYS),
+        architecture="ExaoneForCausalLM",
+    ),
     "exaone4": Case("EXAONE 4", "exaone4", {**W, "sliding_window_pattern": 2}),
     "exaone4 global": Case("EXAONE 4", "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}),
     "olmo2": Case("OLMo 2", "olmo2"),
@@ -302,6 +316,7 @@ CASES: dict[str, Case] = {
         "glm",
         {"head_dim": 8, "rope_parameters": {"rope_theta": 5e5, "partial_rotary_factor": 0.5}},
         _chatglm,
+        architecture="ChatGLMModel",
     ),
     "bloom": Case("BLOOM", "bloom", BLOOM, without_prefix("transformer.")),
     "bloom of 6 heads": Case("BLOOM", "bloom", {**BLOOM, "hidden_size": 48, "n_head": 6}),
@@ -346,6 +361,6 @@ CASES: dict[str, Case] = {
         "phi",
         {"hidden_size": 40, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.4}},
     ),
-    "qwen1": Case("Qwen 1", "qwen2", {"num_key_value_heads": 4}, _qwen1),
+    "qwen1": Case("Qwen 1", "qwen2", {"num_key_value_heads": 4}, _qwen1, architecture="QWenLMHeadModel"),
 }
 __all__ = ["CASES", "SIZES"]

@@ -16,7 +16,6 @@ from torch.nn import functional
 
 from ._triton import tl, triton
 
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
     "gelu": functional.gelu,

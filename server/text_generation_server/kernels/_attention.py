@@ -85,7 +85,7 @@ def finite(maxima):
 
 
 @triton.jit
-def accumulate(scores, scale_log2, v, acc, row_max, row_sum, ALL_MASKED: tl.constexpr = False):
+def accumulate(scores, scale_log2, v, acc, row_max, row_sum, ALL_MASKED: tl.constexpr):
     """One step of the online softmax (Milakov and Gimelshein, 2018) over `scores` [M, N], -inf where masked.
 
     Powers of two instead of e: `scale_log2` (positive) is the scale times log2(e), and `row_max` is in its units. The
@@ -93,10 +93,7 @@ def accumulate(scores, scale_log2, v, acc, row_max, row_sum, ALL_MASKED: tl.cons
     that a row may have seen nothing yet; a step in which it still sees nothing changes no bit of it.
     """
     new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
-    if ALL_MASKED:
-        base = finite(new_max)
-    else:
-        base = new_max
+    base = finite(new_max) if ALL_MASKED else new_max
     correction = tl.exp2(row_max - base)
     weights = tl.exp2(scores * scale_log2 - base[:, None])
     row_sum = row_sum * correction + tl.sum(weights, axis=1)

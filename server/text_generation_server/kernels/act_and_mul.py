@@ -23,6 +23,7 @@ from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
 
+
 @triton.jit
 def act_and_mul_kernel(
     gate_up_ptr,  # [tokens, 2 * n]

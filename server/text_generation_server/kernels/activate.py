@@ -12,7 +12,6 @@ Not measured on a device yet. Launch settings are those of `act_and_mul`, which 
 """
 
 # pyright: basic, reportArgumentType=false
-import torch
 from torch import Tensor
 
 from ._activations import ACTIVATIONS, activation

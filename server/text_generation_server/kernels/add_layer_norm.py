@@ -13,7 +13,7 @@ Bytes floor: 4 * tokens * hidden * element size (read x and residual, write resi
 Not measured on a device yet. Launch settings are those of `add_rms_norm`, which moves the same bytes.
 """
 
-# pyright: basic
+# pyright: basic, reportGeneralTypeIssues=false
 from torch import Tensor
 
 from ._config import nearest

@@ -5,8 +5,8 @@
     out = residual / sqrt(mean(residual ** 2) + eps) * weight
 
 Layouts: `x`, `residual`, `out` `[tokens, hidden]`, unit stride in the last dimension, any stride between tokens;
-`weight`, `x_weight` `[hidden]`. `residual` is updated in place, `out` may be `x`. One floating type for all, but weights
-may be float32 beside 16-bit `x`.
+`weight`, `x_weight` `[hidden]`. `residual` is updated in place, `out` may be `x`. One floating type for all, but
+weights may be float32 beside 16-bit `x`.
 Statistics are float32. The sum is rounded to the storage type before its statistics are taken, and so is `x` after its
 norm; the normalised value is rounded to the type of its weight before their product, as in `rms_norm`. That is what
 Transformers computes in several steps.

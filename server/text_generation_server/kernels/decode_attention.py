@@ -3,11 +3,14 @@
     out[b] = sum over c < b_kv_len[b] of softmax(scale * q[b] . k[c]) * v[c]
 
 Head h of q reads K and V of head h // (heads / kv_heads). A request with `b_kv_len` 0 (a padded row) gets zeros.
+`options` (`AttentionOptions`) are window, softcap, sinks and slopes. With a window only what is seen is read and shared
+out among programs; a sink is counted once, by whoever has the whole sum.
 
-Layouts: `q`, `out` `[batch, heads, head_dim]`; position c of request b lies in slot `slot_table[b_row[b], c]`.
-`slot_table` `[rows, positions]` int32, `b_row` `[batch]` int64, `b_kv_len` `[batch]` int32. Caches
-`[slots, kv_heads, head_dim]`, already holding K and V of the new tokens. Entries of the table from `b_kv_len[b]` on
-may be stale and are never followed: what another request left there must not reach this one, not even times zero.
+Layouts: `q` `[batch, heads, head_dim]`, `out` `[batch, heads, v_head_dim]`, where `v_head_dim` is `head_dim` but for
+caches of V with heads of another size; position c of request b lies in slot `slot_table[b_row[b], c]`. `slot_table`
+`[rows, positions]` int32, `b_row` `[batch]` int64, `b_kv_len` `[batch]` int32. Caches `[slots, kv_heads, head_dim or
+v_head_dim]`, already holding K and V of the new tokens. Entries of the table from `b_kv_len[b]` on may be stale and are
+never followed: what another request left there must not reach this one, not even times zero.
 `deterministic`: the result of a request does not depend, to the bit, on which others are in the batch.
 
 Called once a layer in a decode step.
@@ -171,7 +174,7 @@ def decode_attention_kernel(
         scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
         scores = tl.where(valid[None, :], scores, float("-inf"))
         v = load_rows(v_head_ptr, slots, stride_v_slot, valid, True, V_DIM, BLOCK_V)
-        acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum)
+        acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum, False)
 
     elements = tl.arange(0, BLOCK_V)
     stored = exists[:, None] & (elements < V_DIM)[None, :]

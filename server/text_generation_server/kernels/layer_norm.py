@@ -11,8 +11,7 @@ Bytes floor: 2 * tokens * hidden * element size (read x, write out).
 Not measured on a device yet. Launch settings are those of `rms_norm`, which moves the same bytes.
 """
 
-# pyright: basic
-import torch
+# pyright: basic, reportGeneralTypeIssues=false
 from torch import Tensor
 from torch.nn import functional
 

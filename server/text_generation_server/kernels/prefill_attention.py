@@ -3,11 +3,14 @@
     out[t] = sum over c <= position(t) of softmax(scale * q[t] . k[c]) * v[c]
 
 Head h of q reads K and V of head h // (heads / kv_heads) (grouped queries, Ainslie et al., 2023).
+`options` (`AttentionOptions`) are window, softcap, sinks and slopes. With a window a tile begins with the first block
+that one of its queries sees; only blocks at an edge of the window and at the diagonal are masked.
 
-Layouts: `q`, `out` `[tokens, heads, head_dim]`, tokens of request b at `b_q_start[b] : b_q_start[b + 1]`, no padding;
-they are the last of its `b_kv_len[b]` tokens, so a prompt may come in pieces or continue a cached one. Position c of
-request b lies in slot `slot_table[b_row[b], c]`. Caches `[slots, kv_heads, head_dim]`, already holding K and V of the
-new tokens. `b_row` `[batch]` int64, `b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32.
+Layouts: `q` `[tokens, heads, head_dim]`, `out` `[tokens, heads, v_head_dim]` (as in `decode_attention`), tokens of
+request b at `b_q_start[b] : b_q_start[b + 1]`, no padding; they are the last of its `b_kv_len[b]` tokens, so a prompt
+may come in pieces or continue a cached one. Position c of request b lies in slot `slot_table[b_row[b], c]`. Caches
+`[slots, kv_heads, head_dim or v_head_dim]`, already holding K and V of the new tokens. `b_row` `[batch]` int64,
+`b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32.
 A request without new tokens is allowed. Scores and sums are float32 on CUDA and CPU alike.
 
 Called once a layer when a batch holds prompt tokens.
@@ -136,10 +139,7 @@ def _merge(
         partial = tl.load(partial_tile_ptr, mask=read, other=0.0, cache_modifier=".cg")
         log_sums = tl.load(partial_log_sum_ptr + part * BLOCK_M + rows, cache_modifier=".cg")
         new_maximum = tl.maximum(maximum, log_sums)
-        if ALL_MASKED:
-            base = finite(new_maximum)
-        else:
-            base = new_maximum
+        base = finite(new_maximum) if ALL_MASKED else new_maximum
         correction = tl.exp2(maximum - base)
         weights = tl.exp2(log_sums - base)
         acc = acc * correction[:, None] + partial * weights[:, None]
@@ -411,7 +411,7 @@ def _attend_fused(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int) ->
     """Attention of the last positions of one request, with torch's fused call."""
     q_len, kv_len = q.shape[0], k.shape[0]
     mask = None
-    if 1 < q_len and (q_len < kv_len or 0 < window < kv_len):
+    if q_len > 1 and (q_len < kv_len or 0 < window < kv_len):
         mask = torch.ones(q_len, kv_len, dtype=torch.bool, device=q.device).tril(kv_len - q_len)
         if window:
             mask = mask.triu(kv_len - q_len + 1 - window)

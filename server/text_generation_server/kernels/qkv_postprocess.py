@@ -14,9 +14,9 @@ Layouts: `qkv` `[tokens, (heads + 2 * kv_heads) * head_dim]`, q heads, then k he
 tokens; q is rotated in place and attention reads it there, so no copy of it exists. What is left in the places of k
 and v is unspecified: read the caches. `q_norm`, `k_norm` `[head_dim]`, or `[heads, head_dim]` and
 `[kv_heads, head_dim]` where each head has weights of its own, with the rounding of `rms_norm`; they may be float32.
-`cos_sin` `[positions, head_dim]` float32, cosines in the first half. Elements that do not turn have cosine 1 and sine 0:
-partial rotary embeddings, and layers without any. Where a checkpoint pairs neighbours, rows of q and k are permuted when
-it is loaded.
+`cos_sin` `[positions, head_dim]` float32, cosines in the first half. Elements that do not turn have cosine 1 and
+sine 0: partial rotary embeddings, and layers without any. Where a checkpoint pairs neighbours, rows of q and k are
+permuted when it is loaded.
 `positions`, `slots` `[tokens]` int64. Caches `[slots, kv_heads, head_dim]`, any strides but unit stride in the last
 dimension. One floating type for `qkv`, `bias`, norms and the caches. Rotation is computed in float32.
 Tokens that share a slot leave any one of their keys and values there: only padding may do so.
@@ -83,9 +83,7 @@ def _normalise_heads(
     exists = pairs < HALF
     squares = tl.sum(first * first + second * second, axis=1, keep_dims=True)
     scale = tl.rsqrt(squares / HEAD_DIM + eps)
-    weight = _norm_weights(
-        heads, pairs, exists, q_norm_ptr, k_norm_ptr, HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD
-    )
+    weight = _norm_weights(heads, pairs, exists, q_norm_ptr, k_norm_ptr, HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD)
     first = ((first * scale).to(WEIGHT).to(tl.float32) * weight).to(STORAGE).to(tl.float32)
     weight = _norm_weights(
         heads, HALF + pairs, exists, q_norm_ptr, k_norm_ptr, HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD
@@ -221,7 +219,12 @@ def _norms_fit(q_norm: Tensor, k_norm: Tensor, heads: int, kv_heads: int, head_d
     """Whether both are of one type, and of all heads or of each head."""
     shapes = (tuple(q_norm.shape), tuple(k_norm.shape))
     shared, of_each_head = ((head_dim,), (head_dim,)), ((heads, head_dim), (kv_heads, head_dim))
-    return shapes in (shared, of_each_head) and q_norm.dtype == k_norm.dtype and q_norm.is_contiguous() and k_norm.is_contiguous()
+    return (
+        shapes in (shared, of_each_head)
+        and q_norm.dtype == k_norm.dtype
+        and q_norm.is_contiguous()
+        and k_norm.is_contiguous()
+    )
 
 
 def qkv_postprocess_triton(

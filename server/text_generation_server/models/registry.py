@@ -33,7 +33,9 @@ def load_model(
             return DecoderBuilder(config, group, DummySource(dtype, device), device).build()
         source = SafetensorsSource(folder, dtype, device)
         model = DecoderBuilder(config, group, source, device).build()
-        source.warn_unread(config.names.ignored)
+        # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
+        tied = (f"{config.names.head}.weight",) if config.decoder.head.tied else ()
+        source.warn_unread((*config.names.ignored, *tied))
         source.warn_not_finite()
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
