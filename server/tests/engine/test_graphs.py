@@ -133,7 +133,7 @@ def test_a_step_has_padding_of_nobody(llama_folder: Path) -> None:
     assert runner is not None
     pool = runner._input._pool
     with torch.inference_mode():
-        for cache in (*pool.k_cache, *pool.v_cache):
+        for cache in (tensor for each in pool.caches for tensor in (each.k, each.v)):
             cache.fill_(torch.nan)
     driver = Router(directly(engine), SERVING, chunk=5, depth=2)
     asked = [stream(1, [7, 8, 9, 10, 11, 12], 4), stream(2, [42], 4)]
@@ -146,7 +146,7 @@ def test_a_step_has_padding_of_nobody(llama_folder: Path) -> None:
     driver.run()
     untouched = sorted(free - used)
     assert len(untouched) > 1000
-    for cache in (*pool.k_cache, *pool.v_cache):
+    for cache in (tensor for each in pool.caches for tensor in (each.k, each.v)):
         assert cache[untouched].isnan().all()
         assert not cache[sorted(used)].isnan().any()
     assert all(len(each.tokens) == 4 for each in asked)

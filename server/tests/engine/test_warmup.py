@@ -2,7 +2,7 @@
 
 import pytest
 from support.engine_driver import make_engine
-from support.fake_model import FakeConfig, FakeModel
+from support.fake_model import FakeModel
 
 from text_generation_server.engine import probe, warmup
 from text_generation_server.engine.kv_pool import bytes_per_slot
@@ -31,7 +31,7 @@ def test_what_is_asked_for_is_what_holds() -> None:
 
 
 def test_the_pool_takes_half_of_the_memory_left_to_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = FakeModel(FakeConfig(max_position_embeddings=1000))
+    model = FakeModel(max_context_length=1000)
     per_slot = bytes_per_slot(model)  # type: ignore[arg-type]
     assert per_slot == 2 * 1 * 1 * 2 * 4
     rows = 5 * SamplingState.bytes_per_row(model.vocab_size)
@@ -54,7 +54,7 @@ def test_masks_take_a_small_part_of_the_memory() -> None:
 
 
 def test_tables_are_as_long_as_requests_may_be_not_as_the_model_could() -> None:
-    model = FakeModel(FakeConfig(max_position_embeddings=2**31 - 1))
+    model = FakeModel(max_context_length=2**31 - 1)
     engine = make_engine(model, limits=None)
     result = engine.warmup(asked(max_batch_total_tokens=400))
     assert result.limits == ServingLimits(400, 32, 400, 4)

@@ -81,3 +81,26 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
     centred = x.double() - x.double().mean(dim=-1, keepdim=True)
     scaled = centred / (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight.double()
     return scaled if bias is None else scaled + bias.double()
+
+
+def moe_experts(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    gate_up_bias: Tensor | None,
+    down: Tensor,
+    down_bias: Tensor | None,
+    activation: str,
+) -> Tensor:
+    """Each token alone, each of its experts alone."""
+    rows = []
+    for token, experts, shares in zip(x.double(), ids.tolist(), weights.double(), strict=True):
+        total = torch.zeros_like(token)
+        for expert, share in zip(experts, shares, strict=True):
+            inner = gate_up[expert].double() @ token
+            inner += 0 if gate_up_bias is None else gate_up_bias[expert].double()
+            output = down[expert].double() @ act_and_mul(inner[None], activation)[0]
+            total += share * (output + (0 if down_bias is None else down_bias[expert].double()))
+        rows.append(total)
+    return torch.stack(rows)

@@ -53,7 +53,7 @@ class Engine:
             device_type=self._model.device.type,
             world_size=self._group.world_size,
             vocab_size=self._model.vocab_size,
-            max_position_embeddings=self._model.config.max_context_length,
+            max_position_embeddings=self._model.max_context_length,
             eos_token_ids=tuple(sorted(self._eos_token_ids)),
             attention_impl=self._attention_impl,
             version=__version__,

@@ -8,7 +8,6 @@ import torch
 
 from ..config.server import WatermarkConfig
 from ..kernels import compile_only, padded_batch
-from ..layers.rope import RopeTable
 from ..models.base import CausalLM
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
 from .kv_pool import allocate_pool, bytes_per_slot
@@ -118,7 +117,7 @@ class Probe:
         available = available_host_memory() // world_size
         if asked.max_batch_total_tokens is not None:
             return self._slots_in(available)
-        longest = asked.max_total_tokens or self._model.config.max_context_length
+        longest = asked.max_total_tokens or self._model.max_context_length
         return min(self._slots_in(int(available * CPU_POOL_FRACTION)), asked.max_batch_size * longest)
 
     def compile_ahead(self) -> None:
@@ -169,11 +168,11 @@ class Probe:
         """
         model, num_rows = self._model, self._asked.max_batch_size
         per_slot = bytes_per_slot(model)
-        per_position = RowTable.bytes_per_position(num_rows) + RopeTable.bytes_per_position(model.head_dim)
+        per_position = RowTable.bytes_per_position(num_rows) + model.bytes_per_position
         # One slot more belongs to the pool: that of the padding.
         room -= (num_rows + 1) * SamplingState.bytes_per_row(model.vocab_size) + per_slot
         room -= self._max_masks * mask_bytes(model.vocab_size)
-        positions = self._asked.max_total_tokens or model.config.max_context_length
+        positions = self._asked.max_total_tokens or model.max_context_length
         slots = max(0, room - positions * per_position) // per_slot
         if self._asked.max_total_tokens is None and slots < positions:
             slots = max(0, room) // (per_slot + per_position)
@@ -182,7 +181,7 @@ class Probe:
     def _rehearsed(self) -> ServingLimits:
         """Limits of a rehearsal: rows as asked for, and slots for the largest step alone."""
         asked = self._asked
-        longest = asked.max_total_tokens or min(self._model.config.max_context_length, _REHEARSED_POSITIONS)
+        longest = asked.max_total_tokens or min(self._model.max_context_length, _REHEARSED_POSITIONS)
         slots = asked.max_batch_prefill_tokens + 2 * asked.max_batch_size
         return ServingLimits(slots, min(asked.longest_prompt(longest), longest - 1), longest, asked.max_batch_size)
 

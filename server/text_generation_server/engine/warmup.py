@@ -43,7 +43,7 @@ def warm_up(
     or the model, `OutOfMemory` for limits that do not fit.
     """
     clock = _Stopwatch()
-    max_positions = model.config.max_context_length
+    max_positions = model.max_context_length
     check_limits(asked, max_positions)
     max_masks = group.min_int(fitting_masks(model.vocab_size, device_memory(model.device) // MASKS_FRACTION))
     probe = Probe(model, asked, max_masks, eos_token_ids, watermark, options, alone, details=group.rank == 0)

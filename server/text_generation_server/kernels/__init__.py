@@ -16,6 +16,8 @@ from .attention_options import AttentionOptions
 from .decode_attention import decode_attention
 from .layer_norm import layer_norm
 from .logits_process import logits_process
+from .moe_experts import moe_experts
+from .moe_route import RouteOptions, moe_route
 from .prefill_attention import prefill_attention
 from .qkv_postprocess import qkv_postprocess
 from .rms_norm import rms_norm
@@ -32,6 +34,7 @@ __all__ = [
     "Flags",
     "Floats",
     "Ints",
+    "RouteOptions",
     "act_and_mul",
     "activate",
     "add_layer_norm",
@@ -43,6 +46,8 @@ __all__ = [
     "layer_norm",
     "logits_process",
     "mask_words",
+    "moe_experts",
+    "moe_route",
     "num_splits",
     "padded_batch",
     "prefill_attention",
