@@ -46,8 +46,9 @@ def _product(form: Form, dtype: str, up: bool, masked: bool, target: GPUTarget =
     return compile_offline(moe_product_kernel, types, constants, num_warps, num_stages, target)
 
 
-@pytest.mark.parametrize("up", [False, True])
-@pytest.mark.parametrize("form", _forms(227), ids=str)
+@pytest.mark.parametrize(
+    ("form", "up"), [*((form, True) for form in _forms(227)), *((form, False) for form in _forms(227)[-2:])], ids=str
+)
 def test_products_do_not_spill_and_copy_wide(form: Form, up: bool) -> None:
     compiled = _product(form, "bf16", up, masked=up)
     compiled.check()
@@ -55,14 +56,10 @@ def test_products_do_not_spill_and_copy_wide(form: Form, up: bool) -> None:
     assert "LDGSTS.E.BYPASS.128" in compiled.sass
 
 
-def test_the_largest_products_in_float32_fit_in_shared_memory() -> None:
-    _product(max(_forms(227)), "fp32", up=False, masked=False).check_shared()
-
-
 # A card of 163 KiB takes the forms of the nearest class, 227; one of 99 has its own.
 @pytest.mark.parametrize(
     ("capability", "form"),
-    [(80, max(_forms(227))), (86, max(_forms(99))), *((89, form) for form in _forms(99)[:-1])],
+    [(80, max(_forms(227))), (86, max(_forms(99))), (89, _forms(99)[-2])],
     ids=str,
 )
 def test_cards_with_less_shared_memory(capability: int, form: Form) -> None:
@@ -71,7 +68,7 @@ def test_cards_with_less_shared_memory(capability: int, form: Form) -> None:
     _product(form, "bf16", up=True, masked=True, target=target).check_shared()
 
 
-@pytest.mark.parametrize(("experts", "groups", "score"), [(8, 1, "softmax"), (256, 8, "sigmoid"), (512, 1, "softmax")])
+@pytest.mark.parametrize(("experts", "groups", "score"), [(256, 8, "sigmoid"), (512, 1, "softmax")])
 def test_route(experts: int, groups: int, score: str) -> None:
     types = {"logits_ptr": "*bf16", "bias_ptr": "*fp32", "ids_ptr": "*i32", "weights_ptr": "*fp32"}
     types |= {"stride_logits_token": "i32", "scale": "fp32", "jitter": "fp32"}
@@ -81,9 +78,11 @@ def test_route(experts: int, groups: int, score: str) -> None:
     compile_offline(moe_route_kernel, types, constants, num_warps=1 if experts <= 256 else 4).check()
 
 
-@pytest.mark.parametrize(("block", "num_warps"), [(1024, 4), (4096, 8)])
-def test_align_and_combine(block: int, num_warps: int) -> None:
-    types = dict.fromkeys(("ids_ptr", "order_ptr", "tiles_ptr", "num_tiles_ptr"), "*i32") | {"rows": "i32"}
-    compile_offline(moe_align_kernel, types, {"BLOCK_M": 16, "BINS": 128, "BLOCK": block}, num_warps).check()
+def test_align_and_combine() -> None:
+    types = dict.fromkeys(("ids_ptr", "order_ptr", "tiles_ptr", "num_tiles_ptr"), "*i32") | {
+        "rows": "i32",
+        "block_m": "i32",
+    }
+    compile_offline(moe_align_kernel, types, {"BINS": 128, "BLOCK": 4096}, num_warps=8).check()
     types = {"rows_ptr": "*bf16", "out_ptr": "*bf16", "hidden": "i32"}
     compile_offline(moe_combine_kernel, types, {"SLOTS": 8, "BLOCK": 1024}, num_warps=4).check()

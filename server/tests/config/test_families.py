@@ -139,3 +139,20 @@ def test_baichuan_2_has_rows_of_length_1_in_its_head(tmp_path: Path) -> None:
     values = {**SIZES, "architectures": ["BaichuanForCausalLM"], "max_position_embeddings": 4096}
     assert parse(tmp_path, {**values, "vocab_size": 125696}).decoder.head.unit_rows
     assert not parse(tmp_path, {**values, "vocab_size": 64000}).decoder.head.unit_rows
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"architectures": ["QWenLMHeadModel"], "vocab_size": 151936}, (151643, 151645)),
+        ({"architectures": ["GlmForCausalLM"], "head_dim": 8, "vocab_size": 151552}, (151329, 151336, 151338)),
+        ({"architectures": ["GlmForCausalLM"], "head_dim": 8, "eos_token_id": 7}, (7,)),
+        ({"architectures": ["LlamaForCausalLM"], "eos_token_id": [3, 2]}, (2, 3)),
+        ({"architectures": ["LlamaForCausalLM"]}, ()),
+    ],
+    ids=str,
+)
+def test_what_ends_a_text_is_in_the_file_or_known_of_the_family(
+    values: dict[str, Any], expected: tuple[int, ...], tmp_path: Path
+) -> None:
+    assert parse(tmp_path, {**SIZES, **values}).eos_token_ids == expected

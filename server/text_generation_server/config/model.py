@@ -118,9 +118,9 @@ def _architecture(config: JsonObject) -> str:
     if not names:
         raise config.error("architectures", 'a list with the model class, for example ["LlamaForCausalLM"]')
     if names[0] not in FAMILIES:
-        known = ", ".join(sorted({family.title for family in FAMILIES.values()}))
+        known = ", ".join(sorted({family.title.split()[0] for family in FAMILIES.values()}, key=str.lower))
         raise UnsupportedModel(
-            f"architecture {names[0]!r} is not supported; supported families: {known} (docs/models.md has the list)"
+            f"architecture {names[0]!r} is not supported; supported are models of {known} (docs/models.md has the list)"
         )
     method = config.child("quantization_config").string("quant_method", default="")
     if "quantization_config" in config and method not in FAMILIES[names[0]].quantisations:

@@ -28,14 +28,14 @@ def tile_capacity(rows: int, experts: int, block_m: int) -> int:
     return (rows + min(experts, rows) * (block_m - 1)) // block_m
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "block_m"])
 def moe_align_kernel(
     ids_ptr,  # [rows] int32
     order_ptr,  # [rows] int32
     tiles_ptr,  # [capacity, 3] int32
     num_tiles_ptr,  # [1] int32
     rows,
-    BLOCK_M: tl.constexpr,
+    block_m,
     BINS: tl.constexpr,  # power of two, at least the number of experts
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
@@ -51,7 +51,7 @@ def moe_align_kernel(
         ids = tl.load(ids_ptr + begin + members, mask=here, other=0)
         counts += tl.histogram(ids, BINS, mask=here)
     let_next_start(PDL)
-    tiles = (counts + BLOCK_M - 1) // BLOCK_M
+    tiles = (counts + block_m - 1) // block_m
     first = tl.sum(tl.where(bins < expert, counts, 0), axis=0)
     end = first + tl.sum(tl.where(bins == expert, counts, 0), axis=0)
     first_tile = tl.sum(tl.where(bins < expert, tiles, 0), axis=0)
@@ -67,13 +67,13 @@ def moe_align_kernel(
         places = position + tl.cumsum(mine, axis=0) - 1
         tl.store(order_ptr + places, begin + members, mask=mine != 0)
         position += tl.sum(mine, axis=0)
-    for begin in range(0, end - first, BLOCK * BLOCK_M):
-        starts = first + begin + members * BLOCK_M
-        tile_ptr = tiles_ptr + (first_tile + begin // BLOCK_M + members) * 3
+    for begin in range(0, end - first, BLOCK * block_m):
+        starts = first + begin + members * block_m
+        tile_ptr = tiles_ptr + (first_tile + begin // block_m + members) * 3
         here = starts < end
         tl.store(tile_ptr, tl.full([BLOCK], 0, tl.int32) + expert, mask=here)
         tl.store(tile_ptr + 1, starts, mask=here)
-        tl.store(tile_ptr + 2, tl.minimum(starts + BLOCK_M, end), mask=here)
+        tl.store(tile_ptr + 2, tl.minimum(starts + block_m, end), mask=here)
 
 
 _launch = Launcher(moe_align_kernel)
@@ -89,8 +89,7 @@ def moe_align_triton(ids: Tensor, experts: int, block_m: int) -> tuple[Tensor, T
         (experts,),
         (ids, order, tiles, num_tiles),
         (),
-        (rows,),
-        BLOCK_M=block_m,
+        (rows, block_m),
         BINS=max(32, triton.next_power_of_2(experts)),
         BLOCK=_SHORT if rows <= _SHORT else _LONG,
         num_warps=4 if rows <= _SHORT else 8,

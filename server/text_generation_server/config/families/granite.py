@@ -9,6 +9,7 @@ from .family import Family
 
 
 def granite_decoder(config: JsonObject) -> DecoderSpec:
+    """Dense layers."""
     mixer = replace(attention(config), scale=config.number("attention_multiplier", default=1.0))
     return decoder(
         config,
