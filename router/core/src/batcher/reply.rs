@@ -90,8 +90,9 @@ impl Batcher {
         let ends = self.eos_token_ids.contains(&token.id);
         let running = self.rows.get_mut(row as usize)?.as_mut()?;
         let entry = &mut running.entry;
+        // Whether it ends is for the grammar to say.
         if let Some(constraint) = entry.constraint.take() {
-            let is_last = ends || running.next_is_last();
+            let is_last = running.next_is_last();
             return Some(Arrival::new(row, token, top_tokens, constraint, is_last));
         }
         let ends = ends && !entry.request.stopping.ignore_eos_token;
