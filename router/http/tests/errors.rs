@@ -30,7 +30,7 @@ fn error(body: &Value) -> (&str, &str) {
 async fn bodies_that_are_not_json() {
     let server = Server::start().await;
     let deep = format!(
-        r#"{{"inputs":"x","parameters":{{"grammar":{}1{}}}}}"#,
+        r#"{{"inputs":"x","parameters":{{"grammar":{{"type":"json","value":{}1{}}}}}}}"#,
         "[".repeat(200),
         "]".repeat(200)
     );
