@@ -220,7 +220,7 @@ async fn rules_of_validation() {
         (
             "x",
             json!({"grammar": {"type": "regex", "value": "("}}),
-            "grammar is not valid: the regex cannot be used",
+            "grammar is not valid: the regex cannot be used: at 1(8): invalid regex \"(\" (in regex): regex parse error:",
         ),
     ] {
         let body = json!({"inputs": inputs, "parameters": parameters});
