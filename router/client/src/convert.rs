@@ -5,9 +5,9 @@ use std::time::Duration;
 use text_generation_proto::v1;
 
 use crate::types::{
-    Chunk, Grant, NextTokenChooser, PromptScores, Request, RequestFailure, ServingLimits,
-    ShardInfo, SlotRange, StepCost, StepPlan, StepReply, Timings, TokenId, TopTokens, Warmup,
-    WarmupLimits,
+    AllowedTokens, Chunk, Grant, MaskWrite, NextTokenChooser, PromptScores, Request,
+    RequestFailure, ServingLimits, ShardInfo, SlotRange, StepCost, StepMasks, StepPlan, StepReply,
+    Timings, TokenId, TopTokens, Warmup, WarmupLimits,
 };
 
 impl From<SlotRange> for v1::SlotRange {
@@ -92,6 +92,33 @@ impl From<StepPlan> for v1::StepPlan {
             grants: plan.grants.into_iter().map(Into::into).collect(),
             chunks: plan.chunks.into_iter().map(Into::into).collect(),
             decode: plan.decode,
+            constrained: plan.constrained,
+        }
+    }
+}
+
+impl From<MaskWrite> for v1::MaskWrite {
+    fn from(write: MaskWrite) -> Self {
+        let mask = match write.tokens {
+            AllowedTokens::Bits(bits) => v1::mask_write::Mask::Bits(bits),
+            AllowedTokens::Only(ids) => v1::mask_write::Mask::Only(v1::TokenIds { ids }),
+            AllowedTokens::Except(ids) => v1::mask_write::Mask::Except(v1::TokenIds { ids }),
+        };
+        Self {
+            slot: write.slot,
+            mask: Some(mask),
+        }
+    }
+}
+
+impl From<StepMasks> for v1::StepMasks {
+    fn from(masks: StepMasks) -> Self {
+        let (rows, slots) = masks.rows.into_iter().unzip();
+        Self {
+            number: masks.number,
+            writes: masks.writes.into_iter().map(Into::into).collect(),
+            rows,
+            slots,
         }
     }
 }
@@ -126,6 +153,7 @@ impl From<v1::WarmupResponse> for Warmup {
                 context_ns: cost.context_ns,
                 graph_tokens: reply.graph_tokens,
             },
+            max_masks: reply.max_masks,
         }
     }
 }

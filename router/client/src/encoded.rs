@@ -1,4 +1,6 @@
-//! Plans as bytes: a plan is encoded once, and the same bytes go to every rank.
+//! Plans and masks as bytes: they are encoded once, and the same bytes go to every rank.
+
+use std::marker::PhantomData;
 
 use bytes::{BufMut, Bytes};
 use prost::Message;
@@ -7,16 +9,19 @@ use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 
-/// The two calls that carry a plan.
+/// The calls of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StepMethod {
-    /// Of a plan with chunks.
+    /// Carries a plan with chunks.
     Prefill,
-    /// Of a plan without.
+    /// Carries a plan without.
     Decode,
+    /// Carries the masks of a plan.
+    Constrain,
 }
 
 impl StepMethod {
+    /// The call that carries this plan.
     pub(crate) fn of(plan: &v1::StepPlan) -> Self {
         if plan.chunks.is_empty() {
             Self::Decode
@@ -29,6 +34,7 @@ impl StepMethod {
         match self {
             Self::Prefill => "Prefill",
             Self::Decode => "Decode",
+            Self::Constrain => "Constrain",
         }
     }
 
@@ -36,45 +42,52 @@ impl StepMethod {
         PathAndQuery::from_static(match self {
             Self::Prefill => "/text_generation.v1.TextGenerationService/Prefill",
             Self::Decode => "/text_generation.v1.TextGenerationService/Decode",
+            Self::Constrain => "/text_generation.v1.TextGenerationService/Constrain",
         })
     }
 }
 
-/// Sends bytes as they are and reads a [`v1::StepReply`].
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct EncodedPlan;
+/// Sends bytes as they are and reads an `R`.
+#[derive(Debug)]
+pub(crate) struct Encoded<R>(PhantomData<fn() -> R>);
 
-impl Codec for EncodedPlan {
+impl<R> Encoded<R> {
+    pub(crate) fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<R: Message + Default + 'static> Codec for Encoded<R> {
     type Encode = Bytes;
-    type Decode = v1::StepReply;
+    type Decode = R;
     type Encoder = Self;
     type Decoder = Self;
 
     fn encoder(&mut self) -> Self {
-        Self
+        Self::new()
     }
 
     fn decoder(&mut self) -> Self {
-        Self
+        Self::new()
     }
 }
 
-impl Encoder for EncodedPlan {
+impl<R> Encoder for Encoded<R> {
     type Item = Bytes;
     type Error = Status;
 
-    fn encode(&mut self, plan: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put(plan);
+    fn encode(&mut self, message: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(message);
         Ok(())
     }
 }
 
-impl Decoder for EncodedPlan {
-    type Item = v1::StepReply;
+impl<R: Message + Default> Decoder for Encoded<R> {
+    type Item = R;
     type Error = Status;
 
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<v1::StepReply>, Status> {
-        let reply = v1::StepReply::decode(buffer);
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<R>, Status> {
+        let reply = R::decode(buffer);
         reply
             .map(Some)
             .map_err(|error| Status::internal(format!("a reply cannot be read: {error}")))

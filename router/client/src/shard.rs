@@ -4,13 +4,14 @@ use std::future::Future;
 use std::time::Duration;
 
 use bytes::Bytes;
+use prost::Message;
 use text_generation_proto::v1;
 use text_generation_proto::v1::text_generation_service_client::TextGenerationServiceClient;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
-use crate::encoded::{EncodedPlan, StepMethod};
+use crate::encoded::{Encoded, StepMethod};
 use crate::error::ClientError;
 
 /// Replies may hold log-probabilities of long prompts; tonic's own limit is 4 MiB.
@@ -19,7 +20,7 @@ const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
 /// How long each kind of call may take before the shard counts as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadlines {
-    /// Info, Health, ServiceDiscovery, FilterBatch, ClearCache.
+    /// Info, Health, ServiceDiscovery, Constrain, FilterBatch, ClearCache.
     pub control: Duration,
     /// Prefill and Decode.
     pub step: Duration,
@@ -129,12 +130,12 @@ impl Shard {
             .await
     }
 
-    /// Sends a plan that was encoded once for all ranks.
-    pub(crate) async fn step(
+    /// Sends a plan, or its masks, encoded once for all ranks.
+    pub(crate) async fn step<R: Message + Default + 'static>(
         &self,
         method: StepMethod,
-        plan: Bytes,
-    ) -> Result<v1::StepReply, ClientError> {
+        encoded: Bytes,
+    ) -> Result<R, ClientError> {
         let mut grpc = Grpc::new(self.channel.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
@@ -142,10 +143,14 @@ impl Shard {
             grpc.ready().await.map_err(|error| {
                 Status::unavailable(format!("the connection is not usable: {error}"))
             })?;
-            grpc.unary(Request::new(plan), method.path(), EncodedPlan)
+            grpc.unary(Request::new(encoded), method.path(), Encoded::new())
                 .await
         };
-        self.within(method.name(), self.deadlines.step, call).await
+        let deadline = match method {
+            StepMethod::Prefill | StepMethod::Decode => self.deadlines.step,
+            StepMethod::Constrain => self.deadlines.control,
+        };
+        self.within(method.name(), deadline, call).await
     }
 
     pub(crate) async fn filter_batch(

@@ -11,11 +11,13 @@ use text_generation_proto::v1;
 use crate::encoded::StepMethod;
 use crate::error::ClientError;
 use crate::shard::{Deadlines, Shard};
-use crate::types::{ServingLimits, ShardInfo, StepCost, StepPlan, StepReply, Warmup, WarmupLimits};
+use crate::types::{
+    ServingLimits, ShardInfo, StepCost, StepMasks, StepPlan, StepReply, Warmup, WarmupLimits,
+};
 
 /// Client of a group of shards. Cheap to clone.
 ///
-/// Plans, FilterBatch and ClearCache change the state of the shards: one task issues them. Health may run beside them.
+/// Plans, masks, FilterBatch and ClearCache change the state of the shards: one task issues them. Health may run beside them.
 #[derive(Debug, Clone)]
 pub struct ShardedClient {
     shards: Vec<Shard>,
@@ -79,6 +81,7 @@ impl ShardedClient {
             .reduce(|a, b| Warmup {
                 limits: smaller(a.limits, b.limits),
                 cost: slower(a.cost, b.cost),
+                max_masks: a.max_masks.min(b.max_masks),
             })
             .ok_or(ClientError::EmptyResults)
     }
@@ -96,9 +99,28 @@ impl ShardedClient {
         async move {
             let calls = shards
                 .iter()
-                .map(|shard| shard.step(method, encoded.clone()));
+                .map(|shard| shard.step::<v1::StepReply>(method, encoded.clone()));
             let replies: Result<Vec<_>, _> = join_all(calls).await.into_iter().collect();
             join(replies?.into_iter().map(StepReply::from))
+        }
+    }
+
+    /// Sends every rank the masks of a plan with constrained rows: once for each, before or after the plan. The future
+    /// owns all it needs.
+    pub fn constrain(
+        &self,
+        masks: StepMasks,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send + 'static {
+        let shards = self.shards.clone();
+        async move {
+            let encoded = Bytes::from(v1::StepMasks::from(masks).encode_to_vec());
+            let calls = shards.iter().map(|shard| {
+                shard.step::<v1::StepMasksResponse>(StepMethod::Constrain, encoded.clone())
+            });
+            join_all(calls)
+                .await
+                .into_iter()
+                .try_for_each(|reply| reply.map(drop))
         }
     }
 

@@ -64,6 +64,8 @@ pub struct StepCost {
 pub struct Warmup {
     pub limits: ServingLimits,
     pub cost: StepCost,
+    /// Mask slots `0..max_masks` exist; slot 0 allows every token and is never written.
+    pub max_masks: u32,
 }
 
 /// How the next token is chosen; neutral values switch a filter off (see the contract).
@@ -150,6 +152,33 @@ pub struct StepPlan {
     pub grants: Vec<Grant>,
     pub chunks: Vec<Chunk>,
     pub decode: Vec<u32>,
+    /// Of the rows that get a token, those whose choice waits for the [`StepMasks`] of this number.
+    pub constrained: Vec<u32>,
+}
+
+/// Masks for the constrained rows of the plan `number`. Writes come first, then each row is given a slot.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepMasks {
+    pub number: u64,
+    pub writes: Vec<MaskWrite>,
+    /// Those of the plan, each with its slot.
+    pub rows: Vec<(u32, u32)>,
+}
+
+/// What a mask slot holds from this step on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MaskWrite {
+    pub slot: u32,
+    pub tokens: AllowedTokens,
+}
+
+/// Which tokens a mask allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AllowedTokens {
+    /// Bit `id % 8`, lowest first, of byte `id / 8`; one for each id of the vocabulary.
+    Bits(Vec<u8>),
+    Only(Vec<u32>),
+    Except(Vec<u32>),
 }
 
 /// An id with its log-probability; `logprob` is NaN where none exists.

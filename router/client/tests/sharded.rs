@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use text_generation_client::types::{
-    Chunk, Grant, NextTokenChooser, Request, SlotRange, StepPlan, StepReply, WarmupLimits,
+    AllowedTokens, Chunk, Grant, MaskWrite, NextTokenChooser, Request, SlotRange, StepMasks,
+    StepPlan, StepReply, WarmupLimits,
 };
 use text_generation_client::{ClientError, Deadlines, ShardedClient};
 use text_generation_mock_shard::{MockConfig, MockShard};
@@ -206,4 +207,111 @@ async fn limits_of_warmup_come_from_the_shards() {
     assert_eq!(limits.max_input_tokens, 100);
     assert_eq!(limits.max_total_tokens, 1024);
     assert_eq!(limits.max_batch_size, 8);
+}
+
+#[tokio::test]
+async fn a_constrained_step_waits_for_its_masks_and_chooses_what_they_allow() {
+    let mock = MockShard::start(MockConfig {
+        world_size: 2,
+        ..MockConfig::default()
+    })
+    .unwrap();
+    let client = connect(&mock).await;
+    let constrained = |plan: StepPlan, rows: &[u32]| StepPlan {
+        constrained: rows.to_vec(),
+        ..plan
+    };
+    let only = |slot, ids: &[u32]| MaskWrite {
+        slot,
+        tokens: AllowedTokens::Only(ids.to_vec()),
+    };
+    let waiting = tokio::spawn(client.step(constrained(prefill(0, &[0, 1, 2]), &[2, 0])));
+    let mut bits = vec![0; 64];
+    bits[12] = 0b100;
+    let masks = StepMasks {
+        number: 0,
+        writes: vec![
+            only(1, &[7, 300]),
+            MaskWrite {
+                slot: 5,
+                tokens: AllowedTokens::Bits(bits),
+            },
+        ],
+        rows: vec![(0, 1), (2, 5)],
+    };
+    client.constrain(masks).await.unwrap();
+    let reply = waiting.await.unwrap().unwrap();
+    assert_eq!(ids(&reply), [300, 15, 98]);
+    // Slots keep their masks; these come before their plan.
+    let masks = StepMasks {
+        number: 1,
+        writes: vec![MaskWrite {
+            slot: 1,
+            tokens: AllowedTokens::Except(vec![16, 17]),
+        }],
+        rows: vec![(1, 1), (2, 5), (0, 0)],
+    };
+    client.constrain(masks).await.unwrap();
+    let plan = constrained(decode(1, &[0, 1, 2]), &[0, 1, 2]);
+    assert_eq!(ids(&client.step(plan).await.unwrap()), [16, 18, 98]);
+    assert_eq!(mock.violations(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_mock_finds_masks_that_break_the_contract() {
+    let mock = MockShard::start(MockConfig::default()).unwrap();
+    let client = connect(&mock).await;
+    let masks = |number, writes: &[u32], rows: &[(u32, u32)]| StepMasks {
+        number,
+        writes: writes
+            .iter()
+            .map(|&slot| MaskWrite {
+                slot,
+                tokens: AllowedTokens::Only(vec![7]),
+            })
+            .collect(),
+        rows: rows.to_vec(),
+    };
+    client
+        .constrain(masks(0, &[1, 64], &[(0, 1)]))
+        .await
+        .unwrap();
+    // Step 0, which reads slot 1, has not run.
+    client
+        .constrain(masks(1, &[1], &[(0, 3), (1, 0)]))
+        .await
+        .unwrap();
+    let plan = |plan| StepPlan {
+        constrained: vec![0],
+        ..plan
+    };
+    client.step(plan(prefill(0, &[0]))).await.unwrap();
+    client.step(plan(decode(1, &[0]))).await.unwrap();
+    client.constrain(masks(1, &[], &[])).await.unwrap();
+    let expected = [
+        "mask slot 64 of 64 is written",
+        "mask slot 1 is written while a step in flight reads it",
+        "step 1 constrains rows [0], and its masks are for [0, 1]",
+        "mask slot 3 is read and was never written",
+        "the masks of step 1 come again, or late",
+    ];
+    assert_eq!(mock.violations(), expected);
+}
+
+#[tokio::test]
+async fn clearing_ends_the_wait_for_masks() {
+    let mock = MockShard::start(MockConfig::default()).unwrap();
+    let client = connect(&mock).await;
+    let plan = StepPlan {
+        constrained: vec![0],
+        ..prefill(0, &[0])
+    };
+    let waiting = tokio::spawn(client.step(plan));
+    // Its rows are there only when it has run, so nothing else tells that it waits.
+    client.health().await.unwrap();
+    while !waiting.is_finished() {
+        client.clear_cache(None).await.unwrap();
+    }
+    assert!(waiting.await.unwrap().is_err());
+    client.step(prefill(0, &[0])).await.unwrap();
 }

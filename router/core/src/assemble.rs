@@ -1,5 +1,7 @@
 //! The text side of one running request: ids in, tokens with text, stop strings and the whole answer out.
 
+use std::sync::Arc;
+
 use text_generation_client::types::TokenId;
 
 use crate::detokenize::Detokenizer;
@@ -21,10 +23,20 @@ pub struct Assembled {
 pub struct TextAssembler {
     tokenizer: TextTokenizer,
     detokenizer: Detokenizer,
+    hidden: Hidden,
     stop: Stop,
     stopped: bool,
-    /// So far, without special tokens.
+    /// So far, without hidden tokens.
     text: String,
+}
+
+/// Which tokens are not in the text.
+#[derive(Debug, Clone)]
+enum Hidden {
+    /// All special ones.
+    Special,
+    /// These alone.
+    Only(Arc<[u32]>),
 }
 
 /// What becomes of a stop string.
@@ -41,6 +53,7 @@ impl TextAssembler {
         Self {
             detokenizer: Detokenizer::new(tokenizer.clone()),
             tokenizer,
+            hidden: Hidden::Special,
             stop: match dialect {
                 Dialect::Tgi => Stop::Kept(StopMatcher::new(stop)),
                 Dialect::OpenAi => Stop::Cut(HeldText::new(stop)),
@@ -50,31 +63,44 @@ impl TextAssembler {
         }
     }
 
+    /// Special tokens are in the text as any other, but for `ends`, which only end it: whoever reads tool calls out of
+    /// the text looks for the markers around them.
+    pub fn keeping_special_tokens(mut self, ends: Arc<[u32]>) -> Self {
+        self.hidden = Hidden::Only(ends);
+        self
+    }
+
+    fn is_hidden(&self, id: u32) -> bool {
+        match &self.hidden {
+            Hidden::Special => self.tokenizer.is_special(id),
+            Hidden::Only(ends) => ends.contains(&id),
+        }
+    }
+
     /// The next token. Its text is empty while a character is incomplete; the token that completes it carries it. In
     /// the dialect of OpenAI the text that follows is empty too while it may be the beginning of a stop string, and
-    /// special tokens have no text. After a stop string nothing adds text any more.
+    /// hidden tokens have no text. After a stop string nothing adds text any more.
     pub fn push(&mut self, token: TokenId) -> Assembled {
-        let special = self.tokenizer.is_special(token.id);
         let text = if self.stopped {
             String::new()
         } else {
-            self.advance(token.id, special)
+            self.advance(token.id)
         };
         Assembled {
             token: Token {
                 id: token.id,
                 text,
                 logprob: finite(token.logprob),
-                special,
+                special: self.tokenizer.is_special(token.id),
             },
             stopped: self.stopped,
         }
     }
 
     /// The text that a token adds, while no stop string was found.
-    fn advance(&mut self, id: u32, special: bool) -> String {
-        // A special token ends a character that is incomplete.
-        let (mut text, hidden) = if special {
+    fn advance(&mut self, id: u32) -> String {
+        // A hidden token ends a character that is incomplete.
+        let (mut text, hidden) = if self.is_hidden(id) {
             let hidden = self.tokenizer.token_text(id);
             (self.detokenizer.flush(), Some(hidden))
         } else {
@@ -116,8 +142,8 @@ impl TextAssembler {
         text
     }
 
-    /// The whole generated text: the joined texts of the tokens without the special ones. Nothing follows a stop string
-    /// that was found; whether it is there itself, the dialect says, but it is not where it was part of a special
+    /// The whole generated text: the joined texts of the tokens without the hidden ones. Nothing follows a stop string
+    /// that was found; whether it is there itself, the dialect says, but it is not where it was part of a hidden
     /// token. Call it once, at the end.
     pub fn finish(&mut self) -> String {
         self.flush();

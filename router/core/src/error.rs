@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use text_generation_client::ClientError;
+pub use text_generation_grammar::GrammarError;
 
 /// Why a request was refused before it was queued. The text names the field and the limit.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -98,7 +99,9 @@ pub enum ValidationError {
     #[error("`stop` must not contain a string of more than {max} bytes. Given: {given}")]
     StopLength { max: usize, given: usize },
     #[error("grammar is not supported")]
-    Grammar,
+    GrammarSupport,
+    #[error("grammar is not valid: {0}")]
+    Grammar(GrammarError),
     #[error("`adapter_id` is not supported: this server was started without LoRA adapters")]
     AdapterId,
     #[error("tokenizer error {0}")]
@@ -113,7 +116,7 @@ impl ValidationError {
             Self::MaxTotalTokens { .. } => Some("max_new_tokens"),
             Self::BestOfSampling => Some("best_of"),
             Self::Generations { .. } => Some("inputs"),
-            Self::Grammar => Some("grammar"),
+            Self::GrammarSupport | Self::Grammar(_) => Some("grammar"),
             _ => None,
         }
     }
@@ -123,7 +126,7 @@ impl ValidationError {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum InferError {
     #[error("Input validation error: {0}")]
-    Validation(#[from] ValidationError),
+    Validation(ValidationError),
     /// Every permit of `--max-concurrent-requests` is taken.
     #[error("Model is overloaded")]
     Overloaded,
@@ -133,6 +136,9 @@ pub enum InferError {
     /// The shards failed, all of this batch or only this request.
     #[error("Request failed during generation: {0}")]
     Generation(String),
+    /// The grammar of this request cannot be followed any further.
+    #[error("Request failed during generation: {0}")]
+    Grammar(GrammarError),
     /// The generation ended without its last token.
     #[error("Incomplete generation")]
     IncompleteGeneration,
@@ -150,9 +156,20 @@ impl InferError {
             Self::Validation(_) => "validation",
             Self::Overloaded | Self::QueueTime(_) => "overloaded",
             Self::Generation(_) => "generation",
+            Self::Grammar(_) => "grammar",
             Self::IncompleteGeneration => "incomplete_generation",
             Self::IncompleteGenerationStream => "incomplete_generation_stream",
             Self::ShuttingDown => "shutting_down",
+        }
+    }
+}
+
+impl From<ValidationError> for InferError {
+    fn from(error: ValidationError) -> Self {
+        match error {
+            // Nothing is wrong with the request: too many grammars wait to be compiled.
+            ValidationError::Grammar(GrammarError::Overloaded) => Self::Overloaded,
+            error => Self::Validation(error),
         }
     }
 }

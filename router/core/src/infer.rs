@@ -18,6 +18,7 @@ use self::health::HealthCheck;
 use crate::batcher::BatcherHandle;
 pub use crate::batcher::Shards;
 use crate::error::{InferError, ValidationError};
+use crate::grammar::mask_pool;
 use crate::metrics::{Meter, RequestMetrics};
 pub use crate::stream::GenerateStream;
 use crate::types::{BatchLimits, GenerateAnswer, GenerateRequest, TokenizedText, ValidationLimits};
@@ -65,6 +66,7 @@ pub struct Infer(Arc<Inner>);
 struct Inner {
     validator: Validator,
     client: ShardedClient,
+    eos_token_ids: Arc<[u32]>,
     limits: BatchLimits,
     batcher: BatcherHandle,
     permits: Arc<Semaphore>,
@@ -86,9 +88,14 @@ impl Infer {
         max_concurrent_requests: usize,
     ) -> Self {
         let permits = max_concurrent_requests.min(Semaphore::MAX_PERMITS);
+        let validator = match mask_pool::most_rows(shards.max_masks) {
+            0 => validator,
+            _ => validator.with_grammars(&shards.eos_token_ids),
+        };
         Self(Arc::new(Inner {
             client: shards.client.clone(),
-            batcher: BatcherHandle::spawn(shards, limits),
+            eos_token_ids: shards.eos_token_ids.as_slice().into(),
+            batcher: BatcherHandle::spawn(shards, limits, validator.mask_workers()),
             validator,
             limits,
             permits: Arc::new(Semaphore::new(permits)),

@@ -4,6 +4,7 @@ pub mod assemble;
 mod batcher;
 pub mod detokenize;
 pub mod error;
+pub mod grammar;
 mod held;
 pub mod infer;
 pub mod kv_pool;

@@ -13,7 +13,7 @@ use crate::types::RequestInstants;
 
 pub const REQUEST_COUNT: &str = "tgi_request_count";
 pub const REQUEST_SUCCESS: &str = "tgi_request_success";
-/// Label `err`: overloaded, validation, template, incomplete, dropped, generation, shutting_down.
+/// Label `err`: overloaded, validation, template, incomplete, dropped, generation, grammar, shutting_down.
 pub const REQUEST_FAILURE: &str = "tgi_request_failure";
 /// Requests that a stop string ended.
 pub const REQUEST_STOPPED: &str = "tgi_request_stopped";
@@ -61,6 +61,15 @@ pub const REQUEST_PAUSED: &str = "tgi_request_paused";
 pub const ENGINE_IDLE_DURATION: &str = "tgi_engine_idle_duration";
 /// Kernels compiled since the end of warm-up, in the shard that compiled most.
 pub const ENGINE_KERNEL_COMPILATIONS: &str = "tgi_engine_kernel_compilations";
+
+/// Steps with rows whose choice waited for masks.
+pub const GRAMMAR_STEPS: &str = "tgi_grammar_steps";
+/// How long after its plan the masks of a step were sent: a step that takes longer has not waited for them.
+pub const GRAMMAR_MASKS_SENT_DURATION: &str = "tgi_grammar_masks_sent_duration";
+/// Compiling a grammar, or finding it in the cache, and the mask of its first token.
+pub const GRAMMAR_COMPILE_DURATION: &str = "tgi_grammar_compile_duration";
+/// Following a grammar by one token, and the mask of the next.
+pub const GRAMMAR_MASK_DURATION: &str = "tgi_grammar_mask_duration";
 
 /// Counts a request that a front end refuses before it reaches [`crate::infer::Infer`], which counts all others.
 pub fn request_refused(err: &'static str) {
@@ -245,6 +254,22 @@ impl MethodMetrics {
     }
 }
 
+/// Handles of what is recorded while grammars are compiled and followed.
+#[derive(Debug)]
+pub(crate) struct GrammarMetrics {
+    pub(crate) compile: Histogram,
+    pub(crate) mask: Histogram,
+}
+
+impl GrammarMetrics {
+    pub(crate) fn new() -> Self {
+        Self {
+            compile: histogram!(GRAMMAR_COMPILE_DURATION),
+            mask: histogram!(GRAMMAR_MASK_DURATION),
+        }
+    }
+}
+
 /// Handles of what the batcher records.
 #[derive(Debug)]
 pub(crate) struct BatchMetrics {
@@ -263,6 +288,8 @@ pub(crate) struct BatchMetrics {
     pub(crate) prefix_hit_tokens: Counter,
     pub(crate) paused: Counter,
     pub(crate) idle: Histogram,
+    pub(crate) grammar_steps: Counter,
+    pub(crate) masks_sent: Histogram,
     pub(crate) kernel_compilations: Gauge,
 }
 
@@ -286,6 +313,8 @@ impl BatchMetrics {
             prefix_hit_tokens: counter!(PREFIX_CACHE_HIT_TOKENS),
             paused: counter!(REQUEST_PAUSED),
             idle: histogram!(ENGINE_IDLE_DURATION),
+            grammar_steps: counter!(GRAMMAR_STEPS),
+            masks_sent: histogram!(GRAMMAR_MASKS_SENT_DURATION),
             kernel_compilations: gauge!(ENGINE_KERNEL_COMPILATIONS),
         }
     }

@@ -9,6 +9,7 @@ use text_generation_client::types::TokenId;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::InferError;
+use crate::grammar::Constraint;
 use crate::kv_pool::RootKey;
 use crate::permit::PermitHalf;
 use crate::policy::Order;
@@ -66,6 +67,7 @@ pub(crate) type PromptLogprobs = Arc<OnceLock<Arc<[PromptToken]>>>;
 pub(crate) struct Sample {
     pub(crate) events: UnboundedSender<Event>,
     pub(crate) permit: Option<PermitHalf>,
+    pub(crate) constraint: Option<Constraint>,
 }
 
 /// One generation that waits, fresh or paused. Its client has gone, or wants no more tokens, when the receiver of
@@ -88,9 +90,25 @@ pub(crate) struct Entry {
     pub(crate) _permit: Option<PermitHalf>,
     /// Set where they were asked for.
     pub(crate) logprobs: Option<PromptLogprobs>,
+    /// Where it stands in its grammar, if it has one; not here while worker threads take a token to it.
+    pub(crate) constraint: Option<Constraint>,
 }
 
 impl Entry {
+    /// Whether its tokens are chosen by masks.
+    pub(crate) fn is_constrained(&self) -> bool {
+        self.request.grammar.is_some()
+    }
+
+    /// Those of its ids that it need not compute where they are in the prefix tree: all but the last, because its
+    /// successor is wanted, and none where the log-probabilities of the prompt are.
+    pub(crate) fn cacheable(&self) -> &[u32] {
+        match self.ids.split_last() {
+            Some((_, before)) if !self.computes_logprobs() => before,
+            _ => &[],
+        }
+    }
+
     /// Whether it must compute its whole prompt, because nobody has its log-probabilities.
     pub(crate) fn computes_logprobs(&self) -> bool {
         self.logprobs
@@ -152,6 +170,7 @@ impl Queue {
                 queued,
                 started: false,
                 logprobs: logprobs.clone(),
+                constraint: sample.constraint,
                 request: request.clone(),
             };
             self.next_id += 1;

@@ -1,5 +1,6 @@
 //! Requests and answers as the front ends see them: text in, text out.
 
+mod grammar;
 mod parameters;
 
 use std::time::{Duration, Instant};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+pub use self::grammar::tgi_grammar;
 pub use self::parameters::{GenerateParameters, logit_bias};
 
 /// A prompt.
@@ -46,8 +48,6 @@ pub enum Dialect {
 pub struct StoppingCriteria {
     pub max_new_tokens: u32,
     pub ignore_eos_token: bool,
-    /// No end-of-sequence token is chosen before so many tokens.
-    pub min_new_tokens: u32,
 }
 
 /// A request as the front end hands it over.
@@ -246,6 +246,8 @@ pub struct ValidationLimits {
     pub vocab_size: u32,
     /// Whether prompt log-probabilities are returned at all (`--enable-prefill-logprobs`).
     pub prefill_logprobs: bool,
+    /// Whether outputs may be constrained by grammars (`--disable-grammar-support`).
+    pub grammar_support: bool,
 }
 
 /// Limits of batching; see `policy`.

@@ -85,6 +85,7 @@ pub fn validation_limits(config: &Config, shard: &ShardInfo, limits: &Limits) ->
         max_total_tokens: limits.max_total_tokens,
         vocab_size: shard.vocab_size,
         prefill_logprobs: config.enable_prefill_logprobs,
+        grammar_support: true,
     }
 }
 

@@ -55,7 +55,7 @@ pub async fn start(
         tokenizer = tokenizer.escaping_special_tokens();
     }
     let (client, shard) = connect(config, stepping).await?;
-    let (limits, cost) = warmup(config, &client).await?;
+    let (limits, cost, max_masks) = warmup(config, &client).await?;
     let metrics = metrics::install(limits.max_input_tokens, limits.max_total_tokens)?;
     let pool = TokenizerPool::new(tokenizer.clone(), config.validation_workers as usize)?;
     let validator = Validator::new(pool, validation_limits(config, &shard, &limits));
@@ -67,6 +67,7 @@ pub async fn start(
                 client,
                 cost,
                 eos_token_ids: shard.eos_token_ids.clone(),
+                max_masks,
             },
             batch_limits(config, &limits),
             config.max_concurrent_requests as usize,
@@ -205,7 +206,10 @@ async fn connect(config: &Config, stepping: &Handle) -> anyhow::Result<(ShardedC
     Ok((client, info))
 }
 
-async fn warmup(config: &Config, client: &ShardedClient) -> anyhow::Result<(Limits, StepCost)> {
+async fn warmup(
+    config: &Config,
+    client: &ShardedClient,
+) -> anyhow::Result<(Limits, StepCost, u32)> {
     let wanted = WarmupLimits {
         max_input_tokens: config.max_input_tokens,
         max_total_tokens: config.max_total_tokens,
@@ -232,7 +236,7 @@ async fn warmup(config: &Config, client: &ShardedClient) -> anyhow::Result<(Limi
         cost.context_ns,
         &cost.graph_tokens,
     );
-    Ok((limits, cost))
+    Ok((limits, cost, warmed.max_masks))
 }
 
 fn info(

@@ -32,6 +32,8 @@ pub struct MockConfig {
     pub max_batch_total_tokens: u32,
     pub max_input_tokens: u32,
     pub max_total_tokens: u32,
+    /// Mask slots, slot 0 among them.
+    pub max_masks: u32,
     /// Time that a step with chunks and a step without take, as on a device.
     pub prefill_time: Duration,
     pub decode_time: Duration,
@@ -43,6 +45,8 @@ pub struct MockConfig {
     /// What every reply says of the device's idle time and of compiled kernels.
     pub idle_time: Duration,
     pub kernel_compilations: u64,
+    /// This request gets the tokens that it wants, whatever its masks allow.
+    pub ignores_masks_of: Option<u64>,
     pub tokens: TokenSource,
 }
 
@@ -57,6 +61,7 @@ impl Default for MockConfig {
             max_batch_total_tokens: 16_384,
             max_input_tokens: 1_023,
             max_total_tokens: 1_024,
+            max_masks: 64,
             prefill_time: Duration::ZERO,
             decode_time: Duration::ZERO,
             check_slots: true,
@@ -64,6 +69,7 @@ impl Default for MockConfig {
             graph_tokens: Vec::new(),
             idle_time: Duration::ZERO,
             kernel_compilations: 0,
+            ignores_masks_of: None,
             tokens: Arc::new(move |row| {
                 let last = row.input_ids.last().copied().unwrap_or(0);
                 3 + (last + row.generated) % (vocab_size - 3)

@@ -1,9 +1,11 @@
 //! A group of shards without a model, over real Unix sockets, for tests and benchmarks of everything above gRPC.
 //!
-//! Plans run in the order of their numbers; rows and slots are kept and checked as in a real shard; what breaks the contract is listed by
-//! [`MockShard::violations`]. Steps can be held, delayed and made to fail, so tests wait for conditions, not for time.
+//! Plans run in the order of their numbers; rows, slots and masks are kept and checked as in a real shard; what breaks
+//! the contract is listed by [`MockShard::violations`]. Steps can be held, delayed and made to fail, so tests wait for conditions, not for time.
 
 mod config;
+mod masks;
+mod script;
 mod service;
 mod state;
 
@@ -14,12 +16,13 @@ use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 use text_generation_proto::v1::text_generation_service_server::TextGenerationServiceServer;
 use tokio::net::UnixListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
 pub use config::{MockConfig, MockRow, TokenSource};
+pub use script::Script;
 use service::{Faults, Rank, Turn, lock};
 pub use state::MockStep;
 use state::State;
@@ -44,6 +47,7 @@ impl MockShard {
         let faults = Arc::new(Faults {
             gate: Mutex::new(None),
             failing_steps: Mutex::new(Vec::new()),
+            failing_masks: Mutex::new(Vec::new()),
             healthy: Mutex::new(true),
         });
         let socket = |rank: usize| directory.path().join(format!("shard-{rank}"));
@@ -60,6 +64,7 @@ impl MockShard {
                 config: config.clone(),
                 state: state.clone(),
                 turn: Arc::new(watch::Sender::new(Turn::default())),
+                masks: Arc::new(Notify::new()),
                 faults: faults.clone(),
             };
             let connections = UnixListenerStream::new(UnixListener::bind(socket(rank))?);
@@ -137,6 +142,11 @@ impl MockShard {
     /// The next step of one rank fails with INTERNAL and this message.
     pub fn fail_next_step(&self, message: &str) {
         lock(&self.faults.failing_steps).push(message.to_owned());
+    }
+
+    /// The next masks of one rank are refused with INTERNAL and this message.
+    pub fn fail_next_masks(&self, message: &str) {
+        lock(&self.faults.failing_masks).push(message.to_owned());
     }
 
     /// This request fails alone at its next step.

@@ -1,14 +1,18 @@
 //! The contract's service over a mock `State`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use text_generation_proto::v1;
 use text_generation_proto::v1::text_generation_service_server::TextGenerationService;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tonic::{Code, Request, Response, Status};
 
 use crate::config::MockConfig;
 use crate::state::State;
+
+/// How long a step waits for its masks.
+const MASKS: Duration = Duration::from_secs(10);
 
 /// What a test can change while the mock runs; shared by the ranks.
 #[derive(Debug)]
@@ -17,6 +21,8 @@ pub(crate) struct Faults {
     pub gate: Mutex<Option<Arc<Semaphore>>>,
     /// The next steps fail with this message.
     pub failing_steps: Mutex<Vec<String>>,
+    /// The next masks are refused with this message.
+    pub failing_masks: Mutex<Vec<String>>,
     pub healthy: Mutex<bool>,
 }
 
@@ -38,6 +44,8 @@ pub(crate) struct Rank {
     pub config: Arc<MockConfig>,
     pub state: Arc<Mutex<State>>,
     pub turn: Arc<watch::Sender<Turn>>,
+    /// Masks came, or everything was cleared.
+    pub masks: Arc<Notify>,
     pub faults: Arc<Faults>,
 }
 
@@ -56,7 +64,7 @@ impl Rank {
         if turn.refused || turn.epoch != epoch || turn.next != number {
             return Err(refused());
         }
-        let computed = self.compute(plan).await;
+        let computed = self.compute(plan, epoch).await;
         self.turn.send_modify(|turn| {
             if turn.epoch == epoch {
                 turn.next = number + 1;
@@ -66,7 +74,7 @@ impl Rank {
         computed.map(Response::new)
     }
 
-    async fn compute(&self, plan: v1::StepPlan) -> Result<v1::StepReply, Status> {
+    async fn compute(&self, plan: v1::StepPlan, epoch: u64) -> Result<v1::StepReply, Status> {
         let gate = lock(&self.faults.gate).clone();
         if let Some(gate) = gate {
             match gate.acquire().await {
@@ -85,6 +93,11 @@ impl Rank {
         if let Some(message) = lock(&self.faults.failing_steps).pop() {
             return Err(Status::new(Code::Internal, message));
         }
+        if !plan.constrained.is_empty() {
+            let masks = tokio::time::timeout(MASKS, self.masks_of(plan.number, epoch));
+            let late = |_| Status::deadline_exceeded("the masks of a step did not come");
+            masks.await.map_err(late)??;
+        }
         let mut reply = self.state().execute(&self.config, self.rank, plan);
         reply.timings = Some(v1::Timings {
             forward_ns: duration.as_nanos() as u64,
@@ -93,6 +106,22 @@ impl Rank {
             ..v1::Timings::default()
         });
         Ok(reply)
+    }
+
+    /// Waits until the masks of a step are there.
+    async fn masks_of(&self, number: u64, epoch: u64) -> Result<(), Status> {
+        loop {
+            let changed = self.masks.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.turn.borrow().epoch != epoch {
+                return Err(refused());
+            }
+            if self.state().masks.have(number).map_err(Status::internal)? {
+                return Ok(());
+            }
+            changed.await;
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -157,6 +186,7 @@ impl TextGenerationService for Rank {
             max_batch_size: request.max_batch_size,
             cost: Some(config.cost.clone()),
             graph_tokens: config.graph_tokens.clone(),
+            max_masks: config.max_masks,
         }))
     }
 
@@ -172,6 +202,25 @@ impl TextGenerationService for Rank {
         request: Request<v1::StepPlan>,
     ) -> Result<Response<v1::StepReply>, Status> {
         self.step(request.into_inner()).await
+    }
+
+    async fn constrain(
+        &self,
+        request: Request<v1::StepMasks>,
+    ) -> Result<Response<v1::StepMasksResponse>, Status> {
+        let masks = request.into_inner();
+        if let Some(message) = lock(&self.faults.failing_masks).pop() {
+            self.state().masks.refuse(masks.number, message.clone());
+            self.masks.notify_waiters();
+            return Err(Status::new(Code::Internal, message));
+        }
+        let max_masks = self.config.max_masks;
+        let mut state = self.state();
+        let wrong = state.masks.receive(masks, max_masks);
+        state.violations.extend(wrong);
+        drop(state);
+        self.masks.notify_waiters();
+        Ok(Response::new(v1::StepMasksResponse {}))
     }
 
     async fn filter_batch(
@@ -195,6 +244,7 @@ impl TextGenerationService for Rank {
                     ..Turn::default()
                 }
             });
+            self.masks.notify_waiters();
         }
         Ok(Response::new(v1::ClearCacheResponse {}))
     }

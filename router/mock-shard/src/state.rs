@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use text_generation_proto::v1;
 
 use crate::config::{MockConfig, MockRow};
+use crate::masks::Masks;
 
 /// What one step was asked to compute.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub struct MockStep {
     pub chunks: usize,
     pub chunk_tokens: u32,
     pub decodes: usize,
+    /// Rows with a mask.
+    pub constrained: usize,
 }
 
 #[derive(Debug)]
@@ -41,6 +44,35 @@ impl Row {
             self.contents.push(hasher.finish());
         }
     }
+
+    /// It gets a token.
+    fn take(&mut self, number: u32, token: u32, vocab_size: u32, reply: &mut v1::StepReply) {
+        self.mock.generated += 1;
+        self.ids.push(token);
+        if self.top_n_tokens > 0 {
+            reply.top_tokens.push(v1::TopTokens {
+                index: reply.rows.len() as u32,
+                ids: (0..self.top_n_tokens)
+                    .map(|n| (token + n) % vocab_size)
+                    .collect(),
+                logprobs: (0..self.top_n_tokens).map(|n| -0.5 - n as f32).collect(),
+            });
+        }
+        reply.rows.push(number);
+        reply.ids.push(token);
+        reply.logprobs.push(-0.5);
+    }
+
+    /// It fails alone, and gets no token from now on.
+    fn fail(&mut self, number: u32, message: &str, reply: &mut v1::StepReply) {
+        self.failed = true;
+        reply.failures.push(v1::RequestFailure {
+            request_id: self.mock.request_id,
+            row: number,
+            reason: "numerical_error".to_owned(),
+            message: message.to_owned(),
+        });
+    }
 }
 
 /// State of one rank.
@@ -49,6 +81,7 @@ pub(crate) struct State {
     rows: BTreeMap<u32, Row>,
     /// By slot: what was written there last.
     pool: Vec<u64>,
+    pub masks: Masks,
     /// Broken rules of the contract, in words; a correct router causes none.
     pub violations: Vec<String>,
     /// Requests that fail alone at their next step.
@@ -82,6 +115,8 @@ impl State {
         plan: v1::StepPlan,
     ) -> v1::StepReply {
         self.pool.resize(config.max_batch_total_tokens as usize, 0);
+        let (mask_slots, wrong) = self.masks.apply(&plan);
+        self.violations.extend(wrong);
         for row in &plan.drop {
             if self.rows.remove(row).is_none() {
                 self.violate(format!("row {row} is dropped and nobody owns it"));
@@ -101,16 +136,20 @@ impl State {
             chunks: plan.chunks.len(),
             chunk_tokens: plan.chunks.iter().map(|chunk| chunk.count).sum(),
             decodes: plan.decode.len(),
+            constrained: plan.constrained.len(),
         });
         let mut reply = v1::StepReply {
             number: plan.number,
             ..v1::StepReply::default()
         };
+        let slot = |row: u32| mask_slots.get(&row).copied().unwrap_or(0);
         for &row in &plan.decode {
             self.compute(config, row, None, &mut reply);
+            self.choose(config, row, slot(row), &mut reply);
         }
         for chunk in &plan.chunks {
             self.compute(config, chunk.row, Some(chunk), &mut reply);
+            self.choose(config, chunk.row, slot(chunk.row), &mut reply);
         }
         if rank > 0 {
             reply.logprobs.clear();
@@ -212,13 +251,8 @@ impl State {
         }
         row.computed = first + count;
         if self.failing.contains(&row.mock.request_id) {
-            row.failed = true;
-            reply.failures.push(v1::RequestFailure {
-                request_id: row.mock.request_id,
-                row: number,
-                reason: "numerical_error".to_owned(),
-                message: "the logits of this request are not finite".to_owned(),
-            });
+            let message = "the logits of this request are not finite";
+            row.fail(number, message, reply);
             return;
         }
         if row.prefill_logprobs && chunk.is_some() {
@@ -233,8 +267,30 @@ impl State {
                 top_tokens: Vec::new(),
             });
         }
-        if row.computed == length {
-            choose(config, number, row, reply);
+    }
+
+    /// The next token of a row whose every position is computed: the one that the configuration wants, or the next
+    /// higher id that its mask allows.
+    fn choose(&mut self, config: &MockConfig, number: u32, slot: u32, reply: &mut v1::StepReply) {
+        let Some(row) = self.rows.get_mut(&number) else {
+            return;
+        };
+        if row.failed || row.computed as usize != row.ids.len() {
+            return;
+        }
+        let slot = match config.ignores_masks_of {
+            Some(id) if id == row.mock.request_id => 0,
+            _ => slot,
+        };
+        let wanted = (config.tokens)(&row.mock);
+        let may_end = row.mock.generated >= row.mock.parameters.min_new_tokens;
+        let may_come = |&token: &u32| {
+            self.masks.allow(slot, token) && (may_end || !config.eos_token_ids.contains(&token))
+        };
+        let mut tokens = (0..config.vocab_size).map(|n| (wanted + n) % config.vocab_size);
+        match tokens.find(may_come) {
+            Some(token) => row.take(number, token, config.vocab_size, reply),
+            None => row.fail(number, "the mask of this request allows no token", reply),
         }
     }
 
@@ -246,30 +302,10 @@ impl State {
     }
 
     pub(crate) fn clear(&mut self, request: Option<u64>) {
+        if request.is_none() {
+            self.masks.clear();
+        }
         self.rows
             .retain(|_, row| request.is_some_and(|id| row.mock.request_id != id));
     }
-}
-
-/// The next token of a row whose every position is computed.
-fn choose(config: &MockConfig, number: u32, row: &mut Row, reply: &mut v1::StepReply) {
-    let mut token = (config.tokens)(&row.mock);
-    let may_end = row.mock.generated >= row.mock.parameters.min_new_tokens;
-    while !may_end && config.eos_token_ids.contains(&token) {
-        token = (token + 1) % config.vocab_size;
-    }
-    row.mock.generated += 1;
-    row.ids.push(token);
-    if row.top_n_tokens > 0 {
-        reply.top_tokens.push(v1::TopTokens {
-            index: reply.rows.len() as u32,
-            ids: (0..row.top_n_tokens)
-                .map(|n| (token + n) % config.vocab_size)
-                .collect(),
-            logprobs: (0..row.top_n_tokens).map(|n| -0.5 - n as f32).collect(),
-        });
-    }
-    reply.rows.push(number);
-    reply.ids.push(token);
-    reply.logprobs.push(-0.5);
 }

@@ -290,3 +290,31 @@ fn special_tokens_are_not_in_openai_texts_and_match_stop_strings() {
         assert_eq!(text, texts.concat());
     }
 }
+
+#[test]
+fn kept_special_tokens_are_in_streams_and_texts_but_for_those_that_end_it() {
+    let tokenizer = byte_fallback();
+    let (bos, hello) = (1, tokenizer.encode("hello", false).unwrap()[0]);
+    let incomplete = tokenizer.encode("你", false).unwrap()[1];
+    let ids = [bos, hello, incomplete, bos, hello, EOS];
+    for (dialect, last) in [(Dialect::Tgi, "</s>"), (Dialect::OpenAi, "")] {
+        let keeping = |stop: &[&str]| {
+            speaking(dialect, &tokenizer, stop).keeping_special_tokens([EOS].into())
+        };
+        let (streamed, _, text) = generate(&mut keeping(&[]), &ids);
+        let shown = ["<s>", " hello", "", "\u{fffd}<s>", " hello", last];
+        assert_eq!(streamed, shown, "{dialect:?}");
+        assert_eq!(text, shown[..5].concat(), "{dialect:?}");
+        // Stop strings are found in them.
+        let (_, stopped, text) = generate(&mut keeping(&["lo<s>", "s> h"]), &ids);
+        let expected = match dialect {
+            Dialect::Tgi => "<s> h",
+            Dialect::OpenAi => "<",
+        };
+        assert_eq!((stopped, text.as_str()), (true, expected), "{dialect:?}");
+    }
+    let token = speaking(Dialect::OpenAi, &tokenizer, &[])
+        .keeping_special_tokens([EOS].into())
+        .push(token(bos));
+    assert!(token.token.special);
+}

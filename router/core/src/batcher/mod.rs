@@ -4,9 +4,13 @@
 //! shards run the one before, so the device waits for nobody. What a reply reveals (an end-of-sequence token, a client
 //! that has gone, a failure) costs one row of the plan that is already there.
 //!
+//! Requests with grammars are in both plans too: worker threads take their tokens to the grammars while the shards
+//! compute the next step, and the masks of that step follow its plan. The plan after it goes out behind them.
+//!
 //! The batcher passes ids on and does a small constant amount of work for a token: no text, no log line, no lock but
 //! the send.
 
+mod masks;
 mod next;
 mod reply;
 mod running;
@@ -16,13 +20,17 @@ use std::time::Instant;
 
 use text_generation_client::types::StepReply;
 use text_generation_client::{ClientError, ShardedClient};
+use text_generation_grammar::Mask;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use self::masks::Matching;
 use self::next::InFlight;
 use self::running::Running;
 use crate::error::InferError;
+use crate::grammar::mask_pool::{self, MaskPool};
+use crate::grammar::{Constraint, Workers};
 use crate::kv_pool::KvPool;
 use crate::metrics::BatchMetrics;
 use crate::permit::PermitHalf;
@@ -61,6 +69,8 @@ pub struct Shards {
     pub cost: StepCost,
     /// They end a generation.
     pub eos_token_ids: Vec<u32>,
+    /// Mask slots, slot 0 among them; where there are fewer than three, grammars are refused.
+    pub max_masks: u32,
 }
 
 /// The way to the batcher. It ends when its last handle is gone and every request has ended.
@@ -72,7 +82,8 @@ pub(crate) struct BatcherHandle {
 
 impl BatcherHandle {
     /// Starts the task on the current tokio runtime.
-    pub(crate) fn spawn(shards: Shards, limits: BatchLimits) -> Self {
+    /// `workers` follow the grammars of requests, where requests may have any.
+    pub(crate) fn spawn(shards: Shards, limits: BatchLimits, workers: Option<Workers>) -> Self {
         let (submissions, receiver) = mpsc::unbounded_channel();
         let idle = Status {
             queued: 0,
@@ -95,6 +106,10 @@ impl BatcherHandle {
             lengths: OutputLengths::default(),
             rows: (0..limits.max_batch_size).map(|_| None).collect(),
             dropped: Vec::new(),
+            workers,
+            masks: MaskPool::new(shards.max_masks),
+            most_constrained: mask_pool::most_rows(shards.max_masks),
+            matching: None,
             in_flight: VecDeque::new(),
             next_number: 0,
             steps_without_chunks: 0,
@@ -119,7 +134,12 @@ impl BatcherHandle {
     ) -> Result<Vec<UnboundedReceiver<Event>>, InferError> {
         let sample = |permit| {
             let (events, receiver) = mpsc::unbounded_channel();
-            (Sample { events, permit }, receiver)
+            let sample = Sample {
+                events,
+                permit,
+                constraint: request.grammar.as_ref().map(Constraint::new),
+            };
+            (sample, receiver)
         };
         let (samples, receivers) = permits.into_iter().map(sample).unzip();
         self.submissions
@@ -154,6 +174,12 @@ struct Batcher {
     rows: Vec<Option<Running>>,
     /// Rows whose owners have left, which the next plan tells the shards.
     dropped: Vec<u32>,
+    workers: Option<Workers>,
+    masks: MaskPool<Mask>,
+    /// Requests with grammars that may own rows.
+    most_constrained: usize,
+    /// The step whose tokens are being taken to grammars. No plan is sent meanwhile.
+    matching: Option<Matching>,
     /// Plans that were sent and not answered, oldest first.
     in_flight: VecDeque<(InFlight, Answer)>,
     next_number: u64,
@@ -174,8 +200,20 @@ impl Batcher {
             if let Some(limit) = self.limits.max_queue_time {
                 self.queue.fail_late(limit);
             }
-            self.send_plans().await;
+            if self.matching.is_none() {
+                self.send_plans().await;
+            }
             self.publish();
+            if let Some(matching) = &mut self.matching {
+                tokio::select! {
+                    biased;
+                    arrivals = &mut matching.arrivals => self.matched(arrivals.ok()),
+                    Some(submission) = self.submissions.recv() => {
+                        self.queue.push(submission.request, submission.samples);
+                    }
+                }
+                continue;
+            }
             let Some((_, answer)) = self.in_flight.front_mut() else {
                 match self.submissions.recv().await {
                     Some(submission) => self.queue.push(submission.request, submission.samples),

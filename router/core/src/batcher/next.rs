@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use text_generation_client::types::{Grant, StepPlan};
+use text_generation_client::types::{Grant, StepMasks, StepPlan};
+use tokio::sync::oneshot;
 
 use super::running::Running;
 use super::{Batcher, DEPTH};
-use crate::kv_pool::{Holding, KvPool};
+use crate::kv_pool::KvPool;
 use crate::policy::cost::StepShape;
 use crate::policy::{self, Admission, Candidate, Joined, Order, Plan, Situation, Waiting};
 use crate::queue::{Entry, Event, Queue, Started};
@@ -25,6 +26,10 @@ pub(super) struct InFlight {
     pub(super) chunks: Vec<u32>,
     /// Rows that get a token, in the plan's order.
     pub(super) rows: Vec<u32>,
+    /// Those of `rows` whose choice waits for masks.
+    pub(super) constrained: Vec<u32>,
+    /// Takes the masks, until they are sent.
+    pub(super) masks: Option<oneshot::Sender<StepMasks>>,
     pub(super) sent: Instant,
     pub(super) predicted: Duration,
 }
@@ -43,7 +48,7 @@ impl Batcher {
         }
         while !self.uncleared && self.in_flight.len() < DEPTH {
             self.release_leaving();
-            let Some((plan, in_flight)) = self.next_plan() else {
+            let Some((plan, mut in_flight)) = self.next_plan() else {
                 // Where all stand still for want of slots and nothing is in flight, those that pause leave at once.
                 if self.in_flight.is_empty() && self.rows.iter().flatten().any(Running::has_paused)
                 {
@@ -52,7 +57,9 @@ impl Batcher {
                 return;
             };
             self.method(&in_flight).count.increment(1);
-            let answer = tokio::spawn(self.client.step(plan));
+            let (masks, answer) = self.send(plan);
+            in_flight.masks = masks;
+            self.constrain_new(&mut in_flight);
             self.in_flight.push_back((in_flight, answer));
         }
     }
@@ -89,7 +96,7 @@ impl Batcher {
             cost: &self.cost,
             lengths: &self.lengths,
         };
-        let mut heads = Heads::of(&self.queue, &self.pool, &self.rows);
+        let mut heads = Heads::of(&self.queue, &self.pool, &self.rows, self.most_constrained);
         let decision = policy::plan(&situation, &mut heads);
         let visited = heads.into_orders();
         let only_drops = decision.is_idle();
@@ -153,6 +160,8 @@ impl Batcher {
         self.count(&decision, &step.plan);
         let in_flight = InFlight {
             number: step.plan.number,
+            constrained: step.plan.constrained.clone(),
+            masks: None,
             chunks: step.plan.chunks.iter().map(|chunk| chunk.row).collect(),
             rows: step.tokens,
             sent: Instant::now(),
@@ -193,7 +202,7 @@ impl Batcher {
         running.decode();
         step.shape.add_decode(running.computed());
         step.plan.decode.push(row);
-        step.tokens.push(row);
+        step.add_token(row, &running.entry);
     }
 
     fn chunk(&mut self, row: u32, count: u32, step: &mut Builder) {
@@ -205,7 +214,7 @@ impl Batcher {
         step.shape.add_chunk(chunk.first, chunk.count);
         step.plan.chunks.push(chunk);
         if running.prompt_left() == 0 {
-            step.tokens.push(row);
+            step.add_token(row, &running.entry);
         }
     }
 
@@ -215,7 +224,7 @@ impl Batcher {
             self.queue.put_back(entry);
             return;
         };
-        let mut holding = open(&mut self.pool, &entry);
+        let mut holding = self.pool.open(&entry.root, entry.cacheable(), u32::MAX);
         let prompt = u32::try_from(entry.ids.len()).unwrap_or(u32::MAX);
         let missing = prompt - holding.len();
         let max_new_tokens = entry.request.stopping.max_new_tokens;
@@ -275,23 +284,20 @@ struct Builder {
 }
 
 impl Builder {
+    /// A row gets a token.
+    fn add_token(&mut self, row: u32, entry: &Entry) {
+        self.tokens.push(row);
+        if entry.is_constrained() {
+            self.plan.constrained.push(row);
+        }
+    }
+
     /// Slots for one request beyond what it needs, at most `most`.
     fn ahead(&mut self, most: u32) -> u32 {
         let count = RUN.min(self.spare / 8).min(most);
         self.spare -= count;
         count
     }
-}
-
-/// Locks what is cached of a request's ids. At least the last one is computed, because its token is wanted; all of them
-/// are where log-probabilities of the prompt are.
-fn open(pool: &mut KvPool, entry: &Entry) -> Holding {
-    let most = if entry.computes_logprobs() {
-        0
-    } else {
-        u32::try_from(entry.ids.len() - 1).unwrap_or(u32::MAX)
-    };
-    pool.open(&entry.root, &entry.ids, most)
 }
 
 /// The queue as the policy sees it.
@@ -301,6 +307,8 @@ struct Heads<'a, I> {
     queued: usize,
     pool: &'a KvPool,
     rows: &'a [Option<Running>],
+    /// Requests with grammars that may still start.
+    constrained: usize,
 }
 
 impl<'a> Heads<'a, ()> {
@@ -308,8 +316,12 @@ impl<'a> Heads<'a, ()> {
         queue: &'a Queue,
         pool: &'a KvPool,
         rows: &'a [Option<Running>],
+        most_constrained: usize,
     ) -> Heads<'a, impl Iterator<Item = &'a Entry>> {
+        let running = rows.iter().flatten();
+        let constrained = running.filter(|running| running.entry.is_constrained());
         Heads {
+            constrained: most_constrained.saturating_sub(constrained.count()),
             entries: queue.iter(),
             visited: Vec::new(),
             queued: queue.len(),
@@ -325,6 +337,21 @@ impl<'a, I: Iterator<Item = &'a Entry>> Heads<'a, I> {
         self.visited.iter().map(|entry| entry.order).collect()
     }
 
+    fn joining(&self, admitted: &[Admission]) -> impl Iterator<Item = &'a Entry> {
+        admitted
+            .iter()
+            .map(|admission| self.visited[admission.index])
+    }
+
+    /// Whether its grammar needs a mask slot and all are taken.
+    fn lacks_mask(&self, entry: &Entry, admitted: &[Admission]) -> bool {
+        let joining = || {
+            self.joining(admitted)
+                .filter(|entry| entry.is_constrained())
+        };
+        entry.is_constrained() && joining().count() >= self.constrained
+    }
+
     /// Whether somebody who is computing a prompt has, or will have, more of this one's than is cached.
     fn follows(&self, entry: &Entry, cached: u32, admitted: &[Admission]) -> bool {
         if !self.pool.is_caching() {
@@ -334,12 +361,10 @@ impl<'a, I: Iterator<Item = &'a Entry>> Heads<'a, I> {
         let computing = computing
             .filter(|running| running.prompt_left() > 0 && !running.is_pausing())
             .map(|running| &running.entry);
-        let joining = admitted
-            .iter()
-            .map(|admission| self.visited[admission.index]);
-        computing.chain(joining).any(|other| {
-            if entry.shares_logprobs(other) {
-                return true;
+        computing.chain(self.joining(admitted)).any(|other| {
+            // Who needs the log-probabilities of its prompt gets them from another sample, or computes all of it.
+            if entry.computes_logprobs() {
+                return entry.shares_logprobs(other);
             }
             other.root == entry.root
                 && common(&other.ids, &entry.ids, cached as usize + WORTH_WAITING)
@@ -355,20 +380,16 @@ impl<'a, I: Iterator<Item = &'a Entry>> Waiting for Heads<'a, I> {
     fn candidate(&mut self, _: usize, admitted: &[Admission]) -> Option<Candidate> {
         let entry = self.entries.next()?;
         self.visited.push(entry);
-        let length = entry.ids.len();
-        let found = if entry.computes_logprobs() {
-            Default::default()
-        } else {
-            self.pool.probe(&entry.root, &entry.ids[..length - 1])
-        };
+        let found = self.pool.probe(&entry.root, entry.cacheable());
         let max_new_tokens = entry.request.stopping.max_new_tokens;
         Some(Candidate {
-            length: u32::try_from(length).unwrap_or(u32::MAX),
+            length: u32::try_from(entry.ids.len()).unwrap_or(u32::MAX),
             cached: found.length,
             unlocked: found.unlocked,
             generated: entry.generated,
             left: max_new_tokens.saturating_sub(entry.generated),
-            follows: self.follows(entry, found.length, admitted),
+            follows: self.lacks_mask(entry, admitted)
+                || self.follows(entry, found.length, admitted),
         })
     }
 }

@@ -3,13 +3,14 @@
 use std::time::Instant;
 
 use text_generation_client::ClientError;
-use text_generation_client::types::StepReply;
+use text_generation_client::types::{StepReply, TokenId};
 use tokio::task::JoinError;
 
 use super::Batcher;
 use super::next::InFlight;
 use super::running::Running;
 use crate::error::InferError;
+use crate::grammar::Arrival;
 use crate::metrics::MethodMetrics;
 use crate::queue::Event;
 
@@ -24,7 +25,12 @@ impl Batcher {
         };
         let lost = |error: JoinError| Err(ClientError::Connection(error.to_string()));
         match reply.unwrap_or_else(lost) {
-            Ok(reply) => self.accept(&in_flight, reply),
+            Ok(reply) => {
+                self.accept(&in_flight, reply);
+                if self.matching.is_none() {
+                    self.constrain_first();
+                }
+            }
             Err(error) => self.step_failed(&in_flight, &error).await,
         }
     }
@@ -37,7 +43,7 @@ impl Batcher {
         }
     }
 
-    /// Hands out the tokens of a step.
+    /// Hands out the tokens of a step, but for those of constrained rows, which go to their grammars first.
     fn accept(&mut self, in_flight: &InFlight, reply: StepReply) {
         let replied = Instant::now();
         self.record(in_flight, &reply, replied);
@@ -55,25 +61,45 @@ impl Batcher {
         }
         let mut tops = reply.top_tokens.into_iter().peekable();
         let mut expected = in_flight.rows.iter().copied().peekable();
+        let mut arrivals = Vec::new();
         for (index, (&row, token)) in reply.rows.iter().zip(reply.tokens).enumerate() {
             let top = tops.next_if(|top| top.index == index);
             while let Some(missing) = expected.next_if(|&other| other != row) {
                 self.fail_lost(missing, in_flight.number);
             }
             expected.next();
-            let top = top.map(|top| top.tokens);
-            let Some(Some(running)) = self.rows.get_mut(row as usize) else {
-                continue;
-            };
-            if running.since <= in_flight.number && running.accept(token, top, &self.eos_token_ids)
-            {
-                self.release(row);
+            if self.owner(row, in_flight.number).is_some() {
+                let top = top.map(|top| top.tokens);
+                arrivals.extend(self.hand_out(row, token, top));
             }
         }
         for missing in expected {
             self.fail_lost(missing, in_flight.number);
         }
+        self.match_tokens(arrivals);
         self.method(in_flight).filter.record(replied.elapsed());
+    }
+
+    /// Gives a token to the owner of a row. What comes back goes to the owner's grammar first.
+    fn hand_out(
+        &mut self,
+        row: u32,
+        token: TokenId,
+        top_tokens: Option<Vec<TokenId>>,
+    ) -> Option<Arrival> {
+        let ends = self.eos_token_ids.contains(&token.id);
+        let running = self.rows.get_mut(row as usize)?.as_mut()?;
+        let entry = &mut running.entry;
+        // Whether it ends is for the grammar to say.
+        if let Some(constraint) = entry.constraint.take() {
+            let is_last = running.next_is_last();
+            return Some(Arrival::new(row, token, top_tokens, constraint, is_last));
+        }
+        let ends = ends && !entry.request.stopping.ignore_eos_token;
+        if running.accept(token, top_tokens, ends) {
+            self.release(row);
+        }
+        None
     }
 
     /// Who owns a row since the plan of this `number` or longer.
@@ -118,7 +144,8 @@ impl Batcher {
         tracing::error!(%error, step = failed.number, running, "a step failed");
         self.method(failed).failure.increment(1);
         self.step_failed = true;
-        while let Some((later, answer)) = self.in_flight.pop_front() {
+        while let Some((mut later, answer)) = self.in_flight.pop_front() {
+            later.give_up();
             // It was refused, or its reply says nothing that is still of use.
             let _ = answer.await;
             self.method(&later).failure.increment(1);
@@ -142,6 +169,7 @@ impl Batcher {
             }
         }
         self.pool.reset();
+        self.masks.reset();
         self.dropped.clear();
         self.next_number = 0;
         self.publish();

@@ -60,7 +60,6 @@ impl Running {
         let request = &self.entry.request;
         let mut chooser = request.chooser.clone();
         chooser.seed = self.entry.seed;
-        chooser.min_new_tokens = request.stopping.min_new_tokens;
         Request {
             id: self.entry.id,
             row,
@@ -91,6 +90,16 @@ impl Running {
     /// Nothing of it is in flight: it can leave its row and wait again.
     pub(super) fn has_paused(&self) -> bool {
         self.pausing && self.in_flight == 0
+    }
+
+    /// The next of its tokens is the only one in flight, so what its grammar allows there is known.
+    pub(super) fn awaits_one_token(&self) -> bool {
+        self.in_flight == 1
+    }
+
+    /// No token may follow the next one.
+    pub(super) fn next_is_last(&self) -> bool {
+        self.entry.generated + 1 >= self.entry.request.stopping.max_new_tokens
     }
 
     /// Its ids and the tokens in flight.
@@ -141,12 +150,18 @@ impl Running {
             prompt_left: self.prompt_left(),
             decodes,
             lacks_slot: decodes && self.lacks_slot(),
+            ahead: self.ahead(),
             demand: Demand {
-                slots: self.own_slots(),
+                slots: self.own_slots().saturating_sub(self.ahead()),
                 generated: self.entry.generated,
                 left: self.tokens_left(),
             },
         }
+    }
+
+    /// Slots that it holds for tokens that no plan computes yet.
+    fn ahead(&self) -> u32 {
+        self.holding.len().saturating_sub(self.length())
     }
 
     /// Slots that are free when it leaves.
@@ -206,22 +221,23 @@ impl Running {
         }
     }
 
-    /// A token came: it goes to the client. Returns whether it was the last.
+    /// A token came: it goes to the client. Returns whether it was the last, because it `ends` the text or no more are
+    /// permitted.
     pub(super) fn accept(
         &mut self,
         token: TokenId,
         top_tokens: Option<Vec<TokenId>>,
-        eos_token_ids: &[u32],
+        ends: bool,
     ) -> bool {
         let entry = &mut self.entry;
         self.in_flight = self.in_flight.saturating_sub(1);
         entry.ids.push(token.id);
         entry.generated += 1;
-        let stopping = &entry.request.stopping;
-        let finish = if eos_token_ids.contains(&token.id) && !stopping.ignore_eos_token {
+        let max_new_tokens = entry.request.stopping.max_new_tokens;
+        let finish = if ends {
             Some(FinishReason::EosToken)
         } else {
-            (entry.generated >= stopping.max_new_tokens).then_some(FinishReason::Length)
+            (entry.generated >= max_new_tokens).then_some(FinishReason::Length)
         };
         let prompt = if entry.generated == 1 {
             prompt_logprobs(entry, self.scored.take())

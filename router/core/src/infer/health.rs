@@ -106,12 +106,13 @@ impl Infer {
             stopping: StoppingCriteria {
                 max_new_tokens: 1,
                 ignore_eos_token: true,
-                min_new_tokens: 0,
             },
             stop_sequences: Vec::new(),
             dialect: Dialect::Tgi,
+            keep_special_tokens: false,
             top_n_tokens: 0,
             prefill_logprobs: false,
+            grammar: None,
             priority: 0,
             cache_salt: None,
         };

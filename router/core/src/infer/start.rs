@@ -101,7 +101,8 @@ impl Infer {
         let queued = Instant::now();
         // The batcher has no use for them.
         let stop = std::mem::take(&mut valid.stop_sequences);
-        let (dialect, samples) = (valid.dialect, valid.chooser.do_sample);
+        let samples = valid.chooser.do_sample;
+        let assembler = self.assembler(&stop, &valid);
         let (held, permits): (Vec<Held>, Vec<PermitHalf>) = entered.into_iter().unzip();
         let seeds: Vec<u64> = (0..).take(held.len()).map(|n| valid.seed(n)).collect();
         let events = self
@@ -109,8 +110,6 @@ impl Infer {
             .batcher
             .submit(valid, permits.into_iter().map(Some).collect())?;
         meter.accepted(input_length, max_new_tokens);
-        let tokenizer = self.0.validator.tokenizer();
-        let assembler = TextAssembler::new(tokenizer.clone(), &stop, dialect);
         let stream = |(index, (seed, (held, events))): (u32, (u64, (Held, _)))| GenerateStream {
             index,
             input_length,
@@ -133,6 +132,16 @@ impl Infer {
         };
         let parts = seeds.into_iter().zip(held.into_iter().zip(events));
         Ok((0..).zip(parts).map(stream).collect())
+    }
+
+    fn assembler(&self, stop: &[String], valid: &ValidRequest) -> TextAssembler {
+        let tokenizer = self.0.validator.tokenizer().clone();
+        let assembler = TextAssembler::new(tokenizer, stop, valid.dialect);
+        if valid.keep_special_tokens {
+            assembler.keeping_special_tokens(self.0.eos_token_ids.clone())
+        } else {
+            assembler
+        }
     }
 
     /// More samples than permits could never start.

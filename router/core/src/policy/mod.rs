@@ -40,14 +40,21 @@ pub struct Running {
     pub decodes: bool,
     /// The position that its next decode computes has no slot.
     pub lacks_slot: bool,
-    /// What it holds, and how it may grow.
+    /// What it needs, and how it may grow.
     pub demand: Demand,
+    /// Slots that it holds for tokens to come, beside those of its demand.
+    pub ahead: u32,
 }
 
 impl Running {
     /// All its tokens are computed by the plans so far: it leaves when they have come.
     fn ends(&self) -> bool {
         !self.decodes && self.prompt_left == 0
+    }
+
+    /// Slots that are free when it leaves.
+    fn own_slots(&self) -> u32 {
+        self.demand.slots.saturating_add(self.ahead)
     }
 }
 
@@ -64,7 +71,8 @@ pub struct Candidate {
     pub generated: u32,
     /// The most that it may generate yet.
     pub left: u32,
-    /// Another request is just computing more of what both begin with: waiting for it saves that work.
+    /// It waits for another request, and holds nobody back: one that is just computing more of what both begin with,
+    /// which saves that work, or one that gives up what it needs for its grammar.
     pub follows: bool,
 }
 

@@ -4,7 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
+use text_generation_grammar::GrammarSource;
 use utoipa::ToSchema;
+
+use super::grammar::tgi_grammar;
 
 /// How much of a wrong key a message repeats.
 const SHOWN_KEY_CHARACTERS: usize = 40;
@@ -73,9 +76,11 @@ pub struct GenerateParameters {
     /// Return the n most likely tokens of every step.
     #[schema(nullable = true, minimum = 0, example = 5)]
     pub top_n_tokens: Option<u32>,
-    /// Constrained decoding; not supported yet, a request that sets it is refused.
+    /// What the text must follow: a JSON schema (`json`, or `json_schema` with a `name` and a `schema`) or a regular
+    /// expression (`regex`).
+    #[serde(deserialize_with = "tgi_grammar")]
     #[schema(nullable = true, value_type = Option<Object>)]
-    pub grammar: Option<serde_json::Value>,
+    pub grammar: Option<GrammarSource>,
     /// Name of a LoRA adapter; not supported yet, a request that sets it is refused.
     #[schema(nullable = true)]
     pub adapter_id: Option<String>,
@@ -108,6 +113,11 @@ pub struct GenerateParameters {
     #[serde(skip)]
     #[schema(ignore)]
     pub presence_penalty: Option<f32>,
+    /// Special tokens are in the text, but for those that end it: what reads tool calls out of it looks for their
+    /// markers. Not a key of any route.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub keep_special_tokens: bool,
 }
 
 /// For `deserialize_with` of a `logit_bias`; needs `default` beside it. A key that is no token id is a wrong value of

@@ -7,15 +7,17 @@ mod tests;
 use std::sync::Arc;
 
 use text_generation_client::types::NextTokenChooser;
+use text_generation_grammar::GrammarSource;
 
 use crate::error::ValidationError;
+use crate::grammar::{Grammars, ValidGrammar, Workers};
 use crate::tokenize::{TextTokenizer, TokenizerPool};
 use crate::types::{
     Dialect, GenerateParameters, GenerateRequest, Inputs, StoppingCriteria, ValidationLimits,
 };
 
 /// A request that fits the limits.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct ValidRequest {
     /// The prompt, truncated as asked; at least one id.
     pub input_ids: Arc<[u32]>,
@@ -23,9 +25,13 @@ pub struct ValidRequest {
     pub stopping: StoppingCriteria,
     pub stop_sequences: Vec<String>,
     pub dialect: Dialect,
+    /// Special tokens are in the text, but for those that end it.
+    pub keep_special_tokens: bool,
     pub top_n_tokens: u32,
     /// Asked for, and enabled in this server.
     pub prefill_logprobs: bool,
+    /// What its outputs follow.
+    pub grammar: Option<ValidGrammar>,
     /// Lower runs first.
     pub priority: i32,
     /// Only requests with the same one share cached prefixes.
@@ -44,11 +50,34 @@ impl ValidRequest {
 pub struct Validator {
     pool: TokenizerPool,
     limits: ValidationLimits,
+    /// Set where requests may have grammars.
+    grammars: Option<Grammars>,
 }
 
 impl Validator {
+    /// Of a server without grammars, until [`with_grammars`](Self::with_grammars).
     pub fn new(pool: TokenizerPool, limits: ValidationLimits) -> Self {
-        Self { pool, limits }
+        Self {
+            pool,
+            limits,
+            grammars: None,
+        }
+    }
+
+    /// Compiles grammars, where the limits allow any, of a model whose texts end with one of `eos_token_ids`. Needs a
+    /// tokio runtime.
+    pub(crate) fn with_grammars(mut self, eos_token_ids: &[u32]) -> Self {
+        self.grammars = self.limits.grammar_support.then(|| {
+            let tokenizer = self.tokenizer().clone();
+            Grammars::new(tokenizer, self.limits.vocab_size, eos_token_ids)
+        });
+        self
+    }
+
+    /// The threads that follow grammars.
+    pub(crate) fn mask_workers(&self) -> Option<Workers> {
+        let grammars = self.grammars.as_ref();
+        grammars.map(|grammars| grammars.workers.clone())
     }
 
     pub fn limits(&self) -> &ValidationLimits {
@@ -100,7 +129,7 @@ impl Validator {
     ) -> Result<ValidRequest, ValidationError> {
         let GenerateRequest {
             inputs,
-            parameters,
+            mut parameters,
             add_special_tokens,
             dialect,
         } = request;
@@ -116,14 +145,19 @@ impl Validator {
         let max_new_tokens = rules::check_lengths(kept, parameters.max_new_tokens, &self.limits)?;
         rules::check_min_new_tokens(parameters.min_new_tokens, max_new_tokens)?;
         self.check_ids("inputs", input_ids)?;
+        let grammar = self.compile(parameters.grammar.take()).await?;
         rules::check_unsupported(&parameters)?;
+        let mut chooser = rules::chooser(&parameters, dialect);
+        if grammar.as_ref().is_some_and(|grammar| grammar.only_ends) {
+            // The empty text ends whatever is asked for.
+            chooser.min_new_tokens = 0;
+        }
         Ok(ValidRequest {
             input_ids: input_ids.into(),
-            chooser: rules::chooser(&parameters, dialect),
+            chooser,
             stopping: StoppingCriteria {
                 max_new_tokens,
                 ignore_eos_token: parameters.ignore_eos,
-                min_new_tokens: parameters.min_new_tokens.unwrap_or(0),
             },
             top_n_tokens: parameters.top_n_tokens.unwrap_or(0),
             // TGI needs a flag for it; a client of OpenAI's API who asks is the only one who pays.
@@ -133,7 +167,22 @@ impl Validator {
             cache_salt: salt(parameters.tenant, parameters.cache_salt).map(Into::into),
             stop_sequences: parameters.stop,
             dialect,
+            grammar,
+            keep_special_tokens: parameters.keep_special_tokens,
         })
+    }
+
+    async fn compile(
+        &self,
+        source: Option<GrammarSource>,
+    ) -> Result<Option<ValidGrammar>, ValidationError> {
+        let Some(source) = source else {
+            return Ok(None);
+        };
+        let grammars = self.grammars.as_ref();
+        let grammars = grammars.ok_or(ValidationError::GrammarSupport)?;
+        let grammar = grammars.compile(source).await;
+        grammar.map(Some).map_err(ValidationError::Grammar)
     }
 
     async fn encode(

@@ -261,7 +261,6 @@ pub(super) fn check_ids(
 
 /// Features that exist in the API and not in this server.
 pub(super) fn check_unsupported(parameters: &GenerateParameters) -> Result<(), ValidationError> {
-    refuse(parameters.grammar.is_some(), ValidationError::Grammar)?;
     refuse(parameters.adapter_id.is_some(), ValidationError::AdapterId)
 }
 

@@ -1,6 +1,7 @@
 //! `Infer` and the batcher against a mock shard over a real Unix socket.
 
 mod faults;
+mod grammars;
 mod groups;
 mod load;
 mod metering;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use text_generation_client::{Deadlines, ShardedClient};
+use text_generation_grammar::GrammarSource;
 use text_generation_mock_shard::{MockConfig, MockShard, MockStep};
 
 use super::*;
@@ -77,6 +79,7 @@ impl Server {
             max_batch_total_tokens: limits.max_batch_total_tokens,
             ..config
         };
+        let client_masks = config.max_masks;
         let mock = MockShard::start(config).unwrap();
         let path = mock.path();
         let client = ShardedClient::connect_uds(&path, Deadlines::default());
@@ -91,12 +94,14 @@ impl Server {
             max_total_tokens: 2000,
             vocab_size: VOCAB,
             prefill_logprobs: true,
+            grammar_support: true,
         };
         let validator = Validator::new(pool, validation);
         let shards = Shards {
             client,
             cost: StepCost::new(&[], &[], 0.0, 0.0, &[]),
             eos_token_ids: mock_eos(),
+            max_masks: client_masks,
         };
         let infer = Infer::new(validator, shards, limits, permits);
         Self { mock, infer }

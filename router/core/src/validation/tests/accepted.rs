@@ -44,8 +44,7 @@ async fn missing_parameters_are_neutral() {
         request.stopping,
         StoppingCriteria {
             max_new_tokens: 9,
-            ignore_eos_token: false,
-            min_new_tokens: 0
+            ignore_eos_token: false
         }
     );
     assert_eq!((request.top_n_tokens, request.prefill_logprobs), (0, false));

@@ -13,6 +13,7 @@ const LIMITS: ValidationLimits = ValidationLimits {
     max_total_tokens: 12,
     vocab_size: 1000,
     prefill_logprobs: true,
+    grammar_support: true,
 };
 
 fn validator(limits: ValidationLimits) -> Validator {

@@ -122,7 +122,7 @@ async fn every_rule_on_parameters_has_its_message() {
             "`truncate` must be strictly positive and less than 8. Given: 9",
         ),
         (
-            |p| p.grammar = Some(serde_json::json!({"type": "json", "value": {}})),
+            |p| p.grammar = Some(GrammarSource::JsonObject),
             "grammar is not supported",
         ),
         (
@@ -209,10 +209,7 @@ async fn the_first_rule_that_fails_gives_the_error() {
     // Each step breaks one rule earlier in the order than all before it.
     let steps: [(Change, &str); 16] = [
         (|p| p.adapter_id = Some("lora".into()), "adapter_id"),
-        (
-            |p| p.grammar = Some(serde_json::Value::Bool(true)),
-            "grammar",
-        ),
+        (|p| p.grammar = Some(GrammarSource::JsonObject), "grammar"),
         (
             |p| p.max_new_tokens = Some(100),
             "`inputs` tokens + `max_new_tokens`",
@@ -261,7 +258,7 @@ async fn the_first_rule_that_fails_gives_the_error() {
             .contains("cannot be empty")
     );
     let grammar: Change =
-        |p| (p.grammar, p.max_new_tokens) = (Some(serde_json::Value::Bool(true)), Some(1));
+        |p| (p.grammar, p.max_new_tokens) = (Some(GrammarSource::JsonObject), Some(1));
     assert!(
         message(&tildes(9), grammar)
             .await

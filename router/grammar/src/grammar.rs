@@ -1,0 +1,94 @@
+//! A compiled grammar.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
+use llguidance::{Logger, TokenParser};
+use toktrie::InferenceCapabilities;
+
+use crate::lower::warning;
+use crate::matcher::Matcher;
+use crate::{GrammarError, Vocabulary};
+
+/// A compiled source, shared among all samples that follow it.
+pub struct Grammar {
+    /// Never moved on: every matcher begins as a copy of its own, so no sample uses up another one's limits.
+    start: Mutex<TokenParser>,
+    not_enforced: Vec<String>,
+    bytes: usize,
+}
+
+impl Grammar {
+    /// Compiles `grammar`; `part` names the source in errors.
+    pub(crate) fn new(
+        vocabulary: &Vocabulary,
+        limits: &ParserLimits,
+        part: &'static str,
+        grammar: TopLevelGrammar,
+        mut not_enforced: Vec<String>,
+    ) -> Result<Self, GrammarError> {
+        let parser = vocabulary.factory().create_parser_from_init_ext(
+            GrammarInit::Serialized(grammar),
+            Logger::new(0, 0),
+            InferenceCapabilities::default(),
+            limits.clone(),
+        );
+        let mut parser = parser.map_err(|error| compile_error(part, &error.to_string()))?;
+        parser.start_without_prompt();
+        let warnings = parser.grammar_warnings();
+        not_enforced.extend(warnings.iter().filter_map(|text| warning(text)));
+        not_enforced.dedup();
+        let bytes = parser.parser.lexer_stats().num_bytes;
+        Ok(Self {
+            start: Mutex::new(parser),
+            not_enforced,
+            bytes,
+        })
+    }
+
+    /// A new sample at the beginning of the grammar.
+    pub fn matcher(&self) -> Matcher {
+        let start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        Matcher::new(start.deep_clone())
+    }
+
+    /// What the source asks for and masks do not ensure: keywords of the schema with their places.
+    pub fn not_enforced(&self) -> &[String] {
+        &self.not_enforced
+    }
+
+    /// About how much memory it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl fmt::Debug for Grammar {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Grammar")
+            .field("bytes", &self.bytes)
+            .field("not_enforced", &self.not_enforced)
+            .finish_non_exhaustive()
+    }
+}
+
+fn compile_error(part: &'static str, message: &str) -> GrammarError {
+    let reason = first_line(message);
+    if reason.starts_with("panic") {
+        return GrammarError::Internal { reason };
+    }
+    if ["too big", "too large", "too many", "exceeded"]
+        .iter()
+        .any(|words| reason.contains(words))
+    {
+        return GrammarError::TooComplex { part, reason };
+    }
+    GrammarError::Invalid { part, reason }
+}
+
+/// The library adds its state, source lines and backtraces on further lines.
+pub(crate) fn first_line(message: &str) -> String {
+    message.lines().next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,24 @@
+//! Structured output: which tokens a JSON schema, a regular expression or a grammar allows next.
+//!
+//! A [`Compiler`] turns a [`GrammarSource`] into a [`Grammar`], once for equal sources. Each sample of a request has a
+//! [`Matcher`] of its own: `mask` says which tokens may come, `accept` takes the one that came. The engine below is
+//! llguidance (Earley's parser over derivatives of regular expressions); nothing of it is visible outside this crate.
+
+mod cache;
+mod compiler;
+mod error;
+mod grammar;
+mod lower;
+mod mask;
+mod matcher;
+mod source;
+mod vocabulary;
+mod workers;
+
+pub use compiler::{Compiler, CompilerLimits};
+pub use error::GrammarError;
+pub use grammar::Grammar;
+pub use mask::{Mask, MaskForm};
+pub use matcher::Matcher;
+pub use source::GrammarSource;
+pub use vocabulary::{TokenEntry, Vocabulary};

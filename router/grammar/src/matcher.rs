@@ -1,0 +1,181 @@
+//! Follows one sample through a grammar.
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+
+use llguidance::api::StopReason;
+use llguidance::{TokenParser, panic_utils};
+use toktrie::{Recognizer, TokenId};
+
+use crate::grammar::first_line;
+use crate::{GrammarError, Mask};
+
+/// One sample's place in its grammar. It depends on the accepted ids alone, so a sample that pauses, moves or starts
+/// again continues from a new matcher that has accepted the same ids.
+///
+/// It belongs to one thread at a time (`Send`). After an error it stays at that error.
+pub struct Matcher {
+    parser: TokenParser,
+    /// The mask of this position, once it was asked for.
+    mask: Option<Mask>,
+    finished: bool,
+    failed: Option<GrammarError>,
+}
+
+impl Matcher {
+    /// Of a parser that has accepted nothing yet.
+    pub(crate) fn new(parser: TokenParser) -> Self {
+        Self {
+            parser,
+            mask: None,
+            finished: false,
+            failed: None,
+        }
+    }
+
+    /// The tokens that may come next. Where the text may end, all ids that end a text are among them.
+    ///
+    /// # Errors
+    /// `OutOfFuel`, if finding them takes more work than a step may take.
+    pub fn mask(&mut self) -> Result<Mask, GrammarError> {
+        if let Some(mask) = &self.mask {
+            return Ok(mask.clone());
+        }
+        let finished = self.finished;
+        let mask = self.run(|parser| {
+            if finished {
+                return Ok(Mask::new(&parser.token_env.tok_trie().eos_token_set()));
+            }
+            let tokens = parser.compute_mask().map_err(|error| error.to_string())?;
+            Ok(Mask::new(&tokens))
+        })?;
+        self.mask = Some(mask.clone());
+        Ok(mask)
+    }
+
+    /// Takes the token that came.
+    ///
+    /// # Errors
+    /// `Rejected`, if the mask of this position does not have it.
+    pub fn accept(&mut self, id: u32) -> Result<(), GrammarError> {
+        let trie = self.parser.token_env.tok_trie();
+        let ends = trie.eos_tokens().contains(&id);
+        if id as usize >= trie.vocab_size() || self.finished && !ends {
+            return Err(self.fail(GrammarError::Rejected { id }));
+        }
+        if self.finished && self.failed.is_none() {
+            return Ok(());
+        }
+        self.mask = None;
+        let outcome = self.run(|parser| {
+            if parser.consume_token(id).is_err() {
+                return Ok(None);
+            }
+            advance(parser).map(Some)
+        })?;
+        match outcome {
+            Some(finished) => {
+                self.finished = finished;
+                Ok(())
+            }
+            None => Err(self.fail(GrammarError::Rejected { id })),
+        }
+    }
+
+    /// Whether nothing but the end may follow.
+    pub fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// The tokens that must come next, as far as a tokenizer that takes the longest tokens writes them. They are
+    /// proposals: the model may write the same text with other tokens, which the masks allow as well.
+    pub fn forced(&mut self) -> Vec<u32> {
+        if self.finished {
+            return Vec::new();
+        }
+        self.run(|parser| Ok(forced(parser))).unwrap_or_default()
+    }
+
+    /// Runs a step of the library: its panics and all errors that it keeps inside become errors of this matcher.
+    fn run<T>(
+        &mut self,
+        step: impl FnOnce(&mut TokenParser) -> Result<T, String>,
+    ) -> Result<T, GrammarError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let parser = &mut self.parser;
+        let outcome = panic_utils::catch_unwind(AssertUnwindSafe(|| {
+            let outcome = step(parser);
+            Ok((outcome, parser.parser.get_error()))
+        }));
+        match outcome {
+            Ok((_, Some(error))) => {
+                let reason = error.message();
+                Err(self.fail(GrammarError::OutOfFuel { reason }))
+            }
+            Ok((Ok(value), None)) => Ok(value),
+            Ok((Err(reason), None)) => {
+                let error = match self.parser.stop_reason() {
+                    StopReason::NoExtensionBias => GrammarError::DeadEnd,
+                    _ => GrammarError::Internal { reason },
+                };
+                Err(self.fail(error))
+            }
+            Err(panic) => {
+                let reason = first_line(&panic.to_string());
+                Err(self.fail(GrammarError::Internal { reason }))
+            }
+        }
+    }
+
+    fn fail(&mut self, error: GrammarError) -> GrammarError {
+        self.failed.get_or_insert(error).clone()
+    }
+}
+
+impl fmt::Debug for Matcher {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Matcher")
+            .field("tokens", &self.parser.num_tokens())
+            .field("finished", &self.finished)
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether the text can only end here.
+pub(crate) fn advance(parser: &mut TokenParser) -> Result<bool, String> {
+    if parser.check_stop().map_err(|error| error.to_string())? {
+        return Ok(true);
+    }
+    // A lexeme that could be longer as far as the library knows, but for which no byte is left.
+    Ok(parser.is_accepting()
+        && !parser
+            .parser
+            .with_recognizer(|recognizer| any_byte(recognizer)))
+}
+
+/// Whether any byte, the mark of special tokens among them, may come next.
+fn any_byte(recognizer: &mut impl Recognizer) -> bool {
+    recognizer.trie_started("any_byte");
+    let any = (0..=u8::MAX).any(|byte| recognizer.byte_allowed(byte));
+    recognizer.trie_finished();
+    any
+}
+
+fn forced(parser: &mut TokenParser) -> Vec<TokenId> {
+    let bytes = parser.force_bytes();
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    let env = parser.token_env.clone();
+    let (mut tokens, fixed) = env.tokenize_bytes_marker(&bytes);
+    // Without those at the end that could be the beginning of a longer token.
+    let (open, _) = parser
+        .parser
+        .with_recognizer(|recognizer| env.tok_trie().chop_tokens(recognizer, &tokens[fixed..]));
+    tokens.truncate(tokens.len() - open);
+    tokens
+}
