@@ -85,13 +85,13 @@ impl OutputParser {
 
     fn header(&mut self, end: bool) -> Step {
         let text = self.held.trim_start();
-        if let Some((header, _)) = text.split_once(MESSAGE) {
-            if HEADERS.iter().any(|start| text.starts_with(start)) {
-                self.channels = self.body(header);
-                let used = self.held.len() - text.len() + header.len() + MESSAGE.len();
-                self.held.drain(..used);
-                return Step::Go;
-            }
+        if let Some((header, _)) = text.split_once(MESSAGE)
+            && HEADERS.iter().any(|start| text.starts_with(start))
+        {
+            self.channels = self.body(header);
+            let used = self.held.len() - text.len() + header.len() + MESSAGE.len();
+            self.held.drain(..used);
+            return Step::Go;
         }
         let header = HEADERS
             .iter()
