@@ -1,0 +1,182 @@
+//! The declaration of a format: what parser and grammar know about a family of models.
+
+use std::borrow::Cow;
+
+/// A text of a declaration. White space in it may be missing or different in what a model writes.
+pub(crate) type Text = Cow<'static, str>;
+
+pub(crate) const fn text(text: &'static str) -> Text {
+    Cow::Borrowed(text)
+}
+
+/// How a family of models writes reasoning, content and tool calls.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Format {
+    pub(crate) name: Text,
+    /// Further names, as the `--tool-call-parser` of vLLM has them.
+    pub(crate) aliases: &'static [&'static str],
+    pub(crate) reasoning: Option<Reasoning>,
+    pub(crate) layout: Layout,
+    pub(crate) ids: Ids,
+    /// A marker is a special token in vocabularies of this family.
+    pub(crate) special: bool,
+}
+
+/// Reasoning stands between two markers, before everything else.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Reasoning {
+    pub open: Text,
+    pub close: Text,
+    /// A call that begins inside the reasoning ends it.
+    pub ended_by_calls: bool,
+}
+
+/// Where content and calls stand.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there are a few dozen declarations"
+)]
+pub(crate) enum Layout {
+    /// Content only.
+    Plain,
+    /// Content with sections of calls in it.
+    Calls(Calls),
+    /// Messages of gpt-oss, each with a header that names its channel and recipient.
+    Channels,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Calls {
+    /// The first is the one that the grammar writes.
+    pub sections: Vec<Section>,
+    /// Between two calls of a section.
+    pub separator: Text,
+    /// A section holds one call or more.
+    pub several: bool,
+    pub call: Call,
+}
+
+/// Text around one or more calls.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Section {
+    pub open: Text,
+    pub close: Text,
+    /// It has no marker of its own, so it counts only at the start of the content and for tools that exist.
+    pub at_start: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Call {
+    pub head: Head,
+    pub arguments: Arguments,
+    /// Follows the arguments.
+    pub close: Text,
+}
+
+/// How the name is written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Head {
+    /// `open`, the name, `end`, then the arguments.
+    Named {
+        open: Text,
+        end: Text,
+        form: NameForm,
+    },
+    /// A JSON object with the name under `name` and the arguments under one of `arguments`, of which the first is the
+    /// one that the grammar writes.
+    Object {
+        name: &'static str,
+        arguments: &'static [&'static str],
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NameForm {
+    Plain,
+    /// `functions.name:0`, which is the id of the call.
+    Numbered,
+    /// An id may follow the name after this marker.
+    WithId(&'static str),
+}
+
+/// How the arguments are written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Arguments {
+    /// As one JSON object, which is passed on byte by byte.
+    Json,
+    /// One element for each argument, with texts as they are and other values as JSON.
+    Parameters(Parameters),
+    /// As Python keyword arguments up to `)`.
+    Keywords,
+    /// As an object whose keys have no quotes and whose texts stand between two of these markers.
+    Braces { quote: Text },
+}
+
+/// An argument is `open` key `key_end` value `close`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Parameters {
+    pub open: Text,
+    pub key_end: Text,
+    pub close: Text,
+    /// One of these on either side of a value does not belong to it.
+    pub padding: &'static str,
+    /// Written between two arguments.
+    pub separator: &'static str,
+    /// `true` or `false` and then this follow `key_end` and say whether the value is a text. Without it, the schema of
+    /// the tool says so.
+    pub attribute_end: Option<&'static str>,
+}
+
+/// The form of call ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ids {
+    /// `call_` and 24 characters.
+    Call,
+    /// 9 letters and digits.
+    Nine,
+    /// `functions.name:index`, written by the model.
+    Numbered,
+}
+
+impl Format {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The parser must be given the text of special tokens too.
+    pub fn keeps_special_tokens(&self) -> bool {
+        self.special
+    }
+
+    /// Whether the parser can find tool calls.
+    pub fn has_calls(&self) -> bool {
+        self.layout != Layout::Plain
+    }
+
+    /// Whether the parser can tell reasoning from content.
+    pub fn has_reasoning(&self) -> bool {
+        self.reasoning.is_some() || self.layout == Layout::Channels
+    }
+}
+
+impl Calls {
+    /// What stands before the name, apart from the brace of an object.
+    pub(crate) fn before_name(&self) -> &str {
+        match &self.call.head {
+            Head::Named { open, .. } => open,
+            Head::Object { .. } => "",
+        }
+    }
+
+    /// The text by which a section is found: the first word of its opening, or of that of a call.
+    pub(crate) fn trigger<'a>(&'a self, section: &'a Section) -> &'a str {
+        let opening = match (section.open.is_empty(), &self.call.head) {
+            (false, _) => section.open.as_ref(),
+            (true, Head::Named { open, .. }) => open.as_ref(),
+            (true, Head::Object { .. }) => "{",
+        };
+        let end = opening.find(char::is_whitespace).unwrap_or(opening.len());
+        &opening[..end]
+    }
+}

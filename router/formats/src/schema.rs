@@ -1,0 +1,206 @@
+//! What a JSON schema says about the types of arguments that a format writes without quotes.
+
+use serde_json::Value;
+
+use crate::json;
+
+/// References and alternatives are followed to this depth.
+const MAX_DEPTH: usize = 16;
+
+/// A set of JSON types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Types(u8);
+
+impl Types {
+    const NONE: Self = Self(0);
+    pub const TEXT: Self = Self(1);
+    pub const INTEGER: Self = Self(1 << 1);
+    pub const NUMBER: Self = Self(1 << 2);
+    pub const BOOLEAN: Self = Self(1 << 3);
+    pub const NULL: Self = Self(1 << 4);
+    pub const OBJECT: Self = Self(1 << 5);
+    pub const ARRAY: Self = Self(1 << 6);
+    pub const ANY_BUT_TEXT: Self = Self(0x7e);
+
+    fn named(name: &str) -> Self {
+        match name {
+            "string" => Self::TEXT,
+            "integer" => Self::INTEGER,
+            "number" => Self::NUMBER,
+            "boolean" => Self::BOOLEAN,
+            "null" => Self::NULL,
+            "object" => Self::OBJECT,
+            "array" => Self::ARRAY,
+            _ => Self::NONE,
+        }
+    }
+
+    fn of(value: &Value) -> Self {
+        match value {
+            Value::Null => Self::NULL,
+            Value::Bool(_) => Self::BOOLEAN,
+            Value::Number(number) if number.is_f64() => Self::NUMBER,
+            Value::Number(_) => Self::INTEGER,
+            Value::String(_) => Self::TEXT,
+            Value::Array(_) => Self::ARRAY,
+            Value::Object(_) => Self::OBJECT,
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    pub fn is_unknown(self) -> bool {
+        self == Self::NONE
+    }
+
+    pub fn is_text_or_null(self) -> bool {
+        self == Self::TEXT.and(Self::NULL)
+    }
+}
+
+/// The types of the argument `key`. Unknown arguments are texts.
+pub(crate) fn argument(schema: Option<&Value>, key: &str) -> Types {
+    let types = schema
+        .and_then(|root| Some(types(property(root, key)?, root, 0)))
+        .unwrap_or(Types::NONE);
+    if types == Types::NONE {
+        Types::TEXT
+    } else {
+        types
+    }
+}
+
+/// The schema of the property `key` of the object that `root` describes.
+pub(crate) fn property<'a>(root: &'a Value, key: &str) -> Option<&'a Value> {
+    resolve(root, root, 0).get("properties")?.get(key)
+}
+
+/// Follows references inside the document.
+pub(crate) fn resolve<'a>(schema: &'a Value, root: &'a Value, depth: usize) -> &'a Value {
+    let target = schema
+        .get("$ref")
+        .and_then(Value::as_str)
+        .and_then(|reference| root.pointer(reference.strip_prefix('#')?));
+    match target {
+        Some(target) if depth < MAX_DEPTH => resolve(target, root, depth + 1),
+        _ => schema,
+    }
+}
+
+/// Every type that a value of this schema may have, as far as the schema names types; none if it names none.
+pub(crate) fn types(schema: &Value, root: &Value, depth: usize) -> Types {
+    if depth == MAX_DEPTH {
+        return Types::NONE;
+    }
+    let schema = resolve(schema, root, 0);
+    let mut found = match schema.get("type") {
+        Some(Value::String(name)) => Types::named(name),
+        Some(Value::Array(names)) => names
+            .iter()
+            .filter_map(Value::as_str)
+            .map(Types::named)
+            .fold(Types::NONE, Types::and),
+        _ => Types::NONE,
+    };
+    if schema.get("nullable") == Some(&Value::Bool(true)) {
+        found = found.and(Types::NULL);
+    }
+    if found == Types::NONE {
+        let values = schema.get("enum").and_then(Value::as_array);
+        let values = values.into_iter().flatten().chain(schema.get("const"));
+        found = values.map(Types::of).fold(Types::NONE, Types::and);
+    }
+    for union in ["anyOf", "oneOf", "allOf"] {
+        for part in schema
+            .get(union)
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
+            found = found.and(types(part, root, depth + 1));
+        }
+    }
+    found
+}
+
+/// All values that a schema allows, if it lists them.
+pub(crate) fn finite(schema: &Value, root: &Value) -> Option<Vec<Value>> {
+    let schema = resolve(schema, root, 0);
+    if let Some(values) = listed(schema) {
+        return Some(values);
+    }
+    let parts = ["anyOf", "oneOf"]
+        .iter()
+        .find_map(|union| schema.get(union)?.as_array())?;
+    let values: Option<Vec<_>> = parts
+        .iter()
+        .map(|part| listed(resolve(part, root, 0)))
+        .collect();
+    values.map(|values| values.concat())
+}
+
+/// The values of a schema without alternatives.
+fn listed(schema: &Value) -> Option<Vec<Value>> {
+    if let Some(value) = schema.get("const") {
+        return Some(vec![value.clone()]);
+    }
+    if schema.get("type").and_then(Value::as_str) == Some("null") {
+        return Some(vec![Value::Null]);
+    }
+    let values = schema.get("enum").and_then(Value::as_array)?;
+    (!values.is_empty()).then(|| values.clone())
+}
+
+/// A part of a document as a document of its own, with the definitions that it may refer to.
+pub(crate) fn with_definitions(schema: &Value, root: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(schema) = schema.as_object_mut() {
+        for definitions in ["$defs", "definitions"] {
+            if let Some(found) = root.get(definitions) {
+                schema.entry(definitions).or_insert_with(|| found.clone());
+            }
+        }
+    }
+    schema
+}
+
+/// Appends `raw` as JSON: as a value of the first type that it can be read as, else as a text.
+pub(crate) fn write(raw: &str, types: Types, out: &mut String) {
+    let value = raw.trim();
+    let first = value.as_bytes().first().copied();
+    let fits = match first {
+        Some(b'{') => types.has(Types::OBJECT),
+        Some(b'[') => types.has(Types::ARRAY),
+        Some(b'-' | b'0'..=b'9') => {
+            types.has(Types::NUMBER) || (types.has(Types::INTEGER) && is_integer(value))
+        }
+        _ => false,
+    };
+    if fits && json::is_value(value) {
+        out.push_str(value);
+        return;
+    }
+    let word = match value {
+        "true" | "True" | "TRUE" | "1" if types.has(Types::BOOLEAN) => Some("true"),
+        "false" | "False" | "FALSE" | "0" if types.has(Types::BOOLEAN) => Some("false"),
+        "null" | "None" if types.has(Types::NULL) => Some("null"),
+        _ => None,
+    };
+    match word {
+        Some(word) => out.push_str(word),
+        None => json::quote(raw, out),
+    }
+}
+
+/// Whether a JSON number is whole: 3, 3.0 and 3e2 are.
+fn is_integer(value: &str) -> bool {
+    value
+        .parse::<f64>()
+        .is_ok_and(|number| number.fract() == 0.0)
+}

@@ -1,0 +1,151 @@
+//! What the tests of this crate share.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use serde_json::{Value, json};
+use text_generation_formats::{Delta, Format, IdSource, ParserOptions, Tool, ToolKind};
+
+/// Joined deltas, so that answers that were cut differently can be compared.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Answer {
+    pub reasoning: String,
+    pub content: String,
+    pub calls: Vec<Call>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Call {
+    pub id: String,
+    pub name: String,
+    pub arguments: String,
+    pub ended: bool,
+}
+
+impl Answer {
+    /// Name and arguments of every call.
+    pub fn called(&self) -> Vec<(&str, Value)> {
+        self.calls
+            .iter()
+            .map(|call| {
+                let arguments = serde_json::from_str(&call.arguments).expect("arguments are JSON");
+                (call.name.as_str(), arguments)
+            })
+            .collect()
+    }
+}
+
+pub fn join(deltas: Vec<Delta>) -> Answer {
+    let mut answer = Answer::default();
+    for delta in deltas {
+        match delta {
+            Delta::Reasoning(text) => answer.reasoning.push_str(&text),
+            Delta::Content(text) => answer.content.push_str(&text),
+            Delta::ToolStart { index, id, name } => {
+                assert_eq!(index, answer.calls.len(), "calls are counted from 0");
+                answer.calls.push(Call {
+                    id,
+                    name,
+                    ..Call::default()
+                });
+            }
+            Delta::ToolArguments { index, fragment } => {
+                assert!(!fragment.is_empty());
+                answer.calls[index].arguments.push_str(&fragment);
+            }
+            Delta::ToolEnd { index } => answer.calls[index].ended = true,
+        }
+    }
+    answer
+}
+
+pub fn options(tools: &[Tool]) -> ParserOptions {
+    ParserOptions {
+        tools: tools.to_vec().into(),
+        ids: IdSource::seeded(1),
+        ..ParserOptions::default()
+    }
+}
+
+/// The answer in `pieces`.
+pub fn parse_pieces<'a>(
+    format: &Format,
+    prompt: &str,
+    pieces: impl IntoIterator<Item = &'a str>,
+    options: &ParserOptions,
+) -> Answer {
+    let mut parser = format.parser(prompt, options);
+    let mut deltas = Vec::new();
+    for piece in pieces {
+        parser.push(piece, &mut deltas);
+    }
+    parser.finish(&mut deltas);
+    join(deltas)
+}
+
+/// The answer, which must be the same in one piece and character by character.
+pub fn parse(format: &Format, prompt: &str, text: &str, options: &ParserOptions) -> Answer {
+    let whole = parse_pieces(format, prompt, [text], options);
+    let bounds: Vec<usize> = text
+        .char_indices()
+        .map(|(at, _)| at)
+        .chain([text.len()])
+        .collect();
+    for size in [1, 2, 3, 7] {
+        let cuts: Vec<usize> = bounds
+            .iter()
+            .copied()
+            .step_by(size)
+            .chain([text.len()])
+            .collect();
+        let pieces = cuts.windows(2).map(|cut| &text[cut[0]..cut[1]]);
+        let cut = parse_pieces(format, prompt, pieces, options);
+        assert_eq!(cut, whole, "{} by {size}: {text:?}", format.name());
+    }
+    whole
+}
+
+pub fn format(name: &str) -> &'static Format {
+    Format::named(name).unwrap_or_else(|| panic!("no format {name}"))
+}
+
+pub fn tool(name: &str, parameters: Value) -> Tool {
+    Tool {
+        name: name.to_owned(),
+        description: None,
+        kind: ToolKind::Function {
+            parameters: Some(parameters),
+        },
+        strict: false,
+    }
+}
+
+/// Tools with arguments of every type.
+pub fn tools() -> Vec<Tool> {
+    vec![
+        tool(
+            "get_weather",
+            json!({
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string"},
+                    "days": {"type": "integer"},
+                    "exact": {"type": "boolean"},
+                    "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                    "limits": {"$ref": "#/$defs/limits"},
+                    "tags": {"type": "array", "items": {"type": "string"}},
+                },
+                "required": ["city"],
+                "additionalProperties": false,
+                "$defs": {"limits": {
+                    "type": "object",
+                    "properties": {"low": {"type": "number"}, "high": {"type": "number"}},
+                    "required": ["low"],
+                    "additionalProperties": false,
+                }},
+            }),
+        ),
+        tool(
+            "ping",
+            json!({"type": "object", "properties": {}, "additionalProperties": false}),
+        ),
+    ]
+}
