@@ -9,7 +9,7 @@ use serde_json::Value;
 use text_generation_grammar::{Grammar, GrammarSource, Mask, MaskForm};
 
 const LENGTH: usize = 400;
-const RUNS: usize = 12;
+const RUNS: usize = 6;
 
 fn schemas() -> Vec<Value> {
     serde_json::from_str(include_str!("schemas.json")).unwrap()
