@@ -1,4 +1,9 @@
 //! Limits, the cache, and errors that stay with their request.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a helper of tests may panic as they do"
+)]
 
 mod common;
 
