@@ -88,7 +88,9 @@ fn compile_error(part: &'static str, message: &str) -> GrammarError {
     GrammarError::Invalid { part, reason }
 }
 
-/// The library adds its state, source lines and backtraces on further lines.
+/// The library adds its state, source lines and backtraces on further lines, and whole sources to some messages.
 pub(crate) fn first_line(message: &str) -> String {
-    message.lines().next().unwrap_or_default().to_owned()
+    const LONGEST: usize = 300;
+    let line = message.lines().next().unwrap_or_default();
+    line.chars().take(LONGEST).collect()
 }

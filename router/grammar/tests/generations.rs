@@ -1,4 +1,9 @@
 //! A model that chooses at random under masks writes nothing but what an independent validator calls valid.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a helper of tests may panic as they do"
+)]
 
 mod common;
 
@@ -9,7 +14,7 @@ use serde_json::Value;
 use text_generation_grammar::{Grammar, GrammarSource, Mask, MaskForm};
 
 const LENGTH: usize = 400;
-const RUNS: usize = 12;
+const RUNS: usize = 6;
 
 fn schemas() -> Vec<Value> {
     serde_json::from_str(include_str!("schemas.json")).unwrap()

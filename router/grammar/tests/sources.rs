@@ -1,4 +1,9 @@
 //! What each kind of source allows and refuses.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a helper of tests may panic as they do"
+)]
 
 mod common;
 

@@ -96,7 +96,7 @@ fn products(parts: &[Vec<String>]) -> Vec<Vec<String>> {
             .iter()
             .flat_map(|before| {
                 part.iter()
-                    .map(|one| [before.as_slice(), &[one.clone()]].concat())
+                    .map(|one| [before.as_slice(), std::slice::from_ref(one)].concat())
             })
             .take(WRITINGS)
             .collect();
@@ -114,7 +114,7 @@ fn orders(items: &[String]) -> Vec<Vec<String>> {
         all.extend(
             orders(&rest)
                 .into_iter()
-                .map(|rest| [&[first.clone()], rest.as_slice()].concat()),
+                .map(|rest| [std::slice::from_ref(first), rest.as_slice()].concat()),
         );
     }
     all

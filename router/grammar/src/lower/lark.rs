@@ -9,10 +9,11 @@ use super::json::{self, Relaxed};
 use super::{Lowered, invalid};
 use crate::{CompilerLimits, GrammarError, Vocabulary};
 
-const PART: &str = "the Lark grammar";
-
 /// How deep brackets may be nested: they are read by recursion.
 const NESTING: usize = 100;
+
+/// How many rules and terminals there may be: the engine's time grows with the square of a chain of them.
+const RULES: usize = 1000;
 
 /// A grammar of the texts that match `regex` as a whole. `\d` is ASCII.
 pub(super) fn regex(regex: &str) -> String {
@@ -34,15 +35,19 @@ pub(super) fn literal(text: &str) -> String {
     Value::from(text).to_string().replace('\x7f', "\\u007f")
 }
 
+/// A grammar in Lark; `part` names where it came from.
 pub(super) fn lower(
+    part: &'static str,
     grammar: &str,
     vocabulary: &Vocabulary,
     limits: &CompilerLimits,
 ) -> Result<Lowered, GrammarError> {
     let mut scan = Scan {
+        part,
         rest: grammar,
         text: String::with_capacity(grammar.len()),
         depth: 0,
+        rules: 0,
         not_enforced: Vec::new(),
         vocabulary,
         limits,
@@ -57,10 +62,12 @@ pub(super) fn lower(
 }
 
 struct Scan<'a> {
+    part: &'static str,
     rest: &'a str,
     /// What was read, as it goes on.
     text: String,
     depth: usize,
+    rules: usize,
     not_enforced: Vec<String>,
     vocabulary: &'a Vocabulary,
     limits: &'a CompilerLimits,
@@ -78,7 +85,7 @@ impl<'a> Scan<'a> {
                 self.depth += 1;
                 if self.depth > NESTING {
                     return Err(invalid(
-                        PART,
+                        self.part,
                         format!("brackets are nested more than {NESTING} deep"),
                     ));
                 }
@@ -86,6 +93,16 @@ impl<'a> Scan<'a> {
             }
             ')' | ']' | '}' => {
                 self.depth = self.depth.saturating_sub(1);
+                self.copy(1);
+            }
+            ':' => {
+                self.rules += 1;
+                if self.rules > RULES {
+                    return Err(invalid(
+                        self.part,
+                        format!("it has more than {RULES} rules"),
+                    ));
+                }
                 self.copy(1);
             }
             '%' => self.directive()?,
@@ -119,9 +136,12 @@ impl<'a> Scan<'a> {
         let value = match values.next() {
             Some(Ok(value)) => value,
             Some(Err(error)) => {
-                return Err(invalid(PART, format!("no JSON follows `{name}`: {error}")));
+                return Err(invalid(
+                    self.part,
+                    format!("no JSON follows `{name}`: {error}"),
+                ));
             }
-            None => return Err(invalid(PART, format!("no JSON follows `{name}`"))),
+            None => return Err(invalid(self.part, format!("no JSON follows `{name}`"))),
         };
         let length = values.byte_offset();
         if name != "%json" {
@@ -150,7 +170,7 @@ impl<'a> Scan<'a> {
             None if inner.starts_with('[') => self.text.push_str(name),
             None => {
                 return Err(invalid(
-                    PART,
+                    self.part,
                     format!("this model has no special token `{name}`"),
                 ));
             }

@@ -55,13 +55,16 @@ pub(crate) fn lower(
     vocabulary: &Vocabulary,
     limits: &CompilerLimits,
 ) -> Result<Lowered, GrammarError> {
+    let part = source.part();
     match source {
         GrammarSource::JsonObject => from_schema(GrammarSource::object_schema(), limits),
         GrammarSource::JsonSchema { schema, .. } => from_schema(schema, limits),
         GrammarSource::Regex(regex) => Ok(from_lark(lark::regex(&regex))),
         GrammarSource::Choice(choices) => lark::choice(&choices).map(from_lark),
-        GrammarSource::Lark(grammar) => lark::lower(&grammar, vocabulary, limits),
-        GrammarSource::Ebnf(grammar) => lark::lower(&ebnf::to_lark(&grammar)?, vocabulary, limits),
+        GrammarSource::Lark(grammar) => lark::lower(part, &grammar, vocabulary, limits),
+        GrammarSource::Ebnf(grammar) => {
+            lark::lower(part, &ebnf::to_lark(&grammar)?, vocabulary, limits)
+        }
     }
 }
 
