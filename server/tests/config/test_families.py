@@ -156,3 +156,11 @@ def test_what_ends_a_text_is_in_the_file_or_known_of_the_family(
     values: dict[str, Any], expected: tuple[int, ...], tmp_path: Path
 ) -> None:
     assert parse(tmp_path, {**SIZES, **values}).eos_token_ids == expected
+
+
+def test_an_old_file_of_falcon_40b_is_known_by_its_type(tmp_path: Path) -> None:
+    values = {**SIZES, "n_head": 32, "n_layer": 4, "n_head_kv": 8, "architectures": ["RWForCausalLM"]}
+    attention = parse(tmp_path, {**values, "model_type": "RefinedWeb"}).decoder.layers[0].attention
+    assert attention.num_kv_heads == 8
+    attention = parse(tmp_path, {**values, "model_type": "RefinedWebModel"}).decoder.layers[0].attention
+    assert attention.num_kv_heads == 1

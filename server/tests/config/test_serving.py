@@ -69,6 +69,9 @@ def test_weights_that_no_device_can_hold_are_refused_from_the_index(
     check_servable(folder, Environment.read({}), AskedLimits(), needs_weights=False)
     monkeypatch.setattr(memory, "cuda_memory", list)
     monkeypatch.setattr(memory, "total_host_memory", lambda: 2**30)
+    monkeypatch.setattr(memory, "has_cuda_devices", lambda: True)
+    check(folder)
+    monkeypatch.setattr(memory, "has_cuda_devices", lambda: False)
     with pytest.raises(OutOfMemory, match=r"this machine has 1\.0 GiB: "):
         check(folder)
 

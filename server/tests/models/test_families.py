@@ -13,7 +13,7 @@ from support.families import NEW_TOKENS, PROMPTS, logits_of, model_of, write
 from support.family_cases import CASES
 from support.loading import load
 from support.ranks import Results, all_ranks, single_rank
-from support.router import Router
+from support.router import Router, Stream
 
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.engine import warmup
@@ -56,21 +56,47 @@ def test_logits_are_those_of_transformers(name: str, model: CausalLM) -> None:
     torch.testing.assert_close(logits, torch.cat(expected), atol=2e-4, rtol=2e-4)
 
 
-def test_greedy_ids_are_those_of_transformers(name: str, model: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def warm_engine(model: CausalLM, monkeypatch: pytest.MonkeyPatch, **options: bool) -> Engine:
+    """An engine that did not time its steps."""
     monkeypatch.setattr(warmup, "measured_cost", lambda *_: StepCost())
-    engine = Engine(model, SingleGroup(), (), "torch", WatermarkConfig(), EngineOptions())  # type: ignore[arg-type]
+    engine = Engine(model, SingleGroup(), (), "torch", WatermarkConfig(), EngineOptions(**options))  # type: ignore[arg-type]
     engine.warmup(LIMITS)
+    return engine
 
-    def run(*indices: int, chunk: int, pause: float) -> list[list[int]]:
-        engine.clear_cache(None)
-        router = Router(directly(engine), SERVING, chunk=chunk, depth=2, pause=pause)
-        return router.run(*(stream(index, PROMPTS[index], NEW_TOKENS) for index in indices))
 
-    together = run(0, 1, 2, 3, 4, chunk=3, pause=0.1)
-    for prompt, ids in zip(PROMPTS, together, strict=True):
-        likeliest = logits_of(CASES[name], model_of(name), [*prompt, *ids]).argmax(-1).tolist()
-        assert ids == likeliest[len(prompt) - 1 : -1]
-    assert run(4, chunk=64, pause=0.0) == together[4:]
+def generations(engine: Engine, *indices: int, chunk: int, pause: float) -> list[Stream]:
+    """Those of some of the prompts, greedy."""
+    engine.clear_cache(None)
+    asked = [stream(index, PROMPTS[index], NEW_TOKENS, prefill_logprobs=True) for index in indices]
+    Router(directly(engine), SERVING, chunk=chunk, depth=2, pause=pause).run(*asked)
+    return asked
+
+
+def test_greedy_ids_and_their_probabilities_are_those_of_transformers(
+    name: str, model: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = warm_engine(model, monkeypatch)
+    together = generations(engine, 0, 1, 2, 3, 4, chunk=3, pause=0.1)
+    for each in together:
+        logprobs = logits_of(CASES[name], model_of(name), each.ids)[:-1].log_softmax(-1)
+        first = len(each.prompt) - 1
+        assert each.tokens == logprobs[first:].argmax(-1).tolist()
+        expected = logprobs[torch.arange(len(logprobs)), each.ids[1:]].tolist()
+        assert each.logprobs == pytest.approx(expected[first:], abs=1e-3)
+    (alone,) = generations(engine, 4, chunk=64, pause=0.0)
+    assert alone.tokens == together[4].tokens
+
+
+@pytest.mark.parametrize("name", ["gemma2", "olmo2", "cohere plus", "bloom", "gpt2"], scope="module")
+def test_deterministic_results_do_not_depend_on_chunks_or_batch(
+    model: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit."""
+    engine = warm_engine(model, monkeypatch, deterministic=True)
+    together = generations(engine, 0, 1, 2, 3, 4, chunk=2, pause=0.1)
+    for index, each in enumerate(together):
+        (alone,) = generations(engine, index, chunk=64, pause=0.0)
+        assert (each.tokens, each.logprobs) == (alone.tokens, alone.logprobs)
 
 
 @pytest.fixture(scope="session")

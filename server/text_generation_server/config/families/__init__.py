@@ -18,12 +18,14 @@ from .mistral import MINISTRAL, MISTRAL
 from .mixtures import MIXTURES
 from .olmo import OLMO2, OLMO3
 from .opt import OPT
+from .phi import PHI
 from .phi3 import PHI3
 from .qwen1 import QWEN1
 from .qwen2 import QWEN2, QWEN3
 from .seed_oss import SEED_OSS
 from .smollm3 import SMOLLM3
-from .starcoder2 import PHI, STABLELM, STARCODER2
+from .stablelm import STABLELM
+from .starcoder2 import STARCODER2
 
 FAMILIES: dict[str, Family] = {
     **MIXTURES,

@@ -28,7 +28,9 @@ def _names(config: JsonObject) -> TensorNames:
 
 
 def _is_new(config: JsonObject) -> bool:
-    return config.boolean("new_decoder_architecture", default=False)
+    """Files from before the key existed say it by their type: RefinedWeb is the 40B, RefinedWebModel are the others."""
+    is_40b = config.string("model_type", default="") == "RefinedWeb"
+    return config.boolean("new_decoder_architecture", default=is_40b)
 
 
 def _is_parallel(config: JsonObject) -> bool:
