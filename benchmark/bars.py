@@ -45,7 +45,10 @@ class Bar:
 
 @dataclass(frozen=True)
 class Case:
-    """One load, and the figures that its bars are about. `again`: the same prompts as the case before it."""
+    """One load, and the figures that its bars are about. `again`: the same prompts as the case before it.
+
+    A bar of NaN is none of its own: it is the figure that another case is compared with.
+    """
 
     requests: int
     input_length: int
@@ -54,6 +57,8 @@ class Case:
     load: tuple[str, ...]
     warmup: int = 2
     again: bool = False
+    schema: bool = False
+    """The answers are held to a JSON schema; without it they are free text."""
 
 
 def closed(concurrency: int) -> tuple[str, ...]:
@@ -62,6 +67,19 @@ def closed(concurrency: int) -> tuple[str, ...]:
 
 
 RATE = "output_tokens_per_s"
+NONE = float("nan")
+
+STRINGS = {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}}
+"""With random weights the first string goes on to the limit of tokens, and each of its tokens has a mask."""
+RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "strings", "schema": STRINGS}}
+
+
+def constrained(concurrency: int, schema: bool) -> Case:
+    """As many clients as requests, 128 tokens in and 256 out, with or without a JSON schema."""
+    requests = max(8, concurrency)
+    return Case(requests, 128, 256, (Bar("tpot", "p50", NONE, NONE),), closed(concurrency), schema=schema)
+
+
 CASES = {
     "one": Case(8, 512, 128, (Bar("tpot", "p50", 4.1, 4.90),), closed(1)),
     "ttft512": Case(20, 512, 4, (Bar("ttft", "p50", 14.0, 21.1),), closed(1)),
@@ -85,6 +103,11 @@ CASES = {
         (Bar("ttft", "p50", 32, 45), Bar("ttft", "p99", 80, 131), Bar("itl", "p99", 16, 25.9)),
         ("--request-rate", "12", "--arrival", "poisson"),
     ),
+    **{
+        f"{'schema' if schema else 'free'}{concurrency}": constrained(concurrency, schema)
+        for concurrency in (1, 64, 256)
+        for schema in (False, True)
+    },
 }
 
 
@@ -132,6 +155,7 @@ def run(case: Case, folder: Path, api: str, seed: int) -> dict[str, Any]:
             *(*case.load, "--requests", str(case.requests)),
             *("--input-length", str(case.input_length), "--output-length", str(case.output_length)),
             *("--warmup", str(case.warmup), "--seed", str(seed)),
+            *(("--extra-body", json.dumps({"response_format": RESPONSE_FORMAT})) if case.schema else ()),
         ]
         finished = subprocess.run(command, capture_output=True, text=True, check=False)
         if finished.returncode:
@@ -170,6 +194,7 @@ def metrics() -> dict[str, float]:
         "idle",
         "prefix_cache",
         "paused",
+        "grammar",
         "tgi_batch_forward_duration_sum",
         "tgi_batch_forward_duration_count",
     )

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,19 @@ from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed.group import init_group
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.loading import choose_device
+from text_generation_server.engine.masks import no_masks
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import (
     Chunk,
+    MaskForm,
+    MaskSource,
+    MaskWrite,
     NextTokenChooserParameters,
     PendingStep,
     Request,
     ServingLimits,
     SlotRange,
+    StepMasks,
     StepPlan,
     StepReply,
     WarmupLimits,
@@ -50,6 +56,8 @@ EVERYTHING = NextTokenChooserParameters(
 )
 PREFILL_TOKENS = 8192
 DEPTH = 2
+MASKS = 36
+"""Different masks of the constrained cases: as many as some thousand tokens of JSON need."""
 
 
 @dataclass
@@ -64,9 +72,9 @@ class Load:
     """With the seconds since the reply before."""
     last: float = 0.0
 
-    def send(self, **plan: Any) -> None:
+    def send(self, masks: MaskSource = no_masks, **plan: Any) -> None:
         """Launches the next plan, and reads what is more than two deep."""
-        self.under_way.append(self.engine.step(StepPlan(self.number, **plan)))
+        self.under_way.append(self.engine.step(StepPlan(self.number, **plan), masks))
         self.number += 1
         while len(self.under_way) >= DEPTH:
             self._read()
@@ -162,6 +170,34 @@ def decode_case(load: Load, streams: int, length: int, steps: int, parameters: N
     return {"streams": streams, "input": length, "sampling": sampling, **summary(replies)}
 
 
+def constrained_case(load: Load, streams: int, length: int, steps: int) -> Any:
+    """Steps without chunks in which every row chooses under another mask than before, beside the same without masks.
+
+    The masks are there when they are asked for, and stand in the pool already but for the first step.
+    """
+    free = decode_case(load, streams, length, steps, GREEDY)
+    chance = np.random.default_rng(0)
+    size = -(-load.vocab_size // 8)
+    writes = [
+        MaskWrite(slot, MaskForm.BITS, chance.integers(1, 256, size, dtype=np.uint8)) for slot in range(1, MASKS + 1)
+    ]
+    load.fill(streams, length, length + steps + 1)
+    with load.timed() as replies:
+        for step in range(steps):
+            slots = [1 + (row + step) % MASKS for row in range(streams)]
+            masks = partial(step_masks, writes if step == 0 else [], slots)
+            load.send(masks, decode=range(streams), constrained=range(streams))
+    load.clear()
+    constrained = summary(replies)
+    percent = round(100 * (constrained["step_ms"] / free["step_ms"] - 1), 2)
+    return {"streams": streams, "input": length, "free": free["step_ms"], "percent_more": percent, **constrained}
+
+
+def step_masks(writes: Sequence[MaskWrite], slots: Sequence[int], number: int) -> StepMasks:
+    """For all rows."""
+    return StepMasks(number, writes, range(len(slots)), slots)
+
+
 def chunk_case(load: Load, length: int, repetitions: int) -> Any:
     """One prompt in one chunk, alone on an idle device."""
     found = []
@@ -254,6 +290,7 @@ def main() -> None:
     parser.add_argument("--cases", default="1x512,8x1024,64x2048,256x1024", help="streams x input tokens")
     parser.add_argument("--chunks", default="16,128,512,2048,8192", help="prompts in one chunk")
     parser.add_argument("--mixed", default="64x2048x448,64x2048x960", help="streams x input tokens x chunk")
+    parser.add_argument("--constrained", default="", help="as --cases, under masks and without: 1x512,64x2048,256x1024")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--max-total-tokens", type=int, default=16384)
     parser.add_argument("--profile", action="store_true", help="also list the kernels of a step")
@@ -265,10 +302,10 @@ def main() -> None:
     options = EngineOptions(
         cuda_graphs=() if arguments.no_graphs or not cuda else None, deterministic=arguments.deterministic
     )
-    cases, mixed = (numbers(each) for each in (arguments.cases, arguments.mixed))
+    cases, mixed, constrained = (numbers(each) for each in (arguments.cases, arguments.mixed, arguments.constrained))
     limits = WarmupLimits(
         PREFILL_TOKENS,
-        max(case[0] for case in cases + mixed) + 1,
+        max(case[0] for case in cases + mixed + constrained) + 1,
         max_total_tokens=arguments.max_total_tokens,
         prefill_chunking=True,
     )
@@ -294,8 +331,10 @@ def main() -> None:
         note("chunk", chunk_case(load, length, 5))
     for streams, length in cases:
         note("decode", decode_case(load, streams, length, arguments.steps, GREEDY))
-    streams, length = cases[min(2, len(cases) - 1)]
-    note("decode", decode_case(load, streams, length, arguments.steps, TOP_P))
+    for streams, length in cases[:3][-1:]:
+        note("decode", decode_case(load, streams, length, arguments.steps, TOP_P))
+    for streams, length in constrained:
+        note("constrained", constrained_case(load, streams, length, arguments.steps))
     for streams, length, chunk in mixed:
         note("mixed", mixed_case(load, streams, length, chunk, max(1, (arguments.max_total_tokens - 1) // chunk)))
     if arguments.profile and cuda:
@@ -311,7 +350,7 @@ def main() -> None:
 
 def numbers(cases: str) -> list[tuple[int, ...]]:
     """`1x512,8x1024` as numbers."""
-    return [tuple(int(n) for n in case.split("x")) for case in cases.split(",")]
+    return [tuple(int(n) for n in case.split("x")) for case in cases.split(",") if case]
 
 
 if __name__ == "__main__":

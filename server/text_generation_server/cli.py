@@ -127,7 +127,9 @@ def download_weights(
         source = ModelSource(model_id, revision, load_format, auto_convert, extension)
         environment = Environment.read()
         limits = AskedLimits(max_input_tokens, max_total_tokens)
-        folder = prepare_folder(source, environment.hub, lambda folder: check_servable(folder, environment, limits))
+        folder = prepare_folder(
+            source, environment.hub, lambda folder: check_servable(folder, environment, limits, source.needs_weights)
+        )
         logger.info("model is ready", extra={"model_path": str(folder)})
 
 

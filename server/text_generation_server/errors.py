@@ -57,6 +57,20 @@ class NumericalError(EngineError):
     reason = "numerical_error"
 
 
+class MasksMissing(EngineError):
+    """The masks of a plan's constrained rows did not come in time."""
+
+    grpc_status = "DEADLINE_EXCEEDED"
+    reason = "masks_missing"
+
+
+class NoTokenAllowed(EngineError):
+    """The mask of a request leaves no token that may be chosen."""
+
+    grpc_status = "FAILED_PRECONDITION"
+    reason = "no_token_allowed"
+
+
 class EngineFailed(EngineError):
     """The engine cannot go on; the shard must be restarted."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .config.memory import is_duplicate
 from .config.server import HubConfig, LoadFormat
 from .errors import ModelFilesError
 
@@ -79,7 +80,11 @@ def weight_files(folder: Path, extension: str) -> list[Path]:
     Raises `ModelFilesError` for what is no file.
     """
     found = sorted(folder.glob(f"*{extension}"))
-    files = [path for path in found if not any(word in path.stem.split("_") for word in _NO_WEIGHTS)]
+    files = [
+        path
+        for path in found
+        if not any(word in path.stem.split("_") for word in _NO_WEIGHTS) and not is_duplicate(path.name)
+    ]
     for path in files:
         if not path.is_file():
             # To open a pipe would wait for a writer.
@@ -148,7 +153,7 @@ def _snapshot(source: ModelSource, hub: HubConfig, weights: str | None, local_on
             revision=source.revision,
             cache_dir=hub.cache_dir,
             allow_patterns=[*_SMALL_FILES, *([f"*{weights}"] if weights else [])],
-            ignore_patterns=["*/*"],
+            ignore_patterns=["*/*", "consolidated*"],
             local_files_only=local_only,
         )
     )

@@ -1,7 +1,7 @@
 //! What the known HTTP APIs want to read and what their events mean.
 
 use clap::ValueEnum;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::event::{self, Event};
 use super::failure::Failure;
@@ -42,6 +42,8 @@ pub struct Sampling {
     /// 0: greedy.
     pub temperature: f32,
     pub ignore_eos: bool,
+    /// More keys of every body.
+    pub extra: Map<String, Value>,
 }
 
 impl Api {
@@ -67,18 +69,17 @@ impl Api {
         output_tokens: u32,
     ) -> Value {
         let mut body = match self {
-            Self::Tgi => return tgi_body(sampling, history, prompt, output_tokens),
-            Self::Openai => json!({ "prompt": plain(history, prompt) }),
-            Self::OpenaiChat => json!({ "messages": messages(history, prompt) }),
+            Self::Tgi => tgi_body(sampling, history, prompt, output_tokens),
+            Self::Openai => openai_body(sampling, "prompt", plain(history, prompt), output_tokens),
+            Self::OpenaiChat => openai_body(
+                sampling,
+                "messages",
+                messages(history, prompt),
+                output_tokens,
+            ),
         };
-        body["model"] = json!(sampling.model);
-        body["max_tokens"] = json!(output_tokens);
-        body["temperature"] = json!(sampling.temperature);
-        body["stream"] = json!(true);
-        body["stream_options"] = json!({ "include_usage": true });
-        if sampling.ignore_eos {
-            // Known to vLLM, SGLang and this server; others pass over it.
-            body["ignore_eos"] = json!(true);
+        for (key, value) in &sampling.extra {
+            body[key] = value.clone();
         }
         body
     }
@@ -90,6 +91,22 @@ impl Api {
             Self::Openai | Self::OpenaiChat => event::openai(data),
         }
     }
+}
+
+fn openai_body(sampling: &Sampling, key: &str, prompt: Value, output_tokens: u32) -> Value {
+    let mut body = json!({
+        key: prompt,
+        "model": sampling.model,
+        "max_tokens": output_tokens,
+        "temperature": sampling.temperature,
+        "stream": true,
+        "stream_options": {"include_usage": true},
+    });
+    if sampling.ignore_eos {
+        // Known to vLLM, SGLang and this server; others pass over it.
+        body["ignore_eos"] = json!(true);
+    }
+    body
 }
 
 fn tgi_body(
@@ -149,6 +166,21 @@ mod tests {
             model: "m".to_owned(),
             temperature: 0.0,
             ignore_eos: true,
+            extra: Map::new(),
+        }
+    }
+
+    #[test]
+    fn more_keys_reach_every_body_and_win() {
+        let extra = json!({"response_format": {"type": "json_object"}, "temperature": 0.5});
+        let sampling = Sampling {
+            extra: extra.as_object().cloned().unwrap_or_default(),
+            ..sampling()
+        };
+        for api in [Api::Tgi, Api::Openai, Api::OpenaiChat] {
+            let body = api.body(&sampling, &[], &Prompt::Text("a".to_owned()), 4);
+            assert_eq!(body["response_format"], extra["response_format"]);
+            assert_eq!(body["temperature"], 0.5);
         }
     }
 

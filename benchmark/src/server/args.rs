@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ValueEnum, value_parser};
+use serde_json::{Map, Value};
 
 use super::api::Api;
 use super::arrivals::{Arrival, Ramp};
@@ -50,6 +51,9 @@ pub struct ServerArgs {
     /// Let answers end at an end-of-sequence token instead of at --output-length.
     #[arg(long)]
     pub stop_at_eos: bool,
+    /// Put the keys of this JSON object into the body of every request, over those of the benchmark itself.
+    #[arg(long, value_name = "JSON", value_parser = json_object)]
+    pub extra_body: Option<Map<String, Value>>,
     /// The same seed sends the same prompts at the same times.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -227,6 +231,11 @@ impl LoadArgs {
             Pace::Open(ramp) => format!("{} to {} req/s {arrival}", ramp.from, ramp.to),
         }
     }
+}
+
+/// Reads `--extra-body`.
+fn json_object(text: &str) -> std::result::Result<Map<String, Value>, String> {
+    serde_json::from_str(text).map_err(|error| format!("is no JSON object: {error}"))
 }
 
 impl WorkloadArgs {

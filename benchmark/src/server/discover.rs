@@ -30,6 +30,7 @@ pub async fn target(args: &ServerArgs) -> Result<(Target, Option<PathBuf>)> {
         model: args.model.clone().unwrap_or_default(),
         temperature: args.temperature,
         ignore_eos: !args.stop_at_eos,
+        extra: args.extra_body.clone().unwrap_or_default(),
     };
     let timeout = Duration::from_secs(args.timeout);
     let target = Target::new(&args.url, args.api, sampling, args.api_key.clone(), timeout)?;

@@ -202,6 +202,9 @@ fn new_report(args: &ServerArgs, target: &Target) -> Report {
     set("seed", json!(args.seed));
     set("temperature", json!(args.temperature));
     set("ignore_eos", json!(!args.stop_at_eos));
+    if let Some(extra) = &args.extra_body {
+        set("extra_body", json!(extra));
+    }
     match &workload.dataset {
         Some(path) => {
             set("dataset", json!(path.display().to_string()));

@@ -23,3 +23,11 @@ def test_no_spills_and_wide_memory_accesses(activation: str, n: int, dtype: str)
     compiled.check()
     assert "LDG.E.128" in compiled.sass
     assert "STG.E.128" in compiled.sass
+
+
+def test_clamped_swiglu() -> None:
+    types = dict.fromkeys(("gate_up_ptr", "out_ptr"), "*bf16")
+    types |= dict.fromkeys(("n", "stride_gate_up_token", "stride_out_token"), "i32")
+    config = nearest("act_and_mul", n=2880)
+    constants = {"ACTIVATION": "clamped_swiglu", "BLOCK": config["BLOCK"]}
+    compile_offline(act_and_mul_kernel, types, constants, config["num_warps"]).check()

@@ -17,9 +17,18 @@ def test_no_spills_and_wide_memory_accesses(hidden: int, dtype: str) -> None:
     compiled = compile_offline(
         add_rms_norm_kernel,
         {**pointers, **integers, "eps": "fp32"},
-        {"BLOCK": block},
+        {"BLOCK": block, "x_weight_ptr": None, "X_SCALE": 1.0},
         nearest("add_rms_norm", block=block)["num_warps"],
     )
     compiled.check()
     assert "LDG.E.128" in compiled.sass
     assert "STG.E.128" in compiled.sass
+
+
+def test_sandwich_norms_with_weights_in_float32() -> None:
+    pointers = dict.fromkeys(("x_ptr", "residual_ptr", "out_ptr"), "*bf16")
+    pointers |= dict.fromkeys(("weight_ptr", "x_weight_ptr"), "*fp32")
+    integers = dict.fromkeys(("hidden", "stride_x_token", "stride_residual_token", "stride_out_token"), "i32")
+    types = {**pointers, **integers, "eps": "fp32"}
+    warps = nearest("add_rms_norm", block=4096)["num_warps"]
+    compile_offline(add_rms_norm_kernel, types, {"BLOCK": 4096, "X_SCALE": 0.22}, warps).check()

@@ -19,7 +19,7 @@ BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 def _compile(
     kernel: triton.JITFunction,
     dtype: str,
-    constants: dict[str, int],
+    constants: dict[str, int | float | None],
     config: Mapping[str, int],
     target: GPUTarget = SM_90,
 ) -> Compiled:
@@ -32,6 +32,8 @@ def _compile(
         "partial_log_sum_ptr": "*fp32",
         "arrived_ptr": "*i32",
         "scale_log2": "fp32",
+        "sinks_ptr": "*fp32",
+        "slopes_ptr": "*fp32",
     }
     strides = {f"stride_{cache}_{unit}": size for cache in "kv" for unit, size in (("slot", 2048), ("head", 128))}
     constants = constants | {name: size for name, size in strides.items() if name in kernel.arg_names}
@@ -45,20 +47,41 @@ def _compile(
     return compile_offline(kernel, types, {**constants, **tiles}, **launch, target=target)
 
 
+NO_OPTIONS: dict[str, int | float | None] = {"WINDOW": 0, "SOFTCAP": 0.0, "sinks_ptr": None, "slopes_ptr": None}
+GEMMA_2 = NO_OPTIONS | {"WINDOW": 4096, "SOFTCAP": 50.0}
+GPT_OSS: dict[str, int | float | None] = {"WINDOW": 128, "SOFTCAP": 0.0, "slopes_ptr": None}
+BLOOM: dict[str, int | float | None] = {"WINDOW": 0, "SOFTCAP": 0.0, "sinks_ptr": None}
+OPTIONS = {"gemma 2": GEMMA_2, "gpt-oss": GPT_OSS, "bloom": BLOOM}
 PLAN = ("batch", "target_items", "one_wave", "min_chunk", "max_parts")
 
 
-def _prefill(dtype: str, head_dim: int, q_len: int, split: bool, target: GPUTarget = SM_90) -> Compiled:
+def _prefill(
+    dtype: str,
+    head_dim: int,
+    q_len: int,
+    split: bool,
+    target: GPUTarget = SM_90,
+    options: Mapping[str, int | float | None] = NO_OPTIONS,
+) -> Compiled:
     block_d = padded_head_dim(head_dim)
     sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d, "element_bytes": BYTES[dtype], "q_len": q_len}
-    constants = {"GROUP": 4, "HEAD_DIM": head_dim, "BLOCK_D": block_d, "BLOCK_B": 16, "MIN_PART": 256, "SPLIT": split}
+    constants = {"GROUP": 4, "BLOCK_B": 16, "MIN_PART": 256, "SPLIT": split, **options}
+    constants |= {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "V_DIM": head_dim, "BLOCK_V": block_d}
     return _compile(prefill_attention_kernel, dtype, constants, nearest("prefill_attention", **sizes), target)
 
 
-def _decode(dtype: str, head_dim: int, batch: int, deterministic: bool, target: GPUTarget = SM_90) -> Compiled:
+def _decode(
+    dtype: str,
+    head_dim: int,
+    batch: int,
+    deterministic: bool,
+    target: GPUTarget = SM_90,
+    options: Mapping[str, int | float | None] = NO_OPTIONS,
+) -> Compiled:
     block_d = padded_head_dim(head_dim)
     sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d, "element_bytes": BYTES[dtype]}
-    constants = {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "BLOCK_B": batch, "DETERMINISTIC": deterministic, "GROUP": 4}
+    constants = {"BLOCK_B": batch, "DETERMINISTIC": deterministic, "GROUP": 4, **options}
+    constants |= {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "V_DIM": head_dim, "BLOCK_V": block_d}
     constants |= {"BLOCK_G": 16, "BLOCK_H": 4, "BLOCK_C": 8, "LAST_MERGES": batch > 1}
     return _compile(decode_attention_kernel, dtype, constants, nearest("decode_attention", **sizes), target)
 
@@ -97,8 +120,8 @@ def test_decode(dtype: str, head_dim: int, batch: int, deterministic: bool) -> N
 
 @pytest.mark.parametrize("batch", [1, 256])
 def test_merge(batch: int) -> None:
-    sizes = {"HEAD_DIM": 128, "BLOCK_D": 128, "BLOCK_B": batch, "BLOCK_C": 16, "DETERMINISTIC": False}
-    _compile(merge_kernel, "bf16", sizes, {"num_warps": 4}).check()
+    sizes = {"V_DIM": 128, "BLOCK_V": 128, "BLOCK_B": batch, "BLOCK_C": 16, "DETERMINISTIC": False}
+    _compile(merge_kernel, "bf16", {**sizes, "WINDOW": 0, "sinks_ptr": None}, {"num_warps": 4}).check()
 
 
 @pytest.mark.parametrize(("capability", "dtype", "head_dim"), [(80, "bf16", 128), (89, "bf16", 128), (86, "fp16", 256)])
@@ -107,3 +130,20 @@ def test_cards_with_less_shared_memory(capability: int, dtype: str, head_dim: in
     # Chunks spill a few registers here, where the result of a product has a layout of its own.
     _prefill(dtype, head_dim, 512, split=True, target=target).check_shared()
     _decode(dtype, head_dim, 16, deterministic=False, target=target).check()
+
+
+@pytest.mark.parametrize(("name", "head_dim"), [("gemma 2", 256), ("gpt-oss", 64), ("bloom", 128)])
+def test_options(name: str, head_dim: int) -> None:
+    _decode("bf16", head_dim, 16, deterministic=False, options=OPTIONS[name]).check()
+    compiled = _prefill("bf16", head_dim, 8192, split=False, options=OPTIONS[name])
+    compiled.check()
+    assert compiled.count("HGMMA")
+    # Short chunks with heads of 256 spill as they do without options.
+    _prefill("bf16", head_dim, 16, split=True, options=OPTIONS[name]).check(max_spills=64 if head_dim == 256 else 0)
+
+
+@pytest.mark.parametrize(("capability", "head_dim"), [(86, 80), (86, 192)])
+def test_head_sizes_between_powers_of_two_on_smaller_cards(capability: int, head_dim: int) -> None:
+    target = GPUTarget("cuda", capability, 32)
+    _prefill("bf16", head_dim, 512, split=True, target=target, options=GEMMA_2).check_shared()
+    _decode("bf16", head_dim, 16, deterministic=False, target=target, options=GEMMA_2).check()

@@ -34,7 +34,20 @@ def test_no_spills_and_wide_memory_accesses(
     optional = {"bias_ptr": with_bias, "q_norm_ptr": with_norms, "k_norm_ptr": with_norms}
     types |= {name: f"*{dtype}" for name, given in optional.items() if given}
     constants |= {name: None for name, given in optional.items() if not given}
+    constants |= {"NORM_OF_EACH_HEAD": False, "NORM_AFTER_ROPE": False}
     compiled = compile_offline(qkv_postprocess_kernel, types, constants, config["num_warps"])
     compiled.check()
     assert "LDG.E.128" in compiled.sass
     assert "STG.E.128" in compiled.sass
+
+
+@pytest.mark.parametrize("norm_after_rope", [False, True])
+@pytest.mark.parametrize("head_dim", [128, 512])
+def test_norms_of_each_head_in_float32(head_dim: int, norm_after_rope: bool) -> None:
+    types = dict.fromkeys(("qkv_ptr", "k_cache_ptr", "v_cache_ptr"), "*bf16") | dict.fromkeys(STRIDES, "i32")
+    types |= {"cos_sin_ptr": "*fp32", "positions_ptr": "*i64", "slots_ptr": "*i64", "eps": "fp32"}
+    types |= dict.fromkeys(("q_norm_ptr", "k_norm_ptr"), "*fp32")
+    config = nearest("qkv_postprocess", half=head_dim // 2)
+    constants = {"HEADS": 16, "KV_HEADS": 8, "HEAD_DIM": head_dim, "BLOCK_HALF": head_dim // 2, "bias_ptr": None}
+    constants |= {"NORM_OF_EACH_HEAD": True, "NORM_AFTER_ROPE": norm_after_rope, "BLOCK_HEADS": config["BLOCK_HEADS"]}
+    compile_offline(qkv_postprocess_kernel, types, constants, config["num_warps"]).check()

@@ -1,9 +1,10 @@
-"""Every production form of the sampling kernels compiles for sm_90, without a GPU."""
+"""Every production form of the sampling kernels compiles without a GPU: for sm_90, and what masks touch for others."""
 
 import importlib
 
 import pytest
 from support.aot import compile_offline
+from triton.backends.compiler import GPUTarget
 
 from text_generation_server.kernels._narrow import ROUNDS, narrow_kernel
 from text_generation_server.kernels._sampling import CHUNK
@@ -31,7 +32,7 @@ INTEGERS = {
     "bias_ids_ptr",
     "counts_ptr",
     "eos_token_ids_ptr",
-    "allowed_ptr",
+    "masks_ptr",
     "best_id_ptr",
     "winner_ptr",
     "counter_ptr",
@@ -66,6 +67,18 @@ def test_logits_process(logits: str) -> None:
     compiled = compile_offline(logits_process.logits_process_kernel, signature, constants, logits_process.NUM_WARPS)
     compiled.check()
     assert "LDG.E.128" in compiled.sass
+
+
+@pytest.mark.parametrize("capability", [80, 86, 89])
+def test_masks_on_other_cards(capability: int) -> None:
+    target = GPUTarget("cuda", capability, 32)
+    kernel = logits_process.logits_process_kernel
+    constants = {"DELTA": 2.0, "GREEN": 1 << 31, "CHUNK": CHUNK, "BLOCK": logits_process.BLOCK}
+    compile_offline(kernel, types(kernel, "bf16"), constants, logits_process.NUM_WARPS, target=target).check()
+    constants = {"BLOCK_S": 32}
+    compile_offline(sample.merge_kernel, types(sample.merge_kernel, "fp32"), constants, 1, target=target).check()
+    constants = {**SEARCHING}
+    compile_offline(top_tokens_kernel, types(top_tokens_kernel, "fp32"), constants, NUM_WARPS, target=target).check()
 
 
 @pytest.mark.parametrize("logits", LOGITS)

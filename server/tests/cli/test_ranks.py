@@ -34,6 +34,8 @@ def test_two_shards_give_the_tokens_of_one(llama_folder: Path, tmp_path: Path) -
     with started(*serve_arguments(llama_folder, tmp_path)) as process:
         wait_until_serving(process)
         alone = Group(tmp_path, 1).generate(prompts)
+    assert not any(token % 2 for tokens in alone[:2] for token in tokens)
+    assert any(token % 2 for tokens in alone[2:] for token in tokens)
     environment = {"WORLD_SIZE": "2"}
     arguments = serve_arguments(llama_folder, tmp_path / "two", "--sharded")
     (tmp_path / "two").mkdir()
@@ -43,6 +45,7 @@ def test_two_shards_give_the_tokens_of_one(llama_folder: Path, tmp_path: Path) -
         assert listening_addresses(first.pid) | listening_addresses(second.pid) <= {"127.0.0.1", "::1"}
         group = Group(tmp_path / "two", 2)
         assert group.generate(prompts) == alone
+        assert group.lose_masks([300]) == [alone[4][:1]] * 2
         (found, _) = group.call("ServiceDiscovery", pb.ServiceDiscoveryRequest())
         assert list(found.urls) == [f"unix://{tmp_path}/two/shard-{rank}" for rank in range(2)]
         for process in (first, second):

@@ -28,15 +28,17 @@ def _parse(folder: Path, generation: dict[str, Any] | None = None, **values: Any
 
 def test_a_bare_configuration_gets_the_defaults_of_the_family(tmp_path: Path) -> None:
     config = _parse(tmp_path)
-    assert (config.num_kv_heads, config.head_dim, config.max_position_embeddings) == (4, 16, 2048)
-    assert (config.rms_norm_eps, config.hidden_act, config.rope.theta) == (1e-6, "silu", 1e4)
-    assert (config.attention_bias, config.mlp_bias, config.tie_word_embeddings) == (False, False, False)
+    attention, ffn = config.decoder.layers[0].attention, config.decoder.layers[0].ffn
+    assert (attention.num_kv_heads, attention.head_dim, config.max_position_embeddings) == (4, 16, 2048)
+    assert (config.decoder.final_norm.eps, ffn.activation, config.ropes[0].theta) == (1e-6, "silu", 1e4)
+    assert (attention.qkv_bias, ffn.in_bias, config.decoder.head.tied) == (False, False, False)
     assert (config.dtype, config.bos_token_id, config.eos_token_ids) == (None, None, ())
 
 
 def test_null_is_absent(tmp_path: Path) -> None:
     config = _parse(tmp_path, head_dim=None, num_key_value_heads=None, rope_scaling=None, eos_token_id=None)
-    assert (config.head_dim, config.num_kv_heads, config.rope.rope_type) == (16, 4, "default")
+    attention = config.decoder.layers[0].attention
+    assert (attention.head_dim, attention.num_kv_heads, config.ropes[0].rope_type) == (16, 4, "default")
 
 
 def test_end_of_text_ids_of_both_files_count(tmp_path: Path) -> None:
@@ -60,7 +62,7 @@ def test_dtype_under_both_names(tmp_path: Path, key: str) -> None:
     ids=str,
 )
 def test_three_layouts_of_rope_are_one(tmp_path: Path, values: dict[str, Any]) -> None:
-    rope = _parse(tmp_path, **values).rope
+    (rope,) = _parse(tmp_path, **values).ropes
     assert (rope.rope_type, rope.factor, rope.theta) == ("linear", 2.0, 5e5)
 
 
@@ -88,7 +90,10 @@ def test_three_layouts_of_rope_are_one(tmp_path: Path, values: dict[str, Any]) -
         ({"architectures": []}, "architectures"),
         ({"architectures": [3]}, "architectures"),
         ({"rope_theta": -1}, "rope_theta"),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor"),
+        ({"partial_rotary_factor": 0.01}, "partial_rotary_factor"),
         ({"rope_scaling": "linear"}, "rope_scaling"),
+        ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 8}}, "short_factor"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "low_freq_factor"),
         (
@@ -111,8 +116,7 @@ def test_a_context_stretched_beyond_what_positions_can_name_ends_there(tmp_path:
 @pytest.mark.parametrize(
     "values",
     [
-        {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}},
-        {"partial_rotary_factor": 0.5},
+        {"rope_scaling": {"rope_type": "mrope", "factor": 4.0}},
         {"quantization_config": {"quant_method": "gptq"}},
     ],
     ids=str,

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from text_generation_server.config.model import ARCHITECTURES
+from text_generation_server.config import memory
 from text_generation_server.config.server import Environment
 from text_generation_server.config.serving import AskedLimits, check_servable
-from text_generation_server.errors import ConfigurationError, ModelFilesError, UnsupportedModel
-from text_generation_server.models.registry import LOADERS
+from text_generation_server.errors import ConfigurationError, ModelFilesError, OutOfMemory, UnsupportedModel
 
 
 @pytest.fixture
@@ -29,13 +28,9 @@ def test_what_can_be_served_passes(folder: Path) -> None:
 
 
 def test_an_architecture_that_is_not_there(folder: Path) -> None:
-    (folder / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"], "n_embd": 8}))
-    with pytest.raises(UnsupportedModel, match="'GPT2LMHeadModel' is not supported; supported: Llama"):
+    (folder / "config.json").write_text(json.dumps({"architectures": ["MambaForCausalLM"], "n_embd": 8}))
+    with pytest.raises(UnsupportedModel, match=r"'MambaForCausalLM' is not supported; .*Llama.*docs/models\.md"):
         check(folder)
-
-
-def test_every_architecture_has_a_loader() -> None:
-    assert set(LOADERS) == set(ARCHITECTURES)
 
 
 def test_a_model_without_tokenizer(folder: Path) -> None:
@@ -57,3 +52,37 @@ def test_limits_beyond_the_context(folder: Path, limits: AskedLimits, message: s
     with pytest.raises(ConfigurationError, match=message):
         check(folder, limits)
     check(folder, limits, ROPE_SCALING="linear", ROPE_FACTOR="2")
+
+
+def test_weights_that_no_device_can_hold_are_refused_from_the_index(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = {"metadata": {"total_size": 150 * 2**30}, "weight_map": {}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    monkeypatch.setattr(memory, "cuda_memory", lambda: [80 * 2**30] * 2)
+    check(folder)
+    monkeypatch.setattr(memory, "cuda_memory", lambda: [80 * 2**30])
+    with pytest.raises(
+        OutOfMemory, match=r"take 150\.0 GiB, and all 1 CUDA devices together have 80\.0 GiB: .*--dtype"
+    ):
+        check(folder)
+    check_servable(folder, Environment.read({}), AskedLimits(), needs_weights=False)
+    monkeypatch.setattr(memory, "cuda_memory", list)
+    monkeypatch.setattr(memory, "total_host_memory", lambda: 2**30)
+    monkeypatch.setattr(memory, "has_cuda_devices", lambda: True)
+    check(folder)
+    monkeypatch.setattr(memory, "has_cuda_devices", lambda: False)
+    with pytest.raises(OutOfMemory, match=r"this machine has 1\.0 GiB: "):
+        check(folder)
+
+
+def test_an_index_with_a_wrong_size_is_named(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text('{"metadata": {"total_size": -5}}')
+    with pytest.raises(ConfigurationError, match="`metadata`: `total_size`"):
+        check(folder)
+
+
+def test_files_that_hold_the_weights_again_do_not_count(llama_folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(llama_folder, tmp_path / "copy"))
+    shutil.copy(copy / "model.safetensors", copy / "consolidated.safetensors")
+    assert memory.stored_bytes(copy) == memory.stored_bytes(llama_folder)

@@ -15,13 +15,13 @@ from support.router import Router, Stream
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.engine.engine import Engine
-from text_generation_server.engine.graphs import StepGraphs, chunk_sizes, decode_sizes
+from text_generation_server.engine.graphs import GraphSizes, StepGraphs, chunk_sizes, decode_sizes, forward_sizes
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 
 LIMITS = WarmupLimits(max_batch_prefill_tokens=128, max_batch_size=20, max_batch_total_tokens=2048)
 SERVING = ServingLimits(2048, 128, 256, 20)
-DECODES, TOKENS = [1, 4, 16], [16, 48, 80]
+DECODES, FORWARDS, TOKENS = [1, 4, 16], [8, 16], [16, 48, 80]
 
 
 class Replayed(StepGraphs[Any]):
@@ -56,11 +56,11 @@ def build(folder: Path, graphs: bool, **options: Any) -> Engine:
     runner = engine._runner
     assert runner is not None
     if graphs:
-        for each in (runner._decode_graphs, runner._chunk_graphs):
+        for each in (runner._decode_graphs, runner._forward_graphs, runner._chunk_graphs):
             each._graphs = Replayed(CPU)
         with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
             patch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-            runner.capture(DECODES, TOKENS)
+            runner.capture(GraphSizes(DECODES, FORWARDS, TOKENS))
         assert runner.graph_tokens == TOKENS
     return engine
 
@@ -68,7 +68,14 @@ def build(folder: Path, graphs: bool, **options: Any) -> Engine:
 def streams() -> list[Stream]:
     chance = random.Random(3)
     prompts = [[chance.randrange(4, 384) for _ in range(chance.randint(1, 40))] for _ in range(18)]
-    return [stream(i, prompt, 8, prefill_logprobs=i == 4, **SAMPLING[i % 3]) for i, prompt in enumerate(prompts)]
+    return [
+        stream(i, prompt, 8, prefill_logprobs=i == 4, allowed=a_third if i % 5 == 1 else None, **SAMPLING[i % 3])
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def a_third(tokens: Sequence[int]) -> list[int]:
+    return [token for token in range(384) if (token + sum(tokens)) % 3 == 0]
 
 
 SAMPLING: list[dict[str, Any]] = [{}, {"do_sample": True, "seed": 3}, {"repetition_penalty": 1.2}]
@@ -77,7 +84,7 @@ SAMPLING: list[dict[str, Any]] = [{}, {"do_sample": True, "seed": 3}, {"repetiti
 def run(engine: Engine, **options: Any) -> list[Stream]:
     engine.clear_cache(None)
     asked = streams()
-    Router(directly(engine), SERVING, **options).run(*asked)
+    Router(directly(engine), SERVING, vocab_size=384, **options).run(*asked)
     assert not any(each.failure for each in asked)
     return asked
 
@@ -96,8 +103,10 @@ def test_padded_steps_give_the_same_tokens(llama_folder: Path, expected: list[li
         got = run(engine, chunk=chunk, budget=budget, depth=2, pause=0.03)
         assert [each.tokens for each in got] == expected
     decodes, chunks = (each._graphs for each in (runner._decode_graphs, runner._chunk_graphs))
+    forwards = runner._forward_graphs._graphs
     assert set(decodes.replays) == set(DECODES)  # type: ignore[attr-defined]
     assert set(chunks.replays) == set(TOKENS)  # type: ignore[attr-defined]
+    assert set(forwards.replays) == set(FORWARDS)  # type: ignore[attr-defined]
 
 
 def test_steps_as_on_a_device_are_deterministic_to_the_bit_without_padding_too(llama_folder: Path) -> None:
@@ -110,6 +119,8 @@ def test_steps_as_on_a_device_are_deterministic_to_the_bit_without_padding_too(l
 def test_sizes_end_at_the_largest_step_that_there_is() -> None:
     assert decode_sizes(6) == [1, 2, 4, 6]
     assert decode_sizes(4096)[-1] == 512
+    assert forward_sizes(decode_sizes(300)) == [1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 300]
+    assert forward_sizes([]) == []
     assert chunk_sizes(20) == [16, 20]
     assert chunk_sizes(8192 + 256)[-1] == 2048
     assert chunk_sizes(100) == [16, 32, 48, 64, 96, 100]
@@ -122,7 +133,7 @@ def test_a_step_has_padding_of_nobody(llama_folder: Path) -> None:
     assert runner is not None
     pool = runner._input._pool
     with torch.inference_mode():
-        for cache in (*pool.k_cache, *pool.v_cache):
+        for cache in (tensor for each in pool.caches for tensor in (each.k, each.v)):
             cache.fill_(torch.nan)
     driver = Router(directly(engine), SERVING, chunk=5, depth=2)
     asked = [stream(1, [7, 8, 9, 10, 11, 12], 4), stream(2, [42], 4)]
@@ -135,7 +146,7 @@ def test_a_step_has_padding_of_nobody(llama_folder: Path) -> None:
     driver.run()
     untouched = sorted(free - used)
     assert len(untouched) > 1000
-    for cache in (*pool.k_cache, *pool.v_cache):
+    for cache in (tensor for each in pool.caches for tensor in (each.k, each.v)):
         assert cache[untouched].isnan().all()
         assert not cache[sorted(used)].isnan().any()
     assert all(len(each.tokens) == 4 for each in asked)

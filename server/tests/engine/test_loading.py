@@ -1,12 +1,26 @@
 """What follows from the machine and the model before anything is loaded."""
 
+import dataclasses
 import os
+from pathlib import Path
 
-from text_generation_server.config.model import ModelConfig
-from text_generation_server.engine.loading import cpu_threads
+import pytest
+import torch
 
-SMALL = ModelConfig("LlamaForCausalLM", 2048, 256, 1280, 2, 8, 4, 32, 1024)
-LARGE = ModelConfig("LlamaForCausalLM", 128256, 4096, 14336, 32, 32, 8, 128, 8192)
+from text_generation_server.config.json_object import JsonObject
+from text_generation_server.config.model import ModelConfig, parse_model_config
+from text_generation_server.engine.loading import check_memory, cpu_threads
+from text_generation_server.errors import OutOfMemory
+
+
+def llama(hidden_size: int, intermediate_size: int) -> ModelConfig:
+    sizes = {"vocab_size": 2048, "num_hidden_layers": 2, "num_attention_heads": 8}
+    sizes |= {"hidden_size": hidden_size, "intermediate_size": intermediate_size}
+    return parse_model_config(JsonObject({"architectures": ["LlamaForCausalLM"], **sizes}, "config.json"), None)
+
+
+SMALL = llama(256, 1280)
+LARGE = llama(4096, 14336)
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -15,3 +29,20 @@ def test_ranks_share_the_cores_and_a_small_model_has_one() -> None:
     assert cpu_threads(LARGE, 2 * CORES, None) == 1
     assert cpu_threads(SMALL, 1, None) == 1
     assert cpu_threads(SMALL, 1, 3) == cpu_threads(LARGE, 1, 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "world_size", "fits"), [("float32", 1, False), ("bfloat16", 1, True), ("float32", 2, True)]
+)
+def test_weights_are_compared_with_the_memory_left_before_they_are_read(
+    dtype: str, world_size: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1500, 4000))
+    model = dataclasses.replace(SMALL, dtype="bfloat16")
+    arguments = (tmp_path, model, getattr(torch, dtype), torch.device("cuda", 0), world_size)
+    if fits:
+        check_memory(*arguments)
+    else:
+        with pytest.raises(OutOfMemory, match=r"cuda:0 has 0\.0 GiB left: .*--num-shard"):
+            check_memory(*arguments)

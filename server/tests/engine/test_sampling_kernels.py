@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support.sampling import Run, asking, choices_of, filtered, processed
+from support.sampling import Run, asking, choices_of, filtered, mixture, processed
 from torch import Tensor
 from transformers import (
     MinPLogitsWarper,
@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from text_generation_server.engine.scoring import score
+from text_generation_server.kernels import EXCLUDED
 from text_generation_server.kernels.advance_state import advance_state_torch
 from text_generation_server.kernels.gumbel import gumbel_noise
 from text_generation_server.kernels.philox import philox_4x32, vocabulary_bits
@@ -161,9 +162,23 @@ def test_only_ids_of_the_mask_are_chosen(scores: Tensor) -> None:
     assert set(top.ids) == {0, 64, 200}
 
 
+def test_a_mask_is_the_same_as_logits_of_minus_infinity() -> None:
+    """Beside every other parameter, alone and all together."""
+    requests = mixture()
+    logits = 3 * torch.randn(len(requests), VOCAB, generator=torch.Generator().manual_seed(4))
+    allowed = {position: range(position % 3, VOCAB, 2) for position in range(len(requests))}
+    excluded = torch.ones_like(logits, dtype=torch.bool)
+    for position, ids in allowed.items():
+        excluded[position, ids] = False
+    masked = Run(logits.clone(), requests, generated=1, eos_token_ids=(0, 7), allowed=allowed).all()
+    expected = Run(logits.masked_fill(excluded, -torch.inf), requests, generated=1, eos_token_ids=(0, 7)).all()
+    assert choices_of(masked.sampled) == choices_of(expected.sampled)
+    assert all(choice.valid for choice in choices_of(masked.sampled))
+
+
 def test_a_mask_that_allows_nothing_is_an_error_of_that_row_alone(scores: Tensor) -> None:
     run = Run(scores.clone(), [asking()] * len(scores), allowed={2: []}).all()
-    assert run.sampled.valid.tolist() == [1, 1, 0, 1, 1, 1]
+    assert run.sampled.valid.tolist() == [1, 1, EXCLUDED, 1, 1, 1]
 
 
 def test_a_row_that_is_given_away_has_no_mask(scores: Tensor) -> None:

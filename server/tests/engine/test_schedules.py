@@ -4,7 +4,7 @@ Rows and slots of a request go to the next one with the plan that drops it, whil
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
 import pytest
@@ -12,7 +12,7 @@ from support.engine_driver import WAIT_S, directly, make_engine, stream, through
 from support.router import Router, Send, Stream
 
 from text_generation_server.engine.engine import Engine
-from text_generation_server.engine.requests import ServingLimits, StepPlan, StepReply, WarmupLimits
+from text_generation_server.engine.requests import MaskSource, ServingLimits, StepPlan, StepReply, WarmupLimits
 from text_generation_server.engine.worker import EngineWorker
 
 EOS = (3, 17, 40)
@@ -28,11 +28,17 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[EngineWorker]:
-    worker = EngineWorker(lambda: make_engine(limits=LIMITS))
+    worker = EngineWorker(lambda: make_engine(limits=None))
     worker.start()
     worker.ready.result(WAIT_S)
+    worker.warmup(LIMITS).result(WAIT_S)
     yield worker
     worker.stop(WAIT_S)
+
+
+def a_third(tokens: Sequence[int]) -> list[int]:
+    """A grammar: what may come next follows from all that came before."""
+    return [token for token in range(64) if (token + sum(tokens)) % 3 == 0]
 
 
 def some_requests(chance: random.Random, count: int) -> list[Stream]:
@@ -40,7 +46,8 @@ def some_requests(chance: random.Random, count: int) -> list[Stream]:
     for number in range(count):
         prompt = [chance.randrange(64) for _ in range(chance.randint(1, 9))]
         sampling = {"do_sample": True, "seed": number, "temperature": 1.5} if number % 2 else {}
-        made.append(stream(number, prompt, NEW_TOKENS, **sampling))
+        allowed = a_third if number % 3 == 0 else None
+        made.append(stream(number, prompt, NEW_TOKENS, allowed=allowed, **sampling))
     return made
 
 
@@ -66,10 +73,12 @@ def check(engine: Engine, streams: list[Stream]) -> None:
     assert len(finished) > 8
     for each in streams:
         engine.clear_cache(None)
-        alone = stream(1, each.prompt, NEW_TOKENS)
+        alone = stream(1, each.prompt, NEW_TOKENS, allowed=each.allowed)
         alone.parameters = each.parameters
         Router(directly(engine), SERVING, eos=EOS).run(alone)
         assert each.tokens == alone.tokens[: len(each.tokens)]
+        if each.allowed:
+            assert all(token in a_third(each.tokens[:n]) for n, token in enumerate(each.tokens))
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -86,7 +95,7 @@ def test_the_same_through_the_threads_of_the_worker(engine: Engine, worker: Engi
 
 
 def reversing(worker: EngineWorker) -> Send:
-    """Every second plan arrives after the one that follows it."""
+    """Every second plan arrives after the one that follows it, and masks may come before their plan."""
     held: list[tuple[StepPlan, Future[Future[StepReply]]]] = []
 
     def submit_held() -> None:
@@ -94,11 +103,13 @@ def reversing(worker: EngineWorker) -> Send:
             plan, place = held.pop()
             place.set_result(worker.step(plan))
 
-    def send(plan: StepPlan) -> Callable[[], StepReply]:
+    def send(plan: StepPlan, masks: MaskSource) -> Callable[[], StepReply]:
         place: Future[Future[StepReply]] = Future()
         held.append((plan, place))
         if len(held) == 2:
             submit_held()
+        if plan.constrained:
+            worker.constrain(masks(plan.number))
 
         def wait() -> StepReply:
             submit_held()

@@ -2,10 +2,11 @@
 
 import pytest
 from support.engine_driver import make_engine
-from support.fake_model import FakeConfig, FakeModel
+from support.fake_model import FakeModel
 
 from text_generation_server.engine import probe, warmup
 from text_generation_server.engine.kv_pool import bytes_per_slot
+from text_generation_server.engine.mask_pool import MOST_MASKS, fitting_masks, mask_bytes
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 from text_generation_server.engine.sampling_state import SamplingState
 from text_generation_server.errors import InvalidRequest, OutOfMemory
@@ -30,20 +31,30 @@ def test_what_is_asked_for_is_what_holds() -> None:
 
 
 def test_the_pool_takes_half_of_the_memory_left_to_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = FakeModel(FakeConfig(max_position_embeddings=1000))
+    model = FakeModel(max_context_length=1000)
     per_slot = bytes_per_slot(model)  # type: ignore[arg-type]
     assert per_slot == 2 * 1 * 1 * 2 * 4
     rows = 5 * SamplingState.bytes_per_row(model.vocab_size)
+    masks = 16 * mask_bytes(model.vocab_size)
     # A request may be as long as the pool is large: slots of 4 rows and of the padding, cosines and sines in float32.
     per_position = 5 * 4 + 2 * 4
-    room = rows + 300 * (per_slot + per_position) + per_slot
+    room = rows + masks + 300 * (per_slot + per_position) + per_slot
+    monkeypatch.setattr(warmup, "device_memory", lambda _: masks * warmup.MASKS_FRACTION)
     monkeypatch.setattr(probe, "available_host_memory", lambda: 2 * 2 * room)
-    limits = make_engine(model, limits=None, world_size=2).warmup(asked()).limits
-    assert limits.max_batch_total_tokens == limits.max_total_tokens == 300
+    result = make_engine(model, limits=None, world_size=2).warmup(asked())
+    assert result.limits.max_batch_total_tokens == result.limits.max_total_tokens == 300
+    assert result.max_masks == 16
+
+
+def test_masks_take_a_small_part_of_the_memory() -> None:
+    assert mask_bytes(128_256) * MOST_MASKS == 128_256 // 8 * 2048
+    assert fitting_masks(128_256, 1 << 30) == 2048
+    assert fitting_masks(128_256, 1 << 20) == (1 << 20) // 16_032
+    assert fitting_masks(128_256, 0) == 2
 
 
 def test_tables_are_as_long_as_requests_may_be_not_as_the_model_could() -> None:
-    model = FakeModel(FakeConfig(max_position_embeddings=2**31 - 1))
+    model = FakeModel(max_context_length=2**31 - 1)
     engine = make_engine(model, limits=None)
     result = engine.warmup(asked(max_batch_total_tokens=400))
     assert result.limits == ServingLimits(400, 32, 400, 4)

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from text_generation_server.engine.requests import (
+    MaskSource,
     ServingLimits,
     ShardEngine,
     ShardInfo,
@@ -42,18 +43,20 @@ class StubEngine:
         self.unreadable: Exception | None = None
         """Raised by whoever reads the next result."""
 
-    def step(self, plan: StepPlan) -> "StubStep":
+    def step(self, plan: StepPlan, masks: MaskSource) -> "StubStep":
         self.launched.append(plan.number)
         if self.broken is not None:
             error, self.broken = self.broken, None
             raise error
+        if plan.constrained:
+            masks(plan.number)
         return StubStep(plan.number, self)
 
     def clear_cache(self, request_id: int | None) -> None:
         self.launched.append("clear")
 
     def warmup(self, limits: WarmupLimits) -> WarmupResult:
-        return WarmupResult(ServingLimits(1, 1, 1, 1), StepCost(), [])
+        return WarmupResult(ServingLimits(1, 1, 1, 1), StepCost(), [], 8)
 
     def close(self) -> None:
         self.closed = True
@@ -204,6 +207,18 @@ def test_an_error_that_shows_when_a_step_is_read_poisons_the_engine(worker: Engi
         worker.submit(lambda _: 1).result(WAIT_S)
     with pytest.raises(EngineFailed):
         worker.check_health()
+    assert worker.stop(WAIT_S)
+
+
+def test_a_poisoned_engine_waits_for_no_masks(worker: EngineWorker) -> None:
+    engine = stub_of(worker)
+    engine.readable.clear()
+    engine.unreadable = RuntimeError("CUDA error")
+    steps = [worker.step(StepPlan(0)), worker.step(StepPlan(1, constrained=[0]))]
+    engine.readable.set()
+    for step in steps:
+        with pytest.raises(EngineFailed):
+            step.result(WAIT_S)
     assert worker.stop(WAIT_S)
 
 

@@ -29,6 +29,19 @@ def test_as_close_to_the_formula_as_torch(activation: str, tokens: int, n: int, 
     _check(2 * torch.randn(tokens, 2 * n, device="cuda", dtype=dtype), activation)
 
 
+@pytest.mark.parametrize("activation", ["relu", "relu2", "clamped_swiglu"])
+def test_other_activations(activation: str) -> None:
+    _check(5 * torch.randn(7, 5760, device="cuda", dtype=torch.bfloat16), activation)
+
+
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, "relu", "relu2"])
+def test_without_a_gate(activation: str) -> None:
+    x = 2 * torch.randn(7, 10240, device="cuda", dtype=torch.bfloat16)
+    expected = reference.activate(x, activation)
+    kernels.activate(x, activation, x)
+    torch.testing.assert_close(x.double(), expected, atol=1e-2, rtol=1e-2)
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_large_values_saturate(activation: str) -> None:
     gate = torch.tensor([-1e30, -1e4, -90.0, -0.0, 0.0, 90.0, 1e4, 1e30], device="cuda")

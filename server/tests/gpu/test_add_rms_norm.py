@@ -53,3 +53,13 @@ def test_replays_in_a_graph() -> None:
     out.fill_(float("nan"))
     graph.replay()
     assert torch.equal(out, expected)
+
+
+def test_the_addend_may_be_scaled_and_normalised() -> None:
+    torch.manual_seed(0)
+    x, residual = (torch.randn(9, 3584, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    weight, x_weight = 1 + torch.randn(2, 3584, device="cuda")
+    total = residual.double() + 0.22 * reference.rms_norm(x, x_weight, EPS)
+    kernels.add_rms_norm(x, residual, weight, EPS, x, 0.22, x_weight)
+    torch.testing.assert_close(residual.double(), total, atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(x.double(), reference.rms_norm(residual, weight, EPS), atol=2e-2, rtol=2e-2)

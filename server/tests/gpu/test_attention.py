@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from support.pool import Pool, query_starts, strided_q
+from support.pool import Pool, attention_options, query_starts, strided_q
 from torch import Tensor
 
 from text_generation_server import kernels
@@ -165,3 +165,39 @@ def test_tokens_before_the_first_chunk_are_left_alone() -> None:
     kernels.prefill_attention(q[64:], *rest, starts - 64, pool.b_kv_len, 260, 0.1, alone)
     assert (out[:64] == 7.0).all()
     torch.testing.assert_close(out[64:], alone)
+
+
+OPTIONS = ["window", "softcap", "sinks", "slopes", "window sinks", "window softcap sinks slopes"]
+OPTION_SHAPES = [(32, 8, 128), (64, 8, 64), (4, 2, 256), (8, 8, 80)]
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), OPTION_SHAPES, ids=str)
+@pytest.mark.parametrize("names", OPTIONS)
+@pytest.mark.parametrize("window", [128, 1000])
+def test_decode_with_options(window: int, names: str, heads: int, kv_heads: int, head_dim: int) -> None:
+    options = attention_options(names, heads, window, "cuda")
+    for kv_lens in ([5000], [window - 1, window, window + 1, 0, 3000], [8, 4000, 129] * 20):
+        pool = Pool(kv_lens, kv_heads, head_dim, torch.bfloat16, "cuda")
+        q = strided_q(len(kv_lens), heads, head_dim, torch.bfloat16, "cuda")
+        out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
+        scale = head_dim**-0.5
+        arguments = (q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, max(kv_lens), scale)
+        kernels.decode_attention(*arguments, out, False, options)
+        decode_attention_torch(*arguments, torch_out, False, *options.arguments())
+        _assert_as_close_as_torch(out, torch_out, pool.expected_decode(q, scale, options))
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), OPTION_SHAPES, ids=str)
+@pytest.mark.parametrize("names", OPTIONS)
+@pytest.mark.parametrize("window", [128, 1000])
+def test_prefill_with_options(window: int, names: str, heads: int, kv_heads: int, head_dim: int) -> None:
+    options = attention_options(names, heads, window, "cuda")
+    for q_lens, kv_lens in (([127, 128, 129, 1], [127, 1128, 129, 1001]), ([16], [6000]), ([2100, 3], [2100, 900])):
+        pool = Pool(kv_lens, kv_heads, head_dim, torch.bfloat16, "cuda")
+        q = strided_q(sum(q_lens), heads, head_dim, torch.bfloat16, "cuda")
+        out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
+        scale = head_dim**-0.5
+        batch = (pool.table, pool.b_row, query_starts(q_lens, "cuda"), pool.b_kv_len, max(q_lens))
+        kernels.prefill_attention(q, pool.k, pool.v, *batch, scale, out, False, options)
+        prefill_attention_torch(q, pool.k, pool.v, *batch, scale, torch_out, False, *options.arguments())
+        _assert_as_close_as_torch(out, torch_out, pool.expected_prefill(q, q_lens, scale, options))

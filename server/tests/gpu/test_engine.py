@@ -4,6 +4,7 @@ nothing compiles after warm-up.
 
 import gc
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,33 @@ def test_nothing_is_compiled_after_warm_up(
         assert scored.failure is None
         assert len(scored.prompt_logprobs) == length - 1
         assert max(reply.timings.kernel_compilations for reply in driver.replies) == 0
+
+
+def a_third(tokens: Sequence[int]) -> list[int]:
+    return [token for token in range(384) if (token + sum(tokens)) % 3 == 0]
+
+
+@pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
+def test_constrained_rows_choose_what_they_choose_alone(llama_folder: Path, graphs: tuple[int, ...] | None) -> None:
+    """Half of the rows choose under masks that follow from their last token, two plans deep."""
+    engine = build(llama_folder, torch.bfloat16, deterministic=True, cuda_graphs=graphs)
+
+    def asked() -> list[Stream]:
+        return [a_request(number, allowed=a_third if number % 2 else None) for number in range(16)]
+
+    def run(streams: list[Stream], **options: Any) -> list[list[int]]:
+        driver = router(engine, vocab_size=384, **options)
+        driver.run(*streams)
+        assert not any(each.failure for each in streams)
+        assert max(reply.timings.kernel_compilations for reply in driver.replies) == 0
+        return [each.tokens for each in streams]
+
+    want = [run([each], chunk=200)[0] for each in asked()]
+    for number, tokens in enumerate(want):
+        if number % 2:
+            assert all(token in a_third(tokens[:n]) for n, token in enumerate(tokens))
+    for chunk, depth in ((3, 2), (64, 1), (200, 2)):
+        assert run(asked(), chunk=chunk, depth=depth, pause=0.03) == want
 
 
 def a_sampling(number: int) -> dict[str, Any]:

@@ -53,3 +53,13 @@ def test_replays_in_a_graph_with_new_positions_and_slots() -> None:
     case.positions.copy_(case.positions.flip(0))
     case.slots.copy_((case.slots + 1) % case.num_slots)
     case.check(lambda *_: graph.replay(), qkv_postprocess_torch)
+
+
+@pytest.mark.parametrize("norm_dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("norm_of_each_head", [False, True])
+@pytest.mark.parametrize("norm_after_rope", [False, True])
+@pytest.mark.parametrize("head_dim", [96, 128, 512])
+def test_norms_of_heads(head_dim: int, norm_after_rope: bool, norm_of_each_head: bool, norm_dtype: torch.dtype) -> None:
+    norms = (True, norm_of_each_head, norm_after_rope, norm_dtype)
+    case = Case(20, 29, 2, head_dim, torch.bfloat16, True, "cuda", *norms)
+    case.check(kernels.qkv_postprocess, qkv_postprocess_torch)

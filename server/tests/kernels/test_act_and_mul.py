@@ -3,6 +3,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from transformers.activations import ACT2FN
+from transformers.models.gpt_oss.configuration_gpt_oss import GptOssConfig
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
 from text_generation_server import kernels
 
@@ -19,5 +21,19 @@ def test_gate_is_activated_and_up_is_not(name: str, oracle: str, dtype: torch.dt
     out = torch.full((5, 24), float("nan"), dtype=dtype)
 
     kernels.act_and_mul(gate_up, name, out)
+
+    torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_clamped_swiglu_is_that_of_gpt_oss(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    gate_up = (5 * torch.randn(5, 2 * 24)).to(dtype)  # beyond both clamps
+    experts = GptOssExperts(GptOssConfig(hidden_size=8, intermediate_size=24, num_local_experts=1))
+    # There gate and up are interleaved.
+    expected = experts._apply_gate(gate_up.double().view(5, 2, 24).transpose(1, 2).flatten(1))
+    out = torch.full((5, 24), float("nan"), dtype=dtype)
+
+    kernels.act_and_mul(gate_up, "clamped_swiglu", out)
 
     torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from support import reference
+from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 
 from text_generation_server import kernels
 
@@ -48,3 +49,26 @@ def test_rms_norm_is_add_rms_norm_of_nothing_added() -> None:
     kernels.rms_norm(x, weight, EPS, out)
     _, expected = reference.add_rms_norm(torch.zeros_like(x), x, weight, EPS)
     torch.testing.assert_close(out.double(), expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_weight_in_float32_is_applied_before_the_only_rounding(dtype: torch.dtype) -> None:
+    torch.manual_seed(3)
+    x = torch.randn(4, 40).to(dtype)
+    norm = Gemma2RMSNorm(40, EPS)  # whose weight is 1 + w
+    norm.weight.data.normal_()
+    out = torch.full_like(x, float("nan"))
+    kernels.rms_norm(x, 1 + norm.weight.detach(), EPS, out)
+    difference = (out.double() - norm(x).detach().double()).abs()
+    # In the last bit: sums of squares have another order.
+    assert (difference <= out.double().abs() * torch.finfo(dtype).eps).all()
+    assert (difference != 0).sum() <= 2
+
+
+def test_the_addend_may_be_scaled_and_normalised() -> None:
+    torch.manual_seed(4)
+    x, residual, weight, x_weight = torch.randn(4, 40), torch.randn(4, 40), torch.rand(40), torch.rand(40)
+    total = residual.double() + 0.22 * reference.rms_norm(x, x_weight, EPS)
+    kernels.add_rms_norm(x, residual, weight, EPS, x, 0.22, x_weight)
+    torch.testing.assert_close(residual.double(), total, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(x.double(), reference.rms_norm(total, weight, EPS), atol=1e-5, rtol=1e-5)

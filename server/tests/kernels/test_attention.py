@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.pool import Pool, query_starts, strided_q
+from support.pool import Pool, attention_options, query_starts, strided_q
 
 from text_generation_server import kernels
 
@@ -61,3 +61,69 @@ def test_prefill(heads: int, kv_heads: int, dtype: torch.dtype) -> None:
 
     expected = pool.expected_prefill(q, q_lens, head_dim**-0.5)
     torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+OPTIONS = ["window", "softcap", "sinks", "slopes", "window softcap", "window sinks", "window softcap sinks slopes"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("names", OPTIONS)
+def test_decode_with_options(names: str, deterministic: bool, dtype: torch.dtype) -> None:
+    # Contexts around the window, and a padded row.
+    pool = Pool([4, 5, 6, 1, 23, 0], 2, 8, dtype)
+    q = strided_q(6, 4, 8, dtype)
+    out = torch.full((6, 4, 8), float("nan"), dtype=dtype)
+    options = attention_options(names, 4, window=5)
+    arguments = (q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, 23, 8**-0.5, out, deterministic, options)
+
+    kernels.decode_attention(*arguments)
+
+    expected = pool.expected_decode(q, 8**-0.5, options)
+    torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [1, 5, 100])
+@pytest.mark.parametrize("names", OPTIONS)
+def test_prefill_with_options(names: str, window: int, dtype: torch.dtype) -> None:
+    q_lens = [4, 5, 6, 1, 7, 0]
+    pool = Pool([4, 5, 6, 9, 19, 3], 2, 8, dtype)
+    q = strided_q(sum(q_lens), 4, 8, dtype)
+    out = torch.full((sum(q_lens), 4, 8), float("nan"), dtype=dtype)
+    options = attention_options(names, 4, window)
+    batch = (pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len, max(q_lens))
+
+    kernels.prefill_attention(q, pool.k, pool.v, *batch, 8**-0.5, out, False, options)
+
+    expected = pool.expected_prefill(q, q_lens, 8**-0.5, options)
+    torch.testing.assert_close(out.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+def test_long_prompts_with_options() -> None:
+    # More queries than are computed at once, their windows across the boundary.
+    pool, q = Pool([520], 1, 8, torch.float32), strided_q(500, 2, 8, torch.float32)
+    out, options = torch.full((500, 2, 8), float("nan")), attention_options("window softcap", 2, window=40)
+    batch = (pool.table, pool.b_row, query_starts([500]), pool.b_kv_len, 500)
+    kernels.prefill_attention(q, pool.k, pool.v, *batch, 0.3, out, False, options)
+    torch.testing.assert_close(out.double(), pool.expected_prefill(q, [500], 0.3, options), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("names", ["", "window", "sinks"])
+def test_values_may_have_another_head_size(names: str) -> None:
+    pool, q_lens = Pool([3, 9], 2, 16, torch.float32, v_head_dim=8), [3, 4]
+    q, options = strided_q(7, 4, 16, torch.float32), attention_options(names, 4, window=2)
+    out = torch.full((7, 4, 8), float("nan"))
+    batch = (pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len, 4)
+    kernels.prefill_attention(q, pool.k, pool.v, *batch, 0.25, out, False, options)
+    torch.testing.assert_close(out.double(), pool.expected_prefill(q, q_lens, 0.25, options), atol=1e-5, rtol=1e-5)
+    decoded = torch.full((2, 4, 8), float("nan"))
+    context = (pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, 9, 0.25)
+    kernels.decode_attention(q[:2], *context, decoded, False, options)
+    torch.testing.assert_close(decoded.double(), pool.expected_decode(q[:2], 0.25, options), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["window", "softcap"])
+def test_negative_options_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"attention: {name} is -1"):
+        kernels.AttentionOptions(**{name: -1})

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from support import reference
+from support.qkv import Case
 
 from text_generation_server import kernels
 
@@ -39,3 +40,18 @@ def test_heads_are_turned_and_keys_and_values_reach_their_slots(
     others = [slot for slot in range(12) if slot not in slots.tolist()]
     assert caches[0][others].isnan().all()
     assert caches[1][others].isnan().all()
+
+
+@pytest.mark.parametrize("norm_dtype", [None, torch.float32])
+@pytest.mark.parametrize("norm_of_each_head", [False, True])
+@pytest.mark.parametrize("norm_after_rope", [False, True])
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_norms_of_heads(
+    dtype: torch.dtype, norm_after_rope: bool, norm_of_each_head: bool, norm_dtype: torch.dtype | None
+) -> None:
+    norms = (True, norm_of_each_head, norm_after_rope, norm_dtype)
+    case = Case(TOKENS, HEADS, KV_HEADS, HEAD_DIM, dtype, True, "cpu", *norms)
+    expected = case.expected()
+    kernels.qkv_postprocess(*case.arguments())
+    for got, want in zip(case.results(), expected, strict=True):
+        torch.testing.assert_close(got.double(), want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])

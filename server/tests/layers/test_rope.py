@@ -10,6 +10,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from text_generation_server.config import ModelConfig
 from text_generation_server.config.json_object import JsonObject
 from text_generation_server.config.model import parse_model_config
+from text_generation_server.config.spec import RopeSpec
 from text_generation_server.layers.rope import cos_sin_table
 
 SCALINGS: list[dict[str, Any]] = [
@@ -50,6 +51,11 @@ def _ours(scaling: dict[str, Any], **values: Any) -> ModelConfig:
     return parse_model_config(JsonObject(raw, "config.json"), None)
 
 
+def _rope(config: ModelConfig) -> tuple[RopeSpec, int]:
+    (rope,) = config.ropes
+    return rope, config.decoder.layers[0].attention.head_dim
+
+
 def _theirs(scaling: dict[str, Any], **values: Any) -> LlamaConfig:
     return LlamaConfig(
         hidden_size=128,
@@ -61,7 +67,7 @@ def _theirs(scaling: dict[str, Any], **values: Any) -> LlamaConfig:
 
 @pytest.mark.parametrize("scaling", SCALINGS, ids=str)
 def test_tables_hold_the_frequencies_of_transformers(scaling: dict[str, Any]) -> None:
-    table = cos_sin_table(_ours(scaling), _ours(scaling).max_context_length, torch.device("cpu"))
+    table = cos_sin_table(*_rope(_ours(scaling)), _ours(scaling).max_context_length, torch.device("cpu"))
     frequencies, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](_theirs(scaling), torch.device("cpu"))
     angles = torch.arange(table.shape[0])[:, None] * frequencies
     expected = torch.cat((angles.cos(), angles.sin()), dim=-1) * factor
@@ -72,9 +78,9 @@ def test_a_dynamic_position_turns_with_the_base_for_its_own_length() -> None:
     scaling = {"rope_type": "dynamic", "factor": 3.0}
     ours = _ours(scaling, max_position_embeddings=32)
     assert ours.max_context_length == 96
-    table = cos_sin_table(ours, 96, torch.device("cpu"))
+    table = cos_sin_table(*_rope(ours), 96, torch.device("cpu"))
     assert table.shape == (96, 32)
-    assert torch.equal(cos_sin_table(ours, 40, torch.device("cpu")), table[:40])
+    assert torch.equal(cos_sin_table(*_rope(ours), 40, torch.device("cpu")), table[:40])
     config = _theirs(scaling, max_position_embeddings=32)
     for position in (0, 20, 31, 32, 50, 95):
         frequencies, _ = ROPE_INIT_FUNCTIONS["dynamic"](config, torch.device("cpu"), seq_len=position + 1)

@@ -8,7 +8,7 @@ from support.checkpoints import tiny_llama
 from support.loading import CPU
 from support.ranks import all_ranks, single_rank
 
-from text_generation_server.config import ModelConfig, ParallelConfig
+from text_generation_server.config import ParallelConfig
 from text_generation_server.distributed import TensorParallelGroup, init_group
 from text_generation_server.errors import ConfigurationError, EngineFailed
 from text_generation_server.layers.weights import HeadSplit
@@ -39,32 +39,16 @@ def test_two_ranks_equal_one(tmp_path_factory: pytest.TempPathFactory, tmp_path:
 def test_every_query_head_is_on_the_rank_that_holds_its_keys(
     num_kv_heads: int, world_size: int, expected: list[tuple[int, ...]]
 ) -> None:
-    splits = [
-        HeadSplit.of(_config(8, num_kv_heads), TensorParallelGroup(rank, world_size, CPU)) for rank in range(world_size)
-    ]
+    splits = [HeadSplit.of(8, num_kv_heads, TensorParallelGroup(rank, world_size, CPU)) for rank in range(world_size)]
     assert [(s.q_start, s.q_stop, s.kv_start, s.kv_stop) for s in splits] == expected
 
 
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "world_size"), [(8, 4, 3), (6, 6, 4), (12, 3, 2)])
 def test_heads_that_cannot_be_shared_are_refused(num_heads: int, num_kv_heads: int, world_size: int) -> None:
     with pytest.raises(ConfigurationError, match="--num-shard"):
-        HeadSplit.of(_config(num_heads, num_kv_heads), TensorParallelGroup(0, world_size, CPU))
+        HeadSplit.of(num_heads, num_kv_heads, TensorParallelGroup(0, world_size, CPU))
 
 
 def test_a_missing_rank_is_an_error_after_the_time_limit(tmp_path: Path) -> None:
     with pytest.raises(EngineFailed, match=r"by the file .*rendezvous within 1 s"):
         init_group(ParallelConfig(0, 2, tmp_path / "rendezvous"), CPU, timeout_s=1)
-
-
-def _config(num_heads: int, num_kv_heads: int) -> ModelConfig:
-    return ModelConfig(
-        architecture="LlamaForCausalLM",
-        vocab_size=100,
-        hidden_size=16 * num_heads,
-        intermediate_size=32,
-        num_layers=1,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=16,
-        max_position_embeddings=64,
-    )

@@ -2,7 +2,7 @@
 
 from text_generation_server.engine import requests as r
 from text_generation_server.pb import generate_pb2 as pb
-from text_generation_server.service.convert import plan_from_pb, reply_to_pb
+from text_generation_server.service.convert import masks_from_pb, plan_from_pb, reply_to_pb
 
 
 def test_every_field_of_a_plan_arrives() -> None:
@@ -66,6 +66,23 @@ def test_every_field_of_a_plan_arrives() -> None:
         logit_bias=((7, -100.0), (0, 1.5)),
         min_new_tokens=4,
     )
+
+
+def test_every_field_of_masks_arrives() -> None:
+    message = pb.StepMasks(number=3, rows=[4, 2], slots=[1, 7])
+    message.writes.add(slot=1, bits=b"\x05\xff")
+    message.writes.add(slot=7, only=pb.TokenIds(ids=[9, 1]))
+    message.writes.add(slot=8).MergeFrom(pb.MaskWrite(**{"except": pb.TokenIds(ids=[2])}))  # type: ignore[arg-type]
+    message.writes.add(slot=9)
+    masks = masks_from_pb(message)
+    assert (masks.number, masks.rows, masks.slots) == (3, [4, 2], [1, 7])
+    assert [(write.slot, write.form, write.content.tolist()) for write in masks.writes] == [
+        (1, r.MaskForm.BITS, [5, 255]),
+        (7, r.MaskForm.ONLY, [9, 1]),
+        (8, r.MaskForm.EXCEPT, [2]),
+        (9, None, []),
+    ]
+    assert plan_from_pb(pb.StepPlan(decode=[1, 2], constrained=[2])).constrained == [2]
 
 
 def test_every_field_of_a_reply_arrives() -> None:

@@ -38,7 +38,7 @@ class Compiled:
 def compile_offline(
     kernel: triton.JITFunction,
     types: dict[str, str],
-    constants: Mapping[str, int | str | None],
+    constants: Mapping[str, int | float | str | None],
     num_warps: int,
     num_stages: int = 3,
     target: GPUTarget = SM_90,

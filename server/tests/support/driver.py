@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from text_generation_server.layers.infer import Chunks, Decodes, InferState
+from text_generation_server.layers.infer import Chunks, Decodes, InferState, LayerCache
 from text_generation_server.models import CausalLM
 
 
@@ -20,9 +20,14 @@ class Driver:
         model.reserve_positions(max_tokens)
         generator = torch.Generator().manual_seed(seed)
         num_slots = num_rows * max_tokens + 1
-        shape = (num_slots, model.num_kv_heads, model.head_dim)
-        self._k_cache = [torch.full(shape, float("nan"), dtype=model.dtype) for _ in range(model.num_layers)]
-        self._v_cache = [torch.full(shape, float("nan"), dtype=model.dtype) for _ in range(model.num_layers)]
+
+        def poisoned(heads: int, elements: int) -> torch.Tensor:
+            return torch.full((num_slots, heads, elements), float("nan"), dtype=model.dtype)
+
+        self._caches = [
+            LayerCache(poisoned(cache.kv_heads, cache.head_dim), poisoned(cache.kv_heads, cache.value_dim))
+            for cache in model.caches
+        ]
         self._slot_table = torch.full((num_rows, max_tokens), num_slots - 1, dtype=torch.int32)
         self._free_slots = torch.randperm(num_slots - 1, generator=generator).tolist()
         self._free_rows = torch.randperm(num_rows, generator=generator).tolist()
@@ -86,8 +91,7 @@ class Driver:
             decodes=None if is_prefill else Decodes(rows, lengths, max(kv_lens)),
             chunks=chunks if is_prefill else None,
             slot_table=self._slot_table,
-            k_cache=self._k_cache,
-            v_cache=self._v_cache,
+            caches=self._caches,
             logit_tokens=None if all_logits or not is_prefill else torch.tensor(starts[1:]) - 1,
         )
         return self.model.logits(self.model.forward(torch.tensor(ids), state))

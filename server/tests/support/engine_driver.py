@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from support.fake_model import FakeModel, SingleGroup
-from support.router import Send, Stream
+from support.router import Allowed, Send, Stream
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.engine.engine import Engine
 from text_generation_server.engine.options import EngineOptions
@@ -47,14 +47,16 @@ def make_engine(
 
 def directly(engine: Engine) -> Send:
     """Steps of an engine in this thread: what is launched may be read later."""
-    return lambda plan: engine.step(plan).result
+    return lambda plan, masks: engine.step(plan, masks).result
 
 
 def through(worker: EngineWorker) -> Send:
     """Steps of an engine on the threads of a worker."""
 
-    def send(plan):  # type: ignore[no-untyped-def]
+    def send(plan, masks):  # type: ignore[no-untyped-def]
         future = worker.step(plan)
+        if plan.constrained:
+            worker.constrain(masks(plan.number))
         return lambda: future.result(WAIT_S)
 
     return send
@@ -91,8 +93,9 @@ def stream(
     max_new_tokens: int = 8,
     top_n_tokens: int = 0,
     prefill_logprobs: bool = False,
+    allowed: Allowed | None = None,
     **parameters: object,
 ) -> Stream:
     """The same for the router of the tests."""
     chooser = NextTokenChooserParameters(**parameters)  # type: ignore[arg-type]
-    return Stream(request_id, list(prompt), max_new_tokens, chooser, top_n_tokens, prefill_logprobs)
+    return Stream(request_id, list(prompt), max_new_tokens, chooser, top_n_tokens, prefill_logprobs, allowed)

@@ -6,38 +6,28 @@ does: the result of a request is bit for bit the same alone and in any batch.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from text_generation_server.layers.infer.state import InferState
+from text_generation_server.layers.infer.state import CacheShape, InferState
 
 _PRIME = 8191
-
-
-@dataclass(frozen=True)
-class FakeConfig:
-    vocab_size: int = 64
-    max_position_embeddings: int = 64
-
-    @property
-    def max_context_length(self) -> int:
-        return self.max_position_embeddings
 
 
 class FakeModel:
     """Stands in for `models.base.CausalLM`."""
 
-    num_layers = 1
-    num_kv_heads = 1
-    head_dim = 2
+    caches = (CacheShape(kv_heads=1, head_dim=2, value_dim=2),)
+    bytes_per_position = 8
+    """Cosines and sines of two elements in float32, as if it had a table."""
     dtype = torch.float32
     device = torch.device("cpu")
 
-    def __init__(self, config: FakeConfig | None = None) -> None:
-        self.config = config or FakeConfig()
-        self.vocab_size = self.config.vocab_size
+    vocab_size = 64
+
+    def __init__(self, max_context_length: int = 64) -> None:
+        self.max_context_length = max_context_length
         self.forwards = 0
         self.poison: set[int] = set()
         """Token ids after which every logit is NaN."""
@@ -50,8 +40,8 @@ class FakeModel:
             error, self.error = self.error, None
             raise error
         assert input_ids.dtype == state.positions.dtype == state.slots.dtype == torch.int64
-        state.k_cache[0][state.slots, 0, 0] = input_ids.float()
-        state.v_cache[0][state.slots, 0, 0] = state.positions.float()
+        state.caches[0].k[state.slots, 0, 0] = input_ids.float()
+        state.caches[0].v[state.slots, 0, 0] = state.positions.float()
         owners = rows_of_tokens(state)
         wanted = range(len(input_ids)) if state.logit_tokens is None else state.logit_tokens.tolist()
         rows = []
@@ -59,8 +49,8 @@ class FakeModel:
             position = int(state.positions[index])
             slots = state.slot_table[owners[index], : position + 1].long()
             # Warm-up times requests with positions that were never computed; anybody else fails by it.
-            sound = state.v_cache[0][slots, 0, 0].tolist() == list(range(position + 1))
-            tokens = [int(t) for t in state.k_cache[0][slots, 0, 0]]
+            sound = state.caches[0].v[slots, 0, 0].tolist() == list(range(position + 1))
+            tokens = [int(t) for t in state.caches[0].k[slots, 0, 0]]
             rows.append(self.logits_after(tokens) if sound else torch.full((self.vocab_size,), torch.nan))
         return torch.stack(rows)
 

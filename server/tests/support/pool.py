@@ -3,20 +3,30 @@
 import torch
 from torch import Tensor
 
+from text_generation_server.kernels.attention_options import NO_OPTIONS, AttentionOptions
+
 from . import reference
 
 
 class Pool:
     """Contexts of several requests, their slots in random order. Everything that belongs to nobody is NaN."""
 
-    def __init__(self, kv_lens: list[int], kv_heads: int, head_dim: int, dtype: torch.dtype, device: str = "cpu"):
+    def __init__(
+        self,
+        kv_lens: list[int],
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: str = "cpu",
+        v_head_dim: int | None = None,
+    ) -> None:
         torch.manual_seed(0)
         num_slots, longest = sum(kv_lens) + 1, max(kv_lens, default=0) + 3
         order = torch.randperm(num_slots - 1)
         unused = num_slots - 1
         # Keys' and values' strides differ from each other, and from those of a tensor of their own.
         k = torch.randn(num_slots, kv_heads + 2, head_dim).to(device, dtype)
-        v = torch.randn(num_slots, kv_heads + 1, head_dim).to(device, dtype)
+        v = torch.randn(num_slots, kv_heads + 1, v_head_dim or head_dim).to(device, dtype)
         self.k, self.v = k[:, 1 : kv_heads + 1], v[:, :kv_heads]
         k[unused] = v[unused] = float("nan")
         k[:, 0] = k[:, -1] = v[:, -1] = float("nan")
@@ -33,18 +43,32 @@ class Pool:
     def slots(self, request: int) -> Tensor:
         return self.table[self.b_row[request], : self.kv_lens[request]].long()
 
-    def expected_decode(self, q: Tensor, scale: float) -> Tensor:
+    def expected_decode(self, q: Tensor, scale: float, options: AttentionOptions = NO_OPTIONS) -> Tensor:
         """`q` [batch, heads, head_dim], float64 result."""
-        return torch.cat([self._attention(q[index : index + 1], index, scale) for index in range(len(self.kv_lens))])
+        return self.expected_prefill(q, [1] * len(self.kv_lens), scale, options)
 
-    def expected_prefill(self, q: Tensor, q_lens: list[int], scale: float) -> Tensor:
+    def expected_prefill(
+        self, q: Tensor, q_lens: list[int], scale: float, options: AttentionOptions = NO_OPTIONS
+    ) -> Tensor:
         """`q` [tokens, heads, head_dim], the last `q_lens` tokens of each request; float64 result."""
-        pieces = q.split(q_lens)
-        return torch.cat([self._attention(piece, index, scale) for index, piece in enumerate(pieces)])
+        contexts = [self.slots(request) for request in range(len(self.kv_lens))]
+        attended = (
+            reference.causal_attention(piece, self.k[slots], self.v[slots], scale, *options.arguments())
+            for piece, slots in zip(q.split(q_lens), contexts, strict=True)
+        )
+        return torch.cat(list(attended))
 
-    def _attention(self, q: Tensor, request: int, scale: float) -> Tensor:
-        slots = self.slots(request)
-        return reference.causal_attention(q, self.k[slots], self.v[slots], scale)
+
+def attention_options(names: str, heads: int, window: int = 0, device: str = "cpu") -> AttentionOptions:
+    """Options by name, as in "window sinks". The softcap is so small that it matters for random scores."""
+    sinks = torch.randn(heads, generator=torch.Generator().manual_seed(1)).to(device)
+    slopes = (torch.arange(heads, device=device) + 1) * 0.03
+    return AttentionOptions(
+        window=window if "window" in names else 0,
+        softcap=0.7 if "softcap" in names else 0.0,
+        sinks=sinks if "sinks" in names else None,
+        slopes=slopes if "slopes" in names else None,
+    )
 
 
 def strided_q(tokens: int, heads: int, head_dim: int, dtype: torch.dtype, device: str = "cpu") -> Tensor:

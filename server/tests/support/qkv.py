@@ -25,15 +25,21 @@ class Case:
         with_bias: bool,
         device: str = "cpu",
         with_norms: bool = False,
+        norm_of_each_head: bool = False,
+        norm_after_rope: bool = False,
+        norm_dtype: torch.dtype | None = None,
     ) -> None:
         torch.manual_seed(head_dim)
         self.kv_heads, self.head_dim, self.num_slots = kv_heads, head_dim, 2 * tokens + 3
         size = (heads + 2 * kv_heads) * head_dim
         self.qkv = torch.randn(tokens, size).to(dtype).to(device)
         self.bias = torch.randn(size).to(dtype).to(device) if with_bias else None
+        shapes = [(number, head_dim) if norm_of_each_head else (head_dim,) for number in (heads, kv_heads)]
         self.q_norm, self.k_norm = (
-            (1 + 0.1 * torch.randn(head_dim)).to(dtype).to(device) if with_norms else None for _ in range(2)
+            (1 + 0.1 * torch.randn(shape)).to(norm_dtype or dtype).to(device) if with_norms else None
+            for shape in shapes
         )
+        self.norm_after_rope = norm_after_rope
         self.angles = torch.rand(MAX_POSITIONS, head_dim // 2, dtype=torch.float64, device=device) * 6
         self.cos_sin = torch.cat((self.angles.cos(), self.angles.sin()), dim=-1).float()
         self.positions = torch.randint(MAX_POSITIONS, (tokens,)).to(device)
@@ -41,23 +47,22 @@ class Case:
         shape = (self.num_slots, kv_heads, head_dim)
         self.k_cache, self.v_cache = (torch.full(shape, float("nan"), dtype=dtype, device=device) for _ in range(2))
 
-    def arguments(self) -> tuple[Tensor | float | None, ...]:
+    def arguments(self) -> tuple[Tensor | float | bool | None, ...]:
         """Of the operator, in order."""
         norms = (self.q_norm, self.k_norm, EPS)
-        return self.qkv, self.bias, *norms, self.cos_sin, self.positions, self.slots, self.k_cache, self.v_cache
+        step = (self.cos_sin, self.positions, self.slots, self.k_cache, self.v_cache)
+        return self.qkv, self.bias, *norms, *step, self.norm_after_rope
 
     def check(self, operator: Operator, torch_operator: Operator) -> None:
         """Runs `operator`: at most twice as far from the formula as torch in the same type, no other slot touched."""
-        expected = self._expected()
+        expected = self.expected()
         qkv, k_cache, v_cache = (tensor.clone() for tensor in (self.qkv, self.k_cache, self.v_cache))
-        torch_operator(qkv, *self.arguments()[1:-2], k_cache, v_cache)
+        torch_operator(qkv, *self.arguments()[1:-3], k_cache, v_cache, self.norm_after_rope)
         by_torch = self._results(qkv, k_cache, v_cache)
 
         operator(*self.arguments())
 
-        for got, torch_got, want in zip(
-            self._results(self.qkv, self.k_cache, self.v_cache), by_torch, expected, strict=True
-        ):
+        for got, torch_got, want in zip(self.results(), by_torch, expected, strict=True):
             limit = 2 * (torch_got.double() - want).abs().max() + 1e-5
             if not (got.double() - want).abs().max() <= limit:
                 raise AssertionError(f"error {(got.double() - want).abs().max()} exceeds {limit}")
@@ -66,17 +71,28 @@ class Case:
         if not (self.k_cache[unused].isnan().all() and self.v_cache[unused].isnan().all()):
             raise AssertionError("a slot of no token was written")
 
+    def results(self) -> tuple[Tensor, Tensor, Tensor]:
+        """q, and k and v of the tokens' slots, after the operator."""
+        return self._results(self.qkv, self.k_cache, self.v_cache)
+
     def _results(self, qkv: Tensor, k_cache: Tensor, v_cache: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q = qkv.unflatten(1, (-1, self.head_dim))[:, : -2 * self.kv_heads]
         return q, k_cache[self.slots], v_cache[self.slots]
 
-    def _expected(self) -> tuple[Tensor, Tensor, Tensor]:
+    def expected(self) -> tuple[Tensor, Tensor, Tensor]:
+        """q, and k and v of the tokens' slots, float64; call it before the operator."""
         product = self.qkv.double() + (0 if self.bias is None else self.bias.double())
         heads = product.unflatten(1, (-1, self.head_dim))
         q_and_k = heads[:, : -self.kv_heads]
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = q_and_k[:, : -self.kv_heads], q_and_k[:, -self.kv_heads :]
-            normalised = (reference.rms_norm(q, self.q_norm, EPS), reference.rms_norm(k, self.k_norm, EPS))
-            q_and_k = torch.cat(normalised, dim=1)
-        turned = reference.rotate(q_and_k, self.angles[self.positions])
-        return turned[:, : -self.kv_heads], turned[:, -self.kv_heads :], heads[:, -self.kv_heads :]
+        if not self.norm_after_rope:
+            q_and_k = self._normalised(q_and_k)
+        q_and_k = reference.rotate(q_and_k, self.angles[self.positions])
+        if self.norm_after_rope:
+            q_and_k = self._normalised(q_and_k)
+        return q_and_k[:, : -self.kv_heads], q_and_k[:, -self.kv_heads :], heads[:, -self.kv_heads :]
+
+    def _normalised(self, q_and_k: Tensor) -> Tensor:
+        if self.q_norm is None or self.k_norm is None:
+            return q_and_k
+        q, k = q_and_k[:, : -self.kv_heads], q_and_k[:, -self.kv_heads :]
+        return torch.cat((reference.rms_norm(q, self.q_norm, EPS), reference.rms_norm(k, self.k_norm, EPS)), dim=1)

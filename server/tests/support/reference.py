@@ -14,15 +14,25 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x.double() / (x.double().square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight.double()
 
 
-def act_and_mul(gate_up: Tensor, activation: str) -> Tensor:
-    """`gate_up` [tokens, 2 * n]; the formulas of Ramachandran et al. (2017) and of Hendrycks and Gimpel (2016)."""
-    gate, up = gate_up.double().chunk(2, dim=-1)
+def activate(x: Tensor, activation: str) -> Tensor:
+    """The formulas of Ramachandran et al. (2017), of Hendrycks and Gimpel (2016) and of So et al. (2021)."""
     formulas = {
         "silu": lambda x: x / (1 + (-x).exp()),
         "gelu": lambda x: x / 2 * (1 + (x / 2**0.5).erf()),
         "gelu_tanh": lambda x: x / 2 * (1 + ((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)).tanh()),
+        "relu": lambda x: (x + x.abs()) / 2,
+        "relu2": lambda x: ((x + x.abs()) / 2) ** 2,
     }
-    return formulas[activation](gate) * up
+    return formulas[activation](x.double())
+
+
+def act_and_mul(gate_up: Tensor, activation: str) -> Tensor:
+    """`gate_up` [tokens, 2 * n]; "clamped_swiglu" as in the model file of gpt-oss."""
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    if activation != "clamped_swiglu":
+        return activate(gate, activation) * up
+    gate, up = gate.clamp(max=7.0), up.clamp(min=-7.0, max=7.0)
+    return (up + 1) * gate / (1 + (-1.702 * gate).exp())
 
 
 def rotate(heads: Tensor, angles: Tensor) -> Tensor:
@@ -33,16 +43,64 @@ def rotate(heads: Tensor, angles: Tensor) -> Tensor:
     return torch.cat((turned.real, turned.imag), dim=-1)
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def causal_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
+) -> Tensor:
     """`q` [tokens, heads, head_dim], the last tokens of the context of `k`, `v` [context, kv_heads, head_dim].
 
-    Nothing to attend to gives zeros. One head at a time, so that a long context fits in memory.
+    Nothing to attend to gives zeros. One head at a time, so that a long context fits in memory. A sink is the score of
+    one more key, whose value is zero.
     """
     tokens, context, heads = q.shape[0], k.shape[0], q.shape[1]
-    seen = torch.arange(context, device=q.device) <= torch.arange(context - tokens, context, device=q.device)[:, None]
-    out = q.new_zeros(q.shape, dtype=torch.float64)
+    distances = (
+        torch.arange(context, device=q.device) - torch.arange(context - tokens, context, device=q.device)[:, None]
+    )
+    seen = (distances <= 0) & (distances > (-window if window else -context - 1))
+    out = q.new_zeros(tokens, heads, v.shape[2], dtype=torch.float64)
     for head in range(heads if context else 0):
         kv_head = head * k.shape[1] // heads
         scores = q[:, head].double() @ k[:, kv_head].double().t() * scale
-        out[:, head] = scores.masked_fill(~seen, float("-inf")).softmax(dim=1) @ v[:, kv_head].double()
+        if softcap:
+            scores = (scores / softcap).tanh() * softcap
+        if slopes is not None:
+            scores += slopes[head].double() * distances
+        exponentials = scores.masked_fill(~seen, float("-inf")).exp()
+        total = exponentials.sum(dim=1, keepdim=True) + (0 if sinks is None else sinks[head].double().exp())
+        out[:, head] = exponentials / total @ v[:, kv_head].double()
     return out
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    centred = x.double() - x.double().mean(dim=-1, keepdim=True)
+    scaled = centred / (centred.square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight.double()
+    return scaled if bias is None else scaled + bias.double()
+
+
+def moe_experts(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    gate_up: Tensor,
+    gate_up_bias: Tensor | None,
+    down: Tensor,
+    down_bias: Tensor | None,
+    activation: str,
+) -> Tensor:
+    """Each token alone, each of its experts alone."""
+    rows = []
+    for token, experts, shares in zip(x.double(), ids.tolist(), weights.double(), strict=True):
+        total = torch.zeros_like(token)
+        for expert, share in zip(experts, shares, strict=True):
+            inner = gate_up[expert].double() @ token
+            inner += 0 if gate_up_bias is None else gate_up_bias[expert].double()
+            output = down[expert].double() @ act_and_mul(inner[None], activation)[0]
+            total += share * (output + (0 if down_bias is None else down_bias[expert].double()))
+        rows.append(total)
+    return torch.stack(rows)

@@ -2,7 +2,7 @@
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,19 +10,27 @@ import numpy as np
 from text_generation_server.engine.requests import (
     Chunk,
     Grant,
+    MaskForm,
+    MaskSource,
+    MaskWrite,
     NextTokenChooserParameters,
     PromptScores,
     Request,
     RequestFailure,
     ServingLimits,
     SlotRange,
+    StepMasks,
     StepPlan,
     StepReply,
     TopTokens,
 )
 
-Send = Callable[[StepPlan], Callable[[], StepReply]]
-"""Starts a plan; what it returns waits for the reply."""
+Send = Callable[[StepPlan, MaskSource], Callable[[], StepReply]]
+"""Starts a plan; what it returns waits for the reply. The masks are asked for where it has constrained rows: to make
+them, replies of the plans before are read.
+"""
+Allowed = Callable[[Sequence[int]], Sequence[int]]
+"""From the tokens so far to those that may come next: a grammar."""
 
 MOST_PAUSES = 3
 """Of one request, so that it ends."""
@@ -38,6 +46,7 @@ class Stream:
     parameters: NextTokenChooserParameters = field(default_factory=NextTokenChooserParameters)
     top_n_tokens: int = 0
     prefill_logprobs: bool = False
+    allowed: Allowed | None = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     tops: list[TopTokens] = field(default_factory=list)
@@ -66,6 +75,14 @@ class Stream:
         return [value for scores in self.scores for value in scores.logprobs]
 
 
+def mask_write(slot: int, ids: Iterable[int], form: MaskForm, vocab_size: int = 64) -> MaskWrite:
+    """A mask that allows `ids`, in any form."""
+    bits = np.zeros(vocab_size, dtype=np.uint8)
+    bits[list(ids)] = 1
+    contents = {MaskForm.ONLY: bits.nonzero()[0], MaskForm.EXCEPT: (1 - bits).nonzero()[0]}
+    return MaskWrite(slot, form, contents.get(form, np.packbits(bits, bitorder="little")))
+
+
 class Router:
     """`chunk`: prompt tokens of one request in one plan. `depth`: plans under way at once. `pause`: how likely each
     running request is paused in each step. Slots are single, scattered and used again as soon as a plan drops them.
@@ -81,8 +98,10 @@ class Router:
         eos: Sequence[int] = (),
         budget: int = 128,
         seed: int = 0,
+        vocab_size: int = 64,
     ) -> None:
         self.send = send
+        self.vocab_size = vocab_size
         self.chunk = chunk
         self.depth = depth
         self.pause = pause
@@ -101,6 +120,8 @@ class Router:
         """With the number of the plan that dropped them: what was sent before may still bring tokens."""
         self.read = 0
         self.replies: list[StepReply] = []
+        self.mask_slots: dict[frozenset[int], int] = {}
+        """What was written to them, ever: there are enough for all."""
 
     def start(self, *streams: Stream, prefix_of: Stream | None = None, cached: int = 0) -> None:
         """Queues requests. With `prefix_of` they read its first `cached` positions, which stay as they are."""
@@ -120,7 +141,9 @@ class Router:
     def step(self) -> None:
         """Sends a plan, if there is something to plan, and reads replies so that at most `depth - 1` are under way."""
         if plan := self._plan():
-            self.under_way.append((self.send(plan), {stream.row: stream for stream in self._named}))
+            named = {stream.row: stream for stream in self._named if stream.row is not None}
+            wait = self.send(plan, lambda number: self._masks(number, [(row, named[row]) for row in plan.constrained]))
+            self.under_way.append((wait, named))
             self.number += 1
         while self.under_way and (len(self.under_way) >= self.depth or not plan):
             self._read()
@@ -144,7 +167,7 @@ class Router:
         self.leaving.clear()
         self._resume()
         admit = self._admit()
-        grants, chunks, decode = [], [], []
+        grants, chunks, decode, constrained = [], [], [], []
         left = self.budget
         self._named = list(self.running)
         for stream in self.running:
@@ -156,15 +179,33 @@ class Router:
                     stream.planned += count
                     stream.chosen += stream.planned == stream.inputs
                     left -= count
+                    if stream.allowed and stream.planned == stream.inputs:
+                        constrained.append(stream.row)
             elif stream.chosen < stream.max_new_tokens:
                 grants += self._grow(stream, stream.planned + 1)
                 decode.append(stream.row)
+                constrained += [stream.row] if stream.allowed else []
                 stream.planned += 1
                 stream.chosen += 1
         if not (drop or admit or chunks or decode):
             return None
         self.random.shuffle(decode)
-        return StepPlan(self.number, drop, admit, grants, chunks, decode)
+        return StepPlan(self.number, drop, admit, grants, chunks, decode, constrained)
+
+    def _masks(self, number: int, rows: Sequence[tuple[int, Stream]]) -> StepMasks:
+        """Masks by what the rows have said up to the plan before; equal ones share a slot."""
+        while self.under_way:
+            self._read()
+        writes, slots = [], []
+        for _, stream in rows:
+            assert stream.allowed is not None
+            ids = frozenset(stream.allowed(stream.tokens))
+            if ids not in self.mask_slots:
+                self.mask_slots[ids] = len(self.mask_slots) + 1
+                form = list(MaskForm)[len(self.mask_slots) % 3]
+                writes.append(mask_write(self.mask_slots[ids], ids, form, self.vocab_size))
+            slots.append(self.mask_slots[ids])
+        return StepMasks(number, writes, [row for row, _ in rows], slots)
 
     def _admit(self) -> list[Request]:
         admitted: list[Request] = []

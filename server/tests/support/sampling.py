@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from text_generation_server.engine.requests import NextTokenChooserParameters, Request
+from text_generation_server.engine.mask_pool import MaskPool
+from text_generation_server.engine.requests import MaskForm, MaskWrite, NextTokenChooserParameters, Request
 from text_generation_server.engine.sampling import SampledTokens
 from text_generation_server.engine.sampling_state import SamplingState
-from text_generation_server.kernels._sampling import CHUNK, Flags, Floats, Ints, distance, mask_words, survives
+from text_generation_server.kernels._sampling import CHUNK, Flags, Floats, Ints, distance, survives
 from text_generation_server.kernels.logits_process import logits_process_torch, logits_process_triton
 from text_generation_server.kernels.sample import sample_torch, sample_triton
 from text_generation_server.kernels.survivors import survivors_torch, survivors_triton
@@ -54,7 +55,7 @@ def choices_of(sampled: SampledTokens) -> list[Choice]:
     columns = (sampled.tokens, sampled.logprobs, sampled.valid, sampled.num_top)
     for row, (token, logprob, valid, number) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
         lists = (sampled.top_ids[row, :number].tolist(), sampled.top_logprobs[row, :number].tolist())
-        found.append(Choice(token, logprob, bool(valid), TopList(*map(tuple, lists)) if number else None))
+        found.append(Choice(token, logprob, valid > 0, TopList(*map(tuple, lists)) if number else None))
     return found
 
 
@@ -88,8 +89,14 @@ class Run:
         device, (batch, vocab) = self.logits.device, self.logits.shape
         self.state = SamplingState(batch, vocab, device, self.eos_token_ids)
         self.state.admit(range(batch), self.requests)
+        self.masks = MaskPool(1 + len(self.allowed), vocab, device)
         if self.allowed:
-            self.state.allow(list(self.allowed), torch.stack([mask_of(ids, vocab) for ids in self.allowed.values()]))
+            slots = range(1, len(self.allowed) + 1)
+            written = zip(slots, self.allowed.values(), strict=True)
+            self.masks.write(
+                [MaskWrite(slot, MaskForm.ONLY, np.array(list(ids), dtype=np.int64)) for slot, ids in written]
+            )
+            self.state.use_masks(list(self.allowed), slots)
         self.rows = torch.arange(batch, device=device)
         self.last_token = torch.tensor([int(request.input_ids[-1]) for request in self.requests], device=device)
         self.generated_by_row = torch.full((batch,), self.generated, device=device)
@@ -116,7 +123,7 @@ class Run:
             state.bias_values,
             state.counts,
             state.eos_token_ids,
-            state.allowed,
+            self.masks.bits,
             GAMMA,
             DELTA,
             self.scores,
@@ -190,13 +197,6 @@ class Run:
         return survives(self.u, self.bounds)
 
 
-def mask_of(ids: Iterable[int], vocab: int) -> Tensor:
-    """Bits of `ids`, int32 [words]."""
-    bits = np.zeros(32 * mask_words(vocab), dtype=np.uint8)
-    bits[list(ids)] = 1
-    return torch.from_numpy(np.packbits(bits, bitorder="little").view(np.int32))
-
-
 def filtered(logits: Tensor, requests: Iterable[Request], operators: Operators = TORCH, splits: int = 1) -> Tensor:
     """Survivors of the filters, bool [N, vocab]."""
     return Run(logits, list(requests), splits, operators=operators).process().filter().kept
@@ -254,7 +254,7 @@ def assert_alike(torch_run: Run, triton_run: Run) -> None:
     """Every output of the one is that of the other, up to rounding where it is a float."""
     torch.testing.assert_close(triton_run.processed, torch_run.processed, equal_nan=True)
     torch.testing.assert_close(triton_run.best, torch_run.best, equal_nan=True)
-    sound = torch_run.sampled.valid != 0
+    sound = torch_run.sampled.valid > 0
     assert torch.equal(triton_run.sampled.valid, torch_run.sampled.valid)
     torch.testing.assert_close(triton_run.bounds[sound], torch_run.bounds[sound])
     assert torch.equal(triton_run.kept[sound], torch_run.kept[sound])

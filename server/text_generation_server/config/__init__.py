@@ -1,6 +1,6 @@
 """Frozen, checked settings: the model's, the process group's and the server's."""
 
-from .model import DTYPES, Activation, Dtype, ModelConfig, RopeScaling, RopeType
+from .model import DTYPES, Dtype, ModelConfig
 from .parallel import ParallelConfig
 
-__all__ = ["DTYPES", "Activation", "Dtype", "ModelConfig", "ParallelConfig", "RopeScaling", "RopeType"]
+__all__ = ["DTYPES", "Dtype", "ModelConfig", "ParallelConfig"]

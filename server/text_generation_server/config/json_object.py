@@ -4,19 +4,34 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from ..errors import ConfigurationError, ModelFilesError
 
 _LARGEST_NUMBER = sys.float_info.max
+_Option = TypeVar("_Option")
 
 
 class JsonObject:
     """A JSON object with the name of the place it came from; `null` counts as absent."""
 
-    def __init__(self, values: Mapping[str, object], source: str) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, object],
+        source: str,
+        defaults: Mapping[str, object] | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
         self._values = values
         self._source = source
+        self._defaults = defaults or {}
+        self._aliases = aliases or {}
+
+    def for_family(self, defaults: Mapping[str, object], aliases: Mapping[str, str]) -> "JsonObject":
+        """The same with what keys mean that are not there at all, `null` being there; and with other names for keys:
+        `aliases` maps the usual name to the one that the file may have instead.
+        """
+        return JsonObject(self._values, self._source, defaults, aliases)
 
     @classmethod
     def from_file(cls, path: Path) -> "JsonObject":
@@ -32,14 +47,15 @@ class JsonObject:
         return cls(cast("dict[str, object]", values), str(path))
 
     def __contains__(self, key: str) -> bool:
-        return self._values.get(key) is not None
+        return self._get(key) is not None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
     def error(self, key: str, expected: str) -> ConfigurationError:
         """The error for a wrong value of `key`."""
-        return ConfigurationError(f"{self._source}: `{key}` must be {expected}, not {self._values.get(key)!r}")
+        value = self._get(key)
+        return ConfigurationError(f"{self._source}: `{self._name(key)}` must be {expected}, not {value!r}")
 
     def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = 2**31 - 1) -> int:
         """A whole number from `minimum` to `maximum`; required without a default."""
@@ -80,16 +96,16 @@ class JsonObject:
 
     def child(self, key: str) -> "JsonObject":
         """The object under `key`, or an empty one."""
-        value = self._values.get(key)
+        value = self._get(key)
         if value is None:
             value = {}
         if not isinstance(value, dict):
             raise self.error(key, "an object")
-        return JsonObject(cast("dict[str, object]", value), f"{self._source}, `{key}`")
+        return JsonObject(cast("dict[str, object]", value), f"{self._source}, `{self._name(key)}`")
 
     def strings(self, key: str) -> tuple[str, ...]:
         """A list of strings, or nothing."""
-        value = self._values.get(key) or []
+        value = self._get(key) or []
         if not isinstance(value, list):
             raise self.error(key, "a list of strings")
         items = cast("list[object]", value)
@@ -98,9 +114,38 @@ class JsonObject:
             raise self.error(key, "a list of strings")
         return names
 
+    def numbers(self, key: str, length: int) -> tuple[float, ...]:
+        """A list of `length` finite numbers above 0."""
+        value = self._value(key, None)
+        items = cast("list[object]", value) if isinstance(value, list) else []
+        numbers = tuple(
+            float(item)
+            for item in items
+            if isinstance(item, (int, float)) and not isinstance(item, bool) and 0 < item <= _LARGEST_NUMBER
+        )
+        if len(numbers) != len(items) or len(items) != length:
+            raise self.error(key, f"a list of {length} numbers above 0")
+        return numbers
+
+    def integers(self, key: str, length: int, maximum: int) -> tuple[int, ...]:
+        """A list of `length` whole numbers from 0 to `maximum`."""
+        value = self._value(key, None)
+        items = cast("list[object]", value) if isinstance(value, list) else []
+        integers = tuple(item for item in items if isinstance(item, int) and 0 <= item <= maximum)
+        if len(integers) != len(items) or len(items) != length:
+            raise self.error(key, f"a list of {length} numbers from 0 to {maximum}")
+        return integers
+
+    def choice(self, key: str, options: Mapping[str, _Option], default: str | None = None) -> _Option:
+        """What `options` has for the string under `key`."""
+        name = self.string(key, default)
+        if name not in options:
+            raise self.error(key, f"one of {', '.join(options)}")
+        return options[name]
+
     def token_ids(self, key: str) -> tuple[int, ...]:
         """One id, a list of ids, or nothing."""
-        value = self._values.get(key)
+        value = self._get(key)
         if value is None:
             return ()
         items = cast("list[object]", value) if isinstance(value, list) else [value]
@@ -110,9 +155,20 @@ class JsonObject:
         return ids
 
     def _value(self, key: str, default: object) -> object:
-        value = self._values.get(key)
+        value = self._get(key)
         if value is not None:
             return value
         if default is None:
-            raise ConfigurationError(f"{self._source}: `{key}` is missing")
+            raise ConfigurationError(f"{self._source}: `{self._name(key)}` is missing")
         return default
+
+    def _name(self, key: str) -> str:
+        """The name under which the file has it, or should."""
+        alias = self._aliases.get(key, key)
+        return key if key in self._values and alias not in self._values else alias
+
+    def _get(self, key: str) -> object:
+        name = self._name(key)
+        if name in self._values:
+            return self._values[name]
+        return self._defaults.get(name, self._defaults.get(key))

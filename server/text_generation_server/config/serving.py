@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigurationError, ModelFilesError
+from .memory import check_machine
 from .model import ModelConfig
 from .server import Environment
 
@@ -19,8 +20,10 @@ class AskedLimits:
     max_total_tokens: int | None = None
 
 
-def check_servable(folder: Path, environment: Environment, limits: AskedLimits) -> None:
-    """Raises `ModelFilesError`, `UnsupportedModel` or `ConfigurationError` when `folder` cannot be served like this."""
+def check_servable(folder: Path, environment: Environment, limits: AskedLimits, needs_weights: bool = True) -> None:
+    """Raises `ModelFilesError`, `UnsupportedModel`, `ConfigurationError` or `OutOfMemory` when `folder` cannot be
+    served like this. `needs_weights`: whether its weights will be read.
+    """
     config = ModelConfig.from_folder(folder)
     if environment.rope_scaling is not None and environment.rope_factor is not None:
         config = config.with_rope(environment.rope_scaling, environment.rope_factor)
@@ -29,6 +32,8 @@ def check_servable(folder: Path, environment: Environment, limits: AskedLimits) 
             f"{folder} has no tokenizer: none of {', '.join(_TOKENIZERS)}; fetch the tokenizer.json of the model"
         )
     _check_limits(limits, config.max_context_length)
+    if needs_weights:
+        check_machine(folder)
 
 
 def _check_limits(limits: AskedLimits, positions: int) -> None:

@@ -35,13 +35,20 @@ class StepTime:
     begin: Mark
     end: Mark
     previous_end: Mark | None
+    wait: "tuple[Mark, Mark] | None" = None
+    """The end of the forward pass and the begin of the choice, where the choice waited for masks."""
 
     @property
     def forward_ns(self) -> int:
-        """From the embedding to the chosen tokens. For steps whose results are on the host."""
-        return self.begin.until(self.end)
+        """From the embedding to the chosen tokens, without the wait. For steps whose results are on the host."""
+        return self.begin.until(self.end) - self._wait_ns
 
     @property
     def idle_ns(self) -> int:
-        """Between the step before and this one."""
-        return 0 if self.previous_end is None else max(0, self.previous_end.until(self.begin))
+        """Between the step before and this one, and while this one's choice waited for masks."""
+        before = 0 if self.previous_end is None else max(0, self.previous_end.until(self.begin))
+        return before + self._wait_ns
+
+    @property
+    def _wait_ns(self) -> int:
+        return 0 if self.wait is None else self.wait[0].until(self.wait[1])

@@ -16,10 +16,11 @@ from ..distributed.group import TensorParallelGroup
 from ..errors import EngineFailed, NotReady, OutOfMemory
 from ..kernels import compilations
 from ..models.base import CausalLM
+from .masks import no_masks
 from .memory import is_out_of_memory, release_memory
 from .options import EngineOptions
 from .replies import LaunchedStep
-from .requests import ShardInfo, StepPlan, WarmupLimits, WarmupResult
+from .requests import MaskSource, ShardInfo, StepPlan, WarmupLimits, WarmupResult
 from .runner import StepRunner
 from .warmup import warm_up
 
@@ -52,7 +53,7 @@ class Engine:
             device_type=self._model.device.type,
             world_size=self._group.world_size,
             vocab_size=self._model.vocab_size,
-            max_position_embeddings=self._model.config.max_context_length,
+            max_position_embeddings=self._model.max_context_length,
             eos_token_ids=tuple(sorted(self._eos_token_ids)),
             attention_impl=self._attention_impl,
             version=__version__,
@@ -78,15 +79,16 @@ class Engine:
         return result
 
     @torch.inference_mode()
-    def step(self, plan: StepPlan) -> LaunchedStep:
+    def step(self, plan: StepPlan, masks: MaskSource = no_masks) -> LaunchedStep:
         """Launches the next step without waiting for it. On a CPU, launching computes.
 
-        Raises `InvalidRequest` or `OutOfSlots` for a plan that is wrong; nothing has changed then. After `OutOfMemory`
-        the rows are not to be trusted until all are cleared.
+        Where the plan has constrained rows, `masks` is asked between the forward pass and the choice; it may wait, and
+        what it raises is raised. Raises `InvalidRequest` or `OutOfSlots` for a plan that is wrong; nothing has changed
+        then. After `OutOfMemory`, and after errors of masks, the rows are not to be trusted until all are cleared.
         """
         runner = self._ready()
         try:
-            return runner.launch(plan)
+            return runner.launch(plan, masks)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise

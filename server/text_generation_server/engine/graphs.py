@@ -11,6 +11,7 @@ slower one; that of a small model is later.
 import gc
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +20,6 @@ import torch
 from torch import Tensor
 
 from .running import CheckedPlan
-from .sampling import SampledTokens
 from .steps import StepInput, StepSize, pack
 from .transfer import overwrite
 
@@ -27,6 +27,8 @@ Result = TypeVar("Result")
 
 _DECODES = (1, 2, 4, *range(8, 65, 8), *range(80, 257, 16), *range(288, 513, 32))
 """Decodes of steps without chunks: fine where batches are small and padding weighs most."""
+_FORWARDS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Decodes of steps whose choice waits for masks: fewer, so that a start does not take much longer."""
 _TOKENS = (16, 32, 48, *range(64, 257, 32), *range(320, 1537, 64), *range(1664, 2049, 128))
 """Tokens of steps with chunks."""
 _CHUNKS = 16
@@ -38,6 +40,13 @@ def decode_sizes(max_batch_size: int) -> list[int]:
     return _up_to(_DECODES, max_batch_size)
 
 
+def forward_sizes(decodes: Sequence[int]) -> list[int]:
+    """Batch sizes of steps without chunks whose forward pass gets a graph of its own. `decodes`: those that get one for
+    the whole step.
+    """
+    return _up_to(_FORWARDS, max(decodes)) if decodes else []
+
+
 def chunk_sizes(max_tokens: int) -> list[int]:
     """Numbers of tokens of steps with chunks that get a graph. `max_tokens`: of the largest step."""
     return _up_to(_TOKENS, max_tokens)
@@ -47,6 +56,23 @@ def _up_to(sizes: Sequence[int], largest: int) -> list[int]:
     """Those below `largest`, and it, unless it is above them all."""
     largest = min(largest, sizes[-1])
     return [size for size in sizes if size < largest] + [largest]
+
+
+@dataclass(frozen=True)
+class GraphSizes:
+    """What graphs are captured for, ascending."""
+
+    decodes: Sequence[int] = ()
+    """Batch sizes of whole steps without chunks."""
+    forwards: Sequence[int] = ()
+    """Batch sizes of forward passes without chunks."""
+    tokens: Sequence[int] = ()
+    """Numbers of tokens of forward passes with chunks."""
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return len(self.decodes) + len(self.forwards) + len(self.tokens)
 
 
 class StepGraphs(Generic[Result]):
@@ -88,23 +114,25 @@ class StepGraphs(Generic[Result]):
         return result
 
 
-class DecodeGraphs:
-    """Steps without chunks, from the embedding to the rows' next state. Engine thread only."""
+class DecodeGraphs(Generic[Result]):
+    """Steps without chunks: from the embedding to the rows' next state, where `Result` is what was chosen, or to the
+    last hidden states. Engine thread only.
+    """
 
     def __init__(self, padding_row: int, device: torch.device) -> None:
         self._padding_row = padding_row
         self._device = device
-        self._graphs = StepGraphs[SampledTokens](device)
+        self._graphs = StepGraphs[Result](device)
         self._rows = torch.empty(0, dtype=torch.int64)
         self._held: list[int] = []
 
-    def capture(self, step: Callable[[Tensor], SampledTokens], sizes: Sequence[int], memory: Any) -> None:
+    def capture(self, step: Callable[[Tensor], Result], sizes: Sequence[int], memory: Any) -> None:
         """Captures a graph for each batch size. `step`: a function of rows int64 [D]."""
         self._held.clear()
         self._rows = torch.full((max(sizes, default=0),), self._padding_row, dtype=torch.int64, device=self._device)
         self._graphs.capture(lambda size: step(self._rows[:size]), sizes, memory)
 
-    def prepare(self, plan: CheckedPlan) -> Callable[[], SampledTokens] | None:
+    def prepare(self, plan: CheckedPlan) -> Callable[[], Result] | None:
         """Puts the rows where the fitting graph reads them and returns what replays it. None where no graph fits.
 
         The result's first entries are those of the plan; the next replay overwrites them.

@@ -5,31 +5,34 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..layers.infer.state import LayerCache
 from ..models.base import CausalLM
 
 
 @dataclass(frozen=True)
 class KVPool:
-    """`k_cache` and `v_cache`: for each layer [num_slots + 1, kv_heads_of_rank, head_dim] in the model's dtype.
+    """`caches`: for each layer K and V of `num_slots + 1` slots in the model's dtype.
 
     The last slot, number `num_slots`, is nobody's: what pads a batch writes there.
     """
 
     num_slots: int
-    k_cache: list[Tensor]
-    v_cache: list[Tensor]
+    caches: list[LayerCache]
 
 
 def bytes_per_slot(model: CausalLM) -> int:
     """Bytes that one slot takes on this rank: K and V of one token in every layer."""
-    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * model.dtype.itemsize
+    return sum(cache.elements for cache in model.caches) * model.dtype.itemsize
 
 
 def allocate_pool(model: CausalLM, num_slots: int) -> KVPool:
     """Zeros, not garbage: an attention kernel may multiply a slot that it masks by 0, and 0 * NaN is NaN."""
 
-    def layers() -> list[Tensor]:
-        shape = (num_slots + 1, model.num_kv_heads, model.head_dim)
-        return [torch.zeros(shape, dtype=model.dtype, device=model.device) for _ in range(model.num_layers)]
+    def zeros(heads: int, elements: int) -> Tensor:
+        return torch.zeros((num_slots + 1, heads, elements), dtype=model.dtype, device=model.device)
 
-    return KVPool(num_slots, layers(), layers())
+    caches = [
+        LayerCache(zeros(cache.kv_heads, cache.head_dim), zeros(cache.kv_heads, cache.value_dim))
+        for cache in model.caches
+    ]
+    return KVPool(num_slots, caches)

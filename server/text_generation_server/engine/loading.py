@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from ..config.memory import check_fits, stored_bytes
 from ..config.model import Dtype, ModelConfig
 from ..config.server import Attention, ServerConfig
 from ..distributed.group import init_group
@@ -14,6 +15,7 @@ from ..errors import ConfigurationError
 from ..kernels import use_triton
 from ..models.registry import load_model
 from .engine import Engine
+from .memory import available_host_memory
 from .options import EngineOptions
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,8 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
         threads = cpu_threads(model_config, environment.parallel.world_size, environment.omp_num_threads)
         torch.set_num_threads(threads)
     dtype = getattr(torch, config.dtype or default_dtype(model_config, device))
+    if config.load_format != "dummy":
+        check_memory(folder, model_config, dtype, device, environment.parallel.world_size)
     group = init_group(environment.parallel, device, _GROUP_TIMEOUT_S)
     with torch.inference_mode():
         model = load_model(folder, model_config, group, dtype, device, config.load_format)
@@ -76,6 +80,19 @@ def choose_attention(config: ServerConfig, device: torch.device) -> Attention:
     return config.attention or "triton"
 
 
+def check_memory(folder: Path, model: ModelConfig, dtype: torch.dtype, device: torch.device, world_size: int) -> None:
+    """Raises `OutOfMemory` when this rank's part of the weights is larger than the memory left on its device."""
+    stored = stored_bytes(folder)
+    if stored is None:
+        return
+    stored_type = dtype if model.dtype is None else getattr(torch, model.dtype)
+    needed = stored * dtype.itemsize // stored_type.itemsize // world_size
+    if device.type == "cuda":
+        check_fits(needed, torch.cuda.mem_get_info(device)[0], f"{device} has {{}} left")
+    else:
+        check_fits(needed, available_host_memory(), "the machine has {} left")
+
+
 def cpu_threads(model: ModelConfig, world_size: int, omp_num_threads: int | None) -> int:
     """Threads of one rank: OMP_NUM_THREADS, else an even part of the cores that this process may use.
 
@@ -83,7 +100,7 @@ def cpu_threads(model: ModelConfig, world_size: int, omp_num_threads: int | None
     """
     if omp_num_threads is not None:
         return omp_num_threads
-    if model.hidden_size * model.intermediate_size < _WORTH_THREADS:
+    if model.decoder.hidden_size * max(layer.ffn.inner for layer in model.decoder.layers) < _WORTH_THREADS:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // world_size)

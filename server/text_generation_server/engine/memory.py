@@ -19,6 +19,11 @@ def release_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
+def device_memory(device: torch.device) -> int:
+    """Bytes that the device has, or, of the host's, those that are available."""
+    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else available_host_memory()
+
+
 def available_host_memory() -> int:
     """Bytes that this process can still use: the least of the machine's and of the control group's."""
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

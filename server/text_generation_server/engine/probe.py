@@ -8,19 +8,22 @@ import torch
 
 from ..config.server import WatermarkConfig
 from ..kernels import compile_only, padded_batch
-from ..layers.rope import RopeTable
 from ..models.base import CausalLM
-from .graphs import chunk_sizes, decode_sizes
+from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
 from .kv_pool import allocate_pool, bytes_per_slot
+from .mask_pool import MaskPool, mask_bytes
 from .memory import available_host_memory, release_memory
 from .options import EngineOptions
 from .replies import LaunchedStep
 from .requests import (
     Chunk,
+    MaskForm,
+    MaskWrite,
     NextTokenChooserParameters,
     Request,
     ServingLimits,
     SlotRange,
+    StepMasks,
     StepPlan,
     WarmupLimits,
 )
@@ -64,6 +67,7 @@ class Probe:
         self,
         model: CausalLM,
         asked: WarmupLimits,
+        max_masks: int,
         eos_token_ids: Sequence[int],
         watermark: WatermarkConfig,
         options: EngineOptions,
@@ -72,6 +76,7 @@ class Probe:
     ) -> None:
         self._model = model
         self._asked = asked
+        self._max_masks = max_masks
         self._eos_token_ids = eos_token_ids
         self._watermark = watermark
         self._options = options
@@ -79,18 +84,18 @@ class Probe:
         self._is_cuda = model.device.type == "cuda"
 
     @property
-    def decodes(self) -> list[int]:
-        """Batch sizes of steps without chunks that get a graph."""
+    def graph_sizes(self) -> GraphSizes:
+        """Steps that get a graph; none on a CPU."""
+        asked, given = self._asked, self._options.cuda_graphs
         if not self._is_cuda:
-            return []
-        if self._options.cuda_graphs is None:
-            return decode_sizes(self._asked.max_batch_size)
-        return [size for size in self._options.cuda_graphs if size <= self._asked.max_batch_size]
-
-    @property
-    def tokens(self) -> list[int]:
-        """Numbers of tokens of steps with chunks that get a graph."""
-        return chunk_sizes(self._asked.max_batch_prefill_tokens + self._asked.max_batch_size) if self.decodes else []
+            return GraphSizes()
+        decodes = decode_sizes(asked.max_batch_size)
+        if given is not None:
+            decodes = sorted(size for size in given if size <= asked.max_batch_size)
+        if not decodes:
+            return GraphSizes()
+        tokens = chunk_sizes(asked.max_batch_prefill_tokens + asked.max_batch_size)
+        return GraphSizes(decodes, forward_sizes(decodes), tokens)
 
     def build_runner(self, limits: ServingLimits) -> StepRunner:
         """Rows, pool and sampler of the given sizes around the model."""
@@ -99,9 +104,10 @@ class Probe:
         checker = PlanChecker(limits, self._asked.max_batch_prefill_tokens, model.vocab_size)
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device)
         sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
-        sampler = Sampler(sampling, self._watermark)
+        masks = MaskPool(self._max_masks, model.vocab_size, model.device)
+        sampler = Sampler(sampling, masks, self._watermark)
         pool = allocate_pool(model, num_slots)
-        return StepRunner(model, checker, table, pool, sampling, sampler, self._runner_options)
+        return StepRunner(model, checker, table, pool, sampling, masks, sampler, self._runner_options)
 
     def fitting_slots(self, world_size: int) -> int:
         """Slots that fit on this rank beside everything else, or that it takes by itself if nothing is asked."""
@@ -111,7 +117,7 @@ class Probe:
         available = available_host_memory() // world_size
         if asked.max_batch_total_tokens is not None:
             return self._slots_in(available)
-        longest = asked.max_total_tokens or self._model.config.max_context_length
+        longest = asked.max_total_tokens or self._model.max_context_length
         return min(self._slots_in(int(available * CPU_POOL_FRACTION)), asked.max_batch_size * longest)
 
     def compile_ahead(self) -> None:
@@ -153,18 +159,20 @@ class Probe:
             requests = padded_batch(requests) + 1
         if rows > 1 and tokens > 1:
             _run(runner, [min(16, tokens // 2)], decodes=1)
+        _run(runner, [1], constrained=True)
         torch.cuda.synchronize(self._model.device)
 
     def _slots_in(self, room: int) -> int:
-        """Slots that fit into so many bytes beside the rows, and the tables of as many positions as a request may
+        """Slots that fit into so many bytes beside rows, masks, and the tables of as many positions as a request may
         have: what was asked for, or the model's, or, where the pool is smaller than that, all of the pool.
         """
         model, num_rows = self._model, self._asked.max_batch_size
         per_slot = bytes_per_slot(model)
-        per_position = RowTable.bytes_per_position(num_rows) + RopeTable.bytes_per_position(model.head_dim)
+        per_position = RowTable.bytes_per_position(num_rows) + model.bytes_per_position
         # One slot more belongs to the pool: that of the padding.
         room -= (num_rows + 1) * SamplingState.bytes_per_row(model.vocab_size) + per_slot
-        positions = self._asked.max_total_tokens or model.config.max_context_length
+        room -= self._max_masks * mask_bytes(model.vocab_size)
+        positions = self._asked.max_total_tokens or model.max_context_length
         slots = max(0, room - positions * per_position) // per_slot
         if self._asked.max_total_tokens is None and slots < positions:
             slots = max(0, room) // (per_slot + per_position)
@@ -173,7 +181,7 @@ class Probe:
     def _rehearsed(self) -> ServingLimits:
         """Limits of a rehearsal: rows as asked for, and slots for the largest step alone."""
         asked = self._asked
-        longest = asked.max_total_tokens or min(self._model.config.max_context_length, _REHEARSED_POSITIONS)
+        longest = asked.max_total_tokens or min(self._model.max_context_length, _REHEARSED_POSITIONS)
         slots = asked.max_batch_prefill_tokens + 2 * asked.max_batch_size
         return ServingLimits(slots, min(asked.longest_prompt(longest), longest - 1), longest, asked.max_batch_size)
 
@@ -211,27 +219,34 @@ class Probe:
 
     def _graph_bytes(self, runner: StepRunner) -> int:
         """The largest graphs bring the memory that all share; a further one costs what the second of its kind adds."""
-        decodes, tokens = self.decodes, self.tokens
-        if not decodes:
+        sizes = self.graph_sizes
+        if not sizes.count:
             return 0
-        none, largest, decode, chunk = (
-            self._used_by_graphs(runner, decodes[len(decodes) - d :], tokens[len(tokens) - c :])
-            for d, c in ((0, 0), (1, 1), (2, 1), (1, 2))
-        )
-        further = (len(decodes) - 1) * max(0, decode - largest) + (len(tokens) - 1) * max(0, chunk - largest)
-        return max(0, largest - none) + further
+        kinds = (sizes.decodes, sizes.forwards, sizes.tokens)
 
-    def _used_by_graphs(self, runner: StepRunner, decodes: Sequence[int], tokens: Sequence[int]) -> int:
+        def used(*counts: int) -> int:
+            largest = [kind[len(kind) - count :] for kind, count in zip(kinds, counts, strict=True)]
+            return self._used_by_graphs(runner, GraphSizes(*largest))
+
+        none, first = used(0, 0, 0), used(1, 1, 1)
+        seconds = (used(2, 1, 1), used(1, 2, 1), used(1, 1, 2))
+        further = sum((len(kind) - 1) * max(0, second - first) for kind, second in zip(kinds, seconds, strict=True))
+        return max(0, first - none) + further
+
+    def _used_by_graphs(self, runner: StepRunner, sizes: GraphSizes) -> int:
         """Bytes of the device in use, by this process and others, once graphs of these sizes are captured."""
-        runner.capture(decodes, tokens)
+        runner.capture(sizes)
         release_memory(self._model.device)
         free, total = torch.cuda.mem_get_info(self._model.device)
         return total - free
 
 
-def _run(runner: StepRunner, lengths: Sequence[int], decodes: int = 0, scored: bool = False) -> LaunchedStep:
+def _run(
+    runner: StepRunner, lengths: Sequence[int], decodes: int = 0, scored: bool = False, constrained: bool = False
+) -> LaunchedStep:
     """One step with a chunk of each of these lengths, whole prompts of requests that ask for everything, beside so many
-    decodes. Their rows are free again afterwards. `scored`: also for log-probabilities of the prompts.
+    decodes. Their rows are free again afterwards. `scored`: also for log-probabilities of the prompts. `constrained`:
+    all choose under a mask.
     """
     rows = list(range(len(lengths), len(lengths) + decodes))
     slot = sum(lengths)
@@ -245,7 +260,12 @@ def _run(runner: StepRunner, lengths: Sequence[int], decodes: int = 0, scored: b
         admit.append(_dummy(row, length, slot, length, scored))
         slot += length
     chunks = [Chunk(row, 0, length) for row, length in enumerate(lengths)]
-    step = runner.launch(StepPlan(0, admit=admit, chunks=chunks, decode=rows))
+    choosing = [*rows, *range(len(lengths))] if constrained else []
+    mask = MaskWrite(1, MaskForm.ONLY, np.zeros(1, dtype=np.int64))
+    step = runner.launch(
+        StepPlan(0, admit=admit, chunks=chunks, decode=rows, constrained=choosing),
+        lambda number: StepMasks(number, [mask], choosing, [1] * len(choosing)),
+    )
     runner.launch(StepPlan(0, drop=range(len(lengths) + decodes)))
     return step
 

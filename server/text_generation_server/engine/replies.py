@@ -3,17 +3,22 @@
 A step holds what it needs as it was when it was launched; the engine thread changes none of it afterwards.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ..errors import NumericalError
-from ..kernels import compilations
+from ..errors import NoTokenAllowed, NumericalError
+from ..kernels import EXCLUDED, compilations
 from .clock import StepTime
 from .requests import PromptScores, RequestFailure, StepReply, Timings, TopTokens
 from .running import Computed, RunningRequest, failure
 from .sampling import SampledTokens
 from .scoring import ScoredTokens
 from .transfer import Readback
+
+_NOT_FINITE = NumericalError("the model's logits hold NaN or infinite values")
+_NO_TOKEN_ALLOWED = NoTokenAllowed(
+    "no token is left: what the mask allows is excluded by `min_new_tokens`, or it allows nothing"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +32,8 @@ class LaunchedStep:
     host_ns: int
     compiled_before: int
     details: bool
+    constrained: Collection[int] = ()
+    """Rows that chose under a mask."""
     time: StepTime | None = None
     """None: the plan computes nothing."""
     record: Readback | None = None
@@ -55,17 +62,17 @@ class LaunchedStep:
         )
 
     def _sound(self, valid: list[int], failures: list[RequestFailure]) -> list[int]:
-        """Indices of the tokens that are reported. A request whose logits are not finite fails, once."""
+        """Indices of the tokens that are reported. A request without a choice fails, once."""
         kept: list[int] = []
         for index, (sound, owner) in enumerate(zip(valid, self.owners, strict=True)):
             if owner.failed:
                 continue
-            if sound:
+            if sound > 0:
                 kept.append(index)
             else:
                 owner.failed = True
-                error = NumericalError("the model's logits hold NaN or infinite values")
-                failures.append(failure(owner.request, error))
+                masked = sound == EXCLUDED and owner.request.row in self.constrained
+                failures.append(failure(owner.request, _NO_TOKEN_ALLOWED if masked else _NOT_FINITE))
         return kept
 
     def _prompt_scores(self) -> list[PromptScores]:

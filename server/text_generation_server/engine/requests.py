@@ -3,9 +3,10 @@
 They import neither torch nor gRPC, so that the service can build them and the engine can be tested without a socket.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from enum import Enum
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +92,40 @@ class StepPlan:
     grants: Sequence[Grant] = ()
     chunks: Sequence[Chunk] = ()
     decode: Sequence[int] = ()
+    constrained: Sequence[int] = ()
+
+
+class MaskForm(Enum):
+    """How a `MaskWrite` says which tokens are allowed."""
+
+    BITS = "bits"
+    ONLY = "only"
+    EXCEPT = "except"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskWrite:
+    """What a mask slot holds from a step on. `form` is None where the message names none."""
+
+    slot: int
+    form: MaskForm | None
+    content: NDArray[Any]
+    """`BITS`: uint8, bit i of byte i / 8, lowest first, is token i. Else int64: the ids that alone are allowed, or that
+    alone are not."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepMasks:
+    """Masks for one step: writes come first, then each of `rows` is given the slot beside it in `slots`."""
+
+    number: int
+    writes: Sequence[MaskWrite] = ()
+    rows: Sequence[int] = ()
+    slots: Sequence[int] = ()
+
+
+MaskSource = Callable[[int], StepMasks]
+"""Waits for the masks of the plan of a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +239,14 @@ class StepCost:
 
 @dataclass(frozen=True, slots=True)
 class WarmupResult:
-    """What Warmup found. `graph_tokens`: sizes, ascending, of the graphs of steps with chunks."""
+    """What Warmup found. `graph_tokens`: sizes, ascending, of the graphs of steps with chunks. `max_masks`: how many
+    mask slots there are.
+    """
 
     limits: ServingLimits
     cost: StepCost
     graph_tokens: Sequence[int]
+    max_masks: int
 
 
 class PendingStep(Protocol):
@@ -231,8 +269,10 @@ class ShardEngine(Protocol):
         """Sizes pool and rows, once."""
         ...
 
-    def step(self, plan: StepPlan) -> PendingStep:
-        """Launches the next step without waiting for it."""
+    def step(self, plan: StepPlan, masks: MaskSource) -> PendingStep:
+        """Launches the next step without waiting for it. Where the plan has constrained rows, its forward pass is
+        launched, then `masks` is asked, then the choice is launched.
+        """
         ...
 
     def filter_batch(self, request_ids: Sequence[int]) -> list[int]:

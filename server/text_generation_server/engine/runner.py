@@ -1,10 +1,11 @@
 """Puts steps on the device: from a plan to chosen tokens and the rows' next state, waiting for nothing."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,10 +13,12 @@ from ..kernels import advance_state
 from ..layers.infer.state import LINEAR_BLOCK
 from ..models.base import CausalLM
 from .clock import Mark, StepTime
-from .graphs import ChunkGraphs, DecodeGraphs
+from .graphs import ChunkGraphs, DecodeGraphs, GraphSizes
 from .kv_pool import KVPool
+from .mask_pool import MaskPool
+from .masks import check_rows, no_masks
 from .replies import LaunchedStep
-from .requests import StepPlan
+from .requests import MaskSource, StepPlan
 from .rows import RowTable
 from .running import CheckedPlan, PlanChecker
 from .sampling import SampledTokens, Sampler
@@ -24,8 +27,18 @@ from .scoring import ScoredTokens, score
 from .steps import Extents, InputBuilder, StepInput, StepSize, pack
 from .transfer import Readback, upload
 
-Computation = Callable[[], tuple[SampledTokens | None, ScoredTokens | None]]
-"""What is left to be put on the device: what samples and what scores come of it, where there are any."""
+
+@dataclass(frozen=True)
+class Outcome:
+    """What comes of a step, on the device: samples and scores where there are any. `wait`: as in `StepTime`."""
+
+    sampled: SampledTokens | None
+    scored: ScoredTokens | None = None
+    wait: tuple[Mark, Mark] | None = None
+
+
+Choice = Callable[[Tensor], tuple[SampledTokens | None, ScoredTokens | None]]
+"""From the hidden states of a forward pass to samples and scores."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,7 @@ class StepRunner:
         table: RowTable,
         pool: KVPool,
         sampling: SamplingState,
+        masks: MaskPool,
         sampler: Sampler,
         options: RunnerOptions,
     ) -> None:
@@ -54,10 +68,12 @@ class StepRunner:
         self.table = table
         self._model = model
         self._sampling = sampling
+        self._masks = masks
         self._sampler = sampler
         self._options = options
         self._input = InputBuilder(table, pool, options.deterministic, options.alone)
-        self._decode_graphs = DecodeGraphs(table.padding_row, model.device)
+        self._decode_graphs = DecodeGraphs[SampledTokens](table.padding_row, model.device)
+        self._forward_graphs = DecodeGraphs[Tensor](table.padding_row, model.device)
         self._chunk_graphs = ChunkGraphs(table.padding_row, model.device)
         self._previous_end: Mark | None = None
         self.compiled_before = 0
@@ -68,25 +84,29 @@ class StepRunner:
         """Sizes of the graphs of steps with chunks, ascending."""
         return self._chunk_graphs.sizes
 
-    def capture(self, decodes: Sequence[int], tokens: Sequence[int]) -> None:
-        """Captures a graph for each batch size of `decodes`, and for steps with chunks one for each number of `tokens`;
-        others run without a graph. No request may be running.
-        """
-        if not decodes and not tokens:
+    def capture(self, sizes: GraphSizes) -> None:
+        """Captures a graph for each of `sizes`; other steps run without one. No request may be running."""
+        if not sizes.count:
             return
         # One step runs at a time, so all may use the same memory.
         memory = torch.cuda.graph_pool_handle()
         longest = self.table.max_total_tokens
-        self._chunk_graphs.capture(lambda step, size: self._forward(step, Extents(longest, size)), tokens, memory)
-        self._decode_graphs.capture(lambda rows: self.decode_rows(rows, longest), decodes, memory)
+        self._chunk_graphs.capture(lambda step, size: self._forward(step, Extents(longest, size)), sizes.tokens, memory)
+        self._decode_graphs.capture(lambda rows: self.decode_rows(rows, longest), sizes.decodes, memory)
+        self._forward_graphs.capture(lambda rows: self._forward_rows(rows, longest), sizes.forwards, memory)
 
     @property
     def vocab_size(self) -> int:
         """Ids of requests are below it."""
         return self._model.vocab_size
 
-    def launch(self, plan: StepPlan) -> LaunchedStep:
-        """Executes a plan. Raises `InvalidRequest` or `OutOfSlots` for one that is wrong; nothing has changed then."""
+    def launch(self, plan: StepPlan, masks: MaskSource = no_masks) -> LaunchedStep:
+        """Executes a plan. Raises `InvalidRequest` or `OutOfSlots` for one that is wrong; nothing has changed then.
+
+        Where it has constrained rows, asks `masks` once the forward pass is launched, and raises what that raises, and
+        `InvalidRequest` for masks of other rows. The step is finished all the same, with results that nobody reads:
+        other ranks, to which masks may have come, wait in its collectives.
+        """
         called = time.perf_counter_ns()
         checked = self.checker.apply(plan)
         self.table.open(checked.admitted)
@@ -100,30 +120,71 @@ class StepRunner:
             checked.chunks,
             compiled_before=self.compiled_before,
             details=self._options.details,
+            constrained=frozenset(checked.constrained),
         )
+        if checked.num_tokens == 0 or not checked.constrained:
+            self._constrain(checked, masks)
         if checked.num_tokens == 0:
             return step(time.perf_counter_ns() - called)
-        compute = self._prepare_chunks(checked) if checked.chunks else self._prepare_decodes(checked)
+        compute = self._whole(checked) or self._in_parts(checked, masks)
         begin = Mark(self._model.device)
-        sampled, scored = compute()
+        outcome = compute()
         end = Mark(self._model.device)
-        step_time = StepTime(begin, end, self._previous_end if plan.number else None)
+        step_time = StepTime(begin, end, self._previous_end if plan.number else None, outcome.wait)
         self._previous_end = end
-        record = None if sampled is None else Readback(sampled.record[: len(checked.owners)])
-        scores = None if scored is None else Readback(scored.record)
+        record = None if outcome.sampled is None else Readback(outcome.sampled.record[: len(checked.owners)])
+        scores = None if outcome.scored is None else Readback(outcome.scored.record)
         return step(begin.host_ns - called, time=step_time, record=record, scores=scores)
 
     def decode_rows(self, rows: Tensor, max_kv_len: int) -> SampledTokens:
         """A step without chunks. `rows` int64 [D], may hold the padding row; none is longer than `max_kv_len`."""
-        return self._choose(self._model.forward(*self._input.decodes(rows, max_kv_len)), rows)
+        return self._choose(self._forward_rows(rows, max_kv_len), rows)
 
-    def _prepare_decodes(self, plan: CheckedPlan) -> Computation:
+    def _whole(self, plan: CheckedPlan) -> Callable[[], Outcome] | None:
+        """What computes the step as one graph. None where there is no such graph."""
+        if plan.chunks or plan.constrained:
+            return None
         replay = self._decode_graphs.prepare(plan)
-        if replay is None:
-            replay = partial(self.decode_rows, upload(plan.decodes, self._model.device), plan.longest_decode)
-        return lambda: (replay(), None)
+        return None if replay is None else lambda: Outcome(replay())
 
-    def _prepare_chunks(self, plan: CheckedPlan) -> Computation:
+    def _in_parts(self, plan: CheckedPlan, masks: MaskSource) -> Callable[[], Outcome]:
+        """What computes the step as a forward pass, with a graph where one fits, and a choice."""
+        forward, choose = self._prepare_chunks(plan) if plan.chunks else self._prepare_decodes(plan)
+
+        def compute() -> Outcome:
+            hidden = forward()
+            if not plan.constrained:
+                return Outcome(*choose(hidden))
+            computed = Mark(self._model.device)
+            try:
+                self._constrain(plan, masks)
+            finally:
+                # Also where no masks came; see `launch`.
+                begun = Mark(self._model.device)
+                sampled, scored = choose(hidden)
+            return Outcome(sampled, scored, (computed, begun))
+
+        return compute
+
+    def _constrain(self, plan: CheckedPlan, masks: MaskSource) -> None:
+        """Gives the rows that choose their mask slots: those of `masks`, and 0 to those that are not constrained."""
+        by_row = np.zeros(self.table.num_rows, dtype=np.int64)
+        if plan.constrained:
+            found = masks(plan.number)
+            check_rows(found, plan.constrained)
+            self._masks.write(found.writes)
+            by_row[list(found.rows)] = found.slots
+        rows = plan.choosing
+        self._sampling.use_masks(rows, by_row[rows])
+
+    def _prepare_decodes(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
+        rows = upload(plan.decodes, self._model.device)
+        forward = self._forward_graphs.prepare(plan)
+        if forward is None:
+            forward = partial(self._forward_rows, rows, plan.longest_decode)
+        return forward, lambda hidden: (self._choose(hidden[: len(rows)], rows), None)
+
+    def _prepare_chunks(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
         prepared = self._chunk_graphs.prepare(plan)
         if prepared is None:
             size = StepSize.of(plan)
@@ -131,17 +192,21 @@ class StepRunner:
             step = StepInput[Tensor].of(packed, size)
             extents = Extents(plan.longest_decode, max(each.chunk.count for each in plan.chunks))
             prepared = step, partial(self._forward, step, extents)
-        return partial(self._finish, plan, *prepared)
+        step, forward = prepared
+        return forward, partial(self._finish, plan, step)
+
+    def _forward_rows(self, rows: Tensor, max_kv_len: int) -> Tensor:
+        """The forward pass of a step without chunks: [D, hidden]."""
+        return self._model.forward(*self._input.decodes(rows, max_kv_len))
 
     def _forward(self, step: StepInput[Tensor], extents: Extents) -> Tensor:
         """The forward pass of a step with chunks: [N, hidden], the tokens whose logits are wanted."""
         return self._model.forward(*self._input.mixed(step, extents))
 
     def _finish(
-        self, plan: CheckedPlan, step: StepInput[Tensor], forward: Callable[[], Tensor]
+        self, plan: CheckedPlan, step: StepInput[Tensor], hidden: Tensor
     ) -> tuple[SampledTokens | None, ScoredTokens | None]:
-        """From the forward pass to tokens and scores."""
-        hidden = forward()
+        """From the forward pass of a step with chunks to tokens and scores."""
         sampled = scored = None
         if count := len(plan.owners):
             sampled = self._choose(hidden[:count], step.sample_rows[:count])

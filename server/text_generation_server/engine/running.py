@@ -79,8 +79,15 @@ class CheckedPlan:
     decodes: Vector
     owners: list[RunningRequest]
     """Those that get a token: decodes, then chunks."""
+    constrained: Sequence[int]
+    """Rows whose choice waits for masks, as the plan names them: also those of refused requests."""
     longest_decode: int
     """Positions that the longest of the decodes attends to."""
+
+    @property
+    def choosing(self) -> Vector:
+        """Rows of `owners`, in their order."""
+        return np.concatenate((self.decodes, np.array([c.chunk.row for c in self.chunks if c.is_last], dtype=np.int64)))
 
     @property
     def num_tokens(self) -> int:
@@ -149,10 +156,12 @@ class PlanChecker:
         writes += self._grant(rows, plan)
         chunks = self._chunks(rows, plan.chunks)
         decodes, longest = self._decodes(rows, plan)
-        self.rows = rows
         owners = [rows.owners[row] for row in decodes.tolist()]
         owners += [each.owner for each in chunks if each.is_last]
-        return CheckedPlan(plan.number, admitted, failures, writes, chunks, decodes, owners, longest)
+        self._check_constrained(plan, chunks)
+        self.rows = rows
+        constrained = plan.constrained
+        return CheckedPlan(plan.number, admitted, failures, writes, chunks, decodes, owners, constrained, longest)
 
     def _admit(self, rows: RunningRows, requests: Sequence[Request]) -> tuple[list[Request], list[RequestFailure]]:
         """Gives requests their rows. A bad request fails alone: it owns its row, and gets nothing."""
@@ -236,6 +245,17 @@ class PlanChecker:
             raise OutOfSlots(f"position {rows.computed[row]} of row {row} has no slot: it holds {rows.num_slots[row]}")
         rows.computed[decodes] = computed + 1
         return decodes, int(computed.max(initial=-1)) + 1
+
+    def _check_constrained(self, plan: StepPlan, chunks: Sequence[Computed]) -> None:
+        """Raises for a row that gets no token in this step."""
+        if not plan.constrained:
+            return
+        if len(set(plan.constrained)) != len(plan.constrained):
+            raise InvalidRequest("`constrained` names a row twice")
+        unfinished = {each.chunk.row for each in chunks if not each.is_last}
+        named = {chunk.row for chunk in plan.chunks}.union(plan.decode) - unfinished
+        if other := set(plan.constrained) - named:
+            raise InvalidRequest(f"`constrained` names row {min(other)}, which gets no token in this step")
 
     def _check_owned(self, rows: RunningRows, row: int, name: str) -> bool:
         """Whether `row` is to be computed: not where its request was refused. Raises where it has no request."""

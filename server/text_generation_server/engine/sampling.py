@@ -3,6 +3,9 @@
 Order: logit bias, watermark, penalties, minimum of new tokens, mask, temperature, top-k, top-p, typical-p, min-p,
 choice. What a row asks for stands in device columns, so one captured graph serves any mixture of requests, and what a
 row gets does not depend on its neighbours.
+
+Log-probabilities, and those of the alternatives, are of the distribution that the choice was made from: after the mask
+and the filters. TGI reports the same; vLLM's too are taken behind the mask, though before temperature and filters.
 """
 
 from dataclasses import dataclass
@@ -12,6 +15,7 @@ from torch import Tensor
 
 from ..config.server import WatermarkConfig
 from ..kernels import MAX_TOP, logits_process, num_splits, sample, survivors, top_tokens
+from .mask_pool import MaskPool
 from .sampling_state import SamplingState
 
 
@@ -43,7 +47,9 @@ class SampledTokens:
 
     @property
     def valid(self) -> Tensor:
-        """int32 [N]: 0 where the scores held NaN or were infinite; the token is 0 then."""
+        """int32 [N]: 1 for a choice; 0 where the scores held NaN or were infinite, `EXCLUDED` where no token was left.
+        The token is 0 then.
+        """
         return self.record[:, 3]
 
     @property
@@ -65,8 +71,9 @@ class SampledTokens:
 class Sampler:
     """Chooses the next token of rows. Owned by the engine thread; keeps nothing between calls but its parameters."""
 
-    def __init__(self, state: SamplingState, watermark: WatermarkConfig) -> None:
+    def __init__(self, state: SamplingState, masks: MaskPool, watermark: WatermarkConfig) -> None:
         self._state = state
+        self._masks = masks
         self._watermark = watermark
 
     def __call__(self, logits: Tensor, rows: Tensor, last_token: Tensor, generated: Tensor) -> SampledTokens:
@@ -89,7 +96,7 @@ class Sampler:
             state.bias_values,
             state.counts,
             state.eos_token_ids,
-            state.allowed,
+            self._masks.bits,
             self._watermark.gamma,
             self._watermark.delta,
             scores,

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..kernels import MAX_LOGIT_BIAS, Flags, Floats, Ints, mask_words
+from ..kernels import MAX_LOGIT_BIAS, Flags, Floats, Ints
 from .requests import NextTokenChooserParameters, Request
+from .transfer import upload
 
 _SEED_WORDS = 2
 
@@ -19,13 +21,14 @@ class SamplingState:
     """Columns for `num_rows` rows; a row that was never admitted is plain and greedy. Owned by the engine thread.
 
     floats       float32 [rows, Floats.WIDTH]   temperature, top-p, typical-p, min-p and penalties
-    ints         int32 [rows, Ints.WIDTH]       flags, top-k, top-n, minimum of new tokens, entries of logit bias
+    ints         int32 [rows, Ints.WIDTH]       flags, mask slot, top-k, top-n, minimum of new tokens, entries of bias
     seed         int64 [rows]                   bit pattern of the 64-bit seed
     bias_ids     int32 [rows, MAX_LOGIT_BIAS]   ascending; only the first entries, as many as `ints` says, are valid
     bias_values  float32 [rows, MAX_LOGIT_BIAS]
     counts       int32 [rows, vocab]            twice the times that penalties count a token, plus 1 where it was seen;
                                                 valid for rows with penalties
-    allowed      int32 [rows, mask_words]       bits of the ids that may be chosen next; valid for rows with a mask
+
+    Flags and mask slots are known on the host as well: from there they are written together.
     """
 
     def __init__(self, num_rows: int, vocab_size: int, device: torch.device, eos_token_ids: Sequence[int]) -> None:
@@ -42,19 +45,25 @@ class SamplingState:
         self.bias_ids = column(torch.int32, MAX_LOGIT_BIAS)
         self.bias_values = column(torch.float32, MAX_LOGIT_BIAS)
         self.counts = column(torch.int32, vocab_size)
-        self.allowed = column(torch.int32, mask_words(vocab_size))
+        self._flags = np.zeros(num_rows, dtype=np.int32)
+        self._mask_slots = np.zeros(num_rows, dtype=np.int32)
         known = sorted(token for token in set(eos_token_ids) if token < vocab_size)
         self.eos_token_ids = torch.tensor(known, dtype=torch.int32, device=device)
 
     @staticmethod
     def bytes_per_row(vocab_size: int) -> int:
         """Device memory of one row."""
-        return 4 * (vocab_size + mask_words(vocab_size) + 2 * MAX_LOGIT_BIAS + Floats.WIDTH + Ints.WIDTH + _SEED_WORDS)
+        return 4 * (vocab_size + 2 * MAX_LOGIT_BIAS + Floats.WIDTH + Ints.WIDTH + _SEED_WORDS)
 
     def admit(self, rows: Sequence[int], requests: Sequence[Request]) -> None:
-        """Writes what `requests` ask for into `rows`, in few copies for all. Waits for nothing on the device."""
+        """Writes what `requests` ask for into `rows`, in few copies for all; their mask slot is 0 then.
+
+        Waits for nothing on the device.
+        """
         if not rows:
             return
+        self._flags[rows] = [int(_flags(request)) for request in requests]
+        self._mask_slots[rows] = 0
         index = self._upload(torch.tensor(rows, dtype=torch.int64))
         packed = torch.empty(len(rows), Floats.WIDTH + Ints.WIDTH + _SEED_WORDS, dtype=torch.int32)
         floats, ints, seed = self._columns(packed)
@@ -69,16 +78,22 @@ class SamplingState:
         self._write_bias([(row, r.parameters) for row, r in pairs if r.parameters.logit_bias])
         self._count_inputs([(row, r) for row, r in pairs if _flags(r) & Flags.PENALTIES])
 
-    def allow(self, rows: Sequence[int], masks: Tensor) -> None:
-        """Lets the next choices of `rows`, which were admitted, fall only on ids whose bit is set.
+    def use_masks(self, rows: ArrayLike, slots: ArrayLike) -> None:
+        """From the next choice on `rows[i]`, which was admitted, reads mask slot `slots[i]`. Uploads what changes.
 
-        `masks` int32 [len(rows), mask_words], on the host; see `mask_words` for the bits. They hold until other ones
-        are given or the row is admitted again. Waits for nothing on the device.
+        Waits for nothing on the device.
         """
-        index = self._upload(torch.tensor(rows, dtype=torch.int64))
-        self.allowed.index_copy_(0, index, self._upload(masks))
-        flags = self.ints[:, Ints.FLAGS]
-        flags.index_copy_(0, index, flags.index_select(0, index) | int(Flags.MASK))
+        index, wanted = np.asarray(rows, dtype=np.int32), np.asarray(slots, dtype=np.int32)
+        changed = self._mask_slots[index] != wanted
+        if not changed.any():
+            return
+        index, wanted = index[changed], wanted[changed]
+        self._mask_slots[index] = wanted
+        flags = self._flags[index] | np.where(wanted != 0, np.int32(Flags.MASK), np.int32(0))
+        packed = upload(np.stack((index, flags, wanted), axis=1), self.device)
+        # The two columns are neighbours.
+        columns = self.ints[:, Ints.FLAGS : Ints.MASK_SLOT + 1]
+        columns.index_copy_(0, packed[:, 0].to(torch.int64), packed[:, 1:])
 
     @staticmethod
     def _columns(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:

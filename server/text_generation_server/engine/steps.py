@@ -205,7 +205,6 @@ class InputBuilder:
             decodes=decodes,
             chunks=chunks,
             slot_table=self._table.slot_table,
-            k_cache=self._pool.k_cache,
-            v_cache=self._pool.v_cache,
+            caches=self._pool.caches,
             logit_tokens=logit_tokens,
         )

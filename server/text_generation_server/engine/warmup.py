@@ -12,7 +12,8 @@ from ..errors import EngineFailed, InvalidRequest, OutOfMemory
 from ..kernels import compilations
 from ..models.base import CausalLM
 from .cost import fit, measure, shapes
-from .memory import is_out_of_memory, release_memory
+from .mask_pool import fitting_masks
+from .memory import device_memory, is_out_of_memory, release_memory
 from .options import EngineOptions
 from .probe import Probe
 from .requests import ServingLimits, StepCost, WarmupLimits, WarmupResult
@@ -20,6 +21,8 @@ from .runner import StepRunner
 
 MAX_ROWS = 32_768
 """Rows that the grids of kernels have room for."""
+MASKS_FRACTION = 256
+"""Masks take at most one part in so many of the device's memory."""
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +43,10 @@ def warm_up(
     or the model, `OutOfMemory` for limits that do not fit.
     """
     clock = _Stopwatch()
-    max_positions = model.config.max_context_length
+    max_positions = model.max_context_length
     check_limits(asked, max_positions)
-    probe = Probe(model, asked, eos_token_ids, watermark, options, alone, details=group.rank == 0)
+    max_masks = group.min_int(fitting_masks(model.vocab_size, device_memory(model.device) // MASKS_FRACTION))
+    probe = Probe(model, asked, max_masks, eos_token_ids, watermark, options, alone, details=group.rank == 0)
     try:
         probe.compile_ahead()
         clock.lap("compiling_s")
@@ -61,7 +65,7 @@ def warm_up(
     runner = probe.build_runner(limits)
     probe.run_every_kernel(runner)
     clock.lap("loading_s")
-    runner.capture(probe.decodes, probe.tokens)
+    runner.capture(probe.graph_sizes)
     clock.lap("capturing_s")
     cost = measured_cost(runner, group, model.device)
     clock.lap("timing_s")
@@ -69,12 +73,13 @@ def warm_up(
         "warmed up",
         extra={
             "max_batch_total_tokens": limits.max_batch_total_tokens,
-            "cuda_graphs": len(probe.decodes) + len(probe.tokens),
+            "cuda_graphs": probe.graph_sizes.count,
+            "max_masks": max_masks,
             "kernels": compilations(),
             **clock.laps,
         },
     )
-    return WarmupResult(limits, cost, runner.graph_tokens), runner
+    return WarmupResult(limits, cost, runner.graph_tokens, max_masks), runner
 
 
 def measured_cost(runner: StepRunner, group: TensorParallelGroup, device: torch.device) -> StepCost:

@@ -1,7 +1,8 @@
 """The engine's two threads: one launches what is asked in order, the other waits for steps and builds replies.
 
 The engine thread owns every tensor. Callers on other threads get concurrent futures. It never waits for the results of
-a step, so the next plan is on the device before the last one is read.
+a step, so the next plan is on the device before the last one is read. Where a plan has constrained rows, it waits for
+their masks once the forward pass is on the device.
 An `EngineError` goes to the caller alone. Any other exception poisons the engine: nothing is known of its state, so no
 further command runs, health turns red and the process is expected to exit. Imports no torch.
 """
@@ -16,8 +17,18 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from ..errors import EngineError, EngineFailed, NotReady, PlanRefused
+from .masks import WAIT_LIMIT_S, MaskInbox, MaskLimits, WaitEnded
 from .plans import PlanOrder
-from .requests import PendingStep, ShardEngine, ShardInfo, StepPlan, StepReply, WarmupLimits, WarmupResult
+from .requests import (
+    PendingStep,
+    ShardEngine,
+    ShardInfo,
+    StepMasks,
+    StepPlan,
+    StepReply,
+    WarmupLimits,
+    WarmupResult,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +67,7 @@ class EngineWorker:
         build: Callable[[], ShardEngine],
         stall_limit_s: float = STALL_LIMIT_S,
         clock: Callable[[], float] = time.monotonic,
+        mask_limit_s: float = WAIT_LIMIT_S,
     ) -> None:
         self._build = build
         self._stall_limit_s = stall_limit_s
@@ -63,6 +75,7 @@ class EngineWorker:
         self._commands: SimpleQueue[_Command | _Planned | None] = SimpleQueue()
         self._launched: SimpleQueue[_Launched | None] = SimpleQueue()
         self._plans = PlanOrder[_Planned]()
+        self._masks = MaskInbox(mask_limit_s)
         self._busy_since: dict[str, float] = {}
         """By thread: since when it works on one thing."""
         self._lock = threading.Lock()
@@ -91,27 +104,50 @@ class EngineWorker:
         self._put(_Planned(plan, future), future)
         return future
 
+    def constrain(self, masks: StepMasks) -> None:
+        """Keeps masks for the plan of their number, which may wait for them or come later. Returns at once.
+
+        Raises `InvalidRequest`, as `MaskInbox.put` does, and why nothing can be taken now.
+        """
+        error = self._refusal()
+        if error is not None:
+            raise error
+        self._masks.put(masks)
+
+    def expect_no_masks(self) -> None:
+        """No call comes any more, so steps do not wait for masks either."""
+        self._masks.close(EngineFailed("the shard is stopping"))
+
     def warmup(self, limits: WarmupLimits) -> "Future[WarmupResult]":
         """Sizes pool and rows, once. The first plan after it is number 0."""
 
         def warm_up(engine: ShardEngine) -> WarmupResult:
             result = engine.warmup(limits)
+            self._masks.open(MaskLimits(result.max_masks, engine.info.vocab_size))
             self._refuse(self._plans.restart(), PlanRefused("the plan that this one follows came before Warmup"))
             return result
 
         return self.submit(warm_up)
 
     def clear_cache(self, request_id: int | None) -> "Future[None]":
-        """Drops one request, or all; then plans begin again at number 0, and those that wait are refused."""
+        """Drops one request, or all; then plans begin again at number 0, and those that wait are refused.
+
+        With all, no step waits for masks any more. What was queued before is executed nevertheless: this rank must
+        launch what others launch to which the masks came in time.
+        """
 
         def clear(engine: ShardEngine) -> None:
             engine.clear_cache(request_id)
             if request_id is None:
+                self._masks.restart()
                 self._refuse(
                     self._plans.restart(), PlanRefused("ClearCache came before the plan that this one follows")
                 )
 
-        return self.submit(clear)
+        future: Future[None] = Future()
+        if self._put(_Command(clear, future), future) and request_id is None:
+            self._masks.abandon()
+        return future
 
     def info(self) -> ShardInfo:
         """Facts of the loaded model; waits for nothing. Raises `NotReady` while it loads."""
@@ -133,13 +169,15 @@ class EngineWorker:
             if not self._closed:
                 self._closed = True
                 self._commands.put(None)
+        self.expect_no_masks()
         deadline = time.monotonic() + timeout_s
         for thread in (self._thread, self._replies):
             if thread.ident is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
         return not (self._thread.is_alive() or self._replies.is_alive())
 
-    def _put(self, item: _Command | _Planned, future: Future[Any]) -> None:
+    def _put(self, item: _Command | _Planned, future: Future[Any]) -> bool:
+        """Queues `item`; false where nothing can be taken now, which `future` says."""
         # From here on nobody can cancel it: other ranks execute it too.
         future.set_running_or_notify_cancel()
         with self._lock:
@@ -148,6 +186,7 @@ class EngineWorker:
                 self._commands.put(item)
         if error is not None:
             future.set_exception(error)
+        return error is None
 
     def _refusal(self) -> EngineError | None:
         """Why a command cannot be taken now."""
@@ -198,7 +237,21 @@ class EngineWorker:
                 self._refuse(self._plans.fail(), PlanRefused("a plan before this one failed"))
 
     def _launch(self, engine: ShardEngine, due: _Planned) -> None:
-        self._launched.put(_Launched(engine.step(due.plan), due.future))
+        if not due.plan.constrained:
+            self._masks.skip(due.plan.number)
+        try:
+            self._launched.put(_Launched(engine.step(due.plan, self._wait_for_masks), due.future))
+        except WaitEnded as ended:
+            # The plans behind it are launched as well; see `clear_cache`.
+            due.future.set_exception(ended.told)
+
+    def _wait_for_masks(self, number: int) -> StepMasks:
+        """Has a limit of its own: however long it takes, the engine is healthy."""
+        self._busy_since.pop("engine")
+        try:
+            return self._masks.take(number)
+        finally:
+            self._busy_since["engine"] = self._clock()
 
     def _run_replies(self) -> None:
         """The thread that waits for steps, in their order."""
@@ -230,6 +283,7 @@ class EngineWorker:
         with self._lock:
             if not self.failed.done():
                 self.failed.set_result(None)
+                self._masks.close(_must_restart())
                 # The engine thread may wait for a command.
                 self._commands.put(None)
         future.set_exception(told)

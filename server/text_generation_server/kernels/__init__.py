@@ -6,12 +6,18 @@ Operators write into tensors that the caller passes, so that a captured graph re
 from ._attention import padded_batch
 from ._launch import compilations, compile_only
 from ._register import use_triton
-from ._sampling import MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits
+from ._sampling import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits
 from .act_and_mul import act_and_mul
+from .activate import activate
+from .add_layer_norm import add_layer_norm
 from .add_rms_norm import add_rms_norm
 from .advance_state import advance_state
+from .attention_options import AttentionOptions
 from .decode_attention import decode_attention
+from .layer_norm import layer_norm
 from .logits_process import logits_process
+from .moe_experts import moe_experts
+from .moe_route import RouteOptions, moe_route
 from .prefill_attention import prefill_attention
 from .qkv_postprocess import qkv_postprocess
 from .rms_norm import rms_norm
@@ -21,19 +27,27 @@ from .survivors import survivors
 from .top_tokens import top_tokens
 
 __all__ = [
+    "EXCLUDED",
     "MAX_LOGIT_BIAS",
     "MAX_TOP",
+    "AttentionOptions",
     "Flags",
     "Floats",
     "Ints",
+    "RouteOptions",
     "act_and_mul",
+    "activate",
+    "add_layer_norm",
     "add_rms_norm",
     "advance_state",
     "compilations",
     "compile_only",
     "decode_attention",
+    "layer_norm",
     "logits_process",
     "mask_words",
+    "moe_experts",
+    "moe_route",
     "num_splits",
     "padded_batch",
     "prefill_attention",

@@ -2,8 +2,17 @@
 
 # pyright: basic
 
+from ._attention import load_per_head
 from ._launch import let_next_start, wait_for_previous
 from ._triton import tl, triton
+
+
+@triton.jit
+def in_window(lengths, WINDOW: tl.constexpr):
+    """How many of its positions a request's newest token sees: the last ones."""
+    if WINDOW:
+        return tl.minimum(lengths, WINDOW)
+    return lengths
 
 
 @triton.jit
@@ -15,8 +24,9 @@ def plan(
     min_chunk,
     BLOCK_B: tl.constexpr,
     DETERMINISTIC: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
-    """Length [BLOCK_B] of each request, and into how many chunks its context is cut: at least one.
+    """Length [BLOCK_B] of each request, and into how many chunks what it sees of that is cut: at least one.
 
     The sum of the chunks is at most `target_items` + `batch`; where DETERMINISTIC, `target_items` * `batch`.
     Requests of about one length are cut alike, into no more chunks than run at once: a few that come later would take
@@ -24,40 +34,42 @@ def plan(
     """
     requests = tl.arange(0, BLOCK_B)
     lengths = tl.load(b_kv_len_ptr + requests, mask=requests < batch, other=0)
+    seen = in_window(lengths, WINDOW)
     if DETERMINISTIC:
-        chunk = tl.maximum(tl.cdiv(lengths, target_items), min_chunk)
+        chunk = tl.maximum(tl.cdiv(seen, target_items), min_chunk)
     else:
-        total = tl.sum(lengths, axis=0)
-        parts = one_wave // tl.maximum(tl.sum((lengths > 0).to(tl.int32), axis=0), 1)
-        even = tl.cdiv(tl.max(lengths, axis=0), tl.maximum(parts, 1))
+        total = tl.sum(seen, axis=0)
+        parts = one_wave // tl.maximum(tl.sum((seen > 0).to(tl.int32), axis=0), 1)
+        even = tl.cdiv(tl.max(seen, axis=0), tl.maximum(parts, 1))
         fair = total // one_wave
         is_even = (parts > 0) & (even <= fair + fair // 8)
         chunk = tl.maximum(tl.where(is_even, even, tl.cdiv(total, target_items)), min_chunk)
     # A chunk is read in whole tiles, so a number between would leave some chunks empty, for the merge to read.
     chunk = tl.cdiv(chunk, 64) * 64
-    return lengths, tl.where(requests < batch, tl.maximum(tl.cdiv(lengths, chunk), 1), 0)
+    return lengths, tl.where(requests < batch, tl.maximum(tl.cdiv(seen, chunk), 1), 0)
 
 
 @triton.jit
 def merge_chunks(
-    partial_ptr,  # [items, heads, HEAD_DIM]
+    partial_ptr,  # [items, heads, V_DIM]
     partial_log_sum_ptr,  # [items, heads]
+    sinks_ptr,  # [heads] or None
     first_item,
     num_chunks,
     num_heads,
     heads,  # [BLOCK_H]
     in_group,  # [BLOCK_H], whether there is such a head
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    V_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
-    """[BLOCK_H, BLOCK_D], the results of all chunks added up in their order, BLOCK_C at a time.
+    """[BLOCK_H, BLOCK_V], the results of all chunks added up in their order, BLOCK_C at a time.
 
     What other programs have stored is in the L2 cache, hence `.cg`.
     """
-    elements = tl.arange(0, BLOCK_D)
-    acc = tl.zeros([BLOCK_H, BLOCK_D], dtype=tl.float32)
+    elements = tl.arange(0, BLOCK_V)
+    acc = tl.zeros([BLOCK_H, BLOCK_V], dtype=tl.float32)
     weight_sum = tl.zeros([BLOCK_H], dtype=tl.float32)
     maximum = tl.full([BLOCK_H], float("-inf"), dtype=tl.float32)
     for start in range(0, num_chunks, BLOCK_C):
@@ -65,8 +77,8 @@ def merge_chunks(
         read = (index < num_chunks)[:, None] & in_group[None, :]
         rows = (first_item + index).to(tl.int64)[:, None] * num_heads + heads[None, :]
         log_sums = tl.load(partial_log_sum_ptr + rows, mask=read, other=float("-inf"), cache_modifier=".cg")
-        places = rows[:, :, None] * HEAD_DIM + elements[None, None, :]
-        read = read[:, :, None] & (elements < HEAD_DIM)[None, None, :]
+        places = rows[:, :, None] * V_DIM + elements[None, None, :]
+        read = read[:, :, None] & (elements < V_DIM)[None, None, :]
         partial = tl.load(partial_ptr + places, mask=read, other=0.0, cache_modifier=".cg")
         # The first chunk of a head that exists is finite, so only heads that do not exist stay at -inf here.
         new_maximum = tl.where(in_group, tl.maximum(maximum, tl.max(log_sums, axis=0)), 0.0)
@@ -75,6 +87,8 @@ def merge_chunks(
         acc = acc * correction[:, None] + tl.sum(partial * weights[:, :, None], axis=0)
         weight_sum = weight_sum * correction + tl.sum(weights, axis=0)
         maximum = new_maximum
+    if sinks_ptr is not None:
+        weight_sum += tl.exp2(load_per_head(sinks_ptr, heads, in_group) - maximum)
     return acc / weight_sum[:, None]
 
 
@@ -84,37 +98,39 @@ def merge_chunks(
 )
 def merge_kernel(
     b_kv_len_ptr,  # [batch]
-    partial_ptr,  # [items, heads, HEAD_DIM] float32
+    partial_ptr,  # [items, heads, V_DIM] float32
     partial_log_sum_ptr,  # [items, heads] float32
-    out_ptr,  # [batch, heads, HEAD_DIM]
+    sinks_ptr,  # [heads] float32 or None
+    out_ptr,  # [batch, heads, V_DIM]
     stride_out_request,
     stride_out_head,
     batch,
     target_items,
     one_wave,
     min_chunk,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    V_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
     BLOCK_B: tl.constexpr,
     BLOCK_C: tl.constexpr,  # chunks at a time
     DETERMINISTIC: tl.constexpr,
+    WINDOW: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One program adds up the chunks of one head of one request. A single chunk is in `out` already."""
     let_next_start(PDL)
     head = tl.program_id(0) + tl.arange(0, 1)
     request = tl.program_id(1)
-    _, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC)
+    _, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW)
     requests = tl.arange(0, BLOCK_B)
     num_chunks = tl.sum(tl.where(requests == request, chunks, 0), axis=0)
     first = tl.sum(tl.where(requests < request, chunks, 0), axis=0)
     wait_for_previous(PDL)
     if num_chunks == 1:
         return
-    elements = tl.arange(0, BLOCK_D)
+    elements = tl.arange(0, BLOCK_V)
     out = merge_chunks(
-        partial_ptr, partial_log_sum_ptr, first, num_chunks, tl.num_programs(0), head, head >= 0,
-        HEAD_DIM, BLOCK_D, BLOCK_C, 1,
+        partial_ptr, partial_log_sum_ptr, sinks_ptr, first, num_chunks, tl.num_programs(0), head, head >= 0,
+        V_DIM, BLOCK_V, BLOCK_C, 1,
     )  # fmt: skip
     out_row_ptr = out_ptr + request.to(tl.int64) * stride_out_request + head[:, None] * stride_out_head
-    tl.store(out_row_ptr + elements[None, :], out.to(out_ptr.dtype.element_ty), mask=(elements < HEAD_DIM)[None, :])
+    tl.store(out_row_ptr + elements[None, :], out.to(out_ptr.dtype.element_ty), mask=(elements < V_DIM)[None, :])

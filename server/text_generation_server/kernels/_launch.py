@@ -66,6 +66,13 @@ def compile_only(threads: int) -> Generator[None, None, None]:
         _named = None
 
 
+def rehearsing() -> bool:
+    """Whether launches only name forms just now. An operator that chooses forms by what is in a step then names all of
+    its forms, because a rehearsal is not made of every step.
+    """
+    return _named is not None
+
+
 def _executor(threads: int) -> ThreadPoolExecutor:
     """Its threads use the device of this one."""
     if not torch.cuda.is_available():

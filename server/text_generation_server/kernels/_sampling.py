@@ -41,10 +41,11 @@ class Ints(IntEnum):
     """Columns of a row's int32 parameters."""
 
     FLAGS = 0
-    TOP_K = 1
-    TOP_N = 2
-    MIN_NEW_TOKENS = 3
-    NUM_BIAS = 4
+    MASK_SLOT = 1
+    TOP_K = 2
+    TOP_N = 3
+    MIN_NEW_TOKENS = 4
+    NUM_BIAS = 5
     WIDTH = 8
 
 
@@ -59,6 +60,7 @@ class Flags(IntFlag):
     FILTERS = 32
     TOP = 64
     MASK = 128
+    """Its mask slot is not 0."""
     PROCESS = BIAS | WATERMARK | PENALTIES | MIN_NEW_TOKENS | MASK
     """Its scores are not its logits."""
     SCORES = PROCESS | FILTERS | TOP
@@ -69,6 +71,8 @@ CHUNK = 4096
 """Tokens of a split of the vocabulary on CUDA: what one program holds in registers."""
 LARGEST = 3.4028234663852886e38
 """The largest finite float32: the bound that keeps every token that is not excluded."""
+EXCLUDED = -1
+"""Instead of 1 for a row with a choice: its mask, or its logits, exclude every token."""
 SMALLEST = 1.1754943508222875e-38
 """The smallest normal float32."""
 UNIT = float(1 << 44)
@@ -81,7 +85,7 @@ def num_splits(vocab_size: int, device: torch.device) -> int:
 
 
 def mask_words(vocab_size: int) -> int:
-    """Words of a row's mask: bit v % 32 of word v // 32 belongs to token v, as libraries for grammars write it."""
+    """Words of a mask: bit v % 32 of word v // 32 belongs to token v, as libraries for grammars write it."""
     return -(-vocab_size // 32)
 
 
@@ -132,7 +136,7 @@ TEMPERATURE, TOP_P, TYPICAL_P, MIN_P = (
 REPETITION, FREQUENCY, PRESENCE, FLOATS = (
     tl.constexpr(int(column)) for column in (Floats.REPETITION, Floats.FREQUENCY, Floats.PRESENCE, Floats.WIDTH)
 )
-FLAGS, TOP_K, TOP_N, MIN_NEW_TOKENS, NUM_BIAS, INTS = (tl.constexpr(int(column)) for column in Ints)
+FLAGS, MASK_SLOT, TOP_K, TOP_N, MIN_NEW_TOKENS, NUM_BIAS, INTS = (tl.constexpr(int(column)) for column in Ints)
 SAMPLES, HAS_BIAS, HAS_WATERMARK, HAS_PENALTIES, HAS_MINIMUM, HAS_FILTERS, HAS_TOP, HAS_MASK = (
     tl.constexpr(int(flag)) for flag in Flags
 )

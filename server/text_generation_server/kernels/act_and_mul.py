@@ -2,7 +2,8 @@
 
     out = activation(gate_up[:, :n]) * gate_up[:, n:]
 
-Activations: "silu", "gelu" (with the error function), "gelu_tanh".
+Activations: "silu", "gelu" (with the error function), "gelu_tanh", "relu", "relu2", and "clamped_swiglu", which has a
+formula of its own (`_activations.py`).
 Layouts: `gate_up` `[tokens, 2 * n]`, gate first; `out` `[tokens, n]`; unit stride in the last dimension, any stride
 between tokens. One floating type for both. Computed in float32, rounded once.
 
@@ -13,40 +14,14 @@ function is arithmetic; 1.1 us at one token (benchmark/results/act_and_mul.json)
 """
 
 # pyright: basic, reportArgumentType=false
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from ._activations import ACTIVATIONS, GATED, gated_activation
 from ._config import nearest
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": functional.silu,
-    "gelu": functional.gelu,
-    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-}
-
-
-@triton.jit
-def activate(
-    x,  # float32
-    ACTIVATION: tl.constexpr,  # key of _ACTIVATIONS
-):
-    """The activation, in float32.
-
-    With tanh(y) = 2 * sigmoid(2 * y) - 1, x / 2 * (1 + tanh(y)) is x * sigmoid(2 * y).
-    """
-    if ACTIVATION == "silu":
-        return x * tl.sigmoid(x)
-    elif ACTIVATION == "gelu":
-        return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))  # 1 / sqrt(2)
-    else:
-        tl.static_assert(ACTIVATION == "gelu_tanh")
-        return x * tl.sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * x * x))  # 2 * sqrt(2 / pi)
 
 
 @triton.jit
@@ -56,7 +31,7 @@ def act_and_mul_kernel(
     n,
     stride_gate_up_token,
     stride_out_token,
-    ACTIVATION: tl.constexpr,
+    ACTIVATION: tl.constexpr,  # key of GATED
     BLOCK: tl.constexpr,  # power of two
     PDL: tl.constexpr,
 ):
@@ -69,7 +44,7 @@ def act_and_mul_kernel(
     gate_row = gate_up_ptr + token * stride_gate_up_token + columns
     gate = tl.load(gate_row, mask=valid, other=0.0).to(tl.float32)
     up = tl.load(gate_row + n, mask=valid, other=0.0).to(tl.float32)
-    out = (activate(gate, ACTIVATION) * up).to(out_ptr.dtype.element_ty)
+    out = gated_activation(gate, up, ACTIVATION).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + token * stride_out_token + columns, out, mask=valid)
 
 
@@ -79,8 +54,8 @@ _launch = Launcher(act_and_mul_kernel)
 def act_and_mul_triton(gate_up: Tensor, activation: str, out: Tensor) -> None:
     """Triton implementation. Raises ValueError for an unknown activation and layouts that the kernel does not read."""
     tokens, n = out.shape
-    if activation not in _ACTIVATIONS:
-        raise ValueError(f"act_and_mul: unknown activation {activation!r}, use one of {', '.join(_ACTIVATIONS)}")
+    if activation not in GATED:
+        raise ValueError(f"act_and_mul: unknown activation {activation!r}, use one of {', '.join(GATED)}")
     if gate_up.shape != (tokens, 2 * n):
         shapes = [tuple(gate_up.shape), tuple(out.shape)]
         raise ValueError(f"act_and_mul: shapes of gate_up, out do not fit: {shapes}")
@@ -102,10 +77,10 @@ def act_and_mul_torch(gate_up: Tensor, activation: str, out: Tensor) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     n = out.shape[-1]
     gate, up = gate_up[:, :n], gate_up[:, n:]
-    if out.dtype == torch.float32:
-        torch.mul(_ACTIVATIONS[activation](gate), up, out=out)
+    if out.dtype == torch.float32 and activation in ACTIVATIONS:
+        torch.mul(ACTIVATIONS[activation](gate), up, out=out)
     else:
-        out.copy_(_ACTIVATIONS[activation](gate.float()) * up)
+        out.copy_(GATED[activation](gate.float(), up))
 
 
 act_and_mul = register(act_and_mul_torch, mutates=("out",), triton=act_and_mul_triton)

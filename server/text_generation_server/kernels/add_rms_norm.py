@@ -1,12 +1,15 @@
 """Residual addition and root mean square normalisation in one pass.
 
-    residual = residual + x
+    x = x / sqrt(mean(x ** 2) + eps) * x_weight            (where there is an x_weight: sandwich norms, as Gemma 2 has)
+    residual = residual + x_scale * x                      (x_scale is 1 but for Granite and MiniCPM)
     out = residual / sqrt(mean(residual ** 2) + eps) * weight
 
 Layouts: `x`, `residual`, `out` `[tokens, hidden]`, unit stride in the last dimension, any stride between tokens;
-`weight` `[hidden]`. `residual` is updated in place, `out` may be `x`. One floating type for all four.
-Statistics are float32. The sum is rounded to the storage type before its statistics are taken, and the normalised
-value before the product with `weight`: that is what Transformers computes in three steps.
+`weight`, `x_weight` `[hidden]`. `residual` is updated in place, `out` may be `x`. One floating type for all, but
+weights may be float32 beside 16-bit `x`.
+Statistics are float32. The sum is rounded to the storage type before its statistics are taken, and so is `x` after its
+norm; the normalised value is rounded to the type of its weight before their product, as in `rms_norm`. That is what
+Transformers computes in several steps.
 
 Called twice a layer and once before the logits.
 Bytes floor: 4 * tokens * hidden * element size (read x and residual, write residual and out).
@@ -15,6 +18,7 @@ token (benchmark/results/add_rms_norm.json).
 """
 
 # pyright: basic
+import torch
 from torch import Tensor
 
 from ._config import nearest
@@ -29,12 +33,14 @@ def add_rms_norm_kernel(
     x_ptr,  # [tokens, hidden]
     residual_ptr,  # [tokens, hidden], updated in place
     weight_ptr,  # [hidden]
+    x_weight_ptr,  # [hidden] or None
     out_ptr,  # [tokens, hidden]
     hidden,
     stride_x_token,
     stride_residual_token,
     stride_out_token,
     eps,
+    X_SCALE: tl.constexpr,
     BLOCK: tl.constexpr,  # power of two, at least hidden
     PDL: tl.constexpr,
 ):
@@ -49,39 +55,67 @@ def add_rms_norm_kernel(
     residual_row = residual_ptr + token * stride_residual_token + columns
     residual = tl.load(residual_row, mask=valid, other=0.0).to(tl.float32)
 
+    if x_weight_ptr is not None:
+        x_weight = tl.load(x_weight_ptr + columns, mask=valid, other=0.0).to(tl.float32)
+        x = normalise_row(x, x_weight, hidden, eps, x_weight_ptr.dtype.element_ty)
+        x = x.to(x_ptr.dtype.element_ty).to(tl.float32)
+    if X_SCALE != 1.0:
+        x = x * X_SCALE
     total = (x + residual).to(residual_ptr.dtype.element_ty)
     tl.store(residual_row, total, mask=valid)
-    out = normalise_row(total.to(tl.float32), weight, hidden, eps, out_ptr.dtype.element_ty)
-    tl.store(out_ptr + token * stride_out_token + columns, out, mask=valid)
+    out = normalise_row(total.to(tl.float32), weight, hidden, eps, weight_ptr.dtype.element_ty)
+    tl.store(out_ptr + token * stride_out_token + columns, out.to(out_ptr.dtype.element_ty), mask=valid)
 
 
 _launch = Launcher(add_rms_norm_kernel)
 
 
-def add_rms_norm_triton(x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+def add_rms_norm_triton(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float,
+    out: Tensor,
+    x_scale: float = 1.0,
+    x_weight: Tensor | None = None,
+) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     tokens, hidden = x.shape
-    if residual.shape != x.shape or out.shape != x.shape or weight.shape != (hidden,):
-        shapes = [tuple(tensor.shape) for tensor in (x, residual, weight, out)]
-        raise ValueError(f"add_rms_norm: shapes of x, residual, weight, out do not fit: {shapes}")
-    if not x.stride(1) == residual.stride(1) == out.stride(1) == weight.stride(0) == 1:
+    weights = (weight,) if x_weight is None else (weight, x_weight)
+    if residual.shape != x.shape or out.shape != x.shape or any(each.shape != (hidden,) for each in weights):
+        shapes = [tuple(tensor.shape) for tensor in (x, residual, out, *weights)]
+        raise ValueError(f"add_rms_norm: shapes of x, residual, out, weights do not fit: {shapes}")
+    if any(tensor.stride(-1) != 1 for tensor in (x, residual, out, *weights)):
         raise ValueError("add_rms_norm: the last dimension of every tensor must have stride 1")
     if tokens == 0:
         return
     block = triton.next_power_of_2(hidden)
     _launch(
         (tokens,),
-        (x, residual, weight, out),
+        (x, residual, weight, x_weight, out),
         (hidden, x.stride(0), residual.stride(0), out.stride(0)),
         (eps,),
+        X_SCALE=x_scale,
         BLOCK=block,
         **nearest("add_rms_norm", block=block),
     )
 
 
-def add_rms_norm_torch(x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+def add_rms_norm_torch(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float,
+    out: Tensor,
+    x_scale: float = 1.0,
+    x_weight: Tensor | None = None,
+) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    residual.add_(x)
+    if x_weight is not None:
+        normalised = torch.empty_like(x)
+        normalise(x, x_weight, eps, normalised)
+        x = normalised
+    residual.add_(x, alpha=x_scale)
     normalise(residual, weight, eps, out)
 
 

@@ -3,11 +3,14 @@
     out[b] = sum over c < b_kv_len[b] of softmax(scale * q[b] . k[c]) * v[c]
 
 Head h of q reads K and V of head h // (heads / kv_heads). A request with `b_kv_len` 0 (a padded row) gets zeros.
+`options` (`AttentionOptions`) are window, softcap, sinks and slopes. With a window only what is seen is read and shared
+out among programs; a sink is counted once, by whoever has the whole sum.
 
-Layouts: `q`, `out` `[batch, heads, head_dim]`; position c of request b lies in slot `slot_table[b_row[b], c]`.
-`slot_table` `[rows, positions]` int32, `b_row` `[batch]` int64, `b_kv_len` `[batch]` int32. Caches
-`[slots, kv_heads, head_dim]`, already holding K and V of the new tokens. Entries of the table from `b_kv_len[b]` on
-may be stale and are never followed: what another request left there must not reach this one, not even times zero.
+Layouts: `q` `[batch, heads, head_dim]`, `out` `[batch, heads, v_head_dim]`, where `v_head_dim` is `head_dim` but for
+caches of V with heads of another size; position c of request b lies in slot `slot_table[b_row[b], c]`. `slot_table`
+`[rows, positions]` int32, `b_row` `[batch]` int64, `b_kv_len` `[batch]` int32. Caches `[slots, kv_heads, head_dim or
+v_head_dim]`, already holding K and V of the new tokens. Entries of the table from `b_kv_len[b]` on may be stale and are
+never followed: what another request left there must not reach this one, not even times zero.
 `deterministic`: the result of a request does not depend, to the bit, on which others are in the batch.
 
 Called once a layer in a decode step.
@@ -23,6 +26,8 @@ after: 16 us instead of 20 at 8,192, because one program is slow to read 66 chun
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -30,19 +35,23 @@ from torch.nn import functional
 from ._attention import (
     LOG2_E,
     accumulate,
+    apply_options,
     check_layouts,
+    load_per_head,
     load_rows,
     load_slots,
     locate,
     padded_batch,
     padded_head_dim,
 )
-from ._chunks import merge_chunks, merge_kernel, plan
+from ._attention_torch import attend
+from ._chunks import in_window, merge_chunks, merge_kernel, plan
 from ._config import nearest
 from ._device import num_processors, shared_kib
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
+from .attention_options import NO_OPTIONS, AttentionOptions
 
 # Up to this many cache elements for the longest request, one padded call for the batch beats a call for each request:
 # measured on CPU, a call costs about as much as copying 20,000 elements.
@@ -75,12 +84,14 @@ _MERGED_ROWS = 32
 def decode_attention_kernel(
     q_ptr,  # [batch, heads, HEAD_DIM]
     k_cache_ptr,  # [slots, kv_heads, HEAD_DIM]
-    v_cache_ptr,  # [slots, kv_heads, HEAD_DIM]
+    v_cache_ptr,  # [slots, kv_heads, V_DIM]
     slot_table_ptr,  # [rows, positions]
     b_row_ptr,  # [batch]
     b_kv_len_ptr,  # [batch]
-    out_ptr,  # [batch, heads, HEAD_DIM]
-    partial_ptr,  # [items, heads, HEAD_DIM] float32, written for requests of several chunks
+    sinks_ptr,  # [heads] float32 or None
+    slopes_ptr,  # [heads] float32 or None
+    out_ptr,  # [batch, heads, V_DIM]
+    partial_ptr,  # [items, heads, V_DIM] float32, written for requests of several chunks
     partial_log_sum_ptr,  # [items, heads] float32, likewise
     arrived_ptr,  # [batch, kv_heads] int32, zero before and after
     stride_q_request,
@@ -100,6 +111,8 @@ def decode_attention_kernel(
     GROUP: tl.constexpr,  # heads for each KV head
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,  # power of two, at least HEAD_DIM and 16
+    V_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,  # power of two, at least V_DIM and 16
     BLOCK_G: tl.constexpr,  # power of two, at least GROUP and 16
     BLOCK_B: tl.constexpr,  # power of two, at least batch
     BLOCK_H: tl.constexpr,  # power of two, at least GROUP
@@ -107,6 +120,8 @@ def decode_attention_kernel(
     LAST_MERGES: tl.constexpr,  # or `merge_kernel` does
     BLOCK_N: tl.constexpr,
     DETERMINISTIC: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One program attends with all heads of one KV head over one chunk of one request.
@@ -116,7 +131,7 @@ def decode_attention_kernel(
     let_next_start(PDL)
     kv_head = tl.program_id(0)
     item = tl.program_id(1)
-    lengths, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC)
+    lengths, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW)
     rows = tl.load(b_row_ptr + tl.arange(0, BLOCK_B), mask=tl.arange(0, BLOCK_B) < batch, other=0)
     request, chunk = locate(chunks, item)
     wait_for_previous(PDL)
@@ -127,21 +142,27 @@ def decode_attention_kernel(
     num_chunks = tl.sum(tl.where(is_request, chunks, 0), axis=0)
     row = tl.sum(tl.where(is_request, rows, 0), axis=0).to(tl.int64)
     # Equal chunks of whole tiles: no program is left with a small remainder.
-    chunk_len = tl.cdiv(tl.cdiv(kv_len, num_chunks), BLOCK_N) * BLOCK_N
+    seen = in_window(kv_len, WINDOW)
+    chunk_len = tl.cdiv(tl.cdiv(seen, num_chunks), BLOCK_N) * BLOCK_N
     begin = chunk * chunk_len
+    if WINDOW:
+        begin += kv_len - seen
     end = tl.minimum(kv_len, begin + chunk_len)
 
     in_group = tl.arange(0, BLOCK_G)
     heads = kv_head * GROUP + in_group
+    exists = in_group < GROUP
     elements = tl.arange(0, BLOCK_D)
-    stored = (in_group < GROUP)[:, None] & (elements < HEAD_DIM)[None, :]
     q_tile_ptr = q_ptr + request.to(tl.int64) * stride_q_request + heads[:, None] * stride_q_head + elements[None, :]
-    q = tl.load(q_tile_ptr, mask=stored, other=0.0)
+    q = tl.load(q_tile_ptr, mask=exists[:, None] & (elements < HEAD_DIM)[None, :], other=0.0)
+    slopes = None
+    if slopes_ptr is not None:
+        slopes = load_per_head(slopes_ptr, heads, exists)
     table_row_ptr = slot_table_ptr + row * stride_table_row
     k_head_ptr = k_cache_ptr + kv_head * stride_k_head
     v_head_ptr = v_cache_ptr + kv_head * stride_v_head
 
-    acc = tl.zeros([BLOCK_G, BLOCK_D], dtype=tl.float32)
+    acc = tl.zeros([BLOCK_G, BLOCK_V], dtype=tl.float32)
     row_max = tl.full([BLOCK_G], float("-inf"), dtype=tl.float32)
     row_sum = tl.zeros([BLOCK_G], dtype=tl.float32)
     for start in range(begin, end, BLOCK_N):
@@ -150,10 +171,17 @@ def decode_attention_kernel(
         slots = load_slots(table_row_ptr, positions, end, True)
         k = load_rows(k_head_ptr, slots, stride_k_slot, valid, True, HEAD_DIM, BLOCK_D)
         scores = tl.dot(q, k.T, input_precision="tf32x3")
+        scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
         scores = tl.where(valid[None, :], scores, float("-inf"))
-        v = load_rows(v_head_ptr, slots, stride_v_slot, valid, True, HEAD_DIM, BLOCK_D)
-        acc, row_max, row_sum = accumulate(scores, scale_log2, v, acc, row_max, row_sum)
+        v = load_rows(v_head_ptr, slots, stride_v_slot, valid, True, V_DIM, BLOCK_V)
+        acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum, False)
 
+    elements = tl.arange(0, BLOCK_V)
+    stored = exists[:, None] & (elements < V_DIM)[None, :]
+    if sinks_ptr is not None:
+        # Of several chunks none counts the sink: their merge does.
+        sinks = load_per_head(sinks_ptr, heads, exists)
+        row_sum += tl.where(num_chunks == 1, tl.exp2(sinks - row_max), 0.0)
     # An empty context (a padded row, or a chunk that rounding left empty) has sum 0 and gives zeros.
     acc = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
     out_request_ptr = out_ptr + request.to(tl.int64) * stride_out_request
@@ -163,17 +191,17 @@ def decode_attention_kernel(
         return
     num_heads = tl.num_programs(0) * GROUP
     partial_rows = item.to(tl.int64) * num_heads + heads
-    tl.store(partial_ptr + partial_rows[:, None] * HEAD_DIM + elements[None, :], acc, mask=stored)
-    tl.store(partial_log_sum_ptr + partial_rows, row_max + tl.log2(row_sum), mask=in_group < GROUP)
+    tl.store(partial_ptr + partial_rows[:, None] * V_DIM + elements[None, :], acc, mask=stored)
+    tl.store(partial_log_sum_ptr + partial_rows, row_max + tl.log2(row_sum), mask=exists)
     if LAST_MERGES and is_last(arrived_ptr + request * tl.num_programs(0) + kv_head, num_chunks):
         members = tl.arange(0, BLOCK_H)
         member_heads = kv_head * GROUP + members
         out = merge_chunks(
-            partial_ptr, partial_log_sum_ptr, item - chunk, num_chunks, num_heads, member_heads, members < GROUP,
-            HEAD_DIM, BLOCK_D, BLOCK_C, BLOCK_H,
+            partial_ptr, partial_log_sum_ptr, sinks_ptr, item - chunk, num_chunks, num_heads, member_heads,
+            members < GROUP, V_DIM, BLOCK_V, BLOCK_C, BLOCK_H,
         )  # fmt: skip
         merged_tile_ptr = out_request_ptr + member_heads[:, None] * stride_out_head + elements[None, :]
-        is_merged = (members < GROUP)[:, None] & (elements < HEAD_DIM)[None, :]
+        is_merged = (members < GROUP)[:, None] & (elements < V_DIM)[None, :]
         tl.store(merged_tile_ptr, out.to(out_ptr.dtype.element_ty), mask=is_merged)
 
 
@@ -192,6 +220,10 @@ def decode_attention_triton(
     scale: float,
     out: Tensor,
     deterministic: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
 ) -> None:
     """Triton implementation: split-KV decoding (Flash-Decoding, Dao et al., 2023), planned on the device.
 
@@ -205,11 +237,13 @@ def decode_attention_triton(
     Partial results are allocated here, because their size follows from the plan, which nobody else knows; they are
     free again when the call returns, and in a graph they lie in the graph's pool.
     """
-    check_layouts("decode_attention", q, k_cache, v_cache, slot_table, out)
+    check_layouts("decode_attention", q, k_cache, v_cache, slot_table, out, sinks, slopes)
     batch, num_heads, head_dim = q.shape
-    num_kv_heads = k_cache.shape[1]
+    _, num_kv_heads, v_head_dim = v_cache.shape
     if batch == 0:
         return
+    if window:
+        max_kv_len = min(max_kv_len, window)
     block_d = padded_head_dim(head_dim)
     config = dict(
         nearest("decode_attention", shared_kib=shared_kib(q.device), head_dim=block_d, element_bytes=q.element_size())
@@ -224,22 +258,26 @@ def decode_attention_triton(
         min_chunk = _MIN_CHUNKS[batch > _SMALL_BATCH]
     longest = min(max(1, triton.cdiv(max_kv_len, min_chunk)), target_items)  # chunks of the longest request
     items = batch * longest if deterministic else min(batch * longest, target_items + batch)
-    partial = q.new_empty(items, num_heads, head_dim, dtype=torch.float32)
+    partial = q.new_empty(items, num_heads, v_head_dim, dtype=torch.float32)
     partial_log_sum = q.new_empty(items, num_heads, dtype=torch.float32)
     group = num_heads // num_kv_heads
     group_heads: int = triton.next_power_of_2(group)  # pyright: ignore[reportAssignmentType]
     # One request alone waits less for a kernel that merges its heads side by side, but sums in other steps.
     last_merges = batch > 1 or deterministic
-    sizes = {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "BLOCK_B": padded_batch(batch), "DETERMINISTIC": deterministic}
+    sizes = {"V_DIM": v_head_dim, "BLOCK_V": padded_head_dim(v_head_dim), "BLOCK_B": padded_batch(batch)}
+    sizes |= {"DETERMINISTIC": deterministic, "WINDOW": window}
     _launch(
         (num_kv_heads, items),
         (
-            q, k_cache, v_cache, slot_table, b_row, b_kv_len, out, partial, partial_log_sum,
+            q, k_cache, v_cache, slot_table, b_row, b_kv_len, sinks, slopes, out, partial, partial_log_sum,
             arrivals(q.device, batch * num_kv_heads),
         ),
         (*q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], slot_table.stride(0), *out.stride()[:2]),
         (batch, target_items, one_wave, min_chunk, scale * LOG2_E),
         GROUP=group,
+        HEAD_DIM=head_dim,
+        BLOCK_D=block_d,
+        SOFTCAP=softcap,
         BLOCK_G=max(16, group_heads),
         BLOCK_H=group_heads,
         BLOCK_C=max(1, _MERGED_ROWS // group_heads),
@@ -250,7 +288,7 @@ def decode_attention_triton(
     if longest > 1 and not last_merges:
         _launch_merge(
             (num_heads, batch),
-            (b_kv_len, partial, partial_log_sum, out),
+            (b_kv_len, partial, partial_log_sum, sinks, out),
             out.stride()[:2],
             (batch, target_items, one_wave, min_chunk),
             BLOCK_C=16,
@@ -269,15 +307,26 @@ def decode_attention_torch(
     scale: float,
     out: Tensor,
     deterministic: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
 ) -> None:
     """Torch implementation. `max_kv_len` is at least the largest of `b_kv_len`."""
     batch, num_heads, head_dim = q.shape
     num_kv_heads = k_cache.shape[1]
+    if softcap or sinks is not None or slopes is not None:
+        for index, context in enumerate(_contexts(k_cache, v_cache, slot_table, b_row, b_kv_len, window)):
+            if context is None:
+                out[index].zero_()
+            else:
+                out[index] = attend(q[index : index + 1], *context, scale, window, softcap, sinks, slopes)[0]
+        return
     # The heads of a group are rows of one small matrix: K and V are read once for all of them.
-    grouped = (batch, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    grouped = (batch, num_kv_heads, num_heads // num_kv_heads, -1)
     small = max_kv_len * num_kv_heads * head_dim <= _PADDED_LIMIT
-    attend = _padded if batch > 1 and small and not deterministic else _one_by_one
-    attend(q.view(grouped), k_cache, v_cache, slot_table, b_row, b_kv_len, max_kv_len, scale, out.view(grouped))
+    call = _padded if batch > 1 and small and not deterministic else _one_by_one
+    call(q.view(grouped), k_cache, v_cache, slot_table, b_row, b_kv_len, max_kv_len, scale, out.view(grouped), window)
 
 
 def _padded(
@@ -290,14 +339,18 @@ def _padded(
     max_kv_len: int,
     scale: float,
     out: Tensor,
+    window: int,
 ) -> None:
-    batch, num_kv_heads, _, head_dim = q.shape
-    valid = torch.arange(max_kv_len, device=q.device) < b_kv_len[:, None]
+    positions = torch.arange(max_kv_len, device=q.device)
+    valid = positions < b_kv_len[:, None]
+    if window:
+        valid &= positions >= b_kv_len[:, None] - window
     slots = slot_table[b_row, :max_kv_len]
     slots = torch.where(valid, slots, slots[:, :1]).flatten()
-    context = (batch, max_kv_len, num_kv_heads, head_dim)
-    k = k_cache.index_select(0, slots).view(context).transpose(1, 2)
-    v = v_cache.index_select(0, slots).view(context).transpose(1, 2)
+    k, v = (
+        cache.index_select(0, slots).view(q.shape[0], max_kv_len, *cache.shape[1:]).transpose(1, 2)
+        for cache in (k_cache, v_cache)
+    )
     mask = valid[:, None, None, :]
     attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     # A request of length 0 has followed a stale entry: what it read there may be NaN.
@@ -314,15 +367,45 @@ def _one_by_one(
     max_kv_len: int,  # noqa: ARG001 - one signature for both
     scale: float,
     out: Tensor,
+    window: int,
 ) -> None:
-    for index, (row, kv_len) in enumerate(zip(b_row.tolist(), b_kv_len.tolist(), strict=True)):
-        if kv_len == 0:
+    for index, context in enumerate(_contexts(k_cache, v_cache, slot_table, b_row, b_kv_len, window)):
+        if context is None:
             out[index].zero_()
             continue
-        slots = slot_table[row, :kv_len]
-        k = k_cache.index_select(0, slots).transpose(0, 1)[None]
-        v = v_cache.index_select(0, slots).transpose(0, 1)[None]
+        k, v = (each.transpose(0, 1)[None] for each in context)
         out[index] = functional.scaled_dot_product_attention(q[index : index + 1], k, v, scale=scale)[0]
 
 
-decode_attention = register(decode_attention_torch, mutates=("out",), triton=decode_attention_triton)
+def _contexts(
+    k_cache: Tensor, v_cache: Tensor, slot_table: Tensor, b_row: Tensor, b_kv_len: Tensor, window: int
+) -> Iterator[tuple[Tensor, Tensor] | None]:
+    """K and V that the last position of each request sees, [seen, kv_heads, head_dim]; None where there are none."""
+    for row, kv_len in zip(b_row.tolist(), b_kv_len.tolist(), strict=True):
+        if kv_len == 0:
+            yield None
+            continue
+        slots = slot_table[row, max(0, kv_len - window) if window else 0 : kv_len]
+        yield k_cache.index_select(0, slots), v_cache.index_select(0, slots)
+
+
+_operator = register(decode_attention_torch, mutates=("out",), triton=decode_attention_triton)
+
+
+def decode_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slot_table: Tensor,
+    b_row: Tensor,
+    b_kv_len: Tensor,
+    max_kv_len: int,
+    scale: float,
+    out: Tensor,
+    deterministic: bool = False,
+    options: AttentionOptions = NO_OPTIONS,
+) -> None:
+    """The operator: Triton or torch, as `use_triton` says."""
+    _operator(
+        q, k_cache, v_cache, slot_table, b_row, b_kv_len, max_kv_len, scale, out, deterministic, *options.arguments()
+    )

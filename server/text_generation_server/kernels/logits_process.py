@@ -8,11 +8,13 @@ In this order, each where the row asks for it:
     frequency      x <- x - f * (times v was counted)          (OpenAI's API)
     presence       x <- x - p where v was counted at all       (OpenAI's API)
     minimum        x <- -inf for end-of-sequence ids while fewer than `min_new_tokens` were generated
-    mask           x <- -inf where the row's mask has no bit for v (what a grammar does not allow; `mask_words`)
+    mask           x <- -inf where the mask of the row's slot has no bit for v (what a grammar does not allow)
 
 Layouts: `logits` `[N, vocab]` of any floating type, unit stride in the last dimension; `scores` `[N, vocab]` float32,
 may be `logits`. A row of `scores` is written only where the row's flags hold `Flags.SCORES`: what is plain and greedy
 costs one read of its logits. Parameters are columns by row, batch position i uses row `rows[i]`.
+Masks are shared by rows: `masks` int32 `[max_masks, mask_words]`, of which a row reads the one that its column
+`MASK_SLOT` names; slot 0 allows everything, and a row that has it (no `Flags.MASK`) reads no mask.
 
 The vocabulary is cut into splits of CHUNK ids, or is one split where torch runs alone (`num_splits`). Each tells
 `best` `[N, splits]` float32: its largest score, NaN where it holds a NaN or an infinite score; `best_id` int32: the
@@ -39,6 +41,7 @@ from ._sampling import (
     HAS_PENALTIES,
     HAS_WATERMARK,
     INTS,
+    MASK_SLOT,
     MIN_NEW_TOKENS,
     NUM_BIAS,
     PRESENCE,
@@ -100,7 +103,7 @@ def logits_process_kernel(
     bias_values_ptr,  # [rows, BIASES]
     counts_ptr,  # [rows, vocab]
     eos_token_ids_ptr,  # [num_eos]
-    allowed_ptr,  # [rows, mask_words(vocab)]
+    masks_ptr,  # [max_masks, mask_words(vocab)]
     scores_ptr,  # [N, vocab]
     best_ptr,  # [N, splits]
     best_id_ptr,  # [N, splits]
@@ -154,7 +157,8 @@ def logits_process_kernel(
                 for i in range(num_eos):
                     y = tl.where(block_ids == tl.load(eos_token_ids_ptr + i), float("-inf"), y)
             if (flags & HAS_MASK) != 0:
-                words = tl.load(allowed_ptr + row * tl.cdiv(vocab, 32) + block_ids // 32, mask=stored, other=0)
+                slot = tl.load(ints_ptr + MASK_SLOT).to(tl.int64)
+                words = tl.load(masks_ptr + slot * tl.cdiv(vocab, 32) + block_ids // 32, mask=stored, other=0)
                 y = tl.where(((words >> (block_ids % 32)) & 1) != 0, y, float("-inf"))
             tl.store(scores_ptr + block_ids, y, mask=stored)
         tl.debug_barrier()
@@ -185,7 +189,7 @@ def logits_process_triton(
     bias_values: Tensor,
     counts: Tensor,
     eos_token_ids: Tensor,
-    allowed: Tensor,
+    masks: Tensor,
     gamma: float,
     delta: float,
     scores: Tensor,
@@ -198,8 +202,8 @@ def logits_process_triton(
     splits = triton.cdiv(vocab, CHUNK)
     if not best.shape == best_id.shape == total.shape == (batch, splits):
         raise ValueError(f"logits_process: statistics of {vocab} ids have {splits} splits, not {best.shape[1]}")
-    if scores.shape != logits.shape or counts.shape[1] != vocab or allowed.shape[1] != mask_words(vocab):
-        raise ValueError("logits_process: shapes of logits, scores, counts, allowed do not fit")
+    if scores.shape != logits.shape or counts.shape[1] != vocab or masks.shape[1] != mask_words(vocab):
+        raise ValueError("logits_process: shapes of logits, scores, counts, masks do not fit")
     if logits.stride(1) != 1 or scores.stride(1) != 1:
         raise ValueError("logits_process: the last dimension of logits and scores must have stride 1")
     if batch == 0:
@@ -217,7 +221,7 @@ def logits_process_triton(
             bias_values,
             counts,
             eos_token_ids,
-            allowed,
+            masks,
             scores,
             best,
             best_id,
@@ -243,7 +247,7 @@ def logits_process_torch(
     bias_values: Tensor,
     counts: Tensor,
     eos_token_ids: Tensor,
-    allowed: Tensor,
+    masks: Tensor,
     gamma: float,
     delta: float,
     scores: Tensor,
@@ -268,7 +272,8 @@ def logits_process_torch(
         early = torch.tensor(chosen, device=scores.device)[generated[r] < ints[r, Ints.MIN_NEW_TOKENS]]
         scores[early.unsqueeze(1), eos_token_ids.unsqueeze(0)] = -torch.inf
     if chosen := positions(flags, Flags.MASK):
-        scores[chosen] = scores[chosen].masked_fill(~_bits(allowed[rows[chosen]], scores.shape[1]), -torch.inf)
+        words = masks[ints[rows[chosen], Ints.MASK_SLOT]]
+        scores[chosen] = scores[chosen].masked_fill(~_bits(words, scores.shape[1]), -torch.inf)
     _statistics(scores, floats[:, Floats.TEMPERATURE].index_select(0, rows), best, best_id, total)
     best.masked_fill_(best == torch.inf, torch.nan)
 

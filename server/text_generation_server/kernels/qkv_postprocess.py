@@ -3,6 +3,7 @@
     qkv += bias                                            (where there is one)
     q, k = rms_norm(q) * q_norm, rms_norm(k) * k_norm      (where there are both; over each head, as Qwen3 does)
     q, k = rotate(q, position), rotate(k, position)        (rotary embedding, Su et al., 2021)
+                                                           (`norm_after_rope`: these two the other way round)
     k_cache[slot], v_cache[slot] = k, v
 
 Rotation pairs element i of a head with element i + head_dim / 2 (the layout of Transformers checkpoints):
@@ -11,8 +12,11 @@ Rotation pairs element i of a head with element i + head_dim / 2 (the layout of 
 
 Layouts: `qkv` `[tokens, (heads + 2 * kv_heads) * head_dim]`, q heads, then k heads, then v heads, any stride between
 tokens; q is rotated in place and attention reads it there, so no copy of it exists. What is left in the places of k
-and v is unspecified: read the caches. `q_norm`, `k_norm` `[head_dim]`, with the rounding of `rms_norm`.
-`cos_sin` `[positions, head_dim]` float32, cosines in the first half.
+and v is unspecified: read the caches. `q_norm`, `k_norm` `[head_dim]`, or `[heads, head_dim]` and
+`[kv_heads, head_dim]` where each head has weights of its own, with the rounding of `rms_norm`; they may be float32.
+`cos_sin` `[positions, head_dim]` float32, cosines in the first half. Elements that do not turn have cosine 1 and
+sine 0: partial rotary embeddings, and layers without any. Where a checkpoint pairs neighbours, rows of q and k are
+permuted when it is loaded.
 `positions`, `slots` `[tokens]` int64. Caches `[slots, kv_heads, head_dim]`, any strides but unit stride in the last
 dimension. One floating type for `qkv`, `bias`, norms and the caches. Rotation is computed in float32.
 Tokens that share a slot leave any one of their keys and values there: only padding may do so.
@@ -35,34 +39,56 @@ from .rms_norm import normalise
 
 
 @triton.jit
+def _norm_weights(
+    heads,  # [BLOCK_HEADS, 1]
+    elements,  # [1, BLOCK_HALF]
+    exists,  # [1, BLOCK_HALF]
+    q_norm_ptr,
+    k_norm_ptr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    NORM_OF_EACH_HEAD: tl.constexpr,
+):
+    """Weights of `elements` for each head, [BLOCK_HEADS, BLOCK_HALF] float32."""
+    is_q = heads < HEADS
+    if NORM_OF_EACH_HEAD:
+        is_k = (heads >= HEADS) & (heads < HEADS + KV_HEADS)
+        q_weight = tl.load(q_norm_ptr + heads * HEAD_DIM + elements, mask=exists & is_q, other=0.0)
+        k_weight = tl.load(k_norm_ptr + (heads - HEADS) * HEAD_DIM + elements, mask=exists & is_k, other=0.0)
+    else:
+        q_weight = tl.load(q_norm_ptr + elements, mask=exists, other=0.0)
+        k_weight = tl.load(k_norm_ptr + elements, mask=exists, other=0.0)
+    return tl.where(is_q, q_weight.to(tl.float32), k_weight.to(tl.float32))
+
+
+@triton.jit
 def _normalise_heads(
     first,  # [BLOCK_HEADS, BLOCK_HALF] float32, zero where there is no element
     second,
-    is_q,  # [BLOCK_HEADS, 1]
-    q_norm_ptr,  # [HEAD_DIM]
-    k_norm_ptr,  # [HEAD_DIM]
+    heads,  # [BLOCK_HEADS, 1]
     pairs,  # [1, BLOCK_HALF]
+    q_norm_ptr,
+    k_norm_ptr,
     eps,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    NORM_OF_EACH_HEAD: tl.constexpr,
     STORAGE: tl.constexpr,
 ):
     """Both halves of each head, normalised, rounded as by `rms_norm`."""
     HALF: tl.constexpr = HEAD_DIM // 2
+    WEIGHT: tl.constexpr = q_norm_ptr.dtype.element_ty
     exists = pairs < HALF
     squares = tl.sum(first * first + second * second, axis=1, keep_dims=True)
     scale = tl.rsqrt(squares / HEAD_DIM + eps)
-    weight = tl.where(
-        is_q,
-        tl.load(q_norm_ptr + pairs, mask=exists, other=0.0).to(tl.float32),
-        tl.load(k_norm_ptr + pairs, mask=exists, other=0.0).to(tl.float32),
+    weight = _norm_weights(heads, pairs, exists, q_norm_ptr, k_norm_ptr, HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD)
+    first = ((first * scale).to(WEIGHT).to(tl.float32) * weight).to(STORAGE).to(tl.float32)
+    weight = _norm_weights(
+        heads, HALF + pairs, exists, q_norm_ptr, k_norm_ptr, HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD
     )
-    first = ((first * scale).to(STORAGE).to(tl.float32) * weight).to(STORAGE).to(tl.float32)
-    weight = tl.where(
-        is_q,
-        tl.load(q_norm_ptr + HALF + pairs, mask=exists, other=0.0).to(tl.float32),
-        tl.load(k_norm_ptr + HALF + pairs, mask=exists, other=0.0).to(tl.float32),
-    )
-    second = ((second * scale).to(STORAGE).to(tl.float32) * weight).to(STORAGE).to(tl.float32)
+    second = ((second * scale).to(WEIGHT).to(tl.float32) * weight).to(STORAGE).to(tl.float32)
     return first, second
 
 
@@ -70,8 +96,8 @@ def _normalise_heads(
 def qkv_postprocess_kernel(
     qkv_ptr,  # [tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM], q updated in place
     bias_ptr,  # [(HEADS + 2 * KV_HEADS) * HEAD_DIM] or None
-    q_norm_ptr,  # [HEAD_DIM] or None
-    k_norm_ptr,  # [HEAD_DIM] or None
+    q_norm_ptr,  # [HEAD_DIM] or, where NORM_OF_EACH_HEAD, [HEADS, HEAD_DIM], or None
+    k_norm_ptr,  # [HEAD_DIM] or [KV_HEADS, HEAD_DIM] or None
     cos_sin_ptr,  # [positions, HEAD_DIM] float32
     positions_ptr,  # [tokens] int64
     slots_ptr,  # [tokens] int64
@@ -89,6 +115,8 @@ def qkv_postprocess_kernel(
     HEAD_DIM: tl.constexpr,  # even
     BLOCK_HALF: tl.constexpr,  # power of two, at least HEAD_DIM / 2
     BLOCK_HEADS: tl.constexpr,  # power of two
+    NORM_OF_EACH_HEAD: tl.constexpr,
+    NORM_AFTER_ROPE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One program handles BLOCK_HEADS heads of one token; q, k and v may meet in one block."""
@@ -116,14 +144,23 @@ def qkv_postprocess_kernel(
 
     turns = heads < HEADS + KV_HEADS
     storage: tl.constexpr = qkv_ptr.dtype.element_ty
-    if q_norm_ptr is not None:
+    NORM: tl.constexpr = q_norm_ptr is not None
+    if NORM and not NORM_AFTER_ROPE:
         normalised_first, normalised_second = _normalise_heads(
-            first, second, heads < HEADS, q_norm_ptr, k_norm_ptr, pairs, eps, HEAD_DIM, storage
-        )
+            first, second, heads, pairs, q_norm_ptr, k_norm_ptr, eps,
+            HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD, storage,
+        )  # fmt: skip
         first = tl.where(turns, normalised_first, first)
         second = tl.where(turns, normalised_second, second)
     turned_first = tl.where(turns, first * cos - second * sin, first).to(storage)
     turned_second = tl.where(turns, second * cos + first * sin, second).to(storage)
+    if NORM and NORM_AFTER_ROPE:
+        normalised_first, normalised_second = _normalise_heads(
+            turned_first.to(tl.float32), turned_second.to(tl.float32), heads, pairs, q_norm_ptr, k_norm_ptr, eps,
+            HEADS, KV_HEADS, HEAD_DIM, NORM_OF_EACH_HEAD, storage,
+        )  # fmt: skip
+        turned_first = tl.where(turns, normalised_first.to(storage), turned_first)
+        turned_second = tl.where(turns, normalised_second.to(storage), turned_second)
 
     is_q = valid & (heads < HEADS)
     tl.store(qkv, turned_first, mask=is_q)
@@ -165,7 +202,7 @@ def _check(
         or not positions.shape == slots.shape == (tokens,)
         or (bias is not None and bias.shape != (size,))
         or (q_norm is None) != (k_norm is None)
-        or any(norm is not None and norm.shape != (head_dim,) for norm in (q_norm, k_norm))
+        or (q_norm is not None and k_norm is not None and not _norms_fit(q_norm, k_norm, heads, kv_heads, head_dim))
     ):
         named = {"qkv": qkv, "bias": bias, "q_norm": q_norm, "k_norm": k_norm, "cos_sin": cos_sin}
         named |= {"positions": positions, "slots": slots, "k_cache": k_cache, "v_cache": v_cache}
@@ -176,6 +213,18 @@ def _check(
     if any(tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1 for tensor in tensors):
         raise ValueError("qkv_postprocess: the last dimension of every tensor must have stride 1")
     return heads
+
+
+def _norms_fit(q_norm: Tensor, k_norm: Tensor, heads: int, kv_heads: int, head_dim: int) -> bool:
+    """Whether both are of one type, and of all heads or of each head."""
+    shapes = (tuple(q_norm.shape), tuple(k_norm.shape))
+    shared, of_each_head = ((head_dim,), (head_dim,)), ((heads, head_dim), (kv_heads, head_dim))
+    return (
+        shapes in (shared, of_each_head)
+        and q_norm.dtype == k_norm.dtype
+        and q_norm.is_contiguous()
+        and k_norm.is_contiguous()
+    )
 
 
 def qkv_postprocess_triton(
@@ -189,6 +238,7 @@ def qkv_postprocess_triton(
     slots: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
+    norm_after_rope: bool = False,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     tokens = qkv.shape[0]
@@ -207,6 +257,8 @@ def qkv_postprocess_triton(
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
         BLOCK_HALF=block_half,
+        NORM_OF_EACH_HEAD=q_norm is not None and q_norm.dim() == 2,
+        NORM_AFTER_ROPE=norm_after_rope,
         **config,
     )
 
@@ -222,6 +274,7 @@ def qkv_postprocess_torch(
     slots: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
+    norm_after_rope: bool = False,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     _, num_kv_heads, head_dim = k_cache.shape
@@ -229,18 +282,23 @@ def qkv_postprocess_torch(
         qkv.add_(bias)
     heads = qkv.view(qkv.shape[0], -1, head_dim)
     q, k, v = heads.split((heads.shape[1] - 2 * num_kv_heads, num_kv_heads, num_kv_heads), dim=1)
-    q_and_k = heads[:, :-num_kv_heads]
+    if norm_after_rope:
+        _rotate(heads[:, :-num_kv_heads], cos_sin, positions)
     if q_norm is not None and k_norm is not None:
         normalise(q, q_norm, norm_eps, q)
         normalise(k, k_norm, norm_eps, k)
+    if not norm_after_rope:
+        _rotate(heads[:, :-num_kv_heads], cos_sin, positions)
+    k_cache.index_copy_(0, slots, k)
+    v_cache.index_copy_(0, slots, v)
 
+
+def _rotate(q_and_k: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
+    """Turns `q_and_k` [tokens, heads, head_dim] in place."""
     cos, sin = cos_sin.index_select(0, positions).unsqueeze(1).chunk(2, dim=-1)
     first, second = q_and_k.float().chunk(2, dim=-1)
     rotated = (first * cos).addcmul_(second, sin, value=-1), (second * cos).addcmul_(first, sin)
     q_and_k.copy_(torch.cat(rotated, dim=-1))
-
-    k_cache.index_copy_(0, slots, k)
-    v_cache.index_copy_(0, slots, v)
 
 
 qkv_postprocess = register(qkv_postprocess_torch, mutates=("qkv", "k_cache", "v_cache"), triton=qkv_postprocess_triton)

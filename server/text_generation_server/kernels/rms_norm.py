@@ -3,9 +3,9 @@
     out = x / sqrt(mean(x ** 2) + eps) * weight
 
 Layouts: `x`, `out` `[tokens, hidden]`, unit stride in the last dimension, any stride between tokens; `weight`
-`[hidden]`. `out` may be `x`. One floating type for all three.
-Statistics are float32; the normalised value is rounded to the storage type before the product with `weight`, as
-Transformers does.
+`[hidden]`. `out` may be `x`. One floating type for all three, but `weight` may be float32 beside 16-bit `x`.
+Statistics are float32; the normalised value is rounded to the type of `weight` before the product with it, as
+Transformers does: where the weight is 1 + w (Gemma) or the product comes before the rounding (OLMo), it is float32.
 
 Called once a forward pass: for the first layer, which has no residual yet.
 Bytes floor: 2 * tokens * hidden * element size (read x, write out).
@@ -31,12 +31,12 @@ def normalise_row(
     weight,  # [BLOCK] float32
     hidden,
     eps,
-    STORAGE: tl.constexpr,  # type that the normalised value is rounded to before the product
+    WEIGHT: tl.constexpr,  # type of the weight, that the normalised value is rounded to before the product
 ):
-    """The formula above for one token in registers; returns the type STORAGE."""
+    """The formula above for one token in registers, float32."""
     scale = tl.rsqrt(tl.sum(row * row, axis=0) / hidden + eps)
-    normalised = (row * scale).to(STORAGE).to(tl.float32)
-    return (normalised * weight).to(STORAGE)
+    normalised = (row * scale).to(WEIGHT).to(tl.float32)
+    return normalised * weight
 
 
 @triton.jit
@@ -59,7 +59,7 @@ def rms_norm_kernel(
     let_next_start(PDL)
     wait_for_previous(PDL)
     x = tl.load(x_ptr + token * stride_x_token + columns, mask=valid, other=0.0).to(tl.float32)
-    out = normalise_row(x, weight, hidden, eps, out_ptr.dtype.element_ty)
+    out = normalise_row(x, weight, hidden, eps, weight_ptr.dtype.element_ty).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + token * stride_out_token + columns, out, mask=valid)
 
 
@@ -92,7 +92,7 @@ def normalise(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
     wide = x.float()
     root, floor = _constants(x.shape[-1], eps, x.device)
     scale = root / torch.linalg.vector_norm(wide, dim=-1, keepdim=True).hypot_(floor)
-    torch.mul((wide * scale).to(x.dtype), weight, out=out)
+    torch.mul((wide * scale).to(weight.dtype), weight, out=out)
 
 
 @functools.lru_cache

@@ -7,8 +7,8 @@
 
 Layouts: `logits`, `scores`, `best`, `best_id`, `total` as in `logits_process`; `bounds` as in `survivors`. Outputs
 `[N]` with any stride: `tokens` int64, `logprobs` float32, `valid` int32 (1: the scores were sound); `log_total`
-float32 `[N]`: the logarithm in the last line above. Where the scores hold NaN or are infinite, `valid` is 0, the token
-0, which is legal everywhere, and the log-probability NaN.
+float32 `[N]`: the logarithm in the last line above. Where the scores hold NaN or are infinite, `valid` is 0; where
+every token is excluded, it is `EXCLUDED`. Then the token is 0, which is legal everywhere, and the log-probability NaN.
 
 Called once a step. Bytes floor: nothing for rows that are greedy and have no filter, which `logits_process` has read
 already; N * vocab * element size for the others.
@@ -22,6 +22,7 @@ from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
 from ._sampling import (
     CHUNK,
+    EXCLUDED,
     FLAGS,
     FLOATS,
     HAS_FILTERS,
@@ -47,6 +48,7 @@ BLOCK = 1024
 NUM_WARPS = 4
 
 _DOMAIN = tl.constexpr(DOMAIN_GUMBEL)
+_EXCLUDED = tl.constexpr(EXCLUDED)
 
 
 @triton.jit
@@ -152,13 +154,15 @@ def merge_kernel(
     valid = split < splits
     part = position * splits + split
     best, sound = row_best(best_ptr + position * splits, splits, BLOCK_S)
+    of_splits = tl.load(best_ptr + part, mask=valid, other=float("-inf"))
+    excluded = tl.max((of_splits != float("-inf")).to(tl.int32), axis=0) == 0
     if (flags & (SAMPLES | HAS_FILTERS)) != 0:
         value = tl.load(noisy_ptr + part, mask=valid, other=float("-inf"))
         ids = tl.load(winner_ptr + part, mask=valid, other=2147483647)
         distances = tl.load(winner_u_ptr + part, mask=valid, other=0.0)
         total = tl.load(kept_total_ptr + part, mask=valid, other=0.0)
     else:
-        value = tl.load(best_ptr + part, mask=valid, other=float("-inf"))
+        value = of_splits
         ids = tl.load(best_id_ptr + part, mask=valid, other=2147483647)
         distances = tl.zeros([BLOCK_S], dtype=tl.float32)
         below = distance_below(value, best, tl.load(floats_ptr + row * FLOATS + TEMPERATURE))
@@ -170,7 +174,7 @@ def merge_kernel(
     sound = sound & (tl.abs(logprob) < float("inf"))
     tl.store(tokens_ptr + position * stride_tokens, tl.where(sound, token, 0).to(tl.int64))
     tl.store(logprobs_ptr + position * stride_logprobs, tl.where(sound, logprob, float("nan")))
-    tl.store(valid_ptr + position * stride_valid, sound.to(tl.int32))
+    tl.store(valid_ptr + position * stride_valid, tl.where(excluded, _EXCLUDED, sound.to(tl.int32)))
     tl.store(log_total_ptr + position, log_total)
 
 
@@ -294,6 +298,7 @@ def sample_torch(
         logprobs[chosen] = -u.gather(1, token.unsqueeze(1)).squeeze(1) - sums
     unsound = ~(highest + logprobs).isfinite()
     valid.copy_(~unsound)
+    valid.masked_fill_((best == -torch.inf).all(dim=1), EXCLUDED)
     tokens.masked_fill_(unsound, 0)
     logprobs.masked_fill_(unsound, torch.nan)
 

@@ -103,7 +103,7 @@ def top_tokens_kernel(
     n = tl.load(ints_ptr + row * INTS + TOP_N)
     valid = tl.load(valid_ptr + position * stride_valid)
     number = 0
-    if (n > 0) & (valid != 0):
+    if (n > 0) & (valid > 0):
         best, _ = row_best(best_ptr + position * splits, splits, BLOCK_S)
         bound_ptr = bounds_ptr + position * 4
         state = (
@@ -226,7 +226,7 @@ def top_tokens_torch(
     """Torch implementation: the CPU path and the reference of the tests."""
     num_top.zero_()
     for i in positions(asked(ints, rows), Flags.TOP):
-        if not valid[i]:
+        if valid[i] <= 0:
             continue
         row = rows[i]
         u = distance(scores[i : i + 1], best[i].amax().unsqueeze(0), floats[row, Floats.TEMPERATURE].unsqueeze(0))

@@ -14,47 +14,81 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..config.model import ModelConfig, RopeScaling
+from ..config.spec import RopeSpec
 
 _AT_ONCE = 1024
 
 
 class RopeTable:
-    """The table of one model, for as many positions as its requests may have."""
+    """The table of one rotary embedding, for as many positions as requests may have."""
 
-    def __init__(self, config: ModelConfig, device: torch.device) -> None:
-        self._config = config
+    def __init__(self, rope: RopeSpec | None, head_dim: int, device: torch.device) -> None:
+        self._rope = rope
+        self._head_dim = head_dim
         self._device = device
-        self.cos_sin = torch.empty(0, config.head_dim, dtype=torch.float32, device=device)
-        """[positions, head_dim] float32: cosines in the first half of the columns, sines in the second."""
+        self.cos_sin = torch.empty(0, head_dim, dtype=torch.float32, device=device)
+        """[positions, head_dim] float32: cosines in the first half of the columns, sines in the second. Element i of a
+        head is turned with element i + head_dim / 2, in the order that `rotary_order` brings them to."""
 
     def resize(self, length: int) -> None:
         """Makes it `length` positions long."""
-        if len(self.cos_sin) != length:
-            self.cos_sin = cos_sin_table(self._config, length, self._device)
+        if len(self.cos_sin) == length:
+            return
+        if self._rope is None:
+            self.cos_sin = _still(1, self._head_dim, self._device).expand(length, -1)
+        else:
+            self.cos_sin = cos_sin_table(self._rope, self._head_dim, length, self._device)
 
-    @staticmethod
-    def bytes_per_position(head_dim: int) -> int:
+    @property
+    def bytes_per_position(self) -> int:
         """Bytes that one more position takes."""
-        return torch.float32.itemsize * head_dim
+        return 0 if self._rope is None else torch.float32.itemsize * self._head_dim
 
 
-def cos_sin_table(config: ModelConfig, length: int, device: torch.device) -> Tensor:
-    """[length, head_dim] float32, see `RopeTable`. A position's row does not depend, to the bit, on `length`: parts of
-    one size are computed, because vector instructions may round differently at the end of a tensor.
+def rotary_order(rope: RopeSpec, head_dim: int) -> list[int]:
+    """Which element of a stored head belongs at each place, so that those that turn together lie at i and
+    i + head_dim / 2. Scores do not change when queries and keys are reordered alike.
     """
-    parts = [_part(config, first) for first in range(0, length, _AT_ONCE)]
-    return torch.cat(parts)[:length].to(device) if parts else torch.empty(0, config.head_dim, device=device)
+    turned, half = rope.rotary_dim or head_dim, head_dim // 2
+    pairs = turned // 2
+    first = list(range(0, turned, 2)) if rope.interleaved else list(range(pairs))
+    second = [element + (1 if rope.interleaved else pairs) for element in first]
+    rest = list(range(turned, head_dim))
+    return first + rest[: half - pairs] + second + rest[half - pairs :]
 
 
-def _part(config: ModelConfig, first: int) -> Tensor:
-    """Rows of `_AT_ONCE` positions."""
-    rope = config.rope
+def cos_sin_table(rope: RopeSpec, head_dim: int, length: int, device: torch.device) -> Tensor:
+    """[length, head_dim] float32, see `RopeTable`. But for longrope, a position's row does not depend, to the bit, on
+    `length`: parts of one size are computed, because vector instructions may round differently at the end of a tensor.
+    """
+    turned = rope.rotary_dim or head_dim
+    parts = [_part(rope, turned, first, length) for first in range(0, length, _AT_ONCE)]
+    if not parts:
+        return torch.empty(0, head_dim, device=device)
+    angles = torch.cat(parts)[:length]
+    if turned < head_dim:
+        still = _still(length, head_dim - turned, angles.device)
+        blocks = zip(angles.chunk(2, dim=-1), still.chunk(2, dim=-1), strict=True)
+        angles = torch.cat([part for block in blocks for part in block], dim=-1)
+    return angles.to(device)
+
+
+def _still(length: int, width: int, device: torch.device) -> Tensor:
+    """[length, width]: turns nothing."""
+    row = torch.zeros(width, dtype=torch.float32, device=device)
+    row[: width // 2] = 1.0
+    return row.repeat(length, 1)
+
+
+def _part(rope: RopeSpec, turned: int, first: int, length: int) -> Tensor:
+    """[_AT_ONCE, turned]: cosines and sines of the positions from `first` on."""
     positions = torch.arange(first, first + _AT_ONCE).float()[:, None]
     if rope.rope_type == "dynamic":
-        angles = positions * _dynamic_frequencies(rope, config.head_dim, positions + 1)
+        angles = positions * _dynamic_frequencies(rope, turned, positions + 1)
+    elif rope.rope_type == "longrope":
+        angles = positions * _longrope(rope, turned, length)
     else:
-        angles = positions * _FREQUENCIES[rope.rope_type](rope, config.head_dim)
+        angles = positions * _FREQUENCIES[rope.rope_type](rope, turned)
     return torch.cat((angles.cos(), angles.sin()), dim=-1) * _attention_factor(rope)
 
 
@@ -62,16 +96,16 @@ def _exponents(head_dim: int) -> Tensor:
     return torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
 
 
-def _default(rope: RopeScaling, head_dim: int) -> Tensor:
+def _default(rope: RopeSpec, head_dim: int) -> Tensor:
     return 1.0 / rope.theta ** _exponents(head_dim)
 
 
-def _linear(rope: RopeScaling, head_dim: int) -> Tensor:
+def _linear(rope: RopeSpec, head_dim: int) -> Tensor:
     """Positions divided by the factor (Chen et al., 2023)."""
     return _default(rope, head_dim) / rope.factor
 
 
-def _llama3(rope: RopeScaling, head_dim: int) -> Tensor:
+def _llama3(rope: RopeSpec, head_dim: int) -> Tensor:
     """Long waves are stretched, short ones kept, and those between blended (Llama 3.1)."""
     frequencies = _default(rope, head_dim)
     turns = rope.original_max_position_embeddings * frequencies / (2 * math.pi)
@@ -79,7 +113,7 @@ def _llama3(rope: RopeScaling, head_dim: int) -> Tensor:
     return kept * frequencies + (1 - kept) * frequencies / rope.factor
 
 
-def _yarn(rope: RopeScaling, head_dim: int) -> Tensor:
+def _yarn(rope: RopeSpec, head_dim: int) -> Tensor:
     """As llama3, with a ramp over the dimension instead of the wave length (Peng et al., 2023)."""
     frequencies = _default(rope, head_dim)
 
@@ -96,7 +130,7 @@ def _yarn(rope: RopeScaling, head_dim: int) -> Tensor:
     return (1 - stretched) * frequencies + stretched * frequencies / rope.factor
 
 
-_FREQUENCIES: dict[str, Callable[[RopeScaling, int], Tensor]] = {
+_FREQUENCIES: dict[str, Callable[[RopeSpec, int], Tensor]] = {
     "default": _default,
     "linear": _linear,
     "llama3": _llama3,
@@ -104,7 +138,7 @@ _FREQUENCIES: dict[str, Callable[[RopeScaling, int], Tensor]] = {
 }
 
 
-def _dynamic_frequencies(rope: RopeScaling, head_dim: int, lengths: Tensor) -> Tensor:
+def _dynamic_frequencies(rope: RopeSpec, head_dim: int, lengths: Tensor) -> Tensor:
     """[N, head_dim / 2]: frequencies for each of `lengths` [N, 1], see the head of this file."""
     original = rope.original_max_position_embeddings
     growth = rope.factor * lengths.clamp(min=original) / original - (rope.factor - 1)
@@ -112,12 +146,24 @@ def _dynamic_frequencies(rope: RopeScaling, head_dim: int, lengths: Tensor) -> T
     return 1.0 / bases ** _exponents(head_dim)
 
 
-def _attention_factor(rope: RopeScaling) -> float:
-    """YaRN sharpens attention by scaling q and k alike; other types leave them."""
-    if rope.rope_type != "yarn":
+def _longrope(rope: RopeSpec, head_dim: int, length: int) -> Tensor:
+    """A factor for each frequency (LongRoPE, Ding et al., 2024), of which there are two sets: one for contexts up to
+    the original length, one beyond. `length`, the longest that a request may have, chooses for all positions: keys
+    in the cache must be turned as the queries that read them later.
+    """
+    factors = rope.long_factors if length > rope.original_max_position_embeddings else rope.short_factors
+    return 1.0 / (torch.tensor(factors) * rope.theta ** _exponents(head_dim))
+
+
+def _attention_factor(rope: RopeSpec) -> float:
+    """YaRN and longrope sharpen attention by scaling q and k alike; other types leave them."""
+    if rope.rope_type not in ("yarn", "longrope"):
         return 1.0
     if rope.attention_factor is not None:
         return rope.attention_factor
+    if rope.rope_type == "longrope":
+        growth = math.log(max(rope.factor, 1.0)) / math.log(rope.original_max_position_embeddings)
+        return math.sqrt(1 + growth)
 
     def temperature(weight: float) -> float:
         return 0.1 * weight * math.log(rope.factor) + 1.0 if rope.factor > 1 else 1.0

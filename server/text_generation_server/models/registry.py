@@ -1,6 +1,5 @@
-"""From the architecture that config.json names to a loaded model."""
+"""From a model folder to a loaded model."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -9,15 +8,11 @@ import torch
 from ..config.model import ModelConfig
 from ..distributed import TensorParallelGroup
 from ..errors import OutOfMemory
-from ..weights import DummySource, SafetensorsSource, WeightSource
+from ..weights import DummySource, SafetensorsSource
 from .base import CausalLM
-from .llama import load_llama
+from .builder import DecoderBuilder
 
-Loader = Callable[[ModelConfig, TensorParallelGroup, WeightSource, torch.dtype, torch.device], CausalLM]
 LoadFormat = Literal["auto", "safetensors", "dummy"]
-
-LOADERS: dict[str, Loader] = {"LlamaForCausalLM": load_llama}
-"""One for each of `config.model.ARCHITECTURES`."""
 
 
 def load_model(
@@ -33,13 +28,14 @@ def load_model(
     "auto" means safetensors; "dummy" reads nothing from `folder` and fills the weights with random numbers.
     Raises ConfigurationError, ModelFilesError or OutOfMemory.
     """
-    loader = LOADERS[config.architecture]
     try:
         if load_format == "dummy":
-            return loader(config, group, DummySource(dtype, device), dtype, device)
+            return DecoderBuilder(config, group, DummySource(dtype, device), device).build()
         source = SafetensorsSource(folder, dtype, device)
-        model = loader(config, group, source, dtype, device)
-        source.warn_unread()
+        model = DecoderBuilder(config, group, source, device).build()
+        # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
+        tied = (f"{config.names.head}.weight",) if config.decoder.head.tied else ()
+        source.warn_unread((*config.names.ignored, *tied))
         source.warn_not_finite()
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(

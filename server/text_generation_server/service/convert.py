@@ -18,7 +18,21 @@ def plan_from_pb(message: pb.StepPlan) -> r.StepPlan:
         grants=[r.Grant(grant.row, _slots_from_pb(grant.slots)) for grant in message.grants],
         chunks=[r.Chunk(chunk.row, chunk.first, chunk.count) for chunk in message.chunks],
         decode=list(message.decode),
+        constrained=list(message.constrained),
     )
+
+
+def masks_from_pb(message: pb.StepMasks) -> r.StepMasks:
+    writes = [_mask_write_from_pb(write) for write in message.writes]
+    return r.StepMasks(message.number, writes, rows=list(message.rows), slots=list(message.slots))
+
+
+def _mask_write_from_pb(message: pb.MaskWrite) -> r.MaskWrite:
+    name = message.WhichOneof("mask")
+    if name == "bits":
+        return r.MaskWrite(message.slot, r.MaskForm.BITS, np.frombuffer(message.bits, dtype=np.uint8))
+    ids = () if name is None else getattr(message, name).ids
+    return r.MaskWrite(message.slot, None if name is None else r.MaskForm(name), np.array(ids, dtype=np.int64))
 
 
 def _request_from_pb(message: pb.Request) -> r.Request:
@@ -78,6 +92,7 @@ def warmup_result_to_pb(result: r.WarmupResult) -> pb.WarmupResponse:
         max_batch_size=limits.max_batch_size,
         cost=pb.StepCost(tokens=cost.tokens, times_ms=cost.times_ms, pair_ns=cost.pair_ns, context_ns=cost.context_ns),
         graph_tokens=result.graph_tokens,
+        max_masks=result.max_masks,
     )
 
 

@@ -84,6 +84,7 @@ class ShardServer:
             self._worker.start()
             await self._serve(health_servicer)
         finally:
+            self._worker.expect_no_masks()
             await server.stop(self._drain_limit_s)
             self._socket.remove()
             # A load that is still running is not waited for; the thread is a daemon and ends with the process.

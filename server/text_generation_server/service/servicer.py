@@ -49,6 +49,10 @@ class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
     async def Decode(self, request: pb.StepPlan, context: Any) -> pb.StepReply:
         return await self._step(request)
 
+    async def Constrain(self, request: pb.StepMasks, context: Any) -> pb.StepMasksResponse:
+        self._worker.constrain(convert.masks_from_pb(request))
+        return pb.StepMasksResponse()
+
     async def FilterBatch(self, request: pb.FilterBatchRequest, context: Any) -> pb.FilterBatchResponse:
         request_ids = tuple(request.request_ids)
         kept = await _outcome(self._worker.submit(lambda engine: engine.filter_batch(request_ids)))

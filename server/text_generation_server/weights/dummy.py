@@ -22,12 +22,22 @@ class DummySource(WeightSource):
         self._dtype = dtype
         self._device = device
 
-    def read(self, name: str, shape: tuple[int, ...], part: Slice | None = None) -> Tensor:
+    def read(
+        self, name: str, shape: tuple[int, ...], part: Slice | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """See `WeightSource`; never fails."""
-        tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
+        tensor = torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
         if len(shape) == 1:
             tensor.fill_(0.0 if name.endswith(".bias") else 1.0)
         else:
             generator = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()))
             tensor.normal_(std=_STANDARD_DEVIATION, generator=generator)
         return tensor if part is None else tensor.narrow(part.dim, part.start, part.stop - part.start).clone()
+
+    def empty(self, shape: tuple[int, ...]) -> Tensor:
+        """See `WeightSource`."""
+        return torch.empty(shape, dtype=self._dtype, device=self._device)
+
+    def has(self, name: str) -> bool:  # noqa: ARG002 - there is everything
+        """See `WeightSource`: always."""
+        return True

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ..config.json_object import JsonObject
+from ..config.memory import is_duplicate
 from ..errors import ModelFilesError
 
 _INDEX = "model.safetensors.index.json"
@@ -19,7 +20,7 @@ def weight_files(folder: Path) -> list[Path]:
         return _indexed(folder)
     if (folder / _SINGLE).is_file():
         return [folder / _SINGLE]
-    found = sorted(folder.glob("*.safetensors"))
+    found = sorted(path for path in folder.glob("*.safetensors") if not is_duplicate(path.name))
     if len(found) == 1:
         return found
     raise ModelFilesError(

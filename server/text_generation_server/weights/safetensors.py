@@ -6,7 +6,8 @@ configuration asks for, and every failure names the file and the tensor.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from .source import Slice, WeightSource
 
 _PROGRESS_INTERVAL_S = 2.0
 _FLOATING_TYPES = ("F32", "F16", "BF16", "F64")
+_BYTE_TYPES = ("U8",)
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +43,17 @@ class SafetensorsSource(WeightSource):
             self._tensors.update((name, (path, file)) for name in file.keys())  # noqa: SIM118 - not a dict
         self._unread = set(self._tensors)
 
-    def read(self, name: str, shape: tuple[int, ...], part: Slice | None = None) -> Tensor:
+    def read(
+        self, name: str, shape: tuple[int, ...], part: Slice | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """See `WeightSource`."""
         if name not in self._tensors:
             raise ModelFilesError(f"tensor `{name}` is in none of the model's safetensors files")
         path, file = self._tensors[name]
         try:
             stored = file.get_slice(name)
-            _check(path, name, tuple(stored.get_shape()), shape, stored.get_dtype())
+            allowed = _BYTE_TYPES if dtype == torch.uint8 else _FLOATING_TYPES
+            _check(path, name, tuple(stored.get_shape()), shape, stored.get_dtype(), allowed)
             region = [slice(None)] * len(shape)
             if part is not None:
                 region[part.dim] = slice(part.start, part.stop)
@@ -58,10 +63,18 @@ class SafetensorsSource(WeightSource):
         self._unread.discard(name)
         self._report_progress()
         # A part may be a view of the mapped file; the model must own its memory.
-        loaded = tensor.to(device=self._device, dtype=self._dtype, copy=True)
-        if loaded.numel():
-            self._extremes.append((name, torch.stack(torch.aminmax(loaded))))
+        loaded = tensor.to(device=self._device, dtype=dtype or self._dtype, copy=True)
+        if loaded.numel() and loaded.is_floating_point():
+            self._extremes.append((name, torch.stack(torch.aminmax(loaded)).float()))
         return loaded
+
+    def empty(self, shape: tuple[int, ...]) -> Tensor:
+        """See `WeightSource`."""
+        return torch.empty(shape, dtype=self._dtype, device=self._device)
+
+    def has(self, name: str) -> bool:
+        """See `WeightSource`."""
+        return name in self._tensors
 
     def _report_progress(self) -> None:
         """One log line every few seconds: small models are silent."""
@@ -71,10 +84,11 @@ class SafetensorsSource(WeightSource):
             percent = 100 * (len(self._tensors) - len(self._unread)) // len(self._tensors)
             logger.info("loading weights", extra={"percent": percent})
 
-    def warn_unread(self) -> None:
-        """Logs the tensors that the model did not ask for: a sign of a configuration that does not fit."""
-        # Old Llama checkpoints carry the rotary frequencies, which follow from the configuration.
-        names = sorted(name for name in self._unread if not name.endswith("rotary_emb.inv_freq"))
+    def warn_unread(self, ignored: Sequence[str] = ()) -> None:
+        """Logs the tensors that the model did not ask for: a sign of a configuration that does not fit. `ignored`:
+        patterns of names that may be there.
+        """
+        names = sorted(name for name in self._unread if not any(fnmatch(name, pattern) for pattern in ignored))
         if names:
             logger.warning("%d tensors of the model folder are not used, such as %s", len(names), ", ".join(names[:3]))
 
@@ -103,10 +117,12 @@ def _open(path: Path) -> safe_open:
         raise ModelFilesError(f"{path} is damaged or not a safetensors file: {error}") from error
 
 
-def _check(path: Path, name: str, found: tuple[int, ...], expected: tuple[int, ...], dtype: str) -> None:
+def _check(
+    path: Path, name: str, found: tuple[int, ...], expected: tuple[int, ...], dtype: str, allowed: Sequence[str]
+) -> None:
     if found != expected:
         raise ModelFilesError(
             f"{path}: tensor `{name}` has shape {list(found)}, but config.json asks for {list(expected)}"
         )
-    if dtype not in _FLOATING_TYPES:
-        raise ModelFilesError(f"{path}: tensor `{name}` has type {dtype}; only {', '.join(_FLOATING_TYPES)} work")
+    if dtype not in allowed:
+        raise ModelFilesError(f"{path}: tensor `{name}` has type {dtype}; only {', '.join(allowed)} work")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -18,6 +19,19 @@ class Slice:
 class WeightSource(Protocol):
     """Named tensors, on the device and in the type of the model."""
 
-    def read(self, name: str, shape: tuple[int, ...], part: Slice | None = None) -> Tensor:
-        """The tensor `name`, which must have `shape`, or only a part of it. Raises ModelFilesError."""
+    def read(
+        self, name: str, shape: tuple[int, ...], part: Slice | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """The tensor `name`, which must have `shape`, or only a part of it. Raises ModelFilesError.
+
+        `dtype`: another type than the model's. With uint8, bytes are read as they are, and must be stored as such.
+        """
+        ...
+
+    def empty(self, shape: tuple[int, ...]) -> Tensor:
+        """Room for tensors that are read one by one, not filled."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of this name."""
         ...

@@ -32,6 +32,12 @@ def test_tile_boundaries(activation: str, n: int, dtype: torch.dtype) -> None:
     _check(gate_up, activation, torch.full((3, n), float("nan"), dtype=dtype))
 
 
+@pytest.mark.parametrize("activation", ["relu", "relu2", "clamped_swiglu"])
+def test_other_activations(activation: str) -> None:
+    torch.manual_seed(0)
+    _check((5 * torch.randn(3, 70)).half(), activation, torch.full((3, 35), float("nan"), dtype=torch.float16))
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_large_values_saturate(activation: str) -> None:
     gate = torch.tensor([-1e30, -1e4, -90.0, -0.0, 0.0, 90.0, 1e4, 1e30])
@@ -57,8 +63,8 @@ def test_nothing_to_do(tokens: int, n: int) -> None:
 
 def test_what_the_kernel_cannot_do_is_refused() -> None:
     gate_up, out = torch.randn(4, 16), torch.empty(4, 8)
-    with pytest.raises(ValueError, match="use one of silu, gelu, gelu_tanh"):
-        act_and_mul_triton(gate_up, "relu", out)
+    with pytest.raises(ValueError, match="use one of silu, gelu, gelu_tanh, relu, relu2, clamped_swiglu"):
+        act_and_mul_triton(gate_up, "tanh", out)
     with pytest.raises(ValueError, match="do not fit"):
         act_and_mul_triton(gate_up, "silu", torch.empty(4, 9))
     with pytest.raises(ValueError, match="stride 1"):

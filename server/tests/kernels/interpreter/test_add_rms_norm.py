@@ -51,6 +51,20 @@ def test_output_may_be_the_input() -> None:
     torch.testing.assert_close(x.double(), expected, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("hidden", [64, 65])
+def test_the_addend_may_be_scaled_and_normalised(hidden: int) -> None:
+    torch.manual_seed(0)
+    x, residual = (torch.randn(3, hidden).half() for _ in range(2))
+    weight, x_weight = 1 + torch.randn(hidden), 1 + torch.randn(hidden)  # float32
+    total = residual.double() + 0.22 * reference.rms_norm(x, x_weight, EPS)
+    expected = reference.rms_norm(total, weight, EPS)
+
+    add_rms_norm_triton(x, residual, weight, EPS, x, 0.22, x_weight)
+
+    torch.testing.assert_close(residual.double(), total, atol=2e-3, rtol=2e-3)
+    torch.testing.assert_close(x.double(), expected, atol=4e-3, rtol=4e-3)
+
+
 def test_no_tokens() -> None:
     empty = torch.empty(0, 16)
     add_rms_norm_triton(empty, empty.clone(), torch.ones(16), EPS, empty.clone())

@@ -4,16 +4,19 @@ import importlib
 
 import pytest
 import torch
-from support.pool import Pool, strided_q
+from support.pool import Pool, attention_options, strided_q
 from torch import Tensor
 
+from text_generation_server.kernels.attention_options import NO_OPTIONS, AttentionOptions
 from text_generation_server.kernels.decode_attention import decode_attention_torch, decode_attention_triton
 
 
-def _attend(pool: Pool, q: Tensor, max_kv_len: int, deterministic: bool = False) -> Tensor:
-    out = torch.full_like(q, float("nan"))
+def _attend(
+    pool: Pool, q: Tensor, max_kv_len: int, deterministic: bool = False, options: AttentionOptions = NO_OPTIONS
+) -> Tensor:
+    out = q.new_full((*q.shape[:2], pool.v.shape[2]), float("nan"))
     arguments = (q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, max_kv_len, q.shape[2] ** -0.5)
-    decode_attention_triton(*arguments, out, deterministic)
+    decode_attention_triton(*arguments, out, deterministic, *options.arguments())
     return out
 
 
@@ -25,17 +28,19 @@ def _check(
     dtype: torch.dtype,
     max_kv_len: int | None = None,
     deterministic: bool = False,
+    options: AttentionOptions = NO_OPTIONS,
+    v_head_dim: int | None = None,
 ) -> None:
-    pool = Pool(kv_lens, kv_heads, head_dim, dtype)
+    pool = Pool(kv_lens, kv_heads, head_dim, dtype, v_head_dim=v_head_dim)
     q = strided_q(len(kv_lens), heads, head_dim, dtype)
     scale = head_dim**-0.5
-    torch_out = torch.full_like(q, float("nan"))
+    torch_out = q.new_full((*q.shape[:2], pool.v.shape[2]), float("nan"))
     arguments = (q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, max(kv_lens), scale)
-    decode_attention_torch(*arguments, torch_out)
+    decode_attention_torch(*arguments, torch_out, deterministic, *options.arguments())
 
-    out = _attend(pool, q, max_kv_len or max(kv_lens), deterministic)
+    out = _attend(pool, q, max_kv_len or max(kv_lens), deterministic, options)
 
-    expected = pool.expected_decode(q, scale)
+    expected = pool.expected_decode(q, scale, options)
     # At most twice as far from the formula as torch in the same type.
     error = (out.double() - expected).abs().max()
     assert error <= 2 * (torch_out.double() - expected).abs().max() + 1e-5
@@ -111,6 +116,41 @@ def test_deterministic_gives_the_same_bits_alone_and_in_a_batch() -> None:
         alone = _attend(pool, q[index : index + 1], int(pool.b_kv_len), deterministic=True)
         pool.b_row, pool.b_kv_len = pool_rows, pool_lens
         assert torch.equal(alone[0], together[index])
+
+
+OPTIONS = ["window", "softcap", "sinks", "slopes", "window softcap sinks slopes"]
+
+
+@pytest.mark.parametrize("names", OPTIONS)
+def test_options_where_contexts_are_one_chunk(names: str) -> None:
+    # Contexts around a window that is no multiple of a tile, and a padded row.
+    options = attention_options(names, 2, window=70)
+    _check([69, 70, 71, 0, 1], 2, 1, 16, torch.float16, options=options)
+
+
+@pytest.mark.parametrize("names", ["window", "softcap sinks slopes", "window softcap sinks slopes"])
+def test_options_where_contexts_are_cut(names: str) -> None:
+    options = attention_options(names, 2, window=300)
+    _check([301, 700, 40], 2, 1, 16, torch.float32, options=options)
+
+
+def test_deterministic_chunks_with_options() -> None:
+    options = attention_options("window softcap sinks slopes", 2, window=300)
+    _check([301, 700, 40], 2, 1, 16, torch.float32, deterministic=True, options=options)
+
+
+def test_options_of_one_request_whose_chunks_a_second_kernel_merges() -> None:
+    _check([400], 3, 1, 16, torch.float32, options=attention_options("window softcap sinks slopes", 3, window=200))
+
+
+def test_a_window_smaller_than_a_tile() -> None:
+    for window in (1, 3):
+        options = attention_options("window sinks", 2, window)
+        _check([1, 3, 64, 200], 2, 1, 16, torch.float32, options=options)
+
+
+def test_values_may_have_another_head_size() -> None:
+    _check([20, 300], 2, 1, 24, torch.float32, options=attention_options("sinks", 2), v_head_dim=16)
 
 
 def test_layouts_that_the_kernel_cannot_read_are_refused() -> None:

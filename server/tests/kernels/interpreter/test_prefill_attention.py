@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from support.pool import Pool, query_starts, strided_q
+from support.pool import Pool, attention_options, query_starts, strided_q
 
+from text_generation_server.kernels.attention_options import NO_OPTIONS, AttentionOptions
 from text_generation_server.kernels.prefill_attention import prefill_attention_torch, prefill_attention_triton
 
 
@@ -15,17 +16,19 @@ def _check(
     head_dim: int,
     dtype: torch.dtype,
     max_q_len: int | None = None,
+    options: AttentionOptions = NO_OPTIONS,
+    v_head_dim: int | None = None,
 ) -> None:
-    pool = Pool(kv_lens, kv_heads, head_dim, dtype)
+    pool = Pool(kv_lens, kv_heads, head_dim, dtype, v_head_dim=v_head_dim)
     q = strided_q(sum(q_lens), heads, head_dim, dtype)
-    out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
+    out, torch_out = (q.new_full((*q.shape[:2], pool.v.shape[2]), float("nan")) for _ in range(2))
     scale = head_dim**-0.5
     arguments = (q, pool.k, pool.v, pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len)
 
-    prefill_attention_triton(*arguments, max_q_len or max(q_lens), scale, out)
+    prefill_attention_triton(*arguments, max_q_len or max(q_lens), scale, out, False, *options.arguments())
 
-    prefill_attention_torch(*arguments, max(q_lens), scale, torch_out)
-    expected = pool.expected_prefill(q, q_lens, scale)
+    prefill_attention_torch(*arguments, max(q_lens), scale, torch_out, False, *options.arguments())
+    expected = pool.expected_prefill(q, q_lens, scale, options)
     # At most twice as far from the formula as torch in the same type.
     error = (out.double() - expected).abs().max()
     assert error <= 2 * (torch_out.double() - expected).abs().max() + 1e-5
@@ -78,6 +81,15 @@ def test_tokens_before_the_first_chunk_are_left_alone() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_deterministic_chunks_give_the_same_bits_wherever_prompts_are_cut(dtype: torch.dtype) -> None:
+    _check_bits_wherever_prompts_are_cut(dtype, NO_OPTIONS)
+
+
+def test_deterministic_chunks_with_options_give_the_same_bits_wherever_prompts_are_cut() -> None:
+    options = attention_options("window softcap sinks slopes", 4, window=37)
+    _check_bits_wherever_prompts_are_cut(torch.float16, options)
+
+
+def _check_bits_wherever_prompts_are_cut(dtype: torch.dtype, options: AttentionOptions) -> None:
     pool = Pool([150, 70], 1, 16, dtype)
     prompts = [strided_q(length, 4, 16, dtype) for length in pool.kv_lens]
 
@@ -87,7 +99,8 @@ def test_deterministic_chunks_give_the_same_bits_wherever_prompts_are_cut(dtype:
         kv_len = torch.tensor([end for *_, end in pieces], dtype=torch.int32)
         out = torch.full_like(q, float("nan"))
         starts = query_starts([end - begin for _, begin, end in pieces])
-        prefill_attention_triton(q, pool.k, pool.v, pool.table, rows, starts, kv_len, 1024, 0.25, out, True)
+        batch = (pool.table, rows, starts, kv_len, 1024)
+        prefill_attention_triton(q, pool.k, pool.v, *batch, 0.25, out, True, *options.arguments())
         return out
 
     whole = attend([(0, 0, 150), (1, 0, 70)])
@@ -95,6 +108,34 @@ def test_deterministic_chunks_give_the_same_bits_wherever_prompts_are_cut(dtype:
     for size in (7, 64):
         pieces = [(0, begin, min(150, begin + size)) for begin in range(0, 150, size)]
         assert torch.equal(attend([(1, 69, 70), *pieces]), torch.cat([whole[-1:], whole[:150]]))
+
+
+@pytest.mark.parametrize("window", [1, 63, 64, 65, 500])
+def test_windows_at_tile_boundaries(window: int) -> None:
+    options = attention_options("window", 2, window)
+    _check([63, 65, 1], [63, 193, 128], 2, 1, 16, torch.float16, options=options)
+
+
+@pytest.mark.parametrize("names", ["softcap", "sinks", "slopes", "window softcap sinks slopes"])
+def test_options(names: str) -> None:
+    options = attention_options(names, 2, window=70)
+    _check([64, 65, 3], [64, 165, 200], 2, 1, 16, torch.float32, options=options)
+
+
+@pytest.mark.parametrize("names", ["softcap sinks slopes", "window softcap sinks slopes"])
+def test_options_where_programs_share_a_prefix(names: str) -> None:
+    # Parts that lie before the window of some queries of a tile and within that of others.
+    options = attention_options(names, 3, window=600)
+    _check([1, 0, 40], [599, 300, 900], 3, 1, 16, torch.float32, options=options)
+
+
+def test_a_window_in_a_long_prompt() -> None:
+    # Tiles of long prompts, with blocks that no edge of the window touches.
+    _check([300], [300], 2, 1, 16, torch.float16, max_q_len=8192, options=attention_options("window", 2, window=200))
+
+
+def test_values_may_have_another_head_size() -> None:
+    _check([3, 18], [20, 18], 2, 1, 24, torch.float32, options=attention_options("sinks", 2), v_head_dim=16)
 
 
 def test_nothing_to_do() -> None:

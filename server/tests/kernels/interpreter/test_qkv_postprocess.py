@@ -34,6 +34,15 @@ def test_tile_boundaries(
     case.check(qkv_postprocess_triton, qkv_postprocess_torch)
 
 
+@pytest.mark.parametrize("norm_dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("norm_of_each_head", [False, True])
+@pytest.mark.parametrize("norm_after_rope", [False, True])
+def test_norms_of_heads(norm_after_rope: bool, norm_of_each_head: bool, norm_dtype: torch.dtype) -> None:
+    norms = (True, norm_of_each_head, norm_after_rope, norm_dtype)
+    case = Case(3, BLOCK - 3, 2, 20, torch.float16, True, "cpu", *norms)
+    case.check(qkv_postprocess_triton, qkv_postprocess_torch)
+
+
 @pytest.mark.parametrize("layout", ["interleaved", "head_major"])
 def test_every_tensor_has_its_own_strides(layout: str) -> None:
     case = Case(4, 5, 2, 12, torch.float32, with_bias=True)
@@ -80,6 +89,8 @@ def test_a_value_that_is_not_finite_stays_in_its_head() -> None:
         ("q_norm", torch.zeros(7)),
         ("k_norm", torch.zeros(16)),
         ("k_norm", None),
+        ("q_norm", torch.zeros(4, 8)),
+        ("k_norm", torch.zeros(8, dtype=torch.float16)),
         ("cos_sin", torch.zeros(9, 6)),
         ("positions", torch.zeros(3, dtype=torch.int64)),
         ("slots", torch.zeros(1, dtype=torch.int64)),

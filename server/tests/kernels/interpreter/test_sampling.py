@@ -18,7 +18,7 @@ from support.sampling import (
     triton_operators,
 )
 
-from text_generation_server.kernels._sampling import CHUNK
+from text_generation_server.kernels._sampling import CHUNK, EXCLUDED
 from text_generation_server.kernels._search import CANDIDATES, TILE
 from text_generation_server.kernels.advance_state import advance_state_torch, advance_state_triton
 from text_generation_server.kernels.philox import vocabulary_bits
@@ -47,12 +47,16 @@ def test_plain_rows_write_no_scores() -> None:
     assert run.scores.isnan().all()
 
 
-@pytest.mark.parametrize("vocab", [33, CHUNK + 31])
+@pytest.mark.parametrize("vocab", [31, 33, CHUNK + 31])
 def test_masks(vocab: int) -> None:
     requests = mixture()
     logits = 3 * torch.randn(len(requests), vocab, generator=torch.Generator().manual_seed(vocab))
     allowed = {position: range(position % 2, vocab, 3) for position in range(0, len(requests), 2)}
-    assert_alike(*runs(logits, requests, allowed=allowed))
+    allowed |= {2: range(0), 4: range(vocab - 1, vocab)}
+    torch_run, triton_run = runs(logits, requests, allowed=allowed)
+    assert_alike(torch_run, triton_run)
+    assert triton_run.sampled.valid[2] == EXCLUDED
+    assert triton_run.sampled.tokens[4] == vocab - 1
 
 
 @pytest.mark.parametrize("shape", ["flat", "peaked", "ties", "many excluded", "steep"])
@@ -83,7 +87,7 @@ def test_unsound_rows_harm_no_neighbour() -> None:
     for requests in ([asking(top_n=2)] * 5, [asking(top_n=2, **EVERYTHING)] * 5):
         torch_run, triton_run = runs(logits, requests)
         assert_alike(torch_run, triton_run)
-        assert triton_run.sampled.valid.tolist() == [1, 0, 0, 0, 1]
+        assert triton_run.sampled.valid.tolist() == [1, 0, 0, EXCLUDED, 1]
         assert triton_run.sampled.tokens[1:4].tolist() == [0, 0, 0]
 
 

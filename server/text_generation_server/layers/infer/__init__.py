@@ -1,8 +1,28 @@
 """What layers compute, in terms of operators and weights."""
 
-from .post import PostLayer
-from .pre import PreLayer
-from .state import Chunks, Decodes, InferState
-from .transformer import LayerSettings, TransformerLayer
+from .attention import Attention
+from .embedding import Embedding
+from .feed_forward import DenseFeedForward, FeedForward
+from .head import Head
+from .moe import MoeFeedForward
+from .norm import Junction, Norm
+from .state import CacheShape, Chunks, Decodes, InferState, LayerCache
+from .transformer import ParallelLayer, TransformerLayer
 
-__all__ = ["Chunks", "Decodes", "InferState", "LayerSettings", "PostLayer", "PreLayer", "TransformerLayer"]
+__all__ = [
+    "Attention",
+    "CacheShape",
+    "Chunks",
+    "Decodes",
+    "DenseFeedForward",
+    "Embedding",
+    "FeedForward",
+    "Head",
+    "InferState",
+    "Junction",
+    "LayerCache",
+    "MoeFeedForward",
+    "Norm",
+    "ParallelLayer",
+    "TransformerLayer",
+]

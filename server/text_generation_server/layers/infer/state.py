@@ -37,6 +37,32 @@ class Chunks:
 
 
 @dataclass(frozen=True)
+class CacheShape:
+    """What one layer keeps of each position on this rank."""
+
+    kv_heads: int
+    head_dim: int
+    """Elements of a key."""
+    value_dim: int
+    """Elements of a value."""
+
+    @property
+    def elements(self) -> int:
+        """Elements of one position."""
+        return self.kv_heads * (self.head_dim + self.value_dim)
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """Keys and values of one layer, by pool slot."""
+
+    k: Tensor
+    """[slots, kv_heads of this rank, head_dim]"""
+    v: Tensor
+    """[slots, kv_heads of this rank, value_dim]"""
+
+
+@dataclass(frozen=True)
 class InferState:
     """One step with T new tokens: decodes, then chunks, without padding between them.
 
@@ -54,9 +80,8 @@ class InferState:
     chunks: Chunks | None
     slot_table: Tensor
     """[rows, max_total_tokens] int32, slot of each position; valid below `kv_lens`, new tokens included."""
-    k_cache: Sequence[Tensor]
-    """One for each layer: [slots, kv_heads of this rank, head_dim]."""
-    v_cache: Sequence[Tensor]
+    caches: Sequence[LayerCache]
+    """One for each layer."""
     logit_tokens: Tensor | None
     """[N] int64, the new tokens whose logits are wanted. None: all of them, in order."""
 

@@ -1,19 +1,33 @@
 """What layers hold, and how the ranks of a group share it."""
 
+from .attention import AttentionWeights, load_attention
+from .checkpoint import Checkpoint, NormWeights
+from .ends import EmbeddingWeights, load_embedding, load_head, rounded
+from .feed_forward import DenseWeights, load_dense
 from .linear import Linear, RowBlock, column_parallel, row_parallel
-from .model import PostLayerWeights, PreLayerWeights, TransformerLayerWeights, padded_rows, vocabulary_shard
-from .split import HeadSplit, even_span
+from .moe import MoeWeights, load_moe, shared_experts
+from .split import HeadSplit, even_span, padded_rows, vocabulary_shard
 
 __all__ = [
+    "AttentionWeights",
+    "Checkpoint",
+    "DenseWeights",
+    "EmbeddingWeights",
     "HeadSplit",
     "Linear",
-    "PostLayerWeights",
-    "PreLayerWeights",
+    "MoeWeights",
+    "NormWeights",
     "RowBlock",
-    "TransformerLayerWeights",
     "column_parallel",
     "even_span",
+    "load_attention",
+    "load_dense",
+    "load_embedding",
+    "load_head",
+    "load_moe",
     "padded_rows",
+    "rounded",
     "row_parallel",
+    "shared_experts",
     "vocabulary_shard",
 ]

@@ -55,28 +55,56 @@ def _whole(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Rows `start` to `stop` of the stored matrix `name`, which has `size` rows."""
+    """Rows of the stored matrix `name`, which has `size` rows: those of each of `ranges`, one after the other."""
 
     name: str
     size: int
-    start: int
-    stop: int
+    ranges: tuple[tuple[int, int], ...]
 
 
-def column_parallel(source: WeightSource, blocks: Sequence[RowBlock], inputs: int, bias: bool) -> Linear:
-    """Stacks this rank's rows of several stored matrices into one, so that one product computes them all."""
-    weights = [
-        source.read(f"{block.name}.weight", (block.size, inputs), Slice(0, block.start, block.stop)) for block in blocks
-    ]
-    biases = [
-        source.read(f"{block.name}.bias", (block.size,), Slice(0, block.start, block.stop)) for block in blocks if bias
-    ]
-    return Linear(torch.cat(weights), torch.cat(biases) if biases else None)
+def column_parallel(
+    source: WeightSource, blocks: Sequence[RowBlock], inputs: int, bias: bool, transposed: bool = False
+) -> Linear:
+    """Stacks this rank's rows of several stored matrices into one, so that one product computes them all.
+
+    `transposed`: what is called a row here is stored as a column.
+    """
+
+    def weight(block: RowBlock) -> Tensor:
+        if transposed:
+            return _ranges(source, f"{block.name}.weight", (inputs, block.size), 1, block.ranges).t()
+        return _ranges(source, f"{block.name}.weight", (block.size, inputs), 0, block.ranges)
+
+    biases = [_ranges(source, f"{block.name}.bias", (block.size,), 0, block.ranges) for block in blocks if bias]
+    weights = [weight(block) for block in blocks]
+    return Linear(torch.cat(weights).contiguous(), torch.cat(biases) if biases else None)
+
+
+def _ranges(
+    source: WeightSource, name: str, shape: tuple[int, ...], dim: int, ranges: Sequence[tuple[int, int]]
+) -> Tensor:
+    """Parts of dimension `dim` of a stored tensor, read at once."""
+    first, last = min(start for start, _ in ranges), max(stop for _, stop in ranges)
+    tensor = source.read(name, shape, Slice(dim, first, last))
+    if len(ranges) == 1:
+        return tensor
+    return torch.cat([tensor.narrow(dim, start - first, stop - start) for start, stop in ranges], dim)
 
 
 def row_parallel(
-    source: WeightSource, name: str, shape: tuple[int, int], columns: tuple[int, int], bias: bool
+    source: WeightSource,
+    name: str,
+    shape: tuple[int, int],
+    columns: tuple[int, int],
+    bias: bool,
+    transposed: bool = False,
 ) -> Linear:
-    """Reads this rank's input columns of a stored matrix. `bias`: whether this rank adds it; one of the ranks must."""
-    weight = source.read(f"{name}.weight", shape, Slice(1, *columns))
+    """Reads this rank's input columns of a stored matrix [outputs, inputs], which may be stored the other way round.
+
+    `bias`: whether this rank adds it; one of the ranks must.
+    """
+    if transposed:
+        weight = source.read(f"{name}.weight", (shape[1], shape[0]), Slice(0, *columns)).t().contiguous()
+    else:
+        weight = source.read(f"{name}.weight", shape, Slice(1, *columns))
     return Linear(weight, source.read(f"{name}.bias", shape[:1]) if bias else None)

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from ...config.model import ModelConfig
+from torch import Tensor
+from torch.nn import functional
+
 from ...distributed import TensorParallelGroup
 from ...errors import ConfigurationError
 
@@ -26,25 +28,45 @@ class HeadSplit:
     kv_stop: int
 
     @property
+    def num_heads(self) -> int:
+        """Query heads that this rank holds."""
+        return self.q_stop - self.q_start
+
+    @property
     def num_kv_heads(self) -> int:
         """K and V heads that this rank holds, and its caches have."""
         return self.kv_stop - self.kv_start
 
     @classmethod
-    def of(cls, config: ModelConfig, group: TensorParallelGroup) -> "HeadSplit":
+    def of(cls, num_heads: int, num_kv_heads: int, group: TensorParallelGroup) -> "HeadSplit":
         """Raises ConfigurationError when the heads cannot be shared evenly."""
         rank, world_size = group.rank, group.world_size
-        replicated = config.num_kv_heads < world_size
-        larger, smaller = sorted((config.num_kv_heads, world_size), reverse=True)
-        if config.num_heads % world_size or larger % smaller:
+        replicated = num_kv_heads < world_size
+        larger, smaller = sorted((num_kv_heads, world_size), reverse=True)
+        if num_heads % world_size or larger % smaller:
             raise ConfigurationError(
-                f"{world_size} shards cannot share {config.num_heads} attention heads with {config.num_kv_heads} "
+                f"{world_size} shards cannot share {num_heads} attention heads with {num_kv_heads} "
                 "key-value heads evenly: set --num-shard to a divisor of both numbers"
             )
         if replicated:
-            kv_start = rank * config.num_kv_heads // world_size
+            kv_start = rank * num_kv_heads // world_size
             kv_stop = kv_start + 1
         else:
-            kv_start, kv_stop = even_span(config.num_kv_heads, rank, world_size)
-        q_start, q_stop = even_span(config.num_heads, rank, world_size)
+            kv_start, kv_stop = even_span(num_kv_heads, rank, world_size)
+        q_start, q_stop = even_span(num_heads, rank, world_size)
         return cls(q_start, q_stop, kv_start, kv_stop)
+
+
+def vocabulary_shard(vocab_size: int, rank: int, world_size: int) -> tuple[int, int, int]:
+    """Start and end of a rank's part of the vocabulary, and how many rows of padding follow.
+
+    Gathering needs parts of one size; padding only ever lies behind the vocabulary's end.
+    """
+    size = -(-vocab_size // world_size)
+    start, stop = (min(bound * size, vocab_size) for bound in (rank, rank + 1))
+    return start, stop, size - (stop - start)
+
+
+def padded_rows(tensor: Tensor, padding: int) -> Tensor:
+    """`tensor` with zero rows (or elements) behind it; itself when there is nothing to add."""
+    return functional.pad(tensor, (0, 0) * (tensor.dim() - 1) + (0, padding)) if padding else tensor

@@ -1,0 +1,289 @@
+"""The experts of a mixture: each kernel and the whole layer beside the reading of weights and torch's grouped product.
+
+    python benchmark/kernels/moe.py [--dry-run] [--candidates] [--models NAME ...] > benchmark/results/moe.json
+
+Results are checked against torch first. The floor is the larger of the time to read the weights of the experts that are
+hit, as fast as a copy in the same run, and that of their arithmetic, as fast as a large product in the same run.
+Experts are chosen at random and differ between the calls of a graph, so no weight is in the cache.
+`--candidates` times both products with other tiles instead, the best first; the first two of each size that are worth
+it belong into `kernels/tuned/moe_product.json` and `moe_align.json`.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+from _timing import DRY_PLAN, GPU_PLAN, Plan, Row, copy_bandwidth, seconds_per_call
+from torch import Tensor
+from torch.nn import functional
+
+from text_generation_server import kernels
+from text_generation_server.kernels._moe_product import moe_product
+from text_generation_server.kernels.moe_align import moe_align_triton
+from text_generation_server.kernels.moe_experts import moe_experts_torch, tile_height, tiles_of
+from text_generation_server.kernels.skinny_linear import MAX_TOKENS
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """The mixture of one model."""
+
+    experts: int
+    top_k: int
+    hidden: int
+    inner: int
+    activation: str = "silu"
+    biased: bool = False
+
+
+MODELS = {
+    "qwen3-30b-a3b": Shape(128, 8, 2048, 768),
+    "mixtral-8x7b": Shape(8, 2, 4096, 14336),
+    "gpt-oss-120b": Shape(128, 4, 2880, 2880, "clamped_swiglu", True),
+}
+DRY_MODELS = {"dry": Shape(6, 2, 32, 48, "clamped_swiglu", True)}
+TOKENS = (1, 8, 64, 512, 4096)
+LAYERS = 2
+"""Sets of weights that take turns."""
+TOLERANCE = 2e-2
+"""Of the norm of the difference from torch, relative to the norm."""
+CANDIDATES = {
+    1: [(32, 128, 4, 4), (32, 256, 4, 4), (64, 128, 4, 3), (64, 128, 4, 4), (64, 256, 4, 3), (128, 64, 4, 4)],
+    16: [(32, 256, 4, 4), (64, 128, 4, 3), (64, 128, 4, 4), (64, 256, 4, 3), (128, 64, 4, 4), (128, 128, 4, 3)],
+    32: [(64, 128, 4, 4), (128, 64, 4, 4), (128, 128, 4, 3)],
+    64: [(64, 128, 4, 4), (128, 64, 4, 3), (128, 64, 4, 4), (128, 128, 8, 3), (256, 64, 8, 3)],
+    128: [(128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 3), (256, 64, 8, 3), (256, 64, 8, 4)],
+}
+"""By rows of a tile (1: not sorted): BLOCK_N, BLOCK_K, num_warps, num_stages."""
+
+
+class Mixture:
+    """Weights, hidden states and choices of one model for one number of tokens."""
+
+    def __init__(self, plan: Plan, shape: Shape, weights: list["Weights"], tokens: int) -> None:
+        self.plan, self.shape, self.tokens, self.weights = plan, shape, tokens, weights
+        self.x = torch.empty(tokens, shape.hidden, dtype=plan.dtype, device=plan.device).normal_()
+        self.options = kernels.RouteOptions(shape.top_k)
+        draws = plan.buffers(min(tokens * shape.top_k, shape.experts) * weights[0].expert_bytes)
+        self.logits = torch.empty(draws, tokens, shape.experts, dtype=plan.dtype, device=plan.device).normal_()
+        self.ids = torch.empty(draws, tokens, shape.top_k, dtype=torch.int32, device=plan.device)
+        self.shares = torch.empty(draws, tokens, shape.top_k, device=plan.device)
+        for draw in range(draws):
+            kernels.moe_route(self.logits[draw], None, self.options, self.ids[draw], self.shares[draw])
+        self.out = torch.empty_like(self.x)
+
+    def experts(self, draw: int) -> None:
+        """What is called once a layer."""
+        kernels.moe_experts(*self.arguments(draw), self.shape.activation, False, self.out)
+
+    def arguments(self, draw: int) -> tuple[Tensor | None, ...]:
+        """Those of the operator, up to the activation."""
+        w = self.weights[draw % LAYERS]
+        return self.x, self.ids[draw], self.shares[draw], w.gate_up, w.gate_up_bias, w.down, w.down_bias
+
+    def layer(self, draw: int) -> None:
+        """Router, choice and experts."""
+        router = self.weights[draw % LAYERS].router
+        if self.tokens <= MAX_TOKENS and not self.plan.dry_run:
+            kernels.skinny_linear(self.x, router, None, self.logits[-1])
+        else:
+            torch.mm(self.x, router.t(), out=self.logits[-1])
+        kernels.moe_route(self.logits[-1], None, self.options, self.ids[-1], self.shares[-1])
+        # The choices made before are used, so that experts differ as they do in other layers.
+        self.experts(draw)
+
+    def route(self, draw: int) -> None:
+        """The choice alone."""
+        kernels.moe_route(self.logits[draw], None, self.options, self.ids[draw], self.shares[draw])
+
+    def check(self) -> float:
+        """Difference from torch. Raises RuntimeError where it is too large."""
+        self.experts(0)
+        expected = torch.empty_like(self.out)
+        moe_experts_torch(*self.arguments(0), self.shape.activation, False, expected)  # pyright: ignore[reportArgumentType]
+        error = ((self.out.float() - expected.float()).norm() / expected.float().norm()).item()
+        if not error <= TOLERANCE:
+            raise RuntimeError(f"{self.tokens} tokens: the difference from torch is {error:.2e} of the norm")
+        return error
+
+
+class Weights:
+    """One layer's."""
+
+    def __init__(self, plan: Plan, shape: Shape) -> None:
+        def normal(*sizes: int) -> Tensor:
+            return torch.empty(sizes, dtype=plan.dtype, device=plan.device).normal_(std=0.02)
+
+        self.router = normal(shape.experts, shape.hidden)
+        self.gate_up = normal(shape.experts, 2 * shape.inner, shape.hidden)
+        self.down = normal(shape.experts, shape.hidden, shape.inner)
+        self.gate_up_bias = normal(shape.experts, 2 * shape.inner) if shape.biased else None
+        self.down_bias = normal(shape.experts, shape.hidden) if shape.biased else None
+        self.expert_bytes = 3 * shape.hidden * shape.inner * plan.dtype.itemsize
+
+
+Call = Callable[[int], object]
+
+
+def products(mixture: Mixture, height: int, up: dict[str, int] | None, down: dict[str, int] | None) -> dict[str, Call]:
+    """Alignment and both products as calls of their own, with tiles of `height` rows."""
+    m, weights = mixture, mixture.weights
+    chosen = tiles_of(height, weights[0].gate_up, weights[0].down)
+    experts, slots = m.shape.experts, m.shape.top_k
+    activated = m.x.new_empty(m.tokens * slots, m.shape.inner).normal_()
+    rows = m.x.new_empty(m.tokens * slots, m.shape.hidden)
+
+    def align(draw: int) -> tuple[Tensor, Tensor, Tensor] | None:
+        return None if height == 1 else moe_align_triton(m.ids[draw], experts, height)
+
+    alignments = [align(draw) for draw in range(len(m.ids))]
+
+    def first(draw: int) -> None:
+        w = weights[draw % LAYERS]
+        arguments = (m.ids[draw], alignments[draw], None, m.shape.activation, max(16, height), up or chosen.up)
+        moe_product(m.x, w.gate_up, w.gate_up_bias, *arguments, activated)
+
+    def second(draw: int) -> None:
+        w = weights[draw % LAYERS]
+        arguments = (m.ids[draw], alignments[draw], m.shares[draw], None, max(16, height), down or chosen.down)
+        moe_product(activated, w.down, w.down_bias, *arguments, rows)
+
+    return {"align": align, "up": first, "down": second}
+
+
+def library(mixture: Mixture) -> Call:
+    """Both products as torch has them, of rows that are sorted already, without activation, bias and weights."""
+    m, slots, experts = mixture, mixture.shape.top_k, mixture.shape.experts
+    orders = [ids.flatten().argsort() for ids in m.ids]
+    ends = [torch.bincount(ids.flatten(), minlength=experts).cumsum(0).int() for ids in m.ids]
+    sorted_x = [m.x[order // slots] for order in orders[:LAYERS]]
+    activated = m.x.new_empty(m.tokens * slots, m.shape.inner).normal_()
+
+    def call(draw: int) -> None:
+        w = m.weights[draw % LAYERS]
+        functional.grouped_mm(sorted_x[draw % LAYERS], w.gate_up.transpose(1, 2), offs=ends[draw])
+        functional.grouped_mm(activated, w.down.transpose(1, 2), offs=ends[draw])
+
+    return call
+
+
+def floor_seconds(mixture: Mixture, bandwidth: float, flops: float, part: float = 1.0) -> float:
+    """The least that `part` of the products can take."""
+    hit = sum(ids.unique().numel() for ids in mixture.ids) / len(mixture.ids)
+    expert_bytes = mixture.weights[0].expert_bytes
+    arithmetic = 2 * mixture.tokens * mixture.shape.top_k * expert_bytes / mixture.plan.dtype.itemsize
+    return part * max(hit * expert_bytes / bandwidth, arithmetic / flops)
+
+
+def measure(mixture: Mixture, bandwidth: float, flops: float) -> Row:
+    """One line: every kernel of one size."""
+    m, draws, on_gpu = mixture, len(mixture.ids), not mixture.plan.dry_run
+    height = tile_height(m.tokens, m.shape.top_k, m.shape.experts, deterministic=False)
+    calls: dict[str, Call] = {"route": m.route, "experts": m.experts, "layer": m.layer, "library": library(m)}
+    if on_gpu:
+        calls |= products(m, height, None, None)
+        if height == 1:
+            del calls["align"]
+    times = {name: seconds_per_call(m.plan, call, draws) * 1e6 for name, call in calls.items()}
+    floor = floor_seconds(m, bandwidth, flops) * 1e6
+    row: Row = {"tokens": m.tokens, "height": height, "floor_microseconds": round(floor, 1)}
+    row |= {f"{name}_microseconds": round(time, 1) for name, time in times.items()}
+    if on_gpu:
+        row["products_fraction_of_floor"] = round(floor / (times["up"] + times["down"]), 3)
+    fractions = {f"{name}_fraction_of_floor": round(floor / times[name], 3) for name in ("experts", "layer", "library")}
+    return row | fractions | {"difference": m.check()}
+
+
+def heights(mixture: Mixture) -> list[int]:
+    """Tiles worth trying."""
+    rows = mixture.tokens * mixture.shape.top_k / mixture.shape.experts
+    limits = {1: (0, 0.25), 16: (0, 32), 32: (2, 64), 64: (8, 1e9), 128: (64, 1e9)}
+    return [each for each, (low, high) in limits.items() if low <= rows <= high or (each == 1 and mixture.tokens == 1)]
+
+
+def candidates(mixture: Mixture, bandwidth: float, flops: float) -> Iterator[Row]:
+    """Each product with each candidate, the best first."""
+    for part, share in (("up", 2 / 3), ("down", 1 / 3)):
+        floor = floor_seconds(mixture, bandwidth, flops, share) * 1e6
+        rows: list[Row] = []
+        for height, forms in ((height, CANDIDATES[height]) for height in heights(mixture)):
+            for form in forms:
+                config = dict(zip(("BLOCK_N", "BLOCK_K", "num_warps", "num_stages"), form, strict=True))
+                time = seconds_per_call(mixture.plan, products(mixture, height, config, config)[part], len(mixture.ids))
+                fraction = round(floor / (time * 1e6), 3)
+                rows.append({"tokens": mixture.tokens, "product": part, "height": height, **config})
+                rows[-1] |= {"microseconds": round(time * 1e6, 1), "fraction_of_floor": fraction}
+        yield from sorted(rows, key=lambda row: row["microseconds"])
+
+
+def large_product(plan: Plan) -> float:
+    """Operations a second of a product of large square matrices."""
+    size = 64 if plan.dry_run else 8192
+    left, right = (torch.empty(size, size, dtype=plan.dtype, device=plan.device).normal_() for _ in range(2))
+    out = torch.empty_like(left)
+    return 2 * size**3 / seconds_per_call(plan, lambda _: torch.mm(left, right, out=out), 1)
+
+
+def rows_of(plan: Plan, shape: Shape, with_candidates: bool, bandwidth: float, flops: float) -> Iterator[Row]:
+    """All sizes of one model."""
+    weights = [Weights(plan, shape) for _ in range(LAYERS)]
+    for tokens in (1, 5) if plan.dry_run else TOKENS:
+        mixture = Mixture(plan, shape, weights, tokens)
+        if with_candidates:
+            yield from candidates(mixture, bandwidth, flops)
+        else:
+            yield measure(mixture, bandwidth, flops)
+
+
+def compile_all(plan: Plan, shape: Shape, with_candidates: bool) -> None:
+    """Compiles what is going to be timed, side by side."""
+    weights = [Weights(plan, shape) for _ in range(LAYERS)]
+    mixtures = [Mixture(plan, shape, weights, tokens) for tokens in TOKENS]
+    with kernels.compile_only(len(os.sched_getaffinity(0))):
+        for mixture in mixtures:
+            mixture.layer(0)
+            for height in heights(mixture) if with_candidates else ():
+                for form in CANDIDATES[height]:
+                    config = dict(zip(("BLOCK_N", "BLOCK_K", "num_warps", "num_stages"), form, strict=True))
+                    calls = products(mixture, height, config, config)
+                    calls["up"](0)
+                    calls["down"](0)
+
+
+def main() -> None:
+    """Prints one JSON object, a row a line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dry-run", action="store_true", help="tiny sizes on CPU, no Triton")
+    parser.add_argument("--candidates", action="store_true", help="time other tiles instead; needs a GPU")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    arguments = parser.parse_args()
+    plan = DRY_PLAN if arguments.dry_run else dataclasses.replace(GPU_PLAN, calls=8, replays=9)
+    if not torch.cuda.is_available() and (not plan.dry_run or arguments.candidates):
+        parser.error("no CUDA device: use --dry-run, without --candidates")
+    models = DRY_MODELS if plan.dry_run else {name: MODELS[name] for name in arguments.models}
+    bandwidth, flops = copy_bandwidth(plan, plan.ceiling_bytes), large_product(plan)
+    head = {
+        "benchmark": "moe",
+        "command": "python " + " ".join(sys.argv),
+        "device": "cpu" if plan.dry_run else torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "dtype": str(plan.dtype).removeprefix("torch."),
+        "copy_gigabytes_per_second": bandwidth / 1e9,
+        "product_teraflops": flops / 1e12,
+    }
+    lines: list[str] = []
+    for name, shape in models.items():
+        if not plan.dry_run:
+            compile_all(plan, shape, arguments.candidates)
+        for row in rows_of(plan, shape, arguments.candidates, bandwidth, flops):
+            lines.append(f"  {json.dumps({'model': name, **row})}")
+    joined = ",\n".join(lines)
+    sys.stdout.write(f'{json.dumps(head)[:-1]}, "rows": [\n{joined}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()

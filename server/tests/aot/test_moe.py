@@ -1,0 +1,88 @@
+"""Every production form of the kernels of mixtures of experts compiles, without a GPU."""
+
+import json
+from importlib import resources
+
+import pytest
+from support.aot import SHARED_KIB, SM_90, Compiled, compile_offline
+from triton.backends.compiler import GPUTarget
+
+from text_generation_server.kernels._moe_product import moe_product_kernel, tile_columns
+from text_generation_server.kernels.moe_align import moe_align_kernel
+from text_generation_server.kernels.moe_experts import moe_combine_kernel
+from text_generation_server.kernels.moe_route import moe_route_kernel
+
+_ENTRIES = json.loads(
+    (resources.files("text_generation_server.kernels") / "tuned" / "moe_product.json").read_text(encoding="utf-8")
+)
+Form = tuple[int, ...]
+"""Rows of a tile (1: not sorted), BLOCK_N, BLOCK_K, num_warps, num_stages."""
+
+
+def _forms(shared_kib: int) -> list[Form]:
+    names = ("BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
+    return sorted(
+        {
+            (entry["key"]["block_m"], *(entry["config"][name] for name in names))
+            for entry in _ENTRIES
+            if entry["key"]["shared_kib"] == shared_kib
+        }
+    )
+
+
+def _product(form: Form, dtype: str, up: bool, masked: bool, target: GPUTarget = SM_90) -> Compiled:
+    height, block_n, block_k, num_warps, num_stages = form
+    direct = height == 1
+    types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}") | {"ids_ptr": "*i32"}
+    sizes = ("inputs", "outputs", "stride_x_row", "stride_weight_expert", "stride_weight_output")
+    types |= dict.fromkeys(sizes, "i32")
+    constants = {"SLOTS": 8, "ACTIVATION": "silu" if up else None, "DIRECT": direct, "MASK_K": masked, "GROUP": 8}
+    constants |= {"BLOCK_M": max(16, height), "BLOCK_N": block_n}
+    constants["BLOCK_K"] = tile_columns({"BLOCK_K": block_k}, 4 if dtype == "fp32" else 2)
+    optional = dict.fromkeys(("order_ptr", "tiles_ptr", "num_tiles_ptr"), None if direct else "*i32")
+    optional |= {"row_weights_ptr": None if up else "*fp32", "bias_ptr": f"*{dtype}" if masked else None}
+    types |= {name: kind for name, kind in optional.items() if kind}
+    constants |= {name: None for name, kind in optional.items() if not kind}
+    return compile_offline(moe_product_kernel, types, constants, num_warps, num_stages, target)
+
+
+@pytest.mark.parametrize(
+    ("form", "up"), [*((form, True) for form in _forms(227)), *((form, False) for form in _forms(227)[-2:])], ids=str
+)
+def test_products_do_not_spill_and_copy_wide(form: Form, up: bool) -> None:
+    compiled = _product(form, "bf16", up, masked=up)
+    compiled.check()
+    assert compiled.count("HGMMA" if form[0] >= 64 else "HMMA")
+    assert "LDGSTS.E.BYPASS.128" in compiled.sass
+
+
+# A card of 163 KiB takes the forms of the nearest class, 227; one of 99 has its own.
+@pytest.mark.parametrize(
+    ("capability", "form"),
+    [(80, max(_forms(227))), (86, max(_forms(99))), (89, _forms(99)[-2])],
+    ids=str,
+)
+def test_cards_with_less_shared_memory(capability: int, form: Form) -> None:
+    target = GPUTarget("cuda", capability, 32)
+    assert SHARED_KIB[capability] in (163, 99)
+    _product(form, "bf16", up=True, masked=True, target=target).check_shared()
+
+
+@pytest.mark.parametrize(("experts", "groups", "score"), [(256, 8, "sigmoid"), (512, 1, "softmax")])
+def test_route(experts: int, groups: int, score: str) -> None:
+    types = {"logits_ptr": "*bf16", "bias_ptr": "*fp32", "ids_ptr": "*i32", "weights_ptr": "*fp32"}
+    types |= {"stride_logits_token": "i32", "scale": "fp32", "jitter": "fp32"}
+    constants = {"EXPERTS": experts, "TOP_K": 2, "SCORE": score, "NORM": 1, "GROUPS": groups, "GROUP_SCORE": "top2"}
+    constants |= {"TOP_GROUPS": max(1, groups // 2), "SHARED": 1, "SHARED_GATE": False, "BLOCK_E": experts}
+    constants |= {"BLOCK_K": 4, "TINY": 1e-20}
+    compile_offline(moe_route_kernel, types, constants, num_warps=1 if experts <= 256 else 4).check()
+
+
+def test_align_and_combine() -> None:
+    types = dict.fromkeys(("ids_ptr", "order_ptr", "tiles_ptr", "num_tiles_ptr"), "*i32") | {
+        "rows": "i32",
+        "block_m": "i32",
+    }
+    compile_offline(moe_align_kernel, types, {"BINS": 128, "BLOCK": 4096}, num_warps=8).check()
+    types = {"rows_ptr": "*bf16", "out_ptr": "*bf16", "hidden": "i32"}
+    compile_offline(moe_combine_kernel, types, {"SLOTS": 8, "BLOCK": 1024}, num_warps=4).check()

@@ -1,0 +1,166 @@
+"""What families make of `config.json`: their defaults are those of transformers, and wrong values are named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.family_cases import CASES
+from support.model_table import PAGE, architectures, page
+from transformers import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from text_generation_server.config import ModelConfig
+from text_generation_server.config.families import FAMILIES
+from text_generation_server.errors import ConfigurationError, UnsupportedModel
+
+OWN_CLASS = sorted({case.model_type for case in CASES.values()})
+SIZES: dict[str, int] = {
+    "vocab_size": 200,
+    "hidden_size": 256,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 32,
+}
+# Names that families have for these, beside or instead of the usual ones.
+OTHER_NAMES: dict[str, str] = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
+    "d_model": "hidden_size",
+    "n_heads": "num_attention_heads",
+    "n_layers": "num_hidden_layers",
+    "ffn_dim": "intermediate_size",
+}
+
+
+def parse(folder: Path, values: dict[str, Any]) -> ModelConfig:
+    (folder / "config.json").write_text(json.dumps(values))
+    return ModelConfig.from_folder(folder)
+
+
+def minimal(model_type: str) -> dict[str, Any]:
+    """The sizes that every model gives, under the names of its class."""
+    defaults = CONFIG_MAPPING[model_type]().to_dict()
+    values = {key: size for key, size in SIZES.items() if key in defaults}
+    values |= {key: SIZES[usual] for key, usual in OTHER_NAMES.items() if key in defaults}
+    # Sizes whose defaults follow from those of a published model.
+    values |= {key: 1 for key in ("num_kv_heads",) if key in defaults}
+    values |= {key: 256 for key in ("word_embed_proj_dim",) if key in defaults}
+    values |= {key: 96 for key in ("ffn_hidden_size",) if key in defaults}
+    return values | {"rotary_dim": 8} if "rotary_dim" in defaults else values
+
+
+@pytest.mark.parametrize("model_type", OWN_CLASS)
+def test_what_is_absent_means_what_it_means_to_transformers(model_type: str, tmp_path: Path) -> None:
+    sizes = minimal(model_type)
+    architecture = {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]]}
+    complete = CONFIG_MAPPING[model_type](**sizes).to_dict()
+    if model_type in ("ministral", "hunyuan_v1_dense", "mistral"):
+        # They give sizes that do not fit, or `null`, which their own models cannot use.
+        complete.pop("head_dim")
+    bare, full = parse(tmp_path, {**sizes, **architecture}), parse(tmp_path, {**complete, **architecture})
+    assert bare.decoder == full.decoder
+    assert bare.names == full.names
+    assert bare.max_position_embeddings == full.max_position_embeddings
+
+
+def test_every_family_is_in_the_tests() -> None:
+    assert {name for case in CASES for name in architectures(case)} == set(FAMILIES)
+
+
+def test_the_page_of_models_has_the_table_of_the_tests() -> None:
+    assert PAGE.read_text() == page()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "values", "named"),
+    [
+        ("Gemma2ForCausalLM", {"layer_types": ["full_attention"]}, "layer_types"),
+        ("Gemma2ForCausalLM", {"layer_types": ["full_attention"] * 3 + ["chunked"]}, "layer_types"),
+        ("Gemma2ForCausalLM", {"final_logit_softcapping": -1}, "final_logit_softcapping"),
+        ("Gemma2ForCausalLM", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
+        ("Gemma3ForCausalLM", {"rope_local_base_freq": "10000"}, "rope_local_base_freq"),
+        ("Gemma3ForCausalLM", {"sliding_window_pattern": 0}, "sliding_window_pattern"),
+        ("MistralForCausalLM", {"sliding_window": 0}, "sliding_window"),
+        ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 1]}, "no_rope_layers"),
+        ("SmolLM3ForCausalLM", {"no_rope_layers": [1, 1, 2, 0]}, "no_rope_layers"),
+        ("GraniteForCausalLM", {"logits_scaling": 0}, "logits_scaling"),
+        ("Qwen2ForCausalLM", {"max_window_layers": -1}, "max_window_layers"),
+        ("LlamaForCausalLM", {"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ("Gemma3ForCausalLM", {"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ("QWenLMHeadModel", {"intermediate_size": 95}, "intermediate_size"),
+        ("ChatGLMModel", {"num_layers": 2.5}, "num_layers"),
+        ("GPTJForCausalLM", {"n_embd": 256, "n_head": 32, "n_layer": 2, "rotary_dim": 512}, "rotary_dim"),
+        ("GPT2LMHeadModel", {"n_embd": 256, "n_head": 0, "n_layer": 2}, "n_head"),
+        ("GPT2LMHeadModel", {"n_embd": 256, "n_head": 4, "n_layer": 10**9}, "n_layer"),
+        ("FalconForCausalLM", {"new_decoder_architecture": True, "num_kv_heads": 5}, "num_kv_heads"),
+        ("FalconForCausalLM", {"num_ln_in_parallel_attn": 3}, "num_ln_in_parallel_attn"),
+        ("OPTForCausalLM", {"ffn_dim": 96, "word_embed_proj_dim": 128}, "word_embed_proj_dim"),
+        ("OPTForCausalLM", {"activation_function": "mish"}, "activation_function"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_named(architecture: str, values: dict[str, Any], named: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"config.json.*`{named}`"):
+        parse(tmp_path, {**SIZES, "num_key_value_heads": 4, "architectures": [architecture], **values})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "values"),
+    [
+        ("BloomForCausalLM", {"apply_residual_connection_post_layernorm": True}),
+        ("OPTForCausalLM", {"do_layer_norm_before": False}),
+        ("MptForCausalLM", {"no_bias": False}),
+        ("PhiForCausalLM", {"qk_layernorm": True}),
+        ("ChatGLMModel", {"rmsnorm": False, "num_layers": 2, "padded_vocab_size": 10}),
+    ],
+    ids=str,
+)
+def test_a_form_that_is_not_implemented_is_refused(architecture: str, values: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=next(iter(values))):
+        parse(tmp_path, {**SIZES, "architectures": [architecture], **values})
+
+
+def test_null_is_no_window_and_absence_the_default(tmp_path: Path) -> None:
+    mistral = {**SIZES, "architectures": ["MistralForCausalLM"]}
+    assert parse(tmp_path, mistral).decoder.layers[0].attention.window == 4096
+    assert parse(tmp_path, {**mistral, "sliding_window": None}).decoder.layers[0].attention.window == 0
+
+
+def test_half_of_each_head_of_glm_turns_where_the_key_is_absent(tmp_path: Path) -> None:
+    values = {**SIZES, "architectures": ["GlmForCausalLM"], "head_dim": 64, "num_key_value_heads": 4}
+    for scaling in ({}, {"rope_theta": 5e4}, {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}):
+        (rope,) = parse(tmp_path, {**values, **scaling}).ropes
+        assert (rope.rotary_dim, rope.interleaved) == (32, True)
+
+
+def test_baichuan_2_has_rows_of_length_1_in_its_head(tmp_path: Path) -> None:
+    values = {**SIZES, "architectures": ["BaichuanForCausalLM"], "max_position_embeddings": 4096}
+    assert parse(tmp_path, {**values, "vocab_size": 125696}).decoder.head.unit_rows
+    assert not parse(tmp_path, {**values, "vocab_size": 64000}).decoder.head.unit_rows
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"architectures": ["QWenLMHeadModel"], "vocab_size": 151936}, (151643, 151645)),
+        ({"architectures": ["GlmForCausalLM"], "head_dim": 8, "vocab_size": 151552}, (151329, 151336, 151338)),
+        ({"architectures": ["GlmForCausalLM"], "head_dim": 8, "eos_token_id": 7}, (7,)),
+        ({"architectures": ["LlamaForCausalLM"], "eos_token_id": [3, 2]}, (2, 3)),
+        ({"architectures": ["LlamaForCausalLM"]}, ()),
+    ],
+    ids=str,
+)
+def test_what_ends_a_text_is_in_the_file_or_known_of_the_family(
+    values: dict[str, Any], expected: tuple[int, ...], tmp_path: Path
+) -> None:
+    assert parse(tmp_path, {**SIZES, **values}).eos_token_ids == expected
+
+
+def test_an_old_file_of_falcon_40b_is_known_by_its_type(tmp_path: Path) -> None:
+    values = {**SIZES, "n_head": 32, "n_layer": 4, "n_head_kv": 8, "architectures": ["RWForCausalLM"]}
+    attention = parse(tmp_path, {**values, "model_type": "RefinedWeb"}).decoder.layers[0].attention
+    assert attention.num_kv_heads == 8
+    attention = parse(tmp_path, {**values, "model_type": "RefinedWebModel"}).decoder.layers[0].attention
+    assert attention.num_kv_heads == 1

@@ -1,0 +1,135 @@
+"""The kernels of mixtures of experts in Triton's interpreter: run with TRITON_INTERPRET=1."""
+
+import itertools
+from dataclasses import astuple
+
+import pytest
+import torch
+from support import reference
+from torch import Tensor
+
+from text_generation_server.kernels.moe_align import moe_align_triton, tile_capacity
+from text_generation_server.kernels.moe_experts import Tiles, moe_experts_triton, run_experts
+from text_generation_server.kernels.moe_route import RouteOptions, moe_route_torch, moe_route_triton
+
+ROUTES = {
+    "softmax": RouteOptions(3),
+    "not divided": RouteOptions(3, norm=0, scale=0.5),
+    "root of squares": RouteOptions(3, norm=2),
+    "sigmoid": RouteOptions(3, "sigmoid", scale=2.5),
+    "groups by best two": RouteOptions(3, "sigmoid", groups=4, top_groups=2),
+    "groups by best": RouteOptions(3, norm=0, groups=4, top_groups=2, group_score="max"),
+    "sparsemixer": RouteOptions(2, "sparsemixer", norm=0, jitter=0.1),
+    "shared": RouteOptions(2, shared=2),
+    "shared with gate": RouteOptions(2, "sigmoid", shared=1, shared_gate=True),
+}
+
+
+@pytest.mark.parametrize("name", list(ROUTES))
+def test_routes_are_those_of_torch(name: str) -> None:
+    options, experts = ROUTES[name], 12
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(5, experts + options.shared_gate + 3)[:, : experts + options.shared_gate]
+    logits[3] = logits[3].round()
+    logits[4] = 1.0
+    bias = None if options.score == "sparsemixer" else torch.randn(experts)
+    found, expected = (_routed(route, logits, bias, options) for route in (moe_route_triton, moe_route_torch))
+    assert torch.equal(found[0], expected[0])
+    torch.testing.assert_close(found[1], expected[1], atol=1e-6, rtol=1e-5)
+
+
+def test_ids_are_valid_whatever_the_logits_are() -> None:
+    logits = torch.full((3, 12), float("nan"))
+    logits[1] = float("-inf")
+    logits[2, 3:] = 0.5
+    for options in ROUTES.values():
+        own = logits[:, : 12 - (12 - options.shared_gate) % options.groups]
+        ids, _ = _routed(moe_route_triton, own, None, options)
+        assert (ids >= 0).all()
+        assert (ids < own.shape[1] + options.shared).all()
+
+
+def _routed(route: object, logits: Tensor, bias: Tensor | None, options: RouteOptions) -> tuple[Tensor, Tensor]:
+    shape = (len(logits), options.slots)
+    ids, weights = torch.full(shape, -1, dtype=torch.int32), torch.full(shape, float("nan"))
+    route(logits, bias, ids, weights, *astuple(options))  # type: ignore[operator]
+    return ids, weights
+
+
+@pytest.mark.parametrize(("tokens", "experts"), [(1, 5), (40, 5), (40, 33), (1100, 3)])
+def test_every_row_is_in_one_tile_of_its_expert(tokens: int, experts: int) -> None:
+    torch.manual_seed(0)
+    ids = torch.randint(0, experts, (tokens, 2), dtype=torch.int32)
+    ids[ids == 1] = 0
+    order, tiles, num_tiles = moe_align_triton(ids, experts, 16)
+    assert torch.equal(order.long(), ids.flatten().argsort(stable=True))
+    assert num_tiles.item() <= tile_capacity(ids.numel(), experts, 16)
+    covered = []
+    for expert, first, end in tiles[: int(num_tiles)].tolist():
+        assert 0 < end - first <= 16
+        assert (ids.flatten()[order[first:end].long()] == expert).all()
+        covered += range(first, end)
+    assert covered == list(range(ids.numel()))
+
+
+def test_as_many_tiles_as_can_be_fit_the_buffers() -> None:
+    for counts in itertools.product((0, 1, 15, 16, 17), repeat=3):
+        if sum(counts):
+            tiles = sum(-(-count // 16) for count in counts)
+            assert tiles <= tile_capacity(sum(counts), 3, 16)
+
+
+def _inputs(tokens: int, hidden: int, inner: int, dtype: torch.dtype, biased: bool) -> list[Tensor | None]:
+    """Arguments of the operator up to the biases, for 5 experts of which the last one is never chosen."""
+    torch.manual_seed(tokens)
+    ids = torch.rand(tokens, 4).argsort(dim=1)[:, :2].int()
+    x, gate_up, down = torch.randn(tokens, hidden), torch.randn(5, 2 * inner, hidden), torch.randn(5, hidden, inner)
+    biases = [torch.randn(5, 2 * inner).to(dtype), torch.randn(5, hidden).to(dtype)] if biased else [None, None]
+    scaled = [(each / each.shape[-1] ** 0.5).to(dtype) for each in (gate_up, down)]
+    return [x.to(dtype), ids, torch.rand(tokens, 2), scaled[0], biases[0], scaled[1], biases[1]]
+
+
+def _config(block_n: int) -> dict[str, int]:
+    return {"BLOCK_N": block_n, "BLOCK_K": 16, "num_warps": 4, "num_stages": 2}
+
+
+@pytest.mark.parametrize("height", [1, 16])
+@pytest.mark.parametrize(
+    ("tokens", "hidden", "inner", "dtype", "activation"),
+    [
+        (1, 32, 16, torch.float16, "silu"),
+        (7, 31, 17, torch.float32, "gelu_tanh"),
+        (23, 33, 15, torch.float16, "clamped_swiglu"),
+    ],
+)
+def test_experts_at_tile_boundaries(
+    tokens: int, hidden: int, inner: int, dtype: torch.dtype, activation: str, height: int
+) -> None:
+    inputs = _inputs(tokens, hidden, inner, dtype, biased=activation == "clamped_swiglu")
+    out = torch.full((tokens, hidden), float("nan"), dtype=dtype)
+    run_experts(*inputs, activation, Tiles(height, _config(32), _config(16)), out)  # type: ignore[arg-type]
+    expected = reference.moe_experts(*inputs, activation)  # type: ignore[arg-type]
+    torch.testing.assert_close(out.double(), expected, atol=2e-2 if dtype == torch.float16 else 1e-4, rtol=1e-3)
+
+
+def test_a_token_has_the_same_bits_alone_and_among_others() -> None:
+    inputs = _inputs(20, 32, 16, torch.float16, biased=False)
+    results = []
+    for tokens in (1, 20):
+        part = [each[:tokens] if index < 3 else each for index, each in enumerate(inputs)]  # type: ignore[index]
+        out = torch.empty(tokens, 32, dtype=torch.float16)
+        moe_experts_triton(*part, "silu", True, out)  # type: ignore[arg-type]
+        results.append(out[0])
+    assert torch.equal(*results)
+
+
+def test_no_tokens_and_what_does_not_fit() -> None:
+    inputs = _inputs(3, 32, 16, torch.float32, biased=False)
+    moe_experts_triton(*_inputs(0, 32, 16, torch.float32, biased=False), "silu", False, torch.empty(0, 32))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="moe_experts: shapes"):
+        moe_experts_triton(*inputs, "silu", False, torch.empty(3, 31))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="moe_experts: unknown activation"):
+        moe_experts_triton(*inputs, "tanh", False, torch.empty(3, 32))  # type: ignore[arg-type]
+    inputs[3] = inputs[3].transpose(0, 1).contiguous().transpose(0, 1)  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="contiguous"):
+        moe_experts_triton(*inputs, "silu", False, torch.empty(3, 32))  # type: ignore[arg-type]

@@ -1,0 +1,103 @@
+"""Tiny random checkpoints of every family, in the layout of the hub, and what transformers makes of them.
+
+Families whose own code is not in transformers are made from a class that computes the same: its tensors are renamed
+and laid out as theirs. No code of a model is run.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+
+State = dict[str, Tensor]
+Raw = dict[str, Any]
+Relayout = Callable[[State, Raw], tuple[State, Raw]]
+"""From transformers' tensors and configuration to those of a family."""
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+PROMPTS = [[(17 * i + 5 * n) % 90 + 4 for i in range(n)] for n in (1, 3, 4, 5, 11)]
+"""Of lengths around the window of 4."""
+NEW_TOKENS = 6
+
+
+@dataclass(frozen=True)
+class Case:
+    """A variant of a family, and how to make it."""
+
+    family: str
+    """For the table of the documentation."""
+    model_type: str
+    """The class of transformers that it is compared with."""
+    values: Raw = field(default_factory=dict)
+    """Keys of its configuration, over `SIZES`; a value of `...` leaves one out."""
+    relayout: Relayout | None = None
+    inputs: Callable[[int], dict[str, Any]] = lambda _: {}
+    """What transformers' class is given besides the ids of a sequence of this length."""
+    prepare: Callable[[PreTrainedModel], None] = lambda _: None
+    """What is changed in transformers' model before it is saved."""
+    attention: str = "eager"
+    """How transformers computes it."""
+    architecture: str = ""
+    """Where it is not that of the class."""
+
+
+@cache
+def model_of(case_id: str) -> PreTrainedModel:
+    """The model of a case, with random weights that are a function of the case."""
+    from support.family_cases import CASES
+
+    case = CASES[case_id]
+    values = {key: value for key, value in {**SIZES, **case.values}.items() if value is not ...}
+    config = CONFIG_MAPPING[case.model_type](**values)
+    config._attn_implementation = case.attention
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                is_weight = name.endswith("weight") and not _lacks_one(model)
+                parameter.normal_(mean=1.0 if is_weight else 0.0, std=0.2, generator=generator)
+            else:
+                parameter.normal_(std=0.3, generator=generator)
+    case.prepare(model)
+    return model
+
+
+def _lacks_one(model: PreTrainedModel) -> bool:
+    return model.config.model_type.startswith("gemma")
+
+
+def write(case: Case, model: PreTrainedModel, folder: Path) -> None:
+    """Saves it under the names that the hub has."""
+    model.save_pretrained(folder)
+    if case.relayout is None:
+        return
+    path = folder / "model.safetensors"
+    state, raw = case.relayout(load_file(path), json.loads((folder / "config.json").read_text()))
+    save_file({name: tensor.contiguous().clone() for name, tensor in state.items()}, path)
+    (folder / "config.json").write_text(json.dumps(raw))
+
+
+@torch.inference_mode()
+def logits_of(case: Case, model: PreTrainedModel, ids: list[int]) -> Tensor:
+    """[len(ids), vocabulary]"""
+    return model(torch.tensor([ids]), use_cache=False, **case.inputs(len(ids))).logits[0]

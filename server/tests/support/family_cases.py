@@ -1,0 +1,366 @@
+"""Every family that is implemented, as variants that its configurations can have."""
+
+import re
+from typing import Any
+
+import torch
+
+from support.families import SIZES, Case, Raw, Relayout, State
+from support.moe_cases import MOE_CASES
+
+W = {"sliding_window": 4}
+LONGROPE = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 4.0, 6.0, 8.0], "rope_type": "longrope"}
+
+
+def renamed(architecture: str, *rules: tuple[str, str], **keys: Any) -> Relayout:
+    """Re-layout by regular expressions over names, and other keys of the configuration; `...` removes one."""
+
+    def relayout(state: State, raw: Raw) -> tuple[State, Raw]:
+        for pattern, target in rules:
+            state = {re.sub(pattern, target, name): tensor for name, tensor in state.items()}
+        raw = {**raw, "architectures": [architecture], **keys}
+        return state, {key: value for key, value in raw.items() if value is not ...}
+
+    return relayout
+
+
+def fused_blocks(state: State, parts: tuple[str, ...], target: str) -> State:
+    """Stacks matrices of each layer, whose names end with `parts`, into one."""
+    fused = dict(state)
+    for name in state:
+        if parts[0] in name:
+            fused[name.replace(parts[0], target)] = torch.cat(
+                [fused.pop(name.replace(parts[0], part)) for part in parts]
+            )
+    return fused
+
+
+def fused_groups(state: State, target: str, heads: int = 4, kv_heads: int = 2) -> State:
+    """Q, K and V in the layout `[kv_heads, heads / kv_heads + 2, head_dim]`."""
+    fused = dict(state)
+    for name in state:
+        if "q_proj" in name:
+            q, k, v = (fused.pop(name.replace("q_proj", part)) for part in ("q_proj", "k_proj", "v_proj"))
+            size = q.shape[0] // heads
+            grouped = [part.view(kv_heads, -1, size, *q.shape[1:]) for part in (q, k, v)]
+            fused[name.replace("self_attn.q_proj", target)] = torch.cat(grouped, dim=1).view(-1, *q.shape[1:])
+    return fused
+
+
+def _internlm2(state: State, raw: Raw) -> tuple[State, Raw]:
+    names = (
+        (r"embed_tokens", "tok_embeddings"),
+        (r"lm_head", "output"),
+        (r"input_layernorm", "attention_norm"),
+        (r"post_attention_layernorm", "ffn_norm"),
+        (r"self_attn\.o_proj", "attention.wo"),
+        (r"mlp\.gate_proj", "feed_forward.w1"),
+        (r"mlp\.up_proj", "feed_forward.w3"),
+        (r"mlp\.down_proj", "feed_forward.w2"),
+    )
+    return renamed("InternLM2ForCausalLM", *names, bias=False)(fused_groups(state, "attention.wqkv"), raw)
+
+
+def _baichuan(state: State, raw: Raw) -> tuple[State, Raw]:
+    state = fused_blocks(state, ("q_proj", "k_proj", "v_proj"), "W_pack")
+    return renamed("BaichuanForCausalLM")(state, raw)
+
+
+def _baichuan_alibi(state: State, raw: Raw) -> tuple[State, Raw]:
+    state, raw = _baichuan(state, raw)
+    del raw["max_position_embeddings"], raw["rope_parameters"]
+    return state, {**raw, "model_max_length": 64}
+
+
+def alibi_inputs(length: int) -> dict[str, Any]:
+    """No rotation, and a bias of 6 heads with the slopes of the paper."""
+    slopes = torch.tensor([2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])
+    distances = torch.arange(length) - torch.arange(length)[:, None]
+    bias = torch.where(distances > 0, float("-inf"), slopes[:, None, None] * distances)
+    return {"attention_mask": bias[None], "position_ids": torch.zeros(1, length, dtype=torch.int64)}
+
+
+EXAONE3 = (
+    (r"model\.embed_tokens", "transformer.wte"),
+    (r"model\.norm", "transformer.ln_f"),
+    (r"model\.layers", "transformer.h"),
+    (r"input_layernorm", "ln_1"),
+    (r"post_attention_layernorm", "ln_2"),
+    (r"self_attn\.o_proj", "attn.attention.out_proj"),
+    (r"self_attn", "attn.attention"),
+    (r"mlp\.gate_proj", "mlp.c_fc_0"),
+    (r"mlp\.up_proj", "mlp.c_fc_1"),
+    (r"mlp\.down_proj", "mlp.c_proj"),
+)
+EXAONE3_KEYS = {
+    "num_layers": 3,
+    "num_hidden_layers": ...,
+    "activation_function": "silu",
+    "hidden_act": ...,
+    "layer_norm_epsilon": 1e-6,
+    "rms_norm_eps": ...,
+}
+MINICPM_KEYS = {
+    "scale_emb": 6.0,
+    "dim_model_base": 8,
+    "scale_depth": 1.4,
+    **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"), ...),
+}
+MINICPM = {"embedding_multiplier": 6.0, "residual_multiplier": 1.4 / 3**0.5, "logits_scaling": 4.0}
+
+
+def _chatglm(state: State, raw: Raw) -> tuple[State, Raw]:
+    """From Glm, whose attention, rotation and network are those of ChatGLM."""
+    state = fused_blocks(
+        state, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "self_attn.query_key_value"
+    )
+    names = (
+        (r"model\.embed_tokens", "transformer.embedding.word_embeddings"),
+        (r"model\.norm", "transformer.encoder.final_layernorm"),
+        (r"model\.layers", "transformer.encoder.layers"),
+        (r"^lm_head", "transformer.output_layer"),
+        (r"self_attn\.o_proj", "self_attention.dense"),
+        (r"self_attn", "self_attention"),
+        (r"mlp\.gate_up_proj", "mlp.dense_h_to_4h"),
+        (r"mlp\.down_proj", "mlp.dense_4h_to_h"),
+    )
+    keys = {
+        "padded_vocab_size": raw["vocab_size"],
+        "ffn_hidden_size": raw["intermediate_size"],
+        "num_layers": raw["num_hidden_layers"],
+        "kv_channels": raw["head_dim"],
+        "multi_query_attention": True,
+        "multi_query_group_num": raw["num_key_value_heads"],
+        "layernorm_epsilon": raw["rms_norm_eps"],
+        "seq_length": raw["max_position_embeddings"],
+        "rope_ratio": 50,
+        "add_qkv_bias": True,
+        "rmsnorm": True,
+    }
+    replaced = ("vocab_size", "intermediate_size", "num_hidden_layers", "head_dim", "num_key_value_heads")
+    gone = dict.fromkeys((*replaced, "rms_norm_eps", "max_position_embeddings", "rope_parameters"), ...)
+    state, raw = renamed("ChatGLMModel", *names, **keys, **gone)(state, raw)
+    return {**state, "transformer.rotary_pos_emb.inv_freq": torch.zeros(2)}, raw
+
+
+def _qwen1(state: State, raw: Raw) -> tuple[State, Raw]:
+    state = fused_blocks(state, ("q_proj", "k_proj", "v_proj"), "c_attn")
+    names = (
+        (r"model\.embed_tokens", "transformer.wte"),
+        (r"model\.norm", "transformer.ln_f"),
+        (r"model\.layers", "transformer.h"),
+        (r"input_layernorm", "ln_1"),
+        (r"post_attention_layernorm", "ln_2"),
+        (r"self_attn\.o_proj", "attn.c_proj"),
+        (r"self_attn", "attn"),
+        (r"mlp\.gate_proj", "mlp.w2"),
+        (r"mlp\.up_proj", "mlp.w1"),
+        (r"mlp\.down_proj", "mlp.c_proj"),
+    )
+    keys = {
+        "intermediate_size": 2 * raw["intermediate_size"],
+        "layer_norm_epsilon": raw["rms_norm_eps"],
+        "rotary_emb_base": 10000,
+        "seq_length": 64,
+        "no_bias": True,
+        **dict.fromkeys(("rms_norm_eps", "rope_parameters", "layer_types", "num_key_value_heads"), ...),
+    }
+    return renamed("QWenLMHeadModel", *names, **keys)(state, raw)
+
+
+def without_prefix(prefix: str) -> Relayout:
+    """Checkpoints that were saved without their head have names without the prefix."""
+
+    def relayout(state: State, raw: Raw) -> tuple[State, Raw]:
+        return {name.removeprefix(prefix): tensor for name, tensor in state.items()}, raw
+
+    return relayout
+
+
+GPT = {"n_embd": 32, "n_head": 4, "n_layer": 3, "n_positions": 64}
+NO_SIZES = dict.fromkeys(
+    (
+        "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+        "max_position_embeddings",
+    ),
+    ...,
+)  # fmt: skip
+BLOOM = {**NO_SIZES, "hidden_size": 32, "n_head": 4, "n_layer": 3}
+FALCON = {"num_key_value_heads": ..., "intermediate_size": ..., "ffn_hidden_size": 48}
+MPT = {**NO_SIZES, "d_model": 48, "n_heads": 6, "n_layers": 3, "max_seq_len": 64}
+GEMMA_TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
+
+CASES: dict[str, Case] = {
+    **MOE_CASES,
+    "llama": Case("Llama 1 to 3, Yi", "llama"),
+    "yi": Case("Llama 1 to 3, Yi", "llama", relayout=renamed("YiForCausalLM"), architecture="YiForCausalLM"),
+    "mistral": Case("Mistral", "mistral", W),
+    "mistral nemo": Case("Mistral", "mistral", {"sliding_window": None, "head_dim": 12}),
+    "ministral": Case(
+        "Ministral 8B",
+        "ministral",
+        {**W, "head_dim": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
+    "qwen2": Case("Qwen 2 and 2.5", "qwen2"),
+    "qwen2 window": Case(
+        "Qwen 2 and 2.5",
+        "qwen2",
+        {**W, "use_sliding_window": True, "max_window_layers": 1, "tie_word_embeddings": True},
+    ),
+    "qwen3": Case("Qwen 3", "qwen3", {"head_dim": 16}),
+    "phi3": Case("Phi 3, 3.5 and 4", "phi3", W),
+    "phi4 mini": Case(
+        "Phi 3, 3.5 and 4", "phi3", {"rope_parameters": {"partial_rotary_factor": 0.5, "rope_theta": 1e4}}
+    ),
+    "phi3 longrope": Case(
+        "Phi 3, 3.5 and 4",
+        "phi3",
+        {"original_max_position_embeddings": 32, "rope_parameters": {**LONGROPE, "rope_theta": 1e4}},
+    ),
+    "granite": Case(
+        "Granite 3",
+        "granite",
+        {"embedding_multiplier": 3.0, "residual_multiplier": 0.3, "attention_multiplier": 0.2, "logits_scaling": 4.0},
+    ),
+    "minicpm": Case(
+        "MiniCPM",
+        "granite",
+        {**MINICPM, "attention_multiplier": 8**-0.5, "tie_word_embeddings": True},
+        renamed("MiniCPMForCausalLM", **MINICPM_KEYS),
+        architecture="MiniCPMForCausalLM",
+    ),
+    "smollm3": Case("SmolLM 3", "smollm3", {"num_hidden_layers": 4}),
+    "smollm3 window": Case("SmolLM 3", "smollm3", {**W, "no_rope_layers": [1, 0, 1], "use_sliding_window": True}),
+    "seed_oss": Case("Seed-OSS", "seed_oss", {"head_dim": 8}),
+    "internlm": Case(
+        "InternLM 1, 2, 2.5 and 3",
+        "llama",
+        {"attention_bias": True},
+        renamed("InternLMForCausalLM", bias=True),
+        architecture="InternLMForCausalLM",
+    ),
+    "internlm2": Case("InternLM 1, 2, 2.5 and 3", "llama", relayout=_internlm2, architecture="InternLM2ForCausalLM"),
+    "internlm3": Case(
+        "InternLM 1, 2, 2.5 and 3",
+        "llama",
+        {"head_dim": 12},
+        renamed("InternLM3ForCausalLM", qkv_bias=False, bias=False),
+        architecture="InternLM3ForCausalLM",
+    ),
+    "baichuan": Case(
+        "Baichuan 1 and 2", "llama", {"num_key_value_heads": 4}, _baichuan, architecture="BaichuanForCausalLM"
+    ),
+    "baichuan alibi": Case(
+        "Baichuan 1 and 2",
+        "llama",
+        {"num_attention_heads": 6, "num_key_value_heads": 6, "hidden_size": 48},
+        _baichuan_alibi,
+        alibi_inputs,
+        architecture="BaichuanForCausalLM",
+    ),
+    "exaone3": Case(
+        "EXAONE 3 and 3.5",
+        "llama",
+        relayout=renamed("ExaoneForCausalLM", *EXAONE3, **EXAONE3_KEYS),
+        architecture="ExaoneForCausalLM",
+    ),
+    "exaone4": Case("EXAONE 4", "exaone4", {**W, "sliding_window_pattern": 2}),
+    "exaone4 global": Case("EXAONE 4", "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}),
+    "olmo2": Case("OLMo 2", "olmo2"),
+    "olmo2 one kv head": Case("OLMo 2", "olmo2", {"num_key_value_heads": 1}),
+    "olmo3": Case(
+        "OLMo 3",
+        "olmo3",
+        {
+            **W,
+            "num_hidden_layers": 4,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 1e4,
+                    "factor": 2.0,
+                    "original_max_position_embeddings": 32,
+                },
+            },
+        },
+    ),
+    "hunyuan": Case(
+        "Hunyuan (dense)",
+        "hunyuan_v1_dense",
+        {"head_dim": 8, "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "rope_theta": 1e4, "factor": 1.0}},
+    ),
+    "gemma": Case("Gemma 1", "gemma", {"head_dim": 16, "num_key_value_heads": 1}),
+    "gemma2": Case("Gemma 2", "gemma2", {**W, "head_dim": 16, "query_pre_attn_scalar": 12}),
+    "gemma3": Case(
+        "Gemma 3 (text)",
+        "gemma3_text",
+        {
+            **W,
+            "head_dim": 16,
+            "query_pre_attn_scalar": 12,
+            "layer_types": GEMMA_TYPES,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            },
+        },
+    ),
+    "cohere": Case("Cohere Command R and R+", "cohere"),
+    "cohere plus": Case("Cohere Command R and R+", "cohere", {"use_qk_norm": True}),
+    "cohere2": Case("Cohere Command R7B and A", "cohere2", {**W, "head_dim": 8, "layer_types": GEMMA_TYPES}),
+    "glm": Case("GLM-4 (9B)", "glm", {"head_dim": 8}),
+    "glm4": Case("GLM-4 (0414)", "glm4", {"head_dim": 8}),
+    "chatglm": Case(
+        "ChatGLM 2 and 3, GLM-4 (9B, remote code)",
+        "glm",
+        {"head_dim": 8, "rope_parameters": {"rope_theta": 5e5, "partial_rotary_factor": 0.5}},
+        _chatglm,
+        architecture="ChatGLMModel",
+    ),
+    "bloom": Case("BLOOM", "bloom", BLOOM, without_prefix("transformer.")),
+    "bloom of 6 heads": Case("BLOOM", "bloom", {**BLOOM, "hidden_size": 48, "n_head": 6}),
+    "starcoder": Case("StarCoder (GPTBigCode)", "gpt_bigcode", {**NO_SIZES, **GPT}),
+    "starcoder heads": Case("StarCoder (GPTBigCode)", "gpt_bigcode", {**NO_SIZES, **GPT, "multi_query": False}),
+    "starcoder2": Case("StarCoder 2", "starcoder2", W),
+    "stablelm": Case("StableLM", "stablelm", {"use_qkv_bias": True}),
+    "stablelm 12b": Case(
+        "StableLM", "stablelm", {"qk_layernorm": True, "use_parallel_residual": True, "hidden_size": 64}
+    ),
+    "falcon 7b": Case("Falcon 7B, 40B, 180B and RW", "falcon", FALCON),
+    "falcon 40b": Case(
+        "Falcon 7B, 40B, 180B and RW", "falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}
+    ),
+    "falcon 11b": Case(
+        "Falcon 7B, 40B, 180B and RW",
+        "falcon",
+        {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
+    ),
+    "falcon rw": Case(
+        "Falcon 7B, 40B, 180B and RW",
+        "falcon",
+        {**FALCON, "alibi": True, "bias": True, "multi_query": False, "parallel_attn": False},
+        # Its eager form adds the distances twice.
+        attention="sdpa",
+    ),
+    "mpt": Case("MPT", "mpt", {**MPT, "attn_config": {"clip_qkv": 2.0}}),
+    "gpt neox": Case("GPT-NeoX and Pythia", "gpt_neox", {"num_key_value_heads": ...}),
+    "gpt neox in turn": Case(
+        "GPT-NeoX and Pythia", "gpt_neox", {"num_key_value_heads": ..., "use_parallel_residual": False}
+    ),
+    "gptj": Case("GPT-J", "gptj", {**NO_SIZES, **GPT, "rotary_dim": 4}),
+    "gpt2": Case("GPT-2", "gpt2", {**NO_SIZES, **GPT}),
+    "gpt2 without prefix": Case(
+        "GPT-2", "gpt2", {**NO_SIZES, **GPT, "scale_attn_by_inverse_layer_idx": True}, without_prefix("transformer.")
+    ),
+    "opt": Case(
+        "OPT", "opt", {"num_key_value_heads": ..., "intermediate_size": ..., "ffn_dim": 48, "word_embed_proj_dim": 32}
+    ),
+    "phi": Case(
+        "Phi 1, 1.5 and 2",
+        "phi",
+        {"hidden_size": 40, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.4}},
+    ),
+    "qwen1": Case("Qwen 1", "qwen2", {"num_key_value_heads": 4}, _qwen1, architecture="QWenLMHeadModel"),
+}
+__all__ = ["CASES", "SIZES"]

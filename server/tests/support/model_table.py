@@ -1,0 +1,47 @@
+"""Writes the table of `docs/models.md` from the cases that the tests run.
+
+In `server/`: `PYTHONPATH=.:tests python -m support.model_table`.
+"""
+
+from pathlib import Path
+
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from support.family_cases import CASES
+from text_generation_server.config.families import FAMILIES
+
+PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
+
+
+def table() -> str:
+    """A row for each family."""
+    rows = ["| family | `architectures` | compared with | variants |", "| --- | --- | --- | --- |"]
+    for family in sorted({case.family for case in CASES.values()}, key=str.lower):
+        cases = {name: case for name, case in CASES.items() if case.family == family}
+        classes = sorted({MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[case.model_type] for case in cases.values()})
+        known = sorted({name for case_name in cases for name in architectures(case_name)})
+        columns = (family, _code(known), _code(classes), ", ".join(cases))
+        rows.append(f"| {' | '.join(columns)} |")
+    return "\n".join(rows) + "\n"
+
+
+def architectures(case_name: str) -> list[str]:
+    """The names in `architectures` that are read as this case is."""
+    case = CASES[case_name]
+    name = case.architecture or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[case.model_type]
+    return [each for each, family in FAMILIES.items() if family is FAMILIES[name]]
+
+
+def page() -> str:
+    """The page with a current table."""
+    before, rest = PAGE.read_text().split(BEGIN)
+    return f"{before}{BEGIN}{table()}{END}{rest.split(END)[1]}"
+
+
+def _code(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

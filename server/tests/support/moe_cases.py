@@ -1,0 +1,139 @@
+"""Families of mixtures of experts, as variants that their configurations can have."""
+
+from typing import Any
+
+import torch
+
+from support.families import Case, Raw, State
+
+EXPERTS: dict[str, Any] = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 20}
+QWEN: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+GLM: dict[str, Any] = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 16,
+    "routed_scaling_factor": 1.5,
+    "head_dim": 8,
+    "num_nextn_predict_layers": 0,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.5, 2.0, 2.5],
+    "long_factor": [1.0, 1.5, 2.0, 2.5],
+    "short_mscale": 1.2,
+    "long_mscale": 1.2,
+    "original_max_position_embeddings": 32,
+    "rope_theta": 1e4,
+}
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def with_corrections(module: torch.nn.Module) -> None:
+    """Numbers that are no parameters, and so are not random by themselves."""
+    generator = torch.Generator().manual_seed(2)
+    for name, buffer in module.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.normal_(std=0.5, generator=generator)
+
+
+def _mxfp4(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The same tensors in blocks: the weights were made of numbers that the blocks can hold."""
+    packed: State = {}
+    for name, tensor in state.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            packed[name] = tensor
+            continue
+        stored = tensor.transpose(1, 2).unflatten(2, (-1, 32)) * 8
+        codes = (stored[..., None] == FP4).int().argmax(dim=-1).to(torch.uint8)
+        packed[f"{name}_blocks"] = codes[..., 0::2] | codes[..., 1::2] << 4
+        packed[f"{name}_scales"] = torch.full(stored.shape[:3], 124, dtype=torch.uint8)
+    return packed, {**raw, "quantization_config": {"quant_method": "mxfp4"}}
+
+
+def fp4_experts(model: torch.nn.Module) -> None:
+    """Makes weights of experts multiples of an eighth that four bits can say."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                parameter.copy_(FP4[torch.randint(16, parameter.shape, generator=generator)] / 8)
+
+
+MOE_CASES: dict[str, Case] = {
+    "mixtral": Case("Mixtral", "mixtral", {**EXPERTS, "sliding_window": 4}),
+    "minimax m2": Case(
+        "MiniMax-M2", "minimax_m2", {**EXPERTS, "head_dim": 8, "rotary_dim": 4}, prepare=with_corrections
+    ),
+    "qwen2 moe": Case(
+        "Qwen 2 MoE",
+        "qwen2_moe",
+        {**QWEN, "shared_expert_intermediate_size": 50, "mlp_only_layers": [1], "qkv_bias": True},
+    ),
+    "qwen2 moe window": Case(
+        "Qwen 2 MoE",
+        "qwen2_moe",
+        {
+            **QWEN,
+            "shared_expert_intermediate_size": 20,
+            "norm_topk_prob": True,
+            "use_sliding_window": True,
+            "sliding_window": 4,
+            "max_window_layers": 2,
+        },
+    ),
+    "qwen3 moe": Case(
+        "Qwen 3 MoE", "qwen3_moe", {**QWEN, "norm_topk_prob": True, "decoder_sparse_step": 2, "head_dim": 16}
+    ),
+    "gpt-oss": Case("gpt-oss", "gpt_oss", {**EXPERTS, "head_dim": 8, "sliding_window": 4}),
+    "gpt-oss mxfp4": Case(
+        "gpt-oss",
+        "gpt_oss",
+        {**EXPERTS, "intermediate_size": 64, "head_dim": 8, "sliding_window": 4},
+        _mxfp4,
+        prepare=fp4_experts,
+    ),
+    "glm4 moe": Case("GLM 4 MoE", "glm4_moe", {**GLM, "use_qk_norm": True}, prepare=with_corrections),
+    "glm4 moe groups": Case(
+        "GLM 4 MoE",
+        "glm4_moe",
+        {**GLM, "n_group": 4, "topk_group": 2, "n_shared_experts": 2, "attention_bias": True, "norm_topk_prob": False},
+        prepare=with_corrections,
+    ),
+    "granite moe": Case(
+        "Granite MoE",
+        "granitemoe",
+        {
+            **EXPERTS,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.3,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 4.0,
+        },
+    ),
+    "phi moe": Case("Phi 3.5 MoE", "phimoe", {**EXPERTS, "attention_bias": True, "lm_head_bias": True}),
+    "phi moe longrope": Case("Phi 3.5 MoE", "phimoe", {**EXPERTS, "rope_parameters": LONGROPE}),
+    "hunyuan moe": Case("Hunyuan MoE", "hunyuan_v1_moe", {"num_experts": 4, "moe_topk": 2, "head_dim": 8}),
+    "dbrx": Case(
+        "DBRX",
+        "dbrx",
+        {
+            "d_model": 32,
+            "n_heads": 4,
+            "n_layers": 3,
+            "max_seq_len": 64,
+            "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.0, "rope_theta": 1e4},
+            "ffn_config": {"ffn_hidden_size": 20, "moe_num_experts": 6, "moe_top_k": 2},
+            **dict.fromkeys(
+                (
+                    "hidden_size",
+                    "num_hidden_layers",
+                    "num_attention_heads",
+                    "num_key_value_heads",
+                    "max_position_embeddings",
+                    "intermediate_size",
+                ),
+                ...,
+            ),
+        },
+    ),
+}

@@ -1,0 +1,81 @@
+"""Model families: one file for each, from `config.json` to a `DecoderSpec` and the names of its tensors."""
+
+from .baichuan import BAICHUAN
+from .bloom import BLOOM, MPT
+from .cohere import COHERE, COHERE2
+from .exaone import EXAONE3, EXAONE4
+from .falcon import FALCON
+from .family import Family
+from .gemma import GEMMA, GEMMA2, GEMMA3
+from .glm import CHATGLM, GLM, GLM4
+from .gpt2 import GPT2, STARCODER
+from .gpt_neox import GPT_NEOX, GPTJ
+from .granite import GRANITE, MINICPM
+from .hunyuan import HUNYUAN
+from .internlm import INTERNLM, INTERNLM2, INTERNLM3
+from .llama import LLAMA
+from .mistral import MINISTRAL, MISTRAL
+from .mixtures import MIXTURES
+from .olmo import OLMO2, OLMO3
+from .opt import OPT
+from .phi import PHI
+from .phi3 import PHI3
+from .qwen1 import QWEN1
+from .qwen2 import QWEN2, QWEN3
+from .seed_oss import SEED_OSS
+from .smollm3 import SMOLLM3
+from .stablelm import STABLELM
+from .starcoder2 import STARCODER2
+
+FAMILIES: dict[str, Family] = {
+    **MIXTURES,
+    "BaiChuanForCausalLM": BAICHUAN,
+    "BaichuanForCausalLM": BAICHUAN,
+    "BloomForCausalLM": BLOOM,
+    "ChatGLMForConditionalGeneration": CHATGLM,
+    "ChatGLMModel": CHATGLM,
+    "Cohere2ForCausalLM": COHERE2,
+    "CohereForCausalLM": COHERE,
+    "Exaone4ForCausalLM": EXAONE4,
+    "ExaoneForCausalLM": EXAONE3,
+    "FalconForCausalLM": FALCON,
+    "GPT2LMHeadModel": GPT2,
+    "GPTBigCodeForCausalLM": STARCODER,
+    "GPTJForCausalLM": GPTJ,
+    "GPTNeoXForCausalLM": GPT_NEOX,
+    "Gemma2ForCausalLM": GEMMA2,
+    "Gemma3ForCausalLM": GEMMA3,
+    "GemmaForCausalLM": GEMMA,
+    "Glm4ForCausalLM": GLM4,
+    "GlmForCausalLM": GLM,
+    "GraniteForCausalLM": GRANITE,
+    "HunYuanDenseV1ForCausalLM": HUNYUAN,
+    "InternLM2ForCausalLM": INTERNLM2,
+    "InternLM3ForCausalLM": INTERNLM3,
+    "InternLMForCausalLM": INTERNLM,
+    "LLaMAForCausalLM": LLAMA,
+    "LlamaForCausalLM": LLAMA,
+    "MPTForCausalLM": MPT,
+    "MiniCPMForCausalLM": MINICPM,
+    "MinistralForCausalLM": MINISTRAL,
+    "MistralForCausalLM": MISTRAL,
+    "MptForCausalLM": MPT,
+    "OPTForCausalLM": OPT,
+    "Olmo2ForCausalLM": OLMO2,
+    "Olmo3ForCausalLM": OLMO3,
+    "Phi3ForCausalLM": PHI3,
+    "PhiForCausalLM": PHI,
+    "QWenLMHeadModel": QWEN1,
+    "Qwen2ForCausalLM": QWEN2,
+    "Qwen3ForCausalLM": QWEN3,
+    "RWForCausalLM": FALCON,
+    "SeedOssForCausalLM": SEED_OSS,
+    "SmolLM3ForCausalLM": SMOLLM3,
+    "StableLMEpochForCausalLM": STABLELM,
+    "StableLmForCausalLM": STABLELM,
+    "Starcoder2ForCausalLM": STARCODER2,
+    "YiForCausalLM": LLAMA,
+}
+"""By the model class that `architectures` names."""
+
+__all__ = ["FAMILIES", "Family"]

@@ -1,0 +1,165 @@
+"""Readings of `config.json` that many families share."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..json_object import JsonObject
+from ..rope import parse_rope
+from ..spec import (
+    Activation,
+    AttentionSpec,
+    DecoderSpec,
+    DenseSpec,
+    EmbeddingSpec,
+    FeedForwardSpec,
+    HeadSpec,
+    LayerSpec,
+    NormSpec,
+)
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+}
+"""From the field's names."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Attention heads and their size."""
+
+    count: int
+    kv: int
+    size: int
+
+    @classmethod
+    def of(cls, config: JsonObject) -> "Heads":
+        """Checks that they fit each other."""
+        hidden = config.integer("hidden_size")
+        count = config.integer("num_attention_heads")
+        kv = config.integer("num_key_value_heads", default=count)
+        if count % kv:
+            raise config.error("num_key_value_heads", f"a divisor of `num_attention_heads` ({count})")
+        if "head_dim" not in config and hidden % count:
+            raise config.error("num_attention_heads", f"a divisor of `hidden_size` ({hidden}), or `head_dim` be given")
+        size = config.integer("head_dim", default=hidden // count)
+        if size % 2:
+            raise config.error("head_dim", "even: rotary embedding turns pairs")
+        return cls(count, kv, size)
+
+
+def activation(config: JsonObject) -> Activation:
+    """That of the feed-forward network."""
+    return config.choice("hidden_act", ACTIVATIONS, default="silu")
+
+
+def rms_norm(config: JsonObject) -> NormSpec:
+    """The usual normalisation."""
+    return NormSpec(config.number("rms_norm_eps", default=1e-6))
+
+
+def layer_norm(config: JsonObject, bias: bool = True) -> NormSpec:
+    """Mean and variance. Its smallest variance has one of three names."""
+    names = ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
+    name = next((name for name in names if name in config), names[0])
+    return NormSpec(config.number(name, default=1e-5), kind="layer", bias=bias)
+
+
+def optional(config: JsonObject, key: str) -> float:
+    """A number above 0, or 0 where the key is absent."""
+    return config.number(key) if key in config else 0.0
+
+
+def attention(config: JsonObject) -> AttentionSpec:
+    """Grouped queries, rotary embedding, and the usual scale; one flag for all biases."""
+    heads = Heads.of(config)
+    bias = config.boolean("attention_bias", default=False)
+    return AttentionSpec(
+        heads.count,
+        heads.kv,
+        heads.size,
+        scale=heads.size**-0.5,
+        rope=parse_rope(config, heads.size),
+        qkv_bias=bias,
+        out_bias=bias,
+    )
+
+
+def gated(config: JsonObject) -> DenseSpec:
+    """A gated network; one flag for all biases."""
+    bias = config.boolean("mlp_bias", default=False)
+    return DenseSpec(config.integer("intermediate_size"), activation(config), in_bias=bias, out_bias=bias)
+
+
+def plain(config: JsonObject, size_key: str, activation_key: str = "hidden_act", bias: bool = True) -> DenseSpec:
+    """A network without gate, by default four times as wide as the hidden states."""
+    inner = config.integer(size_key, default=4 * config.integer("hidden_size"))
+    name = config.choice(activation_key, ACTIVATIONS, default="gelu")
+    return DenseSpec(inner, name, gated=False, in_bias=bias, out_bias=bias)
+
+
+def pre_norm_layer(config: JsonObject, mixer: AttentionSpec, ffn: FeedForwardSpec) -> LayerSpec:
+    """Each part reads the sum through a normalisation of its own."""
+    return LayerSpec(mixer, ffn, rms_norm(config), rms_norm(config))
+
+
+def sandwich_layer(mixer: AttentionSpec, ffn: FeedForwardSpec, norm: NormSpec) -> LayerSpec:
+    """Each part normalises what it reads and what it adds."""
+    return LayerSpec(mixer, ffn, norm, norm, attention_output_norm=norm, ffn_output_norm=norm)
+
+
+def window(config: JsonObject) -> int:
+    """Positions that a layer with a window attends to; 0 where there is no window."""
+    return config.integer("sliding_window") if "sliding_window" in config else 0
+
+
+def by_layer_type(
+    config: JsonObject, full: LayerSpec, sliding: LayerSpec, is_sliding: Callable[[int], bool]
+) -> tuple[LayerSpec, ...]:
+    """Layers as `layer_types` lists them, else as `is_sliding` says of each number."""
+    count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
+    if "layer_types" not in config:
+        return tuple(sliding if is_sliding(index) else full for index in range(count))
+    kinds = {"full_attention": full, "sliding_attention": sliding}
+    names = config.strings("layer_types")
+    if len(names) != count or any(name not in kinds for name in names):
+        raise config.error("layer_types", f"a list of {count} names out of {', '.join(kinds)}")
+    return tuple(kinds[name] for name in names)
+
+
+def decoder(
+    config: JsonObject,
+    layers: LayerSpec | tuple[LayerSpec, ...],
+    final_norm: NormSpec | None = None,
+    embedding: EmbeddingSpec | None = None,
+    head: HeadSpec | None = None,
+    residual_scale: float = 1.0,
+) -> DecoderSpec:
+    """A model of `layers`, or of as many layers of one kind as the configuration says."""
+    count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
+    return DecoderSpec(
+        vocab_size=config.integer("vocab_size"),
+        hidden_size=config.integer("hidden_size"),
+        layers=(layers,) * count if isinstance(layers, LayerSpec) else layers,
+        final_norm=final_norm or rms_norm(config),
+        embedding=embedding or EmbeddingSpec(),
+        head=head or HeadSpec(tied=config.boolean("tie_word_embeddings", default=False)),
+        residual_scale=residual_scale,
+    )
+
+
+GPT_KEYS = {
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "max_position_embeddings": "n_positions",
+}
+"""From the usual names of keys to those of GPT-2 and its kin."""
+MOST_LAYERS = 10_000
+"""A list of layers is made: a hostile number must not fill the memory."""

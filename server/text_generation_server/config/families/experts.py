@@ -1,0 +1,44 @@
+"""Readings of `config.json` that many mixtures of experts share."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..json_object import JsonObject
+from ..spec import LayerSpec, MoeSpec, RouteSpec
+from .common import MOST_LAYERS, activation
+
+MOST_EXPERTS = 4096
+"""Kernels look at all of them at once: a hostile number must not reach them."""
+
+
+def mixture(
+    config: JsonObject, experts_key: str, inner_key: str, top_k_key: str = "num_experts_per_tok", **route: Any
+) -> MoeSpec:
+    """Experts with the usual activation; `route`: what `RouteSpec` has besides the number of experts for a token."""
+    experts = config.integer(experts_key, maximum=MOST_EXPERTS)
+    top_k = config.integer(top_k_key, maximum=experts)
+    return MoeSpec(experts, config.integer(inner_key), activation(config), RouteSpec(top_k, **route))
+
+
+def divided(config: JsonObject, default: bool) -> int:
+    """The norm by which weights are divided."""
+    return 1 if config.boolean("norm_topk_prob", default=default) else 0
+
+
+def groups(config: JsonObject, experts: int, top_k: int) -> dict[str, int]:
+    """Groups of experts, as `RouteSpec` has them."""
+    count = config.integer("n_group", default=1, maximum=experts)
+    if experts % count:
+        raise config.error("n_group", f"a divisor of the {experts} experts")
+    best = config.integer("topk_group", default=1, maximum=count)
+    if best * (experts // count) < top_k:
+        raise config.error("topk_group", f"such that the groups have {top_k} experts")
+    return {"groups": count, "top_groups": best}
+
+
+def by_number(
+    config: JsonObject, dense: LayerSpec, mixed: LayerSpec, is_mixed: Callable[[int], bool]
+) -> tuple[LayerSpec, ...]:
+    """Layers with and without experts, as `is_mixed` says of each number."""
+    count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
+    return tuple(mixed if is_mixed(index) else dense for index in range(count))

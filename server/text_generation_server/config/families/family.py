@@ -1,0 +1,31 @@
+"""What a family file consists of."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ..json_object import JsonObject
+from ..names import TensorNames
+from ..spec import DecoderSpec
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models whose `config.json` and tensors are read in the same way."""
+
+    title: str
+    """For people."""
+    decoder: Callable[[JsonObject], DecoderSpec]
+    """Raises ConfigurationError or UnsupportedModel."""
+    names: TensorNames | Callable[[JsonObject], TensorNames] = field(default_factory=TensorNames)
+    defaults: Mapping[str, object] = field(default_factory=dict[str, object])
+    """What it means when keys of `config.json` are absent. Sizes have no defaults: they must be given."""
+    longest: str = "max_position_embeddings"
+    """The key with the number of positions, where the usual one is absent."""
+    aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    """From the usual name of a key to the one that the family has."""
+    quantisations: tuple[str, ...] = ()
+    """What `quant_method` may be: formats that are converted while they are read."""
+
+    def tensor_names(self, config: JsonObject) -> TensorNames:
+        """Those of the model with this configuration."""
+        return self.names if isinstance(self.names, TensorNames) else self.names(config)

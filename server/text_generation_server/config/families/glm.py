@@ -1,0 +1,86 @@
+"""GLM-4 in its three layouts, and ChatGLM 2 and 3: half of each head turns, in interleaved pairs."""
+
+from dataclasses import replace
+
+from ...errors import UnsupportedModel
+from ..json_object import JsonObject
+from ..names import TensorNames
+from ..rope import parse_rope
+from ..spec import AttentionSpec, DecoderSpec, DenseSpec
+from .common import Heads, attention, decoder, gated, pre_norm_layer, rms_norm, sandwich_layer
+from .family import Family
+
+_DEFAULTS = {
+    "attention_bias": True,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "num_key_value_heads": 2,
+    "partial_rotary_factor": 0.5,
+    "rms_norm_eps": 1.5625e-07,
+    "eos_token_id": [151329, 151336, 151338],
+}
+_CHATGLM_NAMES = TensorNames(
+    prefixes=("transformer.",),
+    embedding="embedding.word_embeddings",
+    final_norm="encoder.final_layernorm",
+    head="transformer.output_layer",
+    layer="encoder.layers.{}.",
+    qkv="self_attention.query_key_value",
+    out="self_attention.dense",
+    gate_up="mlp.dense_h_to_4h",
+    down="mlp.dense_4h_to_h",
+    ignored=("*rotary_pos_emb.inv_freq",),
+)
+_CHATGLM_KEYS = {
+    "vocab_size": "padded_vocab_size",
+    "intermediate_size": "ffn_hidden_size",
+    "num_hidden_layers": "num_layers",
+    "head_dim": "kv_channels",
+    "num_key_value_heads": "multi_query_group_num",
+    "rms_norm_eps": "layernorm_epsilon",
+    "max_position_embeddings": "seq_length",
+}
+
+
+def _mixer(config: JsonObject) -> AttentionSpec:
+    rope = parse_rope(config, Heads.of(config).size, interleaved=True)
+    return replace(attention(config), rope=rope, out_bias=False)
+
+
+def _glm(config: JsonObject) -> DecoderSpec:
+    return decoder(config, pre_norm_layer(config, _mixer(config), gated(config)))
+
+
+def _glm4(config: JsonObject) -> DecoderSpec:
+    return decoder(config, sandwich_layer(_mixer(config), gated(config), rms_norm(config)))
+
+
+def _chatglm(config: JsonObject) -> DecoderSpec:
+    for key, needed in (("rmsnorm", True), ("post_layer_norm", True), ("multi_query_attention", True)):
+        if config.boolean(key, default=needed) != needed:
+            raise UnsupportedModel(f"`{key}` in config.json must be {str(needed).lower()} for this family")
+    mixer = _mixer(config)
+    bias = config.boolean("add_bias_linear", default=False)
+    rope = parse_rope(config, mixer.head_dim, interleaved=True)
+    rope = replace(rope, theta=rope.theta * config.number("rope_ratio", default=1.0))
+    qkv_bias = bias or config.boolean("add_qkv_bias", default=True)
+    mixer = replace(mixer, rope=rope, qkv_bias=qkv_bias, out_bias=bias)
+    ffn = DenseSpec(config.integer("intermediate_size"), "silu", in_bias=bias, out_bias=bias)
+    return decoder(config, pre_norm_layer(config, mixer, ffn))
+
+
+_FUSED = TensorNames(gate_up="mlp.gate_up_proj")
+GLM = Family("GLM-4 (2024)", _glm, _FUSED, _DEFAULTS)
+GLM4 = Family(
+    "GLM-4 (0414)",
+    _glm4,
+    replace(_FUSED, attention_output_norm="post_self_attn_layernorm", ffn_output_norm="post_mlp_layernorm"),
+    _DEFAULTS,
+)
+CHATGLM = Family(
+    "ChatGLM 2 and 3",
+    _chatglm,
+    _CHATGLM_NAMES,
+    {"partial_rotary_factor": 0.5, "layernorm_epsilon": 1e-5, "seq_length": 2048, "tie_word_embeddings": False},
+    aliases=_CHATGLM_KEYS,
+)

@@ -1,0 +1,26 @@
+"""Model families with mixtures of experts."""
+
+from .dbrx import DBRX
+from .family import Family
+from .glm_moe import GLM4_MOE
+from .gpt_oss import GPT_OSS
+from .granite_moe import GRANITE_MOE
+from .hunyuan_moe import HUNYUAN_MOE
+from .mixtral import MINIMAX_M2, MIXTRAL
+from .phi_moe import PHI_MOE
+from .qwen_moe import QWEN2_MOE, QWEN3_MOE
+
+MIXTURES: dict[str, Family] = {
+    "DbrxForCausalLM": DBRX,
+    "Glm4MoeForCausalLM": GLM4_MOE,
+    "GptOssForCausalLM": GPT_OSS,
+    "GraniteMoeForCausalLM": GRANITE_MOE,
+    "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
+    "MiniMaxM2ForCausalLM": MINIMAX_M2,
+    "MixtralForCausalLM": MIXTRAL,
+    "PhiMoEForCausalLM": PHI_MOE,
+    "PhimoeForCausalLM": PHI_MOE,
+    "Qwen2MoeForCausalLM": QWEN2_MOE,
+    "Qwen3MoeForCausalLM": QWEN3_MOE,
+}
+"""By the model class that `architectures` names."""

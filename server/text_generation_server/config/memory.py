@@ -1,0 +1,75 @@
+"""Whether a model fits, as far as files and devices tell before anything is loaded."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from ..errors import OutOfMemory
+from .json_object import JsonObject
+
+_INDEX = "model.safetensors.index.json"
+_GIB = 2**30
+
+
+def stored_bytes(folder: Path) -> int | None:
+    """Bytes of the weights as they are stored: what the index says, or the files have. None where neither is there."""
+    if (folder / _INDEX).is_file():
+        metadata = JsonObject.from_file(folder / _INDEX).child("metadata")
+        if "total_size" in metadata:
+            return metadata.integer("total_size", maximum=2**63 - 1)
+    files = [path for path in folder.glob("*.safetensors") if path.is_file() and not is_duplicate(path.name)]
+    return sum(path.stat().st_size for path in files) or None
+
+
+def is_duplicate(name: str) -> bool:
+    """Whether a file holds the weights once more, in the layout of their authors."""
+    return name.startswith("consolidated")
+
+
+def check_fits(needed: int, available: int, room: str) -> None:
+    """Raises OutOfMemory when weights of `needed` bytes are more than `available`. `room` says whose memory that is,
+    with `{}` for how much.
+    """
+    if needed > available:
+        raise OutOfMemory(
+            f"the weights take {needed / _GIB:.1f} GiB, and {room.format(f'{available / _GIB:.1f} GiB')}: "
+            "use more shards (--num-shard), a smaller --dtype, or a smaller model"
+        )
+
+
+def check_machine(folder: Path) -> None:
+    """Raises OutOfMemory when a model is larger than all devices of this machine together, ModelFilesError for an
+    index that cannot be read. What cannot be known is no error: the model is checked again before it is loaded.
+    """
+    size = stored_bytes(folder)
+    if size is None:
+        return
+    devices = cuda_memory()
+    if devices:
+        check_fits(size, sum(devices), f"all {len(devices)} CUDA devices together have {{}}")
+    elif not has_cuda_devices():
+        check_fits(size, total_host_memory(), "this machine has {}")
+
+
+def cuda_memory() -> list[int]:
+    """Bytes of every CUDA device, as its driver's tool says; none without the tool. Torch takes seconds to load."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        return [int(line) * 2**20 for line in output.split()]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return []
+
+
+def has_cuda_devices() -> bool:
+    """Whether there is a device of NVIDIA, of which `cuda_memory` may know nothing: containers often lack the tool."""
+    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
+
+
+def total_host_memory() -> int:
+    """Bytes that this process may use at most: the machine's, or those of its control group."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.exists() and (text := limit.read_text().strip()).isdigit():
+        total = min(total, int(text))
+    return total

@@ -1,0 +1,75 @@
+"""Where a checkpoint keeps the tensors of each part, and in which layout."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .spec import QkvLayout
+
+ExpertLayout = Literal["each", "stacked", "rows", "interleaved"]
+"""How experts are stored.
+
+- "each": matrices of each expert by themselves, as those of a dense network.
+- "stacked": `[experts, 2 * inner, hidden]`, gate rows first, and `[experts, hidden, inner]`.
+- "rows": gate, up and the transposed down, each `[experts * inner, hidden]`.
+- "interleaved": `[experts, hidden, 2 * inner]`, gate and up columns by turns, and `[experts, inner, hidden]`, with
+  biases; or MXFP4 blocks and scales of their transposes.
+"""
+
+
+@dataclass(frozen=True)
+class TensorNames:
+    """Names without `.weight` and `.bias`; the defaults are those of Llama.
+
+    Names of layers are relative to `layer`, in which `{}` is the layer's number. All but `head` follow the prefix.
+    """
+
+    prefixes: tuple[str, ...] = ("model.",)
+    """The one under which the embedding is found counts."""
+    embedding: str = "embed_tokens"
+    positions: str = "embed_positions"
+    embedding_norm: str = "embedding_norm"
+    final_norm: str = "norm"
+    head: str = "lm_head"
+
+    layer: str = "layers.{}."
+    attention_norm: str = "input_layernorm"
+    attention_output_norm: str = "post_attention_layernorm"
+    ffn_norm: str = "post_attention_layernorm"
+    ffn_output_norm: str = "post_feedforward_layernorm"
+    q: str = "self_attn.q_proj"
+    k: str = "self_attn.k_proj"
+    v: str = "self_attn.v_proj"
+    qkv: str | None = None
+    """The one matrix of all three, where there is one."""
+    qkv_layout: QkvLayout = "blocks"
+    out: str = "self_attn.o_proj"
+    q_norm: str = "self_attn.q_norm"
+    """With `{head}`, each head has a tensor of its own."""
+    k_norm: str = "self_attn.k_norm"
+    sinks: str = "self_attn.sinks"
+    """A whole name, as it has no `.weight`."""
+    gate: str = "mlp.gate_proj"
+    up: str = "mlp.up_proj"
+    """Also the first matrix where nothing is gated."""
+    gate_up: str | None = None
+    """The one matrix of both, gate first, where there is one."""
+    down: str = "mlp.down_proj"
+    router: str = "mlp.gate"
+    router_correction: str = "mlp.gate.e_score_correction_bias"
+    """A whole name."""
+    experts_layout: ExpertLayout = "each"
+    expert_gate: str = "mlp.experts.{expert}.gate_proj"
+    """`{expert}` is the expert's number. Also the one tensor of gate and up, where there is one; "rows" and
+    "interleaved" have whole names.
+    """
+    expert_up: str = "mlp.experts.{expert}.up_proj"
+    expert_down: str = "mlp.experts.{expert}.down_proj"
+    shared_gate: str = "mlp.shared_expert.gate_proj"
+    shared_up: str = "mlp.shared_expert.up_proj"
+    shared_down: str = "mlp.shared_expert.down_proj"
+    shared_weight: str = "mlp.shared_expert_gate"
+    """What the result of the shared network is multiplied by."""
+    transposed: bool = False
+    """Matrices of layers are stored as [inputs, outputs]."""
+    ignored: tuple[str, ...] = ("*rotary_emb.inv_freq",)
+    """Patterns of whole names (as of `fnmatch`) that checkpoints hold though nothing needs them."""

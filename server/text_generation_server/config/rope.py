@@ -1,0 +1,96 @@
+"""The keys of `config.json` about rotary position embedding, of which there are several layouts."""
+
+from dataclasses import replace
+from typing import cast, get_args
+
+from ..errors import UnsupportedModel
+from .json_object import JsonObject
+from .spec import RopeSpec, RopeType
+
+
+def parse_rope(
+    config: JsonObject,
+    head_dim: int,
+    interleaved: bool = False,
+    layer_type: str | None = None,
+    scaled: bool = True,
+    theta_key: str = "rope_theta",
+) -> RopeSpec:
+    """One layout from four: `rope_theta` alone, `rope_theta` with `rope_scaling`, the newer `rope_parameters`, and
+    those with an object for each type of layer, of which `layer_type` names one. In the others, `scaled` says whether
+    layers of this type are stretched, and `theta_key` where their base is.
+
+    Raises ConfigurationError or UnsupportedModel.
+    """
+    if head_dim % 2:
+        raise config.error("head_dim", "even: rotary embedding turns pairs")
+    key = "rope_parameters" if "rope_parameters" in config else "rope_scaling"
+    scaling = config.child(key)
+    if layer_type is not None and layer_type in scaling:
+        scaling = scaling.child(layer_type)
+    elif not scaled:
+        scaling = JsonObject({}, key)
+    max_position_embeddings = config.integer("max_position_embeddings", default=2048)
+    theta = scaling.number("rope_theta") if "rope_theta" in scaling else config.number(theta_key, default=10_000.0)
+    rope_type = scaling.string("rope_type" if "rope_type" in scaling else "type", default="default")
+    # What Phi-3 called it first.
+    rope_type = "longrope" if rope_type == "su" else rope_type
+    if rope_type not in get_args(RopeType):
+        raise UnsupportedModel(
+            f"`{key}` in config.json asks for {rope_type!r}; known are {', '.join(get_args(RopeType))}"
+        )
+    rope = RopeSpec(
+        theta=theta,
+        original_max_position_embeddings=max_position_embeddings,
+        rotary_dim=_rotary_dim(config, scaling, head_dim),
+        interleaved=interleaved,
+    )
+    if rope_type == "default":
+        return rope
+    if rope_type == "dynamic" and rope.rotary_dim <= 2:
+        raise config.error("head_dim", "above 2 with dynamic rope scaling")
+    return _scaled(config, scaling, cast("RopeType", rope_type), rope)
+
+
+def _rotary_dim(config: JsonObject, scaling: JsonObject, head_dim: int) -> int:
+    """Elements of a head that are turned. The key was in `config.json` itself before it was in `rope_parameters`."""
+    source = scaling if "partial_rotary_factor" in scaling else config
+    factor = source.number("partial_rotary_factor", default=1.0)
+    rotary_dim = int(head_dim * factor)
+    if factor > 1 or rotary_dim < 2 or rotary_dim % 2:
+        raise source.error("partial_rotary_factor", f"such that an even number of the {head_dim} elements is turned")
+    return rotary_dim
+
+
+def _scaled(config: JsonObject, scaling: JsonObject, rope_type: RopeType, rope: RopeSpec) -> RopeSpec:
+    longest = rope.original_max_position_embeddings
+    original = scaling.integer(
+        "original_max_position_embeddings",
+        default=config.integer("original_max_position_embeddings", default=longest),
+    )
+    if rope_type in ("linear", "dynamic"):
+        original = longest
+    # Where the longer length is given, the factor follows from it.
+    factor_default = longest / original if rope_type in ("yarn", "longrope") else None
+    low_freq_factor = scaling.number("low_freq_factor", default=None if rope_type == "llama3" else 1.0)
+    high_freq_factor = scaling.number("high_freq_factor", default=None if rope_type == "llama3" else 4.0)
+    if rope_type == "llama3" and high_freq_factor <= low_freq_factor:
+        raise scaling.error("high_freq_factor", f"above `low_freq_factor` ({low_freq_factor:g})")
+    frequencies = rope.rotary_dim // 2
+    is_long = rope_type == "longrope"
+    return replace(
+        rope,
+        rope_type=rope_type,
+        factor=scaling.number("factor", default=factor_default),
+        original_max_position_embeddings=original,
+        low_freq_factor=low_freq_factor,
+        high_freq_factor=high_freq_factor,
+        attention_factor=scaling.optional_number("attention_factor"),
+        beta_fast=scaling.number("beta_fast", default=32.0),
+        beta_slow=scaling.number("beta_slow", default=1.0),
+        mscale=scaling.optional_number("mscale"),
+        mscale_all_dim=scaling.optional_number("mscale_all_dim"),
+        truncate=scaling.boolean("truncate", default=True),
+        short_factors=scaling.numbers("short_factor", frequencies) if is_long else (),
+        long_factors=scaling.numbers("long_factor", frequencies) if is_long else (),
+    )

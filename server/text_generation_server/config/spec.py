@@ -1,0 +1,209 @@
+"""What a decoder is made of, as data: the layers are put together from it and know no family.
+
+A family (`families/`) turns a `config.json` into a `DecoderSpec`. Counts are those of the whole model, not of a rank.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
+""""gelu" is the exact form with the error function, "gelu_tanh" its approximation, "relu2" the square of relu."""
+
+GatedActivation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_swiglu"]
+"""The last one has a formula of its own (`kernels/_activations.py`)."""
+
+RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+QkvLayout = Literal["blocks", "groups"]
+"""How one stored matrix holds Q, K and V: all of Q, then K, then V; or, for each K and V head, its query heads, then
+k, then v."""
+
+
+@dataclass(frozen=True)
+class RopeSpec:
+    """Rotary position embedding: the base and how it is stretched (`layers/rope.py` holds the formulas).
+
+    `original_max_position_embeddings` is the context length of pre-training. Fields that a type does not use keep
+    their defaults.
+    """
+
+    rope_type: RopeType = "default"
+    theta: float = 10_000.0
+    factor: float = 1.0
+    original_max_position_embeddings: int = 2048
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+    short_factors: tuple[float, ...] = ()
+    """longrope: what each frequency is divided by in contexts up to the original length."""
+    long_factors: tuple[float, ...] = ()
+    """longrope: likewise beyond it."""
+    rotary_dim: int = 0
+    """Elements of a head that are turned, the first ones; 0 means all."""
+    interleaved: bool = False
+    """Elements 2i and 2i + 1 of a stored head are a pair; else i and i + rotary_dim / 2."""
+
+
+@dataclass(frozen=True)
+class NormSpec:
+    """Normalisation over the last dimension."""
+
+    eps: float
+    kind: Literal["rms", "layer"] = "rms"
+    """Root mean square, or mean and variance."""
+    bias: bool = False
+    wide: bool = False
+    """The product with the weight is in float32 and rounded once, as Gemma and OLMo do; else the normalised value is
+    rounded before."""
+    one_plus: bool = False
+    """The stored weight lacks 1."""
+
+
+@dataclass(frozen=True)
+class QkNormSpec:
+    """Normalisation of queries and keys before (or after) they are turned."""
+
+    norm: NormSpec
+    over: Literal["head", "heads", "width"] = "head"
+    """Each head with one weight for all; each head with its own weight; all heads of all ranks together."""
+    after_rope: bool = False
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """Attention of one layer."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    """What products of queries and keys are multiplied by."""
+    rope: RopeSpec | None
+    """None: queries and keys are not turned."""
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: QkNormSpec | None = None
+    window: int = 0
+    """Positions that a token attends to, itself included; 0 means all before it."""
+    softcap: float = 0.0
+    """Bound of the scores, by a hyperbolic tangent; 0 means none."""
+    sinks: bool = False
+    """Each head has a learned logit that takes part in the softmax and brings no value."""
+    slopes: tuple[float, ...] = ()
+    """ALiBi (Press et al., 2021): a head's score falls by this much with each position of distance."""
+    clip: float = 0.0
+    """Bound of queries, keys and values; 0 means none."""
+
+
+@dataclass(frozen=True)
+class DenseSpec:
+    """A feed-forward network that every token passes whole."""
+
+    inner: int
+    activation: Activation
+    gated: bool = True
+    in_bias: bool = False
+    out_bias: bool = False
+
+
+@dataclass(frozen=True)
+class RouteSpec:
+    """Which experts compute a token, and with what weight; `kernels/moe_route.py` has the formulas."""
+
+    top_k: int
+    score: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
+    norm: Literal[0, 1, 2] = 1
+    """By which norm of the chosen scores they are divided: none, their sum, the root of the sum of squares."""
+    scale: float = 1.0
+    groups: int = 1
+    top_groups: int = 1
+    group_score: Literal["max", "top2"] = "top2"
+    jitter: float = 0.0
+    bias: bool = False
+    """The logits have one."""
+    correction: bool = False
+    """Each expert has a float32 number that is added to its score for the choice alone."""
+    wide: bool = False
+    """Logits are computed in float32."""
+
+
+@dataclass(frozen=True)
+class MoeSpec:
+    """A mixture of experts: gated networks, of which each token passes a few."""
+
+    experts: int
+    inner: int
+    """Of one expert."""
+    activation: GatedActivation
+    route: RouteSpec
+    bias: bool = False
+    """Both matrices of an expert have one."""
+    shared_inner: int = 0
+    """Inner size of a network that every token passes besides; 0: there is none."""
+    shared_gate: bool = False
+    """Its result is multiplied by the sigmoid of one more logit."""
+
+
+FeedForwardSpec = DenseSpec | MoeSpec
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """One layer. Each part reads the running sum through its input norm and adds to it through its output norm, where
+    it has them.
+    """
+
+    attention: AttentionSpec
+    ffn: FeedForwardSpec
+    attention_norm: NormSpec | None
+    ffn_norm: NormSpec | None
+    attention_output_norm: NormSpec | None = None
+    ffn_output_norm: NormSpec | None = None
+    parallel: bool = False
+    """Both parts read the same sum; without `ffn_norm`, through `attention_norm`."""
+
+
+@dataclass(frozen=True)
+class EmbeddingSpec:
+    """From token ids to the first sum."""
+
+    scale: float = 1.0
+    scale_rounded: bool = False
+    """`scale` is rounded to the type of the weights before the product, as Gemma does."""
+    positions: int = 0
+    """Rows of a table of learned positions; 0: there is none."""
+    first_position: int = 0
+    """Row of position 0."""
+    norm: NormSpec | None = None
+
+
+@dataclass(frozen=True)
+class HeadSpec:
+    """From hidden states to logits: `cap * tanh(scale * (W h + b) / cap)`."""
+
+    tied: bool = False
+    """W is the embedding."""
+    bias: bool = False
+    scale: float = 1.0
+    softcap: float = 0.0
+    """Bound of the logits; 0 means none."""
+    unit_rows: bool = False
+    """Rows of W are brought to length 1."""
+
+
+@dataclass(frozen=True)
+class DecoderSpec:
+    """A whole model."""
+
+    vocab_size: int
+    hidden_size: int
+    layers: tuple[LayerSpec, ...]
+    final_norm: NormSpec
+    embedding: EmbeddingSpec = field(default_factory=EmbeddingSpec)
+    head: HeadSpec = field(default_factory=HeadSpec)
+    residual_scale: float = 1.0
+    """What the output of each part of a layer is multiplied by before it is added to the sum."""

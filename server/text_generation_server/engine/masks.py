@@ -1,0 +1,182 @@
+"""Masks on their way to the steps that need them: checked when they come, kept by number, waited for by the engine.
+
+Calls may bring the masks of a step before its plan or after it. The engine thread asks for them once the forward pass
+of the step is launched, and waits until they are there, or until it is known that they never will be. Imports no torch.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import EngineError, InvalidRequest, MasksMissing, NotReady, PlanRefused
+from .plans import MAX_AHEAD
+from .requests import MaskForm, MaskWrite, StepMasks
+
+WAIT_LIMIT_S = 60.0
+"""How long a step waits for its masks. Whoever sends them gives up earlier and calls ClearCache; this is for callers
+that are gone."""
+
+
+@dataclass(frozen=True)
+class MaskLimits:
+    """What masks may name: slots below `max_masks`, ids below `vocab_size`."""
+
+    max_masks: int
+    vocab_size: int
+
+
+class WaitEnded(Exception):
+    """Masks are no longer waited for, through no fault of the plan. `told` is what the caller of the plan is told."""
+
+    def __init__(self, told: EngineError) -> None:
+        super().__init__(str(told))
+        self.told = told
+
+
+class MaskInbox:
+    """Masks by the number of their plan. Methods may be called from any thread, but for `take`, `skip` and `restart`:
+    those belong to the engine thread.
+    """
+
+    def __init__(self, wait_limit_s: float = WAIT_LIMIT_S) -> None:
+        self._wait_limit_s = wait_limit_s
+        self._limits: MaskLimits | None = None
+        self._changed = threading.Condition()
+        self._first = 0
+        """The lowest number whose masks may still come."""
+        self._held: dict[int, StepMasks | InvalidRequest] = {}
+        self._clears = 0
+        """Calls of ClearCache that are on their way to the engine thread."""
+        self._closed: EngineError | None = None
+
+    def open(self, limits: MaskLimits) -> None:
+        """Takes masks from now on."""
+        with self._changed:
+            self._limits = limits
+
+    def put(self, masks: StepMasks) -> None:
+        """Keeps masks for their plan.
+
+        Raises `InvalidRequest` for masks that are wrong by themselves, which the plan then fails with as well, and for
+        a number that is out of turn, which harms no plan; `NotReady` before Warmup.
+        """
+        with self._changed:
+            if self._limits is None:
+                raise NotReady("call Warmup before any other call")
+            # One more than for plans: that of the plan which waits for masks.
+            last = self._first + MAX_AHEAD + 1
+            if masks.number in self._held or not self._first <= masks.number <= last:
+                raise InvalidRequest(
+                    f"`number` {masks.number} is out of turn: masks come once for a plan, and those of plan "
+                    f"{self._first} are the next"
+                )
+            try:
+                check_masks(masks, self._limits)
+                self._held[masks.number] = masks
+            except InvalidRequest as error:
+                self._held[masks.number] = InvalidRequest(str(error))
+                raise
+            finally:
+                self._changed.notify_all()
+
+    def take(self, number: int) -> StepMasks:
+        """Waits for the masks of plan `number`.
+
+        Raises `InvalidRequest` where they were wrong, `MasksMissing` where they do not come in time, and `WaitEnded`
+        where ClearCache or the end of the engine is on its way.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: number in self._held or self._clears > 0 or self._closed is not None, self._wait_limit_s
+            )
+            self._first = number + 1
+            found = self._held.pop(number, None)
+            if isinstance(found, InvalidRequest):
+                raise found
+            if found is not None:
+                return found
+            if self._closed is not None:
+                raise WaitEnded(self._closed)
+            if self._clears > 0:
+                raise WaitEnded(PlanRefused(f"ClearCache came before the masks of plan {number}"))
+        raise MasksMissing(
+            f"plan {number} has `constrained` rows, but no Constrain with `number` {number} came within "
+            f"{self._wait_limit_s:g} s; call ClearCache"
+        )
+
+    def skip(self, number: int) -> None:
+        """The turn of plan `number` has come, which has no constrained rows. Raises `InvalidRequest` where masks came
+        for it.
+        """
+        with self._changed:
+            self._first = number + 1
+            if self._held.pop(number, None) is not None:
+                raise InvalidRequest(f"Constrain came for plan {number}, which has no `constrained` rows")
+
+    def abandon(self) -> None:
+        """ClearCache of everything is on its way to the engine thread: until `restart` nothing is waited for."""
+        with self._changed:
+            self._clears += 1
+            self._changed.notify_all()
+
+    def restart(self) -> None:
+        """ClearCache of everything is being executed: the next plan is number 0."""
+        with self._changed:
+            self._clears -= 1
+            self._first = 0
+            self._held.clear()
+
+    def close(self, reason: EngineError) -> None:
+        """No masks will come any more."""
+        with self._changed:
+            self._closed = self._closed or reason
+            self._changed.notify_all()
+
+
+def check_masks(masks: StepMasks, limits: MaskLimits) -> None:
+    """Raises `InvalidRequest` naming the field, for what can be told without the plan."""
+    if len(masks.rows) != len(masks.slots):
+        raise InvalidRequest(f"`slots` must hold one slot for each of `rows`: {len(masks.slots)} for {len(masks.rows)}")
+    if (highest := max(masks.slots, default=0)) >= limits.max_masks:
+        raise InvalidRequest(f"`slots` names mask slot {highest}; there are {limits.max_masks}")
+    if len({write.slot for write in masks.writes}) != len(masks.writes):
+        raise InvalidRequest("`writes` names a mask slot twice")
+    for write in masks.writes:
+        _check_write(write, limits)
+
+
+def _check_write(write: MaskWrite, limits: MaskLimits) -> None:
+    if not 1 <= write.slot < limits.max_masks:
+        raise InvalidRequest(
+            f"`writes` names mask slot {write.slot}; slots 1 to {limits.max_masks - 1} may be written: slot 0 allows "
+            "everything"
+        )
+    if write.form is None:
+        raise InvalidRequest(f"the write of mask slot {write.slot} must have `bits`, `only` or `except`")
+    if write.form is MaskForm.BITS:
+        expected = -(-limits.vocab_size // 8)
+        if len(write.content) != expected:
+            raise InvalidRequest(
+                f"`bits` of mask slot {write.slot} must be {expected} bytes, a bit for each of {limits.vocab_size} "
+                f"ids, not {len(write.content)}"
+            )
+    elif len(write.content) and not 0 <= write.content.min() <= write.content.max() < limits.vocab_size:
+        raise InvalidRequest(
+            f"`{write.form.value}` of mask slot {write.slot} must name token ids below the vocabulary size "
+            f"{limits.vocab_size}"
+        )
+
+
+def check_rows(masks: StepMasks, constrained: Sequence[int]) -> None:
+    """Raises `InvalidRequest` where masks are not for exactly the constrained rows of their plan."""
+    if len(set(masks.rows)) != len(masks.rows):
+        raise InvalidRequest("`rows` names a row twice")
+    if other := set(masks.rows).symmetric_difference(constrained):
+        row = min(other)
+        where = "`rows` of Constrain but not `constrained`" if row in masks.rows else "`constrained` but has no mask"
+        raise InvalidRequest(f"plan {masks.number}: row {row} is in {where}")
+
+
+def no_masks(number: int) -> StepMasks:
+    """For callers whose plans have no constrained rows."""
+    raise InvalidRequest(f"plan {number} has `constrained` rows, and nobody brings masks")

@@ -1,0 +1,179 @@
+"""The two products of a mixture of experts, over rows that are grouped by expert (a grouped matrix product).
+
+Up: each row is a token of `x`; outputs of `weight` are pairs, gate rows and then up rows, and what is stored is their
+gated activation. Down: each row is one that the first product stored; what is stored is weighted and belongs to the
+row's own place, so that adding up needs no order but that of the places.
+A product in which every row has a tile of its own ("direct") needs no sorting: for few tokens, whose experts differ.
+"""
+
+# pyright: basic, reportArgumentType=false, reportCallIssue=false
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from ._activations import gated_activation
+from ._launch import Launcher, let_next_start, wait_for_previous
+from ._triton import tl, triton
+
+
+@triton.jit
+def _tile(ids_ptr, tiles_ptr, tile, DIRECT: tl.constexpr):
+    """Expert, first and end of a tile's rows."""
+    if DIRECT:
+        return tl.load(ids_ptr + tile), tile, tile + 1
+    else:
+        tile_ptr = tiles_ptr + tile * 3
+        return tl.load(tile_ptr), tl.load(tile_ptr + 1), tl.load(tile_ptr + 2)
+
+
+@triton.jit
+def _product(
+    x_ptrs,
+    x_valid,  # [BLOCK_M, 1]
+    weight_ptrs,
+    inputs,
+    MASK_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """[BLOCK_M, BLOCK_N] float32: sums over all inputs, in the order of the inputs."""
+    columns = tl.arange(0, BLOCK_K)[None, :]
+    acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
+    for begin in range(0, inputs, BLOCK_K):
+        if MASK_K:
+            inside = columns < inputs - begin
+            x = tl.load(x_ptrs, mask=x_valid & inside, other=0.0)
+            weight = tl.load(weight_ptrs, mask=inside, other=0.0)
+        else:
+            x = tl.load(x_ptrs, mask=x_valid, other=0.0)
+            weight = tl.load(weight_ptrs)
+        acc = tl.dot(x, weight.T, acc, input_precision="ieee")
+        x_ptrs += BLOCK_K
+        weight_ptrs += BLOCK_K
+    return acc
+
+
+@triton.jit
+def moe_product_kernel(
+    x_ptr,  # up: [tokens, inputs]; down: [rows, inputs], in the order of the rows
+    weight_ptr,  # [experts, outputs, inputs]
+    bias_ptr,  # [experts, outputs] or None
+    ids_ptr,  # [rows] int32
+    order_ptr,  # [rows] int32, None where DIRECT
+    tiles_ptr,  # [capacity, 3] int32, None where DIRECT
+    num_tiles_ptr,  # [1] int32, None where DIRECT
+    row_weights_ptr,  # [rows] float32, None for up
+    out_ptr,  # up: [rows, outputs / 2], in the order of the rows; down: [rows, outputs]
+    inputs,
+    outputs,
+    stride_x_row,
+    stride_weight_expert,
+    stride_weight_output,
+    SLOTS: tl.constexpr,  # rows of one token
+    ACTIVATION: tl.constexpr,  # key of GATED for up, None for down
+    DIRECT: tl.constexpr,
+    MASK_K: tl.constexpr,  # whether BLOCK_K does not divide `inputs`
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,  # tiles that take the same columns one after the other, for the L2 cache
+    PDL: tl.constexpr,
+):
+    """One program computes BLOCK_N outputs of one tile's rows."""
+    program = tl.program_id(0)
+    blocks = tl.cdiv(outputs, BLOCK_N)
+    wait_for_previous(PDL)
+    if DIRECT:
+        tile = program // blocks
+        block = program % blocks
+    else:
+        num_tiles = tl.load(num_tiles_ptr)
+        group_first = program // (GROUP * blocks) * GROUP
+        group_size = tl.minimum(num_tiles - group_first, GROUP)
+        if group_size <= 0:
+            return
+        tile = group_first + program % (GROUP * blocks) % group_size
+        block = program % (GROUP * blocks) // group_size
+        # Where the last group is not full, programs are left over.
+        if block >= blocks:
+            return
+    expert, first, end = _tile(ids_ptr, tiles_ptr, tile, DIRECT)
+    members = first + tl.arange(0, BLOCK_M)
+    here = members < end
+    own = members if DIRECT else tl.load(order_ptr + members, mask=here, other=0)
+    x_rows = members if ACTIVATION is None else own // SLOTS
+    lanes = tl.arange(0, BLOCK_N)
+    if ACTIVATION is None:
+        columns = block * BLOCK_N + lanes
+        weight_rows = tl.minimum(columns, outputs - 1)
+    else:
+        # A pair's gate and up rows lie side by side in the tile, and so in one thread's registers.
+        pairs = tl.minimum(block * (BLOCK_N // 2) + lanes // 2, outputs // 2 - 1)
+        weight_rows = pairs + lanes % 2 * (outputs // 2)
+    inner = tl.arange(0, BLOCK_K)[None, :]
+    x_ptrs = x_ptr + x_rows.to(tl.int64)[:, None] * stride_x_row + inner
+    expert_ptr = weight_ptr + expert.to(tl.int64) * stride_weight_expert
+    weight_ptrs = expert_ptr + weight_rows.to(tl.int64)[:, None] * stride_weight_output + inner
+    acc = _product(x_ptrs, here[:, None], weight_ptrs, inputs, MASK_K, BLOCK_M, BLOCK_N, BLOCK_K)
+    let_next_start(PDL)
+
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + expert.to(tl.int64) * outputs + weight_rows).to(tl.float32)[None, :]
+    if ACTIVATION is None:
+        acc *= tl.load(row_weights_ptr + own, mask=here, other=0.0)[:, None]
+        out_ptrs = out_ptr + own.to(tl.int64)[:, None] * outputs + columns[None, :]
+        tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=here[:, None] & (columns < outputs)[None, :])
+    else:
+        gate, up = tl.split(tl.reshape(acc, [BLOCK_M, BLOCK_N // 2, 2]))
+        activated = gated_activation(gate, up, ACTIVATION)
+        half = outputs // 2
+        columns = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
+        out_ptrs = out_ptr + members.to(tl.int64)[:, None] * half + columns[None, :]
+        tl.store(out_ptrs, activated.to(out_ptr.dtype.element_ty), mask=here[:, None] & (columns < half)[None, :])
+
+
+_launch = Launcher(moe_product_kernel)
+_GROUP = 8
+_TUNED_ELEMENT_BYTES = 2
+"""Tiles are measured for 16-bit types; float32 takes half as many inputs at a time, which need as much room."""
+
+
+def tile_columns(config: Mapping[str, int], element_bytes: int) -> int:
+    """Inputs that one step of a product takes."""
+    return max(16, config["BLOCK_K"] * _TUNED_ELEMENT_BYTES // element_bytes)
+
+
+def moe_product(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    ids: Tensor,
+    alignment: tuple[Tensor, Tensor, Tensor] | None,
+    row_weights: Tensor | None,
+    activation: str | None,
+    block_m: int,
+    config: Mapping[str, int],
+    out: Tensor,
+) -> None:
+    """Launches one product. `alignment` is what `moe_align` made for tiles of `block_m`, None for direct tiles."""
+    _, outputs, inputs = weight.shape
+    order, tiles, num_tiles = alignment or (None, None, None)
+    num = ids.numel() if tiles is None else tiles.shape[0]
+    block_k = tile_columns(config, x.element_size())
+    _launch(
+        (num * triton.cdiv(outputs, config["BLOCK_N"]),),
+        (x, weight, bias, ids, order, tiles, num_tiles, row_weights, out),
+        (inputs, outputs, x.stride(0), weight.stride(0), weight.stride(1)),
+        (),
+        SLOTS=ids.shape[1],
+        ACTIVATION=activation,
+        DIRECT=tiles is None,
+        MASK_K=inputs % block_k != 0,
+        BLOCK_M=block_m,
+        BLOCK_N=config["BLOCK_N"],
+        BLOCK_K=block_k,
+        GROUP=_GROUP,
+        num_warps=config["num_warps"],
+        num_stages=config["num_stages"],
+    )

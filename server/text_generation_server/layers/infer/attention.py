@@ -1,0 +1,86 @@
+"""The part of a layer in which tokens of one request read each other."""
+
+from torch import Tensor
+
+from ... import kernels
+from ...config.spec import AttentionSpec
+from ...distributed import TensorParallelGroup
+from ..rope import RopeTable
+from ..weights import AttentionWeights, HeadSplit
+from .qk_norm import QkNorm
+from .state import CacheShape, InferState
+
+
+class Attention:
+    """Heads of this rank in layer `index`."""
+
+    def __init__(
+        self,
+        index: int,
+        spec: AttentionSpec,
+        weights: AttentionWeights,
+        heads: HeadSplit,
+        rope: RopeTable,
+        group: TensorParallelGroup,
+    ) -> None:
+        self._index = index
+        self._spec = spec
+        self._weights = weights
+        self._heads = heads
+        self._rope = rope
+        self._q_size = heads.num_heads * spec.head_dim
+        norm = spec.qk_norm
+        # The operator before attention normalises each head by itself.
+        is_simple = norm is None or (norm.over != "width" and norm.norm.kind == "rms")
+        self._qk_norm = None if norm is None or is_simple else QkNorm(spec, norm, weights, heads, group)
+        self._norms = (weights.q_norm, weights.k_norm) if is_simple else (None, None)
+        self._norm_eps = 0.0 if norm is None else norm.norm.eps
+        self._norm_after_rope = norm is not None and norm.after_rope
+        self._options = kernels.AttentionOptions(spec.window, spec.softcap, weights.sinks, weights.slopes)
+        self.cache = CacheShape(heads.num_kv_heads, spec.head_dim, spec.head_dim)
+        """What it keeps of each position."""
+
+    def forward(self, x: Tensor, state: InferState) -> Tensor:
+        """[T, hidden] to what the heads of this rank read, [T, heads * head_dim]. Writes this layer's cache."""
+        qkv = self._qkv(x, state)
+        cache = state.caches[self._index]
+        num_tokens = x.shape[0]
+        q = qkv[:, : self._q_size].view(num_tokens, -1, self._spec.head_dim)
+        out = q.new_empty(q.shape)
+        read, scale = (cache.k, cache.v, state.slot_table), self._spec.scale
+        how = (state.deterministic, self._options)
+        # Padded decodes reach into the tokens of chunks and write zeros there: chunks come second.
+        if (d := state.decodes) is not None:
+            n = len(d.rows)
+            kernels.decode_attention(q[:n], *read, d.rows, d.kv_lens, d.max_kv_len, scale, out[:n], *how)
+        if (c := state.chunks) is not None:
+            kernels.prefill_attention(q, *read, c.rows, c.starts, c.kv_lens, c.max_len, scale, out, *how)
+        return out.view(num_tokens, self._q_size)
+
+    def _qkv(self, x: Tensor, state: InferState) -> Tensor:
+        """Turned queries in the first columns of [T, (heads + 2 * kv_heads) * head_dim]; keys and values are in the
+        cache.
+        """
+        weights, cache, spec = self._weights, state.caches[self._index], self._spec
+        qkv, bias = weights.qkv.product(x, state.linear_block), weights.qkv.bias
+        if spec.clip or self._qk_norm is not None:
+            if bias is not None:
+                qkv.add_(bias)
+                bias = None
+            if spec.clip:
+                qkv.clamp_(-spec.clip, spec.clip)
+            if self._qk_norm is not None:
+                heads = qkv.view(x.shape[0], -1, spec.head_dim)
+                q, k, _ = heads.split((self._heads.num_heads, *[self._heads.num_kv_heads] * 2), dim=1)
+                self._qk_norm.apply(q, k)
+        table, norms = self._rope.cos_sin, (*self._norms, self._norm_eps)
+        kernels.qkv_postprocess(
+            qkv, bias, *norms, table, state.positions, state.slots, cache.k, cache.v, self._norm_after_rope
+        )
+        return qkv
+
+    def project(self, heads: Tensor, state: InferState) -> Tensor:
+        """What `forward` returned, or some of its tokens, to this rank's part of the result, [N, hidden]: the sum over
+        the ranks is for the caller.
+        """
+        return self._weights.out.apply(heads, state.linear_block)

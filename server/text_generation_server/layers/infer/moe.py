@@ -1,0 +1,44 @@
+"""The feed-forward part of a layer whose tokens pass a few of many experts."""
+
+import torch
+from torch import Tensor
+
+from ... import kernels
+from ...config.spec import MoeSpec
+from ..weights import MoeWeights, shared_experts
+from .feed_forward import FeedForward
+from .state import InferState
+
+
+class MoeFeedForward(FeedForward):
+    """Router, choice, experts. Every rank chooses for itself, from equal logits, and computes its part of each."""
+
+    def __init__(self, spec: MoeSpec, weights: MoeWeights) -> None:
+        route = spec.route
+        self._weights = weights
+        self._activation = spec.activation
+        self._wide = route.wide
+        self._options = kernels.RouteOptions(
+            top_k=route.top_k,
+            score=route.score,
+            norm=route.norm,
+            scale=route.scale,
+            groups=route.groups,
+            top_groups=route.top_groups,
+            group_score=route.group_score,
+            jitter=route.jitter,
+            shared=shared_experts(spec),
+            shared_gate=spec.shared_gate,
+        )
+
+    def forward(self, x: Tensor, state: InferState) -> Tensor:
+        """See `FeedForward`."""
+        weights = self._weights
+        logits = weights.router.apply(x.float() if self._wide else x, state.linear_block)
+        shape = (x.shape[0], self._options.slots)
+        ids, shares = x.new_empty(shape, dtype=torch.int32), x.new_empty(shape, dtype=torch.float32)
+        kernels.moe_route(logits, weights.correction, self._options, ids, shares)
+        out = torch.empty_like(x)
+        first, second = (weights.gate_up, weights.gate_up_bias), (weights.down, weights.down_bias)
+        kernels.moe_experts(x, ids, shares, *first, *second, self._activation, state.deterministic, out)
+        return out

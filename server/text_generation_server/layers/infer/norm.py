@@ -1,0 +1,75 @@
+"""Normalisation, and the places where a part of a layer reads the running sum."""
+
+from torch import Tensor
+
+from ... import kernels
+from ...config.spec import NormSpec
+from ...distributed import TensorParallelGroup
+from ..weights import NormWeights
+
+
+class Norm:
+    """One normalisation over the last dimension, whole on every rank."""
+
+    def __init__(self, spec: NormSpec, weights: NormWeights) -> None:
+        self.eps = spec.eps
+        self.is_rms = spec.kind == "rms"
+        self.weights = weights
+
+    def apply(self, x: Tensor, out: Tensor) -> None:
+        """[N, size] each; `out` may be `x`."""
+        if self.is_rms:
+            kernels.rms_norm(x, self.weights.weight, self.eps, out)
+        else:
+            kernels.layer_norm(x, self.weights.weight, self.weights.bias, self.eps, out)
+
+
+class Junction:
+    """Where the output of one part of a layer is added to the sum, and the next part reads it.
+
+    `output_norm` is that of the part before, `input_norm` that of the part behind. Collective, addition and
+    normalisations are in one place so that they can be one operator.
+    """
+
+    def __init__(
+        self, group: TensorParallelGroup, input_norm: Norm | None, output_norm: Norm | None = None, scale: float = 1.0
+    ) -> None:
+        self._group = group
+        self._input = input_norm
+        self._output = output_norm
+        self._scale = scale
+        self._is_one = input_norm is not None and input_norm.is_rms and _fits(input_norm, output_norm)
+
+    def read(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Adds `x`, which the ranks have parts of, to `residual`, both [N, hidden]: what the next part reads, and the
+        sum, which may be one tensor. Reuses the memory of both. Without `residual`, `x` is the whole sum.
+        """
+        if residual is None:
+            return self._first(x)
+        self._group.all_reduce(x)
+        if self._is_one and self._input is not None:
+            x_weight = None if self._output is None else self._output.weights.weight
+            weight, eps = self._input.weights.weight, self._input.eps
+            kernels.add_rms_norm(x, residual, weight, eps, x, self._scale, x_weight)
+            return x, residual
+        if self._output is not None:
+            self._output.apply(x, x)
+        if self._input is None:
+            return residual.add_(x, alpha=self._scale), residual
+        if self._scale != 1.0:
+            x.mul_(self._scale)
+        weights = self._input.weights
+        kernels.add_layer_norm(x, residual, weights.weight, weights.bias, self._input.eps, x)
+        return x, residual
+
+    def _first(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self._input is None:
+            return x, x
+        out = x.new_empty(x.shape)
+        self._input.apply(x, out)
+        return out, x
+
+
+def _fits(input_norm: Norm, output_norm: Norm | None) -> bool:
+    """Whether the operator for both computes this."""
+    return output_norm is None or (output_norm.is_rms and output_norm.eps == input_norm.eps)

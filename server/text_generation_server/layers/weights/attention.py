@@ -1,0 +1,131 @@
+"""What an attention holds: its heads are shared among the ranks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...config.spec import AttentionSpec
+from ...weights import Slice
+from ..rope import rotary_order
+from .checkpoint import Checkpoint, fold_norm_weight
+from .linear import Linear, RowBlock, column_parallel, row_parallel
+from .split import HeadSplit
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """Of one layer. Elements of query and key heads are in the order of `rotary_order`."""
+
+    qkv: Linear
+    """Column parallel: query, key and value heads of this rank, in this order."""
+    out: Linear
+    """Row parallel."""
+    q_norm: Tensor | None = None
+    """[head_dim], or [heads of this rank, head_dim]."""
+    k_norm: Tensor | None = None
+    """Likewise for keys: both or neither."""
+    sinks: Tensor | None = None
+    """[heads of this rank] float32."""
+    slopes: Tensor | None = None
+    """[heads of this rank] float32."""
+
+
+def load_attention(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit) -> AttentionWeights:
+    """Reads the heads of this rank. Raises ModelFilesError."""
+    names, hidden = checkpoint.names, checkpoint.spec.hidden_size
+    order = list(range(spec.head_dim)) if spec.rope is None else rotary_order(spec.rope, spec.head_dim)
+    blocks = _qkv_blocks(checkpoint, layer, spec, heads)
+    qkv = column_parallel(checkpoint.source, blocks, hidden, spec.qkv_bias, names.transposed)
+    columns = (heads.q_start * spec.head_dim, heads.q_stop * spec.head_dim)
+    out = row_parallel(
+        checkpoint.source,
+        checkpoint.inside(layer, names.out),
+        (hidden, spec.num_heads * spec.head_dim),
+        columns,
+        spec.out_bias and checkpoint.is_first,
+        names.transposed,
+    )
+    turned = heads.num_heads + heads.num_kv_heads
+    if order != sorted(order):
+        _reorder(qkv.weight, turned, order)
+        if qkv.bias is not None:
+            _reorder(qkv.bias, turned, order)
+    slopes = torch.tensor(spec.slopes[heads.q_start : heads.q_stop], device=out.weight.device) if spec.slopes else None
+    return AttentionWeights(
+        qkv, out, *_norms(checkpoint, layer, spec, heads, order), _sinks(checkpoint, layer, spec, heads), slopes
+    )
+
+
+def _norms(
+    checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit, order: list[int]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Weights of the normalisation of queries and of keys."""
+    if (norm := spec.qk_norm) is None:
+        return None, None
+    names, size = checkpoint.names, spec.head_dim
+
+    def weight(name: str, count: int, start: int, stop: int) -> Tensor:
+        inside = checkpoint.inside(layer, name)
+        if norm.over == "head":
+            stored = checkpoint.source.read(f"{inside}.weight", (size,))
+        elif "{head}" in name:
+            each = (f"{inside.replace('{head}', str(head))}.weight" for head in range(start, stop))
+            stored = torch.stack([checkpoint.source.read(one, (size,)) for one in each])
+        elif norm.over == "heads":
+            stored = checkpoint.source.read(f"{inside}.weight", (count, size), Slice(0, start, stop))
+        else:
+            part = Slice(0, start * size, stop * size)
+            stored = checkpoint.source.read(f"{inside}.weight", (count * size,), part).view(-1, size)
+        return fold_norm_weight(stored[..., order], norm.norm)
+
+    return (
+        weight(names.q_norm, spec.num_heads, heads.q_start, heads.q_stop),
+        weight(names.k_norm, spec.num_kv_heads, heads.kv_start, heads.kv_stop),
+    )
+
+
+def _sinks(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit) -> Tensor | None:
+    if not spec.sinks:
+        return None
+    part = Slice(0, heads.q_start, heads.q_stop)
+    name = checkpoint.inside(layer, checkpoint.names.sinks)
+    return checkpoint.source.read(name, (spec.num_heads,), part).float()
+
+
+def _qkv_blocks(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit) -> list[RowBlock]:
+    """Where the rows of this rank's heads are stored."""
+    names, size = checkpoint.names, spec.head_dim
+    q_heads, kv_heads = range(heads.q_start, heads.q_stop), range(heads.kv_start, heads.kv_stop)
+    if names.qkv is None:
+        parts = ((names.q, spec.num_heads, q_heads), *((n, spec.num_kv_heads, kv_heads) for n in (names.k, names.v)))
+        return [
+            RowBlock(checkpoint.inside(layer, name), count * size, _rows(held, size)) for name, count, held in parts
+        ]
+    if names.qkv_layout == "blocks":
+        first_v = spec.num_heads + spec.num_kv_heads
+        places = [*q_heads, *(spec.num_heads + head for head in kv_heads), *(first_v + head for head in kv_heads)]
+    else:
+        group = spec.num_heads // spec.num_kv_heads
+        places = [head // group * (group + 2) + head % group for head in q_heads]
+        places += [head * (group + 2) + group for head in kv_heads]
+        places += [head * (group + 2) + group + 1 for head in kv_heads]
+    total = (spec.num_heads + 2 * spec.num_kv_heads) * size
+    return [RowBlock(checkpoint.inside(layer, names.qkv), total, _rows(places, size))]
+
+
+def _rows(heads: Sequence[int], size: int) -> tuple[tuple[int, int], ...]:
+    """Rows of heads at these places; neighbours become one range."""
+    ranges: list[tuple[int, int]] = []
+    for head in heads:
+        start = ranges.pop()[0] if ranges and ranges[-1][1] == head * size else head * size
+        ranges.append((start, (head + 1) * size))
+    return tuple(ranges)
+
+
+def _reorder(tensor: Tensor, heads: int, order: list[int]) -> None:
+    """Brings the rows of each of the first `heads` heads into this order, in place."""
+    size = len(order)
+    turned = tensor[: heads * size].view(heads, size, *tensor.shape[1:])
+    turned.copy_(turned[:, order])

@@ -1,0 +1,67 @@
+"""The tensors of one model as a rank reads them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...config.names import TensorNames
+from ...config.spec import DecoderSpec, NormSpec
+from ...distributed import TensorParallelGroup
+from ...weights import WeightSource
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where tensors are, what they are called, and which rank this is."""
+
+    source: WeightSource
+    spec: DecoderSpec
+    names: TensorNames
+    group: TensorParallelGroup
+    prefix: str
+
+    @classmethod
+    def of(
+        cls, source: WeightSource, spec: DecoderSpec, names: TensorNames, group: TensorParallelGroup
+    ) -> "Checkpoint":
+        """With the first prefix under which there is an embedding."""
+        found = (prefix for prefix in names.prefixes if source.has(f"{prefix}{names.embedding}.weight"))
+        return cls(source, spec, names, group, next(found, names.prefixes[0]))
+
+    @property
+    def is_first(self) -> bool:
+        """Outputs of row-parallel matrices are summed over the ranks: one of them adds the bias."""
+        return self.group.rank == 0
+
+    def outside(self, name: str) -> str:
+        """The whole name of something that is in no layer."""
+        return f"{self.prefix}{name}"
+
+    def inside(self, layer: int, name: str) -> str:
+        """The whole name of something that belongs to a layer."""
+        return f"{self.prefix}{self.names.layer.format(layer)}{name}"
+
+    def norm(self, name: str, spec: NormSpec, size: int) -> "NormWeights":
+        """Weight, and bias where there is one, of a normalisation of `size` elements, whole."""
+        weight = self.source.read(f"{name}.weight", (size,))
+        return NormWeights(
+            fold_norm_weight(weight, spec), self.source.read(f"{name}.bias", (size,)) if spec.bias else None
+        )
+
+
+@dataclass(frozen=True)
+class NormWeights:
+    """Of one normalisation."""
+
+    weight: Tensor
+    """[size], float32 where the product with it is wide."""
+    bias: Tensor | None
+    """[size]"""
+
+
+def fold_norm_weight(weight: Tensor, spec: NormSpec) -> Tensor:
+    """The factor itself. What lacks 1 is completed in float32: half precision would lose bits of it."""
+    if spec.one_plus:
+        return weight.to(torch.float32) + 1.0
+    return weight.to(torch.float32) if spec.wide else weight

@@ -1,0 +1,61 @@
+"""What comes before and after the layers: embedding and output matrix."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...errors import ModelFilesError
+from ...weights import Slice
+from .checkpoint import Checkpoint
+from .linear import Linear
+from .split import padded_rows, vocabulary_shard
+
+
+@dataclass(frozen=True)
+class EmbeddingWeights:
+    """Whole on every rank: cutting it would save at most a few percent of the weights' memory and cost a collective
+    in every step.
+    """
+
+    tokens: Tensor
+    """[vocabulary, hidden]"""
+    positions: Tensor | None = None
+    """[rows, hidden]"""
+
+
+def load_embedding(checkpoint: Checkpoint) -> EmbeddingWeights:
+    """Raises ModelFilesError."""
+    spec, names, source = checkpoint.spec, checkpoint.names, checkpoint.source
+    tokens = source.read(f"{checkpoint.outside(names.embedding)}.weight", (spec.vocab_size, spec.hidden_size))
+    if not (rows := spec.embedding.positions):
+        return EmbeddingWeights(tokens)
+    positions = source.read(f"{checkpoint.outside(names.positions)}.weight", (rows, spec.hidden_size))
+    return EmbeddingWeights(tokens, positions)
+
+
+def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
+    """Column parallel, equally many rows on every rank (`vocabulary_shard`). Raises ModelFilesError."""
+    spec, name, source = checkpoint.spec, checkpoint.names.head, checkpoint.source
+    start, stop, padding = vocabulary_shard(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
+    if spec.head.tied:
+        weight = embedding.tokens[start:stop]
+    elif source.has(f"{name}.weight"):
+        weight = source.read(f"{name}.weight", (spec.vocab_size, spec.hidden_size), Slice(0, start, stop))
+    else:
+        raise ModelFilesError(
+            f"tensor `{name}.weight` is in none of the model's safetensors files; where the output matrix is the "
+            "embedding, config.json must set `tie_word_embeddings` to true"
+        )
+    if spec.head.unit_rows:
+        weight = functional.normalize(weight)
+    bias = None
+    if spec.head.bias:
+        bias = padded_rows(source.read(f"{name}.bias", (spec.vocab_size,), Slice(0, start, stop)), padding)
+    return Linear(padded_rows(weight, padding), bias)
+
+
+def rounded(value: float, dtype: torch.dtype) -> float:
+    """`value` as a number of type `dtype`."""
+    return float(torch.tensor(value, dtype=dtype))

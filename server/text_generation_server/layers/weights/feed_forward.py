@@ -1,0 +1,40 @@
+"""What a dense feed-forward network holds: its inner dimension is shared among the ranks."""
+
+from dataclasses import dataclass
+
+from ...config.spec import DenseSpec
+from .checkpoint import Checkpoint
+from .linear import Linear, RowBlock, column_parallel, row_parallel
+from .split import even_span
+
+
+@dataclass(frozen=True)
+class DenseWeights:
+    """Of one layer."""
+
+    first: Linear
+    """Column parallel: gate rows, if there are any, then up rows."""
+    down: Linear
+    """Row parallel."""
+
+
+def load_dense(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights:
+    """Reads this rank's part. Raises ModelFilesError."""
+    names, hidden, inner = checkpoint.names, checkpoint.spec.hidden_size, spec.inner
+    start, stop = even_span(inner, checkpoint.group.rank, checkpoint.group.world_size)
+    if spec.gated and names.gate_up is not None:
+        halves = ((start, stop), (inner + start, inner + stop))
+        blocks = [RowBlock(checkpoint.inside(layer, names.gate_up), 2 * inner, halves)]
+    else:
+        stored = (names.gate, names.up) if spec.gated else (names.up,)
+        blocks = [RowBlock(checkpoint.inside(layer, name), inner, ((start, stop),)) for name in stored]
+    first = column_parallel(checkpoint.source, blocks, hidden, spec.in_bias, names.transposed)
+    down = row_parallel(
+        checkpoint.source,
+        checkpoint.inside(layer, names.down),
+        (hidden, inner),
+        (start, stop),
+        spec.out_bias and checkpoint.is_first,
+        names.transposed,
+    )
+    return DenseWeights(first, down)

@@ -1,0 +1,94 @@
+"""Puts a decoder together from its spec: the one place where a kind of part is chosen."""
+
+from functools import partial
+
+import torch
+
+from ..config.model import ModelConfig
+from ..config.spec import AttentionSpec, FeedForwardSpec, LayerSpec, MoeSpec, NormSpec, RopeSpec
+from ..distributed import TensorParallelGroup
+from ..layers.infer import (
+    Attention,
+    DenseFeedForward,
+    Embedding,
+    FeedForward,
+    Head,
+    Junction,
+    MoeFeedForward,
+    Norm,
+    ParallelLayer,
+    TransformerLayer,
+)
+from ..layers.rope import RopeTable
+from ..layers.weights import Checkpoint, HeadSplit, load_attention, load_dense, load_embedding, load_head, load_moe
+from ..weights import WeightSource
+from .decoder import Decoder
+
+
+class DecoderBuilder:
+    """Reads this rank's part of a model. For one use: it holds the files."""
+
+    def __init__(
+        self, config: ModelConfig, group: TensorParallelGroup, source: WeightSource, device: torch.device
+    ) -> None:
+        self._config = config
+        self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group)
+        self._device = device
+        self._ropes: dict[tuple[RopeSpec | None, int], RopeTable] = {}
+
+    def build(self) -> Decoder:
+        """Raises ConfigurationError or ModelFilesError."""
+        spec, names, checkpoint = self._config.decoder, self._config.names, self._checkpoint
+        weights = load_embedding(checkpoint)
+        embedding_norm = self._norm(checkpoint.outside(names.embedding_norm), spec.embedding.norm)
+        embedding = Embedding(spec.embedding, weights, embedding_norm)
+        layers = [self._layer(index, layer) for index, layer in enumerate(spec.layers)]
+        final_norm = self._norm(checkpoint.outside(names.final_norm), spec.final_norm)
+        last = self._junction(final_norm, self._ffn_output_norm(len(spec.layers) - 1))
+        head = Head(spec.head, load_head(checkpoint, weights), spec.vocab_size, checkpoint.group)
+        ropes = tuple(self._ropes.values())
+        return Decoder(embedding, layers, last, head, ropes, self._config.max_context_length)
+
+    def _layer(self, index: int, spec: LayerSpec) -> TransformerLayer | ParallelLayer:
+        names, inside = self._checkpoint.names, partial(self._checkpoint.inside, index)
+        before = self._junction(
+            self._norm(inside(names.attention_norm), spec.attention_norm), self._ffn_output_norm(index - 1)
+        )
+        attention = self._attention(index, spec.attention)
+        ffn_norm = self._norm(inside(names.ffn_norm), spec.ffn_norm)
+        ffn = feed_forward(self._checkpoint, index, spec.ffn)
+        if spec.parallel:
+            return ParallelLayer(before, attention, ffn_norm, ffn)
+        output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
+        return TransformerLayer(before, attention, self._junction(ffn_norm, output_norm), ffn)
+
+    def _attention(self, index: int, spec: AttentionSpec) -> Attention:
+        group = self._checkpoint.group
+        heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, group)
+        key = (spec.rope, spec.head_dim)
+        rope = self._ropes.setdefault(key, RopeTable(*key, self._device))
+        return Attention(index, spec, load_attention(self._checkpoint, index, spec, heads), heads, rope, group)
+
+    def _ffn_output_norm(self, index: int) -> Norm | None:
+        """That of layer `index`, which is applied where the next one reads."""
+        if index < 0:
+            return None
+        checkpoint = self._checkpoint
+        name = checkpoint.inside(index, checkpoint.names.ffn_output_norm)
+        return self._norm(name, checkpoint.spec.layers[index].ffn_output_norm)
+
+    def _norm(self, name: str, spec: NormSpec | None) -> Norm | None:
+        """A normalisation of hidden states, where there is one."""
+        if spec is None:
+            return None
+        return Norm(spec, self._checkpoint.norm(name, spec, self._checkpoint.spec.hidden_size))
+
+    def _junction(self, input_norm: Norm | None, output_norm: Norm | None) -> Junction:
+        return Junction(self._checkpoint.group, input_norm, output_norm, self._checkpoint.spec.residual_scale)
+
+
+def feed_forward(checkpoint: Checkpoint, index: int, spec: FeedForwardSpec) -> FeedForward:
+    """The one place where a kind of network is chosen."""
+    if isinstance(spec, MoeSpec):
+        return MoeFeedForward(spec, load_moe(checkpoint, index, spec))
+    return DenseFeedForward(spec, load_dense(checkpoint, index, spec))

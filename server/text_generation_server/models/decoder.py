@@ -1,0 +1,59 @@
+"""The one decoder: an embedding, layers and a head, whatever its family."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..layers.infer import Embedding, Head, InferState, Junction, ParallelLayer, TransformerLayer
+from ..layers.rope import RopeTable
+from .base import CausalLM
+
+
+class Decoder(CausalLM):
+    """See `CausalLM`; `builder.py` puts one together."""
+
+    def __init__(
+        self,
+        embedding: Embedding,
+        layers: Sequence[TransformerLayer | ParallelLayer],
+        last: Junction,
+        head: Head,
+        ropes: Sequence[RopeTable],
+        max_context_length: int,
+    ) -> None:
+        """`last` is where the output of the last layer is added to the sum and normalised."""
+        self._embedding = embedding
+        self._layers = layers
+        self._last = last
+        self._head = head
+        self._ropes = ropes
+        self.dtype = embedding.dtype
+        self.device = embedding.device
+        self.vocab_size = head.vocab_size
+        self.caches = [layer.attention.cache for layer in layers]
+        self.bytes_per_position = sum(table.bytes_per_position for table in ropes)
+        self.max_context_length = max_context_length
+
+    def reserve_positions(self, count: int) -> None:
+        """See `CausalLM`."""
+        for table in self._ropes:
+            table.resize(count)
+
+    @torch.inference_mode()
+    def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
+        """See `CausalLM`."""
+        x = self._embedding.forward(input_ids, state)
+        residual: Tensor | None = None
+        for layer in self._layers[:-1]:
+            x, residual = layer.forward(x, residual, state)
+        # After the last attention, tokens without logits are done.
+        for layer in self._layers[-1:]:
+            x, residual = layer.forward(x, residual, state, state.logit_tokens)
+        hidden, _ = self._last.read(x, residual)
+        return hidden
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
+        """See `CausalLM`."""
+        return self._head.logits(hidden, deterministic)
