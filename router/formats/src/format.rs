@@ -157,7 +157,15 @@ impl Format {
 }
 
 impl Calls {
-    /// The text by which a section is found: its first word.
+    /// What stands before the name, apart from the brace of an object.
+    pub(crate) fn before_name(&self) -> &str {
+        match &self.call.head {
+            Head::Named { open, .. } => open,
+            Head::Object { .. } => "",
+        }
+    }
+
+    /// The text by which a section is found: the first word of its opening, or of that of a call.
     pub(crate) fn trigger<'a>(&'a self, section: &'a Section) -> &'a str {
         let opening = match (section.open.is_empty(), &self.call.head) {
             (false, _) => section.open.as_ref(),

@@ -6,16 +6,21 @@
 
 mod builtin;
 mod delta;
+mod error;
 mod format;
+mod grammar;
 mod ids;
 mod json;
 mod parser;
 mod schema;
 mod text;
 mod tool;
+mod write;
 
 pub use delta::Delta;
+pub use error::FormatError;
 pub use format::Format;
+pub use grammar::{Answer, Constraint, SpecialTokens};
 pub use ids::IdSource;
 pub use parser::{OutputParser, ParserOptions};
 pub use tool::{CUSTOM_INPUT, CustomGrammar, Tool, ToolChoice, ToolKind};

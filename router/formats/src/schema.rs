@@ -14,12 +14,12 @@ pub(crate) struct Types(u8);
 impl Types {
     const NONE: Self = Self(0);
     pub const TEXT: Self = Self(1);
-    const INTEGER: Self = Self(1 << 1);
-    const NUMBER: Self = Self(1 << 2);
-    const BOOLEAN: Self = Self(1 << 3);
-    const NULL: Self = Self(1 << 4);
-    const OBJECT: Self = Self(1 << 5);
-    const ARRAY: Self = Self(1 << 6);
+    pub const INTEGER: Self = Self(1 << 1);
+    pub const NUMBER: Self = Self(1 << 2);
+    pub const BOOLEAN: Self = Self(1 << 3);
+    pub const NULL: Self = Self(1 << 4);
+    pub const OBJECT: Self = Self(1 << 5);
+    pub const ARRAY: Self = Self(1 << 6);
     pub const ANY_BUT_TEXT: Self = Self(0x7e);
 
     fn named(name: &str) -> Self {
@@ -53,6 +53,10 @@ impl Types {
 
     pub fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
+    }
+
+    pub fn is_unknown(self) -> bool {
+        self == Self::NONE
     }
 
     pub fn is_text_or_null(self) -> bool {
@@ -123,6 +127,47 @@ pub(crate) fn types(schema: &Value, root: &Value, depth: usize) -> Types {
         }
     }
     found
+}
+
+/// All values that a schema allows, if it lists them.
+pub(crate) fn finite(schema: &Value, root: &Value) -> Option<Vec<Value>> {
+    let schema = resolve(schema, root, 0);
+    if let Some(values) = listed(schema) {
+        return Some(values);
+    }
+    let parts = ["anyOf", "oneOf"]
+        .iter()
+        .find_map(|union| schema.get(union)?.as_array())?;
+    let values: Option<Vec<_>> = parts
+        .iter()
+        .map(|part| listed(resolve(part, root, 0)))
+        .collect();
+    values.map(|values| values.concat())
+}
+
+/// The values of a schema without alternatives.
+fn listed(schema: &Value) -> Option<Vec<Value>> {
+    if let Some(value) = schema.get("const") {
+        return Some(vec![value.clone()]);
+    }
+    if schema.get("type").and_then(Value::as_str) == Some("null") {
+        return Some(vec![Value::Null]);
+    }
+    let values = schema.get("enum").and_then(Value::as_array)?;
+    (!values.is_empty()).then(|| values.clone())
+}
+
+/// A part of a document as a document of its own, with the definitions that it may refer to.
+pub(crate) fn with_definitions(schema: &Value, root: &Value) -> Value {
+    let mut schema = schema.clone();
+    if let Some(schema) = schema.as_object_mut() {
+        for definitions in ["$defs", "definitions"] {
+            if let Some(found) = root.get(definitions) {
+                schema.entry(definitions).or_insert_with(|| found.clone());
+            }
+        }
+    }
+    schema
 }
 
 /// Appends `raw` as JSON: as a value of the first type that it can be read as, else as a text.

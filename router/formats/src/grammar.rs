@@ -1,0 +1,174 @@
+//! The grammar that holds an answer to the tools and the form that a request asks for, in Lark as llguidance reads it.
+//!
+//! Reasoning is part of the grammar: it may come first, and what is asked for begins after it.
+
+mod calls;
+mod channels;
+mod lark;
+mod values;
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use crate::error::FormatError;
+use crate::format::{Format, Layout, Reasoning};
+use crate::tool::{CustomGrammar, Tool, ToolChoice, ToolKind};
+use lark::Lark;
+
+/// Ids of the tokens that may stand only where a grammar names them, by their text.
+pub type SpecialTokens = HashMap<String, u32>;
+
+/// What an answer must be.
+#[derive(Debug, Clone)]
+pub struct Constraint<'a> {
+    pub tools: &'a [Tool],
+    pub choice: &'a ToolChoice,
+    /// False: one call at most.
+    pub parallel: bool,
+    /// The form of an answer that calls nothing.
+    pub answer: &'a Answer,
+    /// The end of the prompt, or all of it, as the parser is given it.
+    pub prompt_tail: &'a str,
+    pub special_tokens: &'a SpecialTokens,
+}
+
+/// The form of an answer, after its reasoning.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    Free,
+    /// JSON that fits this schema.
+    Json(Value),
+    Regex(String),
+    /// A grammar with a rule `start`.
+    Lark(String),
+}
+
+impl Format {
+    /// The grammar for a request, or `None` where there is nothing to enforce: the model may write what it likes, and
+    /// no tool is strict and no custom tool has a grammar.
+    ///
+    /// # Errors
+    /// If a call is required that the tools or the format do not have, or a strict tool or the grammar of a custom one
+    /// asks for something that the format cannot express.
+    pub fn grammar(&self, request: &Constraint) -> Result<Option<String>, FormatError> {
+        let tools = chosen(request)?;
+        let forced = matches!(request.choice, ToolChoice::Required | ToolChoice::Named(_));
+        if forced && !self.has_calls() {
+            return Err(FormatError::NoCalls {
+                format: self.name.to_string(),
+            });
+        }
+        let tools = if self.has_calls() { tools } else { Vec::new() };
+        if !forced && *request.answer == Answer::Free && !tools.iter().any(|tool| is_enforced(tool))
+        {
+            return Ok(None);
+        }
+        let mut lark = Lark::new(request.special_tokens);
+        let start = match &self.layout {
+            Layout::Channels => self.channels_grammar(&mut lark, request, &tools, forced)?,
+            Layout::Calls(calls) if forced => {
+                let body = self.required(&mut lark, calls, &tools, request.parallel)?;
+                self.after_reasoning(&mut lark, request.prompt_tail, &body)
+            }
+            Layout::Calls(calls) if !tools.is_empty() => {
+                let body = match answer(&mut lark, request.answer) {
+                    None => self.free(&mut lark, calls, &tools, request.parallel)?,
+                    Some(answer) => {
+                        let calls = self.required(&mut lark, calls, &tools, request.parallel)?;
+                        lark.rule("body", &format!("{calls} | {answer}"))
+                    }
+                };
+                self.after_reasoning(&mut lark, request.prompt_tail, &body)
+            }
+            Layout::Calls(_) | Layout::Plain => match (request.answer, self.reasoning.is_some()) {
+                // Nothing stands before it, so it needs no place inside another grammar.
+                (Answer::Lark(grammar), false) => return Ok(Some(grammar.clone())),
+                _ => match answer(&mut lark, request.answer) {
+                    None => return Ok(None),
+                    Some(answer) => self.after_reasoning(&mut lark, request.prompt_tail, &answer),
+                },
+            },
+        };
+        Ok(Some(lark.finish(&start)))
+    }
+
+    /// `body` after reasoning, which the prompt may have begun.
+    fn after_reasoning(&self, lark: &mut Lark, prompt: &str, body: &str) -> String {
+        let Some(Reasoning { open, close, .. }) = &self.reasoning else {
+            return body.to_owned();
+        };
+        let close = lark.until(close.trim());
+        let space = lark.space();
+        let begun = prompt.trim_end().ends_with(open.trim_end());
+        if begun {
+            return format!("{close} {space}? {body}");
+        }
+        let open = lark.literal(open);
+        let reasoning = lark.rule("reasoning", &format!("{space}? {open} {close} {space}?"));
+        format!("{reasoning}? {body}")
+    }
+}
+
+/// The tools that may be called.
+fn chosen<'a>(request: &Constraint<'a>) -> Result<Vec<&'a Tool>, FormatError> {
+    match request.choice {
+        ToolChoice::None => Ok(Vec::new()),
+        ToolChoice::Auto => Ok(request.tools.iter().collect()),
+        ToolChoice::Required if request.tools.is_empty() => Err(FormatError::NoTools),
+        ToolChoice::Required => Ok(request.tools.iter().collect()),
+        ToolChoice::Named(name) => match request.tools.iter().find(|tool| tool.name == *name) {
+            Some(tool) => Ok(vec![tool]),
+            None => Err(FormatError::UnknownTool { name: name.clone() }),
+        },
+    }
+}
+
+/// Whether calls of this tool are held to a form also where the model is free to call or not.
+fn is_enforced(tool: &Tool) -> bool {
+    tool.strict || matches!(tool.kind, ToolKind::Custom { grammar: Some(_) })
+}
+
+/// The rule for an answer that has a form.
+fn answer(lark: &mut Lark, answer: &Answer) -> Option<String> {
+    let body = match answer {
+        Answer::Free => return None,
+        Answer::Json(schema) => lark.json(schema),
+        Answer::Regex(regex) => lark::regex(regex),
+        Answer::Lark(grammar) => lark::nested(grammar),
+    };
+    Some(lark.rule("answer", &body))
+}
+
+/// The schema of a tool's arguments as far as it is enforced: whole for strict tools and where a call is forced.
+fn arguments_schema(tool: &Tool) -> Value {
+    match &tool.kind {
+        ToolKind::Function { parameters } => match parameters {
+            Some(schema) if schema.is_object() => {
+                let mut schema = schema.clone();
+                // Arguments are an object whatever a schema leaves unsaid.
+                if let Some(schema) = schema.as_object_mut() {
+                    if !schema.contains_key("$ref") {
+                        schema.insert("type".to_owned(), json!("object"));
+                    }
+                }
+                schema
+            }
+            _ => json!({"type": "object"}),
+        },
+        ToolKind::Custom { grammar } => {
+            let input = match grammar {
+                Some(CustomGrammar::Regex(regex)) => {
+                    json!({"type": "string", "pattern": format!("^(?:{regex})$")})
+                }
+                _ => json!({"type": "string"}),
+            };
+            json!({
+                "type": "object",
+                "properties": {crate::tool::CUSTOM_INPUT: input},
+                "required": [crate::tool::CUSTOM_INPUT],
+                "additionalProperties": false,
+            })
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! A small vocabulary under llguidance: a token for every byte, for words of the formats, and for special tokens.
+
+use std::sync::Arc;
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use text_generation_formats::SpecialTokens;
+
+const SPECIAL: &[&str] = &[
+    "<eos>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]",
+    "[THINK]",
+    "[/THINK]",
+    "<|python_tag|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁sep｜>",
+    "｜DSML｜",
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_call_argument_begin|>",
+    "<|channel|>",
+    "<|message|>",
+    "<|start|>",
+    "<|end|>",
+    "<|call|>",
+    "<|constrain|>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|\"|>",
+    "<|channel>",
+    "<channel|>",
+    "<start_function_call>",
+    "<end_function_call>",
+    "<escape>",
+    "<|tool_call|>",
+    "<|tool_call_start|>",
+    "<|tool_call_end|>",
+];
+const WORDS: &[&str] = &[
+    "<tool_call>",
+    "</tool_call>",
+    "<think>",
+    "</think>",
+    "</parameter>",
+    "\n</parameter>",
+    "</arg_value>",
+    "</",
+    "parameter>",
+    "{\"",
+    "\":",
+    " \"",
+    "\"}",
+    "}}",
+    "ing",
+    "weather",
+    "get",
+    "<function",
+    "functools[",
+    "</function>",
+    "analysis",
+    "final",
+    "commentary",
+    "city",
+    "\n\n",
+];
+
+pub struct Vocabulary {
+    factory: ParserFactory,
+    words: Vec<Vec<u8>>,
+    pub special: SpecialTokens,
+    pub eos: u32,
+}
+
+impl Vocabulary {
+    pub fn new() -> Self {
+        let mut words: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
+        // No UTF-8 text has this byte, which marks special tokens.
+        words[255] = Vec::new();
+        words.extend(WORDS.iter().map(|word| word.as_bytes().to_vec()));
+        let first = words.len() as u32;
+        words.extend(
+            SPECIAL
+                .iter()
+                .map(|name| [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat()),
+        );
+        let special = SPECIAL
+            .iter()
+            .zip(first..)
+            .map(|(name, id)| ((*name).to_owned(), id))
+            .collect();
+        let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, first), &words);
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let mut factory =
+            ParserFactory::new(&env, InferenceCapabilities::default(), &[]).expect("the factory");
+        factory.quiet();
+        Self {
+            factory,
+            words,
+            special,
+            eos: first,
+        }
+    }
+
+    pub fn matcher(&self, grammar: &str) -> Matcher {
+        let mut matcher = Matcher::new(
+            self.factory
+                .create_parser(TopLevelGrammar::from_lark(grammar.to_owned())),
+        );
+        assert!(!matcher.is_error(), "{:?}\n{grammar}", matcher.get_error());
+        let warnings = matcher.grammar_warnings();
+        assert!(warnings.is_empty(), "{warnings:?}\n{grammar}");
+        matcher
+    }
+
+    /// Special tokens as such, everything else by the longest words.
+    pub fn encode(&self, text: &str) -> Vec<u32> {
+        let mut ids = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let token = (0..self.words.len())
+                .filter(|&id| {
+                    let word = &self.words[id];
+                    let word = word
+                        .strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER])
+                        .unwrap_or(word);
+                    !word.is_empty() && rest.as_bytes().starts_with(word)
+                })
+                .max_by_key(|&id| self.words[id].len());
+            let id = token.expect("every byte has a token");
+            if self.words[id].len() == 1 {
+                let character = rest.chars().next().expect("the text goes on");
+                ids.extend(
+                    rest.as_bytes()[..character.len_utf8()]
+                        .iter()
+                        .map(|byte| u32::from(*byte)),
+                );
+                rest = &rest[character.len_utf8()..];
+            } else {
+                ids.push(id as u32);
+                rest = &rest[self.bytes(id as u32).len()..];
+            }
+        }
+        ids
+    }
+
+    pub fn bytes(&self, id: u32) -> &[u8] {
+        let word = &self.words[id as usize];
+        word.strip_prefix(&[TokTrie::SPECIAL_TOKEN_MARKER])
+            .unwrap_or(word)
+    }
+
+    /// Whether the grammar takes the whole text, token by token, and may end there.
+    pub fn accepts(&self, grammar: &str, text: &str) -> bool {
+        let mut matcher = self.matcher(grammar);
+        for id in self.encode(text) {
+            if matcher.is_stopped() || !matcher.compute_mask().expect("a mask").is_allowed(id) {
+                return false;
+            }
+            matcher.consume_token(id).expect("an allowed token");
+        }
+        matcher.is_stopped() || matcher.is_accepting().expect("no error")
+    }
+}
