@@ -57,7 +57,7 @@ impl Default for CompilerLimits {
             time: Duration::from_secs(5),
             cache_bytes: 256 << 20,
             schema_bytes: 256 << 10,
-            schema_depth: 128,
+            schema_depth: 512,
             grammar_bytes: 128 << 10,
             regex_bytes: 16 << 10,
             choices: 10_000,
@@ -161,12 +161,19 @@ fn gone() -> GrammarError {
 impl Shared {
     fn compile(&self, source: GrammarSource) -> Outcome {
         let part = source.part();
+        let strict = matches!(source, GrammarSource::JsonSchema { strict: true, .. });
         let Lowered {
             grammar,
             not_enforced,
         } = lower::lower(source, &self.vocabulary, &self.limits)?;
         let limits = self.limits.parser();
         let grammar = Grammar::new(&self.vocabulary, &limits, part, grammar, not_enforced)?;
-        Ok(Arc::new(grammar))
+        match grammar.not_enforced().first() {
+            Some(feature) if strict => Err(GrammarError::NotEnforceable {
+                part,
+                feature: feature.clone(),
+            }),
+            _ => Ok(Arc::new(grammar)),
+        }
     }
 }

@@ -7,6 +7,7 @@ use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use llguidance::{Logger, TokenParser};
 use toktrie::InferenceCapabilities;
 
+use crate::lower::warning;
 use crate::matcher::Matcher;
 use crate::{GrammarError, Vocabulary};
 
@@ -25,7 +26,7 @@ impl Grammar {
         limits: &ParserLimits,
         part: &'static str,
         grammar: TopLevelGrammar,
-        not_enforced: Vec<String>,
+        mut not_enforced: Vec<String>,
     ) -> Result<Self, GrammarError> {
         let parser = vocabulary.factory().create_parser_from_init_ext(
             GrammarInit::Serialized(grammar),
@@ -35,6 +36,9 @@ impl Grammar {
         );
         let mut parser = parser.map_err(|error| compile_error(part, &error.to_string()))?;
         parser.start_without_prompt();
+        let warnings = parser.grammar_warnings();
+        not_enforced.extend(warnings.iter().filter_map(|text| warning(text)));
+        not_enforced.dedup();
         let bytes = parser.parser.lexer_stats().num_bytes;
         Ok(Self {
             start: Mutex::new(parser),
@@ -74,6 +78,12 @@ fn compile_error(part: &'static str, message: &str) -> GrammarError {
     let reason = first_line(message);
     if reason.starts_with("panic") {
         return GrammarError::Internal { reason };
+    }
+    if ["too big", "too large", "too many", "exceeded"]
+        .iter()
+        .any(|words| reason.contains(words))
+    {
+        return GrammarError::TooComplex { part, reason };
     }
     GrammarError::Invalid { part, reason }
 }

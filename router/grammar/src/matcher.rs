@@ -154,7 +154,15 @@ pub(crate) fn advance(parser: &mut TokenParser) -> Result<bool, String> {
     Ok(parser.is_accepting()
         && !parser
             .parser
-            .with_recognizer(|recognizer| (0..=u8::MAX).any(|byte| recognizer.byte_allowed(byte))))
+            .with_recognizer(|recognizer| any_byte(recognizer)))
+}
+
+/// Whether any byte, the mark of special tokens among them, may come next.
+fn any_byte(recognizer: &mut impl Recognizer) -> bool {
+    recognizer.trie_started("any_byte");
+    let any = (0..=u8::MAX).any(|byte| recognizer.byte_allowed(byte));
+    recognizer.trie_finished();
+    any
 }
 
 fn forced(parser: &mut TokenParser) -> Vec<TokenId> {

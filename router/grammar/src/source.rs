@@ -44,6 +44,14 @@ impl GrammarSource {
         }
     }
 
+    /// A grammar in Lark or EBNF: what has `::=` is EBNF.
+    pub fn grammar(text: String) -> Self {
+        match text.contains("::=") {
+            true => Self::Ebnf(text),
+            false => Self::Lark(text),
+        }
+    }
+
     /// How messages name it.
     pub fn part(&self) -> &'static str {
         match self {

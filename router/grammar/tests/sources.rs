@@ -1,47 +1,343 @@
-use text_generation_grammar::*;
-fn vocabulary() -> Vocabulary {
-    let mut tokens: Vec<TokenEntry> = (0..=255u8)
-        .map(|b| TokenEntry {
-            bytes: vec![b],
-            special: false,
-        })
-        .collect();
-    for word in ["ab", "\": ", "{\"", "true", "null", "  "] {
-        tokens.push(TokenEntry {
-            bytes: word.as_bytes().to_vec(),
-            special: false,
-        });
+//! What each kind of source allows and refuses.
+
+mod common;
+
+use common::{CALL, END, TOOL_CALLS, compile, feed, matches};
+use serde_json::json;
+use text_generation_grammar::{GrammarError, GrammarSource, MaskForm};
+
+async fn check(source: GrammarSource, valid: &[&str], invalid: &[&str]) {
+    let grammar = compile(source.clone()).await.unwrap();
+    for text in valid {
+        assert!(matches(&grammar, text), "{source:?} should allow {text:?}");
     }
-    tokens.push(TokenEntry {
-        bytes: b"</s>".to_vec(),
-        special: true,
-    });
-    tokens.push(TokenEntry {
-        bytes: b"<|end|>".to_vec(),
-        special: true,
-    });
-    let n = tokens.len() as u32;
-    Vocabulary::new(tokens, &[n - 2, n - 1]).unwrap()
+    for text in invalid {
+        assert!(
+            !matches(&grammar, text),
+            "{source:?} should refuse {text:?}"
+        );
+    }
 }
+
 #[tokio::test]
-async fn smoke() {
-    let compiler = Compiler::new(vocabulary(), CompilerLimits::default());
-    let g = compiler
-        .compile(GrammarSource::Regex("[a-z]{3}".into()))
+async fn any_json_object() {
+    let valid = [r#"{}"#, r#"{"a": [1, {"b": null}], "c": "\u001b[0m"}"#];
+    check(
+        GrammarSource::JsonObject,
+        &valid,
+        &["[]", "1", "{", r#"{"a"}"#, " {}"],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_schema_as_object_and_as_string() {
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"],
+        "additionalProperties": false});
+    let text = json!(schema.to_string());
+    for schema in [schema, text] {
+        let source = GrammarSource::json_schema(schema, true).unwrap();
+        check(
+            source,
+            &[r#"{"n":3}"#, "{ \"n\" :\n 40}"],
+            &[r#"{"n":2}"#, "{}", r#"{"n":3,"m":1}"#],
+        )
+        .await;
+    }
+    for wrong in [json!("{"), json!(3), json!("[1]")] {
+        assert!(matches!(
+            GrammarSource::json_schema(wrong, true),
+            Err(GrammarError::Invalid { .. })
+        ));
+    }
+}
+
+#[tokio::test]
+async fn whitespace_is_bounded() {
+    let source = GrammarSource::JsonSchema {
+        schema: json!({"type": "array", "items": {"type": "null"}}),
+        strict: true,
+    };
+    let eight = format!("[{}null]", " ".repeat(8));
+    let nine = format!("[{}null]", " ".repeat(9));
+    check(source, &[&eight], &[&nine]).await;
+}
+
+#[tokio::test]
+async fn a_regex_matches_the_whole_text() {
+    check(
+        GrammarSource::Regex("[a-c]{2}|x/y".into()),
+        &["ab", "x/y"],
+        &["a", "abc", "zab", ""],
+    )
+    .await;
+    check(GrammarSource::Regex(r"^\d+$".into()), &["12"], &["1a", "٣"]).await;
+    for regex in ["(", "(?=a)b", r"(a)\1"] {
+        let error = compile(GrammarSource::Regex(regex.into()))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(
+                error,
+                GrammarError::Invalid {
+                    part: "the regex",
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn choices() {
+    let choices = ["yes", "yes, please", "\"no\"\n"]
+        .map(String::from)
+        .to_vec();
+    check(
+        GrammarSource::Choice(choices),
+        &["yes", "yes, please", "\"no\"\n"],
+        &["ye", "no", "yes,"],
+    )
+    .await;
+    let error = compile(GrammarSource::Choice(Vec::new()))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, GrammarError::Invalid { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn lark_with_special_tokens_by_name() {
+    let lark = "start: \"a\" <|call|> %json {\"type\": \"object\", \"minProperties\": 0, \"uniqueItems\": true} <[TOOL_CALLS]>";
+    let grammar = compile(GrammarSource::Lark(lark.into())).await.unwrap();
+    assert_eq!(grammar.not_enforced(), ["`uniqueItems` at /"]);
+    let mut matcher = grammar.matcher();
+    assert!(feed(&mut matcher, "a"));
+    assert_eq!(matcher.mask().unwrap().form(), MaskForm::Only(&[CALL]));
+    matcher.accept(CALL).unwrap();
+    assert!(feed(&mut matcher, "{\"x\": 1}"));
+    matcher.accept(TOOL_CALLS).unwrap();
+    assert!(matcher.is_finished());
+    let nine = " ".repeat(9);
+    assert!(!matches(&grammar, &format!("a{{{nine}")));
+
+    let error = compile(GrammarSource::Lark("start: <|nothing|>".into()))
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("<|nothing|>"), "{error}");
+}
+
+/// The grammar that a coding agent sends with its tool for patches: nested rules, lazy lines.
+#[tokio::test]
+async fn lark_of_a_patch_tool() {
+    let lark = r#"start: begin hunk+ end
+begin: "*** Begin Patch" LF
+end: "*** End Patch" LF?
+hunk: add | delete
+add: "*** Add File: " filename LF line+
+delete: "*** Delete File: " filename LF
+filename: /(.+)/
+line: "+" /(.*)/ LF
+%import common.LF
+"#;
+    let patch =
+        "*** Begin Patch\n*** Add File: a.py\n+print(1)\n+\n*** Delete File: b\n*** End Patch\n";
+    check(
+        GrammarSource::Lark(lark.into()),
+        &[patch],
+        &["*** Begin Patch\n*** End Patch\n"],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn ebnf_of_llama_cpp() {
+    let gbnf = r#"
+# moves of chess
+root  ::= "1. " move " " move "\n" ([1-9] [0-9]? ". " move " " move "\n")*
+move  ::= (pawn | castle) [+#]?
+pawn  ::= ([a-h] "x")? [a-h] [1-8]
+castle ::= "O-O" "-O"?
+"#;
+    let valid = ["1. e4 e5\n", "1. e4 e5\n2. O-O exd5+\n12. O-O-O a3#\n"];
+    check(
+        GrammarSource::Ebnf(gbnf.into()),
+        &valid,
+        &["1. e4\n", "e4", ""],
+    )
+    .await;
+    let nested = "root ::= expr\nexpr ::= term\n  | expr \"+\" term\nterm ::= [0-9]{1,3} | \"(\" ws expr ws \")\"\nws ::= [ \\t]*";
+    check(
+        GrammarSource::Ebnf(nested.into()),
+        &["1", "(1+ 2)+33".replace("+ 2", "+2").as_str(), "( 4 )"],
+        &["1234", "(1", "1+"],
+    )
+    .await;
+    check(
+        GrammarSource::Ebnf("root ::= [^\\x41-\\x5A\\]]* \"\\u00e9\"".into()),
+        &["xé", "é"],
+        &["Aé", "]é"],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn ebnf_errors_say_where() {
+    for (ebnf, reason) in [
+        ("start ::= \"a\"", "root"),
+        ("root ::= b", "`b`"),
+        ("root ::= \"a\nroot2 ::= \"b\"", "line 1"),
+        ("root ::= (\"a\"", "`)`"),
+        ("root ::= \"a\"{x}", "count"),
+        ("root ::= (= \"a\")", "look-ahead"),
+        ("root ::= /a/", "Lark"),
+        ("root ::= \"a\"\nroot ::= \"b\"", "twice"),
+        ("root = \"a\"", "::="),
+    ] {
+        let error = compile(GrammarSource::Ebnf(ebnf.into())).await.unwrap_err();
+        assert!(
+            matches!(
+                error,
+                GrammarError::Invalid {
+                    part: "the EBNF grammar",
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn lark_and_ebnf_are_told_apart() {
+    assert!(matches!(
+        GrammarSource::grammar("root ::= \"a\"".into()),
+        GrammarSource::Ebnf(_)
+    ));
+    assert!(matches!(
+        GrammarSource::grammar("start: \"a\"".into()),
+        GrammarSource::Lark(_)
+    ));
+}
+
+#[tokio::test]
+async fn strict_refuses_by_name_and_otherwise_the_rest_is_enforced() {
+    for (schema, name, valid, invalid) in [
+        (
+            json!({"type": "array", "items": {"type": "null"}, "uniqueItems": true}),
+            "`uniqueItems` at /",
+            "[null]",
+            "[1]",
+        ),
+        (
+            json!({"type": "object", "properties": {"a/b": {"not": {"type": "null"}}}}),
+            "`not` at /properties/a/b",
+            "{}",
+            "[]",
+        ),
+        (
+            json!({"type": "string", "format": "idn-email"}),
+            "`format: idn-email` at /",
+            "\"a\"",
+            "1",
+        ),
+        (
+            json!({"type": "string", "pattern": "^(?!a)b", "maxLength": 2}),
+            "`pattern` at /",
+            "\"xy\"",
+            "\"xyz\"",
+        ),
+        (
+            json!({"type": "object", "patternProperties": {"^a": {"type": "null"}, "b$": {"type": "string"}}}),
+            "`patternProperties` at /",
+            "{\"ab\":1}",
+            "1",
+        ),
+        (
+            json!({"oneOf": [{"type": "integer", "minimum": 2}, {"type": "integer", "maximum": 4}]}),
+            "`oneOf`",
+            "1",
+            "\"\"",
+        ),
+        (
+            json!({"$ref": "https://example.com/schema"}),
+            "`$ref` at /",
+            "1",
+            "x",
+        ),
+    ] {
+        let strict = compile(GrammarSource::JsonSchema {
+            schema: schema.clone(),
+            strict: true,
+        })
+        .await;
+        let Err(GrammarError::NotEnforceable { feature, .. }) = strict else {
+            panic!("{schema} should be refused: {strict:?}");
+        };
+        assert!(feature.contains(name), "{feature}");
+        let grammar = compile(GrammarSource::JsonSchema {
+            schema,
+            strict: false,
+        })
         .await
         .unwrap();
-    let mut m = g.matcher();
-    for b in b"abc" {
-        assert!(m.mask().unwrap().allows(*b as u32));
-        m.accept(*b as u32).unwrap();
+        assert!(
+            grammar.not_enforced()[0].contains(name),
+            "{:?}",
+            grammar.not_enforced()
+        );
+        assert!(matches(&grammar, valid), "{valid} under {name}");
+        assert!(!matches(&grammar, invalid), "{invalid} under {name}");
     }
-    assert!(m.is_finished());
-    let g = compiler.compile(GrammarSource::json_schema(serde_json::json!({"type":"object","properties":{"name":{"type":"integer"}},"required":["name"]}), true).unwrap()).await.unwrap();
-    let mut m = g.matcher();
-    for b in b"{\"name\":  5" {
-        assert!(m.mask().unwrap().allows(*b as u32));
-        m.accept(*b as u32).unwrap();
-    }
-    m.accept(b'}' as u32).unwrap();
-    assert!(m.is_finished());
+}
+
+#[tokio::test]
+async fn notes_to_readers_are_not_rules() {
+    let schema = json!({"type": "string", "format": "phone", "title": "t", "default": 1, "x-order": 3, "examples": [1]});
+    check(
+        GrammarSource::JsonSchema {
+            schema,
+            strict: true,
+        },
+        &["\"a\""],
+        &["1"],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn clients_do_not_set_options_of_the_engine() {
+    let schema = json!({"type": "array", "items": {"type": "null"}, "x-guidance": {"whitespace_flexible": false}});
+    check(
+        GrammarSource::JsonSchema {
+            schema,
+            strict: true,
+        },
+        &["[ null ]"],
+        &[],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_nothing_can_match_is_refused() {
+    let schema = json!({"type": "object", "properties": {"a": false}, "required": ["a"]});
+    let error = compile(GrammarSource::JsonSchema {
+        schema,
+        strict: false,
+    })
+    .await
+    .unwrap_err();
+    assert!(matches!(error, GrammarError::Invalid { .. }), "{error}");
+    assert!(!error.to_string().contains('\n'), "{error}");
+}
+
+#[tokio::test]
+async fn equal_sources_compare_equal_and_the_order_of_names_counts() {
+    let source = |text: &str| GrammarSource::json_schema(json!(text), true).unwrap();
+    assert_eq!(source(r#"{"a": 1, "b": 2}"#), source(r#"{"a":1,"b":2}"#));
+    assert_ne!(source(r#"{"a": 1, "b": 2}"#), source(r#"{"b":2,"a":1}"#));
+    let ends = compile(GrammarSource::Regex("a*".into())).await.unwrap();
+    assert!(ends.matcher().mask().unwrap().allows(END));
 }

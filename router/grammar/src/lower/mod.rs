@@ -1,12 +1,15 @@
 //! From what clients send to what the engine reads.
 
+mod ebnf;
 mod json;
 mod lark;
 
-use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
-use llguidance::regex_to_lark;
+use llguidance::api::TopLevelGrammar;
 use serde_json::Value;
 
+pub(crate) use json::warning;
+
+use self::json::Relaxed;
 use crate::{CompilerLimits, GrammarError, GrammarSource, Vocabulary};
 
 /// A source in the engine's words.
@@ -49,31 +52,16 @@ pub(crate) fn check(source: &GrammarSource, limits: &CompilerLimits) -> Result<(
 /// Translates a source that has passed [`check`].
 pub(crate) fn lower(
     source: GrammarSource,
-    _vocabulary: &Vocabulary,
+    vocabulary: &Vocabulary,
     limits: &CompilerLimits,
 ) -> Result<Lowered, GrammarError> {
-    let part = source.part();
     match source {
-        GrammarSource::JsonObject => json::lower(GrammarSource::object_schema(), true, limits),
-        GrammarSource::JsonSchema { schema, strict } => json::lower(schema, strict, limits),
-        GrammarSource::Regex(regex) => Ok(from_lark(format!(
-            "start: /{}/",
-            regex_to_lark(&regex, "d")
-        ))),
-        GrammarSource::Choice(choices) => {
-            if choices.is_empty() {
-                return Err(GrammarError::Invalid {
-                    part,
-                    reason: "it is empty".to_owned(),
-                });
-            }
-            Ok(from_lark(lark::choice(&choices)))
-        }
-        GrammarSource::Lark(grammar) => Ok(from_lark(grammar)),
-        GrammarSource::Ebnf(_) => Err(GrammarError::Invalid {
-            part,
-            reason: "not yet".to_owned(),
-        }),
+        GrammarSource::JsonObject => from_schema(GrammarSource::object_schema(), limits),
+        GrammarSource::JsonSchema { schema, .. } => from_schema(schema, limits),
+        GrammarSource::Regex(regex) => Ok(from_lark(lark::regex(&regex))),
+        GrammarSource::Choice(choices) => lark::choice(&choices).map(from_lark),
+        GrammarSource::Lark(grammar) => lark::lower(&grammar, vocabulary, limits),
+        GrammarSource::Ebnf(grammar) => lark::lower(&ebnf::to_lark(&grammar)?, vocabulary, limits),
     }
 }
 
@@ -84,9 +72,20 @@ fn from_lark(grammar: String) -> Lowered {
     }
 }
 
-fn from_schema(schema: Value) -> Lowered {
-    Lowered {
-        grammar: TopLevelGrammar::from_grammar(GrammarWithLexer::from_json_schema(schema)),
-        not_enforced: Vec::new(),
+fn from_schema(schema: Value, limits: &CompilerLimits) -> Result<Lowered, GrammarError> {
+    let Relaxed {
+        schema,
+        not_enforced,
+    } = json::relax(schema, limits)?;
+    Ok(Lowered {
+        grammar: TopLevelGrammar::from_json_schema(schema),
+        not_enforced,
+    })
+}
+
+fn invalid(part: &'static str, reason: impl Into<String>) -> GrammarError {
+    GrammarError::Invalid {
+        part,
+        reason: reason.into(),
     }
 }

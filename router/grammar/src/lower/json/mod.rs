@@ -1,0 +1,61 @@
+//! JSON schemas: what the engine cannot enforce is taken out and named, so that the rest is enforced.
+
+mod depth;
+mod formats;
+mod patterns;
+mod relax;
+mod rewrite;
+
+use serde_json::{Map, Value, json};
+
+use crate::{CompilerLimits, GrammarError};
+
+const PART: &str = "the JSON schema";
+
+/// Key of the engine's own options in a schema. Clients have no say in them.
+const OPTIONS: &str = "x-guidance";
+
+/// A schema that the engine can compile.
+pub(super) struct Relaxed {
+    pub schema: Value,
+    pub not_enforced: Vec<String>,
+}
+
+/// Leaves of `schema` what can be enforced.
+pub(super) fn relax(schema: Value, limits: &CompilerLimits) -> Result<Relaxed, GrammarError> {
+    depth::check(&schema, limits.schema_depth)?;
+    let mut not_enforced = Vec::new();
+    let mut schema = match relax::relax(schema, &mut not_enforced) {
+        Value::Object(schema) => schema,
+        Value::Bool(true) => Map::new(),
+        Value::Bool(false) => return Err(super::invalid(PART, "nothing matches `false`")),
+        _ => return Err(super::invalid(PART, "it must be an object")),
+    };
+    schema.insert(OPTIONS.to_owned(), options(limits.json_whitespace));
+    Ok(Relaxed {
+        schema: Value::Object(schema),
+        not_enforced,
+    })
+}
+
+/// `lenient`: what the engine finds out itself that it cannot enforce is a warning, see [`warning`].
+fn options(whitespace: u32) -> Value {
+    match whitespace {
+        0 => json!({"lenient": true, "whitespace_flexible": false}),
+        longest => json!({
+            "lenient": true,
+            "whitespace_pattern": format!(r"[\x20\x0A\x0D\x09]{{1,{longest}}}"),
+        }),
+    }
+}
+
+/// What a warning of the engine says is not enforced.
+pub(crate) fn warning(text: &str) -> Option<String> {
+    if text.contains("oneOf") {
+        Some("`oneOf` whose alternatives overlap".to_owned())
+    } else if text.contains("min/maxProperties") {
+        Some("`minProperties` or `maxProperties` beside optional properties".to_owned())
+    } else {
+        None
+    }
+}

@@ -1,0 +1,172 @@
+//! Takes out of a schema what cannot be enforced, keyword by keyword.
+
+use serde_json::{Map, Value, json};
+
+use super::formats::{Format, format};
+use super::{patterns, rewrite};
+
+/// What is left of `schema`; names of what was taken out, with their places, go to `not_enforced`.
+pub(super) fn relax(schema: Value, not_enforced: &mut Vec<String>) -> Value {
+    Relaxation {
+        place: Vec::new(),
+        not_enforced,
+    }
+    .schema(schema)
+}
+
+struct Relaxation<'a> {
+    place: Vec<String>,
+    not_enforced: &'a mut Vec<String>,
+}
+
+impl Relaxation<'_> {
+    fn schema(&mut self, schema: Value) -> Value {
+        let Value::Object(mut keywords) = schema else {
+            return schema;
+        };
+        keywords.remove(super::OPTIONS);
+        rewrite::rewrite(&mut keywords);
+        self.format(&mut keywords);
+        self.patterns(&mut keywords);
+        self.counts(&keywords);
+        let keywords = keywords
+            .into_iter()
+            .filter_map(|(keyword, value)| {
+                let value = self.keyword(&keyword, value)?;
+                Some((keyword, value))
+            })
+            .collect();
+        Value::Object(keywords)
+    }
+
+    /// What becomes of a keyword; `None`: it is taken out.
+    fn keyword(&mut self, keyword: &str, value: Value) -> Option<Value> {
+        match keyword {
+            "allOf" | "anyOf" | "oneOf" | "prefixItems" => Some(self.list(keyword, value)),
+            "items" if value.is_array() => Some(self.list(keyword, value)),
+            "items" | "additionalItems" | "additionalProperties" => {
+                Some(self.within(keyword, |walk| walk.schema(value)))
+            }
+            "properties" | "patternProperties" | "$defs" | "definitions" => {
+                Some(self.map(keyword, value))
+            }
+            "pattern" => match &value {
+                Value::String(pattern) if !patterns::usable(pattern) => self.drop(keyword),
+                _ => Some(value),
+            },
+            "$ref" => match &value {
+                Value::String(target) if is_remote(target) => self.drop(keyword),
+                _ => Some(value),
+            },
+            "uniqueItems" => (value == true).then(|| self.drop(keyword)).flatten(),
+            "unevaluatedItems" | "unevaluatedProperties" | "propertyNames" => {
+                (!allows_all(&value)).then(|| self.drop(keyword)).flatten()
+            }
+            "not" | "if" | "contains" | "dependencies" | "dependentRequired"
+            | "dependentSchemas" | "$dynamicRef" | "$recursiveRef" => self.drop(keyword),
+            // Nothing without `if` and `contains`.
+            "then" | "else" | "minContains" | "maxContains" => None,
+            _ => Some(value),
+        }
+    }
+
+    fn list(&mut self, keyword: &str, value: Value) -> Value {
+        let Value::Array(schemas) = value else {
+            return value;
+        };
+        self.within(keyword, |walk| {
+            let schemas = schemas.into_iter().enumerate();
+            schemas
+                .map(|(index, schema)| walk.within(&index.to_string(), |walk| walk.schema(schema)))
+                .collect()
+        })
+    }
+
+    fn map(&mut self, keyword: &str, value: Value) -> Value {
+        let Value::Object(schemas) = value else {
+            return value;
+        };
+        self.within(keyword, |walk| {
+            let schemas = schemas.into_iter().map(|(name, schema)| {
+                let schema = walk.within(&name, |walk| walk.schema(schema));
+                (name, schema)
+            });
+            Value::Object(schemas.collect())
+        })
+    }
+
+    /// Formats that patterns say better than the engine become those.
+    fn format(&mut self, keywords: &mut Map<String, Value>) {
+        let Some(name) = keywords.get("format").and_then(Value::as_str) else {
+            return;
+        };
+        match format(name) {
+            Format::Known => return,
+            Format::Note => {}
+            Format::Unknown => self.note(&format!("format: {name}")),
+            Format::Patterns(patterns) => {
+                let patterns = patterns
+                    .into_iter()
+                    .map(|pattern| json!({"pattern": pattern}));
+                rewrite::add_all_of(keywords, patterns.collect());
+            }
+        }
+        keywords.remove("format");
+    }
+
+    /// Patterns of names must be usable, and no name may match two of them.
+    fn patterns(&mut self, keywords: &mut Map<String, Value>) {
+        let Some(Value::Object(schemas)) = keywords.get("patternProperties") else {
+            return;
+        };
+        let names: Vec<&str> = schemas.keys().map(String::as_str).collect();
+        if names.iter().all(|name| patterns::usable(name)) && patterns::disjoint(&names) {
+            return;
+        }
+        // Names that match them must not fall to `additionalProperties` instead.
+        keywords.remove("patternProperties");
+        keywords.remove("additionalProperties");
+        self.note("patternProperties");
+    }
+
+    /// The engine counts a name that is written twice as two properties.
+    fn counts(&mut self, keywords: &Map<String, Value>) {
+        let required = keywords.get("required").and_then(Value::as_array);
+        let required = required.map_or(0, |names| names.len() as u64);
+        let least = keywords.get("minProperties").and_then(Value::as_u64);
+        if least.is_some_and(|least| least > required + 1) {
+            self.note("minProperties");
+        }
+    }
+
+    fn drop(&mut self, keyword: &str) -> Option<Value> {
+        self.note(keyword);
+        None
+    }
+
+    fn note(&mut self, keyword: &str) {
+        let place = self.place.concat();
+        let place = if place.is_empty() { "/" } else { &place };
+        self.not_enforced.push(format!("`{keyword}` at {place}"));
+    }
+
+    fn within<T>(&mut self, step: &str, visit: impl FnOnce(&mut Self) -> T) -> T {
+        self.place.push(format!("/{step}"));
+        let outcome = visit(self);
+        self.place.pop();
+        outcome
+    }
+}
+
+fn allows_all(schema: &Value) -> bool {
+    match schema {
+        Value::Bool(all) => *all,
+        Value::Object(keywords) => keywords.is_empty(),
+        _ => false,
+    }
+}
+
+/// Whether a reference names another document: nothing is fetched.
+fn is_remote(target: &str) -> bool {
+    target.contains("://")
+}

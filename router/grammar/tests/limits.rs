@@ -1,0 +1,196 @@
+//! Limits, the cache, and errors that stay with their request.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::vocabulary;
+use serde_json::{Value, json};
+use text_generation_grammar::{
+    Compiler, CompilerLimits, GrammarError, GrammarSource, TokenEntry, Vocabulary,
+};
+
+async fn refused(limits: CompilerLimits, source: GrammarSource) -> GrammarError {
+    let compiler = Compiler::new(vocabulary(), limits);
+    let error = compiler.compile(source).await.unwrap_err();
+    // The compiler serves others as before.
+    compiler
+        .compile(GrammarSource::Regex("a".into()))
+        .await
+        .unwrap();
+    error
+}
+
+fn nested(depth: usize) -> Value {
+    (0..depth).fold(
+        json!({"type": "null"}),
+        |schema, _| json!({"type": "array", "items": schema}),
+    )
+}
+
+/// `definitions` that refer to each other in one long chain.
+fn chain(length: usize) -> Value {
+    let links = (0..length).map(|index| {
+        (
+            index.to_string(),
+            json!({"$ref": format!("#/$defs/{}", index + 1)}),
+        )
+    });
+    let end = [(length.to_string(), json!({"type": "null"}))];
+    let links: serde_json::Map<String, Value> = links.chain(end).collect();
+    json!({"$defs": links, "$ref": "#/$defs/0"})
+}
+
+#[tokio::test]
+async fn sources_have_sizes() {
+    let limits = || CompilerLimits {
+        schema_bytes: 100,
+        grammar_bytes: 20,
+        regex_bytes: 10,
+        choices: 3,
+        choice_bytes: 10,
+        ..CompilerLimits::default()
+    };
+    let long = "a".repeat(101);
+    for (source, limit) in [
+        (
+            GrammarSource::JsonSchema {
+                schema: json!({"title": long}),
+                strict: false,
+            },
+            100,
+        ),
+        (GrammarSource::Lark(long.clone()), 20),
+        (GrammarSource::Ebnf(long.clone()), 20),
+        (GrammarSource::Regex(long.clone()), 10),
+        (GrammarSource::Choice(vec!["a".into(); 4]), 3),
+        (GrammarSource::Choice(vec![long]), 10),
+    ] {
+        let error = refused(limits(), source).await;
+        assert!(
+            matches!(error, GrammarError::TooLarge { limit: found, .. } if found == limit),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn depth_is_limited_and_never_ends_the_process() {
+    let brackets = |count: usize| format!("start: {}\"a\"{}", "(".repeat(count), ")".repeat(count));
+    let rules = (0..5000)
+        .map(|index| format!("r{index}: r{}\n", index + 1))
+        .collect::<String>();
+    for source in [
+        GrammarSource::JsonSchema {
+            schema: chain(2000),
+            strict: false,
+        },
+        GrammarSource::Lark(brackets(50_000)),
+        GrammarSource::Ebnf(brackets(50_000).replace("start:", "root ::=")),
+        GrammarSource::Regex("(".repeat(8000) + &")".repeat(8000)),
+        GrammarSource::Lark(format!("start: r0\n{rules}")),
+    ] {
+        refused(CompilerLimits::default(), source).await;
+    }
+    let compiler = Compiler::new(vocabulary(), CompilerLimits::default());
+    for schema in [nested(60), chain(100)] {
+        compiler
+            .compile(GrammarSource::JsonSchema {
+                schema,
+                strict: true,
+            })
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn work_is_limited() {
+    let limits = CompilerLimits {
+        compile_fuel: 1000,
+        ..CompilerLimits::default()
+    };
+    let choices = (0..2000).map(|index| format!("choice {index}")).collect();
+    let error = refused(limits, GrammarSource::Choice(choices)).await;
+    assert!(matches!(error, GrammarError::TooComplex { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_mask_that_runs_out_of_fuel_is_an_error_and_no_end() {
+    let limits = CompilerLimits {
+        mask_fuel: 20,
+        ..CompilerLimits::default()
+    };
+    let compiler = Compiler::new(vocabulary(), limits);
+    let source = GrammarSource::Regex("(a|b)*a(a|b){12}c".into());
+    let grammar = compiler.compile(source).await.unwrap();
+    let mut matcher = grammar.matcher();
+    let error = (0..50).find_map(|index| {
+        matcher
+            .mask()
+            .err()
+            .or_else(|| matcher.accept(b'a' as u32 + index % 2).err())
+    });
+    assert!(
+        matches!(error, Some(GrammarError::OutOfFuel { .. })),
+        "{error:?}"
+    );
+    assert_eq!(matcher.mask().err(), error, "it stays at its error");
+    assert!(!matcher.is_finished());
+}
+
+#[tokio::test]
+async fn time_is_limited() {
+    let limits = CompilerLimits {
+        time: Duration::ZERO,
+        ..CompilerLimits::default()
+    };
+    let compiler = Compiler::new(vocabulary(), limits);
+    // Takes many times as long as it takes to look at the answer for the first time.
+    let source = GrammarSource::Choice((0..5000).map(|index| format!("choice {index}")).collect());
+    let error = compiler.compile(source).await.unwrap_err();
+    assert!(matches!(error, GrammarError::TooSlow { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn equal_sources_are_compiled_once() {
+    let compiler = Compiler::new(vocabulary(), CompilerLimits::default());
+    let compile = || compiler.compile(GrammarSource::JsonObject);
+    // On one thread the second asks while the first is being compiled.
+    let (first, second) = tokio::join!(compile(), compile());
+    let third = compile().await.unwrap();
+    let first = first.unwrap();
+    assert!(Arc::ptr_eq(&first, &second.unwrap()));
+    assert!(Arc::ptr_eq(&first, &third));
+}
+
+#[tokio::test]
+async fn the_cache_is_bounded_by_bytes() {
+    let regex = |index: usize| GrammarSource::Regex(format!("[a-z]{{{index}}}"));
+    for (cache_bytes, kept) in [(0, false), (64 << 20, true)] {
+        let limits = CompilerLimits {
+            cache_bytes,
+            ..CompilerLimits::default()
+        };
+        let compiler = Compiler::new(vocabulary(), limits);
+        let first = compiler.compile(regex(1)).await.unwrap();
+        compiler.compile(regex(2)).await.unwrap();
+        let again = compiler.compile(regex(1)).await.unwrap();
+        assert_eq!(Arc::ptr_eq(&first, &again), kept);
+    }
+}
+
+#[test]
+fn a_vocabulary_that_cannot_be_used_is_refused() {
+    let tokens = || {
+        vec![TokenEntry {
+            bytes: b"a".to_vec(),
+            special: false,
+        }]
+    };
+    for eos in [&[][..], &[1]] {
+        let error = Vocabulary::new(tokens(), eos).unwrap_err();
+        assert!(matches!(error, GrammarError::Vocabulary { .. }), "{error}");
+    }
+}
