@@ -25,6 +25,7 @@ impl ModelFormat {
         reasoning: &ParserChoice,
         folder: &Path,
         chats: &ChatRenderer,
+        vocab_size: u32,
     ) -> Result<Self, String> {
         let _ = folder;
         let own = match calls {
@@ -56,6 +57,7 @@ impl ModelFormat {
             own: Arc::new(own),
             fallback: Arc::new(fallback),
             reasoning: name,
+            special_tokens: Arc::new(chats.special_tokens(vocab_size)),
             tells_tools: tools.contains(TOOL),
             tells_calls: told.contains(ARGUMENT),
         })

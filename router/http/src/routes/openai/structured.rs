@@ -96,7 +96,7 @@ impl Forms {
         wishes.extend(self.guided_json.map(|json| ("guided_json", schema("guided_json", json, false))));
         wishes.extend(self.guided_regex.map(|regex| ("guided_regex", Ok(GrammarSource::Regex(regex)))));
         wishes.extend(self.guided_choice.map(|list| ("guided_choice", choice("guided_choice", list))));
-        wishes.extend(self.guided_grammar.map(|text| ("guided_grammar", Ok(grammar(text)))));
+        wishes.extend(self.guided_grammar.map(|text| ("guided_grammar", Ok(GrammarSource::grammar(text)))));
         let mut wishes = wishes.into_iter();
         let first = wishes.next();
         if let (Some((first, _)), Some((second, _))) = (&first, wishes.next()) {
@@ -147,7 +147,7 @@ impl StructuredOutputs {
             self.json.map(|json| ("structured_outputs.json", schema("structured_outputs.json", json, false))),
             self.regex.map(|regex| ("structured_outputs.regex", Ok(GrammarSource::Regex(regex)))),
             self.choice.map(|list| ("structured_outputs.choice", choice("structured_outputs.choice", list))),
-            self.grammar.map(|text| ("structured_outputs.grammar", Ok(grammar(text)))),
+            self.grammar.map(|text| ("structured_outputs.grammar", Ok(GrammarSource::grammar(text)))),
             any_object.then_some(("structured_outputs.json_object", Ok(GrammarSource::JsonObject))),
         ]
         .into_iter()
@@ -170,13 +170,4 @@ fn schema(field: &str, given: Value, strict: bool) -> Result<GrammarSource, ApiE
 fn choice(field: &str, list: Vec<String>) -> Result<GrammarSource, ApiError> {
     check(!list.is_empty(), || format!("`{field}` must not be an empty list"))?;
     Ok(GrammarSource::Choice(list))
-}
-
-/// Rules with `::=` are EBNF; Lark has none.
-fn grammar(text: String) -> GrammarSource {
-    if text.contains("::=") {
-        GrammarSource::Ebnf(text)
-    } else {
-        GrammarSource::Lark(text)
-    }
 }
