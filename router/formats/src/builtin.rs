@@ -279,6 +279,11 @@ fn literal_formats() -> Vec<Format> {
     ]
 }
 
+/// The kinds of reasoning that can be combined with any format.
+pub(crate) fn reasonings() -> impl Iterator<Item = Reasoning> {
+    REASONING.iter().map(|(_, reasoning)| reasoning.clone())
+}
+
 fn think() -> Reasoning {
     reasoning("<think>", "</think>")
 }
@@ -320,7 +325,7 @@ fn named(open: &'static str, end: &'static str, arguments: Arguments, close: &'s
 }
 
 /// A call as a JSON object, with the arguments under one of these keys.
-fn object(arguments: &'static [&'static str]) -> Call {
+pub(crate) fn object(arguments: &'static [&'static str]) -> Call {
     Call {
         head: Head::Object {
             name: "name",

@@ -6,21 +6,26 @@
 
 mod builtin;
 mod delta;
+mod detect;
 mod error;
 mod format;
 mod grammar;
 mod ids;
 mod json;
 mod parser;
+mod probe;
+mod response_template;
 mod schema;
 mod text;
 mod tool;
 mod write;
 
 pub use delta::Delta;
+pub use detect::{Detected, Evidence, Found};
 pub use error::FormatError;
 pub use format::Format;
 pub use grammar::{Answer, Constraint, SpecialTokens};
 pub use ids::IdSource;
 pub use parser::{OutputParser, ParserOptions};
+pub use probe::{Probe, probes};
 pub use tool::{CUSTOM_INPUT, CustomGrammar, Tool, ToolChoice, ToolKind};

@@ -222,3 +222,173 @@ fn what_a_grammar_allows_is_read_as_calls_that_fit_the_tools() {
     }
     assert!(ended > 250, "{ended} walks came to their end");
 }
+
+#[test]
+fn there_is_no_grammar_without_anything_to_enforce() {
+    let free = |choice| {
+        grammar(
+            common::format("hermes"),
+            &tools(),
+            &choice,
+            true,
+            &Answer::Free,
+        )
+    };
+    assert_eq!(free(ToolChoice::Auto), Ok(None));
+    assert_eq!(free(ToolChoice::None), Ok(None));
+}
+
+#[test]
+fn a_call_that_cannot_be_required_is_refused_by_name() {
+    let hermes = common::format("hermes");
+    let refused = |tools: &[Tool], choice| {
+        grammar(hermes, tools, &choice, true, &Answer::Free).expect_err("an error")
+    };
+    let unknown = refused(&tools(), ToolChoice::Named("nope".to_owned()));
+    assert_eq!(
+        unknown,
+        FormatError::UnknownTool {
+            name: "nope".to_owned()
+        }
+    );
+    assert_eq!(refused(&[], ToolChoice::Required), FormatError::NoTools);
+    let plain = grammar(
+        &Format::plain(),
+        &tools(),
+        &ToolChoice::Required,
+        true,
+        &Answer::Free,
+    );
+    assert!(matches!(plain, Err(FormatError::NoCalls { .. })));
+}
+
+#[test]
+fn an_answer_has_its_form_after_reasoning_which_the_prompt_may_have_begun() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false});
+    let json = Answer::Json(schema);
+    let thinks = Format::plain().with_reasoning("qwen3").expect("reasoning");
+    let accepts =
+        |format: &Format, prompt_tail: &str, tools: &[Tool], answer: &Answer, text: &str| {
+            let constraint = Constraint {
+                tools,
+                choice: &ToolChoice::Auto,
+                parallel: true,
+                answer,
+                prompt_tail,
+                special_tokens: &VOCABULARY.special,
+            };
+            let grammar = format
+                .grammar(&constraint)
+                .expect("a grammar")
+                .expect("something to enforce");
+            VOCABULARY.accepts(&grammar, text)
+        };
+    for (prompt, text, expected) in [
+        ("", "{\"a\": 1}", true),
+        ("", "<think>{hm}</think>\n\n{\"a\": 1}", true),
+        ("", "so {\"a\": 1}", false),
+        ("<think>\n", "{hm}</think>\n\n{\"a\": 1}", true),
+        ("<think>\n", "{\"a\": 1}", false),
+        ("", "{\"a\": \"1\"}", false),
+    ] {
+        assert_eq!(
+            accepts(&thinks, prompt, &[], &json, text),
+            expected,
+            "{prompt:?} {text:?}"
+        );
+    }
+    let plain = Format::plain();
+    assert!(accepts(&plain, "", &[], &json, "{\"a\": 1}"));
+    assert!(accepts(
+        &plain,
+        "",
+        &[],
+        &Answer::Regex("a/b+".to_owned()),
+        "a/bb"
+    ));
+    let lark = Answer::Lark("start: \"x\" TAIL\nTAIL: /y+/".to_owned());
+    assert!(accepts(&plain, "", &[], &lark, "xyy"));
+    assert!(accepts(&thinks, "", &[], &lark, "<think>z</think>xyy"));
+    assert!(!accepts(&thinks, "", &[], &lark, "<think>z</think>z"));
+    let openai = common::format("openai");
+    let text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>{\"a\": 1}";
+    assert!(accepts(openai, "<|start|>assistant", &[], &json, text));
+    assert!(!accepts(
+        openai,
+        "<|start|>assistant",
+        &[],
+        &json,
+        "<|channel|>final<|message|>no"
+    ));
+    for text in [
+        "{\"a\": 1}",
+        "<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>",
+    ] {
+        assert!(
+            accepts(common::format("hermes"), "", &tools(), &json, text),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn the_grammar_of_a_custom_tool_holds_where_the_format_writes_its_input() {
+    let custom = |grammar| Tool {
+        name: "patch".to_owned(),
+        description: None,
+        kind: ToolKind::Custom {
+            grammar: Some(grammar),
+        },
+        strict: false,
+    };
+    let lark = || {
+        custom(CustomGrammar::Lark(
+            "start: \"*** \" NAME\nNAME: /[a-z]+/".to_owned(),
+        ))
+    };
+    let pattern = || custom(CustomGrammar::Regex("[a-z]+".to_owned()));
+    let input = |text: &str| {
+        json!({"input": text})
+            .as_object()
+            .expect("an object")
+            .clone()
+    };
+    let check = |name: &str, tool: Tool, good: &str, bad: &str| {
+        let format = common::format(name);
+        let grammar = grammar(format, &[tool], &ToolChoice::Required, true, &Answer::Free);
+        let grammar = grammar.expect("a grammar").expect("something to enforce");
+        for (text, expected) in [(good, true), (bad, false)] {
+            let written = match name {
+                "openai" => format!("<|channel|>commentary to=functions.patch<|message|>{text}"),
+                _ => format.write(&[("patch", &input(text))]),
+            };
+            assert_eq!(
+                VOCABULARY.accepts(&grammar, &written),
+                expected,
+                "{name}: {written}"
+            );
+        }
+    };
+    for name in [
+        "qwen3_coder",
+        "glm47",
+        "minimax_m2",
+        "deepseek_v32",
+        "openai",
+    ] {
+        check(name, lark(), "*** abc", "** abc");
+        check(name, pattern(), "abc", "abC");
+    }
+    check("hermes", pattern(), "abc", "abC");
+    let refused = grammar(
+        common::format("hermes"),
+        &[lark()],
+        &ToolChoice::Auto,
+        true,
+        &Answer::Free,
+    );
+    assert!(
+        matches!(refused, Err(FormatError::NotEnforceable { .. })),
+        "{refused:?}"
+    );
+}

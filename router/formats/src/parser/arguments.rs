@@ -47,8 +47,8 @@ impl Reader {
     }
 
     /// Reads on in `text`, appends JSON text to `out`, and returns how many bytes it needs no more. The rest has to be
-    /// given again with what follows it. With `end`, nothing follows.
-    pub fn read(&mut self, text: &str, end: bool, out: &mut String) -> (usize, Outcome) {
+    /// given again with what follows it.
+    pub fn read(&mut self, text: &str, out: &mut String) -> (usize, Outcome) {
         match self {
             Self::Json(scanner) => {
                 let (used, outcome) = match scanner.scan(text) {
@@ -59,8 +59,8 @@ impl Reader {
                 out.push_str(&text[..used]);
                 (used, outcome)
             }
-            Self::Parameters(reader) => reader.read(text, end, out),
-            Self::Literals(reader) => reader.read(text, end, out),
+            Self::Parameters(reader) => reader.read(text, out),
+            Self::Literals(reader) => reader.read(text, out),
         }
     }
 }

@@ -91,7 +91,7 @@ impl OutputParser {
         };
         let section = *section;
         let mut fragment = String::new();
-        let (used, outcome) = reader.read(&self.held, end, &mut fragment);
+        let (used, outcome) = reader.read(&self.held, &mut fragment);
         self.held.drain(..used);
         self.call_arguments(fragment, deltas);
         match outcome {

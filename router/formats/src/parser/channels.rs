@@ -67,7 +67,7 @@ impl OutputParser {
             }
             Channels::Arguments(reader) => {
                 let mut fragment = String::new();
-                let (used, outcome) = reader.read(&self.held, end, &mut fragment);
+                let (used, outcome) = reader.read(&self.held, &mut fragment);
                 self.held.drain(..used);
                 self.call_arguments(fragment, deltas);
                 match outcome {

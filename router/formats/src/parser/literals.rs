@@ -65,13 +65,13 @@ impl Literals {
         }
     }
 
-    pub fn read(&mut self, text: &str, end: bool, out: &mut String) -> (usize, Outcome) {
+    pub fn read(&mut self, text: &str, out: &mut String) -> (usize, Outcome) {
         let mut used = 0;
         loop {
             let rest = &text[used..];
             let step = match self.expect {
                 Expect::Open => self.open(rest, out),
-                Expect::Text { quote, key } => self.text(rest, quote, key, end, out),
+                Expect::Text { quote, key } => self.text(rest, quote, key, out),
                 expect => {
                     let trimmed = rest.trim_start();
                     let space = rest.len() - trimmed.len();
@@ -246,14 +246,7 @@ impl Literals {
         }
     }
 
-    fn text(
-        &mut self,
-        text: &str,
-        quote: Option<char>,
-        key: bool,
-        end: bool,
-        out: &mut String,
-    ) -> Read {
+    fn text(&mut self, text: &str, quote: Option<char>, key: bool, out: &mut String) -> Read {
         let (used, closed) = match (quote, &self.dialect) {
             (Some(quote), _) => python_text(text, quote, out)?,
             (None, Dialect::Braces(marker)) => match find(text, marker) {
@@ -262,7 +255,6 @@ impl Literals {
                     (at + marker.len(), true)
                 }
                 Err(sure) => {
-                    let sure = if end { text.len() } else { sure };
                     escape(&text[..sure], out);
                     (sure, false)
                 }

@@ -49,14 +49,14 @@ impl ParameterReader {
         }
     }
 
-    pub fn read(&mut self, text: &str, end: bool, out: &mut String) -> (usize, Outcome) {
+    pub fn read(&mut self, text: &str, out: &mut String) -> (usize, Outcome) {
         let mut used = 0;
         loop {
             let rest = &text[used..];
             let step = match self.state {
                 State::Between => self.between(rest, out),
                 State::Key => self.key(rest, out),
-                State::Text { first } => self.text(rest, first, end, out),
+                State::Text { first } => self.text(rest, first, out),
                 State::Waiting { types, searched } => self.waiting(rest, types, searched, out),
             };
             match step {
@@ -132,7 +132,6 @@ impl ParameterReader {
         &mut self,
         text: &str,
         first: bool,
-        end: bool,
         out: &mut String,
     ) -> Result<usize, (usize, Outcome)> {
         let padding = self.parameters.padding;
@@ -155,10 +154,6 @@ impl ParameterReader {
                 out.push('"');
                 self.state = State::Between;
                 Ok(at + close.len())
-            }
-            Err(_) if end => {
-                escape(text, out);
-                Err((text.len(), Outcome::More))
             }
             Err(sure) => {
                 let value = &text[..sure];

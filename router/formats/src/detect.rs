@@ -1,0 +1,223 @@
+//! Which format a model has.
+//!
+//! In this order: the `response_template` that the model brings along; the format whose form of a call stands in a
+//! conversation that the chat template rendered; a built-in format that the tokens of the vocabulary or the chat template
+//! name. The first two are accepted only if the format reads the call of the probe back as it was.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+
+use crate::builtin::reasonings;
+use crate::delta::Delta;
+use crate::format::{Format, Layout};
+use crate::ids::IdSource;
+use crate::parser::ParserOptions;
+use crate::probe;
+use crate::response_template;
+use crate::tool::{Tool, ToolKind};
+
+/// What is known of a model.
+#[derive(Debug, Clone, Default)]
+pub struct Evidence {
+    /// The `response_template` of `tokenizer_config.json`.
+    pub response_template: Option<Value>,
+    /// What the chat template made of the conversations of `probes`, those that it did not refuse.
+    pub rendered: Vec<String>,
+    /// The end of a prompt for an answer.
+    pub generation_prompt: String,
+    /// Added tokens of the vocabulary.
+    pub tokens: HashSet<String>,
+    /// The source of the chat template.
+    pub template: String,
+}
+
+/// By what a format was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    ResponseTemplate,
+    RenderedCall,
+    Vocabulary,
+    /// Only the markers of reasoning were found.
+    Reasoning,
+}
+
+/// A format and how it was found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Detected {
+    pub format: Format,
+    pub found: Found,
+}
+
+/// Tokens or parts of a template that only one family has, for templates that render no calls.
+const SIGNS: &[(&str, &str)] = &[
+    ("<|constrain|>", "openai"),
+    ("[ARGS]", "mistral"),
+    ("<|tool_call_argument_begin|>", "kimi_k2"),
+    ("<|tool_call_start|>", "lfm2"),
+    ("<|tool_call>", "gemma4"),
+    ("<start_function_call>", "functiongemma"),
+    ("<minimax:tool_call>", "minimax_m2"),
+    ("｜DSML｜", "deepseek_v32"),
+    ("<|python_start|>", "llama4_pythonic"),
+    ("[TOOL_CALLS]", "mistral_v3"),
+];
+
+impl Format {
+    /// The format of a model, or `None` if nothing is known that fits.
+    pub fn detect(evidence: &Evidence) -> Option<Detected> {
+        by_response_template(evidence)
+            .or_else(|| by_rendered_call(evidence))
+            .or_else(|| by_signs(evidence))
+            .map(|detected| Detected {
+                format: complete_reasoning(detected.format, evidence),
+                ..detected
+            })
+            .or_else(|| by_reasoning(evidence))
+    }
+}
+
+fn by_response_template(evidence: &Evidence) -> Option<Detected> {
+    let format = response_template::read(evidence.response_template.as_ref()?).ok()?;
+    let accepted = !format.has_calls()
+        || evidence
+            .rendered
+            .iter()
+            .any(|text| reads(&format, after_question(text)));
+    accepted.then_some(Detected {
+        format,
+        found: Found::ResponseTemplate,
+    })
+}
+
+fn by_rendered_call(evidence: &Evidence) -> Option<Detected> {
+    let arguments = probe::arguments();
+    let mut readers = Vec::new();
+    for text in evidence.rendered.iter().map(|text| after_question(text)) {
+        for format in Format::all().iter().filter(|format| reads(format, text)) {
+            // Among formats that read the call, the one that would have written it so.
+            let exact = text.contains(&format.write(&[(probe::NAME, &arguments)]));
+            readers.push((!exact, format));
+        }
+    }
+    let (_, format) = readers.into_iter().min_by_key(|(inexact, _)| *inexact)?;
+    Some(Detected {
+        format: format.clone(),
+        found: Found::RenderedCall,
+    })
+}
+
+fn by_signs(evidence: &Evidence) -> Option<Detected> {
+    let (_, name) = SIGNS
+        .iter()
+        .find(|(sign, _)| evidence.tokens.contains(*sign) || evidence.template.contains(sign))?;
+    Some(Detected {
+        format: Format::named(name)?.clone(),
+        found: Found::Vocabulary,
+    })
+}
+
+fn by_reasoning(evidence: &Evidence) -> Option<Detected> {
+    let format = complete_reasoning(Format::plain(), evidence);
+    format.has_reasoning().then_some(Detected {
+        format,
+        found: Found::Reasoning,
+    })
+}
+
+/// The format with the reasoning that template, prompt and vocabulary show; without any if they show none.
+fn complete_reasoning(mut format: Format, evidence: &Evidence) -> Format {
+    if format.layout == Layout::Channels {
+        return format;
+    }
+    let shown = |marker: &str| {
+        evidence.template.contains(marker)
+            || evidence.tokens.contains(marker)
+            || evidence.generation_prompt.contains(marker)
+    };
+    let own = format.reasoning.take();
+    format.reasoning = own
+        .into_iter()
+        .chain(reasonings())
+        .find(|reasoning| shown(&reasoning.close) && shown(&reasoning.open));
+    format
+}
+
+/// What follows the question in a rendered conversation.
+fn after_question(text: &str) -> &str {
+    text.rsplit_once(probe::QUESTION)
+        .map_or(text, |(_, after)| after)
+}
+
+/// Whether the format finds the call of the probe, and only this one, in a rendered answer.
+fn reads(format: &Format, text: &str) -> bool {
+    // A call without marker counts only where an answer begins, and channels begin with a header.
+    let starts = match &format.layout {
+        Layout::Plain => return false,
+        Layout::Channels => vec!["<|start|>assistant"],
+        Layout::Calls(calls) => calls
+            .sections
+            .iter()
+            .map(|section| {
+                if section.at_start {
+                    calls.trigger(section)
+                } else {
+                    ""
+                }
+            })
+            .collect(),
+    };
+    starts.iter().any(|start| {
+        let Some(at) = text.find(start) else {
+            return false;
+        };
+        is_call(&format_deltas(format, &text[at..]))
+    })
+}
+
+fn format_deltas(format: &Format, text: &str) -> Vec<Delta> {
+    let parameters = json!({
+        "type": "object",
+        "properties": {"place": {"type": "string"}, "days": {"type": "integer"}},
+    });
+    let tool = Tool {
+        name: probe::NAME.to_owned(),
+        description: None,
+        kind: ToolKind::Function {
+            parameters: Some(parameters),
+        },
+        strict: false,
+    };
+    let options = ParserOptions {
+        tools: [tool].into(),
+        ids: IdSource::seeded(0),
+        ..ParserOptions::default()
+    };
+    let mut deltas = Vec::new();
+    // The template writes its own markers of reasoning around the call.
+    let format = Format {
+        reasoning: None,
+        ..format.clone()
+    };
+    let mut parser = format.parser("", &options);
+    parser.push(text, &mut deltas);
+    parser.finish(&mut deltas);
+    deltas
+}
+
+/// Whether the only call among these is the probe's.
+fn is_call(deltas: &[Delta]) -> bool {
+    let mut names = Vec::new();
+    let mut arguments = String::new();
+    let mut ended = false;
+    for delta in deltas {
+        match delta {
+            Delta::ToolStart { name, .. } => names.push(name.as_str()),
+            Delta::ToolArguments { fragment, .. } => arguments.push_str(fragment),
+            Delta::ToolEnd { .. } => ended = true,
+            Delta::Reasoning(_) | Delta::Content(_) => {}
+        }
+    }
+    let read: Option<Value> = serde_json::from_str(&arguments).ok();
+    ended && names == [probe::NAME] && read == Some(Value::Object(probe::arguments()))
+}
