@@ -93,6 +93,7 @@ fn decoding(random: &mut StdRng, row: u32) -> Running {
         prompt_left: 0,
         decodes: true,
         lacks_slot: row.is_multiple_of(8),
+        ahead: 0,
         demand: Demand {
             slots: 500 + generated,
             generated,

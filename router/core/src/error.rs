@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use text_generation_client::ClientError;
-use text_generation_grammar::GrammarError;
+pub use text_generation_grammar::GrammarError;
 
 /// Why a request was refused before it was queued. The text names the field and the limit.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

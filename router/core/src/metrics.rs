@@ -13,7 +13,7 @@ use crate::types::RequestInstants;
 
 pub const REQUEST_COUNT: &str = "tgi_request_count";
 pub const REQUEST_SUCCESS: &str = "tgi_request_success";
-/// Label `err`: overloaded, validation, template, incomplete, dropped, generation, shutting_down.
+/// Label `err`: overloaded, validation, template, incomplete, dropped, generation, grammar, shutting_down.
 pub const REQUEST_FAILURE: &str = "tgi_request_failure";
 /// Requests that a stop string ended.
 pub const REQUEST_STOPPED: &str = "tgi_request_stopped";

@@ -291,11 +291,9 @@ impl From<ChatTemplateError> for ApiError {
 impl From<InferError> for ApiError {
     fn from(error: InferError) -> Self {
         let status = match &error {
-            InferError::Validation(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            InferError::Validation(_) | InferError::Grammar(_) => StatusCode::UNPROCESSABLE_ENTITY,
             InferError::Overloaded | InferError::QueueTime(_) => StatusCode::TOO_MANY_REQUESTS,
             InferError::Generation(_) => StatusCode::FAILED_DEPENDENCY,
-            // A simpler grammar can be followed.
-            InferError::Grammar(_) => StatusCode::UNPROCESSABLE_ENTITY,
             InferError::IncompleteGeneration | InferError::IncompleteGenerationStream => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }

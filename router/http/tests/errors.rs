@@ -219,8 +219,8 @@ async fn rules_of_validation() {
         ),
         (
             "x",
-            json!({"grammar": {"type": "regex", "value": "a"}}),
-            "grammar is not supported",
+            json!({"grammar": {"type": "regex", "value": "("}}),
+            "grammar is not valid: the regex cannot be used",
         ),
     ] {
         let body = json!({"inputs": inputs, "parameters": parameters});

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use text_generation_chat::ChatTemplateError;
-use text_generation_core::error::{InferError, ValidationError};
-use text_generation_grammar::GrammarError;
+use text_generation_core::error::{GrammarError, InferError, ValidationError};
 use text_generation_http::error::ApiError;
 
 /// One of each kind; `InferError` is matched exhaustively so that a new kind cannot be forgotten.
@@ -16,7 +15,7 @@ fn every_error() -> Vec<ApiError> {
         InferError::Overloaded,
         InferError::QueueTime(Duration::from_secs(1)),
         InferError::Generation(String::new()),
-        InferError::Grammar(GrammarError::DeadEnd),
+        InferError::Grammar(GrammarError::Rejected { id: 0 }),
         InferError::IncompleteGeneration,
         InferError::IncompleteGenerationStream,
         InferError::ShuttingDown,

@@ -45,6 +45,8 @@ pub struct MockConfig {
     /// What every reply says of the device's idle time and of compiled kernels.
     pub idle_time: Duration,
     pub kernel_compilations: u64,
+    /// This request gets the tokens that it wants, whatever its masks allow.
+    pub ignores_masks_of: Option<u64>,
     pub tokens: TokenSource,
 }
 
@@ -67,6 +69,7 @@ impl Default for MockConfig {
             graph_tokens: Vec::new(),
             idle_time: Duration::ZERO,
             kernel_compilations: 0,
+            ignores_masks_of: None,
             tokens: Arc::new(move |row| {
                 let last = row.input_ids.last().copied().unwrap_or(0);
                 3 + (last + row.generated) % (vocab_size - 3)

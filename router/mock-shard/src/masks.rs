@@ -12,6 +12,8 @@ pub(crate) struct Masks {
     slots: BTreeMap<u32, Mask>,
     /// By the number of their plan.
     waiting: BTreeMap<u64, v1::StepMasks>,
+    /// Why the masks of a step were refused, which ends it.
+    refused: BTreeMap<u64, String>,
     /// The plan whose masks came last: each number comes once.
     last: Option<u64>,
 }
@@ -46,8 +48,17 @@ impl Masks {
         wrong
     }
 
-    pub(crate) fn have(&self, number: u64) -> bool {
-        self.waiting.contains_key(&number)
+    /// The masks of a step are refused.
+    pub(crate) fn refuse(&mut self, number: u64, message: String) {
+        self.refused.insert(number, message);
+    }
+
+    /// Whether the masks of a step are there, or why they never will be.
+    pub(crate) fn have(&mut self, number: u64) -> Result<bool, String> {
+        match self.refused.remove(&number) {
+            Some(message) => Err(message),
+            None => Ok(self.waiting.contains_key(&number)),
+        }
     }
 
     /// Writes the slots for a step. Returns the slot of each row, and what is wrong.
@@ -96,6 +107,7 @@ impl Masks {
     /// Everything was cleared: numbers begin again. The slots keep what they hold.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
+        self.refused.clear();
         self.last = None;
     }
 }

@@ -117,7 +117,7 @@ impl Rank {
             if self.turn.borrow().epoch != epoch {
                 return Err(refused());
             }
-            if self.state().masks.have(number) {
+            if self.state().masks.have(number).map_err(Status::internal)? {
                 return Ok(());
             }
             changed.await;
@@ -208,13 +208,15 @@ impl TextGenerationService for Rank {
         &self,
         request: Request<v1::StepMasks>,
     ) -> Result<Response<v1::StepMasksResponse>, Status> {
+        let masks = request.into_inner();
         if let Some(message) = lock(&self.faults.failing_masks).pop() {
+            self.state().masks.refuse(masks.number, message.clone());
+            self.masks.notify_waiters();
             return Err(Status::new(Code::Internal, message));
         }
+        let max_masks = self.config.max_masks;
         let mut state = self.state();
-        let wrong = state
-            .masks
-            .receive(request.into_inner(), self.config.max_masks);
+        let wrong = state.masks.receive(masks, max_masks);
         state.violations.extend(wrong);
         drop(state);
         self.masks.notify_waiters();

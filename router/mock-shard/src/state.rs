@@ -278,6 +278,10 @@ impl State {
         if row.failed || row.computed as usize != row.ids.len() {
             return;
         }
+        let slot = match config.ignores_masks_of {
+            Some(id) if id == row.mock.request_id => 0,
+            _ => slot,
+        };
         let wanted = (config.tokens)(&row.mock);
         let may_end = row.mock.generated >= row.mock.parameters.min_new_tokens;
         let may_come = |&token: &u32| {

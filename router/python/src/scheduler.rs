@@ -139,6 +139,7 @@ impl Running {
             prompt_left: self.prompt_left,
             decodes,
             lacks_slot: decodes && self.cached.saturating_add(self.slots) <= self.computed,
+            ahead: 0,
             demand: Demand {
                 slots: self.slots,
                 generated: self.generated,

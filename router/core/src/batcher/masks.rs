@@ -65,7 +65,9 @@ impl Batcher {
             return;
         };
         match arrivals {
-            Some(arrivals) => arrivals.into_iter().for_each(|arrival| self.matched_row(arrival)),
+            Some(arrivals) => arrivals
+                .into_iter()
+                .for_each(|arrival| self.matched_row(arrival)),
             None => {
                 for row in rows {
                     let reason = "the thread that follows it failed".to_owned();

@@ -345,7 +345,10 @@ impl<'a, I: Iterator<Item = &'a Entry>> Heads<'a, I> {
 
     /// Whether its grammar needs a mask slot and all are taken.
     fn lacks_mask(&self, entry: &Entry, admitted: &[Admission]) -> bool {
-        let joining = || self.joining(admitted).filter(|entry| entry.is_constrained());
+        let joining = || {
+            self.joining(admitted)
+                .filter(|entry| entry.is_constrained())
+        };
         entry.is_constrained() && joining().count() >= self.constrained
     }
 

@@ -90,12 +90,12 @@ impl Batcher {
         let ends = self.eos_token_ids.contains(&token.id);
         let running = self.rows.get_mut(row as usize)?.as_mut()?;
         let entry = &mut running.entry;
-        // Where a grammar allows the end, it is meant.
-        let ends = ends && (entry.is_constrained() || !entry.request.stopping.ignore_eos_token);
-        if let Some(constraint) = entry.constraint.take_if(|_| !ends) {
+        // Whether it ends is for the grammar to say.
+        if let Some(constraint) = entry.constraint.take() {
             let is_last = running.next_is_last();
             return Some(Arrival::new(row, token, top_tokens, constraint, is_last));
         }
+        let ends = ends && !entry.request.stopping.ignore_eos_token;
         if running.accept(token, top_tokens, ends) {
             self.release(row);
         }

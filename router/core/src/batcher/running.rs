@@ -150,12 +150,18 @@ impl Running {
             prompt_left: self.prompt_left(),
             decodes,
             lacks_slot: decodes && self.lacks_slot(),
+            ahead: self.ahead(),
             demand: Demand {
-                slots: self.own_slots(),
+                slots: self.own_slots().saturating_sub(self.ahead()),
                 generated: self.entry.generated,
                 left: self.tokens_left(),
             },
         }
+    }
+
+    /// Slots that it holds for tokens that no plan computes yet.
+    fn ahead(&self) -> u32 {
+        self.holding.len().saturating_sub(self.length())
     }
 
     /// Slots that are free when it leaves.

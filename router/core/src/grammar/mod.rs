@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use text_generation_grammar::{
-    Compiler, CompilerLimits, Grammar, GrammarError, GrammarSource, Mask, MaskForm, TokenEntry, Vocabulary,
+    Compiler, CompilerLimits, Grammar, GrammarError, GrammarSource, Mask, MaskForm, TokenEntry,
+    Vocabulary,
 };
 use tokio::sync::OnceCell;
 

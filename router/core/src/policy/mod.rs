@@ -40,14 +40,21 @@ pub struct Running {
     pub decodes: bool,
     /// The position that its next decode computes has no slot.
     pub lacks_slot: bool,
-    /// What it holds, and how it may grow.
+    /// What it needs, and how it may grow.
     pub demand: Demand,
+    /// Slots that it holds for tokens to come, beside those of its demand.
+    pub ahead: u32,
 }
 
 impl Running {
     /// All its tokens are computed by the plans so far: it leaves when they have come.
     fn ends(&self) -> bool {
         !self.decodes && self.prompt_left == 0
+    }
+
+    /// Slots that are free when it leaves.
+    fn own_slots(&self) -> u32 {
+        self.demand.slots.saturating_add(self.ahead)
     }
 }
 

@@ -31,7 +31,8 @@ const DEVIATIONS: f32 = 2.0;
 /// What one request holds, and what bounds its growth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Demand {
-    /// Slots that become free when it ends; slots that others share with it are not among them.
+    /// Slots of its ids and of its tokens in flight that become free when it ends; slots that others share with it, or
+    /// that it holds for tokens to come, are not among them.
     pub slots: u32,
     /// Tokens that it generated, of which its further length depends.
     pub generated: u32,

@@ -190,7 +190,14 @@ struct Expected<'a> {
 
 impl<'a> Expected<'a> {
     fn of(situation: &'a Situation<'a>) -> Self {
+        // Slots for tokens to come are in the growth.
+        let ahead: u64 = situation
+            .running
+            .iter()
+            .map(|request| u64::from(request.ahead))
+            .sum();
         let used = u64::from(situation.capacity.saturating_sub(situation.free));
+        let used = used.saturating_sub(ahead);
         let demands = || situation.running.iter().map(|request| request.demand);
         let own: u64 = demands().map(|demand| u64::from(demand.slots)).sum();
         let growth: u64 = demands().map(|demand| u64::from(demand.left)).sum();

@@ -43,7 +43,7 @@ fn pauses(situation: &Situation<'_>, mut missing: u32) -> Vec<usize> {
         (0..running.len()).partition(|&index| !running[index].ends());
     let mut coming = situation.freeing;
     for index in ending {
-        coming = coming.saturating_add(running[index].demand.slots);
+        coming = coming.saturating_add(running[index].own_slots());
     }
     newest_first.sort_unstable_by_key(|&index| std::cmp::Reverse(running[index].order));
     newest_first.pop();
@@ -52,7 +52,7 @@ fn pauses(situation: &Situation<'_>, mut missing: u32) -> Vec<usize> {
         if coming >= missing {
             break;
         }
-        coming = coming.saturating_add(running[index].demand.slots);
+        coming = coming.saturating_add(running[index].own_slots());
         missing -= u32::from(running[index].lacks_slot);
         paused.push(index);
     }

@@ -34,7 +34,7 @@ where
         }
         Wire::Regex(regex) => Ok(GrammarSource::Regex(regex)),
     });
-    source.transpose().map_err(|error| {
-        serde::de::Error::custom(format_args!("grammar is not valid: {error}"))
-    })
+    source
+        .transpose()
+        .map_err(|error| serde::de::Error::custom(format_args!("grammar is not valid: {error}")))
 }

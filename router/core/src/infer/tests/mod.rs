@@ -1,6 +1,7 @@
 //! `Infer` and the batcher against a mock shard over a real Unix socket.
 
 mod faults;
+mod grammars;
 mod groups;
 mod load;
 mod metering;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use text_generation_client::{Deadlines, ShardedClient};
+use text_generation_grammar::GrammarSource;
 use text_generation_mock_shard::{MockConfig, MockShard, MockStep};
 
 use super::*;

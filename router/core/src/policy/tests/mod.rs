@@ -123,6 +123,7 @@ fn decoding(number: u64) -> Running {
         prompt_left: 0,
         decodes: true,
         lacks_slot: false,
+        ahead: 0,
         demand: Demand {
             slots: 20,
             generated: 10,

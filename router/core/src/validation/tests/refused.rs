@@ -209,10 +209,7 @@ async fn the_first_rule_that_fails_gives_the_error() {
     // Each step breaks one rule earlier in the order than all before it.
     let steps: [(Change, &str); 16] = [
         (|p| p.adapter_id = Some("lora".into()), "adapter_id"),
-        (
-            |p| p.grammar = Some(GrammarSource::JsonObject),
-            "grammar",
-        ),
+        (|p| p.grammar = Some(GrammarSource::JsonObject), "grammar"),
         (
             |p| p.max_new_tokens = Some(100),
             "`inputs` tokens + `max_new_tokens`",

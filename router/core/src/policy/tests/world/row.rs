@@ -73,6 +73,10 @@ impl Row {
         self.holding.len() - self.holding.cached()
     }
 
+    fn ahead(&self) -> u32 {
+        self.holding.len().saturating_sub(self.length())
+    }
+
     fn length(&self) -> u32 {
         self.entry.ids.len() as u32 + self.in_flight
     }
@@ -89,8 +93,9 @@ impl Row {
             prompt_left: self.prompt_left(),
             decodes,
             lacks_slot: decodes && self.holding.len() < self.length(),
+            ahead: self.ahead(),
             demand: Demand {
-                slots: self.own_slots(),
+                slots: self.own_slots() - self.ahead(),
                 generated: self.entry.generated,
                 left: self.entry.left(knowledge, self.in_flight),
             },
