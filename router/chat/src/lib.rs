@@ -139,6 +139,11 @@ impl ChatTemplate {
         self.rendered(input, Some(escape))
     }
 
+    /// The source of the template for conversations with tools.
+    pub fn source(&self) -> &str {
+        self.0.choose(true).map_or("", Compiled::source)
+    }
+
     fn rendered(
         &self,
         input: &ChatInput,

@@ -53,6 +53,11 @@ impl ChatRenderer {
         Ok(self.threads.run(render).await??)
     }
 
+    /// The source of the template; empty where there is none.
+    pub fn source(&self) -> &str {
+        self.template.as_ref().map_or("", ChatTemplate::source)
+    }
+
     /// The special tokens of a model whose ids are below `vocab_size`, by their text.
     pub fn special_tokens(&self, vocab_size: u32) -> HashMap<String, u32> {
         let special = (0..vocab_size).filter(|&id| self.tokenizer.is_special(id));

@@ -12,7 +12,7 @@ use super::reads::Reads;
 /// for.
 pub(super) const FALLBACK: &str = "llama3_json";
 /// How reasoning is told apart for clients that ask for it where nothing is known of the model.
-const USUAL_REASONING: &str = "think";
+pub(super) const USUAL_REASONING: &str = "think";
 
 /// Value of `--tool-call-parser` and of `--reasoning-parser`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

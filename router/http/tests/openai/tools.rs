@@ -256,3 +256,13 @@ async fn tools_that_cannot_be_read_are_named() {
         assert_eq!((status, &answer["error"]["param"]), (422, &json!(param)), "{answer}");
     }
 }
+
+#[tokio::test]
+async fn the_format_of_the_model_is_found_by_its_template() {
+    let server = server_with(HERMES, saying(TWO_CALLS), &[]).await;
+    let (_, info) = super::common::answer(server.get("/info").send().await.expect("an answer")).await;
+    assert_eq!(info["tool_call_parser"], "hermes");
+    assert_eq!(info["reasoning_parser"], Value::Null);
+    let answer = ask_chat(&server, &chat("Hi", json!({"tools": tools()}))).await;
+    assert_eq!(calls(&answer).len(), 2);
+}
