@@ -78,7 +78,9 @@ impl SamplingDefaults {
                 .and_then(|k| i32::try_from(k).ok())
                 .filter(|&k| k >= -1),
             min_p: number("min_p", fraction),
-            repetition_penalty: number("repetition_penalty", |value| (1e-30..=1e30).contains(&value)),
+            repetition_penalty: number("repetition_penalty", |value| {
+                (1e-30..=1e30).contains(&value)
+            }),
         }
     }
 }

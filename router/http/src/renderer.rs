@@ -61,7 +61,9 @@ impl ChatRenderer {
     /// The special tokens of a model whose ids are below `vocab_size`, by their text.
     pub fn special_tokens(&self, vocab_size: u32) -> HashMap<String, u32> {
         let special = (0..vocab_size).filter(|&id| self.tokenizer.is_special(id));
-        special.map(|id| (self.tokenizer.token_text(id), id)).collect()
+        special
+            .map(|id| (self.tokenizer.token_text(id), id))
+            .collect()
     }
 
     /// A prompt without what only the tokenizer reads.

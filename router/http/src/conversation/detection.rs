@@ -35,7 +35,9 @@ impl ModelFormat {
         let thinks = detected.has_reasoning();
         let own = own_calls(calls, detected)?;
         let (own, name) = own_reasoning(reasoning, own, thinks)?;
-        let fallback = Format::named(FALLBACK).cloned().unwrap_or_else(Format::plain);
+        let fallback = Format::named(FALLBACK)
+            .cloned()
+            .unwrap_or_else(Format::plain);
         let usual = fallback.with_reasoning(name.as_deref().unwrap_or(USUAL_REASONING));
         let fallback = usual.filter(|_| name.is_some()).unwrap_or(fallback);
         Ok(Self {
@@ -57,7 +59,9 @@ fn own_calls(choice: &ParserChoice, detected: Format) -> Result<Format, String> 
         ParserChoice::None => {
             let plain = Format::plain();
             let thinking = plain.with_reasoning(USUAL_REASONING);
-            Ok(thinking.filter(|_| detected.has_reasoning()).unwrap_or(plain))
+            Ok(thinking
+                .filter(|_| detected.has_reasoning())
+                .unwrap_or(plain))
         }
         ParserChoice::Named(name) => Format::named(name).cloned().ok_or_else(|| {
             let known: Vec<&str> = Format::all().iter().map(Format::name).collect();
@@ -78,7 +82,11 @@ fn own_reasoning(
     match choice {
         ParserChoice::None => Ok((own, None)),
         ParserChoice::Auto => {
-            let name = if own.has_calls() { own.name() } else { USUAL_REASONING };
+            let name = if own.has_calls() {
+                own.name()
+            } else {
+                USUAL_REASONING
+            };
             let name = (thinks && own.has_reasoning()).then(|| name.to_owned());
             Ok((own, name))
         }

@@ -80,7 +80,9 @@ fn tell(message: &mut Value, names: &mut HashMap<String, String>) {
             names.insert(id.to_owned(), name.to_owned());
         }
         let parameters = match &function["arguments"] {
-            Value::String(text) => serde_json::from_str(text).unwrap_or_else(|_| text.clone().into()),
+            Value::String(text) => {
+                serde_json::from_str(text).unwrap_or_else(|_| text.clone().into())
+            }
             Value::Null => json!({}),
             arguments => arguments.clone(),
         };
@@ -108,7 +110,10 @@ fn result_told(message: &Value, names: &HashMap<String, String>) -> Value {
 fn text_of(message: &Value) -> String {
     match &message["content"] {
         Value::String(text) => text.clone(),
-        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        Value::Array(parts) => parts
+            .iter()
+            .filter_map(|part| part["text"].as_str())
+            .collect(),
         _ => String::new(),
     }
 }
@@ -133,7 +138,9 @@ pub(super) fn tell_tools(messages: &mut [Value], wishes: &ToolWishes) {
         (None, ToolChoice::Auto) => format!("{TOOL_PROMPT}{OR_ANSWER}"),
         (None, _) => TOOL_PROMPT.to_owned(),
     };
-    let user = messages.iter().position(|message| message["role"] == "user");
+    let user = messages
+        .iter()
+        .position(|message| message["role"] == "user");
     if let Some(message) = messages.get_mut(user.unwrap_or(0)) {
         append(message, &format!("\n---\n{list}\n{instruction}"));
     }
@@ -145,9 +152,7 @@ mod tests {
 
     #[test]
     fn calls_and_results_are_told_as_texts() {
-        let call = |id: &str, arguments: Value| {
-            json!({"id": id, "type": "function", "function": {"name": "add", "arguments": arguments}})
-        };
+        let call = |id: &str, arguments: Value| json!({"id": id, "type": "function", "function": {"name": "add", "arguments": arguments}});
         let messages = json!([
             {"role": "user", "content": "1+2 and 3+4?"},
             {"role": "assistant", "content": null, "tool_calls": [call("a", json!("{\"x\":1}")), call("b", json!({"x": 3}))]},

@@ -17,9 +17,7 @@ mod tools;
 pub use self::answer::{Answer, Call};
 pub use self::model_format::{ModelFormat, ParserChoice};
 pub use self::prepare::{Prepared, Reading};
-pub use self::running::{
-    ConversationEvent, End, EndReason, Finished, FinishedChoice, Running,
-};
+pub use self::running::{ConversationEvent, End, EndReason, Finished, FinishedChoice, Running};
 pub use self::tools::{OfferedTool, ToolWishes};
 
 use text_generation_chat::ChatInput;

@@ -76,7 +76,11 @@ impl ModelFormat {
         let separate = wished.unwrap_or(self.reasoning.is_some());
         let wishes = &conversation.tools;
         let tools = if wishes.wanted() {
-            wishes.tools.iter().map(|offered| offered.tool.clone()).collect()
+            wishes
+                .tools
+                .iter()
+                .map(|offered| offered.tool.clone())
+                .collect()
         } else {
             Arc::default()
         };

@@ -68,7 +68,9 @@ fn answer(content: Option<GrammarSource>) -> Result<Answer, ApiError> {
     Ok(match content {
         None => Answer::Free,
         Some(GrammarSource::JsonObject) => Answer::Json(json!({"type": "object"})),
-        Some(GrammarSource::JsonSchema { schema, strict }) => Answer::Json(embedded(schema, strict)),
+        Some(GrammarSource::JsonSchema { schema, strict }) => {
+            Answer::Json(embedded(schema, strict))
+        }
         Some(GrammarSource::Regex(regex)) => Answer::Regex(regex),
         Some(GrammarSource::Choice(choices)) => Answer::Lark(choice(&choices)),
         Some(GrammarSource::Lark(grammar)) => Answer::Lark(grammar),
@@ -92,7 +94,9 @@ fn embedded(mut schema: Value, strict: bool) -> Value {
 
 /// A grammar of these texts.
 fn choice(choices: &[String]) -> String {
-    let texts = choices.iter().map(|text| Value::from(text.as_str()).to_string());
+    let texts = choices
+        .iter()
+        .map(|text| Value::from(text.as_str()).to_string());
     let texts: Vec<String> = texts.collect();
     format!("start: {}", texts.join(" | "))
 }

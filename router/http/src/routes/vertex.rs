@@ -135,7 +135,9 @@ impl Instance {
                 let running = reading.of(Generations::new(vec![samples]));
                 let (_, answer) = answer.gather(state, id, running).await?;
                 let first = answer.choices.into_iter().next();
-                Ok(first.and_then(|choice| choice.message.content).unwrap_or_default())
+                Ok(first
+                    .and_then(|choice| choice.message.content)
+                    .unwrap_or_default())
             }
         }
     }

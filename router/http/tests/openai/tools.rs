@@ -35,7 +35,10 @@ fn calls(answer: &Value) -> Vec<(Value, Value)> {
     calls
         .map(|call| {
             assert_eq!(call["type"], "function");
-            assert!(call["id"].as_str().is_some_and(|id| id.len() >= 9), "{call}");
+            assert!(
+                call["id"].as_str().is_some_and(|id| id.len() >= 9),
+                "{call}"
+            );
             let function = &call["function"];
             (function["name"].clone(), function["arguments"].clone())
         })
@@ -62,7 +65,10 @@ async fn a_message_of_nothing_but_calls_has_no_content() {
     let server = hermes("<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>").await;
     let answer = ask_chat(&server, &chat("Hi", json!({"tools": tools()}))).await;
     let message = &answer["choices"][0]["message"];
-    assert!(message.get("content").is_some_and(Value::is_null), "{message}");
+    assert!(
+        message.get("content").is_some_and(Value::is_null),
+        "{message}"
+    );
     assert_eq!(calls(&answer).len(), 1);
 }
 
@@ -87,14 +93,20 @@ async fn a_call_that_is_cut_off_ends_by_length() {
 #[tokio::test]
 async fn only_one_call_where_no_more_are_wanted() {
     let server = hermes(TWO_CALLS).await;
-    let body = chat("Hi", json!({"tools": tools(), "parallel_tool_calls": false}));
+    let body = chat(
+        "Hi",
+        json!({"tools": tools(), "parallel_tool_calls": false}),
+    );
     assert_eq!(calls(&ask_chat(&server, &body).await).len(), 1);
 }
 
 #[tokio::test]
 async fn a_stream_brings_calls_piece_by_piece() {
     let server = hermes(TWO_CALLS).await;
-    let body = chat("Hi", json!({"tools": tools(), "stream_options": {"include_usage": true}}));
+    let body = chat(
+        "Hi",
+        json!({"tools": tools(), "stream_options": {"include_usage": true}}),
+    );
     let events = events(&server, "/v1/chat/completions", &body).await;
     let deltas: Vec<&Value> = events
         .iter()
@@ -103,13 +115,19 @@ async fn a_stream_brings_calls_piece_by_piece() {
         .flatten()
         .collect();
     for index in 0..2 {
-        let own: Vec<_> = deltas.iter().filter(|call| call["index"] == index).collect();
+        let own: Vec<_> = deltas
+            .iter()
+            .filter(|call| call["index"] == index)
+            .collect();
         // The first has the id and the name, and no arguments.
         assert!(own[0]["id"].is_string() && own[0]["type"] == "function");
         assert_eq!(own[0]["function"]["arguments"], "");
         let later = &own[1..];
-        assert!(later.iter().all(|call| call.get("id").is_none()
-            && call["function"].get("name").is_none()));
+        assert!(
+            later
+                .iter()
+                .all(|call| call.get("id").is_none() && call["function"].get("name").is_none())
+        );
         let arguments: String = later
             .iter()
             .filter_map(|call| call["function"]["arguments"].as_str())
@@ -143,7 +161,12 @@ async fn every_choice_has_calls_of_its_own() {
 
 #[tokio::test]
 async fn the_template_gets_tools_calls_and_results() {
-    let server = server_with("{{ tools | tojson }}{{ messages | tojson }}", repeating(), &NAMED).await;
+    let server = server_with(
+        "{{ tools | tojson }}{{ messages | tojson }}",
+        repeating(),
+        &NAMED,
+    )
+    .await;
     let call = |arguments: Value| json!({"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}});
     let history = |arguments: Value| {
         json!([
@@ -156,7 +179,10 @@ async fn the_template_gets_tools_calls_and_results() {
     let answer = ask_chat(&server, &body).await;
     let text = contents(&answer)[0].replace("}][{", "}]\n[{");
     let (shown_tools, shown) = text.split_once('\n').expect("two lists");
-    assert_eq!(serde_json::from_str::<Value>(shown_tools).ok(), Some(tools()));
+    assert_eq!(
+        serde_json::from_str::<Value>(shown_tools).ok(),
+        Some(tools())
+    );
     // Arguments are what the template reads: an object.
     let shown: Value = serde_json::from_str(shown).expect("JSON");
     assert_eq!(shown, history(json!({"x": 1})));
@@ -190,14 +216,23 @@ async fn a_template_without_tools_is_helped_as_tgi_does() {
     let body = json!({"messages": messages, "tools": tools(), "tool_choice": "auto", "tool_prompt": "Call them!", "separate_reasoning": false});
     let answer = ask_chat(&shown, &body).await;
     let prompt = contents(&answer)[0];
-    assert!(prompt.starts_with("<user>Hi\n---\n[{\"type\":\"function\""), "{prompt}");
+    assert!(
+        prompt.starts_with("<user>Hi\n---\n[{\"type\":\"function\""),
+        "{prompt}"
+    );
     let told = "\nCall them!<assistant>{\"name\":\"add\",\"parameters\":{\"x\":1}}<user>Result of add: 7<answer>";
     assert!(prompt.ends_with(told), "{prompt}");
-    let server = server_with(PLAIN, saying("{\"name\": \"add\", \"parameters\": {\"x\": 2}}"), &[]).await;
+    let server = server_with(
+        PLAIN,
+        saying("{\"name\": \"add\", \"parameters\": {\"x\": 2}}"),
+        &[],
+    )
+    .await;
     let answer = ask_chat(&server, &chat("Hi", json!({"tools": tools()}))).await;
     assert_eq!(calls(&answer), [(json!("add"), json!("{\"x\": 2}"))]);
     assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
-    let (_, info) = super::common::answer(server.get("/info").send().await.expect("an answer")).await;
+    let (_, info) =
+        super::common::answer(server.get("/info").send().await.expect("an answer")).await;
     assert_eq!(info["tool_call_parser"], Value::Null);
 }
 
@@ -217,7 +252,8 @@ async fn reasoning_and_calls_come_apart() {
 async fn a_named_reasoning_parser_makes_reasoning_come_apart() {
     let flags = ["--reasoning-parser", "deepseek_r1"];
     let server = server_with(PLAIN, saying("<think>hm</think>so"), &flags).await;
-    let message = async |keys| ask_chat(&server, &chat("Hi", keys)).await["choices"][0]["message"].clone();
+    let message =
+        async |keys| ask_chat(&server, &chat("Hi", keys)).await["choices"][0]["message"].clone();
     assert_eq!(message(json!({})).await["reasoning_content"], "hm");
     let kept = message(json!({"separate_reasoning": false})).await;
     assert_eq!(kept["content"], "<think>hm</think>so");
@@ -225,7 +261,8 @@ async fn a_named_reasoning_parser_makes_reasoning_come_apart() {
 
 #[tokio::test]
 async fn earlier_reasoning_reaches_the_template() {
-    let template = "{% for m in messages %}{{ m.reasoning_content or '' }}{{ m.content }};{% endfor %}";
+    let template =
+        "{% for m in messages %}{{ m.reasoning_content or '' }}{{ m.content }};{% endfor %}";
     let server = server_with(template, repeating(), &[]).await;
     for key in ["reasoning", "reasoning_content"] {
         let body = json!({"messages": [{"role": "assistant", "content": "so", key: "hm "}, {"role": "user", "content": "?"}]});
@@ -240,29 +277,116 @@ async fn tools_that_cannot_be_read_are_named() {
     for (param, keys) in [
         ("tools[0].function", function(json!({}))),
         ("tools[0].function.name", function(json!({"name": ""}))),
-        ("tools[0].function.parameters", function(json!({"name": "f", "parameters": 5}))),
-        ("tools[0].function.strict", function(json!({"name": "f", "strict": "yes"}))),
+        (
+            "tools[0].function.parameters",
+            function(json!({"name": "f", "parameters": 5})),
+        ),
+        (
+            "tools[0].function.strict",
+            function(json!({"name": "f", "strict": "yes"})),
+        ),
         ("tools[0].type", json!({"tools": [{"type": "web_search"}]})),
-        ("tools[0].function", json!({"tools": [{"type": "function"}]})),
+        (
+            "tools[0].function",
+            json!({"tools": [{"type": "function"}]}),
+        ),
         ("tools[0]", json!({"tools": [5]})),
         ("tool_choice", json!({"tool_choice": "required"})),
-        ("tool_choice", json!({"tools": tools(), "tool_choice": "other"})),
-        ("tool_choice", json!({"tools": tools(), "tool_choice": {"type": "function", "function": {"name": "x"}}})),
-        ("tool_choice", json!({"tools": tools(), "tool_choice": {"type": "function"}})),
+        (
+            "tool_choice",
+            json!({"tools": tools(), "tool_choice": "other"}),
+        ),
+        (
+            "tool_choice",
+            json!({"tools": tools(), "tool_choice": {"type": "function", "function": {"name": "x"}}}),
+        ),
+        (
+            "tool_choice",
+            json!({"tools": tools(), "tool_choice": {"type": "function"}}),
+        ),
         ("tool_choice", json!({"tools": tools(), "tool_choice": 5})),
-        ("tool_choice.allowed_tools.mode", json!({"tools": tools(), "tool_choice": {"allowed_tools": {"mode": "x", "tools": []}}})),
+        (
+            "tool_choice.allowed_tools.mode",
+            json!({"tools": tools(), "tool_choice": {"allowed_tools": {"mode": "x", "tools": []}}}),
+        ),
     ] {
         let (status, answer) = server.ask("/v1/chat/completions", &chat("Hi", keys)).await;
-        assert_eq!((status, &answer["error"]["param"]), (422, &json!(param)), "{answer}");
+        assert_eq!(
+            (status, &answer["error"]["param"]),
+            (422, &json!(param)),
+            "{answer}"
+        );
     }
 }
 
 #[tokio::test]
 async fn the_format_of_the_model_is_found_by_its_template() {
     let server = server_with(HERMES, saying(TWO_CALLS), &[]).await;
-    let (_, info) = super::common::answer(server.get("/info").send().await.expect("an answer")).await;
+    let (_, info) =
+        super::common::answer(server.get("/info").send().await.expect("an answer")).await;
     assert_eq!(info["tool_call_parser"], "hermes");
     assert_eq!(info["reasoning_parser"], Value::Null);
     let answer = ask_chat(&server, &chat("Hi", json!({"tools": tools()}))).await;
     assert_eq!(calls(&answer).len(), 2);
+}
+
+/// Where the chunks of one choice may stand.
+#[derive(Debug, PartialEq)]
+enum Place {
+    Start,
+    Text,
+    Call(u64),
+    End,
+}
+
+/// Follows a chunk: the role comes first, calls count up, arguments follow the begin of their call, nothing follows the
+/// reason of the end.
+fn follow(place: &Place, choice: &Value) -> Place {
+    let delta = &choice["delta"];
+    match place {
+        Place::End => panic!("after the end: {choice}"),
+        Place::Start => {
+            assert_eq!(delta["role"], "assistant", "{choice}");
+            return Place::Text;
+        }
+        Place::Text | Place::Call(_) => assert!(delta.get("role").is_none(), "{choice}"),
+    }
+    if !choice["finish_reason"].is_null() {
+        assert_eq!(*delta, json!({}));
+        return Place::End;
+    }
+    let Some(call) = delta["tool_calls"].get(0) else {
+        assert!(delta["content"].is_string() || delta["reasoning_content"].is_string());
+        return Place::Text;
+    };
+    let index = call["index"].as_u64().expect("an index");
+    if call["id"].is_string() {
+        assert_eq!(
+            (&call["type"], &call["function"]["arguments"]),
+            (&json!("function"), &json!(""))
+        );
+    } else {
+        assert_eq!(*place, Place::Call(index), "{choice}");
+    }
+    Place::Call(index)
+}
+
+#[tokio::test]
+async fn chunks_of_every_choice_come_in_order() {
+    let thinking =
+        "<think>hm</think>Well.<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    for says in [TWO_CALLS, thinking, "Nothing.", ""] {
+        let server = hermes(says).await;
+        let body = chat(
+            "Hi",
+            json!({"tools": tools(), "n": 2, "separate_reasoning": true, "logprobs": true}),
+        );
+        let events = events(&server, "/v1/chat/completions", &body).await;
+        for index in 0..2 {
+            let own = events.iter().map(|event| &event["choices"][0]);
+            let own = own.filter(|choice| choice["index"] == index);
+            let end = own.fold(Place::Start, |place, choice| follow(&place, choice));
+            assert_eq!(end, Place::End, "{says}");
+        }
+    }
 }

@@ -96,12 +96,14 @@ impl Encoder for ChatEvents {
             self.delta(choice, delta, logprobs.take().as_ref(), out);
         }
         if logprobs.is_some() {
-            self.chunks.text_delta(choice, "content", "", logprobs.as_ref(), out);
+            self.chunks
+                .text_delta(choice, "content", "", logprobs.as_ref(), out);
         }
         let Some(end) = event.end else {
             return ControlFlow::Continue(());
         };
-        self.chunks.finish_chat(choice, answer::end_reason(end.reason), out);
+        self.chunks
+            .finish_chat(choice, answer::end_reason(end.reason), out);
         let Some(sizes) = end.request else {
             return ControlFlow::Continue(());
         };

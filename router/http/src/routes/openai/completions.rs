@@ -211,7 +211,8 @@ async fn stream(
     let (generations, completions) = CompletionAnswer::start(state, body).await?;
     let count = generations.streams.len();
     let top = completions.top_logprobs.is_some_and(|top| top > 0);
-    let choice = |index| completion_events::CompletionChoice::new(completions.echo(index).cloned(), top);
+    let choice =
+        |index| completion_events::CompletionChoice::new(completions.echo(index).cloned(), top);
     let encoder = CompletionEvents {
         tally: Tally::new(id.clone(), &generations),
         id,

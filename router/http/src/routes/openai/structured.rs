@@ -93,10 +93,22 @@ impl Forms {
         if let Some(outputs) = self.structured_outputs {
             wishes.extend(outputs.wishes());
         }
-        wishes.extend(self.guided_json.map(|json| ("guided_json", schema("guided_json", json, false))));
-        wishes.extend(self.guided_regex.map(|regex| ("guided_regex", Ok(GrammarSource::Regex(regex)))));
-        wishes.extend(self.guided_choice.map(|list| ("guided_choice", choice("guided_choice", list))));
-        wishes.extend(self.guided_grammar.map(|text| ("guided_grammar", Ok(GrammarSource::grammar(text)))));
+        wishes.extend(
+            self.guided_json
+                .map(|json| ("guided_json", schema("guided_json", json, false))),
+        );
+        wishes.extend(
+            self.guided_regex
+                .map(|regex| ("guided_regex", Ok(GrammarSource::Regex(regex)))),
+        );
+        wishes.extend(
+            self.guided_choice
+                .map(|list| ("guided_choice", choice("guided_choice", list))),
+        );
+        wishes.extend(
+            self.guided_grammar
+                .map(|text| ("guided_grammar", Ok(GrammarSource::grammar(text)))),
+        );
         let mut wishes = wishes.into_iter();
         let first = wishes.next();
         if let (Some((first, _)), Some((second, _))) = (&first, wishes.next()) {
@@ -126,7 +138,9 @@ impl ResponseFormat {
                 named("response_format.value", given)?
             }
             ("json_object", _) if self.value.is_none() => GrammarSource::JsonObject,
-            ("json" | "json_object", _) => schema("response_format.value", value(self.value)?, false)?,
+            ("json" | "json_object", _) => {
+                schema("response_format.value", value(self.value)?, false)?
+            }
             ("regex", _) => match value(self.value)? {
                 Value::String(regex) => GrammarSource::Regex(regex),
                 _ => return Err(refused("`response_format.value` must be a string")),
@@ -144,11 +158,30 @@ impl StructuredOutputs {
     fn wishes(self) -> impl Iterator<Item = Wish> {
         let any_object = self.json_object.unwrap_or(false);
         [
-            self.json.map(|json| ("structured_outputs.json", schema("structured_outputs.json", json, false))),
-            self.regex.map(|regex| ("structured_outputs.regex", Ok(GrammarSource::Regex(regex)))),
-            self.choice.map(|list| ("structured_outputs.choice", choice("structured_outputs.choice", list))),
-            self.grammar.map(|text| ("structured_outputs.grammar", Ok(GrammarSource::grammar(text)))),
-            any_object.then_some(("structured_outputs.json_object", Ok(GrammarSource::JsonObject))),
+            self.json.map(|json| {
+                (
+                    "structured_outputs.json",
+                    schema("structured_outputs.json", json, false),
+                )
+            }),
+            self.regex
+                .map(|regex| ("structured_outputs.regex", Ok(GrammarSource::Regex(regex)))),
+            self.choice.map(|list| {
+                (
+                    "structured_outputs.choice",
+                    choice("structured_outputs.choice", list),
+                )
+            }),
+            self.grammar.map(|text| {
+                (
+                    "structured_outputs.grammar",
+                    Ok(GrammarSource::grammar(text)),
+                )
+            }),
+            any_object.then_some((
+                "structured_outputs.json_object",
+                Ok(GrammarSource::JsonObject),
+            )),
         ]
         .into_iter()
         .flatten()
@@ -168,6 +201,8 @@ fn schema(field: &str, given: Value, strict: bool) -> Result<GrammarSource, ApiE
 }
 
 fn choice(field: &str, list: Vec<String>) -> Result<GrammarSource, ApiError> {
-    check(!list.is_empty(), || format!("`{field}` must not be an empty list"))?;
+    check(!list.is_empty(), || {
+        format!("`{field}` must not be an empty list")
+    })?;
     Ok(GrammarSource::Choice(list))
 }

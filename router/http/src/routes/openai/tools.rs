@@ -50,7 +50,10 @@ pub struct FunctionBody {
 
 /// What may be done with the tools.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected `auto`, `none`, `required`, or an object that names tools")]
+#[serde(
+    untagged,
+    expecting = "expected `auto`, `none`, `required`, or an object that names tools"
+)]
 pub enum ToolChoiceBody {
     /// `auto`, `none`, `required`, or as in TGI the name of a function.
     Word(String),
@@ -184,7 +187,9 @@ fn allow(wishes: &mut ToolWishes, allowed: &AllowedTools) -> Result<(), ApiError
     let names = allowed.tools.iter();
     let names = names.map(|tool| known(wishes, &tool.function.name));
     let names = names.collect::<Result<Vec<_>, _>>()?;
-    wishes.tools.retain(|offered| names.contains(&offered.tool.name));
+    wishes
+        .tools
+        .retain(|offered| names.contains(&offered.tool.name));
     Ok(())
 }
 
