@@ -30,7 +30,7 @@ fn error(body: &Value) -> (&str, &str) {
 async fn bodies_that_are_not_json() {
     let server = Server::start().await;
     let deep = format!(
-        r#"{{"inputs":"x","parameters":{{"grammar":{}1{}}}}}"#,
+        r#"{{"inputs":"x","parameters":{{"grammar":{{"type":"json","value":{}1{}}}}}}}"#,
         "[".repeat(200),
         "]".repeat(200)
     );
@@ -220,7 +220,7 @@ async fn rules_of_validation() {
         (
             "x",
             json!({"grammar": {"type": "regex", "value": "("}}),
-            "grammar is not valid: the regex cannot be used",
+            "grammar is not valid: the regex cannot be used: at 1(8): invalid regex \"(\" (in regex): regex parse error:",
         ),
     ] {
         let body = json!({"inputs": inputs, "parameters": parameters});

@@ -79,7 +79,7 @@ pub struct GenerateParameters {
     /// What the text must follow: a JSON schema (`json`, or `json_schema` with a `name` and a `schema`) or a regular
     /// expression (`regex`).
     #[serde(deserialize_with = "tgi_grammar")]
-    #[schema(nullable = true, value_type = Option<Object>, example = json!({"type": "regex", "value": "[0-9]{4}"}))]
+    #[schema(nullable = true, value_type = Option<Object>)]
     pub grammar: Option<GrammarSource>,
     /// Name of a LoRA adapter; not supported yet, a request that sets it is refused.
     #[schema(nullable = true)]
