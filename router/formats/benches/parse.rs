@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use text_generation_formats::{Delta, Format, ParserOptions, Tool, ToolKind};
 
-const TOKENS: usize = 1_000_000;
+const TOKENS: usize = 300_000;
 const CHARACTERS: usize = 4;
 
 fn main() {
@@ -25,6 +25,11 @@ fn main() {
     let arguments = json!({"city": "word ".repeat(2_000), "days": 3});
     let mut rows = Vec::new();
     for format in Format::all() {
+        let header = if format.name() == "openai" {
+            "<|channel|>final<|message|>"
+        } else {
+            ""
+        };
         let prose = "It was one of those days, he said; and then (as ever) it began to rain. "
             .repeat(4_000);
         let call = arguments

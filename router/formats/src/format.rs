@@ -33,6 +33,10 @@ pub(crate) struct Reasoning {
 
 /// Where content and calls stand.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there are a few dozen declarations"
+)]
 pub(crate) enum Layout {
     /// Content only.
     Plain,

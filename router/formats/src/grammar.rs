@@ -147,10 +147,10 @@ fn arguments_schema(tool: &Tool) -> Value {
             Some(schema) if schema.is_object() => {
                 let mut schema = schema.clone();
                 // Arguments are an object whatever a schema leaves unsaid.
-                if let Some(schema) = schema.as_object_mut() {
-                    if !schema.contains_key("$ref") {
-                        schema.insert("type".to_owned(), json!("object"));
-                    }
+                if let Some(schema) = schema.as_object_mut()
+                    && !schema.contains_key("$ref")
+                {
+                    schema.insert("type".to_owned(), json!("object"));
                 }
                 schema
             }

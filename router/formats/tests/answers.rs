@@ -326,6 +326,18 @@ fn channels_are_reasoning_content_and_calls() {
 }
 
 #[test]
+fn a_header_without_end_is_content() {
+    let prose = "word ".repeat(1000);
+    let answer = parse(
+        format("openai"),
+        "<|start|>assistant",
+        &prose,
+        &ParserOptions::default(),
+    );
+    assert_eq!(answer.content, format!("assistant{prose}"));
+}
+
+#[test]
 fn the_input_of_a_custom_tool_is_one_text() {
     let tool = Tool {
         name: "patch".to_owned(),

@@ -85,23 +85,30 @@ impl OutputParser {
 
     fn header(&mut self, end: bool) -> Step {
         let text = self.held.trim_start();
-        if let Some((header, _)) = text.split_once(MESSAGE) {
-            if HEADERS.iter().any(|start| text.starts_with(start)) {
-                self.channels = self.body(header);
-                let used = self.held.len() - text.len() + header.len() + MESSAGE.len();
-                self.held.drain(..used);
-                return Step::Go;
-            }
+        let space = self.held.len() - text.len();
+        if let Some((header, _)) = text.split_once(MESSAGE)
+            && header.len() <= MAX_HEADER
+            && HEADERS.iter().any(|start| text.starts_with(start))
+        {
+            self.channels = self.body(header);
+            let used = space + header.len() + MESSAGE.len();
+            self.held.drain(..used);
+            return Step::Go;
         }
         let header = HEADERS
             .iter()
             .any(|start| text.starts_with(start) || start.starts_with(text));
-        if header && text.len() <= MAX_HEADER {
+        if header && text.len() <= MAX_HEADER + MESSAGE.len() {
             if end {
                 // A header without its message says nothing.
                 self.held.clear();
             }
             return Step::Wait;
+        }
+        // Its marker would be taken for the end of the content that follows.
+        let marker = HEADERS.iter().find(|start| text.starts_with(**start));
+        if let Some(marker) = marker {
+            self.held.drain(..space + marker.len());
         }
         self.channels = Channels::Content;
         Step::Go
