@@ -15,7 +15,7 @@ use crate::routes::openai::{ChatBody, ChatCompletion, Completion, CompletionBody
 pub enum InvocationBody {
     Generate(CompatGenerateBody),
     Chat(Box<ChatBody>),
-    Completion(CompletionBody),
+    Completion(Box<CompletionBody>),
 }
 
 /// Answer of `/invocations`.

@@ -355,6 +355,13 @@ fn follow(place: &Place, choice: &Value) -> Place {
         assert_eq!(*delta, json!({}));
         return Place::End;
     }
+    // A token that brings nothing yet has log-probabilities all the same.
+    if delta["content"] == "" {
+        return match place {
+            Place::Call(index) => Place::Call(*index),
+            _ => Place::Text,
+        };
+    }
     let Some(call) = delta["tool_calls"].get(0) else {
         assert!(delta["content"].is_string() || delta["reasoning_content"].is_string());
         return Place::Text;
