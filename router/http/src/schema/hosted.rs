@@ -13,7 +13,7 @@ use crate::routes::openai::{ChatBody, ChatCompletion, Completion, CompletionBody
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum InvocationBody {
-    Generate(CompatGenerateBody),
+    Generate(Box<CompatGenerateBody>),
     Chat(Box<ChatBody>),
     Completion(Box<CompletionBody>),
 }
