@@ -79,6 +79,10 @@ impl Compiled {
         Ok(compiled)
     }
 
+    pub(super) fn source(&self) -> &str {
+        &self.source
+    }
+
     pub(super) fn render(
         &self,
         environment: &Environment<'static>,

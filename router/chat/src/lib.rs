@@ -158,6 +158,11 @@ impl ChatTemplate {
         chosen.is_ok_and(|template| template.reads(name))
     }
 
+    /// The source of the template for conversations with tools.
+    pub fn source(&self) -> &str {
+        self.0.choose(true).map_or("", Compiled::source)
+    }
+
     fn rendered(
         &self,
         input: &ChatInput,

@@ -294,8 +294,6 @@ impl From<InferError> for ApiError {
             InferError::Validation(_) | InferError::Grammar(_) => StatusCode::UNPROCESSABLE_ENTITY,
             InferError::Overloaded | InferError::QueueTime(_) => StatusCode::TOO_MANY_REQUESTS,
             InferError::Generation(_) => StatusCode::FAILED_DEPENDENCY,
-            // A simpler grammar can be followed.
-            InferError::Grammar(_) => StatusCode::UNPROCESSABLE_ENTITY,
             InferError::IncompleteGeneration | InferError::IncompleteGenerationStream => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }

@@ -1,6 +1,7 @@
 //! Chats to prompts, on few threads.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use text_generation_chat::{ChatInput, ChatTemplate, ChatTemplateError};
@@ -56,6 +57,19 @@ impl ChatRenderer {
     pub fn reads(&self, name: &str, tools: bool) -> bool {
         let template = self.template.as_ref();
         template.is_ok_and(|template| template.reads(name, tools))
+    }
+
+    /// The source of the template; empty where there is none.
+    pub fn source(&self) -> &str {
+        self.template.as_ref().map_or("", ChatTemplate::source)
+    }
+
+    /// The special tokens of a model whose ids are below `vocab_size`, by their text.
+    pub fn special_tokens(&self, vocab_size: u32) -> HashMap<String, u32> {
+        let special = (0..vocab_size).filter(|&id| self.tokenizer.is_special(id));
+        special
+            .map(|id| (self.tokenizer.token_text(id), id))
+            .collect()
     }
 
     /// A prompt without what only the tokenizer reads.

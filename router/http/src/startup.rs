@@ -81,7 +81,7 @@ pub async fn start(
         tokenizer,
         config.max_concurrent_requests as usize,
     );
-    let format = find_format(config, folder, &chats).await?;
+    let format = find_format(config, folder, &chats, shard.vocab_size).await?;
     let info = info(config, &model_names, folder, &shard, &limits, &format);
     let state = AppState::new(
         infer,
@@ -143,14 +143,11 @@ async fn find_format(
     config: &Config,
     folder: &Path,
     chats: &ChatRenderer,
+    vocab_size: u32,
 ) -> anyhow::Result<ModelFormat> {
-    let format = ModelFormat::find(
-        &config.tool_call_parser,
-        &config.reasoning_parser,
-        folder,
-        chats,
-    );
-    let format = format.await.map_err(anyhow::Error::msg)?;
+    let (calls, reasoning) = (&config.tool_call_parser, &config.reasoning_parser);
+    let format = ModelFormat::find(calls, reasoning, folder, chats, vocab_size).await;
+    let format = format.map_err(anyhow::Error::msg)?;
     tracing::info!(
         tool_call_parser = format.tool_call_parser(),
         reasoning_parser = format.reasoning_parser(),

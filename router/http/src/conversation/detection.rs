@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use text_generation_chat::ChatInput;
-use text_generation_formats::Format;
+use text_generation_formats::{Evidence, Format, SpecialTokens, probes};
 
-use super::model_format::{FALLBACK, ModelFormat, ParserChoice};
+use super::model_format::{FALLBACK, ModelFormat, ParserChoice, USUAL_REASONING};
 use crate::renderer::ChatRenderer;
 
-/// Nothing that a template would write by itself.
-const TOOL: &str = "probe_tool_name";
-const ARGUMENT: &str = "probe_argument_value";
+/// What shows that a template has written a tool of the probes, and a call of theirs.
+const TOOL: &str = "look_up_probe";
+const ARGUMENT: &str = "Basel 4057";
 
 impl ModelFormat {
-    /// Follows the flags `--tool-call-parser` and `--reasoning-parser`; where they leave it open, the files of the model
-    /// in `folder` and what its template makes of a conversation with calls.
+    /// Follows the flags `--tool-call-parser` and `--reasoning-parser`. Where they leave it open, the files of the model
+    /// in `folder` say it, or what its template makes of a conversation with calls.
     ///
     /// # Errors
     /// A flag that names no format.
@@ -25,64 +25,131 @@ impl ModelFormat {
         reasoning: &ParserChoice,
         folder: &Path,
         chats: &ChatRenderer,
+        vocab_size: u32,
     ) -> Result<Self, String> {
-        let _ = folder;
-        let own = match calls {
-            ParserChoice::Named(name) => Format::named(name).cloned().ok_or_else(|| {
-                let known: Vec<&str> = Format::all().iter().map(Format::name).collect();
-                let known = known.join("`, `");
-                format!("`--tool-call-parser {name}` is no known format: use auto, none or one of `{known}`")
-            })?,
-            ParserChoice::None | ParserChoice::Auto => Format::plain(),
-        };
-        let (own, name) = match reasoning {
-            ParserChoice::None | ParserChoice::Auto => (own, None),
-            ParserChoice::Named(name) => {
-                let format = own.with_reasoning(name).ok_or_else(|| {
-                    format!("`--reasoning-parser {name}` is no known format: use auto, none, or a name such as deepseek_r1")
-                })?;
-                (format, Some(name.clone()))
-            }
-        };
-        let fallback = Format::named(FALLBACK).ok_or("the fallback format is missing")?;
-        let fallback = name
-            .as_ref()
-            .and_then(|name| fallback.with_reasoning(name))
-            .unwrap_or_else(|| fallback.clone());
-        let told = chats.render(probe()).await.unwrap_or_default();
-        let tools = ChatInput {
-            messages: vec![json!({"role": "user", "content": "Hi"})],
-            ..probe()
-        };
-        let tools = chats.render(tools).await.unwrap_or_default();
+        let special_tokens: SpecialTokens = chats.special_tokens(vocab_size);
+        let evidence = evidence(folder, chats, &special_tokens).await;
+        let tells_calls = evidence.rendered.iter().any(|text| text.contains(ARGUMENT));
+        let tells_tools = prompt_with_tools(chats).await.contains(TOOL);
+        let detected = Format::detect(&evidence).map_or_else(Format::plain, |found| found.format);
+        let thinks = detected.has_reasoning();
+        let own = own_calls(calls, detected)?;
+        let (own, name) = own_reasoning(reasoning, own, thinks)?;
+        let fallback = Format::named(FALLBACK)
+            .cloned()
+            .unwrap_or_else(Format::plain);
+        let usual = fallback.with_reasoning(name.as_deref().unwrap_or(USUAL_REASONING));
+        let fallback = usual.filter(|_| name.is_some()).unwrap_or(fallback);
         Ok(Self {
             own: Arc::new(own),
             fallback: Arc::new(fallback),
             reasoning: name,
-            tells_tools: tools.contains(TOOL),
-            tells_calls: told.contains(ARGUMENT),
+            special_tokens: Arc::new(special_tokens),
+            // Who names a format knows that the model is told of tools in some way.
+            tells_tools: tells_tools || matches!(calls, ParserChoice::Named(_)),
+            tells_calls,
         })
     }
 }
 
-/// A conversation in which a tool was called.
-fn probe() -> ChatInput {
-    let parameters = json!({"type": "object", "properties": {"city": {"type": "string", "description": "d"}}, "required": ["city"]});
-    let tool = json!({"type": "function", "function": {"name": TOOL, "description": "d", "parameters": parameters}});
-    let call = json!({"id": "abcdefghi", "type": "function", "function": {"name": TOOL, "arguments": {"city": ARGUMENT}}});
-    let messages = json!([
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "x", "name": TOOL, "tool_call_id": "abcdefghi"},
-    ]);
-    let messages = match messages {
-        Value::Array(messages) => messages,
-        _ => Vec::new(),
-    };
-    ChatInput {
-        messages,
-        tools: Some(vec![tool]),
+/// The format whose calls are read.
+fn own_calls(choice: &ParserChoice, detected: Format) -> Result<Format, String> {
+    match choice {
+        ParserChoice::Auto => Ok(detected),
+        ParserChoice::None => {
+            let plain = Format::plain();
+            let thinking = plain.with_reasoning(USUAL_REASONING);
+            Ok(thinking
+                .filter(|_| detected.has_reasoning())
+                .unwrap_or(plain))
+        }
+        ParserChoice::Named(name) => Format::named(name).cloned().ok_or_else(|| {
+            let known: Vec<&str> = Format::all().iter().map(Format::name).collect();
+            let known = known.join("`, `");
+            format!(
+                "`--tool-call-parser {name}` is no known format: use auto, none or one of `{known}`"
+            )
+        }),
+    }
+}
+
+/// The format with the reasoning that was named, and what that is called. `thinks` says whether the model showed any.
+fn own_reasoning(
+    choice: &ParserChoice,
+    own: Format,
+    thinks: bool,
+) -> Result<(Format, Option<String>), String> {
+    match choice {
+        ParserChoice::None => Ok((own, None)),
+        ParserChoice::Auto => {
+            let name = if own.has_calls() {
+                own.name()
+            } else {
+                USUAL_REASONING
+            };
+            let name = (thinks && own.has_reasoning()).then(|| name.to_owned());
+            Ok((own, name))
+        }
+        // It has no other reasoning than its own.
+        ParserChoice::Named(name) if name == own.name() && own.has_reasoning() => {
+            Ok((own, Some(name.clone())))
+        }
+        ParserChoice::Named(name) => match own.with_reasoning(name) {
+            Some(format) => Ok((format, Some(name.clone()))),
+            None => Err(format!(
+                "`--reasoning-parser {name}` is no known format: use auto, none, or a name such as deepseek_r1"
+            )),
+        },
+    }
+}
+
+/// What can be known of a model.
+async fn evidence(folder: &Path, chats: &ChatRenderer, special_tokens: &SpecialTokens) -> Evidence {
+    let mut rendered = Vec::new();
+    for probe in probes() {
+        let input = ChatInput {
+            messages: probe.messages,
+            tools: Some(probe.tools),
+            ..ChatInput::default()
+        };
+        // A template may refuse a conversation.
+        rendered.extend(chats.render(input).await.ok());
+    }
+    let prompt = ChatInput {
+        messages: vec![json!({"role": "user", "content": "Hi"})],
         add_generation_prompt: true,
         ..ChatInput::default()
+    };
+    Evidence {
+        response_template: response_template(folder),
+        rendered: rendered
+            .iter()
+            .map(|text| chats.readable(text).into_owned())
+            .collect(),
+        generation_prompt: chats.render(prompt).await.unwrap_or_default(),
+        tokens: special_tokens.keys().cloned().collect(),
+        template: chats.source().to_owned(),
     }
+}
+
+/// The key that newer models have in their `tokenizer_config.json`.
+fn response_template(folder: &Path) -> Option<Value> {
+    let text = std::fs::read_to_string(folder.join("tokenizer_config.json")).ok()?;
+    let mut config: Value = serde_json::from_str(&text).ok()?;
+    config.get_mut("response_template").map(Value::take)
+}
+
+/// A prompt in which a template that knows tools has written one.
+async fn prompt_with_tools(chats: &ChatRenderer) -> String {
+    let Some(probe) = probes().into_iter().next() else {
+        return String::new();
+    };
+    let input = ChatInput {
+        messages: vec![json!({"role": "user", "content": "Hi"})],
+        tools: Some(probe.tools),
+        add_generation_prompt: true,
+        ..ChatInput::default()
+    };
+    let prompt = chats.render(input).await.unwrap_or_default();
+    chats.readable(&prompt).into_owned()
 }

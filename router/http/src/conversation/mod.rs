@@ -10,6 +10,7 @@ mod history;
 mod model_format;
 mod prepare;
 mod reader;
+mod reads;
 mod running;
 mod tools;
 mod wishes;

@@ -3,15 +3,16 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use text_generation_formats::{Format, OutputParser, ParserOptions};
+use text_generation_formats::{Format, ParserOptions, SpecialTokens};
 
 use super::Conversation;
+use super::reads::Reads;
 
 /// How calls are read where the model's own way is not known: JSON with a name and its parameters, as TGI's prompt asks
 /// for.
 pub(super) const FALLBACK: &str = "llama3_json";
 /// How reasoning is told apart for clients that ask for it where nothing is known of the model.
-const USUAL_REASONING: &str = "think";
+pub(super) const USUAL_REASONING: &str = "think";
 
 /// Value of `--tool-call-parser` and of `--reasoning-parser`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -45,18 +46,12 @@ pub struct ModelFormat {
     pub(super) fallback: Arc<Format>,
     /// How reasoning is told apart, by name; then it comes apart where a request does not say.
     pub(super) reasoning: Option<String>,
+    /// Tokens that may stand only where a grammar names them.
+    pub(super) special_tokens: Arc<SpecialTokens>,
     /// Whether the template writes the tools of a request into the prompt.
     pub(super) tells_tools: bool,
     /// Whether it writes earlier calls and their results.
     pub(super) tells_calls: bool,
-}
-
-/// How one request's answers are read.
-#[derive(Debug, Clone)]
-pub(super) struct Reads {
-    format: Arc<Format>,
-    options: ParserOptions,
-    keeps_special_tokens: bool,
 }
 
 impl ModelFormat {
@@ -101,6 +96,8 @@ impl ModelFormat {
         }
         Some(Reads {
             keeps_special_tokens: own && format.keeps_special_tokens(),
+            choice: wishes.choice.clone(),
+            special_tokens: self.special_tokens.clone(),
             format,
             options: ParserOptions {
                 tools,
@@ -109,21 +106,5 @@ impl ModelFormat {
                 ..ParserOptions::default()
             },
         })
-    }
-}
-
-impl Reads {
-    pub fn keeps_special_tokens(&self) -> bool {
-        self.keeps_special_tokens
-    }
-
-    /// For one answer to `prompt`, which may have begun the reasoning.
-    pub fn parser(&self, prompt: &str) -> OutputParser {
-        let options = ParserOptions {
-            // Each answer has ids of its own.
-            ids: ParserOptions::default().ids,
-            ..self.options.clone()
-        };
-        self.format.parser(prompt, &options)
     }
 }

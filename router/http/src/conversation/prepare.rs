@@ -1,7 +1,7 @@
 //! From a conversation to generations: the prompt, the grammar, and who reads what comes.
 
-use super::model_format::Reads;
 use super::reader::Reader;
+use super::reads::Reads;
 use super::{Conversation, Running, history};
 use crate::error::ApiError;
 use crate::generations::{Generations, Plan, renamed};
@@ -43,7 +43,8 @@ impl Conversation {
         let readable = state.chats.readable(&prompt).into_owned();
         let mut parameters = self.parameters;
         if let Some(reads) = &reads {
-            parameters.keep_special_tokens = reads.keeps_special_tokens();
+            parameters.keep_special_tokens = reads.keeps_special_tokens;
+            parameters.grammar = reads.grammar(&readable, parameters.grammar.take())?;
         }
         let reading = Reading {
             characters: readable.chars().count(),

@@ -96,7 +96,7 @@ struct DoSample {
 /// One request, as far as its answer needs it.
 enum Instance {
     Generate(Wanted),
-    Chat(ChatAnswer, Reading),
+    Chat(ChatAnswer, Box<Reading>),
 }
 
 impl Instance {
@@ -111,7 +111,7 @@ impl Instance {
             let body: ChatBody = from_raw(instance, path)?;
             let Chat { prepared, answer } = Chat::prepare(state, body).await?;
             let Prepared { plan, reading } = prepared;
-            return Ok((plan.groups, Self::Chat(answer, reading)));
+            return Ok((plan.groups, Self::Chat(answer, Box::new(reading))));
         }
         let body: VertexGenerateBody = from_raw(instance, path)?;
         let parameters = sampled(body.parameters.as_deref(), &format!("{path}.parameters"))?;

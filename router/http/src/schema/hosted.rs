@@ -13,9 +13,9 @@ use crate::routes::openai::{ChatBody, ChatCompletion, Completion, CompletionBody
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum InvocationBody {
-    Generate(CompatGenerateBody),
+    Generate(Box<CompatGenerateBody>),
     Chat(Box<ChatBody>),
-    Completion(CompletionBody),
+    Completion(Box<CompletionBody>),
 }
 
 /// Answer of `/invocations`.

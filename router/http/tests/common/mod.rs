@@ -64,8 +64,23 @@ impl Server {
 
     /// A server over a mock model of the test's own.
     pub async fn over(model: MockConfig, flags: &[&str], limits: ServerLimits) -> Self {
-        let mock = MockShard::start(model).expect("a mock shard");
+        Self::in_folder(model, model_folder(), flags, limits).await
+    }
+
+    /// A server whose model has one more file.
+    pub async fn with_model_file(model: MockConfig, name: &str, content: &Value) -> Self {
         let folder = model_folder();
+        std::fs::write(folder.path().join(name), content.to_string()).expect("written");
+        Self::in_folder(model, folder, &[], ServerLimits::default()).await
+    }
+
+    async fn in_folder(
+        model: MockConfig,
+        folder: TempDir,
+        flags: &[&str],
+        limits: ServerLimits,
+    ) -> Self {
+        let mock = MockShard::start(model).expect("a mock shard");
         let argv = argv(&mock.path(), folder.path(), flags);
         let config = Cli::try_parse_from(argv).expect("good flags").config;
         let no_tokenizer = |_: &Path| Err("not needed".to_owned());

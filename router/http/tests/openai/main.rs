@@ -16,6 +16,7 @@ mod models;
 mod refused;
 mod sampling;
 mod stream;
+mod structured;
 mod tools;
 
 use std::sync::Arc;

@@ -87,7 +87,7 @@ async fn a_call_that_is_cut_off_ends_by_length() {
     let body = chat("Hi", json!({"tools": tools(), "max_tokens": 60}));
     let answer = ask_chat(&server, &body).await;
     assert_eq!(answer["choices"][0]["finish_reason"], "length");
-    assert_eq!(calls(&answer)[0].1, "{\"x\"");
+    assert_eq!(calls(&answer)[0].1, "{\"x\": 1");
 }
 
 #[tokio::test]
@@ -275,7 +275,7 @@ async fn tools_that_cannot_be_read_are_named() {
     let server = hermes("x").await;
     let function = |function: Value| json!({"tools": [{"type": "function", "function": function}]});
     for (param, keys) in [
-        ("tools[0].function.name", function(json!({}))),
+        ("tools[0].function", function(json!({}))),
         ("tools[0].function.name", function(json!({"name": ""}))),
         (
             "tools[0].function.parameters",
@@ -316,5 +316,84 @@ async fn tools_that_cannot_be_read_are_named() {
             (422, &json!(param)),
             "{answer}"
         );
+    }
+}
+
+#[tokio::test]
+async fn the_format_of_the_model_is_found_by_its_template() {
+    let server = server_with(HERMES, saying(TWO_CALLS), &[]).await;
+    let (_, info) =
+        super::common::answer(server.get("/info").send().await.expect("an answer")).await;
+    assert_eq!(info["tool_call_parser"], "hermes");
+    assert_eq!(info["reasoning_parser"], Value::Null);
+    let answer = ask_chat(&server, &chat("Hi", json!({"tools": tools()}))).await;
+    assert_eq!(calls(&answer).len(), 2);
+}
+
+/// Where the chunks of one choice may stand.
+#[derive(Debug, PartialEq)]
+enum Place {
+    Start,
+    Text,
+    Call(u64),
+    End,
+}
+
+/// Follows a chunk: the role comes first, calls count up, arguments follow the begin of their call, nothing follows the
+/// reason of the end.
+fn follow(place: &Place, choice: &Value) -> Place {
+    let delta = &choice["delta"];
+    match place {
+        Place::End => panic!("after the end: {choice}"),
+        Place::Start => {
+            assert_eq!(delta["role"], "assistant", "{choice}");
+            return Place::Text;
+        }
+        Place::Text | Place::Call(_) => assert!(delta.get("role").is_none(), "{choice}"),
+    }
+    if !choice["finish_reason"].is_null() {
+        assert_eq!(*delta, json!({}));
+        return Place::End;
+    }
+    // A token that brings nothing yet has log-probabilities all the same.
+    if delta["content"] == "" {
+        return match place {
+            Place::Call(index) => Place::Call(*index),
+            _ => Place::Text,
+        };
+    }
+    let Some(call) = delta["tool_calls"].get(0) else {
+        assert!(delta["content"].is_string() || delta["reasoning_content"].is_string());
+        return Place::Text;
+    };
+    let index = call["index"].as_u64().expect("an index");
+    if call["id"].is_string() {
+        assert_eq!(
+            (&call["type"], &call["function"]["arguments"]),
+            (&json!("function"), &json!(""))
+        );
+    } else {
+        assert_eq!(*place, Place::Call(index), "{choice}");
+    }
+    Place::Call(index)
+}
+
+#[tokio::test]
+async fn chunks_of_every_choice_come_in_order() {
+    let thinking =
+        "<think>hm</think>Well.<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    for says in [TWO_CALLS, thinking, "Nothing.", ""] {
+        let server = hermes(says).await;
+        let body = chat(
+            "Hi",
+            json!({"tools": tools(), "n": 2, "separate_reasoning": true, "logprobs": true}),
+        );
+        let events = events(&server, "/v1/chat/completions", &body).await;
+        for index in 0..2 {
+            let own = events.iter().map(|event| &event["choices"][0]);
+            let own = own.filter(|choice| choice["index"] == index);
+            let end = own.fold(Place::Start, |place, choice| follow(&place, choice));
+            assert_eq!(end, Place::End, "{says}");
+        }
     }
 }

@@ -107,7 +107,7 @@ impl Forms {
         );
         wishes.extend(
             self.guided_grammar
-                .map(|text| ("guided_grammar", Ok(grammar(text)))),
+                .map(|text| ("guided_grammar", Ok(GrammarSource::grammar(text)))),
         );
         let mut wishes = wishes.into_iter();
         let first = wishes.next();
@@ -172,8 +172,12 @@ impl StructuredOutputs {
                     choice("structured_outputs.choice", list),
                 )
             }),
-            self.grammar
-                .map(|text| ("structured_outputs.grammar", Ok(grammar(text)))),
+            self.grammar.map(|text| {
+                (
+                    "structured_outputs.grammar",
+                    Ok(GrammarSource::grammar(text)),
+                )
+            }),
             any_object.then_some((
                 "structured_outputs.json_object",
                 Ok(GrammarSource::JsonObject),
@@ -201,13 +205,4 @@ fn choice(field: &str, list: Vec<String>) -> Result<GrammarSource, ApiError> {
         format!("`{field}` must not be an empty list")
     })?;
     Ok(GrammarSource::Choice(list))
-}
-
-/// Rules with `::=` are EBNF; Lark has none.
-fn grammar(text: String) -> GrammarSource {
-    if text.contains("::=") {
-        GrammarSource::Ebnf(text)
-    } else {
-        GrammarSource::Lark(text)
-    }
 }
