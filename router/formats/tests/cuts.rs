@@ -1,5 +1,7 @@
 //! Deltas do not depend on how the text is cut, whatever the text is.
 
+#![allow(clippy::expect_used, reason = "helpers of tests, which may fail")]
+
 mod common;
 
 use common::{Answer, options, parse_pieces, tools};

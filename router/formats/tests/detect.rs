@@ -1,6 +1,8 @@
 //! Which format is found for a model. Rendered conversations are what the chat templates of these families make of the
 //! probe; templates of responses have the form of those that transformers and TRL use.
 
+#![allow(clippy::expect_used, reason = "helpers of tests, which may fail")]
+
 use std::collections::HashSet;
 
 use serde_json::{Value, json};

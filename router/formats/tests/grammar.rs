@@ -1,5 +1,7 @@
 //! What the grammars allow, under llguidance.
 
+#![allow(clippy::expect_used, reason = "helpers of tests, which may fail")]
+
 mod common;
 #[path = "common/vocabulary.rs"]
 mod vocabulary;

@@ -88,6 +88,7 @@ impl ChatTemplate {
                 Some(Value::Object(kwargs)) => kwargs,
                 _ => serde_json::Map::new(),
             },
+            ..ChatInput::default()
         };
         py.detach(|| self.0.render(&input))
             .map_err(|error: ChatTemplateError| value_error(error))

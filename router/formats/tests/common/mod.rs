@@ -1,4 +1,10 @@
 //! What the tests of this crate share.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests, which may fail"
+)]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use serde_json::{Value, json};

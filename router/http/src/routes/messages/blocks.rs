@@ -62,12 +62,16 @@ struct DeltaEvent<'a> {
 }
 
 #[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type")]
 enum BlockDelta<'a> {
-    TextDelta { text: &'a str },
-    ThinkingDelta { thinking: &'a str },
-    SignatureDelta { signature: &'a str },
-    InputJsonDelta { partial_json: &'a str },
+    #[serde(rename = "text_delta")]
+    Text { text: &'a str },
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: &'a str },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: &'a str },
+    #[serde(rename = "input_json_delta")]
+    InputJson { partial_json: &'a str },
 }
 
 #[derive(Serialize)]
@@ -110,7 +114,7 @@ impl Blocks {
         };
         let index = self.finished.len();
         if let Block::Thinking(_) = block {
-            let delta = BlockDelta::SignatureDelta {
+            let delta = BlockDelta::Signature {
                 signature: SIGNATURE,
             };
             push_delta(index, delta, events);
@@ -150,15 +154,15 @@ impl Blocks {
         let delta = match &mut self.open {
             Some(Block::Text(all)) => {
                 all.push_str(text);
-                BlockDelta::TextDelta { text }
+                BlockDelta::Text { text }
             }
             Some(Block::Thinking(all)) => {
                 all.push_str(text);
-                BlockDelta::ThinkingDelta { thinking: text }
+                BlockDelta::Thinking { thinking: text }
             }
             Some(Block::ToolUse { input, .. }) => {
                 input.push_str(text);
-                BlockDelta::InputJsonDelta { partial_json: text }
+                BlockDelta::InputJson { partial_json: text }
             }
             None => return,
         };
