@@ -25,11 +25,6 @@ fn main() {
     let arguments = json!({"city": "word ".repeat(2_000), "days": 3});
     let mut rows = Vec::new();
     for format in Format::all() {
-        let header = if format.name() == "openai" {
-            "<|channel|>final<|message|>"
-        } else {
-            ""
-        };
         let prose = "It was one of those days, he said; and then (as ever) it began to rain. "
             .repeat(4_000);
         let call = arguments

@@ -7,7 +7,6 @@ mod common;
 mod vocabulary;
 
 use common::{options, parse_pieces, tools};
-use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
