@@ -199,5 +199,5 @@ class AsyncClient:
             answer = await self.chat(loop.messages, **loop.options)
             calls = loop.take(answer)
             if not calls:
-                return ToolRun(answer, loop.messages)
+                return ToolRun(answer, [*loop.messages, answer.message])
             loop.give(await asyncio.gather(*(toolbox.run_async(call) for call in calls)))

@@ -198,5 +198,5 @@ class Client:
             answer = self.chat(loop.messages, **loop.options)
             calls = loop.take(answer)
             if not calls:
-                return ToolRun(answer, loop.messages)
+                return ToolRun(answer, [*loop.messages, answer.message])
             loop.give([toolbox.run(call) for call in calls])

@@ -67,7 +67,7 @@ class ToolLoop:
         self._asked: Message | None = None
 
     def take(self, answer: ChatComplete) -> list[ToolCall]:
-        """The calls to carry out before the next request; none if this is the last answer, which is then kept.
+        """The calls to carry out before the next request; none if this is the last answer.
 
         Calls of an answer that reached its largest number of tokens are not whole, and are left alone.
 
@@ -78,7 +78,6 @@ class ToolLoop:
         choice, message = answer.choice, answer.message
         calls = message.tool_calls or []
         if not calls or choice.finish_reason == "length":
-            self.messages.append(message)
             return []
         if self._turns == self._max_turns:
             raise TurnLimitError(
