@@ -115,6 +115,11 @@ def test_dictionaries_and_grammars_are_sent_as_they_are(stub: Stub, grammar: dic
     assert [request["parameters"]["grammar"] for request in stub.requests] == [grammar, grammar]
 
 
+def test_the_second_name_of_json_grammars_works(stub: Stub) -> None:
+    Client(stub.url).generate("Hi", grammar={"type": "json_object", "value": {"type": "object"}})
+    assert stub.requests[0]["parameters"]["grammar"] == {"type": "json", "value": {"type": "object"}}
+
+
 @pytest.mark.parametrize(
     ("grammar", "message"),
     [

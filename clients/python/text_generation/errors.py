@@ -48,7 +48,7 @@ class ToolError(ValidationError):
 
 
 class GrammarError(ValidationError):
-    """The grammar or schema of this request can be followed no further; what was generated so far is lost."""
+    """The grammar or schema of this request can be followed no further."""
 
 
 class InvalidAnswerError(TextGenerationError, ValueError):

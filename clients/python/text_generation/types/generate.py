@@ -23,6 +23,11 @@ class GrammarType(str, Enum):
     Regex = "regex"
     """A regular expression for the whole text."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> GrammarType | None:
+        """TGI has a second name for `json`."""
+        return cls.Json if value == "json_object" else None
+
 
 class FinishReason(str, Enum):
     """Why a generation ended."""
