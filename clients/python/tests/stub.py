@@ -12,6 +12,8 @@ from typing import Any
 TOKENS = [" Paris", "."]
 USAGE = {"prompt_tokens": 5, "completion_tokens": len(TOKENS), "total_tokens": 5 + len(TOKENS)}
 TEXT = "".join(TOKENS)
+CAPITAL = '{"country": "France", "city": "Paris"}'
+"""What a request with a JSON schema gets."""
 HEAD = {"id": "", "created": 1, "model": "m", "system_fingerprint": "1-native"}
 WAIT = 10.0
 """Seconds after which a test that waits for the other side fails."""
@@ -63,6 +65,41 @@ def chat_events() -> list[Any]:
     return [*chunks, {**head, "choices": [], "usage": USAGE}, "[DONE]"]
 
 
+def call(number: int, name: str, arguments: str) -> dict[str, Any]:
+    """A call of a tool, as in answers."""
+    return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def message_answer(reason: str, **message: Any) -> dict[str, Any]:
+    """An answer of a chat with this message."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": None, **message}, "finish_reason": reason}
+    return {"object": "chat.completion", **HEAD, "choices": [choice], "usage": USAGE}
+
+
+def message_events(answer: dict[str, Any], size: int = 1000) -> list[Any]:
+    """The events of a stream that says the same as `answer`, in pieces of at most `size` characters."""
+    choice = answer["choices"][0]
+    message, head = choice["message"], {"object": "chat.completion.chunk", **HEAD}
+
+    def event(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        choices = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]
+        return {**head, "choices": choices, "usage": None}
+
+    def pieces(text: str | None) -> list[str]:
+        text = text or ""
+        return [text[start : start + size] for start in range(0, len(text), size)]
+
+    events = [event({"role": "assistant", "content": ""})]
+    events += [event({"reasoning_content": piece}) for piece in pieces(message.get("reasoning_content"))]
+    events += [event({"content": piece}) for piece in pieces(message["content"])]
+    for index, whole in enumerate(message.get("tool_calls", [])):
+        function = {"name": whole["function"]["name"], "arguments": ""}
+        events.append(event({"tool_calls": [{**whole, "index": index, "function": function}]}))
+        for piece in pieces(whole["function"]["arguments"]):
+            events.append(event({"tool_calls": [{"index": index, "function": {"arguments": piece}}]}))
+    return [*events, event({}, choice["finish_reason"]), {**head, "choices": [], "usage": USAGE}, "[DONE]"]
+
+
 def frame(event: Any) -> bytes:
     """An event as servers write it."""
     text = event if isinstance(event, str) else json.dumps(event, ensure_ascii=False)
@@ -97,11 +134,15 @@ class Stub:
             error = {"error": "Input validation error: too long", "error_type": "validation"}
             return (200, [error]) if stream else (422, error)
         if path == "/":
+            if '"grammar": {"type": "json"' in json.dumps(body) and not stream:
+                return 200, [{**response(), "generated_text": CAPITAL}]
             return 200, stream_events() if stream else [response()]
         if path == "/v1/completions":
             prompts = 1 if isinstance(body["prompt"], str) else len(body["prompt"])
             return 200, completion_events() if stream else completion(prompts)
         if path == "/v1/chat/completions":
+            if '"response_format": {"type": "json_schema"' in json.dumps(body) and not stream:
+                return 200, message_answer("stop", content=CAPITAL)
             return 200, chat_events() if stream else chat()
         return 404, {"error": f"no such path: {path}", "error_type": "not_found"}
 

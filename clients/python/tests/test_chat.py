@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
-from stub import TEXT, WAIT, Stub, chat_events
+from stub import TEXT, WAIT, Stub, call, chat_events, message_answer, message_events
 
 from text_generation import Client, __version__
 from text_generation.chat import Chat
 from text_generation.cli import main
 from text_generation.endpoints import ChatOptions
+from text_generation.tools import ToolBox
 
 
-def chat(url: str, *lines: str, system: str | None = None, out: io.StringIO | None = None) -> tuple[int, str, str]:
+class Terminal(io.StringIO):
+    """A stream that a person looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def weather(city: str) -> str:
+    if city == "Atlantis":
+        raise LookupError("no such city")
+    return f"sunny\nin {city}\x1b[2J"
+
+
+def chat(
+    url: str,
+    *lines: str,
+    system: str | None = None,
+    out: io.StringIO | None = None,
+    notes: io.StringIO | None = None,
+    tools: ToolBox | None = None,
+) -> tuple[int, str, str]:
     """Type the lines; returns exit status, answers and notes."""
-    out, notes = out or io.StringIO(), io.StringIO()
+    out, notes = out or io.StringIO(), notes or io.StringIO()
     script = iter(lines)
 
     def read_line() -> str:
@@ -26,7 +50,7 @@ def chat(url: str, *lines: str, system: str | None = None, out: io.StringIO | No
         return line
 
     with Client(url, timeout=WAIT) as client:
-        status = Chat(client, system, ChatOptions(max_tokens=9), out, notes).run(read_line)
+        status = Chat(client, system, ChatOptions(max_tokens=9), out, notes, tools).run(read_line)
     return status, out.getvalue(), notes.getvalue()
 
 
@@ -115,3 +139,105 @@ def test_failure_is_the_exit_status(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "is the server running?" in capsys.readouterr().err
     assert main(["chat", "--url", "127.0.0.1:3000"]) == 2
     assert "http://host:port" in capsys.readouterr().err
+
+
+def thoughtful(reason: str = "stop", **message: object) -> tuple[int, object]:
+    """A stream in small pieces."""
+    return 200, message_events(message_answer(reason, **message), 3)
+
+
+@pytest.mark.parametrize(("notes", "dim", "plain"), [(Terminal, "\x1b[2m", "\x1b[22m"), (io.StringIO, "", "")])
+def test_what_the_model_thinks_is_dimmed_in_a_terminal_and_no_answer(
+    stub: Stub, notes: type[io.StringIO], dim: str, plain: str
+) -> None:
+    stub.script = [thoughtful(reasoning_content="Hm,\x1b[1mwell", content="Yes.")]
+    _, out, noted = chat(stub.url, "One?", "Two?", notes=notes())
+    assert out == f"Yes.\n{TEXT}\n"
+    assert noted.startswith(f"{dim}Hm,{plain}{dim}[1{plain}{dim}mwe{plain}{dim}ll{plain}\n[2 tokens")
+    assert contents(stub)[1] == ["One?", "Yes.", "Two?"]
+
+
+def test_calls_of_tools_are_one_line_each_and_stay_in_the_conversation(stub: Stub) -> None:
+    calls = [call(0, "weather", '{"city": "Paris"}'), call(1, "weather", '{"city":\n"Atlantis"}')]
+    long = [call(2, "weather", json.dumps({"city": "x" * 200}))]
+    stub.script = [
+        thoughtful("tool_calls", content="I look.", tool_calls=calls),
+        thoughtful("tool_calls", tool_calls=long),
+    ]
+    status, out, notes = chat(stub.url, "One?", "Two?", tools=ToolBox([weather]))
+    assert (status, out) == (0, f"I look.\n{TEXT}\n{TEXT}\n")
+    first, second, third, *_ = notes.splitlines()
+    assert first == '[weather({"city": "Paris"}) -> sunny in Paris[2J]'
+    assert second == '[weather({"city": "Atlantis"}) -> error: LookupError: no such city]'
+    assert third.endswith("…]")
+    assert len(third) < 230
+    roles = [message["role"] for message in stub.requests[-1]["messages"]]
+    assert roles == ["user", "assistant", "tool", "tool", "assistant", "tool", "assistant", "user"]
+
+
+def test_a_model_that_only_calls_tools_gets_no_end(stub: Stub) -> None:
+    stub.script = [thoughtful("tool_calls", tool_calls=[call(0, "weather", '{"city": "Paris"}')]) for _ in range(10)]
+    status, _, notes = chat(stub.url, "One?", tools=ToolBox([weather]))
+    assert (status, len(stub.requests)) == (1, 10)
+    assert "error: the model still calls tools in turn 10" in notes
+    stub.requests.clear()
+    assert chat(stub.url, "Two?", tools=ToolBox([weather]))[0] == 0
+    assert contents(stub) == [["Two?"]]
+
+
+def test_ctrl_c_stops_a_tool_and_forgets_its_call(stub: Stub) -> None:
+    def hang() -> str:
+        raise KeyboardInterrupt
+
+    stub.script = [thoughtful("tool_calls", tool_calls=[call(0, "hang", "{}")])]
+    status, _, notes = chat(stub.url, "One?", "Two?", tools=ToolBox([hang]))
+    assert status == 0
+    assert "stopped" in notes
+    assert contents(stub)[1] == ["Two?"]
+
+
+def test_the_command_lends_functions_and_a_schema(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "my_tools_of_a_test.py").write_text("def add(a: int, b: int) -> int:\n    return a + b\n")
+    (tmp_path / "my schema.json").write_text('{"type": "object"}')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.setattr("sys.stdin", io.StringIO("One?\n"))
+    stub.script = [thoughtful("tool_calls", tool_calls=[call(0, "add", '{"a": 1, "b": 2}')])]
+    tools = "my_tools_of_a_test:add, platform:node"
+    assert main(["chat", "--url", stub.url, "--tools", tools, "--schema", "my schema.json"]) == 0
+    assert capsys.readouterr().err.startswith('[add({"a": 1, "b": 2}) -> 3]\n')
+    for request in stub.requests:
+        assert [tool["function"]["name"] for tool in request["tools"]] == ["add", "node"]
+        json_schema = {"name": "my_schema", "schema": {"type": "object"}, "strict": True}
+        assert request["response_format"] == {"type": "json_schema", "json_schema": json_schema}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tools", "platform"], "module:function"),
+        (["--tools", "platform:"], "module:function"),
+        (["--tools", "no_such_module:f"], "cannot load no_such_module:f"),
+        (["--tools", "platform:no_such_function"], "no_such_function"),
+        (["--tools", "platform:node,platform:node"], "two functions"),
+        (["--tools", "asyncio:sleep"], "is asynchronous"),
+        (["--schema", "no_such_file.json"], "cannot read no_such_file.json"),
+        (["--schema", "list.json"], "needs a JSON object"),
+        (["--schema", "broken.json"], "cannot read broken.json"),
+    ],
+)
+def test_wrong_arguments_of_the_command(
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "broken.json").write_text("{")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    assert main(["chat", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -14,7 +14,7 @@ from text_generation import Client
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
-MODULES = ["__init__", "client", "async_client", "endpoints.generate", "endpoints.openai"]
+MODULES = ["__init__", "client", "async_client", "joining", "endpoints.generate", "endpoints.openai"]
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))

@@ -13,10 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 
 from text_generation.async_client import AsyncClient
 from text_generation.client import Client
+from text_generation.joining import ChunkJoiner, join_chunks
 
 try:
     __version__ = version("text-generation")
 except PackageNotFoundError:  # Run from the sources, not installed.
     __version__ = "0+unknown"
 
-__all__ = ["AsyncClient", "Client", "__version__"]
+__all__ = ["AsyncClient", "ChunkJoiner", "Client", "__version__", "join_chunks"]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 import httpx
 
 from text_generation import endpoints
-from text_generation.endpoints import Call, ChatOptions, CompletionOptions, Messages, Prompts
+from text_generation.endpoints import Call, ChatOptions, CompletionOptions, Messages, Prompts, RunOptions
 from text_generation.sse import EventReader, parse_json
+from text_generation.tool_loop import MAX_TURNS, ToolLoop, ToolRun
+from text_generation.tools import ToolBox
 from text_generation.transport import Settings
 from text_generation.types import ChatComplete, ChatCompletionChunk, Completion, CompletionComplete
 
@@ -178,3 +180,24 @@ class AsyncClient:
     async def chat(self, *args: Any, **kwargs: Any) -> Any:
         """Let the model answer a chat; see `endpoints.chat`."""
         return await self._run(endpoints.chat(self, *args, **kwargs))
+
+    async def run_tools(
+        self,
+        messages: Messages,
+        tools: Sequence[Callable[..., Any]],
+        *,
+        max_turns: int = MAX_TURNS,
+        **options: Unpack[RunOptions],
+    ) -> ToolRun:
+        """Chat, and carry out the model's calls of Python functions, until it answers; see `Client.run_tools`.
+
+        Functions may be asynchronous; others run in threads. The calls of one answer run at the same time.
+        """
+        toolbox = ToolBox(tools)
+        loop = ToolLoop(messages, toolbox, {**options}, max_turns)
+        while True:
+            answer = await self.chat(loop.messages, **loop.options)
+            calls = loop.take(answer)
+            if not calls:
+                return ToolRun(answer, [*loop.messages, answer.message])
+            loop.give(await asyncio.gather(*(toolbox.run_async(call) for call in calls)))

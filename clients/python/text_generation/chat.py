@@ -2,60 +2,37 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
 from typing import TextIO
 
 from text_generation.client import Client
 from text_generation.endpoints import ChatOptions
 from text_generation.errors import TextGenerationError
-from text_generation.types import ChatCompletionChunk, Message
+from text_generation.joining import ChunkJoiner
+from text_generation.screen import Screen, Speed
+from text_generation.tool_loop import ToolLoop
+from text_generation.tools import ToolBox
+from text_generation.types import Message
 
 HELP = """/system TEXT  replace the system prompt (without TEXT: remove it)
 /reset        forget the conversation
 /exit         leave, as /quit and Ctrl-D do
 Ctrl-C stops an answer; what came of it stays in the conversation."""
 
-# Control characters, but for newline and tab: an answer must not be able to steer the terminal.
-_CONTROLS = dict.fromkeys(set(range(0x20)) - {0x09, 0x0A} | set(range(0x7F, 0xA0)))
-
-
-@dataclass
-class Speed:
-    """Counts the tokens of one answer and measures the time they took."""
-
-    started: float = field(default_factory=time.monotonic)
-    first: float | None = None
-    last: float = 0.0
-    chunks: int = 0
-    tokens: int | None = None
-
-    def add(self, chunk: ChatCompletionChunk) -> None:
-        """Take note of a chunk that came in now."""
-        if chunk.usage:
-            self.tokens = chunk.usage.get("completion_tokens")
-        if chunk.choices:
-            self.last = time.monotonic()
-            self.first = self.first or self.last
-            self.chunks += 1
-
-    def __str__(self) -> str:
-        """The line below an answer. Tokens are those the server counted; a chunk is at least one."""
-        if self.first is None:
-            return "no tokens"
-        count, unit = (self.chunks, "chunks") if self.tokens is None else (self.tokens, "tokens")
-        line = f"{count} {unit}, first after {self.first - self.started:.2f} s"
-        if count > 1 and self.last > self.first:
-            line += f", then {(count - 1) / (self.last - self.first):.1f} {unit}/s"
-        return line
-
 
 class Chat:
     """A conversation: the messages so far and where they are read from and written to."""
 
-    def __init__(self, client: Client, system: str | None, options: ChatOptions, out: TextIO, notes: TextIO) -> None:
+    def __init__(
+        self,
+        client: Client,
+        system: str | None,
+        options: ChatOptions,
+        out: TextIO,
+        notes: TextIO,
+        tools: ToolBox | None = None,
+    ) -> None:
         """Begin a conversation.
 
         Args:
@@ -63,13 +40,14 @@ class Chat:
             system: System prompt, if any.
             options: Arguments of `Client.chat` for every answer.
             out: Gets the answers.
-            notes: Gets speeds, errors and help.
+            notes: Gets what the model thinks, calls of tools, speeds, errors and help.
+            tools: Functions that the model may call.
         """
         self._client = client
         self._system = system
         self._options = options
-        self._out = out
-        self._notes = notes
+        self._screen = Screen(out, notes)
+        self._tools = tools or ToolBox([])
         self._turns: list[Message] = []
 
     @property
@@ -91,7 +69,7 @@ class Chat:
             try:
                 line = read_line().strip()
             except (EOFError, KeyboardInterrupt):
-                self._note("")
+                self._screen.note("")
                 return status
             if line in ("/exit", "/quit"):
                 return status
@@ -107,42 +85,65 @@ class Chat:
         elif name == "/system":
             self._system = argument.strip() or None
         else:
-            self._note(HELP)
+            self._screen.note(HELP)
 
     def _ask(self, question: str) -> bool:
         """Stream the answer; a question without one does not stay in the conversation."""
-        self._turns.append(Message("user", question))
-        speed = Speed()
-        parts: list[str] = []
+        answer = _Answer(self._client, [*self.messages, Message("user", question)], self._tools, self._options)
         error: TextGenerationError | None = None
         try:
-            self._stream(speed, parts)
+            answer.stream(self._screen)
         except TextGenerationError as caught:
             error = caught
         except KeyboardInterrupt:
-            self._note("\nstopped")
-        self._out.write("\n")
-        self._out.flush()
-        if parts:
-            self._turns.append(Message("assistant", "".join(parts)))
-        else:
-            self._turns.pop()
-        self._note(f"error: {error}" if error else f"[{speed}]")
+            self._screen.note("\nstopped")
+        self._screen.end()
+        if turns := answer.turns():
+            self._turns += [Message("user", question), *turns]
+        self._screen.note(f"error: {error}" if error else f"[{answer.speed}]")
         return error is None
 
-    def _stream(self, speed: Speed, parts: list[str]) -> None:
-        """Write the answer as it comes, and collect it in `parts`."""
-        chunks = self._client.chat(self.messages, stream=True, **self._options)
+
+class _Answer:
+    """The answer to one question, with the calls of tools on the way to it."""
+
+    def __init__(self, client: Client, messages: list[Message], tools: ToolBox, options: ChatOptions) -> None:
+        self._client = client
+        self._tools = tools
+        self._loop = ToolLoop(messages, tools, options)
+        self._asked = len(messages)
+        self._joiner = ChunkJoiner()
+        self.speed = Speed()
+
+    def stream(self, screen: Screen) -> None:
+        """Show the answer as it comes, until the model calls no more tools."""
+        while True:
+            self._turn(screen)
+            calls = self._loop.take(self._joiner.answer())
+            if not calls:
+                return
+            results: list[Message] = []
+            for call in calls:
+                results.append(self._tools.run(call))
+                screen.call(call, results[-1])
+            self._loop.give(results)
+
+    def _turn(self, screen: Screen) -> None:
+        self.speed, self._joiner = Speed(), ChunkJoiner()
+        chunks = self._client.chat(self._loop.messages, stream=True, **self._loop.options)
         # Closed whatever happens: that is what stops the generation in the server.
         with closing(chunks):
             for chunk in chunks:
-                speed.add(chunk)
+                self.speed.add(chunk)
+                self._joiner.add(chunk)
                 for choice in chunk.choices:
-                    text = (choice.delta.content or "").translate(_CONTROLS)
-                    parts.append(text)
-                    self._out.write(text)
-                    self._out.flush()
+                    screen.delta(choice.delta)
 
-    def _note(self, text: str) -> None:
-        self._notes.write(text + "\n")
-        self._notes.flush()
+    def turns(self) -> list[Message]:
+        """What stays in the conversation: calls, their results, and the text that came; nothing without a text."""
+        choices = self._joiner.answer().choices
+        if not choices or not choices[0].message.content:
+            return []
+        said = Message("assistant", choices[0].message.content)
+        before = self._loop.messages[self._asked :]
+        return [message for message in before if isinstance(message, Message)] + [said]

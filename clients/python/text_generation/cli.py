@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
 
 from text_generation import __version__
 from text_generation.chat import Chat
 from text_generation.client import Client
 from text_generation.endpoints import ChatOptions
-from text_generation.errors import ValidationError
+from text_generation.errors import TextGenerationError, ValidationError
+from text_generation.structured import json_schema_format
+from text_generation.tools import ToolBox
 
 API_KEY = "TEXT_GENERATION_API_KEY"
 
@@ -25,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     headers = {"Authorization": f"Bearer {key}"} if key else None
     try:
         client = Client(options.url, headers=headers, timeout=options.timeout)
-    except ValidationError as error:
+        tools = _tools(options.tools)
+        response_format = _response_format(options.schema)
+    except TextGenerationError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     chat_options = ChatOptions(
@@ -33,10 +40,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
         temperature=options.temperature,
         top_p=options.top_p,
         seed=options.seed,
+        response_format=response_format,
         stream_options={"include_usage": True},
     )
     with client:
-        return Chat(client, options.system, chat_options, sys.stdout, sys.stderr).run(_read_line)
+        return Chat(client, options.system, chat_options, sys.stdout, sys.stderr, tools).run(_read_line)
+
+
+def _tools(names: str | None) -> ToolBox:
+    """The functions named `module:function,...`; modules of the working directory are found too.
+
+    Raises:
+        ValidationError: There is no such function, or it cannot be a tool.
+    """
+    if names is None:
+        return ToolBox([])
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    toolbox = ToolBox([_function(name.strip()) for name in names.split(",")])
+    toolbox.check_blocking()
+    return toolbox
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module, colon, attribute = name.partition(":")
+    if not (module and colon and attribute):
+        raise ValidationError(f"`--tools` takes names like module:function. Given: {name!r}")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValidationError(f"`--tools` cannot load {name}: {error}") from error
+
+
+def _response_format(path: str | None) -> dict[str, Any] | None:
+    """The format that holds answers to the JSON schema in a file; raises `ValidationError`."""
+    if path is None:
+        return None
+    try:
+        schema: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValidationError(f"`--schema` cannot read {path}: {error}") from error
+    if not isinstance(schema, dict):
+        raise ValidationError(f"`--schema` needs a JSON object in {path}")
+    return json_schema_format(Path(path).stem, cast("dict[str, Any]", schema))
 
 
 def _read_line() -> str:
@@ -64,6 +110,12 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--temperature", type=float, help="0 takes the most likely token, higher values vary more")
     chat.add_argument("--top-p", type=float, help="sample from the most likely tokens with this total probability")
     chat.add_argument("--seed", type=int, help="seed of the random numbers")
+    chat.add_argument(
+        "--tools",
+        metavar="MODULE:FUNCTION,...",
+        help="Python functions that the model may call; they run here, with your rights",
+    )
+    chat.add_argument("--schema", metavar="FILE", help="hold answers to the JSON schema in this file")
     chat.add_argument("--timeout", type=float, default=60, help="longest silence in seconds (default: %(default)s)")
     return parser
 

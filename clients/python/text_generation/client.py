@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 import httpx
 
 from text_generation import endpoints
-from text_generation.endpoints import Call, ChatOptions, CompletionOptions, Messages, Prompts
+from text_generation.endpoints import Call, ChatOptions, CompletionOptions, Messages, Prompts, RunOptions
 from text_generation.sse import EventReader, parse_json
+from text_generation.tool_loop import MAX_TURNS, ToolLoop, ToolRun
+from text_generation.tools import ToolBox
 from text_generation.transport import Settings
 from text_generation.types import ChatComplete, ChatCompletionChunk, Completion, CompletionComplete
 
@@ -156,3 +158,45 @@ class Client:
     def chat(self, *args: Any, **kwargs: Any) -> Any:
         """Let the model answer a chat; see `endpoints.chat`."""
         return self._run(endpoints.chat(self, *args, **kwargs))
+
+    def run_tools(
+        self,
+        messages: Messages,
+        tools: Sequence[Callable[..., Any]],
+        *,
+        max_turns: int = MAX_TURNS,
+        **options: Unpack[RunOptions],
+    ) -> ToolRun:
+        """Chat, and carry out the model's calls of Python functions, until it answers.
+
+        What goes wrong in a call (no such tool, wrong arguments, an exception of the function) is its result, as
+        text: the model may try again. A `tool_choice` that forces a call holds for the first turn.
+
+        >>> def weather(city: str) -> str:
+        ...     "The weather in a city."
+        ...     return "sunny"
+        >>> messages = [{"role": "user", "content": "What is the weather in Paris?"}]
+        >>> client.run_tools(messages, [weather]).answer.message.content
+        ' Paris.'
+
+        Args:
+            messages: The conversation up to the question.
+            tools: Functions with annotations and docstrings; see `tools.FunctionTool`.
+            max_turns: Largest number of requests.
+            options: Arguments of `chat`.
+
+        Raises:
+            TurnLimitError: The model still calls tools in the last turn.
+            ValidationError: A function cannot be a tool.
+            MissingDependencyError: pydantic is not installed.
+            TextGenerationError: As `chat`.
+        """
+        toolbox = ToolBox(tools)
+        toolbox.check_blocking()
+        loop = ToolLoop(messages, toolbox, {**options}, max_turns)
+        while True:
+            answer = self.chat(loop.messages, **loop.options)
+            calls = loop.take(answer)
+            if not calls:
+                return ToolRun(answer, [*loop.messages, answer.message])
+            loop.give([toolbox.run(call) for call in calls])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -45,6 +45,40 @@ class TemplateError(ValidationError):
 
 class ToolError(ValidationError):
     """The tools of a chat request are wrong, or the model's call of one cannot be read."""
+
+
+class GrammarError(ValidationError):
+    """The grammar or schema of this request can be followed no further."""
+
+
+class InvalidAnswerError(TextGenerationError, ValueError):
+    """An answer is not what the pydantic model that it was to be read into describes.
+
+    Attributes:
+        text: The answer.
+    """
+
+    def __init__(self, message: str, *, text: str = "") -> None:
+        """Keep the answer."""
+        super().__init__(message)
+        self.text = text
+
+
+class TurnLimitError(TextGenerationError):
+    """The model still called tools in the last turn that `run_tools` allowed.
+
+    Attributes:
+        messages: The conversation up to the results of the calls before.
+    """
+
+    def __init__(self, message: str, *, messages: Sequence[Any] = ()) -> None:
+        """Keep the conversation."""
+        super().__init__(message)
+        self.messages = list(messages)
+
+
+class MissingDependencyError(TextGenerationError, ImportError):
+    """A package is not installed that only a part of this one needs."""
 
 
 class BadRequestError(TextGenerationError):
@@ -133,6 +167,7 @@ _BY_ERROR_TYPE: dict[str, type[TextGenerationError]] = {
     "template_error": TemplateError,
     "missing_template_variable": TemplateError,
     "tool_error": ToolError,
+    "grammar": GrammarError,
     "malformed_json": BadRequestError,
     "request_timeout": BadRequestError,
     "unsupported_media_type": UnsupportedMediaTypeError,

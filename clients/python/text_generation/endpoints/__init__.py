@@ -6,7 +6,15 @@ method as it is called. They make no use of it.
 
 from text_generation.endpoints.call import Call
 from text_generation.endpoints.generate import generate, generate_stream
-from text_generation.endpoints.openai import ChatOptions, CompletionOptions, Messages, Prompts, chat, completion
+from text_generation.endpoints.openai import (
+    ChatOptions,
+    CompletionOptions,
+    Messages,
+    Prompts,
+    RunOptions,
+    chat,
+    completion,
+)
 
 __all__ = [
     "Call",
@@ -14,6 +22,7 @@ __all__ = [
     "CompletionOptions",
     "Messages",
     "Prompts",
+    "RunOptions",
     "chat",
     "completion",
     "generate",

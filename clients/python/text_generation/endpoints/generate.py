@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from text_generation import structured
 from text_generation.codec import decode, encode
 from text_generation.endpoints.call import Answer, Call, Stream
-from text_generation.errors import UnknownError
-from text_generation.types import Grammar, Parameters, Request, Response, StreamResponse
+from text_generation.errors import UnknownError, ValidationError
+from text_generation.types import Grammar, GrammarType, Parameters, Request, Response, StreamResponse
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+GrammarLike: TypeAlias = "Grammar | dict[str, Any] | type[BaseModel]"
+"""What `grammar` takes: a dictionary has the keys `type` and `value`, a pydantic model stands for its JSON schema."""
 
 
 def generate(
@@ -30,12 +37,13 @@ def generate(
     watermark: bool = False,
     decoder_input_details: bool = False,
     top_n_tokens: int | None = None,
-    grammar: Grammar | None = None,
+    grammar: GrammarLike | None = None,
 ) -> Answer[Response]:
     """Generate the text that follows `prompt`.
 
-    The parameters are those of `types.Parameters`; `stop_sequences` is its `stop`. `AsyncClient` has the same
-    method as a coroutine.
+    The parameters are those of `types.Parameters`; `stop_sequences` is its `stop`, and `grammar` may also be a
+    dictionary with `type` and `value`, or a pydantic model, into which `Response.parse` reads the text. `AsyncClient`
+    has the same method as a coroutine.
 
     >>> client.generate("The capital of France is", max_new_tokens=2).generated_text
     ' Paris.'
@@ -62,7 +70,7 @@ def generate(
         details=True,
         decoder_input_details=decoder_input_details,
         top_n_tokens=top_n_tokens,
-        grammar=grammar,
+        grammar=_grammar(grammar),
     )
     return Call("", encode(Request(prompt, parameters)), False, _response)
 
@@ -84,7 +92,7 @@ def generate_stream(
     typical_p: float | None = None,
     watermark: bool = False,
     top_n_tokens: int | None = None,
-    grammar: Grammar | None = None,
+    grammar: GrammarLike | None = None,
 ) -> Stream[StreamResponse]:
     """Generate the text that follows `prompt`, token by token.
 
@@ -116,9 +124,25 @@ def generate_stream(
         watermark=watermark,
         details=True,
         top_n_tokens=top_n_tokens,
-        grammar=grammar,
+        grammar=_grammar(grammar),
     )
     return Call("", encode(Request(prompt, parameters, stream=True)), True, _token)
+
+
+def _grammar(value: GrammarLike | None) -> Grammar | None:
+    """What is sent as `grammar`; raises `ValidationError`."""
+    if value is None or isinstance(value, Grammar):
+        return value
+    if structured.is_model(value):
+        return Grammar(GrammarType.Json, structured.schema_of(value))
+    if not isinstance(value, dict) or set(value) != {"type", "value"}:
+        raise ValidationError("`grammar` must be a Grammar, a pydantic model, or a dictionary with `type` and `value`")
+    try:
+        kind = GrammarType(value["type"])
+    except ValueError as error:
+        kinds = ", ".join(f'"{kind.value}"' for kind in GrammarType)
+        raise ValidationError(f"`grammar.type` must be one of {kinds}. Given: {value['type']!r}") from error
+    return Grammar(kind, value["value"])
 
 
 def _response(payload: Any) -> Response:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
 
+from text_generation import structured
 from text_generation.codec import decode, encode
 from text_generation.endpoints.call import Answer, Call, Stream
+from text_generation.tools import FunctionTool
 from text_generation.types import (
     ChatComplete,
     ChatCompletionChunk,
@@ -19,6 +21,9 @@ from text_generation.types import (
     Tool,
 )
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 T = TypeVar("T")
 
 MODEL = "tgi"
@@ -27,6 +32,8 @@ MODEL = "tgi"
 
 Prompts: TypeAlias = str | Sequence[str]
 Messages: TypeAlias = Sequence[Message | dict[str, Any]]
+Tools: TypeAlias = Sequence[Tool | dict[str, Any] | Callable[..., Any]]
+ResponseFormat: TypeAlias = "Grammar | dict[str, Any] | type[BaseModel]"
 
 
 class CompletionOptions(TypedDict, total=False):
@@ -41,8 +48,8 @@ class CompletionOptions(TypedDict, total=False):
     stop: Sequence[str] | None
 
 
-class ChatOptions(TypedDict, total=False):
-    """Keyword arguments of `chat`, for type checkers."""
+class RunOptions(TypedDict, total=False):
+    """Keyword arguments that `chat` and `run_tools` share, for type checkers."""
 
     repetition_penalty: float | None
     frequency_penalty: float | None
@@ -50,16 +57,22 @@ class ChatOptions(TypedDict, total=False):
     logprobs: bool | None
     top_logprobs: int | None
     max_tokens: int | None
-    n: int | None
     presence_penalty: float | None
     seed: int | None
     temperature: float | None
     top_p: float | None
-    tools: Sequence[Tool | dict[str, Any]] | None
     tool_prompt: str | None
     tool_choice: str | dict[str, Any] | None
+    parallel_tool_calls: bool | None
     stop: Sequence[str] | None
-    response_format: Grammar | dict[str, Any] | None
+    response_format: ResponseFormat | None
+
+
+class ChatOptions(RunOptions, total=False):
+    """Keyword arguments of `chat`, for type checkers."""
+
+    n: int | None
+    tools: Tools | None
     stream_options: dict[str, Any] | None
 
 
@@ -116,25 +129,31 @@ def chat(
     seed: int | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
-    tools: Sequence[Tool | dict[str, Any]] | None = None,
+    tools: Tools | None = None,
     tool_prompt: str | None = None,
     tool_choice: str | dict[str, Any] | None = None,
     stop: Sequence[str] | None = None,
     *,
-    response_format: Grammar | dict[str, Any] | None = None,
+    response_format: ResponseFormat | None = None,
     stream_options: dict[str, Any] | None = None,
+    parallel_tool_calls: bool | None = None,
 ) -> Answer[ChatComplete] | Stream[ChatCompletionChunk]:
     """Let the model answer a chat, by the OpenAI API.
 
     With `stream` it returns an iterator of chunks; closing it cancels the generation, and
-    `stream_options={"include_usage": True}` asks for the token counts in a last chunk. `AsyncClient` has the
-    same method as a coroutine, which with `stream` gives an asynchronous iterator.
+    `stream_options={"include_usage": True}` asks for the token counts in a last chunk. `joining.ChunkJoiner` makes the
+    whole answer of the chunks. `AsyncClient` has the same method as a coroutine, which with `stream` gives an
+    asynchronous iterator.
+
+    A pydantic model as `response_format` stands for its strict JSON schema; `ChatComplete.parse` reads the answer into
+    it. A Python function among `tools` stands for its definition (`tools.FunctionTool`); `run_tools` calls functions.
 
     >>> messages = [{"role": "user", "content": "What is the capital of France?"}]
     >>> client.chat(messages, max_tokens=2).choices[0].message.content
     ' Paris.'
 
     Raises:
+        ValidationError: A function cannot be a tool, or `response_format` is a class that is no pydantic model.
         TextGenerationError: The server refused or failed, or cannot be reached; see `errors`.
     """
     request = ChatRequest(
@@ -152,18 +171,27 @@ def chat(
         seed=seed,
         temperature=temperature,
         top_p=top_p,
-        tools=_list(tools),
+        tools=_definitions(tools),
         tool_prompt=tool_prompt,
         tool_choice=tool_choice,
         stop=_list(stop),
-        response_format=response_format,
+        response_format=structured.response_format_of(response_format),
         stream_options=stream_options,
+        parallel_tool_calls=parallel_tool_calls,
     )
     return Call("/v1/chat/completions", encode(request), stream, _chunks if stream else _chat)
 
 
 def _list(values: Sequence[T] | None) -> list[T] | None:
     return None if values is None else list(values)
+
+
+def _definitions(tools: Tools | None) -> list[Tool | dict[str, Any]] | None:
+    return None if tools is None else [tool if isinstance(tool, (Tool, dict)) else _definition(tool) for tool in tools]
+
+
+def _definition(function: Callable[..., Any]) -> Tool:
+    return FunctionTool(function).definition
 
 
 def _completion(payload: Any) -> Completion:

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from text_generation import structured
 from text_generation.errors import ValidationError
+
+if TYPE_CHECKING:
+    from text_generation.structured import Model
 
 
 class GrammarType(str, Enum):
     """What the value of a grammar is."""
 
     Json = "json"
+    """A JSON schema, as an object or as text."""
+    JsonSchema = "json_schema"
+    """A JSON schema with a name: `{"name": ..., "schema": ...}`."""
     Regex = "regex"
+    """A regular expression for the whole text."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> GrammarType | None:
+        """TGI has a second name for `json`."""
+        return cls.Json if value == "json_object" else None
 
 
 class FinishReason(str, Enum):
@@ -32,8 +45,8 @@ class Grammar:
     """A constraint on the generated text.
 
     Attributes:
-        type: JSON schema or regular expression.
-        value: The schema, as an object or as text, or the expression.
+        type: What `value` is.
+        value: The schema or the expression.
     """
 
     type: GrammarType
@@ -45,6 +58,8 @@ class Grammar:
             raise ValidationError("the `value` of a grammar cannot be empty")
         if self.type == GrammarType.Regex and not isinstance(self.value, str):
             raise ValidationError("the `value` of a regex grammar must be a string")
+        if self.type == GrammarType.JsonSchema and not (isinstance(self.value, dict) and "schema" in self.value):
+            raise ValidationError("the `value` of a json_schema grammar must be an object with the key `schema`")
 
 
 @dataclass
@@ -195,6 +210,15 @@ class Response:
 
     generated_text: str
     details: Details
+
+    def parse(self, model: type[Model]) -> Model:
+        """The text as an instance of a pydantic model, best the one that was the `grammar`.
+
+        Raises:
+            InvalidAnswerError: The text is not what the model describes.
+        """
+        cut = self.details.finish_reason == FinishReason.Length
+        return structured.parse(model, self.generated_text, cut=cut)
 
 
 @dataclass

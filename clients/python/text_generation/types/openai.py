@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from text_generation import structured
+from text_generation.errors import UnknownError
 from text_generation.types.generate import Grammar
+
+if TYPE_CHECKING:
+    from text_generation.structured import Model
 
 
 @dataclass
@@ -68,21 +74,47 @@ class ToolCall:
     type: str
     function: dict[str, Any]
 
+    @property
+    def name(self) -> str:
+        """Name of the tool."""
+        return str(self.function.get("name") or "")
+
+    @property
+    def arguments(self) -> str:
+        """JSON text of the arguments; not whole if the answer reached its largest number of tokens."""
+        arguments = self.function.get("arguments")
+        # TGI 2 has an object here.
+        return arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
+
 
 @dataclass
 class Message:
-    """A message of a chat; `role` is "system", "user", "assistant" or "tool"."""
+    """A message of a chat; `role` is "system", "user", "assistant" or "tool".
+
+    Attributes:
+        role: Who says it.
+        content: What is said; None where the model calls tools and says nothing.
+        name: Name of the author, or of the tool whose result this is.
+        tool_calls: Calls that the model makes.
+        tool_call_id: The call whose result this is.
+        reasoning_content: What the model thought, where the server tells it apart.
+    """
 
     role: str
     content: str | list[Chunk] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
 
 @dataclass
 class Tool:
-    """A tool the model may call; `function` has the keys `name`, `description` and `parameters` (JSON schema)."""
+    """A tool the model may call.
+
+    `function` has the keys `name`, `description` and `parameters` (JSON schema); with `strict` the arguments follow
+    the schema for certain.
+    """
 
     type: str
     function: dict[str, Any]
@@ -112,6 +144,7 @@ class ChatRequest:
     stop: list[str] | None = None
     response_format: Grammar | dict[str, Any] | None = None
     stream_options: dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
 
 @dataclass
@@ -136,6 +169,28 @@ class ChatComplete:
     system_fingerprint: str = ""
     choices: list[ChatCompletionComplete] = field(default_factory=list[ChatCompletionComplete])
     usage: dict[str, Any] | None = None
+
+    @property
+    def choice(self) -> ChatCompletionComplete:
+        """The first answer; raises `UnknownError` if there is none."""
+        if not self.choices:
+            raise UnknownError("unexpected answer: `choices` is empty")
+        return self.choices[0]
+
+    @property
+    def message(self) -> Message:
+        """The message of the first answer."""
+        return self.choice.message
+
+    def parse(self, model: type[Model]) -> Model:
+        """The first answer as an instance of a pydantic model, best the one that was the `response_format`.
+
+        Raises:
+            InvalidAnswerError: The answer is not what the model describes, or only calls tools.
+        """
+        content = self.message.content
+        text = content if isinstance(content, str) else None
+        return structured.parse(model, text, cut=self.choice.finish_reason == "length")
 
 
 @dataclass
@@ -163,6 +218,7 @@ class ChoiceDelta:
     role: str | None = None
     content: str | None = None
     tool_calls: list[ChoiceDeltaToolCall] | None = None
+    reasoning_content: str | None = None
 
 
 @dataclass
