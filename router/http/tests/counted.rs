@@ -18,10 +18,10 @@ async fn refusals_are_counted_by_their_reason() {
     let message = json!([{"role": "user", "content": "Hi"}]);
     let tool = json!([{"type": "function", "function": {"name": "f"}}]);
     let refused = [
-        // Tools, then a model without a template.
+        // A tool that is not there, then a model without a template.
         (
             "/v1/chat/completions",
-            json!({"messages": message, "tools": tool}),
+            json!({"messages": message, "tools": tool, "tool_choice": "none_such"}),
             422,
         ),
         ("/v1/chat/completions", json!({"messages": message}), 422),

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::blocks::Blocks;
+use super::error::MessageErrorResponse;
 use crate::conversation::{End, EndReason};
 
 /// What all forms of one message say.
@@ -100,9 +101,17 @@ pub struct MessageObject {
     pub usage: Value,
 }
 
-/// Event of a stream of `/v1/messages`; the other keys depend on the type.
+/// Event of a stream of `/v1/messages`, or the error that ends it.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct MessageEvent {
+#[serde(untagged)]
+pub enum MessageEvent {
+    Event(BlockEvent),
+    Error(MessageErrorResponse),
+}
+
+/// One step of a message; the other keys depend on the type.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct BlockEvent {
     #[schema(example = "content_block_delta")]
     pub r#type: String,
 }
