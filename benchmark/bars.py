@@ -69,7 +69,10 @@ def closed(concurrency: int) -> tuple[str, ...]:
 RATE = "output_tokens_per_s"
 NONE = float("nan")
 
-STRINGS = {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}}
+STRINGS = {
+    "type": "array",
+    "items": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+}
 """With random weights the first string goes on to the limit of tokens, and each of its tokens has a mask."""
 RESPONSE_FORMAT = {"type": "json_schema", "json_schema": {"name": "strings", "schema": STRINGS}}
 
