@@ -71,6 +71,7 @@ NONE = float("nan")
 
 STRINGS = {
     "type": "array",
+    "minItems": 1,
     "items": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
 }
 """With random weights the first string goes on to the limit of tokens, and each of its tokens has a mask."""

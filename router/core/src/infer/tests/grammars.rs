@@ -197,7 +197,9 @@ async fn a_grammar_that_cannot_be_followed_fails_alone() {
     assert_eq!(free.await.unwrap().generated.generated_tokens, 1);
     let (whole, failed): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
     let whole = whole.into_iter().flatten();
-    let tokens: Vec<u32> = whole.map(|answer| answer.generated.generated_tokens).collect();
+    let tokens: Vec<u32> = whole
+        .map(|answer| answer.generated.generated_tokens)
+        .collect();
     assert_eq!(tokens, [20, 20]);
     for error in failed.into_iter().filter_map(Result::err) {
         assert_eq!(error.error_type(), "grammar", "{error}");
