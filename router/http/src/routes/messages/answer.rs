@@ -104,6 +104,7 @@ pub struct MessageObject {
 /// Event of a stream of `/v1/messages`, or the error that ends it.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
+#[expect(dead_code, reason = "documents what is written as JSON")]
 pub enum MessageEvent {
     Event(BlockEvent),
     Error(MessageErrorResponse),
