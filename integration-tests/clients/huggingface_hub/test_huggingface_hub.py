@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 from huggingface_hub import AsyncInferenceClient, InferenceClient
@@ -84,10 +85,15 @@ def test_every_parameter_of_a_text(client, api, story):
     said = api.generate(story, **options)["generated_text"]
     assert client.text_generation(story, return_full_text=False, **options) == said
     # Not there, so not ignored.
-    with pytest.raises(ValidationError, match="grammar"):
-        client.text_generation(story, grammar={"type": "regex", "value": "a"})
     with pytest.raises(ValidationError, match="adapter_id"):
         client.text_generation(story, adapter_id="other")
+
+
+def test_a_grammar(client, story):
+    year = client.text_generation(
+        story, grammar={"type": "regex", "value": "[0-9]{4}"}, max_new_tokens=20
+    )
+    assert re.fullmatch("[0-9]{4}", year)
 
 
 def test_a_chat(client, api, question, answer):
