@@ -226,8 +226,9 @@ def _retried(call: Callable[[], Path], source: ModelSource, pause: Callable[[flo
 def _convert(folder: Path) -> None:
     """Writes `model*.safetensors` beside `pytorch_model*.bin`, and an index where there is more than one file.
 
-    A tensor that two names share is kept under the first, as tied weights are read. The files get their names when all
-    of them are complete, so an interrupted conversion starts again.
+    A tensor that two names share is written under both: which of them the model reads depends on `config.json`, and not
+    on their order in the file. The files get their names when all of them are complete, so an interrupted conversion
+    starts again.
     """
     files = {
         path: path.name.replace("pytorch_model", "model").replace(".bin", ".safetensors")
@@ -261,13 +262,7 @@ def _convert_file(source: Path, target: Path) -> list[str]:
         raise ModelFilesError(f"{source} is damaged, or holds more than tensors, and is not loaded") from error
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise ModelFilesError(f"{source} must hold a flat dictionary of tensors")
-    tensors: dict[str, torch.Tensor] = {}
-    seen: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
-    for name, tensor in loaded.items():
-        identity = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride())
-        if tensor.numel() == 0 or identity not in seen:
-            seen.add(identity)
-            # A view of a larger tensor would be refused; a copy holds only its own numbers.
-            tensors[name] = tensor.contiguous().clone()
+    # Neither a view of a larger tensor nor memory of two names is allowed: copies hold only their own numbers.
+    tensors = {name: tensor.contiguous().clone() for name, tensor in loaded.items()}
     save_file(tensors, target, metadata={"format": "pt"})
     return list(tensors)

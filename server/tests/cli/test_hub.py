@@ -134,20 +134,21 @@ def test_leftovers_of_training_are_no_weights(tmp_path: Path) -> None:
     assert [path.name for path in weight_files(tmp_path, ".bin")] == ["pytorch_model.bin"]
 
 
-def test_bin_files_are_converted_without_tied_duplicates(tmp_path: Path) -> None:
+def test_bin_files_are_converted_with_every_name_of_a_tensor(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     embedding = torch.randn(6, 4)
-    first = {"embed.weight": embedding, "part.weight": torch.randn(8, 4)[2:4], "head.weight": embedding}
+    first = {"head.weight": embedding, "part.weight": torch.randn(8, 4)[2:4], "embed.weight": embedding}
     torch.save(first, folder / "pytorch_model-00001-of-00002.bin")
     torch.save({"norm.weight": torch.ones(4).half()}, folder / "pytorch_model-00002-of-00002.bin")
     assert prepare_folder(ModelSource(str(folder), auto_convert=True), HUB) == folder
     converted = load_file(folder / "model-00001-of-00002.safetensors")
-    assert sorted(converted) == ["embed.weight", "part.weight"]
+    assert sorted(converted) == ["embed.weight", "head.weight", "part.weight"]
     assert torch.equal(converted["embed.weight"], embedding)
+    assert torch.equal(converted["head.weight"], embedding)
     assert torch.equal(converted["part.weight"], first["part.weight"])
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     assert index["weight_map"]["norm.weight"] == "model-00002-of-00002.safetensors"
-    assert sorted(index["weight_map"]) == ["embed.weight", "norm.weight", "part.weight"]
+    assert sorted(index["weight_map"]) == ["embed.weight", "head.weight", "norm.weight", "part.weight"]
 
 
 class Malicious:
