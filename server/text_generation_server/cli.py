@@ -1,10 +1,12 @@
 """The command `text-generation-server`: builds the configuration from flags and environment, and starts the work."""
 
 import contextlib
+import json
 import logging
 import os
 import sys
 from collections.abc import Generator
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 import typer
@@ -131,6 +133,29 @@ def download_weights(
             source, environment.hub, lambda folder: check_servable(folder, environment, limits, source.needs_weights)
         )
         logger.info("model is ready", extra={"model_path": str(folder)})
+
+
+@app.command()
+def doctor(
+    model_id: Annotated[str | None, typer.Argument(help="Folder of a model, or its id on the hub")] = None,
+    revision: Revision = None,
+    dtype: Annotated[Dtype | None, typer.Option(help="Default: that of the model")] = None,
+    num_shard: Annotated[int, typer.Option(min=1, help="Ranks that the model would have")] = 1,
+    max_input_tokens: Annotated[int | None, typer.Option(help="As it would be served with")] = None,
+    max_total_tokens: Annotated[int | None, typer.Option(help="Likewise")] = None,
+    load_format: Format = "auto",
+    auto_convert: Annotated[bool, typer.Option(help="As it would be served with")] = False,
+) -> None:
+    """Print findings about this machine and a model, one JSON record a line; see `text-generation-launcher doctor`."""
+    with _reported_errors():
+        from .doctor import examine
+
+        source = None
+        if model_id is not None:
+            source = ModelSource(model_id, revision, load_format, auto_convert)
+        limits = AskedLimits(max_input_tokens, max_total_tokens)
+        for finding in examine(source, Environment.read(), limits, dtype, num_shard):
+            typer.echo(json.dumps(asdict(finding)))
 
 
 def _note_remote_code(trusted: bool) -> None:

@@ -40,9 +40,17 @@ class ModelSource:
         return self.load_format != "dummy"
 
 
+def present_folder(source: ModelSource, hub: HubConfig) -> Path | None:
+    """The folder of a model on this machine, complete or not; None where it would have to be downloaded.
+
+    Raises `ModelFilesError` for a name that is neither a folder nor one that a hub could have.
+    """
+    return _local_folder(source, hub) or _cached_snapshot(source, hub)
+
+
 def find_folder(source: ModelSource, hub: HubConfig) -> Path:
     """The complete folder of a model that is already on this machine. Raises `ModelFilesError`."""
-    folder = _local_folder(source, hub) or _cached_snapshot(source, hub)
+    folder = present_folder(source, hub)
     if folder is None:
         raise ModelFilesError(
             f"{source.model_id} is neither a folder nor in the hub cache; "

@@ -170,6 +170,13 @@ def _parallel(env: _Variables, uds_path: str) -> ParallelConfig:
     )
 
 
+def triton_cache(variables: Mapping[str, str] | None = None) -> Path:
+    """The folder in which Triton keeps compiled kernels, as it chooses it."""
+    env = _Variables(os.environ if variables is None else variables)
+    home = env.path("TRITON_HOME") or Path.home()
+    return env.path("TRITON_CACHE_DIR") or home / ".triton" / "cache"
+
+
 def parse_cuda_graphs(value: str | None) -> tuple[int, ...] | None:
     """Reads `--cuda-graphs`: batch sizes with commas between them, `0` for none, nothing for the default set."""
     if value is None or not value.strip():

@@ -1,0 +1,137 @@
+"""What the doctor says of machines and models, good and bad."""
+
+import json
+import os
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from text_generation_server.config.server import Environment
+from text_generation_server.config.serving import AskedLimits
+from text_generation_server.doctor.devices import Card, Devices, device_findings, memory_of
+from text_generation_server.doctor.finding import Finding
+from text_generation_server.doctor.model import model_findings
+from text_generation_server.doctor.software import software_findings
+from text_generation_server.doctor.storage import folder_findings
+from text_generation_server.hub import ModelSource
+
+GIB = 2**30
+H200 = Card("NVIDIA H200", (9, 0), 140 * GIB, 139 * GIB)
+DEMO = Path(__file__).parents[3] / "models" / "demo"
+
+
+def devices(*cards: Card, driver: int = 0, built_for: str | None = "13.0", problem: str | None = None) -> Devices:
+    return Devices(cards, driver or len(cards), built_for, 64 * GIB, problem)
+
+
+def by_status(findings: list[Finding], status: str) -> list[str]:
+    return [finding.text for finding in findings if finding.status == status]
+
+
+def test_a_good_machine_has_no_warning() -> None:
+    findings = list(device_findings(devices(H200, H200), 2))
+    assert not by_status(findings, "warning")
+    assert not by_status(findings, "error")
+    assert by_status(findings, "plan") == ["run 2 shards on cuda:0, cuda:1"]
+
+
+@pytest.mark.parametrize(
+    ("found", "shards", "status", "text", "remedy"),
+    [
+        (devices(H200), 2, "error", "2 shards for 1 visible devices", "--num-shard 1"),
+        (devices(Card("V100", (7, 0), 32 * GIB, 32 * GIB)), 1, "error", "compute capability 7.0", "Ampere"),
+        (devices(Card("A100", (8, 0), 80 * GIB, 8 * GIB)), 1, "warning", "8.0 of 80.0 GiB free", "nvidia-smi"),
+        (devices(driver=1, problem="driver too old"), 1, "error", "driver too old", "built for CUDA 13.0"),
+        (devices(driver=1, built_for=None), 1, "error", "cannot be used", "torch with CUDA"),
+        (devices(), 1, "plan", "1 shard on the CPU", ""),
+    ],
+)
+def test_devices_that_cannot_be_used_are_named_with_what_to_do(
+    found: Devices, shards: int, status: str, text: str, remedy: str
+) -> None:
+    (finding,) = [finding for finding in device_findings(found, shards) if text in finding.text]
+    assert finding.status == status
+    assert remedy in (finding.remedy or "")
+
+
+def test_a_missing_library_is_an_error_and_names_the_command() -> None:
+    def version_of(name: str) -> str:
+        if name == "torch":
+            raise metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    findings = list(software_findings(version_of, lambda _: None))
+    (missing,) = [finding for finding in findings if finding.status == "error"]
+    assert (missing.text, missing.remedy) == (
+        "torch is not installed",
+        "pip install torch, or install text-generation-server again",
+    )
+    assert by_status(findings, "warning") == [
+        "there is no C compiler, with which Triton builds the launchers of its kernels on GPUs"
+    ]
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    file = tmp_path / "cache"
+    file.touch()
+    (finding,) = folder_findings("downloads", file / "hub", "HF_HOME")
+    assert finding.status == "error"
+    assert f"{file / 'hub'}, for downloads, cannot be written to" == finding.text
+    (finding,) = folder_findings("downloads", tmp_path / "not" / "yet", "HF_HOME")
+    assert finding.status in ("ok", "warning")
+    assert "GiB free" in finding.text
+    assert os.listdir(tmp_path) == ["cache"]
+
+
+def of_model(model_id: str, *, memory: int = GIB, shards: int = 1, limits: AskedLimits | None = None) -> list[Finding]:
+    source = ModelSource(model_id)
+    return list(model_findings(source, Environment.read({}), limits or AskedLimits(), "float32", shards, memory))
+
+
+def test_a_model_is_set_beside_the_memory() -> None:
+    plan, memory = of_model(str(DEMO))
+    assert plan.status == "plan"
+    assert plan.text == f"serve LlamaForCausalLM from {DEMO}"
+    config = json.loads((DEMO / "config.json").read_text())
+    stored = sum(file.stat().st_size for file in DEMO.glob("*.safetensors"))
+    head_dim = config["hidden_size"] // config["num_attention_heads"]
+    a_token = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * head_dim * 4
+    tokens = (GIB - 2 * stored) // a_token
+    assert memory.status == "ok"
+    said = int(memory.text.split("about ")[1].split(" tokens")[0].replace(",", ""))
+    # The file has a header beside its tensors.
+    assert said == pytest.approx(tokens, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("beside_the_weights", "status", "remedy"), [(-1, "error", "--num-shard"), (2**20, "warning", "--max-total-tokens")]
+)
+def test_too_little_memory(beside_the_weights: int, status: str, remedy: str) -> None:
+    weights = 2 * sum(file.stat().st_size for file in DEMO.glob("*.safetensors"))
+    finding = of_model(str(DEMO), memory=weights + beside_the_weights)[-1]
+    assert finding.status == status
+    assert remedy in (finding.remedy or "")
+
+
+def test_a_model_that_a_start_would_refuse_is_refused_in_the_same_words(tmp_path: Path) -> None:
+    (finding,) = of_model(str(tmp_path / "nothing"))
+    assert finding.status == "error"
+    assert "no such folder here" in finding.text
+    (finding,) = of_model(str(DEMO), limits=AskedLimits(max_total_tokens=10**6))
+    assert finding.status == "error"
+    assert "--max-total-tokens 1000000 is too many" in finding.text
+
+
+def test_a_model_of_the_hub_is_not_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HUGGINGFACE_HUB_CACHE", str(tmp_path))
+    source = ModelSource("organisation/name")
+    findings = list(model_findings(source, Environment.read(), AskedLimits(), None, 1, GIB))
+    assert findings[0].status == "plan"
+    assert findings[0].text.startswith("download organisation/name from ")
+    assert os.listdir(tmp_path) == []
+
+
+def test_memory_of_a_shard() -> None:
+    assert memory_of(devices(H200, H200), 0.5, 2) == 139 * GIB // 2
+    assert memory_of(devices(), 1.0, 2) == 32 * GIB

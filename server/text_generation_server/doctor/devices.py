@@ -1,0 +1,118 @@
+"""The devices of this machine: what its driver shows, and what torch can use."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..config.memory import cuda_memory, has_cuda_devices, total_host_memory
+from .finding import Finding
+
+_SUBJECT = "devices"
+_GIB = 2**30
+_OLDEST = (8, 0)
+"""Compute capability below which kernels are not built or tested."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One CUDA device that torch can use. Memory in bytes."""
+
+    name: str
+    capability: tuple[int, int]
+    memory: int
+    free: int
+
+
+@dataclass(frozen=True)
+class Devices:
+    """`driver`: how many devices the driver shows; `built_for`: the CUDA version of torch, None for a build without."""
+
+    cards: Sequence[Card]
+    driver: int
+    built_for: str | None
+    host_memory: int
+    problem: str | None = None
+    """Why torch cannot use the devices, in its words."""
+
+
+def read_devices() -> Devices:
+    """Asks driver and torch. Takes the seconds that torch needs to load, and some memory of every device."""
+    try:
+        import torch
+    except ImportError as error:
+        return Devices((), 0, None, total_host_memory(), f"torch cannot be loaded: {error}")
+    driver = len(cuda_memory()) or int(has_cuda_devices())
+    cards: list[Card] = []
+    problem = None
+    try:
+        for index in range(torch.cuda.device_count()):
+            free, memory = torch.cuda.mem_get_info(index)
+            name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
+            cards.append(Card(name, capability, memory, free))
+        if driver and not cards:
+            torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        problem = " ".join(str(error).split())
+    return Devices(cards, driver, torch.version.cuda, total_host_memory(), problem)
+
+
+def memory_of(devices: Devices, fraction: float, shards: int) -> int:
+    """Bytes that each shard may use: `fraction` of its card, or its part of the machine's where there is no card."""
+    if not devices.cards:
+        return devices.host_memory // shards
+    return int(min(card.free for card in devices.cards[:shards]) * fraction)
+
+
+def device_findings(devices: Devices, shards: int) -> Iterator[Finding]:
+    """What `shards` shards would run on."""
+    if not devices.cards:
+        yield from _without_cards(devices, shards)
+        return
+    for index, card in enumerate(devices.cards):
+        yield from _card(index, card)
+    if shards > len(devices.cards):
+        yield Finding(
+            _SUBJECT,
+            "error",
+            f"{shards} shards for {len(devices.cards)} visible devices: some would share a device, which NCCL refuses",
+            f"set --num-shard {len(devices.cards)}, or make more devices visible with CUDA_VISIBLE_DEVICES",
+        )
+    names = ", ".join(f"cuda:{index}" for index in range(min(shards, len(devices.cards))))
+    yield Finding(_SUBJECT, "plan", f"run {_shards(shards)} on {names}")
+
+
+def _without_cards(devices: Devices, shards: int) -> Iterator[Finding]:
+    if devices.driver or devices.problem:
+        if devices.built_for is None:
+            remedy = "install a build of torch with CUDA: pip install --force-reinstall 'torch==2.11.*'"
+        else:
+            remedy = (
+                f"torch is built for CUDA {devices.built_for}: update the driver, and check CUDA_VISIBLE_DEVICES "
+                "and, in a container, that devices are passed on (--gpus all)"
+            )
+        reason = devices.problem or "torch sees none of them"
+        yield Finding(_SUBJECT, "error", f"there are NVIDIA devices that cannot be used: {reason}", remedy)
+        return
+    memory = f"{devices.host_memory / _GIB:.1f} GiB of memory"
+    yield Finding(_SUBJECT, "ok", f"no GPU; {memory}")
+    yield Finding(_SUBJECT, "plan", f"run {_shards(shards)} on the CPU, which is slow for all but small models")
+
+
+def _card(index: int, card: Card) -> Iterator[Finding]:
+    text = f"cuda:{index} {card.name}, {card.free / _GIB:.1f} of {card.memory / _GIB:.1f} GiB free"
+    if card.capability < _OLDEST:
+        major, minor = card.capability
+        yield Finding(
+            _SUBJECT,
+            "error",
+            f"{text}: its compute capability {major}.{minor} is below 8.0, for which there are no kernels",
+            "use a card of the Ampere generation or later, or --disable-custom-kernels, which is slow",
+        )
+    elif card.free < card.memory // 2:
+        remedy = "see `nvidia-smi` for who uses it, and end it, or lower --cuda-memory-fraction"
+        yield Finding(_SUBJECT, "warning", f"{text}: others use more than half of it", remedy)
+    else:
+        yield Finding(_SUBJECT, "ok", text)
+
+
+def _shards(count: int) -> str:
+    return "1 shard" if count == 1 else f"{count} shards"

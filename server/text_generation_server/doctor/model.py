@@ -1,0 +1,96 @@
+"""What would be served: the model's files, and its weights and KV cache beside the memory there is."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..config.memory import stored_bytes
+from ..config.model import ModelConfig
+from ..config.server import Environment
+from ..config.serving import AskedLimits, check_servable
+from ..errors import EngineError
+from ..hub import ModelSource, find_folder, present_folder
+from .finding import Finding
+from .storage import hub_cache
+
+_SUBJECT = "model"
+_GIB = 2**30
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def model_findings(
+    source: ModelSource,
+    environment: Environment,
+    limits: AskedLimits,
+    dtype: str | None,
+    shards: int,
+    memory: int,
+) -> Iterator[Finding]:
+    """`memory`: bytes that each shard may use; `dtype`: None for that of the model. Downloads nothing."""
+    try:
+        if present_folder(source, environment.hub) is None:
+            yield from _to_download(source, environment)
+            return
+        folder = find_folder(source, environment.hub)
+        check_servable(folder, environment, limits, source.needs_weights)
+        config = ModelConfig.from_folder(folder)
+    except EngineError as error:
+        yield Finding(_SUBJECT, "error", str(error), "change what the message names")
+        return
+    yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}")
+    yield from _memory(folder, config, source, dtype, shards, memory)
+
+
+def _to_download(source: ModelSource, environment: Environment) -> Iterator[Finding]:
+    from huggingface_hub import constants, get_token
+
+    if constants.HF_HUB_OFFLINE:
+        yield Finding(
+            _SUBJECT,
+            "error",
+            f"{source.model_id} is not on this machine, and HF_HUB_OFFLINE forbids a download",
+            "unset HF_HUB_OFFLINE, or name the folder of a model",
+        )
+        return
+    yield Finding(
+        _SUBJECT, "plan", f"download {source.model_id} from {constants.ENDPOINT} to {hub_cache(environment.hub)}"
+    )
+    if get_token() is None:
+        yield Finding(
+            _SUBJECT,
+            "warning",
+            "no token of the hub is set; gated and private models cannot be downloaded",
+            "set HF_TOKEN, where the model needs it",
+        )
+
+
+def _memory(
+    folder: Path, config: ModelConfig, source: ModelSource, dtype: str | None, shards: int, memory: int
+) -> Iterator[Finding]:
+    stored = stored_bytes(folder)
+    if stored is None:
+        if source.needs_weights:
+            yield Finding(_SUBJECT, "warning", "how large the weights are cannot be known before they are converted")
+        return
+    served = dtype or config.dtype or "float16"
+    weights = stored * _BYTES[served] // _BYTES[config.dtype or served] // shards
+    text = f"{weights / _GIB:.2f} GiB of weights in {served} for each shard, of {memory / _GIB:.1f} GiB"
+    left = memory - weights
+    if left <= 0:
+        remedy = "use more shards (--num-shard), a smaller --dtype, or a smaller model"
+        yield Finding("memory", "error", text, remedy)
+        return
+    tokens = left // (kv_elements_per_token(config, shards) * _BYTES[served])
+    context = config.max_context_length
+    text = f"{text}; the rest holds about {tokens:,} tokens, and a request has at most {context:,}"
+    if tokens < context:
+        remedy = f"set --max-total-tokens to at most {tokens}, or use more shards"
+        yield Finding("memory", "warning", text, remedy)
+    else:
+        yield Finding("memory", "ok", text)
+
+
+def kv_elements_per_token(config: ModelConfig, shards: int) -> int:
+    """Elements of K and V that a token takes on one shard, in all layers. With more shards than heads each has one."""
+    return sum(
+        2 * max(1, layer.attention.num_kv_heads // shards) * layer.attention.head_dim for layer in config.decoder.layers
+    )
