@@ -1,11 +1,14 @@
 //! Flags, environment names and defaults. No logic: `checks` judges the values, `plan` uses them.
 
-use std::fmt;
+mod values;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
-use clap::{ArgAction, Parser, ValueEnum, value_parser};
+use clap::{ArgAction, Parser, value_parser};
+
+pub use self::values::{Attention, Dtype, LoadFormat, RopeScaling, Secret, UsageStats};
 
 /// Starts a text generation server: prepares the model, starts one shard per device and the router, and watches them.
 ///
@@ -297,55 +300,6 @@ pub struct UnavailableArgs {
     /// Separate port for metrics
     #[arg(long, env)]
     pub prometheus_port: Option<u16>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Dtype {
-    Float32,
-    Float16,
-    Bfloat16,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum LoadFormat {
-    Auto,
-    Safetensors,
-    Dummy,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum RopeScaling {
-    Linear,
-    Dynamic,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Attention {
-    Torch,
-    Triton,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum UsageStats {
-    On,
-    Off,
-    NoStack,
-}
-
-/// A value that must not reach logs.
-#[derive(Clone)]
-pub struct Secret(pub String);
-
-impl From<String> for Secret {
-    fn from(value: String) -> Self {
-        Self(value)
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(secret)")
-    }
 }
 
 /// Container runtimes set HOSTNAME to a name that nobody chose, so only an address counts.
