@@ -10,10 +10,7 @@ use clap::{ArgAction, Parser, value_parser};
 
 pub use self::values::{Attention, Dtype, LoadFormat, RopeScaling, Secret, UsageStats};
 
-/// Starts a text generation server: prepares the model, starts one shard per device and the router, and watches them.
-///
-/// Every flag can be given by an environment variable of the same name in upper case, for example MODEL_ID.
-/// LOG_LEVEL sets what is logged: error, warn, info, debug, trace, or directives such as `info,tonic=debug`.
+/// Everything that a start can be told.
 #[derive(Debug, Parser)]
 #[command(
     name = "text-generation-launcher",

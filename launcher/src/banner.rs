@@ -40,7 +40,7 @@ fn has_key(server: &ServerArgs) -> bool {
 }
 
 /// No key, all interfaces, and pages of any origin.
-fn is_open(listening: SocketAddr, server: &ServerArgs) -> bool {
+pub fn is_open(listening: SocketAddr, server: &ServerArgs) -> bool {
     !has_key(server) && listening.ip().is_unspecified() && server.cors_allow_origin.is_empty()
 }
 

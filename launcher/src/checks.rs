@@ -11,6 +11,12 @@ const MOST_TOP_N_TOKENS: u32 = 20;
 /// Returns the first reason why these arguments cannot be served.
 pub fn check(args: &Args) -> Result<(), LauncherError> {
     check_model(args)?;
+    check_flags(args)
+}
+
+/// The same for flags without a model.
+pub fn check_flags(args: &Args) -> Result<(), LauncherError> {
+    check_text_options(args)?;
     check_available(args)?;
     check_positive(args)?;
     check_numbers(args)?;
@@ -53,7 +59,7 @@ fn check_model(args: &Args) -> Result<(), LauncherError> {
         Some(id) if id.starts_with('-') => refuse(format!(
             "--model-id `{id}` looks like a flag; it must name a model"
         )),
-        Some(_) => check_text_options(args),
+        Some(_) => Ok(()),
     }
 }
 

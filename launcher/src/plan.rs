@@ -103,6 +103,27 @@ pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
     server_process("download", None, flags, env)
 }
 
+/// Asks the server's doctor about the model as `shards` shards would serve it.
+pub fn doctor(args: &Args, surroundings: &Surroundings, shards: usize) -> ProcessSpec {
+    let model = &args.model;
+    let mut flags = Flags(vec!["doctor".to_owned()]);
+    flags.0.extend(model.model_id.clone());
+    flags.optional("--revision", model.revision.as_ref());
+    flags.optional("--dtype", model.dtype.map(name_of));
+    flags.value("--num-shard", shards);
+    flags.optional("--max-input-tokens", max_input_tokens(&args.limits));
+    flags.optional("--max-total-tokens", args.limits.max_total_tokens);
+    flags.value("--load-format", name_of(model.load_format));
+    flags.switch("--auto-convert", model.auto_convert);
+    let mut env = server_env(args, surroundings);
+    env.push((
+        "CUDA_MEMORY_FRACTION",
+        args.shards.cuda_memory_fraction.to_string(),
+    ));
+    env.extend(model_env(args));
+    server_process("doctor", None, flags, env)
+}
+
 /// Shard `rank` of `group`, serving the model in `folder`.
 pub fn shard(
     args: &Args,

@@ -145,7 +145,7 @@ impl Drop for Process {
 }
 
 /// The command beside this executable, where an installation puts all of them; else `PATH` decides.
-fn command_path(program: &str) -> PathBuf {
+pub fn command_path(program: &str) -> PathBuf {
     let own = std::env::current_exe();
     let beside = own.ok().map(|own| own.with_file_name(program));
     beside

@@ -118,7 +118,8 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
     Err(LauncherError::Died { process, exit })
 }
 
-fn hub_token() -> Option<String> {
+/// Token of the hub, under whichever of its names it is set.
+pub fn hub_token() -> Option<String> {
     let names = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_API_TOKEN"];
     names
         .iter()

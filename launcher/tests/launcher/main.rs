@@ -3,6 +3,7 @@
 // The exemption of tests in clippy.toml covers functions marked as tests, not their helpers.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod doctor;
 mod failures;
 mod harness;
 mod lifecycle;

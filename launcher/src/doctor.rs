@@ -1,0 +1,158 @@
+//! `text-generation-launcher doctor`: what a start with these flags would do, and what would keep it from working.
+//!
+//! It starts no server and downloads nothing. What only Python knows is asked of `text-generation-server doctor`.
+
+mod host;
+mod report;
+
+use std::io::Write;
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::args::Args;
+use crate::plan::{self, ProcessSpec, Surroundings};
+use crate::process::command_path;
+use crate::supervisor::hub_token;
+use crate::{checks, devices};
+
+/// How a finding bears on a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// What a start would do.
+    Plan,
+    Ok,
+    /// A start would work, though not as one may expect.
+    Warning,
+    /// A start would fail.
+    Error,
+}
+
+/// One line of the report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub subject: String,
+    pub status: Status,
+    pub text: String,
+    /// What to run or change, for warnings and errors.
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    fn new(subject: &str, status: Status, text: impl Into<String>) -> Self {
+        let (subject, text) = (subject.to_owned(), text.into());
+        Self {
+            subject,
+            status,
+            text,
+            remedy: None,
+        }
+    }
+
+    fn remedied_by(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// Reads a record of `text-generation-server doctor`.
+    fn from_record(line: &str) -> Option<Self> {
+        let record: Value = serde_json::from_str(line).ok()?;
+        let text = |key: &str| record.get(key)?.as_str().map(str::to_owned);
+        Some(Self {
+            subject: text("subject")?,
+            status: Status::named(&text("status")?)?,
+            text: text("text")?,
+            remedy: text("remedy"),
+        })
+    }
+}
+
+impl Status {
+    const ALL: [Self; 4] = [Self::Plan, Self::Ok, Self::Warning, Self::Error];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plan => "plan",
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.name() == name)
+    }
+}
+
+/// Prints the report. True where nothing would keep a start from working.
+pub async fn run(args: &Args) -> bool {
+    let findings = examine(args).await;
+    let report = report::text(&findings, args.logs.json_output);
+    // Whoever reads no further, as `head` does, wants no more of it.
+    let _ = std::io::stdout().write_all(report.as_bytes());
+    findings
+        .iter()
+        .all(|finding| finding.status != Status::Error)
+}
+
+async fn examine(args: &Args) -> Vec<Finding> {
+    let mut findings = vec![host::flags(checks::check_flags(args))];
+    let visible = devices::count().await;
+    let shards = plan::shard_count(args.shards.sharded, args.shards.num_shard, visible);
+    let shards = shards.unwrap_or_else(|error| {
+        findings.push(host::flags(Err(error)));
+        1
+    });
+    let address = SocketAddr::new(args.server.hostname, args.server.port);
+    findings.push(host::address(address));
+    findings.extend(host::access(address, &args.server));
+    findings.push(host::sockets(args.shards.shard_uds_path.as_deref(), shards));
+    findings.extend(host::open_files(args.server.max_connections));
+    findings.extend(host::shared_memory(shards));
+    findings.extend(host::router().await);
+    let surroundings = Surroundings {
+        log_level: "WARN".to_owned(),
+        hf_token: hub_token(),
+    };
+    findings.extend(ask_server(plan::doctor(args, &surroundings, shards)).await);
+    if args.model.model_id.is_none() {
+        let finding = Finding::new(
+            "model",
+            Status::Warning,
+            "no model was named, so none was looked at",
+        );
+        findings.push(
+            finding.remedied_by("text-generation-launcher doctor --model-id <folder or hub id>"),
+        );
+    }
+    findings
+}
+
+/// What the server's own doctor finds.
+async fn ask_server(spec: ProcessSpec) -> Vec<Finding> {
+    let mut command = Command::new(command_path(spec.program));
+    command.args(&spec.args).envs(spec.env).kill_on_drop(true);
+    for name in spec.env_remove {
+        command.env_remove(name);
+    }
+    let output = match command.output().await {
+        Ok(output) => output,
+        Err(error) => return vec![host::cannot_run(spec.program, &error)],
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    let mut findings: Vec<Finding> = said.lines().filter_map(Finding::from_record).collect();
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let last = errors.lines().rfind(|line| !line.trim().is_empty());
+        let reason = last.unwrap_or("it said nothing").trim();
+        let text = format!("`{} doctor` failed: {reason}", spec.program);
+        let finding = Finding::new("software", Status::Error, text);
+        findings.push(
+            finding.remedied_by(
+                "install text-generation-server again, in the version of the launcher",
+            ),
+        );
+    }
+    findings
+}

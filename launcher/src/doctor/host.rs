@@ -1,0 +1,176 @@
+//! What this host offers to a start: programs, address, sockets, open files, shared memory. Each finding is of its own.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::statvfs::statvfs;
+use tokio::process::Command;
+
+use super::{Finding, Status};
+use crate::args::ServerArgs;
+use crate::banner;
+use crate::error::LauncherError;
+use crate::process::command_path;
+use crate::sockets::Sockets;
+
+const ROUTER: &str = "text-generation-router";
+/// Files that the router has open beside connections of clients: sockets of shards, logs, libraries, probes.
+const OTHER_FILES: u64 = 256;
+/// What NCCL needs at least for a few ranks on one host. Containers have 64 MiB where nobody asks for more.
+const LEAST_SHARED_MEMORY: u64 = 1 << 30;
+
+/// Whether the flags fit each other.
+pub fn flags(checked: Result<(), LauncherError>) -> Finding {
+    match checked {
+        Ok(()) => Finding::new("flags", Status::Ok, "every flag can be served"),
+        Err(error) => Finding::new("flags", Status::Error, error.to_string())
+            .remedied_by("change the flag, or the variable of the same name"),
+    }
+}
+
+/// Whether the port is free.
+pub fn address(address: SocketAddr) -> Finding {
+    match TcpListener::bind(address) {
+        Ok(_) => Finding::new("address", Status::Plan, format!("listen on {address}")),
+        Err(source) => {
+            let text = LauncherError::Address { address, source }.to_string();
+            let remedy = format!(
+                "`ss -ltnp 'sport = :{}'` names who listens there",
+                address.port()
+            );
+            Finding::new("address", Status::Error, text).remedied_by(remedy)
+        }
+    }
+}
+
+/// Who may call.
+pub fn access(address: SocketAddr, server: &ServerArgs) -> Option<Finding> {
+    banner::is_open(address, server).then(|| {
+        let text =
+            "no key, all interfaces, and web pages of every origin: everybody may use the server";
+        Finding::new("access", Status::Warning, text)
+            .remedied_by("set API_KEY, --hostname 127.0.0.1 or --cors-allow-origin")
+    })
+}
+
+/// Whether the shards' sockets can be made.
+pub fn sockets(given: Option<&Path>, shards: usize) -> Finding {
+    match Sockets::prepare(given, shards) {
+        Ok(sockets) => {
+            let folder = Path::new(sockets.prefix()).parent().and_then(|path| {
+                // One that was made for the trial is gone again.
+                if sockets.directory_owned() {
+                    path.parent()
+                } else {
+                    Some(path)
+                }
+            });
+            let folder = folder.unwrap_or(Path::new("/")).display();
+            Finding::new(
+                "sockets",
+                Status::Ok,
+                format!("sockets of shards can be made in {folder}"),
+            )
+        }
+        Err(error) => Finding::new("sockets", Status::Error, error.to_string())
+            .remedied_by("name another place with --shard-uds-path, or make TMPDIR writable"),
+    }
+}
+
+/// Whether as many connections as are allowed can be open at once.
+pub fn open_files(connections: u32) -> Option<Finding> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    Some(judge_open_files(most, connections))
+}
+
+fn judge_open_files(most: u64, connections: u32) -> Finding {
+    let needed = u64::from(connections) + OTHER_FILES;
+    let text = format!("at most {most} open files, for --max-connections {connections}");
+    if most >= needed {
+        Finding::new("files", Status::Ok, text)
+    } else {
+        Finding::new("files", Status::Warning, text).remedied_by(format!(
+            "raise the limit (`ulimit -Hn {needed}`, LimitNOFILE={needed} in systemd, --ulimit nofile={needed} in \
+             containers), or lower --max-connections"
+        ))
+    }
+}
+
+/// Whether ranks on several devices find the shared memory by which NCCL connects them.
+pub fn shared_memory(shards: usize) -> Option<Finding> {
+    if shards < 2 {
+        return None;
+    }
+    let size = statvfs("/dev/shm").ok()?;
+    Some(judge_shared_memory(
+        size.blocks() as u64 * size.fragment_size() as u64,
+    ))
+}
+
+fn judge_shared_memory(size: u64) -> Finding {
+    let text = format!("/dev/shm has {} MiB", size >> 20);
+    if size >= LEAST_SHARED_MEMORY {
+        Finding::new("shared memory", Status::Ok, text)
+    } else {
+        Finding::new(
+            "shared memory",
+            Status::Warning,
+            format!("{text}; several shards on GPUs need about 1 GiB"),
+        )
+        .remedied_by(
+            "docker run --shm-size 1g, or an emptyDir of medium Memory at /dev/shm in Kubernetes",
+        )
+    }
+}
+
+/// Whether the router is there, in the launcher's version.
+pub async fn router() -> Option<Finding> {
+    let output = Command::new(command_path(ROUTER))
+        .arg("--version")
+        .output()
+        .await;
+    let said = match output {
+        Ok(output) => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        Err(error) => return Some(cannot_run(ROUTER, &error)),
+    };
+    let expected = env!("CARGO_PKG_VERSION");
+    let fits = said.split_whitespace().next_back() == Some(expected);
+    (!fits).then(|| {
+        let text = format!("{ROUTER} says `{said}`, and the launcher is {expected}");
+        Finding::new("software", Status::Error, text)
+            .remedied_by("install all parts in one version")
+    })
+}
+
+/// A program that cannot be started.
+pub fn cannot_run(program: &'static str, error: &io::Error) -> Finding {
+    let text = format!("cannot run `{program}`: {error}");
+    Finding::new("software", Status::Error, text)
+        .remedied_by("install it beside text-generation-launcher, or put its folder on PATH")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_taken_is_an_error_that_names_the_flag() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let finding = address(taken.local_addr().unwrap());
+        assert_eq!(finding.status, Status::Error);
+        assert!(finding.text.contains("--port"), "{}", finding.text);
+        drop(taken);
+    }
+
+    #[test]
+    fn too_few_open_files_and_too_little_shared_memory_are_warnings() {
+        assert_eq!(judge_open_files(1024, 4096).status, Status::Warning);
+        assert_eq!(judge_open_files(8192, 4096).status, Status::Ok);
+        assert_eq!(judge_shared_memory(64 << 20).status, Status::Warning);
+        assert_eq!(judge_shared_memory(2 << 30).status, Status::Ok);
+    }
+}

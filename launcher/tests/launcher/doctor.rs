@@ -1,0 +1,78 @@
+//! `text-generation-launcher doctor` gathers what it and the server's doctor find, and starts nothing.
+
+use std::net::TcpListener;
+
+use crate::harness::{Ended, Env, Launcher, free_port};
+
+fn examined(flags: &[&str], env: Env<'_>) -> Ended {
+    let mut all = vec!["doctor", "--hostname", "127.0.0.1"];
+    all.extend(flags);
+    let mut variables = vec![("FAKE_VERSION", env!("CARGO_PKG_VERSION"))];
+    variables.extend(env);
+    let ended = Launcher::start_bare(&all, &variables).end();
+    ended.assert_nothing_left();
+    ended
+}
+
+fn has(ended: &Ended, parts: &[&str]) -> bool {
+    let mut lines = ended.output.iter();
+    lines.any(|line| parts.iter().all(|part| line.contains(part)))
+}
+
+#[test]
+fn a_machine_on_which_a_start_would_work() {
+    let port = free_port().to_string();
+    let flags = [
+        "--port",
+        &port,
+        "--model-id",
+        "org/model",
+        "--num-shard",
+        "2",
+        "--dtype",
+        "bfloat16",
+    ];
+    let ended = examined(&flags, &[]);
+    assert_eq!(ended.code, Some(0), "{:#?}", ended.output);
+    assert!(has(&ended, &[&format!("listen on 127.0.0.1:{port}")]));
+    assert!(has(&ended, &["ok", "memory", "1 GiB of weights"]));
+    assert_eq!(ended.events(), ["doctor start"]);
+    let asked = ended.start_of("doctor")["argv"].to_string();
+    for flag in ["org/model", "--num-shard", "bfloat16"] {
+        assert!(asked.contains(flag), "{asked}");
+    }
+}
+
+#[test]
+fn everything_that_is_wrong_is_said_at_once_and_the_exit_code_tells() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let flags = ["--port", &port, "--max-top-n-tokens", "21"];
+    let ended = examined(&flags, &[("FAKE_DOCTOR", "ill"), ("FAKE_VERSION", "0.0.9")]);
+    assert_eq!(ended.code, Some(1));
+    assert!(has(&ended, &["error", "flags", "--max-top-n-tokens"]));
+    assert!(has(&ended, &["error", "address", "--port"]));
+    assert!(has(&ended, &["error", "software", "0.0.9"]));
+    assert!(has(&ended, &["error", "memory", "1 GiB of weights"]));
+    assert!(has(&ended, &["-> buy a larger one"]));
+    assert!(has(&ended, &["warning", "no model was named"]));
+    assert!(
+        has(&ended, &["A start would fail: 4 errors"]),
+        "{:#?}",
+        ended.output
+    );
+}
+
+#[test]
+fn a_doctor_of_the_server_that_fails_is_a_finding() {
+    let port = free_port().to_string();
+    let ended = examined(
+        &["--port", &port, "--json-output"],
+        &[("FAKE_DOCTOR", "fail")],
+    );
+    assert_eq!(ended.code, Some(1));
+    assert!(has(
+        &ended,
+        &["\"error\"", "WORLD_SIZE must be a whole number"]
+    ));
+}
