@@ -244,8 +244,7 @@ impl Batcher {
         self.metrics.queue_size.set(status.queued as f64);
         self.metrics.current_size.set(status.running as f64);
         self.metrics.current_max_tokens.set(max_tokens as f64);
-        self.metrics.slots_used.set(status.slots_used);
-        self.metrics.slots_cached.set(self.pool.cached());
+        self.metrics.pool(status.slots_used, self.pool.cached());
         self.status.send_replace(status);
     }
 

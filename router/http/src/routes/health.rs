@@ -21,7 +21,7 @@ use crate::state::AppState;
     )
 )]
 pub async fn health(State(state): State<Arc<AppState>>) -> Result<HeaderMap, ApiError> {
-    if state.is_stopping() {
+    if state.is_leaving() {
         Err(ApiError::unhealthy("the server is shutting down"))
     } else if state.infer.health().await {
         let instance = state.instance.clone();
