@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::health::Health;
 use self::health::HealthCheck;
 use crate::batcher::BatcherHandle;
 pub use crate::batcher::Shards;

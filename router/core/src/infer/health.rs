@@ -27,6 +27,17 @@ const FRESH: Duration = Duration::from_secs(1);
 /// A caller gets its answer within this time, whatever the shards do.
 const ANSWER: Duration = Duration::from_secs(2);
 
+/// Whether requests are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// Requests are served.
+    Healthy,
+    /// The shards were lost and start again. Requests are kept, and go on when the shards are there.
+    Recovering,
+    /// A shard does not answer, a step hangs or has failed, or the batching task has ended.
+    Unhealthy,
+}
+
 /// The last check of the shards, or the one that is running.
 #[derive(Debug, Default)]
 pub(super) struct HealthCheck(Mutex<Option<Check>>);
@@ -70,14 +81,17 @@ impl Infer {
     /// succeeded. After a failed step a prefill of one token has to succeed, so health recovers without traffic.
     ///
     /// Answers within two seconds. What the shards say may be a second old.
-    pub async fn health(&self) -> bool {
+    pub async fn health(&self) -> Health {
         let status = self.0.batcher.status();
         let stalled = status.running > 0 && status.at.elapsed() > STALLED;
         if !self.0.batcher.is_alive() || stalled {
-            return false;
+            return Health::Unhealthy;
         }
         let check = self.current_check(status.step_failed);
-        timeout(ANSWER, check.healthy()).await.unwrap_or(false)
+        match timeout(ANSWER, check.healthy()).await {
+            Ok(true) => Health::Healthy,
+            Ok(false) | Err(_) => Health::Unhealthy,
+        }
     }
 
     /// The check that runs or has just ended, or else a new one.

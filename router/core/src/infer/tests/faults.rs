@@ -123,21 +123,30 @@ async fn one_request_fails_alone() {
 #[tokio::test]
 async fn health_follows_the_shards_and_the_last_step() {
     let server = Server::default().await;
-    assert!(server.infer.health().await);
+    assert_eq!(server.infer.health().await, Health::Healthy);
     server.mock.set_healthy(false);
-    assert!(server.infer.health().await, "it was healthy just now");
+    assert_eq!(
+        server.infer.health().await,
+        Health::Healthy,
+        "it was healthy just now"
+    );
     a_second_passes().await;
-    assert!(!server.infer.health().await);
+    assert_eq!(server.infer.health().await, Health::Unhealthy);
     server.mock.set_healthy(true);
     a_second_passes().await;
-    assert!(server.infer.health().await);
+    assert_eq!(server.infer.health().await, Health::Healthy);
     server.mock.fail_next_step("broken");
     server.infer.generate(request("once", 5)).await.unwrap_err();
     server.mock.fail_next_step("still broken");
-    assert!(!server.infer.health().await, "the probe fails");
-    a_second_passes().await;
-    assert!(
+    assert_eq!(
         server.infer.health().await,
+        Health::Unhealthy,
+        "the probe fails"
+    );
+    a_second_passes().await;
+    assert_eq!(
+        server.infer.health().await,
+        Health::Healthy,
         "the probe succeeds, without traffic"
     );
     server.assert_clean(128).await;
@@ -169,7 +178,7 @@ async fn many_who_ask_for_health_cost_the_shards_one_check_and_none_waits_for_lo
     tokio::time::pause();
     let asked = tokio::time::Instant::now();
     let answers = asking.await.unwrap();
-    assert_eq!(answers, [false; 32]);
+    assert_eq!(answers, [Health::Unhealthy; 32]);
     assert!(asked.elapsed() <= Duration::from_secs(2));
     tokio::time::resume();
     server.mock.resume();
@@ -225,6 +234,6 @@ fn when_the_batching_task_is_gone_requests_fail_and_health_says_so() {
         );
         let message = server.infer.generate(request("once", 5)).await.unwrap_err();
         assert!(generation_error(message).contains("batching task"));
-        assert!(!server.infer.health().await);
+        assert_eq!(server.infer.health().await, Health::Unhealthy);
     });
 }
