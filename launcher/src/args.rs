@@ -2,7 +2,7 @@
 
 mod values;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
@@ -236,7 +236,22 @@ pub struct ServerArgs {
     /// Threads that tokenise and validate
     #[arg(long, env, default_value_t = 2)]
     pub validation_workers: u32,
-    /// Seconds that running requests have to finish after SIGTERM or SIGINT
+    /// Further port for /metrics, /health, /live and /ready, without a key and open from the first second. Default: none
+    #[arg(long, env)]
+    pub prometheus_port: Option<u16>,
+    /// IP address of `--prometheus-port`. Default: that of `--hostname`
+    #[arg(long, env)]
+    pub prometheus_hostname: Option<IpAddr>,
+    /// Answer /metrics on `--port` without a key too
+    #[arg(long, env)]
+    pub open_metrics: bool,
+    /// Show load metrics under the names of another server too
+    #[arg(long, env, value_parser = ["vllm"])]
+    pub metrics_aliases: Option<String>,
+    /// Seconds for which requests are still taken after SIGTERM or SIGINT, while /ready and /health answer 503
+    #[arg(long, env, default_value_t = 0)]
+    pub drain_delay: u64,
+    /// Seconds that running requests have to finish after that
     #[arg(long, short = 'g', env, default_value_t = 90)]
     pub graceful_termination_timeout: u64,
 }
@@ -297,9 +312,14 @@ pub struct UnavailableArgs {
     /// OpenTelemetry service name
     #[arg(long, env)]
     pub otlp_service_name: Option<String>,
-    /// Separate port for metrics
-    #[arg(long, env)]
-    pub prometheus_port: Option<u16>,
+}
+
+impl ServerArgs {
+    /// Where probes and metrics are answered from the first second on, if anywhere.
+    pub fn management_address(&self) -> Option<SocketAddr> {
+        let hostname = self.prometheus_hostname.unwrap_or(self.hostname);
+        Some(SocketAddr::new(hostname, self.prometheus_port?))
+    }
 }
 
 /// Container runtimes set HOSTNAME to a name that nobody chose, so only an address counts.

@@ -19,6 +19,13 @@ pub enum LauncherError {
         source: io::Error,
     },
     #[error(
+        "cannot listen on {address}: {source}; choose another with --prometheus-port or --prometheus-hostname"
+    )]
+    ManagementAddress {
+        address: std::net::SocketAddr,
+        source: io::Error,
+    },
+    #[error(
         "cannot run `{program}`: {source}; install it beside text-generation-launcher, or put its folder on PATH"
     )]
     CannotRun {

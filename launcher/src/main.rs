@@ -7,6 +7,7 @@ mod devices;
 mod download;
 mod error;
 mod logs;
+mod management;
 mod output;
 mod plan;
 mod process;
@@ -17,21 +18,27 @@ mod supervisor;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Args;
 use crate::error::LauncherError;
+use crate::supervisor::Signals;
 
 fn main() -> ExitCode {
+    // First of all: until they are handled, signals end the process, or are lost where it is the first of a container.
+    let listening = listen();
     let args = Args::parse();
     // Without a thread for the log nothing else could start either.
     let Ok((console, log_level)) = logs::init(args.logs.json_output) else {
         return ExitCode::FAILURE;
     };
-    let runtime = log_level
+    let prepared = log_level
         .and_then(|()| prepare(&args))
+        .and_then(|()| listening)
         .inspect_err(|error| tracing::error!("{error}"));
-    let served =
-        runtime.and_then(|runtime| runtime.block_on(supervisor::run(&args, console.clone())));
+    let served = prepared.and_then(|(runtime, signals)| {
+        runtime.block_on(supervisor::run(&args, console.clone(), signals))
+    });
     console.flush();
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -39,12 +46,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn prepare(args: &Args) -> Result<tokio::runtime::Runtime, LauncherError> {
+/// The runtime of everything, and the signals that ask for a stop.
+fn listen() -> Result<(Runtime, Signals), LauncherError> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let signals = {
+        let _entered = runtime.enter();
+        Signals::listen()?
+    };
+    Ok((runtime, signals))
+}
+
+fn prepare(args: &Args) -> Result<(), LauncherError> {
     checks::check(args)?;
     checks::without_effect(&args.compatibility)
         .iter()
         .for_each(|note| tracing::info!("{note}"));
-    Ok(tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?)
+    Ok(())
 }

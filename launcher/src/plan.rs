@@ -1,15 +1,20 @@
 //! Pure functions from arguments and devices to the processes to start.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::args::{Args, RopeScaling};
+use crate::args::{Args, RopeScaling, ServerArgs};
 use crate::checks::max_input_tokens;
 use crate::error::LauncherError;
 
 const SERVER: &str = "text-generation-server";
 const ROUTER: &str = "text-generation-router";
+
+/// The router ends its own grace time first, so that it and not a SIGKILL cuts the last streams.
+const ROUTER_MARGIN: Duration = Duration::from_secs(2);
 
 /// One process: what to run, and how its environment differs from the launcher's.
 ///
@@ -21,7 +26,9 @@ pub struct ProcessSpec {
     pub program: &'static str,
     pub args: Vec<String>,
     pub env: Vec<(&'static str, String)>,
-    pub env_remove: &'static [&'static str],
+    pub env_remove: Vec<&'static str>,
+    /// Stays open in the process, under the number that it has here.
+    pub inherited: Option<OwnedFd>,
 }
 
 /// What the plan takes from the launcher's surroundings.
@@ -138,6 +145,14 @@ pub fn shard(
     server_process(&format!("shard {rank}"), Some(rank), flags, env)
 }
 
+/// How long the router may take to stop before it is killed.
+pub fn router_grace(server: &ServerArgs) -> Duration {
+    let seconds = server
+        .drain_delay
+        .saturating_add(server.graceful_termination_timeout);
+    Duration::from_secs(seconds).saturating_add(ROUTER_MARGIN)
+}
+
 /// The router in front of the shards. It shows `instance` to whoever asks for its health.
 pub fn router(
     args: &Args,
@@ -201,6 +216,11 @@ pub fn router(
     flags.value("--max-connections", server.max_connections);
     flags.value("--client-timeout", server.client_timeout);
     flags.value("--sse-keep-alive", server.sse_keep_alive);
+    flags.optional("--prometheus-port", server.prometheus_port);
+    flags.optional("--prometheus-hostname", server.prometheus_hostname);
+    flags.switch("--open-metrics", server.open_metrics);
+    flags.optional("--metrics-aliases", server.metrics_aliases.as_ref());
+    flags.value("--drain-delay", server.drain_delay);
     flags.value(
         "--graceful-termination-timeout",
         server.graceful_termination_timeout,
@@ -217,7 +237,8 @@ pub fn router(
         program: ROUTER,
         args: flags.0,
         env,
-        env_remove: &[],
+        env_remove: Vec::new(),
+        inherited: None,
     }
 }
 
@@ -228,7 +249,7 @@ fn server_process(
     env: Vec<(&'static str, String)>,
 ) -> ProcessSpec {
     // The level goes by flag; the API key is the router's alone.
-    let env_remove = &["LOG_LEVEL", "API_KEY"];
+    let env_remove = vec!["LOG_LEVEL", "API_KEY"];
     ProcessSpec {
         name: name.to_owned(),
         rank,
@@ -236,6 +257,7 @@ fn server_process(
         args: flags.0,
         env,
         env_remove,
+        inherited: None,
     }
 }
 

@@ -5,7 +5,6 @@ mod signals;
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
-use std::time::Duration;
 
 use tracing::info;
 use uuid::Uuid;
@@ -13,19 +12,16 @@ use uuid::Uuid;
 use crate::args::Args;
 use crate::error::LauncherError;
 use crate::logs::Console;
+use crate::management::{ManagementPort, Phase};
 use crate::plan::{self, ShardGroup, Surroundings};
 use crate::process::Process;
 use crate::sockets::Sockets;
 use crate::supervisor::fleet::{Fleet, SHORT_GRACE};
-use crate::supervisor::signals::Signals;
+pub use crate::supervisor::signals::Signals;
 use crate::{banner, devices, download};
 
-/// The router ends its own grace time first, so that it and not a SIGKILL cuts the last streams.
-const ROUTER_MARGIN: Duration = Duration::from_secs(2);
-
 /// Serves until a signal (Ok) or a failure (Err, already logged). No process and no socket outlives this call.
-pub async fn run(args: &Args, console: Console) -> Result<(), LauncherError> {
-    let mut signals = Signals::listen().inspect_err(|error| tracing::error!("{error}"))?;
+pub async fn run(args: &Args, console: Console, mut signals: Signals) -> Result<(), LauncherError> {
     let mut fleet = Fleet {
         console,
         router: None,
@@ -48,7 +44,7 @@ pub async fn run(args: &Args, console: Console) -> Result<(), LauncherError> {
         .inspect(|error| tracing::error!("{error}"))
         .unwrap_or_default();
     let grace = match outcome {
-        Ok(()) => Duration::from_secs(args.server.graceful_termination_timeout) + ROUTER_MARGIN,
+        Ok(()) => plan::router_grace(&args.server),
         Err(_) => SHORT_GRACE,
     };
     tokio::select! {
@@ -63,6 +59,8 @@ pub async fn run(args: &Args, console: Console) -> Result<(), LauncherError> {
 
 /// Brings everything up and watches it. Ends only with a failure.
 async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherError> {
+    let management = args.server.management_address();
+    let management = management.map(ManagementPort::open).transpose()?;
     let address = SocketAddr::new(args.server.hostname, args.server.port);
     // Found out now, not after minutes of loading.
     TcpListener::bind(address).map_err(|source| LauncherError::Address { address, source })?;
@@ -94,6 +92,9 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
         uds_prefix: sockets.prefix().to_owned(),
         directory_owned: sockets.directory_owned(),
     };
+    if let Some(port) = &management {
+        port.enter(Phase::Loading);
+    }
     let limit = args.shards.shard_startup_timeout;
     for rank in 0..shards {
         info!(rank, "Starting shard {rank}");
@@ -107,11 +108,15 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
     };
     info!("Starting router");
     let instance = Uuid::new_v4().to_string();
-    fleet.router = Some(Process::spawn(
-        plan::router(args, &folder, &group, compute_type, &instance),
-        fleet.console.clone(),
-    )?);
+    let mut router = plan::router(args, &folder, &group, compute_type, &instance);
+    if let Some(port) = &management {
+        port.enter(Phase::WarmingUp);
+        port.share(&mut router)?;
+    }
+    fleet.router = Some(Process::spawn(router, fleet.console.clone())?);
     fleet.router_ready(address, &instance, limit).await?;
+    // From now on the router answers there.
+    drop(management);
     banner::show(&fleet.console, model_id, shards, address, &args.server);
 
     let (process, exit) = fleet.first_exit().await;

@@ -135,7 +135,7 @@ fn the_router_gets_limits_and_address() {
         "i1",
     );
     insta::assert_snapshot!(render(&plain), @r"
-    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --hostname 0.0.0.0 --port 3000 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-client-batch-size 32 --payload-limit 2000000 --waiting-served-ratio 0 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --validation-workers 2 --max-connections 4096 --client-timeout 60 --sse-keep-alive 15 --graceful-termination-timeout 90 --exit-on-stdin-eof --json-output
+    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --hostname 0.0.0.0 --port 3000 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-client-batch-size 32 --payload-limit 2000000 --waiting-served-ratio 0 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --validation-workers 2 --max-connections 4096 --client-timeout 60 --sse-keep-alive 15 --drain-delay 0 --graceful-termination-timeout 90 --exit-on-stdin-eof --json-output
     with ROUTER_INSTANCE=i1 COMPUTE_TYPE=1-cpu
     ");
     let flags = "--revision r1 --tokenizer-config-path /t.json --escape-special-tokens --tool-call-parser hermes --reasoning-parser none --generation-config none --disable-grammar-support --hostname ::1 -p 8080 --max-input-length 7 \
@@ -167,4 +167,23 @@ fn the_key_goes_to_the_router_alone_and_by_environment() {
         assert!(!render(&other).contains("secret"));
         assert!(other.env_remove.contains(&"API_KEY"));
     }
+}
+
+#[test]
+fn the_router_has_the_time_of_its_drain_and_of_its_requests() {
+    let args = args("--drain-delay 5 --graceful-termination-timeout 10");
+    assert_eq!(router_grace(&args.server), Duration::from_secs(17));
+}
+
+#[test]
+fn the_port_for_metrics_has_the_address_of_the_server_unless_it_has_its_own() {
+    let address = |flags| {
+        let address = args(flags).server.management_address();
+        address.map(|address| address.to_string())
+    };
+    assert_eq!(address("--hostname 127.0.0.1"), None);
+    let shared = address("--hostname 127.0.0.1 --prometheus-port 9000");
+    assert_eq!(shared.as_deref(), Some("127.0.0.1:9000"));
+    let own = address("--hostname 127.0.0.1 --prometheus-port 9000 --prometheus-hostname ::");
+    assert_eq!(own.as_deref(), Some("[::]:9000"));
 }
