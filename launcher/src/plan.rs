@@ -14,6 +14,7 @@ const ROUTER: &str = "text-generation-router";
 /// One process: what to run, and how its environment differs from the launcher's.
 ///
 /// Not `Debug`, because the environment of the router holds the API key.
+#[derive(Clone)]
 pub struct ProcessSpec {
     pub name: String,
     /// Set for shards.
@@ -127,6 +128,8 @@ pub fn shard(
 
     let mut env = server_env(args, surroundings);
     env.extend([
+        // The model is in a folder, also when the shard is started again.
+        ("HF_HUB_OFFLINE", "1".to_owned()),
         ("RANK", rank.to_string()),
         ("WORLD_SIZE", group.size.to_string()),
         (
@@ -190,6 +193,7 @@ pub fn router(
     flags.value("--max-waiting-tokens", batching.max_waiting_tokens);
     flags.optional("--max-batch-size", batching.max_batch_size);
     flags.optional("--max-queue-time", batching.max_queue_time);
+    flags.value("--step-timeout", batching.step_timeout);
     flags.value("--validation-workers", server.validation_workers);
     for origin in &server.cors_allow_origin {
         flags.value("--cors-allow-origin", origin);

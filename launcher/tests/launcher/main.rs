@@ -7,3 +7,4 @@ mod failures;
 mod harness;
 mod lifecycle;
 mod logs;
+mod recovery;
