@@ -63,15 +63,20 @@ impl Shard {
             .connect()
             .await
             .map_err(refused)?;
+        Ok(Self::over(rank, channel, deadlines))
+    }
+
+    /// Calls go through `channel`.
+    pub(crate) fn over(rank: usize, channel: Channel, deadlines: Deadlines) -> Self {
         let stub = TextGenerationServiceClient::new(channel.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
-        Ok(Self {
+        Self {
             rank,
             stub,
             channel,
             deadlines,
-        })
+        }
     }
 
     async fn within<T>(

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use prost::Message;
 use text_generation_proto::v1;
+use tonic::transport::Channel;
 
 use crate::encoded::StepMethod;
 use crate::error::ClientError;
@@ -41,6 +42,26 @@ impl ShardedClient {
             return Err(ClientError::EmptyResults);
         }
         Ok(Self { shards })
+    }
+
+    /// The shards behind these channels, in rank order. A channel is made with tonic's
+    /// `Endpoint::connect_with_connector`, or its lazy form: it connects again where the connection was lost.
+    ///
+    /// # Errors
+    /// `EmptyResults` where there is no channel.
+    pub fn from_channels(
+        channels: Vec<Channel>,
+        deadlines: Deadlines,
+    ) -> Result<Self, ClientError> {
+        if channels.is_empty() {
+            return Err(ClientError::EmptyResults);
+        }
+        let channels = channels.into_iter().enumerate();
+        Ok(Self {
+            shards: channels
+                .map(|(rank, channel)| Shard::over(rank, channel, deadlines))
+                .collect(),
+        })
     }
 
     /// Runs `call` on every shard and waits for all of them, also when one fails: no rank may be left behind.

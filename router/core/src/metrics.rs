@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use tokio::time::Instant;
 
 use crate::error::InferError;
 use crate::types::RequestInstants;

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use text_generation_client::types::TokenId;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::Instant;
 
 use crate::error::InferError;
 use crate::grammar::Constraint;

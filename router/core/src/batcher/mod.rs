@@ -16,7 +16,6 @@ mod reply;
 mod running;
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
 use text_generation_client::types::StepReply;
 use text_generation_client::{ClientError, ShardedClient};
@@ -24,6 +23,7 @@ use text_generation_grammar::Mask;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use self::masks::Matching;
 use self::next::InFlight;

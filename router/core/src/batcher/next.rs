@@ -1,9 +1,10 @@
 //! From the policy's decision to the plan that the shards get.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use text_generation_client::types::{Grant, StepMasks, StepPlan};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::running::Running;
 use super::{Batcher, DEPTH};

@@ -1,10 +1,9 @@
 //! What becomes of the reply to a plan.
 
-use std::time::Instant;
-
 use text_generation_client::ClientError;
 use text_generation_client::types::{StepReply, TokenId};
 use tokio::task::JoinError;
+use tokio::time::Instant;
 
 use super::Batcher;
 use super::next::InFlight;
