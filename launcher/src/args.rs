@@ -5,7 +5,7 @@ mod values;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 use clap::{ArgAction, Parser, value_parser};
 
 pub use self::values::{Attention, Dtype, LoadFormat, RopeScaling, Secret, UsageStats};
@@ -132,6 +132,13 @@ pub struct ShardArgs {
     /// Prefix of the shards' sockets; shard r listens on `<prefix>-<r>`. Default: in a new private directory
     #[arg(long, env)]
     pub shard_uds_path: Option<PathBuf>,
+    /// Losses of shards within `--shard-loss-window` that end the server; after fewer all shards start again, and
+    /// requests go on
+    #[arg(long, env, default_value_t = 3, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub max_shard_losses: usize,
+    /// Seconds after which a loss of shards is forgotten
+    #[arg(long, env, default_value_t = 600, value_parser = value_parser!(u64).range(1..))]
+    pub shard_loss_window: u64,
 }
 
 #[derive(Debug, clap::Args)]
@@ -203,6 +210,9 @@ pub struct BatchingArgs {
     /// Seconds that a request may wait for its turn before it is refused with 429. Default: no limit
     #[arg(long, env)]
     pub max_queue_time: Option<f32>,
+    /// Most seconds that a step of the shards may be given; one that takes longer hangs, and the shards start again
+    #[arg(long, env, default_value_t = 60, value_parser = value_parser!(u32).range(1..=600))]
+    pub step_timeout: u32,
 }
 
 #[derive(Debug, clap::Args)]

@@ -5,6 +5,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -86,7 +87,7 @@ impl ManagementPort {
         ]);
         // Names the process that sockets of the launcher's own parent are for.
         spec.env_remove.push("LISTEN_PID");
-        spec.inherited = Some(socket.into());
+        spec.inherited = Some(Arc::new(socket.into()));
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -19,6 +20,7 @@ const ROUTER_MARGIN: Duration = Duration::from_secs(2);
 /// One process: what to run, and how its environment differs from the launcher's.
 ///
 /// Not `Debug`, because the environment of the router holds the API key.
+#[derive(Clone)]
 pub struct ProcessSpec {
     pub name: String,
     /// Set for shards.
@@ -28,7 +30,7 @@ pub struct ProcessSpec {
     pub env: Vec<(&'static str, String)>,
     pub env_remove: Vec<&'static str>,
     /// Stays open in the process, under the number that it has here.
-    pub inherited: Option<OwnedFd>,
+    pub inherited: Option<Arc<OwnedFd>>,
 }
 
 /// What the plan takes from the launcher's surroundings.
@@ -134,6 +136,8 @@ pub fn shard(
 
     let mut env = server_env(args, surroundings);
     env.extend([
+        // The model is in a folder, also when the shard is started again.
+        ("HF_HUB_OFFLINE", "1".to_owned()),
         ("RANK", rank.to_string()),
         ("WORLD_SIZE", group.size.to_string()),
         (
@@ -205,6 +209,7 @@ pub fn router(
     flags.value("--max-waiting-tokens", batching.max_waiting_tokens);
     flags.optional("--max-batch-size", batching.max_batch_size);
     flags.optional("--max-queue-time", batching.max_queue_time);
+    flags.value("--step-timeout", batching.step_timeout);
     flags.value("--validation-workers", server.validation_workers);
     for origin in &server.cors_allow_origin {
         flags.value("--cors-allow-origin", origin);

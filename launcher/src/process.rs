@@ -78,7 +78,7 @@ impl Process {
             command.env_remove(name);
         }
         command.envs(spec.env);
-        let inherited = spec.inherited.as_ref().map(keep_open).transpose();
+        let inherited = spec.inherited.as_deref().map(keep_open).transpose();
         let cannot_run = |source| LauncherError::CannotRun {
             program: spec.program,
             source,

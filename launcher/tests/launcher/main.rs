@@ -8,3 +8,4 @@ mod harness;
 mod lifecycle;
 mod logs;
 mod management;
+mod recovery;

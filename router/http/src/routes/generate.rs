@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -13,6 +12,7 @@ use text_generation_core::infer::{GenerateStream, Group, gather_best};
 use text_generation_core::types::{
     Dialect, GenerateParameters, GenerateRequest, GeneratedText, RequestInstants, StreamEvent,
 };
+use tokio::time::Instant;
 use tower_http::request_id::RequestId;
 
 use crate::error::ApiError;
