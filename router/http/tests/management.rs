@@ -11,7 +11,8 @@ mod common;
 use std::time::Duration;
 
 use common::{LONG, Server, answer, until};
-use serde_json::json;
+use reqwest::Response;
+use serde_json::{Value, json};
 use text_generation_http::management;
 use text_generation_http::server::ServerLimits;
 use tokio::net::TcpListener;
@@ -104,4 +105,37 @@ async fn after_the_delay_requests_are_refused_and_running_ones_finish() {
     let text = running.text().await.expect("the whole stream");
     assert!(text.contains(r#""generated_text":"abc""#), "{text}");
     server.stopped().await;
+}
+
+#[tokio::test]
+async fn a_server_that_has_lost_its_shards_lives_and_is_not_ready() {
+    let server = Server::start().await;
+    let port = management_of(&server).await;
+    server.mock.hold();
+    let body = json!({"inputs": "Hi!"});
+    let running = server.post_json("/generate_stream", &body).await;
+    server.mock.kill();
+    until("it says so", async || {
+        let response = server.http.get(format!("{port}/ready")).send().await;
+        let (status, body) = answer_or_empty(response.expect("an answer")).await;
+        status == 503 && body["error"] == "recovering"
+    })
+    .await;
+    assert_eq!(status(&server, format!("{port}/live")).await, 200);
+    server.mock.resume();
+    server.mock.restart().expect("shards that start again");
+    let text = running.text().await.expect("the whole stream");
+    assert!(text.contains(r#""generated_text":"abc""#), "{text}");
+    until("it is ready", async || {
+        status(&server, format!("{port}/ready")).await == 200
+    })
+    .await;
+}
+
+/// Status and body, which is empty where all is well.
+async fn answer_or_empty(response: Response) -> (u16, Value) {
+    match response.status().as_u16() {
+        200 => (200, Value::Null),
+        _ => answer(response).await,
+    }
 }
