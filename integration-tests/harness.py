@@ -98,6 +98,16 @@ class Server:
         own = children_by_parent().get(self.process.pid, [])
         return [pid for pid in own if "serve" in command_line(pid).split()]
 
+    def shard(self, rank: int) -> int:
+        """The shard of a rank."""
+
+        def is_rank(pid: int) -> bool:
+            with contextlib.suppress(OSError):
+                return f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            return False
+
+        return next(filter(is_rank, self.shards()))
+
     def sockets(self) -> list[Path]:
         return [path for path in self.runtime_dir.rglob("*") if path.is_socket()]
 

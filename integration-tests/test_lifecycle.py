@@ -51,8 +51,8 @@ def test_sigterm_lets_streams_finish(tiny_llama: Path, tmp_path: Path) -> None:
         gone(server, pids)
 
 
-def test_a_dead_shard_stops_the_server_with_one_clear_line(tiny_llama: Path, tmp_path: Path) -> None:
-    with serving(tiny_llama, tmp_path) as server:
+def test_the_last_loss_of_a_shard_stops_the_server_with_one_clear_line(tiny_llama: Path, tmp_path: Path) -> None:
+    with serving(tiny_llama, tmp_path, "--max-shard-losses", "1") as server:
         pids = descendants(server.process.pid)
         (shard,) = server.shards()
         os.kill(shard, signal.SIGKILL)

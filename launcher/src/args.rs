@@ -2,10 +2,10 @@
 
 mod values;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 use clap::{ArgAction, Parser, value_parser};
 
 pub use self::values::{Attention, Dtype, LoadFormat, RopeScaling, Secret, UsageStats};
@@ -129,6 +129,13 @@ pub struct ShardArgs {
     /// Prefix of the shards' sockets; shard r listens on `<prefix>-<r>`. Default: in a new private directory
     #[arg(long, env)]
     pub shard_uds_path: Option<PathBuf>,
+    /// Losses of shards within `--shard-loss-window` that end the server; after fewer all shards start again, and
+    /// requests go on
+    #[arg(long, env, default_value_t = 3, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub max_shard_losses: usize,
+    /// Seconds after which a loss of shards is forgotten
+    #[arg(long, env, default_value_t = 600, value_parser = value_parser!(u64).range(1..))]
+    pub shard_loss_window: u64,
 }
 
 #[derive(Debug, clap::Args)]
@@ -200,6 +207,9 @@ pub struct BatchingArgs {
     /// Seconds that a request may wait for its turn before it is refused with 429. Default: no limit
     #[arg(long, env)]
     pub max_queue_time: Option<f32>,
+    /// Most seconds that a step of the shards may be given; one that takes longer hangs, and the shards start again
+    #[arg(long, env, default_value_t = 60, value_parser = value_parser!(u32).range(1..=600))]
+    pub step_timeout: u32,
 }
 
 #[derive(Debug, clap::Args)]
@@ -233,7 +243,22 @@ pub struct ServerArgs {
     /// Threads that tokenise and validate
     #[arg(long, env, default_value_t = 2)]
     pub validation_workers: u32,
-    /// Seconds that running requests have to finish after SIGTERM or SIGINT
+    /// Further port for /metrics, /health, /live and /ready, without a key and open from the first second. Default: none
+    #[arg(long, env)]
+    pub prometheus_port: Option<u16>,
+    /// IP address of `--prometheus-port`. Default: that of `--hostname`
+    #[arg(long, env)]
+    pub prometheus_hostname: Option<IpAddr>,
+    /// Answer /metrics on `--port` without a key too
+    #[arg(long, env)]
+    pub open_metrics: bool,
+    /// Show load metrics under the names of another server too
+    #[arg(long, env, value_parser = ["vllm"])]
+    pub metrics_aliases: Option<String>,
+    /// Seconds for which requests are still taken after SIGTERM or SIGINT, while /ready and /health answer 503
+    #[arg(long, env, default_value_t = 0)]
+    pub drain_delay: u64,
+    /// Seconds that running requests have to finish after that
     #[arg(long, short = 'g', env, default_value_t = 90)]
     pub graceful_termination_timeout: u64,
 }
@@ -294,9 +319,14 @@ pub struct UnavailableArgs {
     /// OpenTelemetry service name
     #[arg(long, env)]
     pub otlp_service_name: Option<String>,
-    /// Separate port for metrics
-    #[arg(long, env)]
-    pub prometheus_port: Option<u16>,
+}
+
+impl ServerArgs {
+    /// Where probes and metrics are answered from the first second on, if anywhere.
+    pub fn management_address(&self) -> Option<SocketAddr> {
+        let hostname = self.prometheus_hostname.unwrap_or(self.hostname);
+        Some(SocketAddr::new(hostname, self.prometheus_port?))
+    }
 }
 
 /// Container runtimes set HOSTNAME to a name that nobody chose, so only an address counts.

@@ -94,7 +94,6 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
         ngrok_edge,
         otlp_endpoint,
         otlp_service_name,
-        prometheus_port,
     } = &args.unavailable;
     let given = |value: &Option<String>| value.as_ref().is_some_and(|text| !text.is_empty());
     let no_tunnel = "leave it out and put a tunnel or proxy of your own in front of --port";
@@ -125,11 +124,6 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
         ("--ngrok-edge", given(ngrok_edge), no_tunnel),
         ("--otlp-endpoint", given(otlp_endpoint), no_traces),
         ("--otlp-service-name", given(otlp_service_name), no_traces),
-        (
-            "--prometheus-port",
-            prometheus_port.is_some(),
-            "leave it out; metrics are at /metrics on --port",
-        ),
     ];
     match features.into_iter().find(|(_, set, _)| *set) {
         Some((flag, _, remedy)) => {
@@ -149,6 +143,7 @@ fn check_positive(args: &Args) -> Result<(), LauncherError> {
     let zeros = [
         ("--num-shard", args.shards.num_shard == Some(0)),
         ("--port", args.server.port == 0),
+        ("--prometheus-port", args.server.prometheus_port == Some(0)),
         ("--validation-workers", args.server.validation_workers == 0),
         ("--max-connections", args.server.max_connections == 0),
         ("--client-timeout", args.server.client_timeout == 0),
@@ -222,6 +217,11 @@ fn check_numbers(args: &Args) -> Result<(), LauncherError> {
         return refuse(format!(
             "--watermark-delta must be a finite number, not {delta}"
         ));
+    }
+    if args.server.prometheus_port == Some(args.server.port) {
+        return refuse(
+            "--prometheus-port (or PROMETHEUS_PORT) must be another port than --port, which has /metrics as well",
+        );
     }
     check_keys(&args.server)
 }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::readiness::SILENCE_LIMIT;
+
 #[derive(Debug, thiserror::Error)]
 pub enum LauncherError {
     #[error("{0}")]
@@ -15,6 +17,13 @@ pub enum LauncherError {
     Sockets { path: String, reason: String },
     #[error("cannot listen on {address}: {source}; choose another with --port or --hostname")]
     Address {
+        address: std::net::SocketAddr,
+        source: io::Error,
+    },
+    #[error(
+        "cannot listen on {address}: {source}; choose another with --prometheus-port or --prometheus-hostname"
+    )]
+    ManagementAddress {
         address: std::net::SocketAddr,
         source: io::Error,
     },
@@ -35,6 +44,17 @@ pub enum LauncherError {
     StartupTimeout { process: String, seconds: u64 },
     #[error("{process} stopped: {exit}")]
     Died { process: String, exit: String },
+    #[error("{process} {reason} for {} s", SILENCE_LIMIT.as_secs())]
+    Silent {
+        process: String,
+        reason: &'static str,
+    },
+    #[error("{loss}; that was loss {losses} within {seconds} s, see --max-shard-losses")]
+    LostTooOften {
+        loss: Box<LauncherError>,
+        losses: usize,
+        seconds: u64,
+    },
     #[error("stopped at once by a second signal; running requests were cut off")]
     Hurried,
     #[error("cannot start the launcher: {0}")]

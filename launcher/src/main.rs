@@ -8,6 +8,7 @@ mod doctor;
 mod download;
 mod error;
 mod logs;
+mod management;
 mod output;
 mod plan;
 mod process;
@@ -18,9 +19,11 @@ mod supervisor;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Args;
 use crate::error::LauncherError;
+use crate::supervisor::Signals;
 
 /// Starts a text generation server: prepares the model, starts one shard per device and the router, and watches them.
 ///
@@ -42,34 +45,45 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // First of all: until they are handled, signals end the process, or are lost where it is the first of a container.
+    let listening = listen();
     let cli = Cli::parse();
     match cli.command {
-        Some(Command::Doctor(args)) => examine(&args),
-        None => serve(&cli.args),
+        Some(Command::Doctor(args)) => examine(&args, listening),
+        None => serve(&cli.args, listening),
     }
 }
 
-/// Exit code 1 means that a start would fail.
-fn examine(args: &Args) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    match runtime.map(|runtime| runtime.block_on(doctor::run(args))) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) | Err(_) => ExitCode::FAILURE,
+/// Exit code 1 means that a start would fail, or that a signal came first.
+fn examine(args: &Args, listening: Result<(Runtime, Signals), LauncherError>) -> ExitCode {
+    let Ok((runtime, mut signals)) = listening else {
+        return ExitCode::FAILURE;
+    };
+    let works = runtime.block_on(async {
+        tokio::select! {
+            works = doctor::run(args) => works,
+            _ = signals.next() => false,
+        }
+    });
+    if works {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 
-fn serve(args: &Args) -> ExitCode {
+fn serve(args: &Args, listening: Result<(Runtime, Signals), LauncherError>) -> ExitCode {
     // Without a thread for the log nothing else could start either.
     let Ok((console, log_level)) = logs::init(args.logs.json_output) else {
         return ExitCode::FAILURE;
     };
-    let runtime = log_level
+    let prepared = log_level
         .and_then(|()| prepare(args))
+        .and_then(|()| listening)
         .inspect_err(|error| tracing::error!("{error}"));
-    let served =
-        runtime.and_then(|runtime| runtime.block_on(supervisor::run(args, console.clone())));
+    let served = prepared.and_then(|(runtime, signals)| {
+        runtime.block_on(supervisor::run(args, console.clone(), signals))
+    });
     console.flush();
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -77,12 +91,20 @@ fn serve(args: &Args) -> ExitCode {
     }
 }
 
-fn prepare(args: &Args) -> Result<tokio::runtime::Runtime, LauncherError> {
+/// The runtime of everything, and the signals that ask for a stop.
+fn listen() -> Result<(Runtime, Signals), LauncherError> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let signals = {
+        let _entered = runtime.enter();
+        Signals::listen()?
+    };
+    Ok((runtime, signals))
+}
+
+fn prepare(args: &Args) -> Result<(), LauncherError> {
     checks::check(args)?;
     checks::without_effect(&args.compatibility)
         .iter()
         .for_each(|note| tracing::info!("{note}"));
-    Ok(tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?)
+    Ok(())
 }

@@ -1,19 +1,26 @@
 //! Pure functions from arguments and devices to the processes to start.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::args::{Args, RopeScaling};
+use crate::args::{Args, RopeScaling, ServerArgs};
 use crate::checks::max_input_tokens;
 use crate::error::LauncherError;
 
 const SERVER: &str = "text-generation-server";
 const ROUTER: &str = "text-generation-router";
 
+/// The router ends its own grace time first, so that it and not a SIGKILL cuts the last streams.
+const ROUTER_MARGIN: Duration = Duration::from_secs(2);
+
 /// One process: what to run, and how its environment differs from the launcher's.
 ///
 /// Not `Debug`, because the environment of the router holds the API key.
+#[derive(Clone)]
 pub struct ProcessSpec {
     pub name: String,
     /// Set for shards.
@@ -21,7 +28,9 @@ pub struct ProcessSpec {
     pub program: &'static str,
     pub args: Vec<String>,
     pub env: Vec<(&'static str, String)>,
-    pub env_remove: &'static [&'static str],
+    pub env_remove: Vec<&'static str>,
+    /// Stays open in the process, under the number that it has here.
+    pub inherited: Option<Arc<OwnedFd>>,
 }
 
 /// What the plan takes from the launcher's surroundings.
@@ -148,6 +157,8 @@ pub fn shard(
 
     let mut env = server_env(args, surroundings);
     env.extend([
+        // The model is in a folder, also when the shard is started again.
+        ("HF_HUB_OFFLINE", "1".to_owned()),
         ("RANK", rank.to_string()),
         ("WORLD_SIZE", group.size.to_string()),
         (
@@ -157,6 +168,14 @@ pub fn shard(
     ]);
     env.extend(model_env(args));
     server_process(&format!("shard {rank}"), Some(rank), flags, env)
+}
+
+/// How long the router may take to stop before it is killed.
+pub fn router_grace(server: &ServerArgs) -> Duration {
+    let seconds = server
+        .drain_delay
+        .saturating_add(server.graceful_termination_timeout);
+    Duration::from_secs(seconds).saturating_add(ROUTER_MARGIN)
 }
 
 /// The router in front of the shards. It shows `instance` to whoever asks for its health.
@@ -211,6 +230,7 @@ pub fn router(
     flags.value("--max-waiting-tokens", batching.max_waiting_tokens);
     flags.optional("--max-batch-size", batching.max_batch_size);
     flags.optional("--max-queue-time", batching.max_queue_time);
+    flags.value("--step-timeout", batching.step_timeout);
     flags.value("--validation-workers", server.validation_workers);
     for origin in &server.cors_allow_origin {
         flags.value("--cors-allow-origin", origin);
@@ -222,6 +242,11 @@ pub fn router(
     flags.value("--max-connections", server.max_connections);
     flags.value("--client-timeout", server.client_timeout);
     flags.value("--sse-keep-alive", server.sse_keep_alive);
+    flags.optional("--prometheus-port", server.prometheus_port);
+    flags.optional("--prometheus-hostname", server.prometheus_hostname);
+    flags.switch("--open-metrics", server.open_metrics);
+    flags.optional("--metrics-aliases", server.metrics_aliases.as_ref());
+    flags.value("--drain-delay", server.drain_delay);
     flags.value(
         "--graceful-termination-timeout",
         server.graceful_termination_timeout,
@@ -238,7 +263,8 @@ pub fn router(
         program: ROUTER,
         args: flags.0,
         env,
-        env_remove: &[],
+        env_remove: Vec::new(),
+        inherited: None,
     }
 }
 
@@ -249,7 +275,7 @@ fn server_process(
     env: Vec<(&'static str, String)>,
 ) -> ProcessSpec {
     // The level goes by flag; the API key is the router's alone.
-    let env_remove = &["LOG_LEVEL", "API_KEY"];
+    let env_remove = vec!["LOG_LEVEL", "API_KEY"];
     ProcessSpec {
         name: name.to_owned(),
         rank,
@@ -257,6 +283,7 @@ fn server_process(
         args: flags.0,
         env,
         env_remove,
+        inherited: None,
     }
 }
 

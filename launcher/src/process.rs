@@ -1,11 +1,13 @@
 //! A child process in its own group: spawn, read both pipes, terminate, wait with a limit.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
@@ -76,11 +78,15 @@ impl Process {
             command.env_remove(name);
         }
         command.envs(spec.env);
+        let inherited = spec.inherited.as_deref().map(keep_open).transpose();
         let cannot_run = |source| LauncherError::CannotRun {
             program: spec.program,
             source,
         };
+        inherited.map_err(|errno| cannot_run(errno.into()))?;
         let mut child = command.spawn().map_err(cannot_run)?;
+        // Nothing else was started in between, on the one thread of the launcher, and nothing after it gets the file.
+        drop(spec.inherited);
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         let group = Pid::from_raw(
             id.ok_or_else(|| cannot_run(std::io::Error::other("it has no process id")))?,
@@ -142,6 +148,11 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.signal(Signal::SIGKILL);
     }
+}
+
+/// Lets a file stay open in the next process that is started.
+fn keep_open(file: &OwnedFd) -> nix::Result<()> {
+    fcntl(file, FcntlArg::F_SETFD(FdFlag::empty())).map(|_| ())
 }
 
 /// The command beside this executable, where an installation puts all of them; else `PATH` decides.

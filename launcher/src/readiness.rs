@@ -1,13 +1,14 @@
-//! Asks a shard's health service and the router's `/health`. Ready means answered.
+//! Asks a shard's health service, before it is ready and while it runs, and the router's `/health`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
-use tonic::transport::Endpoint;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -15,6 +16,14 @@ use tonic_health::pb::health_client::HealthClient;
 const PAUSE: Duration = Duration::from_millis(100);
 /// A process that loads weights can be slow to answer; one that hangs must be asked again.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// Between an answer of a shard that runs and the next question.
+const WATCH_PAUSE: Duration = Duration::from_millis(500);
+const TICK: Duration = Duration::from_millis(250);
+/// For so long a shard that runs may be silent, or say that it does not serve, before it counts as lost.
+pub const SILENCE_LIMIT: Duration = Duration::from_secs(3);
+const NO_ANSWER: &str = "did not answer its health service";
+const NOT_SERVING: &str = "said of itself that it does not serve";
 
 /// Header by which the router names the instance that its environment gave it.
 const INSTANCE_HEADER: &str = "x-router-instance";
@@ -28,6 +37,42 @@ pub async fn shard_ready(socket: String) {
         Ok(Ok(true))
     ) {
         sleep(PAUSE).await;
+    }
+}
+
+/// Resolves when the shard on this socket has not said for `SILENCE_LIMIT` that it serves, with what it did instead.
+///
+/// Time is counted in ticks, so that a pause of this process is not taken for one of the shard.
+pub async fn shard_silent(socket: String) -> &'static str {
+    let Ok(health) = health_client(&socket) else {
+        return NO_ANSWER;
+    };
+    let ask = async || {
+        sleep(WATCH_PAUSE).await;
+        serves(health.clone()).await
+    };
+    let mut answer = pin!(ask());
+    let mut ticks = interval_at(Instant::now() + TICK, TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut silent, mut reason) = (Duration::ZERO, NO_ANSWER);
+    loop {
+        tokio::select! {
+            biased;
+            outcome = &mut answer => {
+                (silent, reason) = match outcome {
+                    Ok(true) => (Duration::ZERO, NO_ANSWER),
+                    Ok(false) => (silent, NOT_SERVING),
+                    Err(_) => (silent, NO_ANSWER),
+                };
+                answer.set(ask());
+            }
+            _ = ticks.tick() => {
+                silent += TICK;
+                if silent > SILENCE_LIMIT {
+                    return reason;
+                }
+            }
+        }
     }
 }
 
@@ -56,12 +101,17 @@ pub fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 async fn shard_serves(socket: &str) -> Result<bool, Box<dyn std::error::Error + Send + Sync>> {
-    let channel = Endpoint::try_from(format!("unix:{socket}"))?
-        .connect()
-        .await?;
-    let reply = HealthClient::new(channel)
-        .check(HealthCheckRequest::default())
-        .await?;
+    Ok(serves(health_client(socket)?).await?)
+}
+
+/// A client of the health service on this socket. It connects when it is asked, and again where the connection ended.
+fn health_client(socket: &str) -> Result<HealthClient<Channel>, tonic::transport::Error> {
+    let endpoint = Endpoint::try_from(format!("unix:{socket}"))?;
+    Ok(HealthClient::new(endpoint.connect_lazy()))
+}
+
+async fn serves(mut health: HealthClient<Channel>) -> Result<bool, tonic::Status> {
+    let reply = health.check(HealthCheckRequest::default()).await?;
     Ok(reply.into_inner().status() == ServingStatus::Serving)
 }
 

@@ -47,6 +47,23 @@ impl Sockets {
         self.directory.is_some()
     }
 
+    /// Removes what shards that were killed have left, so that others can listen on the same paths.
+    pub fn clear(&self) -> Result<(), LauncherError> {
+        self.files()
+            .try_for_each(|path| match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(refusal(Path::new(&path), error))
+                }
+                _ => Ok(()),
+            })
+    }
+
+    /// The rendezvous file and the sockets.
+    fn files(&self) -> impl Iterator<Item = String> {
+        let sockets = (0..self.shards).map(|rank| socket_path(&self.prefix, rank));
+        std::iter::once(rendezvous_path(&self.prefix)).chain(sockets)
+    }
+
     fn inside(base: &Path, shards: usize) -> Result<Self, LauncherError> {
         let mut builder = tempfile::Builder::new();
         let builder = builder
@@ -96,9 +113,8 @@ impl Sockets {
 impl Drop for Sockets {
     fn drop(&mut self) {
         // A shard removes its files itself, unless it was killed. The directory of ours goes by its own drop.
-        let _ = fs::remove_file(rendezvous_path(&self.prefix));
-        for rank in 0..self.shards {
-            let _ = fs::remove_file(socket_path(&self.prefix, rank));
+        for path in self.files() {
+            let _ = fs::remove_file(path);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The life of a server: download -> shards ready -> router ready -> running -> draining.
 
 mod fleet;
+mod losses;
+mod shards;
 mod signals;
 
 use std::convert::Infallible;
@@ -13,25 +15,18 @@ use uuid::Uuid;
 use crate::args::Args;
 use crate::error::LauncherError;
 use crate::logs::Console;
+use crate::management::{ManagementPort, Phase};
 use crate::plan::{self, ShardGroup, Surroundings};
 use crate::process::Process;
 use crate::sockets::Sockets;
-use crate::supervisor::fleet::{Fleet, SHORT_GRACE};
-use crate::supervisor::signals::Signals;
+use crate::supervisor::fleet::Fleet;
+use crate::supervisor::shards::Shards;
+pub use crate::supervisor::signals::Signals;
 use crate::{banner, devices, download};
 
-/// The router ends its own grace time first, so that it and not a SIGKILL cuts the last streams.
-const ROUTER_MARGIN: Duration = Duration::from_secs(2);
-
 /// Serves until a signal (Ok) or a failure (Err, already logged). No process and no socket outlives this call.
-pub async fn run(args: &Args, console: Console) -> Result<(), LauncherError> {
-    let mut signals = Signals::listen().inspect_err(|error| tracing::error!("{error}"))?;
-    let mut fleet = Fleet {
-        console,
-        router: None,
-        workers: Vec::new(),
-        sockets: None,
-    };
+pub async fn run(args: &Args, console: Console, mut signals: Signals) -> Result<(), LauncherError> {
+    let mut fleet = Fleet::new(console);
     let outcome = tokio::select! {
         // Service managers may signal the children too; their end is then no failure.
         biased;
@@ -41,35 +36,28 @@ pub async fn run(args: &Args, console: Console) -> Result<(), LauncherError> {
         }
         failure = serve(args, &mut fleet) => failure.map(|never| match never {}),
     };
-    let reported = outcome
-        .as_ref()
-        .err()
-        .map(ToString::to_string)
-        .inspect(|error| tracing::error!("{error}"))
-        .unwrap_or_default();
-    let grace = match outcome {
-        Ok(()) => Duration::from_secs(args.server.graceful_termination_timeout) + ROUTER_MARGIN,
-        Err(_) => SHORT_GRACE,
-    };
+    let grace = plan::router_grace(&args.server);
     tokio::select! {
-        () = fleet.stop(grace, &reported) => outcome,
+        outcome = end(&mut fleet, outcome, grace) => outcome,
         _ = signals.next() => {
             fleet.kill().await;
             tracing::error!("{}", LauncherError::Hurried);
-            outcome.and(Err(LauncherError::Hurried))
+            Err(LauncherError::Hurried)
         }
     }
 }
 
 /// Brings everything up and watches it. Ends only with a failure.
 async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherError> {
+    let management = args.server.management_address();
+    let management = management.map(ManagementPort::open).transpose()?;
     let address = SocketAddr::new(args.server.hostname, args.server.port);
     // Found out now, not after minutes of loading.
     TcpListener::bind(address).map_err(|source| LauncherError::Address { address, source })?;
     if args.logs.env {
         info!("{}", devices::runtime_environment().await);
     }
-    let shards = plan::shard_count(
+    let size = plan::shard_count(
         args.shards.sharded,
         args.shards.num_shard,
         devices::count().await,
@@ -78,44 +66,79 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
         log_level: fleet.console.level_name(),
         hf_token: hub_token(),
     };
-    let model_id = args.model.model_id.as_deref().unwrap_or_default();
+    let folder = prepare_model(args, &surroundings, fleet).await?;
 
-    info!("Preparing model {model_id}");
-    fleet.start_worker(plan::download(args, &surroundings))?;
-    let folder = download::model_folder(&fleet.workers[0], model_id).await?;
-    fleet.workers.clear();
-
-    let sockets = fleet.sockets.insert(Sockets::prepare(
-        args.shards.shard_uds_path.as_deref(),
-        shards,
-    )?);
+    let sockets = Sockets::prepare(args.shards.shard_uds_path.as_deref(), size)?;
     let group = ShardGroup {
-        size: shards,
+        size,
         uds_prefix: sockets.prefix().to_owned(),
         directory_owned: sockets.directory_owned(),
     };
-    let limit = args.shards.shard_startup_timeout;
-    for rank in 0..shards {
-        info!(rank, "Starting shard {rank}");
-        fleet.start_worker(plan::shard(args, &surroundings, &folder, &group, rank))?;
+    if let Some(port) = &management {
+        port.enter(Phase::Loading);
     }
-    fleet.shards_ready(&group, limit).await?;
+    let specs = (0..size)
+        .map(|rank| plan::shard(args, &surroundings, &folder, &group, rank))
+        .collect();
+    let shards = Shards::new(fleet.console.clone(), specs, sockets, &args.shards);
+    let shards = fleet.shards.insert(shards);
+    shards.start()?;
+    shards.ready().await?;
 
     let compute_type = match std::env::var_os("COMPUTE_TYPE") {
         Some(_) => None,
-        None => Some(devices::compute_type(shards).await),
+        None => Some(devices::compute_type(size).await),
     };
     info!("Starting router");
     let instance = Uuid::new_v4().to_string();
-    fleet.router = Some(Process::spawn(
-        plan::router(args, &folder, &group, compute_type, &instance),
-        fleet.console.clone(),
-    )?);
+    let mut router = plan::router(args, &folder, &group, compute_type, &instance);
+    if let Some(port) = &management {
+        port.enter(Phase::WarmingUp);
+        port.share(&mut router)?;
+    }
+    fleet.router = Some(Process::spawn(router, fleet.console.clone())?);
+    let limit = args.shards.shard_startup_timeout;
     fleet.router_ready(address, &instance, limit).await?;
-    banner::show(&fleet.console, model_id, shards, address, &args.server);
+    // From now on the router answers there.
+    drop(management);
+    let model_id = args.model.model_id.as_deref().unwrap_or_default();
+    banner::show(&fleet.console, model_id, size, address, &args.server);
+    Err(fleet.watch().await)
+}
 
-    let (process, exit) = fleet.first_exit().await;
-    Err(LauncherError::Died { process, exit })
+/// Runs the download step and returns the model's folder.
+async fn prepare_model(
+    args: &Args,
+    surroundings: &Surroundings,
+    fleet: &mut Fleet,
+) -> Result<String, LauncherError> {
+    let model_id = args.model.model_id.as_deref().unwrap_or_default();
+    info!("Preparing model {model_id}");
+    let spec = plan::download(args, surroundings);
+    let step = Process::spawn(spec, fleet.console.clone())?;
+    let folder = download::model_folder(fleet.download.insert(step), model_id).await?;
+    fleet.download = None;
+    Ok(folder)
+}
+
+/// Stops everything in order, after a signal (Ok) or a failure, which is logged first. Returns how the server ended.
+async fn end(
+    fleet: &mut Fleet,
+    outcome: Result<(), LauncherError>,
+    grace: Duration,
+) -> Result<(), LauncherError> {
+    let outcome = match outcome {
+        Ok(()) => fleet.drain(grace).await,
+        failure => failure,
+    };
+    let reported = outcome
+        .as_ref()
+        .err()
+        .map(ToString::to_string)
+        .inspect(|error| tracing::error!("{error}"))
+        .unwrap_or_default();
+    fleet.stop(&reported).await;
+    outcome
 }
 
 /// Token of the hub, under whichever of its names it is set.

@@ -182,14 +182,14 @@ def _serve(config: ServerConfig) -> None:
         config.urls,
         folder,
         config.environment.parallel.rendezvous,
+        config.environment.shard_group,
         config.socket_dir_owned,
         config.exit_on_stdin_eof,
     )
     serve_shard(worker, settings)
-    if not worker.stop(0):
-        # A thread inside torch cannot be ended; leave without waiting for it.
-        logging.shutdown()
-        os._exit(0)
+    # A thread inside torch cannot be ended, and torch's own end waits for the other ranks: leave without either.
+    logging.shutdown()
+    os._exit(0)
 
 
 @contextlib.contextmanager

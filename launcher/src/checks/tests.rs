@@ -14,6 +14,7 @@ fn the_flags_of_tgi_that_exist_pass() {
         "--sharded=true --num-shard=2 --dtype=float32 --trust-remote-code --max-input-tokens=10 -p=8080 -g=5 -e",
         "--max-total-tokens=20 --max-batch-total-tokens=20 --max-batch-prefill-tokens=20 --hostname=::1",
         "--speculate=0 --cuda-graphs=1,2,4 --rope-scaling=dynamic --rope-factor=2 --watermark-delta=2 --payload-limit=1",
+        "--prometheus-port=9000 --prometheus-hostname=127.0.0.1 --drain-delay=5 --open-metrics --metrics-aliases=vllm",
         "--usage-stats=no-stack --disable-grammar-support --disable-custom-kernels --quantize=",
     ];
     let flags: Vec<&str> = flags.iter().flat_map(|line| line.split(' ')).collect();
@@ -45,7 +46,6 @@ fn flags_of_missing_features_are_refused_by_name() {
         "--ngrok-edge=e",
         "--otlp-endpoint=http://x",
         "--otlp-service-name=s",
-        "--prometheus-port=9000",
     ];
     for flag in refused {
         let name = flag.split('=').next().unwrap();

@@ -93,7 +93,7 @@ fn a_shard_gets_its_place_in_the_group() {
     assert_eq!((lone.name.as_str(), lone.rank), ("shard 0", Some(0)));
     insta::assert_snapshot!(render(&lone), @r"
     text-generation-server serve /models/m --uds-path /run/tgi-x/shard --socket-dir-owned --exit-on-stdin-eof --load-format auto --logger-level INFO --json-output
-    with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 RANK=0 WORLD_SIZE=1 CUDA_MEMORY_FRACTION=1
+    with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 HF_HUB_OFFLINE=1 RANK=0 WORLD_SIZE=1 CUDA_MEMORY_FRACTION=1
     without LOG_LEVEL API_KEY
     ");
     let flags = "--dtype bfloat16 --load-format dummy --trust-remote-code --master-addr 10.0.0.1 --master-port 7 \
@@ -108,7 +108,7 @@ fn a_shard_gets_its_place_in_the_group() {
     );
     insta::assert_snapshot!(render(&second), @r"
     text-generation-server serve /models/m --uds-path /run/tgi-x/shard --exit-on-stdin-eof --sharded --dtype bfloat16 --load-format dummy --attention torch --cuda-graphs 1,2 --deterministic --trust-remote-code --logger-level INFO --json-output
-    with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 RANK=1 WORLD_SIZE=2 CUDA_MEMORY_FRACTION=0.5 ROPE_SCALING=linear ROPE_FACTOR=2 WATERMARK_GAMMA=0.25 WATERMARK_DELTA=2 DISABLE_CUSTOM_KERNELS=True
+    with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 HF_HUB_OFFLINE=1 RANK=1 WORLD_SIZE=2 CUDA_MEMORY_FRACTION=0.5 ROPE_SCALING=linear ROPE_FACTOR=2 WATERMARK_GAMMA=0.25 WATERMARK_DELTA=2 DISABLE_CUSTOM_KERNELS=True
     without LOG_LEVEL API_KEY
     ");
 }
@@ -135,16 +135,17 @@ fn the_router_gets_limits_and_address() {
         "i1",
     );
     insta::assert_snapshot!(render(&plain), @r"
-    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --hostname 0.0.0.0 --port 3000 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-client-batch-size 32 --payload-limit 2000000 --waiting-served-ratio 0 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --validation-workers 2 --max-connections 4096 --client-timeout 60 --sse-keep-alive 15 --graceful-termination-timeout 90 --exit-on-stdin-eof --json-output
+    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --hostname 0.0.0.0 --port 3000 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-client-batch-size 32 --payload-limit 2000000 --waiting-served-ratio 0 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --step-timeout 60 --validation-workers 2 --max-connections 4096 --client-timeout 60 --sse-keep-alive 15 --drain-delay 0 --graceful-termination-timeout 90 --exit-on-stdin-eof --json-output
     with ROUTER_INSTANCE=i1 COMPUTE_TYPE=1-cpu
     ");
     let flags = "--revision r1 --tokenizer-config-path /t.json --escape-special-tokens --tool-call-parser hermes --reasoning-parser none --generation-config none --disable-grammar-support --hostname ::1 -p 8080 --max-input-length 7 \
                  --max-total-tokens 9 --enable-prefill-logprobs --max-batch-prefill-tokens 8 \
                  --max-batch-total-tokens 10 --max-batch-size 3 --max-queue-time 1.5 --cors-allow-origin a --cors-allow-origin b -g 5 \
                  --api-key-file /keys --max-connections 7 --client-timeout 8 \
-                 --served-model-name a b --sse-keep-alive 9";
+                 --served-model-name a b --sse-keep-alive 9 --step-timeout 7 --prometheus-port 9 --prometheus-hostname ::2 \
+                 --open-metrics --metrics-aliases vllm --drain-delay 4";
     insta::assert_snapshot!(render(&router(&args(flags), "/models/m", &group(2, true), None, "i1")), @r"
-    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --served-model-name a --served-model-name b --revision r1 --tokenizer-config-path /t.json --escape-special-tokens --tool-call-parser hermes --reasoning-parser none --generation-config none --disable-grammar-support --hostname ::1 --port 8080 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-input-tokens 7 --max-total-tokens 9 --max-client-batch-size 32 --payload-limit 2000000 --enable-prefill-logprobs --waiting-served-ratio 0 --max-batch-prefill-tokens 8 --max-batch-total-tokens 10 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --max-batch-size 3 --max-queue-time 1.5 --validation-workers 2 --cors-allow-origin a --cors-allow-origin b --api-key-file /keys --max-connections 7 --client-timeout 8 --sse-keep-alive 9 --graceful-termination-timeout 5 --exit-on-stdin-eof --json-output
+    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --served-model-name a --served-model-name b --revision r1 --tokenizer-config-path /t.json --escape-special-tokens --tool-call-parser hermes --reasoning-parser none --generation-config none --disable-grammar-support --hostname ::1 --port 8080 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-input-tokens 7 --max-total-tokens 9 --max-client-batch-size 32 --payload-limit 2000000 --enable-prefill-logprobs --waiting-served-ratio 0 --max-batch-prefill-tokens 8 --max-batch-total-tokens 10 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --max-batch-size 3 --max-queue-time 1.5 --step-timeout 7 --validation-workers 2 --cors-allow-origin a --cors-allow-origin b --api-key-file /keys --max-connections 7 --client-timeout 8 --sse-keep-alive 9 --prometheus-port 9 --prometheus-hostname ::2 --open-metrics --metrics-aliases vllm --drain-delay 4 --graceful-termination-timeout 5 --exit-on-stdin-eof --json-output
     with ROUTER_INSTANCE=i1
     ");
 }
@@ -167,4 +168,23 @@ fn the_key_goes_to_the_router_alone_and_by_environment() {
         assert!(!render(&other).contains("secret"));
         assert!(other.env_remove.contains(&"API_KEY"));
     }
+}
+
+#[test]
+fn the_router_has_the_time_of_its_drain_and_of_its_requests() {
+    let args = args("--drain-delay 5 --graceful-termination-timeout 10");
+    assert_eq!(router_grace(&args.server), Duration::from_secs(17));
+}
+
+#[test]
+fn the_port_for_metrics_has_the_address_of_the_server_unless_it_has_its_own() {
+    let address = |flags| {
+        let address = args(flags).server.management_address();
+        address.map(|address| address.to_string())
+    };
+    assert_eq!(address("--hostname 127.0.0.1"), None);
+    let shared = address("--hostname 127.0.0.1 --prometheus-port 9000");
+    assert_eq!(shared.as_deref(), Some("127.0.0.1:9000"));
+    let own = address("--hostname 127.0.0.1 --prometheus-port 9000 --prometheus-hostname ::");
+    assert_eq!(own.as_deref(), Some("[::]:9000"));
 }

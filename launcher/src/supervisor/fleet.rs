@@ -1,74 +1,48 @@
-//! Everything that is running: wait until it is ready, notice its end, stop it in order.
+//! Everything that is running, and its end in order.
 
-use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout_at};
-use tracing::info;
+use tokio::time::{Instant, timeout_at};
+use tracing::warn;
 
 use crate::error::LauncherError;
 use crate::logs::Console;
-use crate::plan::{self, ProcessSpec, ShardGroup};
 use crate::process::Process;
 use crate::readiness;
-use crate::sockets::Sockets;
+use crate::supervisor::shards::{self, Shards, first_exit};
 
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 /// Time for processes that have nothing left to finish.
-pub const SHORT_GRACE: Duration = Duration::from_secs(5);
+const SHORT_GRACE: Duration = Duration::from_secs(5);
 
 /// Everything that is running.
 pub struct Fleet {
     pub console: Console,
+    pub download: Option<Process>,
     pub router: Option<Process>,
-    /// The download step, later the shards in rank order.
-    pub workers: Vec<Process>,
-    /// Last, so that processes are gone before their sockets.
-    pub sockets: Option<Sockets>,
+    /// Last, so that the router is told to end before the sockets go.
+    pub shards: Option<Shards>,
 }
 
 impl Fleet {
-    pub fn start_worker(&mut self, spec: ProcessSpec) -> Result<(), LauncherError> {
-        self.workers
-            .push(Process::spawn(spec, self.console.clone())?);
-        Ok(())
-    }
-
-    fn processes(&self) -> impl Iterator<Item = &Process> {
-        self.router.iter().chain(&self.workers)
-    }
-
-    /// The first process to end, by name, and how it ended.
-    pub async fn first_exit(&self) -> (String, String) {
-        let mut exits = JoinSet::new();
-        for process in self.processes() {
-            let (name, exited) = (process.name.clone(), process.exited());
-            exits.spawn(async move { (name, exited.await.to_string()) });
-        }
-        match exits.join_next().await {
-            Some(Ok(first)) => first,
-            _ => std::future::pending().await,
+    pub fn new(console: Console) -> Self {
+        Self {
+            console,
+            download: None,
+            router: None,
+            shards: None,
         }
     }
 
-    /// Waits until every shard answers. `limit` in seconds, from now.
-    pub async fn shards_ready(&self, group: &ShardGroup, limit: u64) -> Result<(), LauncherError> {
-        let (begin, deadline) = (Instant::now(), Instant::now() + Duration::from_secs(limit));
-        let mut waits = JoinSet::new();
-        for rank in 0..group.size {
-            let socket = plan::socket_path(&group.uds_prefix, rank);
-            waits.spawn(wait_for_shard(rank, socket, begin, deadline));
-        }
-        let all_ready = async {
-            while let Some(ready) = waits.join_next().await {
-                ready.map_err(io::Error::other)??;
-            }
-            Ok(())
-        };
-        self.unless_one_ends(all_ready).await
+    /// The download step, or the shards in rank order.
+    fn workers(&self) -> impl Iterator<Item = &Process> + Clone {
+        let shards = self.shards.iter().flat_map(Shards::processes);
+        self.download.iter().chain(shards)
+    }
+
+    fn processes(&self) -> impl Iterator<Item = &Process> + Clone {
+        self.router.iter().chain(self.workers())
     }
 
     /// Waits until the router answers. `limit` in seconds, from now.
@@ -79,84 +53,68 @@ impl Fleet {
         limit: u64,
     ) -> Result<(), LauncherError> {
         let deadline = Instant::now() + Duration::from_secs(limit);
-        let ready = async {
-            let answered = timeout_at(deadline, readiness::router_ready(address, instance)).await;
-            answered.map_err(|_| LauncherError::StartupTimeout {
-                process: "router".to_owned(),
-                seconds: limit,
-            })
-        };
-        self.unless_one_ends(ready).await
-    }
-
-    async fn unless_one_ends(
-        &self,
-        ready: impl Future<Output = Result<(), LauncherError>>,
-    ) -> Result<(), LauncherError> {
         tokio::select! {
             // An end counts even if the answer came at the same time.
             biased;
-            (process, exit) = self.first_exit() => Err(LauncherError::CannotStart { process, exit }),
-            outcome = ready => outcome,
+            (process, exit) = first_exit(self.processes()) => Err(LauncherError::CannotStart { process, exit }),
+            answered = timeout_at(deadline, readiness::router_ready(address, instance)) => {
+                answered.map_err(|_| LauncherError::StartupTimeout {
+                    process: "router".to_owned(),
+                    seconds: limit,
+                })
+            }
         }
     }
 
-    /// Router first, which finishes its requests; then the workers, all at once. `reported` is in the log already.
-    pub async fn stop(&self, router_grace: Duration, reported: &str) {
+    /// Keeps the shards running. Resolves with the reason why the server has to end.
+    pub async fn watch(&mut self) -> LauncherError {
+        let (Some(router), Some(shards)) = (&self.router, &mut self.shards) else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            exit = router.exited() => LauncherError::Died {
+                process: router.name.clone(),
+                exit: exit.to_string(),
+            },
+            reason = shards.keep_running() => reason,
+        }
+    }
+
+    /// The router finishes its requests, for at most `grace`. Meanwhile the shards are kept running for them.
+    pub async fn drain(&mut self, grace: Duration) -> Result<(), LauncherError> {
+        let (Some(router), Some(shards)) = (&self.router, &mut self.shards) else {
+            return Ok(());
+        };
+        router.signal(Signal::SIGTERM);
+        tokio::select! {
+            () = end_by(router, Instant::now() + grace) => Ok(()),
+            reason = shards.keep_running() => Err(reason),
+        }
+    }
+
+    /// Router first, then the workers, all at once; none has anything left to finish. `reported` is in the log already.
+    pub async fn stop(&self, reported: &str) {
         if let Some(router) = &self.router {
             router.signal(Signal::SIGTERM);
-            if !router.end_by(Instant::now() + router_grace).await {
-                tracing::warn!("router did not stop in time and was killed");
-            }
+            end_by(router, Instant::now() + SHORT_GRACE).await;
         }
-        self.workers
-            .iter()
+        self.workers()
             .for_each(|worker| worker.signal(Signal::SIGTERM));
         let deadline = Instant::now() + SHORT_GRACE;
-        for worker in &self.workers {
-            if !worker.end_by(deadline).await {
-                tracing::warn!("{} did not stop in time and was killed", worker.name);
-            }
+        for worker in self.workers() {
+            end_by(worker, deadline).await;
         }
-        for process in self.processes() {
-            let exit = process.exited().await;
-            let reason = exit.last_error.as_deref().unwrap_or_default();
-            if exit.unsaid && !reported.contains(reason) {
-                tracing::warn!("{} stopped: {exit}", process.name);
-            }
-        }
+        shards::warn_of_unsaid(self.processes(), reported).await;
     }
 
+    /// Ends everything at once.
     pub async fn kill(&self) {
-        self.processes()
-            .for_each(|process| process.signal(Signal::SIGKILL));
-        for process in self.processes() {
-            process.exited().await;
-        }
+        shards::kill(self.processes()).await;
     }
 }
 
-async fn wait_for_shard(
-    rank: usize,
-    socket: String,
-    begin: Instant,
-    deadline: Instant,
-) -> Result<(), LauncherError> {
-    let mut ready = std::pin::pin!(readiness::shard_ready(socket));
-    let mut progress = begin + PROGRESS_INTERVAL;
-    loop {
-        tokio::select! {
-            () = &mut ready => break,
-            () = sleep_until(deadline) => {
-                let seconds = (deadline - begin).as_secs();
-                return Err(LauncherError::StartupTimeout { process: format!("shard {rank}"), seconds });
-            }
-            () = sleep_until(progress) => {
-                info!(rank, "Waiting for shard to be ready...");
-                progress += PROGRESS_INTERVAL;
-            }
-        }
+async fn end_by(process: &Process, deadline: Instant) {
+    if !process.end_by(deadline).await {
+        warn!("{} did not stop in time and was killed", process.name);
     }
-    info!(rank, "Shard ready in {:.1?}", begin.elapsed());
-    Ok(())
 }

@@ -91,8 +91,9 @@ fn a_router_that_dies_at_start_tells_why() {
 }
 
 #[test]
-fn the_death_of_a_shard_stops_everything() {
-    let launcher = Launcher::start(&["--num-shard", "2"], &[]);
+fn the_last_loss_of_a_shard_stops_everything() {
+    let flags = ["--num-shard", "2", "--max-shard-losses", "1"];
+    let launcher = Launcher::start(&flags, &[]);
     launcher.wait_until_ready();
     launcher.signal_child("shard 1", Signal::SIGUSR1);
     let ended = launcher.end();
@@ -112,7 +113,7 @@ fn the_death_of_a_shard_stops_everything() {
 
 #[test]
 fn a_killed_shard_is_reported_with_its_signal() {
-    let launcher = Launcher::start(&[], &[]);
+    let launcher = Launcher::start(&["--max-shard-losses", "1"], &[]);
     launcher.wait_until_ready();
     launcher.signal_child("shard 0", Signal::SIGKILL);
     let ended = launcher.end();

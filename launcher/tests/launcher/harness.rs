@@ -119,6 +119,15 @@ impl Launcher {
         })
     }
 
+    /// Waits until so many output lines contain `text`.
+    pub fn wait_for_lines(&self, text: &str, times: usize) {
+        self.wait_for(&format!("{text}, {times} times"), || {
+            let output = self.output.lock().unwrap();
+            let found = output.iter().filter(|line| line.contains(text)).count();
+            (found >= times).then_some(())
+        });
+    }
+
     /// Waits until the banner is out.
     pub fn wait_until_ready(&self) {
         self.wait_for_line("curl http");
@@ -135,9 +144,24 @@ impl Launcher {
         Pid::from_raw(entry["pid"].as_i64().unwrap() as i32)
     }
 
-    /// Sends a signal to a fake that has started.
+    /// Waits until a process has made an event so many times.
+    pub fn wait_for_events(&self, process: &str, event: &str, times: usize) {
+        self.wait_for(&format!("{process} {event}, {times} times"), || {
+            let journal = self.journal();
+            let found = journal
+                .iter()
+                .filter(|entry| entry["process"] == process && entry["event"] == event);
+            (found.count() >= times).then_some(())
+        });
+    }
+
+    /// Sends a signal to a fake that has started; of several starts to the latest.
     pub fn signal_child(&self, process: &str, signal: Signal) {
-        kill(self.wait_for_event(process, "start"), signal).unwrap();
+        self.wait_for_event(process, "start");
+        let latest = |entry: &&Value| entry["process"] == process && entry["event"] == "start";
+        let journal = self.journal();
+        let pid = journal.iter().rev().find(latest).unwrap()["pid"].as_i64();
+        kill(Pid::from_raw(pid.unwrap() as i32), signal).unwrap();
     }
 
     pub fn journal(&self) -> Vec<Value> {
@@ -240,12 +264,15 @@ impl Ended {
         self.journal.iter().map(words).collect()
     }
 
-    /// The entry that a process made when it started.
+    /// The entry that a process made when it started first.
     pub fn start_of(&self, process: &str) -> &Value {
-        let mut entries = self.journal.iter();
-        entries
-            .find(|entry| entry["process"] == process && entry["event"] == "start")
-            .unwrap()
+        self.starts_of(process)[0]
+    }
+
+    /// The entries that a process made when it started, in order.
+    pub fn starts_of(&self, process: &str) -> Vec<&Value> {
+        let starts = |entry: &&Value| entry["process"] == process && entry["event"] == "start";
+        self.journal.iter().filter(starts).collect()
     }
 
     pub fn assert_nothing_left(&self) {

@@ -96,7 +96,10 @@ fn sockets_are_in_a_private_directory() {
 fn a_given_socket_prefix_is_used_and_cleaned() {
     let folder = tempfile::tempdir().unwrap();
     let prefix = folder.path().join("s").display().to_string();
-    let launcher = Launcher::start(&["--shard-uds-path", &prefix], &[]);
+    let launcher = Launcher::start(
+        &["--shard-uds-path", &prefix, "--max-shard-losses", "1"],
+        &[],
+    );
     launcher.wait_until_ready();
     assert!(folder.path().join("s-0").exists());
     launcher.signal_child("shard 0", Signal::SIGKILL);
@@ -210,7 +213,7 @@ fn kill_9_leaves_no_process_and_no_socket() {
 
 #[test]
 fn helpers_of_a_dead_shard_end_with_it() {
-    let launcher = Launcher::start(&[], &[("FAKE_SHARD_0", "helper")]);
+    let launcher = Launcher::start(&["--max-shard-losses", "1"], &[("FAKE_SHARD_0", "helper")]);
     launcher.wait_until_ready();
     let helper = launcher.helper();
     launcher.signal_child("shard 0", Signal::SIGKILL);

@@ -8,3 +8,5 @@ mod failures;
 mod harness;
 mod lifecycle;
 mod logs;
+mod management;
+mod recovery;

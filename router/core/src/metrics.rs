@@ -4,16 +4,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use tokio::time::Instant;
 
 use crate::error::InferError;
 use crate::types::RequestInstants;
 
 pub const REQUEST_COUNT: &str = "tgi_request_count";
 pub const REQUEST_SUCCESS: &str = "tgi_request_success";
-/// Label `err`: overloaded, validation, template, incomplete, dropped, generation, grammar, shutting_down.
+/// Label `err`: one of [`FAILURES`].
 pub const REQUEST_FAILURE: &str = "tgi_request_failure";
 /// Requests that a stop string ended.
 pub const REQUEST_STOPPED: &str = "tgi_request_stopped";
@@ -52,6 +53,10 @@ pub const KV_SLOTS_USED: &str = "tgi_kv_slots_used";
 pub const KV_SLOTS_TOTAL: &str = "tgi_kv_slots_total";
 /// Slots that hold what is cached and nobody reads; they count as free.
 pub const KV_SLOTS_CACHED: &str = "tgi_kv_slots_cached";
+/// Share of the slots that running requests hold, 0 to 1.
+pub const KV_CACHE_USAGE: &str = "tgi_kv_cache_usage";
+/// Always 1. Labels `block_size` and `num_gpu_blocks`: a block of the pool is one slot.
+pub const CACHE_CONFIG_INFO: &str = "tgi_cache_config_info";
 /// Tokens of prompts, and those of them that were found in the prefix tree.
 pub const PREFIX_CACHE_QUERY_TOKENS: &str = "tgi_prefix_cache_query_tokens";
 pub const PREFIX_CACHE_HIT_TOKENS: &str = "tgi_prefix_cache_hit_tokens";
@@ -62,6 +67,10 @@ pub const ENGINE_IDLE_DURATION: &str = "tgi_engine_idle_duration";
 /// Kernels compiled since the end of warm-up, in the shard that compiled most.
 pub const ENGINE_KERNEL_COMPILATIONS: &str = "tgi_engine_kernel_compilations";
 
+/// How often the shards were lost and serve again, and from the loss until they did.
+pub const SHARD_RESTARTS: &str = "tgi_shard_restarts";
+pub const SHARD_RECOVERY_DURATION: &str = "tgi_shard_recovery_duration";
+
 /// Steps with rows whose choice waited for masks.
 pub const GRAMMAR_STEPS: &str = "tgi_grammar_steps";
 /// How long after its plan the masks of a step were sent: a step that takes longer has not waited for them.
@@ -70,6 +79,23 @@ pub const GRAMMAR_MASKS_SENT_DURATION: &str = "tgi_grammar_masks_sent_duration";
 pub const GRAMMAR_COMPILE_DURATION: &str = "tgi_grammar_compile_duration";
 /// Following a grammar by one token, and the mask of the next.
 pub const GRAMMAR_MASK_DURATION: &str = "tgi_grammar_mask_duration";
+
+/// Why requests fail. Those after `shutting_down` are refused by the front end before their body was read.
+pub const FAILURES: [&str; 13] = [
+    "overloaded",
+    "validation",
+    "template",
+    "incomplete",
+    "dropped",
+    "generation",
+    "grammar",
+    "internal",
+    "shutting_down",
+    "malformed_json",
+    "unsupported_media_type",
+    "payload_too_large",
+    "request_timeout",
+];
 
 /// Counts a request that a front end refuses before it reaches [`crate::infer::Infer`], which counts all others.
 pub fn request_refused(err: &'static str) {
@@ -102,6 +128,10 @@ pub(crate) struct RequestMetrics {
 
 impl RequestMetrics {
     pub(crate) fn new() -> Self {
+        // Prometheus sees no increase in a counter that begins above 0.
+        for err in FAILURES {
+            counter!(REQUEST_FAILURE, "err" => err).increment(0);
+        }
         Self {
             count: counter!(REQUEST_COUNT),
             success: counter!(REQUEST_SUCCESS),
@@ -282,8 +312,10 @@ pub(crate) struct BatchMetrics {
     pub(crate) current_size: Gauge,
     pub(crate) current_max_tokens: Gauge,
     pub(crate) queue_size: Gauge,
-    pub(crate) slots_used: Gauge,
-    pub(crate) slots_cached: Gauge,
+    slots: u32,
+    slots_used: Gauge,
+    slots_cached: Gauge,
+    kv_cache_usage: Gauge,
     pub(crate) prefix_query_tokens: Counter,
     pub(crate) prefix_hit_tokens: Counter,
     pub(crate) paused: Counter,
@@ -291,12 +323,16 @@ pub(crate) struct BatchMetrics {
     pub(crate) grammar_steps: Counter,
     pub(crate) masks_sent: Histogram,
     pub(crate) kernel_compilations: Gauge,
+    pub(crate) shard_restarts: Counter,
+    pub(crate) shard_recovery: Histogram,
 }
 
 impl BatchMetrics {
     pub(crate) fn new(slots: u32) -> Self {
         gauge!(BATCH_MAX_TOTAL_TOKENS).set(slots);
         gauge!(KV_SLOTS_TOTAL).set(slots);
+        let blocks = slots.to_string();
+        gauge!(CACHE_CONFIG_INFO, "block_size" => "1", "num_gpu_blocks" => blocks).set(1);
         Self {
             prefill: MethodMetrics::new("prefill"),
             decode: MethodMetrics::new("decode"),
@@ -307,8 +343,10 @@ impl BatchMetrics {
             current_size: gauge!(BATCH_CURRENT_SIZE),
             current_max_tokens: gauge!(BATCH_CURRENT_MAX_TOKENS),
             queue_size: gauge!(QUEUE_SIZE),
+            slots,
             slots_used: gauge!(KV_SLOTS_USED),
             slots_cached: gauge!(KV_SLOTS_CACHED),
+            kv_cache_usage: gauge!(KV_CACHE_USAGE),
             prefix_query_tokens: counter!(PREFIX_CACHE_QUERY_TOKENS),
             prefix_hit_tokens: counter!(PREFIX_CACHE_HIT_TOKENS),
             paused: counter!(REQUEST_PAUSED),
@@ -316,6 +354,16 @@ impl BatchMetrics {
             grammar_steps: counter!(GRAMMAR_STEPS),
             masks_sent: histogram!(GRAMMAR_MASKS_SENT_DURATION),
             kernel_compilations: gauge!(ENGINE_KERNEL_COMPILATIONS),
+            shard_restarts: counter!(SHARD_RESTARTS),
+            shard_recovery: histogram!(SHARD_RECOVERY_DURATION),
         }
+    }
+
+    /// So many slots are held by running requests, and so many others by what is cached.
+    pub(crate) fn pool(&self, used: u32, cached: u32) {
+        self.slots_used.set(used);
+        self.slots_cached.set(cached);
+        self.kv_cache_usage
+            .set(f64::from(used) / f64::from(self.slots.max(1)));
     }
 }

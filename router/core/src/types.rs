@@ -3,9 +3,10 @@
 mod grammar;
 mod parameters;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 
 pub use self::grammar::tgi_grammar;

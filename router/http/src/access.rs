@@ -20,6 +20,8 @@ use crate::tenant::{self, PrefixCaching};
 /// What load balancers ask, beside `GET /`. They come without a key, and in before all others.
 const PROBES: [&str; 4] = ["/health", "/live", "/ready", "/ping"];
 
+const METRICS: &str = "/metrics";
+
 /// Further routes without a key: pages that are the same in every server and that a browser opens without a header.
 /// Whatever is neither here nor a probe asks for a key, paths without a route included.
 const OPEN: [&str; 7] = [
@@ -146,7 +148,8 @@ pub async fn require_api_key(
         .get::<MatchedPath>()
         .map(MatchedPath::as_str);
     let keys = &access.keys;
-    if !is_open(request.method(), route) && !keys.admit(request.headers()) {
+    let open = is_open(request.method(), route) || (access.open_metrics && route == Some(METRICS));
+    if !open && !keys.admit(request.headers()) {
         return Err(ApiError::unauthorized());
     }
     match keys.given(request.headers()) {
@@ -163,6 +166,8 @@ pub struct Access {
     /// One of them is asked for on every route but the open ones.
     pub keys: ApiKeys,
     pub prefix_caching: PrefixCaching,
+    /// Whether `/metrics` asks for none either.
+    pub open_metrics: bool,
 }
 
 fn is_open(method: &Method, route: Option<&str>) -> bool {

@@ -1,6 +1,6 @@
 //! Flags, environment names and defaults. Names and defaults are those of TGI.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use clap::{ArgAction, Parser, Subcommand, value_parser};
 use text_generation_limits::TokenLimits;
 
 use crate::access::ApiKeys;
+use crate::aliases::MetricsAliases;
 use crate::conversation::ParserChoice;
 use crate::generation_config::GenerationConfig;
 use crate::tenant::PrefixCaching;
@@ -94,6 +95,9 @@ pub struct Config {
     /// Seconds that a request may wait for its turn before it is refused with 429; no limit when unset.
     #[arg(long, env, value_parser = seconds)]
     pub max_queue_time: Option<Duration>,
+    /// Seconds that a step of the shards may take at most; then it hangs, and the shards are started again.
+    #[arg(long, env, default_value_t = 60, value_parser = value_parser!(u32).range(1..=600))]
+    pub step_timeout: u32,
     /// Threads that tokenise.
     #[arg(long, env, default_value_t = 2, value_parser = value_parser!(u32).range(1..))]
     pub validation_workers: u32,
@@ -148,6 +152,21 @@ pub struct Config {
     /// Origin whose pages may call this server; repeat for more. All when unset.
     #[arg(long, env)]
     pub cors_allow_origin: Vec<HeaderValue>,
+    /// Further port for `/metrics`, `/health`, `/live` and `/ready`, without a key. None when unset.
+    #[arg(long, env)]
+    pub prometheus_port: Option<u16>,
+    /// Address to listen on with that port; that of `--hostname` when unset.
+    #[arg(long, env)]
+    pub prometheus_hostname: Option<String>,
+    /// Answer `/metrics` on the main port without a key too.
+    #[arg(long, env)]
+    pub open_metrics: bool,
+    /// Show load metrics under the names of another server too: vllm.
+    #[arg(long, env, value_parser = MetricsAliases::from_str)]
+    pub metrics_aliases: Option<MetricsAliases>,
+    /// Seconds for which requests are still taken when the server is told to stop, while it says that it is not ready.
+    #[arg(long, env, default_value_t = 0)]
+    pub drain_delay: u64,
     /// Seconds that running requests have to finish when the server is told to stop.
     #[arg(long, short, env, default_value_t = 90)]
     pub graceful_termination_timeout: u64,
@@ -257,19 +276,32 @@ impl Config {
         }
     }
 
-    /// The address to listen on. Containers set `HOSTNAME` to a name of theirs, which stands for all addresses.
+    /// The address to listen on.
     pub fn address(&self) -> IpAddr {
-        if self.hostname == "localhost" {
-            return Ipv4Addr::LOCALHOST.into();
-        }
-        self.hostname.parse().unwrap_or_else(|_| {
-            tracing::warn!(
-                "`--hostname {}` is not an IP address: listening on 0.0.0.0",
-                self.hostname
-            );
-            Ipv4Addr::UNSPECIFIED.into()
-        })
+        ip_address("--hostname", &self.hostname)
     }
+
+    /// The address for probes and metrics, where they have one of their own.
+    pub fn management_address(&self) -> Option<SocketAddr> {
+        let port = self.prometheus_port?;
+        let own = self.prometheus_hostname.as_deref();
+        let ip = own.map_or_else(
+            || self.address(),
+            |hostname| ip_address("--prometheus-hostname", hostname),
+        );
+        Some(SocketAddr::new(ip, port))
+    }
+}
+
+/// Containers set `HOSTNAME` to a name of theirs, which stands for all addresses.
+fn ip_address(flag: &str, hostname: &str) -> IpAddr {
+    if hostname == "localhost" {
+        return Ipv4Addr::LOCALHOST.into();
+    }
+    hostname.parse().unwrap_or_else(|_| {
+        tracing::warn!("`{flag} {hostname}` is not an IP address: listening on 0.0.0.0");
+        Ipv4Addr::UNSPECIFIED.into()
+    })
 }
 
 #[cfg(test)]

@@ -11,6 +11,10 @@ pub const MAX_HEAD_BYTES: u32 = 64 * 1024;
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
 /// Connections beside `--max-connections` that may only ask how the server is.
 pub const PROBE_CONNECTIONS: usize = 16;
+/// Connections of the port for probes and metrics.
+pub const MANAGEMENT_CONNECTIONS: usize = 64;
+/// Connections that may wait to be accepted.
+pub const BACKLOG: u32 = 1024;
 /// How long a connection without a request is let be when its place is needed, or when the server stops.
 pub const IDLE_GRACE: Duration = Duration::from_secs(1);
 /// Requests of one HTTP/2 connection at once.

@@ -46,6 +46,10 @@ pub struct JsonBytes(Bytes);
 #[derive(Debug)]
 pub struct ApiJson<T>(pub T);
 
+/// [`ApiJson`] of a route that generates: a body that is refused is a request that failed.
+#[derive(Debug)]
+pub struct GenerationJson<T>(pub T);
+
 impl<S> FromRequest<S> for JsonBytes
 where
     S: Send + Sync,
@@ -113,6 +117,21 @@ where
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let bytes = JsonBytes::from_request(request, state).await?;
         bytes.parse().map(Self)
+    }
+}
+
+impl<T, S> FromRequest<S> for GenerationJson<T>
+where
+    T: DeserializeOwned,
+    S: Send + Sync,
+    Reading: FromRef<S>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let read = ApiJson::from_request(request, state).await;
+        read.map(|ApiJson(body)| Self(body))
+            .inspect_err(ApiError::count)
     }
 }
 

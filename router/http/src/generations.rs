@@ -1,7 +1,7 @@
 //! The generations of one request: several prompts, several choices of each.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::http::HeaderMap;
 use futures::future::{Either, try_join_all};
@@ -11,6 +11,7 @@ use text_generation_core::infer::{GenerateStream, Group};
 use text_generation_core::types::{
     Dialect, FinishReason, GenerateAnswer, GenerateParameters, GenerateRequest, Inputs, StreamEvent,
 };
+use tokio::time::Instant;
 use tower_http::request_id::RequestId;
 
 use crate::error::ApiError;

@@ -2,7 +2,9 @@
 //!
 //! [`run::main_from_args`] is the command; [`server::serve`] serves an [`state::AppState`] on a listener.
 
+mod acceptor;
 pub mod access;
+pub mod aliases;
 mod answer;
 pub mod args;
 mod bounds;
@@ -15,6 +17,7 @@ mod generations;
 mod headers;
 mod limits;
 mod logging;
+pub mod management;
 mod memory;
 pub mod metrics;
 pub mod middleware;

@@ -3,11 +3,16 @@
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
+use axum::http::StatusCode;
+use metrics::counter;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use text_generation_core::metrics::{
     BATCH_NEXT_SIZE, REQUEST_GENERATED_TOKENS, REQUEST_INPUT_LENGTH, REQUEST_MAX_NEW_TOKENS,
     REQUEST_SKIPPED_TOKENS,
 };
+
+/// Answers that are errors, of every route and of paths without one. Labels `status` and `error_type`.
+const HTTP_ERRORS: &str = "tgi_http_errors";
 
 static INSTALLED: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
 
@@ -26,6 +31,12 @@ pub fn install(max_input_tokens: u32, max_total_tokens: u32) -> anyhow::Result<P
         .context("cannot install the metrics recorder")?;
     *installed = Some(handle.clone());
     Ok(handle)
+}
+
+/// Counts an answer that is an error.
+pub fn http_error(status: StatusCode, error_type: &'static str) {
+    let status = status.as_str().to_owned();
+    counter!(HTTP_ERRORS, "status" => status, "error_type" => error_type).increment(1);
 }
 
 /// Histograms in buckets, as the dashboards of TGI expect them; without buckets they would be summaries.

@@ -20,6 +20,7 @@ use crate::error::ApiError;
 use crate::extract::BodyLimits;
 use crate::headers;
 use crate::memory::{self, MemoryBudget};
+use crate::metrics::http_error;
 use crate::routes::messages;
 use crate::timings::request_id;
 
@@ -47,6 +48,18 @@ pub fn apply(router: Router, options: &HttpOptions) -> Router {
             .layer(CatchPanicLayer::custom(answer_panic))
             .layer(from_fn_with_state(options.access.clone(), require_api_key))
             .layer(from_fn_with_state(options.memory.clone(), memory::meter)),
+    )
+}
+
+/// The layers around routes that nobody has to show a key for, where they are all that there is.
+pub fn apply_open(router: Router) -> Router {
+    router.layer(
+        ServiceBuilder::new()
+            .layer(from_fn(drop_odd_request_id))
+            .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
+            .layer(PropagateRequestIdLayer::x_request_id())
+            .layer(from_fn(finish_errors))
+            .layer(CatchPanicLayer::custom(answer_panic)),
     )
 }
 
@@ -106,7 +119,7 @@ async fn check_host(request: Request, next: Next) -> Result<Response, ApiError> 
     Ok(next.run(request).await)
 }
 
-/// Logs an error and writes its body in the shape of its API, with the id of the request.
+/// Counts and logs an error and writes its body in the shape of its API, with the id of the request.
 ///
 /// Failures of ours are errors in the log; see [`ApiError::is_refusal`].
 async fn finish_errors(request: Request, next: Next) -> Response {
@@ -120,6 +133,7 @@ async fn finish_errors(request: Request, next: Next) -> Response {
     let request_id = id.as_ref().map(request_id);
     let status = error.status.as_u16();
     let error_type = error.body.error_type;
+    http_error(error.status, error_type);
     if error.is_refusal() {
         tracing::debug!(request_id, %method, path, status, error_type, "request refused");
     } else {
@@ -161,6 +175,7 @@ mod tests {
             access: Access {
                 keys: ApiKeys::default(),
                 prefix_caching: PrefixCaching::On,
+                open_metrics: false,
             },
             cors_allow_origin: Vec::new(),
         };

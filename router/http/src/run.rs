@@ -13,8 +13,10 @@ use clap::Parser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::args::{Cli, Command, Config};
+use crate::management::{self, ManagementPort};
 use crate::server::{ServerLimits, serve};
 use crate::signals::{StopSignals, stdin_eof};
 use crate::startup::{self, SlowTokenizer};
@@ -75,14 +77,16 @@ fn print_schema(mut out: impl Write) -> anyhow::Result<()> {
 /// # Errors
 /// When it cannot start, or a second signal ends it before its requests have finished.
 pub fn run(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyhow::Result<()> {
+    let inherited = management::inherited().context("cannot use the inherited socket")?;
     let _log = logging::init(config.json_output, &config.log_level)?;
     config.validate()?;
+    let port = ManagementPort::claim(config, inherited)?;
     raise_open_files();
     let serving = runtime("http", serving_threads())?;
     // A step wakes the streams of all its requests. On the threads that serve them, what leads to the next step would
     // stand behind them, and the shards would wait.
     let stepping = runtime("batcher", 1)?;
-    let result = serving.block_on(supervise(config, slow_tokenizer, stepping.handle()));
+    let result = serving.block_on(supervise(config, port, slow_tokenizer, stepping.handle()));
     // Not every blocking task can be interrupted, and the process is about to end.
     serving.shutdown_background();
     stepping.shutdown_background();
@@ -120,6 +124,7 @@ fn serving_threads() -> usize {
 
 async fn supervise(
     config: &Config,
+    port: Option<ManagementPort>,
     slow_tokenizer: impl SlowTokenizer,
     stepping: &Handle,
 ) -> anyhow::Result<()> {
@@ -134,22 +139,32 @@ async fn supervise(
         }
     };
     tracing::info!("listening on http://{}", listener.local_addr()?);
+    let port = port.map(ManagementPort::listen).transpose()?;
+    let _management = port.map(|listener| {
+        let serving = management::serve(listener, state.clone());
+        AbortOnDropHandle::new(tokio::spawn(serving))
+    });
     tracing::info!("Connected");
     let limits = ServerLimits {
         connections: config.max_connections as usize,
         write: Duration::from_secs(config.client_timeout.into()),
+        drain_delay: Duration::from_secs(config.drain_delay),
         graceful: Duration::from_secs(config.graceful_termination_timeout),
         ..ServerLimits::default()
     };
     let stop = CancellationToken::new();
+    let infer = state.infer.clone();
+    let failed = pin!(infer.panicked());
     let server = serve(listener, state, limits, stop.clone().cancelled_owned());
-    until_stopped(server, input_closed, &mut signals, &stop).await
+    until_stopped(server, input_closed, failed, &mut signals, &stop).await
 }
 
-/// The first signal lets running requests finish, the second does not; the end of standard input stops at once.
+/// The first signal lets running requests finish, the second does not; the end of standard input stops at once. Without
+/// the batching task, which `failed` tells of, nobody is served ever again.
 async fn until_stopped(
     server: impl Future<Output = ()>,
     mut input_closed: impl Future<Output = ()> + Unpin,
+    mut failed: impl Future<Output = String> + Unpin,
     signals: &mut StopSignals,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
@@ -161,6 +176,7 @@ async fn until_stopped(
                 tracing::info!("standard input ended: stopping at once");
                 return Ok(());
             }
+            reason = &mut failed => anyhow::bail!("the batching task has failed: {reason}"),
             signal = signals.recv() => {
                 anyhow::ensure!(!stop.is_cancelled(), "stopped by a second signal, {signal}, with requests still running");
                 stop.cancel();
@@ -180,6 +196,20 @@ mod tests {
         assert!(print_schema(writer).is_ok());
         let full = std::fs::File::options().write(true).open("/dev/full");
         assert!(print_schema(full.expect("a device")).is_err());
+    }
+
+    #[tokio::test]
+    async fn without_the_batching_task_the_process_ends_with_the_reason() {
+        let mut signals = StopSignals::install().expect("signals");
+        let (server, input) = (std::future::pending(), std::future::pending());
+        let failed = std::future::ready("task 7 panicked".to_owned());
+        let stop = CancellationToken::new();
+        let ended = until_stopped(server, input, failed, &mut signals, &stop).await;
+        let reason = reason_line(&ended.expect_err("nobody is served"));
+        assert_eq!(
+            reason,
+            "Error: the batching task has failed: task 7 panicked"
+        );
     }
 
     #[test]

@@ -1,49 +1,22 @@
 //! The connection loop: limits on what a peer may do, and an orderly end.
 
-use std::convert::Infallible;
 use std::future::Future;
-use std::io;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::http::{HeaderValue, header};
-use axum::response::{IntoResponse, Response};
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
 use metrics_exporter_prometheus::PrometheusHandle;
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout_at};
-use tokio_io_timeout::TimeoutStream;
 use tokio_util::task::AbortOnDropHandle;
-use tower::ServiceExt;
 
-use crate::access::is_probe;
-use crate::answer::AnswerBody;
-use crate::bounds::{
-    HEADER_TIMEOUT, HTTP2_KEEP_ALIVE, HTTP2_MAX_PENDING_RESETS, HTTP2_MAX_STREAMS, IDLE_GRACE,
-    MAX_HEAD_BYTES, MAX_HEADERS, PROBE_CONNECTIONS,
-};
-use crate::connections::{Connections, Order, Peer, Place};
-use crate::error::ApiError;
-use crate::peer_io::PeerIo;
+use crate::acceptor::{Acceptor, watch};
+use crate::bounds::{HEADER_TIMEOUT, IDLE_GRACE, PROBE_CONNECTIONS};
+use crate::connections::{Connections, Order};
 use crate::state::AppState;
 use crate::{logging, routes};
 
 /// Histograms keep single values until they are sorted into buckets, which happens here or when the page is read.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
-/// After a failed accept, most often for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The same, for a connection to close.
-const EVICT_PAUSE: Duration = Duration::from_millis(1);
-/// Failed accepts in between are not logged.
-const ACCEPT_WARNING: Duration = Duration::from_secs(10);
 
 /// What the loop allows.
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +35,10 @@ pub struct ServerLimits {
     /// the one ends that is not taken. A peer that is gone without a word is found out in the same time, also when there
     /// is nothing to send.
     pub write: Duration,
-    /// For running requests to finish after the order to stop.
+    /// How long requests are still taken after the order to stop, while the readiness probe tells load balancers to
+    /// send no more.
+    pub drain_delay: Duration,
+    /// For running requests to finish after that.
     pub graceful: Duration,
 }
 
@@ -74,6 +50,7 @@ impl Default for ServerLimits {
             header: HEADER_TIMEOUT,
             idle: IDLE_GRACE,
             write: Duration::from_secs(60),
+            drain_delay: Duration::ZERO,
             graceful: Duration::from_secs(90),
         }
     }
@@ -81,7 +58,7 @@ impl Default for ServerLimits {
 
 impl ServerLimits {
     /// How often it is looked for what is over time.
-    fn tick(&self) -> Duration {
+    pub fn tick(&self) -> Duration {
         let shortest = self.header.min(self.write).min(self.idle);
         (shortest / 4).clamp(Duration::from_millis(5), Duration::from_secs(1))
     }
@@ -97,28 +74,32 @@ pub async fn serve(
     limits: ServerLimits,
     stop: impl Future<Output = ()>,
 ) {
-    let connections = Connections::new(limits.connections, limits.probes);
-    let _tasks = [
-        AbortOnDropHandle::new(tokio::spawn(watch(connections.clone(), limits))),
-        AbortOnDropHandle::new(tokio::spawn(keep_metrics(state.metrics.clone()))),
-    ];
-    let acceptor = Acceptor {
-        router: routes::router(state.clone()),
-        builder: Arc::new(connection_builder(limits.header)),
-        connections: connections.clone(),
-        limits,
-    };
+    let _upkeep = AbortOnDropHandle::new(tokio::spawn(keep_metrics(state.metrics.clone())));
+    let acceptor = Acceptor::new(routes::router(state.clone()), limits);
     let deadline = tokio::select! {
-        deadline = drain(stop, &state, limits.graceful) => deadline,
+        deadline = drain(stop, &state, limits) => deadline,
         never = acceptor.run(&listener) => match never {},
     };
     drop(listener);
-    close(&connections, limits, deadline).await;
+    tokio::select! {
+        () = close(&acceptor.connections, limits, deadline) => {}
+        never = watch(&acceptor.connections, limits) => match never {},
+    }
 }
 
 /// Waits for the order to stop and then for the running requests. Returns when connections must be closed.
-async fn drain(stop: impl Future<Output = ()>, state: &AppState, graceful: Duration) -> Instant {
+async fn drain(stop: impl Future<Output = ()>, state: &AppState, limits: ServerLimits) -> Instant {
     stop.await;
+    let delay = limits.drain_delay;
+    if !delay.is_zero() {
+        tracing::info!(
+            "not ready any more: requests are taken for another {} s",
+            delay.as_secs_f32()
+        );
+        state.leave();
+        sleep(delay).await;
+    }
+    let graceful = limits.graceful;
     let deadline = Instant::now() + graceful;
     tracing::info!(
         "stopping: running requests have {} s to finish",
@@ -157,18 +138,6 @@ async fn close(connections: &Connections, limits: ServerLimits, deadline: Instan
     connections.order(Order::Close, None);
 }
 
-/// Ends connections without a request, and answers that nobody takes, when their time is over.
-async fn watch(connections: Arc<Connections>, limits: ServerLimits) {
-    let mut ticks = interval(limits.tick());
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        connections.order(Order::Finish, Some(limits.header));
-        connections.order(Order::Close, Some(limits.header + limits.idle));
-        connections.end_stalled(limits.write);
-    }
-}
-
 async fn keep_metrics(metrics: PrometheusHandle) {
     let mut upkeep = interval(METRICS_UPKEEP);
     upkeep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -177,157 +146,4 @@ async fn keep_metrics(metrics: PrometheusHandle) {
         logging::count_dropped();
         metrics.run_upkeep();
     }
-}
-
-/// Takes connections in.
-struct Acceptor {
-    router: Router,
-    builder: Arc<Builder<TokioExecutor>>,
-    connections: Arc<Connections>,
-    limits: ServerLimits,
-}
-
-impl Acceptor {
-    async fn run(&self, listener: &TcpListener) -> Infallible {
-        let mut warned: Option<Instant> = None;
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => self.accept(stream),
-                Err(error) => {
-                    if warned.is_none_or(|at| at.elapsed() >= ACCEPT_WARNING) {
-                        warned = Some(Instant::now());
-                        tracing::warn!("cannot accept a connection: {error}");
-                    }
-                    // Its file is what the next connection needs.
-                    let evicted = self.connections.evict(self.limits.idle);
-                    sleep(if evicted { EVICT_PAUSE } else { ACCEPT_PAUSE }).await;
-                }
-            }
-        }
-    }
-
-    fn accept(&self, stream: TcpStream) {
-        let Some(place) = self.connections.admit(self.limits.idle) else {
-            return turn_away(&stream);
-        };
-        let connection = Connection {
-            stream,
-            router: self.router.clone(),
-            builder: self.builder.clone(),
-            place,
-        };
-        tokio::spawn(connection.run(self.limits));
-    }
-}
-
-fn connection_builder(header_timeout: Duration) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(header_timeout)
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(MAX_HEAD_BYTES as usize)
-        // A frame of a stream is small: copying it costs no more than a vectored write of its three parts, and on few
-        // cores clearly less (benchmark/results/router-streaming.json).
-        .writev(false);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(HTTP2_MAX_STREAMS)
-        .max_pending_accept_reset_streams(HTTP2_MAX_PENDING_RESETS)
-        .max_header_list_size(MAX_HEAD_BYTES)
-        .keep_alive_interval(HTTP2_KEEP_ALIVE)
-        .keep_alive_timeout(HTTP2_KEEP_ALIVE);
-    builder
-}
-
-/// Answers a connection that has no place, if the answer can leave at once.
-fn turn_away(stream: &TcpStream) {
-    const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-        connection: close\r\ncontent-length: 93\r\n\r\n\
-        {\"error\":\"too many connections: see `--max-connections`\",\"error_type\":\"too_many_connections\"}";
-    if stream.try_write(ANSWER).is_err() {
-        tracing::debug!("a connection over the limit was closed without an answer");
-    }
-}
-
-/// Sets what the kernel does for a connection. Tokens are small and must not wait for each other.
-///
-/// A peer whose host is gone closes nothing. It also acknowledges nothing, neither data nor the probes that are sent
-/// while there is no data: when nothing was heard for `silence`, the connection ends, and with it its requests.
-fn prepare(stream: &TcpStream, silence: Duration) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(stream);
-    // The kernel takes whole seconds.
-    let seconds = |time: Duration| time.clamp(Duration::from_secs(1), Duration::from_secs(30));
-    let probes = TcpKeepalive::new()
-        .with_time(seconds(silence / 2))
-        .with_interval(seconds(silence / 6));
-    socket.set_tcp_keepalive(&probes)?;
-    // It also bounds the probes, in place of their number.
-    socket.set_tcp_user_timeout(Some(silence))
-}
-
-struct Connection {
-    stream: TcpStream,
-    router: Router,
-    builder: Arc<Builder<TokioExecutor>>,
-    place: Place,
-}
-
-impl Connection {
-    async fn run(self, limits: ServerLimits) {
-        if let Err(error) = prepare(&self.stream, limits.write) {
-            tracing::debug!("cannot set the options of a connection: {error}");
-        }
-        let mut place = self.place;
-        let peer = place.peer.clone();
-        let mut stream = TimeoutStream::new(PeerIo::new(self.stream, peer.clone()));
-        stream.set_write_timeout(Some(limits.write));
-        let router = self.router;
-        let service = service_fn(move |request| answer(router.clone(), peer.clone(), request));
-        let connection = self
-            .builder
-            .serve_connection(TokioIo::new(Box::pin(stream)), service)
-            .into_owned();
-        let mut connection = pin!(connection);
-        let ended = loop {
-            tokio::select! {
-                biased;
-                ended = &mut connection => break ended,
-                order = place.next_order() => match order {
-                    Order::Serve => {}
-                    Order::Finish => connection.as_mut().graceful_shutdown(),
-                    Order::Close => return,
-                },
-            }
-        };
-        if let Err(error) = ended {
-            tracing::debug!("connection ended: {error}");
-        }
-    }
-}
-
-/// Answers one request of `peer`, which is at work until it has taken the whole answer.
-async fn answer(
-    router: Router,
-    peer: Arc<Peer>,
-    request: Request<Incoming>,
-) -> Result<Response<AnswerBody>, Infallible> {
-    let running = peer.request();
-    let response = if peer.probes_only && !is_probe(request.method(), request.uri().path()) {
-        refusal()
-    } else {
-        router.oneshot(request.map(Body::new)).await?
-    };
-    Ok(response.map(|body| AnswerBody::new(body, running)))
-}
-
-/// For a connection that came when every place was taken.
-fn refusal() -> Response {
-    let mut response = ApiError::too_many_connections().into_response();
-    let headers = response.headers_mut();
-    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-    response
 }

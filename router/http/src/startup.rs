@@ -1,5 +1,6 @@
 //! From flags to a server that can answer, step by step. Every failure is one line that says what to change.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use tokio::runtime::Handle;
 
 use crate::access::Access;
 use crate::args::Config;
-use crate::bounds::{MEMORY_OF_LARGEST_BODY, REQUEST_MEMORY};
+use crate::bounds::{BACKLOG, MEMORY_OF_LARGEST_BODY, REQUEST_MEMORY};
 use crate::conversation::ModelFormat;
 use crate::extract::BodyLimits;
 use crate::generation_config::{GenerationConfig, SamplingDefaults};
@@ -31,8 +32,6 @@ use crate::renderer::ChatRenderer;
 use crate::schema::Info;
 use crate::state::{AnswerOptions, AppState};
 
-/// Connections that may wait to be accepted.
-const BACKLOG: u32 = 1024;
 /// Prompt tokens of a prefill when the operator leaves it open.
 const DEFAULT_PREFILL_TOKENS: u32 = 4096;
 
@@ -49,7 +48,8 @@ pub async fn start(
     stepping: &Handle,
 ) -> anyhow::Result<(TcpListener, Arc<AppState>)> {
     // A port in use or a missing file of keys should not be found out after minutes of warm-up.
-    let socket = bind(config)?;
+    let address = SocketAddr::new(config.address(), config.port);
+    let socket = bind(address).with_context(|| cannot_listen(config))?;
     let api_keys = config.api_keys()?;
     let folder = config.tokenizer_folder()?;
     let mut tokenizer = load_tokenizer(folder, slow_tokenizer).await?;
@@ -70,6 +70,7 @@ pub async fn start(
                 cost,
                 eos_token_ids: shard.eos_token_ids.clone(),
                 max_masks,
+                step_timeout: Duration::from_secs(config.step_timeout.into()),
             },
             batch_limits(config, &limits),
             config.max_concurrent_requests as usize,
@@ -92,6 +93,7 @@ pub async fn start(
             compute_type: compute_type(config, &shard)?,
             model_names,
             sse_keep_alive: Duration::from_secs(config.sse_keep_alive.into()),
+            metrics_aliases: config.metrics_aliases,
         },
         metrics,
         HttpOptions {
@@ -103,6 +105,7 @@ pub async fn start(
             access: Access {
                 keys: api_keys,
                 prefix_caching: config.prefix_caching,
+                open_metrics: config.open_metrics,
             },
             cors_allow_origin: config.cors_allow_origin.clone(),
         },
@@ -163,19 +166,16 @@ fn cannot_listen(config: &Config) -> String {
     )
 }
 
-fn bind(config: &Config) -> anyhow::Result<TcpSocket> {
-    let address = SocketAddr::new(config.address(), config.port);
-    let bound = || {
-        let socket = if address.is_ipv4() {
-            TcpSocket::new_v4()?
-        } else {
-            TcpSocket::new_v6()?
-        };
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        std::io::Result::Ok(socket)
+/// A socket that has the address and refuses connections until it listens.
+pub fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
     };
-    bound().with_context(|| cannot_listen(config))
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
 }
 
 async fn load_tokenizer(

@@ -9,6 +9,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use text_generation_core::infer::Infer;
 use tokio_util::sync::CancellationToken;
 
+use crate::aliases::MetricsAliases;
 use crate::conversation::ModelFormat;
 use crate::extract::Reading;
 use crate::generation_config::SamplingDefaults;
@@ -37,6 +38,8 @@ pub struct AppState {
     pub started: u64,
     /// Value of the header `x-router-instance` of `/health`; none where nobody has named this router.
     pub instance: Option<HeaderValue>,
+    /// Cancelled when load balancers are to send no more.
+    leaving: CancellationToken,
     stopping: CancellationToken,
 }
 
@@ -49,6 +52,8 @@ pub struct AnswerOptions {
     pub model_names: Vec<String>,
     /// How long a stream may be silent.
     pub sse_keep_alive: Duration,
+    /// Whose names `/metrics` has too.
+    pub metrics_aliases: Option<MetricsAliases>,
 }
 
 impl AppState {
@@ -73,6 +78,7 @@ impl AppState {
             options,
             started: unix_time(),
             instance: None,
+            leaving: CancellationToken::new(),
             stopping: CancellationToken::new(),
         }
     }
@@ -83,10 +89,20 @@ impl AppState {
         Self { instance, ..self }
     }
 
-    /// From now on new requests and the readiness probe get 503; running requests go on.
+    /// From now on the readiness probe gets 503; requests are taken as before.
+    pub fn leave(&self) {
+        self.leaving.cancel();
+    }
+
+    /// From now on new requests get 503 too; running requests go on.
     pub fn stop(&self) {
+        self.leave();
         self.stopping.cancel();
         self.infer.shutdown();
+    }
+
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.is_cancelled()
     }
 
     pub fn is_stopping(&self) -> bool {

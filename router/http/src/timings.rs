@@ -1,8 +1,9 @@
 //! Where the time of a finished request went.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use text_generation_core::types::{GeneratedText, RequestInstants};
+use tokio::time::Instant;
 use tower_http::request_id::RequestId;
 
 /// Differences of the instants of one request.

@@ -9,11 +9,13 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use common::{alphabet, argv, model_folder};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -47,6 +49,7 @@ fn limited_router(limit: &str, argv: &[String]) -> Command {
         .args(["--exact", "as_router", "--ignored", "--nocapture"])
         .env(ARGV, json!(argv).to_string())
         .env_remove("LOG_LEVEL")
+        .env_remove("LISTEN_PID")
         .env("API_KEY", "hunter2")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -231,6 +234,53 @@ async fn a_second_signal_does_not_wait() {
     assert_eq!(status.code(), Some(1));
     assert!(errors.contains("second signal"), "{errors}");
     drop(stream);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_inherited_port_answers_for_probes_from_before_the_start_until_the_end() {
+    let mock = MockShard::start(alphabet()).expect("a mock shard");
+    let folder = model_folder();
+    let inherited = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = inherited.local_addr().expect("an address").port();
+    fcntl(&inherited, FcntlArg::F_SETFD(FdFlag::empty())).expect("a file that stays open");
+    let named = port.to_string();
+    let flags = [
+        "--json-output",
+        "--prometheus-port",
+        &named,
+        "--drain-delay=60",
+    ];
+    let mut command = router(&argv(&mock.path(), folder.path(), &flags));
+    command
+        .env("LISTEN_FDS", "1")
+        .env("LISTEN_FDS_FIRST_FD", inherited.as_raw_fd().to_string());
+    let url = format!("http://127.0.0.1:{port}");
+    let http = reqwest::Client::new();
+    let early = tokio::spawn(http.get(format!("{url}/metrics")).send());
+    let router = Serving::spawn(command);
+    drop(inherited);
+    let early = early.await.expect("a task").expect("an answer");
+    assert_eq!(
+        early.status(),
+        200,
+        "nobody is refused, and no key is asked for"
+    );
+    let status = async |path: &str| {
+        let response = http.get(format!("{url}{path}")).send().await;
+        response.expect("an answer").status()
+    };
+    assert_eq!(status("/ready").await, 200);
+    router.signal(Signal::SIGTERM);
+    common::until("it leaves", async || status("/ready").await == 503).await;
+    assert_eq!(status("/live").await, 200);
+    let request = http.post(format!("{}/generate", router.url));
+    let request = request
+        .bearer_auth("hunter2")
+        .json(&json!({"inputs": "Hi!"}));
+    assert_eq!(request.send().await.expect("an answer").status(), 200);
+    router.signal(Signal::SIGTERM);
+    assert_eq!(router.wait().0.code(), Some(1));
+    assert!(http.get(format!("{url}/live")).send().await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]

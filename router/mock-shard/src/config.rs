@@ -22,6 +22,9 @@ pub struct MockRow {
 /// Chooses the next token of a row.
 pub type TokenSource = Arc<dyn Fn(&MockRow) -> u32 + Send + Sync>;
 
+/// Whether something holds for a row.
+pub type RowTest = Arc<dyn Fn(&MockRow) -> bool + Send + Sync>;
+
 /// A mock group: limits, delays and token source. Slots and rows are checked as a real shard would.
 #[derive(Clone)]
 pub struct MockConfig {
@@ -47,6 +50,13 @@ pub struct MockConfig {
     pub kernel_compilations: u64,
     /// This request gets the tokens that it wants, whatever its masks allow.
     pub ignores_masks_of: Option<u64>,
+    /// A step that computes such a row ends the group.
+    pub fatal: RowTest,
+    /// A group that was lost, or is told to end, starts again at once, as if a launcher watched over it.
+    pub restarts: bool,
+    /// Info names the start of the group. Where it does not, a second Warmup is refused, as by a real shard: by that a
+    /// caller tells starts apart.
+    pub named: bool,
     pub tokens: TokenSource,
 }
 
@@ -70,6 +80,9 @@ impl Default for MockConfig {
             idle_time: Duration::ZERO,
             kernel_compilations: 0,
             ignores_masks_of: None,
+            fatal: Arc::new(|_| false),
+            restarts: true,
+            named: true,
             tokens: Arc::new(move |row| {
                 let last = row.input_ids.last().copied().unwrap_or(0);
                 3 + (last + row.generated) % (vocab_size - 3)

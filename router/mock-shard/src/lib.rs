@@ -1,40 +1,34 @@
 //! A group of shards without a model, over real Unix sockets, for tests and benchmarks of everything above gRPC.
 //!
 //! Plans run in the order of their numbers; rows, slots and masks are kept and checked as in a real shard; what breaks
-//! the contract is listed by [`MockShard::violations`]. Steps can be held, delayed and made to fail, so tests wait for conditions, not for time.
+//! the contract is listed by [`MockShard::violations`]. Steps can be held, delayed and made to fail, and the
+//! group can be lost and start again, so tests wait for conditions, not for time.
 
 mod config;
+mod connection;
+mod group;
 mod masks;
 mod script;
 mod service;
 mod state;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use tempfile::TempDir;
-use text_generation_proto::v1::text_generation_service_server::TextGenerationServiceServer;
-use tokio::net::UnixListener;
-use tokio::sync::{Notify, Semaphore, watch};
-use tokio::task::JoinHandle;
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::Server;
+use text_generation_proto::v1;
+use tokio::sync::Semaphore;
 
-pub use config::{MockConfig, MockRow, TokenSource};
+pub use config::{MockConfig, MockRow, RowTest, TokenSource};
+use group::Group;
 pub use script::Script;
-use service::{Faults, Rank, Turn, lock};
+use service::{Faults, lock};
 pub use state::MockStep;
 use state::State;
 
 /// A running mock group. Dropping it stops the servers and removes the sockets.
 #[derive(Debug)]
-pub struct MockShard {
-    directory: TempDir,
-    states: Vec<Arc<Mutex<State>>>,
-    faults: Arc<Faults>,
-    servers: Vec<JoinHandle<Result<(), tonic::transport::Error>>>,
-}
+pub struct MockShard(Arc<Group>);
 
 impl MockShard {
     /// Starts all ranks on the current tokio runtime; the sockets accept connections when this returns.
@@ -42,130 +36,122 @@ impl MockShard {
     /// # Errors
     /// When a socket cannot be made.
     pub fn start(config: MockConfig) -> io::Result<Self> {
-        let directory = TempDir::with_prefix("mock-")?;
-        let config = Arc::new(config);
-        let faults = Arc::new(Faults {
+        let faults = Faults {
             gate: Mutex::new(None),
             failing_steps: Mutex::new(Vec::new()),
             failing_masks: Mutex::new(Vec::new()),
             healthy: Mutex::new(true),
-        });
-        let socket = |rank: usize| directory.path().join(format!("shard-{rank}"));
-        let urls: Vec<String> = (0..config.world_size)
-            .map(|rank| format!("unix://{}", socket(rank).display()))
-            .collect();
-        let mut states = Vec::new();
-        let mut servers = Vec::new();
-        for rank in 0..config.world_size {
-            let state = Arc::new(Mutex::new(State::default()));
-            let service = Rank {
-                rank,
-                urls: urls.clone(),
-                config: config.clone(),
-                state: state.clone(),
-                turn: Arc::new(watch::Sender::new(Turn::default())),
-                masks: Arc::new(Notify::new()),
-                faults: faults.clone(),
-            };
-            let connections = UnixListenerStream::new(UnixListener::bind(socket(rank))?);
-            let server = Server::builder()
-                .add_service(
-                    TextGenerationServiceServer::new(service)
-                        .max_decoding_message_size(i32::MAX as usize),
-                )
-                .serve_with_incoming(connections);
-            servers.push(tokio::spawn(server));
-            states.push(state);
-        }
-        Ok(Self {
-            directory,
-            states,
-            faults,
-            servers,
-        })
+        };
+        Ok(Self(Group::new(config, faults)?))
     }
 
     /// The socket of rank 0.
     pub fn path(&self) -> PathBuf {
-        Path::new(self.directory.path()).join("shard-0")
+        self.0.socket(0)
     }
 
-    /// Broken rules of the contract, over all ranks; empty for a correct router.
+    /// All ranks end at once, as by SIGKILL; connections break. With [`MockConfig::restarts`] they start again.
+    pub fn kill(&self) {
+        self.0.crash(self.0.number());
+    }
+
+    /// Ranks neither read nor write from now on, as after SIGSTOP, until [`MockShard::restart`].
+    pub fn hang(&self) {
+        self.0.hang();
+    }
+
+    /// Ends what is left of the ranks, and starts them anew on the same sockets. They wait for Warmup.
+    ///
+    /// # Errors
+    /// When a socket cannot be made.
+    pub fn restart(&self) -> io::Result<()> {
+        self.0.end(self.0.number());
+        self.0.start()
+    }
+
+    /// How often the group was started.
+    pub fn starts(&self) -> usize {
+        self.0.number() + 1
+    }
+
+    /// What each Warmup of rank 0 asked for, over all starts.
+    pub fn warmups(&self) -> Vec<v1::WarmupRequest> {
+        self.0.collect(1, |state| state.warmups.clone())
+    }
+
+    /// Broken rules of the contract, over all ranks and starts; empty for a correct router.
     pub fn violations(&self) -> Vec<String> {
-        self.states
-            .iter()
-            .flat_map(|state| lock(state).violations.clone())
-            .collect()
+        self.0.collect(usize::MAX, |state| state.violations.clone())
     }
 
     /// Rows in use on rank 0.
     pub fn rows(&self) -> usize {
-        self.states.first().map_or(0, |state| lock(state).rows())
+        self.0.now(State::rows).unwrap_or(0)
     }
 
     /// Slots that the rows of rank 0 use.
     pub fn slots(&self) -> usize {
-        self.states.first().map_or(0, |state| lock(state).slots())
+        self.0.now(State::slots).unwrap_or(0)
     }
 
-    /// Every step of rank 0 so far.
+    /// Every step of rank 0 so far, over all starts.
     pub fn steps(&self) -> Vec<MockStep> {
-        self.states
-            .first()
-            .map_or_else(Vec::new, |state| lock(state).steps.clone())
+        self.0.collect(1, |state| state.steps.clone())
     }
 
     /// How often a request got a row of rank 0: again when it resumes after a pause.
     pub fn admitted(&self) -> usize {
-        self.states.first().map_or(0, |state| lock(state).admitted)
+        self.0
+            .collect(1, |state| vec![state.admitted])
+            .into_iter()
+            .sum()
     }
 
     /// From now on a step waits for [`MockShard::release`].
     pub fn hold(&self) {
-        *lock(&self.faults.gate) = Some(Arc::new(Semaphore::new(0)));
+        *lock(&self.0.faults.gate) = Some(Arc::new(Semaphore::new(0)));
     }
 
     /// Lets `steps` held steps through, each on all ranks.
     pub fn release(&self, steps: usize) {
-        if let Some(gate) = lock(&self.faults.gate).as_ref() {
-            gate.add_permits(steps * self.states.len());
+        if let Some(gate) = lock(&self.0.faults.gate).as_ref() {
+            gate.add_permits(steps * self.0.world_size());
         }
     }
 
     /// Ends a hold: steps run freely again.
     pub fn resume(&self) {
-        if let Some(gate) = lock(&self.faults.gate).take() {
+        if let Some(gate) = lock(&self.0.faults.gate).take() {
             gate.add_permits(Semaphore::MAX_PERMITS / 2);
         }
     }
 
     /// The next step of one rank fails with INTERNAL and this message.
     pub fn fail_next_step(&self, message: &str) {
-        lock(&self.faults.failing_steps).push(message.to_owned());
+        lock(&self.0.faults.failing_steps).push(message.to_owned());
     }
 
     /// The next masks of one rank are refused with INTERNAL and this message.
     pub fn fail_next_masks(&self, message: &str) {
-        lock(&self.faults.failing_masks).push(message.to_owned());
+        lock(&self.0.faults.failing_masks).push(message.to_owned());
     }
 
     /// This request fails alone at its next step.
     pub fn fail_request(&self, id: u64) {
-        for state in &self.states {
-            lock(state).failing.push(id);
-        }
+        self.0.collect(usize::MAX, |state| {
+            state.failing.push(id);
+            Vec::<()>::new()
+        });
     }
 
     /// What Health answers from now on.
     pub fn set_healthy(&self, healthy: bool) {
-        *lock(&self.faults.healthy) = healthy;
+        *lock(&self.0.faults.healthy) = healthy;
     }
 }
 
 impl Drop for MockShard {
     fn drop(&mut self) {
-        for server in &self.servers {
-            server.abort();
-        }
+        self.0.end(self.0.number());
     }
 }

@@ -84,6 +84,11 @@ def config(variables: dict[str, str], sharded: bool) -> ServerConfig:
     )
 
 
+def test_the_name_of_the_group_is_read() -> None:
+    assert Environment.read({"SHARD_GROUP": "start-1"}).shard_group == "start-1"
+    assert not Environment.read({}).shard_group
+
+
 def test_sockets_follow_the_rank() -> None:
     server = config({"RANK": "1", "WORLD_SIZE": "2"}, sharded=True)
     assert server.socket_path == Path("/run/shard-1")

@@ -5,12 +5,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+import grpc
 import pytest
 from support.processes import WAIT_S, Group, close_stdin, serve_arguments, started, wait_until_serving
+
+from text_generation_server.pb import generate_pb2 as pb
+from text_generation_server.pb import generate_pb2_grpc as pb_grpc
 
 
 def test_the_longest_path_of_a_socket_works(llama_folder: Path, tmp_path: Path) -> None:
@@ -24,7 +29,8 @@ def test_the_longest_path_of_a_socket_works(llama_folder: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_shard_in_order(llama_folder: Path, tmp_path: Path, number: signal.Signals) -> None:
-    with started(*serve_arguments(llama_folder, tmp_path)) as process:
+    """Its folder stays, for a shard that is started again."""
+    with started(*serve_arguments(llama_folder, tmp_path, "--socket-dir-owned")) as process:
         wait_until_serving(process)
         process.send_signal(number)
         assert process.wait(WAIT_S) == 0
@@ -62,21 +68,52 @@ serve(worker, ServiceSettings(Path(sys.argv[1]), [], Path("."), exit_on_stdin_eo
 """
 
 
-def test_the_end_of_standard_input_ends_a_shard_whose_engine_hangs(tmp_path: Path) -> None:
-    socket = tmp_path / "shard-0"
+@contextmanager
+def hanging(socket: Path) -> Iterator[subprocess.Popen[str]]:
+    """A shard whose engine hangs."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HANGING, str(socket)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HANGING, str(socket)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "hanging\n"
         assert socket.exists()
-        close_stdin(process)
-        process.wait(WAIT_S)
-        assert not socket.exists()
+        yield process
     finally:
         process.kill()
         process.communicate()
+
+
+def test_the_end_of_standard_input_ends_a_shard_whose_engine_hangs(tmp_path: Path) -> None:
+    socket = tmp_path / "shard-0"
+    with hanging(socket) as process:
+        close_stdin(process)
+        process.wait(WAIT_S)
+        assert not socket.exists()
+
+
+def test_a_signal_ends_a_shard_whose_engine_hangs_within_its_time(tmp_path: Path) -> None:
+    """The limit is 3 s; a busy machine gets more."""
+    socket = tmp_path / "shard-0"
+    with hanging(socket) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert not socket.exists()
+
+
+def test_a_shard_that_is_abandoned_ends_at_once_and_says_why(tmp_path: Path) -> None:
+    socket = tmp_path / "shard-0"
+    with hanging(socket) as process, grpc.insecure_channel(f"unix:{socket}") as channel:
+        stub = pb_grpc.TextGenerationServiceStub(channel)
+        with pytest.raises(grpc.RpcError):
+            stub.Abandon(pb.AbandonRequest(reason="the ranks disagree"), timeout=WAIT_S)
+        assert process.wait(WAIT_S) == 1
+        _, errors = process.communicate()
+        assert "abandoned: the ranks disagree" in errors
 
 
 def test_a_cpu_needs_no_triton(llama_folder: Path, tmp_path: Path) -> None:

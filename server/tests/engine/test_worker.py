@@ -40,11 +40,15 @@ class StubEngine:
         self.readable = threading.Event()
         """Set: results are there."""
         self.readable.set()
+        self.launchable = threading.Event()
+        """Set: launches wait for nothing."""
+        self.launchable.set()
         self.unreadable: Exception | None = None
         """Raised by whoever reads the next result."""
 
     def step(self, plan: StepPlan, masks: MaskSource) -> "StubStep":
         self.launched.append(plan.number)
+        self.launchable.wait(WAIT_S)
         if self.broken is not None:
             error, self.broken = self.broken, None
             raise error
@@ -293,6 +297,55 @@ def test_a_step_whose_result_does_not_come_makes_the_engine_unhealthy() -> None:
         worker.check_health()
     engine.readable.set()
     step.result(WAIT_S)
+    assert worker.stop(WAIT_S)
+
+
+def test_a_step_has_the_limit_of_its_plan_on_both_threads() -> None:
+    now = [0.0]
+    worker = EngineWorker(stub, stall_limit_s=100.0, clock=lambda: now[0])
+    worker.start()
+    worker.ready.result(WAIT_S)
+    engine = stub_of(worker)
+    reading, launching = threading.Event(), threading.Event()
+    engine.readable = Signalling(reading)
+    engine.launchable = Signalling(launching)
+    first = worker.step(StepPlan(0, limit_ms=2000))
+    launching.wait(WAIT_S)
+    now[0] = 1.9
+    worker.check_health()
+    now[0] = 2.1
+    with pytest.raises(EngineFailed, match="no progress for more than 2 s"):
+        worker.check_health()
+
+    engine.launchable.set()
+    reading.wait(WAIT_S)
+    worker.check_health()
+    now[0] = 4.2
+    with pytest.raises(EngineFailed, match="no progress for more than 2 s"):
+        worker.check_health()
+    engine.readable.set()
+    first.result(WAIT_S)
+    assert worker.stop(WAIT_S)
+
+
+def test_a_launch_may_wait_for_the_step_before_it() -> None:
+    now = [0.0]
+    worker = EngineWorker(stub, stall_limit_s=100.0, clock=lambda: now[0])
+    worker.start()
+    worker.ready.result(WAIT_S)
+    engine = stub_of(worker)
+    worker.step(StepPlan(0, limit_ms=2000)).result(WAIT_S)
+    launching = threading.Event()
+    engine.launchable = Signalling(launching)
+    second = worker.step(StepPlan(1, limit_ms=500))
+    launching.wait(WAIT_S)
+    now[0] = 2.4
+    worker.check_health()
+    now[0] = 2.6
+    with pytest.raises(EngineFailed, match=r"no progress for more than 2\.5 s"):
+        worker.check_health()
+    engine.launchable.set()
+    second.result(WAIT_S)
     assert worker.stop(WAIT_S)
 
 

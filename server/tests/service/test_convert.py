@@ -41,9 +41,10 @@ def test_every_field_of_a_plan_arrives() -> None:
             grants=[pb.Grant(row=2, slots=[pb.SlotRange(start=9, length=1)])],
             chunks=[pb.Chunk(row=6, first=1, count=2)],
             decode=[1, 0],
+            limit_ms=1500,
         )
     )
-    assert (plan.number, plan.drop, plan.decode) == (2**40, [3, 4], [1, 0])
+    assert (plan.number, plan.drop, plan.decode, plan.limit_ms) == (2**40, [3, 4], [1, 0], 1500)
     assert plan.grants == [r.Grant(2, (r.SlotRange(9, 1),))]
     assert plan.chunks == [r.Chunk(6, 1, 2)]
     (request,) = plan.admit

@@ -34,6 +34,7 @@ def test_a_bare_caller_prefills_decodes_filters_and_clears(tmp_path: Path) -> No
             info = await shard.stub.Info(pb.InfoRequest())
             assert (info.dtype, info.device_type, info.vocab_size) == ("float32", "cpu", 64)
             assert (info.world_size, info.max_position_embeddings, info.attention_impl) == (1, 64, "torch")
+            assert info.group == "start-1"
             found = await shard.stub.ServiceDiscovery(pb.ServiceDiscoveryRequest())
             assert list(found.urls) == [f"unix://{tmp_path}/shard-0", f"unix://{tmp_path}/shard-1"]
             await shard.stub.ClearCache(pb.ClearCacheRequest())

@@ -46,7 +46,7 @@ async def serving(
 ) -> AsyncIterator[Running]:
     worker = EngineWorker(build or (lambda: cast("ShardEngine", make_engine(limits=None))))
     socket = folder / name
-    settings = ServiceSettings(socket, [f"unix://{folder}/shard-{rank}" for rank in range(2)], folder)
+    settings = ServiceSettings(socket, [f"unix://{folder}/shard-{rank}" for rank in range(2)], folder, group="start-1")
     server = ShardServer(worker, settings)
     task = asyncio.create_task(server.run())
     running = Running(server, worker, task, socket)

@@ -50,6 +50,8 @@ class Environment:
     rope_factor: float | None = None
     disable_custom_kernels: bool = False
     omp_num_threads: int | None = None
+    shard_group: str = ""
+    """Names this start of the group, the same in every rank."""
 
     @classmethod
     def read(cls, variables: Mapping[str, str] | None = None, uds_path: str = DEFAULT_UDS_PATH) -> "Environment":
@@ -69,6 +71,7 @@ class Environment:
             rope_scaling=cast("RopeOverride | None", env.choice("ROPE_SCALING", get_args(RopeOverride))),
             rope_factor=env.number("ROPE_FACTOR", 1.0, low=1.0, high=1e4) if env.get("ROPE_FACTOR") else None,
             disable_custom_kernels=env.flag("DISABLE_CUSTOM_KERNELS"),
+            shard_group=env.get("SHARD_GROUP") or "",
             omp_num_threads=env.integer("OMP_NUM_THREADS", 1, low=1) if env.get("OMP_NUM_THREADS") else None,
         )
 

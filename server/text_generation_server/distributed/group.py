@@ -56,8 +56,12 @@ class TensorParallelGroup:
         return tensor.tolist()
 
     def close(self) -> None:
-        """Leaves the group. Safe to call twice."""
-        if self.world_size > 1 and dist.is_initialized():
+        """Leaves the group, waiting for nobody. Safe to call twice.
+
+        A communicator of NCCL is left to the end of the process: its own end waits for the other ranks, and for every
+        CUDA graph that has captured a collective.
+        """
+        if self.world_size > 1 and self._device.type != "cuda" and dist.is_initialized():
             dist.destroy_process_group()
 
     @contextmanager

@@ -93,6 +93,8 @@ class StepPlan:
     chunks: Sequence[Chunk] = ()
     decode: Sequence[int] = ()
     constrained: Sequence[int] = ()
+    limit_ms: int = 0
+    """So long may the step take; then Health fails. 0: the shard's own limit."""
 
 
 class MaskForm(Enum):

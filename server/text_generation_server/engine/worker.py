@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from ..errors import EngineError, EngineFailed, NotReady, PlanRefused
+from .heartbeat import STALL_LIMIT_S, Heartbeat
 from .masks import WAIT_LIMIT_S, MaskInbox, MaskLimits, WaitEnded
 from .plans import PlanOrder
 from .requests import (
@@ -34,9 +35,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STALL_LIMIT_S = 300.0
-"""A command or a step that takes longer than this makes the shard unhealthy. A long prefill on a CPU takes minutes."""
-
 
 @dataclass(frozen=True)
 class _Command:
@@ -53,6 +51,7 @@ class _Planned:
 @dataclass(frozen=True)
 class _Launched:
     step: PendingStep
+    limit_s: float
     future: Future[StepReply]
 
 
@@ -70,14 +69,13 @@ class EngineWorker:
         mask_limit_s: float = WAIT_LIMIT_S,
     ) -> None:
         self._build = build
-        self._stall_limit_s = stall_limit_s
-        self._clock = clock
+        self._heartbeat = Heartbeat(stall_limit_s, clock)
         self._commands: SimpleQueue[_Command | _Planned | None] = SimpleQueue()
         self._launched: SimpleQueue[_Launched | None] = SimpleQueue()
         self._plans = PlanOrder[_Planned]()
         self._masks = MaskInbox(mask_limit_s)
-        self._busy_since: dict[str, float] = {}
-        """By thread: since when it works on one thing."""
+        self._limit_before_s = 0.0
+        """That of the plan that was launched last."""
         self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -159,9 +157,7 @@ class EngineWorker:
         error = self._refusal()
         if error is not None:
             raise error
-        since = min(list(self._busy_since.values()), default=None)
-        if since is not None and self._clock() - since > self._stall_limit_s:
-            raise EngineFailed(f"the engine has made no progress for more than {self._stall_limit_s:.0f} s")
+        self._heartbeat.check()
 
     def stop(self, timeout_s: float) -> bool:
         """Takes no further command, lets those that were queued finish. False if a thread still runs then."""
@@ -216,12 +212,12 @@ class EngineWorker:
             return
         self.ready.set_result(info)
         while (item := self._commands.get()) is not None and not self.failed.done():
-            self._busy_since["engine"] = self._clock()
+            self._heartbeat.begin("engine")
             if isinstance(item, _Planned):
                 self._take(engine, item)
             else:
                 self._guarded(item.future, lambda item=item: item.future.set_result(item.run(engine)))
-            self._busy_since.pop("engine")
+            self._heartbeat.end("engine")
         if self.failed.done():
             self._drain(item)
             return
@@ -237,21 +233,22 @@ class EngineWorker:
                 self._refuse(self._plans.fail(), PlanRefused("a plan before this one failed"))
 
     def _launch(self, engine: ShardEngine, due: _Planned) -> None:
+        limit_s = due.plan.limit_ms / 1000
+        # On a device that is full, a launch waits for the step before.
+        self._heartbeat.begin("engine", limit_s + self._limit_before_s if limit_s else 0.0)
+        self._limit_before_s = limit_s
         if not due.plan.constrained:
             self._masks.skip(due.plan.number)
         try:
-            self._launched.put(_Launched(engine.step(due.plan, self._wait_for_masks), due.future))
+            self._launched.put(_Launched(engine.step(due.plan, self._wait_for_masks), limit_s, due.future))
         except WaitEnded as ended:
             # The plans behind it are launched as well; see `clear_cache`.
             due.future.set_exception(ended.told)
 
     def _wait_for_masks(self, number: int) -> StepMasks:
         """Has a limit of its own: however long it takes, the engine is healthy."""
-        self._busy_since.pop("engine")
-        try:
+        with self._heartbeat.paused("engine"):
             return self._masks.take(number)
-        finally:
-            self._busy_since["engine"] = self._clock()
 
     def _run_replies(self) -> None:
         """The thread that waits for steps, in their order."""
@@ -259,9 +256,9 @@ class EngineWorker:
             if self.failed.done():
                 launched.future.set_exception(_must_restart())
                 continue
-            self._busy_since["replies"] = self._clock()
+            self._heartbeat.begin("replies", launched.limit_s)
             self._guarded(launched.future, lambda each=launched: each.future.set_result(each.step.result()))
-            self._busy_since.pop("replies")
+            self._heartbeat.end("replies")
 
     def _guarded(self, future: Future[Any], action: Callable[[], None]) -> bool:
         """Runs what resolves a future, or will. An error goes to the future; false then. Any but an expected one

@@ -19,6 +19,7 @@ def plan_from_pb(message: pb.StepPlan) -> r.StepPlan:
         chunks=[r.Chunk(chunk.row, chunk.first, chunk.count) for chunk in message.chunks],
         decode=list(message.decode),
         constrained=list(message.constrained),
+        limit_ms=message.limit_ms,
     )
 
 
@@ -96,7 +97,7 @@ def warmup_result_to_pb(result: r.WarmupResult) -> pb.WarmupResponse:
     )
 
 
-def info_to_pb(info: r.ShardInfo) -> pb.InfoResponse:
+def info_to_pb(info: r.ShardInfo, group: str) -> pb.InfoResponse:
     return pb.InfoResponse(
         dtype=info.dtype,
         device_type=info.device_type,
@@ -106,6 +107,7 @@ def info_to_pb(info: r.ShardInfo) -> pb.InfoResponse:
         eos_token_ids=info.eos_token_ids,
         attention_impl=info.attention_impl,
         version=info.version,
+        group=group,
     )
 
 

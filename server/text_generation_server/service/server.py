@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,8 @@ from .socket import SocketFile
 
 logger = logging.getLogger(__name__)
 
-DRAIN_LIMIT_S = 60.0
-"""How long a call in flight may take to finish after a signal."""
+STOP_LIMIT_S = 3.0
+"""How long an orderly end may take: calls in flight, then the engine's threads. The launcher kills after 5 s."""
 ORPHAN_LIMIT_S = 2.0
 """How long an orderly end may take once the parent is gone; nobody waits for an answer then."""
 _OPTIONS = (
@@ -37,13 +38,14 @@ _OPTIONS = (
 @dataclass(frozen=True)
 class ServiceSettings:
     """`urls`: sockets of all ranks in rank order; `model_folder`: for the tokenizer of the Tokens call; `rendezvous`:
-    the file by which the ranks met.
+    the file by which the ranks met; `group`: what this start of all ranks is called.
     """
 
     socket_path: Path
     urls: Sequence[str]
     model_folder: Path
     rendezvous: Path | None = None
+    group: str = ""
     socket_dir_owned: bool = False
     exit_on_stdin_eof: bool = False
 
@@ -59,7 +61,7 @@ class ShardServer:
         self._settings = settings
         self._socket = SocketFile(settings.socket_path, settings.socket_dir_owned)
         self._stop = asyncio.Event()
-        self._drain_limit_s = DRAIN_LIMIT_S
+        self._stop_limit_s = STOP_LIMIT_S
 
     def stop(self) -> None:
         """Begins an orderly end; `run` returns once it is done."""
@@ -84,12 +86,17 @@ class ShardServer:
             self._worker.start()
             await self._serve(health_servicer)
         finally:
-            self._worker.expect_no_masks()
-            await server.stop(self._drain_limit_s)
-            self._socket.remove()
-            # A load that is still running is not waited for; the thread is a daemon and ends with the process.
-            if self._worker.ready.done() and not self._worker.stop(self._drain_limit_s):
-                logger.warning("the engine thread did not stop in time")
+            await self._end(server)
+
+    async def _end(self, server: aio.Server) -> None:
+        """Lets what is in flight finish, within the limit: a step whose other ranks are gone never does."""
+        deadline = time.monotonic() + self._stop_limit_s
+        self._worker.expect_no_masks()
+        await server.stop(self._stop_limit_s)
+        self._socket.remove()
+        # A load that is still running is not waited for; the thread is a daemon and ends with the process.
+        if self._worker.ready.done() and not self._worker.stop(max(0.0, deadline - time.monotonic())):
+            logger.warning("what the engine was doing did not end in time and is cut off")
 
     async def _serve(self, health_servicer: HealthServicer) -> None:
         stopped = asyncio.ensure_future(self._stop.wait())
@@ -112,7 +119,8 @@ class ShardServer:
     def _build_server(self) -> tuple[aio.Server, HealthServicer]:
         settings = self._settings
         server = aio.server(interceptors=(ErrorInterceptor(),), options=_OPTIONS)
-        servicer = TextGenerationServicer(self._worker, settings.urls, settings.model_folder / "tokenizer.json")
+        tokenizer_file = settings.model_folder / "tokenizer.json"
+        servicer = TextGenerationServicer(self._worker, settings.urls, tokenizer_file, settings.group, _abandon)
         generate_pb2_grpc.add_TextGenerationServiceServicer_to_server(servicer, server)
         health_servicer = HealthServicer(self._worker)
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
@@ -135,16 +143,23 @@ class ShardServer:
 
     def _orphaned(self, loop: asyncio.AbstractEventLoop) -> None:
         """Runs on the watching thread. Ends the process even when the event loop or the engine thread hangs."""
-        self._drain_limit_s = ORPHAN_LIMIT_S / 2
+        self._stop_limit_s = ORPHAN_LIMIT_S / 2
         # Else it is the parent's to remove: a rank that leaves must not take it from those that still use it.
         if self._settings.rendezvous is not None:
             self._settings.rendezvous.unlink(missing_ok=True)
-        self._socket.remove()
+        self._socket.remove_with_folder()
         if not loop.is_closed():
             loop.call_soon_threadsafe(self.stop)
         timer = threading.Timer(ORPHAN_LIMIT_S, os._exit, args=(0,))
         timer.daemon = True
         timer.start()
+
+
+def _abandon(reason: str) -> None:
+    """Ends the process at once. What it leaves behind is for whoever starts the group again."""
+    logger.error("abandoned: %s", reason)
+    logging.shutdown()
+    os._exit(1)
 
 
 def serve(worker: EngineWorker, settings: ServiceSettings) -> None:

@@ -3,7 +3,8 @@
 """The RPCs of the contract: translate, hand to the engine thread, translate back."""
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,20 +18,32 @@ from ..pb import generate_pb2 as pb
 from ..pb import generate_pb2_grpc as pb_grpc
 from . import convert
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
 class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
     """Runs on the event loop. Only `worker` touches tensors, so no handler ever blocks the loop."""
 
-    def __init__(self, worker: EngineWorker, urls: Sequence[str], tokenizer_file: Path) -> None:
+    def __init__(
+        self,
+        worker: EngineWorker,
+        urls: Sequence[str],
+        tokenizer_file: Path,
+        group: str,
+        abandon: Callable[[str], None],
+    ) -> None:
+        """`abandon` ends the process and is told why."""
         self._worker = worker
         self._urls = urls
+        self._group = group
+        self._abandon = abandon
         self._tokenizer_file = tokenizer_file
         self._tokenizer: Tokenizer | None = None
 
     async def Info(self, request: pb.InfoRequest, context: Any) -> pb.InfoResponse:
-        return convert.info_to_pb(self._worker.info())
+        return convert.info_to_pb(self._worker.info(), self._group)
 
     async def ServiceDiscovery(self, request: pb.ServiceDiscoveryRequest, context: Any) -> pb.ServiceDiscoveryResponse:
         return pb.ServiceDiscoveryResponse(urls=self._urls)
@@ -63,6 +76,10 @@ class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
         await _outcome(self._worker.clear_cache(request_id))
         return pb.ClearCacheResponse()
 
+    async def Abandon(self, request: pb.AbandonRequest, context: Any) -> pb.AbandonResponse:
+        self._abandon(request.reason)
+        return pb.AbandonResponse()
+
     async def Tokens(self, request: pb.TokensRequest, context: Any) -> pb.TokensResponse:
         return pb.TokensResponse(count=await asyncio.to_thread(self._count_tokens, request.text))
 
@@ -91,14 +108,18 @@ class HealthServicer(health.aio.HealthServicer):  # pyright: ignore[reportUntype
     def __init__(self, worker: EngineWorker) -> None:
         super().__init__()
         self._worker = worker
+        self._serves = False
 
     async def refresh(self) -> None:
-        """Tells watchers how the engine is."""
+        """Tells watchers how the engine is, and the log when it gets ill."""
         status = health_pb2.HealthCheckResponse.SERVING
         try:
             self._worker.check_health()
-        except EngineError:
+        except EngineError as error:
             status = health_pb2.HealthCheckResponse.NOT_SERVING
+            if self._serves:
+                logger.error("the shard does not serve any more: %s", error)
+        self._serves = status == health_pb2.HealthCheckResponse.SERVING
         for service in self._SERVICES:
             await self.set(service, status)
 

@@ -43,8 +43,12 @@ class SocketFile:
         self._path.chmod(0o600)
 
     def remove(self) -> None:
-        """Removes the socket, and the folder when it was the last one in it."""
+        """Removes the socket. The folder stays for the ranks that are started again."""
         self._path.unlink(missing_ok=True)
+
+    def remove_with_folder(self) -> None:
+        """Removes the socket, and the folder when it was the last one in it: nobody is left who would."""
+        self.remove()
         if self._directory_owned:
             try:
                 self._path.parent.rmdir()

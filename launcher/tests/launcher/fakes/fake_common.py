@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-NAMES = ["RANK", "WORLD_SIZE", "API_KEY", "LOG_LEVEL", "COMPUTE_TYPE", "HF_TOKEN"]
+NAMES = ["RANK", "WORLD_SIZE", "SHARD_GROUP", "API_KEY", "LOG_LEVEL", "COMPUTE_TYPE", "HF_TOKEN"]
 
 
 def note(process: str, event: str) -> None:
@@ -35,6 +35,16 @@ def at_end_of_input(action: Callable[[], None]) -> None:
 
 def mode(variable: str) -> str:
     return os.environ.get(variable, "")
+
+
+def mode_of_start(variable: str, process: str) -> str:
+    """The mode of this start of `process`: of several with commas between them that in its place, or the last."""
+    with open(os.environ["FAKE_JOURNAL"], "a+") as journal:
+        journal.seek(0)
+        entries = [json.loads(line) for line in journal]
+    earlier = sum(entry["process"] == process and entry["event"] == "start" for entry in entries)
+    modes = mode(variable).split(",")
+    return modes[min(earlier, len(modes) - 1)]
 
 
 def option(name: str) -> str:

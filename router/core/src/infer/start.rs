@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
 
 use futures::future::try_join_all;
+use tokio::time::Instant;
 
 use super::{GenerateStream, Group, Infer};
 use crate::assemble::TextAssembler;

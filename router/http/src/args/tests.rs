@@ -23,7 +23,6 @@ fn features_that_do_not_exist_are_refused() {
     for flag in [
         "--otlp-endpoint=http://127.0.0.1:4317",
         "--otlp-service-name=router",
-        "--prometheus-port=9000",
         "--ngrok",
         "--ngrok-authtoken=secret",
     ] {

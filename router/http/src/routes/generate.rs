@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -13,10 +12,11 @@ use text_generation_core::infer::{GenerateStream, Group, gather_best};
 use text_generation_core::types::{
     Dialect, GenerateParameters, GenerateRequest, GeneratedText, RequestInstants, StreamEvent,
 };
+use tokio::time::Instant;
 use tower_http::request_id::RequestId;
 
 use crate::error::ApiError;
-use crate::extract::ApiJson;
+use crate::extract::GenerationJson;
 use crate::generations::failure_in_stream;
 use crate::headers::{self, Sizes};
 use crate::openapi::{BodyErrors, GenerateErrors};
@@ -47,7 +47,7 @@ use crate::timings::Timings;
 pub async fn compat_generate(
     State(state): State<Arc<AppState>>,
     Extension(id): Extension<RequestId>,
-    ApiJson(body): ApiJson<CompatGenerateBody>,
+    GenerationJson(body): GenerationJson<CompatGenerateBody>,
 ) -> Result<Response, ApiError> {
     let mut parameters = body.parameters;
     // TGI does so for text-generation models and where it does not know the kind of model, as here.
@@ -74,7 +74,7 @@ pub async fn compat_generate(
 pub async fn generate(
     State(state): State<Arc<AppState>>,
     Extension(id): Extension<RequestId>,
-    ApiJson(body): ApiJson<GenerateBody>,
+    GenerationJson(body): GenerationJson<GenerateBody>,
 ) -> Result<(HeaderMap, Json<GenerateResponse>), ApiError> {
     let (headers, answer) = complete(&state, &id, body.inputs, body.parameters).await?;
     Ok((headers, Json(answer)))
@@ -96,7 +96,7 @@ pub async fn generate(
 pub async fn generate_stream(
     State(state): State<Arc<AppState>>,
     Extension(id): Extension<RequestId>,
-    ApiJson(body): ApiJson<GenerateBody>,
+    GenerationJson(body): GenerationJson<GenerateBody>,
 ) -> Response {
     stream(&state, id, body.inputs, body.parameters).await
 }

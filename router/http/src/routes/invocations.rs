@@ -10,12 +10,13 @@ use serde::de::IgnoredAny;
 use tower_http::request_id::RequestId;
 
 use crate::error::ApiError;
-use crate::extract::{ApiJson, JsonBytes};
+use crate::extract::{GenerationJson, JsonBytes};
 use crate::openapi::GenerateErrors;
 use crate::routes::generate::compat_generate;
 use crate::routes::openai::chat::chat_completions;
 use crate::routes::openai::completions::completions;
-use crate::schema::{InvocationAnswer, InvocationBody, InvocationEvent};
+use crate::routes::openai::{ChatBody, CompletionBody};
+use crate::schema::{CompatGenerateBody, InvocationAnswer, InvocationBody, InvocationEvent};
 use crate::state::AppState;
 
 /// The keys that tell the bodies apart.
@@ -45,19 +46,37 @@ struct Keys {
 pub async fn invocations(
     state: State<Arc<AppState>>,
     id: Extension<RequestId>,
-    body: JsonBytes,
+    body: Result<JsonBytes, ApiError>,
 ) -> Result<Response, ApiError> {
-    let keys: Keys = body.parse()?;
-    if keys.inputs.is_some() {
-        compat_generate(state, id, ApiJson(body.parse()?)).await
-    } else if keys.messages.is_some() {
-        chat_completions(state, id, ApiJson(body.parse()?)).await
-    } else if keys.prompt.is_some() {
-        completions(state, id, ApiJson(body.parse()?)).await
-    } else {
-        Err(ApiError::invalid_body(
-            "the body must have `inputs` as for `/`, `messages` as for `/v1/chat/completions`, or `prompt` as for \
-             `/v1/completions`",
-        ))
+    let read = body.and_then(|body| Invocation::read(&body));
+    match read.inspect_err(ApiError::count)? {
+        Invocation::Generate(body) => compat_generate(state, id, GenerationJson(body)).await,
+        Invocation::Chat(body) => chat_completions(state, id, GenerationJson(*body)).await,
+        Invocation::Completion(body) => completions(state, id, GenerationJson(*body)).await,
+    }
+}
+
+/// The body of the route that it is for.
+enum Invocation {
+    Generate(CompatGenerateBody),
+    Chat(Box<ChatBody>),
+    Completion(Box<CompletionBody>),
+}
+
+impl Invocation {
+    fn read(body: &JsonBytes) -> Result<Self, ApiError> {
+        let keys: Keys = body.parse()?;
+        if keys.inputs.is_some() {
+            body.parse().map(Self::Generate)
+        } else if keys.messages.is_some() {
+            body.parse().map(Self::Chat)
+        } else if keys.prompt.is_some() {
+            body.parse().map(Self::Completion)
+        } else {
+            Err(ApiError::invalid_body(
+                "the body must have `inputs` as for `/`, `messages` as for `/v1/chat/completions`, or `prompt` as for \
+                 `/v1/completions`",
+            ))
+        }
     }
 }

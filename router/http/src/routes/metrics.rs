@@ -23,9 +23,10 @@ use crate::state::AppState;
 pub async fn metrics(
     State(state): State<Arc<AppState>>,
 ) -> ([(HeaderName, &'static str); 1], String) {
+    let mut page = state.metrics.render();
+    if let Some(aliases) = state.answers.metrics_aliases {
+        aliases.append(&mut page, &state.info.model_id);
+    }
     let content_type = "text/plain; version=0.0.4; charset=utf-8";
-    (
-        [(header::CONTENT_TYPE, content_type)],
-        state.metrics.render(),
-    )
+    ([(header::CONTENT_TYPE, content_type)], page)
 }

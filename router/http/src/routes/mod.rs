@@ -82,6 +82,19 @@ pub fn router(state: Arc<AppState>) -> Router {
     middleware::apply(router, &options)
 }
 
+/// What the management port answers: the probes and `/metrics`, without a key.
+pub fn management(state: Arc<AppState>) -> Router {
+    let router = Router::new()
+        .route("/health", get(health::health))
+        .route("/ready", get(health::ready))
+        .route("/live", get(health::live))
+        .route("/metrics", get(metrics::metrics))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(state);
+    middleware::apply_open(router)
+}
+
 async fn not_found(request: Request) -> ApiError {
     ApiError::not_found(request.uri().path())
 }

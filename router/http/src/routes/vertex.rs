@@ -14,7 +14,7 @@ use tower_http::request_id::RequestId;
 
 use crate::conversation::{Prepared, Reading};
 use crate::error::ApiError;
-use crate::extract::{ApiJson, from_raw};
+use crate::extract::{GenerationJson, from_raw};
 use crate::generations::{Generations, renamed};
 use crate::openapi::GenerateErrors;
 use crate::routes::generate::{self, Wanted};
@@ -38,7 +38,7 @@ use crate::state::AppState;
 pub async fn vertex(
     State(state): State<Arc<AppState>>,
     Extension(id): Extension<RequestId>,
-    ApiJson(body): ApiJson<VertexBody>,
+    GenerationJson(body): GenerationJson<VertexBody>,
 ) -> Result<Json<VertexResponse>, ApiError> {
     let prepared = prepare(&state, body).await;
     let (groups, instances) = prepared.inspect_err(ApiError::count)?;

@@ -21,7 +21,7 @@ pub use self::body::MessagesBody;
 use self::events::MessageEvents;
 use crate::conversation::{Finished, Running};
 use crate::error::ApiError;
-use crate::extract::ApiJson;
+use crate::extract::{ApiJson, GenerationJson};
 use crate::openapi::MessageErrors;
 use crate::routes::openai::sampling::model_name;
 use crate::sse;
@@ -45,7 +45,7 @@ use crate::state::AppState;
 pub async fn messages(
     State(state): State<Arc<AppState>>,
     Extension(id): Extension<RequestId>,
-    ApiJson(body): ApiJson<MessagesBody>,
+    GenerationJson(body): GenerationJson<MessagesBody>,
 ) -> Result<Response, ApiError> {
     let stream = body.stream.unwrap_or(false);
     let (running, model) = start(&state, body).await?;

@@ -16,7 +16,7 @@ use super::logprobs::ChatLogprobs;
 use super::sampling::{check_n, model_name};
 use crate::conversation::{Answer, Conversation, FinishedChoice, Prepared, Running};
 use crate::error::ApiError;
-use crate::extract::ApiJson;
+use crate::extract::GenerationJson;
 use crate::generations::Names;
 use crate::openapi::OpenAiErrors;
 use crate::schema::ChatEvent;
@@ -59,7 +59,7 @@ const NEWER_NAMES: &Names = &names("max_completion_tokens");
 pub async fn chat_completions(
     State(state): State<Arc<AppState>>,
     Extension(id): Extension<RequestId>,
-    ApiJson(body): ApiJson<ChatBody>,
+    GenerationJson(body): GenerationJson<ChatBody>,
 ) -> Result<Response, ApiError> {
     let include_usage = body.includes_usage();
     let streams = body.stream.unwrap_or(false);

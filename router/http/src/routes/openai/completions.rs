@@ -17,7 +17,7 @@ use super::completion_events::{self, CompletionEvents};
 use super::logprobs::{CompletionLogprobs, CompletionTokens};
 use super::sampling::{check_n, model_name};
 use crate::error::ApiError;
-use crate::extract::ApiJson;
+use crate::extract::GenerationJson;
 use crate::generations::{Finished, Generations, Names, Plan, Tally, renamed};
 use crate::openapi::OpenAiErrors;
 use crate::schema::CompletionEvent;
@@ -52,7 +52,7 @@ pub const NAMES: &Names = &[
 pub async fn completions(
     State(state): State<Arc<AppState>>,
     Extension(id): Extension<RequestId>,
-    ApiJson(body): ApiJson<CompletionBody>,
+    GenerationJson(body): GenerationJson<CompletionBody>,
 ) -> Result<Response, ApiError> {
     if body.stream.unwrap_or(false) {
         return stream(&state, id, body).await;

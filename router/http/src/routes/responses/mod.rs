@@ -24,7 +24,7 @@ pub use self::response::{ResponseEvent, ResponseObject};
 pub use self::sealed::Seal;
 use crate::conversation::Finished;
 use crate::error::ApiError;
-use crate::extract::ApiJson;
+use crate::extract::GenerationJson;
 use crate::openapi::OpenAiErrors;
 use crate::routes::openai::sampling::model_name;
 use crate::sse;
@@ -48,7 +48,7 @@ use crate::state::AppState;
 pub async fn responses(
     State(state): State<Arc<AppState>>,
     Extension(id): Extension<RequestId>,
-    ApiJson(body): ApiJson<ResponsesBody>,
+    GenerationJson(body): GenerationJson<ResponsesBody>,
 ) -> Result<Response, ApiError> {
     let stream = body.stream.unwrap_or(false);
     let started = start(&state, body).await;

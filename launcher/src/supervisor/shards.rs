@@ -1,0 +1,248 @@
+//! The shards of one model as a group: started together, watched, and all started anew when one is lost.
+
+use std::io;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+use uuid::Uuid;
+
+use crate::args::ShardArgs;
+use crate::error::LauncherError;
+use crate::logs::Console;
+use crate::plan::{self, ProcessSpec};
+use crate::process::Process;
+use crate::readiness;
+use crate::sockets::Sockets;
+use crate::supervisor::losses::{Losses, Verdict};
+
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How far the present start of the group has come.
+#[derive(Debug)]
+enum State {
+    /// A rank is lost, or none was started yet. Others may be left that have to go first. `told`: what the log says.
+    Lost {
+        told: String,
+    },
+    /// All ranks were started at this time.
+    Starting(Instant),
+    Ready,
+}
+
+/// All ranks of one model. Dropping it kills them and removes their sockets.
+pub struct Shards {
+    console: Console,
+    /// What to run, in rank order. The same for every start, but for the group's name.
+    specs: Vec<ProcessSpec>,
+    processes: Vec<Process>,
+    /// After the processes, so that those are told to end before their sockets go.
+    sockets: Sockets,
+    state: State,
+    startup_limit_s: u64,
+    losses: Losses,
+    loss_window_s: u64,
+}
+
+impl Shards {
+    /// `specs` in rank order; nothing runs before `start`.
+    pub fn new(
+        console: Console,
+        specs: Vec<ProcessSpec>,
+        sockets: Sockets,
+        args: &ShardArgs,
+    ) -> Self {
+        let window = Duration::from_secs(args.shard_loss_window);
+        Self {
+            console,
+            specs,
+            processes: Vec::new(),
+            sockets,
+            state: State::Lost {
+                told: String::new(),
+            },
+            startup_limit_s: args.shard_startup_timeout,
+            losses: Losses::new(args.max_shard_losses, window),
+            loss_window_s: args.shard_loss_window,
+        }
+    }
+
+    /// Starts every rank, all with one new name of the group, by which the router tells this start from others.
+    pub fn start(&mut self) -> Result<(), LauncherError> {
+        let name = Uuid::new_v4().to_string();
+        for (rank, spec) in self.specs.iter().enumerate() {
+            info!(rank, "Starting shard {rank}");
+            let mut spec = spec.clone();
+            spec.env.push(("SHARD_GROUP", name.clone()));
+            self.processes
+                .push(Process::spawn(spec, self.console.clone())?);
+        }
+        self.state = State::Starting(Instant::now());
+        Ok(())
+    }
+
+    /// Waits until every rank of the present start answers, or one of them ends.
+    pub async fn ready(&mut self) -> Result<(), LauncherError> {
+        let State::Starting(begin) = self.state else {
+            return Ok(());
+        };
+        let deadline = begin + Duration::from_secs(self.startup_limit_s);
+        let mut waits = JoinSet::new();
+        for rank in 0..self.specs.len() {
+            waits.spawn(wait_for_shard(rank, self.socket(rank), begin, deadline));
+        }
+        let all_ready = async {
+            while let Some(ready) = waits.join_next().await {
+                ready.map_err(io::Error::other)??;
+            }
+            Ok(())
+        };
+        tokio::select! {
+            // An end counts even if the answers came at the same time.
+            biased;
+            (process, exit) = first_exit(&self.processes) => Err(LauncherError::CannotStart { process, exit }),
+            outcome = all_ready => outcome,
+        }?;
+        self.state = State::Ready;
+        Ok(())
+    }
+
+    /// Watches the group and starts it anew whenever it is lost. Resolves with the reason to give up.
+    ///
+    /// It may be dropped at any time and called again: it goes on where it was.
+    pub async fn keep_running(&mut self) -> LauncherError {
+        loop {
+            if let Err(reason) = self.advance().await {
+                return reason;
+            }
+        }
+    }
+
+    /// Waits for the next change of state, or brings it about.
+    async fn advance(&mut self) -> Result<(), LauncherError> {
+        match &self.state {
+            State::Ready => {
+                let loss = self.lost().await;
+                self.count(loss)
+            }
+            State::Lost { told } => {
+                kill(&self.processes).await;
+                warn_of_unsaid(&self.processes, told).await;
+                self.processes.clear();
+                self.sockets.clear()?;
+                self.start()
+            }
+            State::Starting(_) => match self.ready().await {
+                Err(loss @ LauncherError::CannotStart { .. }) => self.count(loss),
+                outcome => outcome,
+            },
+        }
+    }
+
+    /// The first rank that ends, or that does not serve any more.
+    async fn lost(&self) -> LauncherError {
+        let mut watches = JoinSet::new();
+        for (rank, process) in self.processes.iter().enumerate() {
+            let (name, socket) = (process.name.clone(), self.socket(rank));
+            watches.spawn(async move {
+                let reason = readiness::shard_silent(socket).await;
+                LauncherError::Silent {
+                    process: name,
+                    reason,
+                }
+            });
+        }
+        tokio::select! {
+            (process, exit) = first_exit(&self.processes) => LauncherError::Died { process, exit },
+            Some(Ok(loss)) = watches.join_next() => loss,
+        }
+    }
+
+    /// Counts a loss. An error where it was one too many.
+    fn count(&mut self, loss: LauncherError) -> Result<(), LauncherError> {
+        let told = loss.to_string();
+        match self.losses.count(Instant::now()) {
+            Verdict::StartAgain { losses } => {
+                let seconds = self.loss_window_s;
+                warn!("{told}; starting all shards again (loss {losses} within {seconds} s)");
+                self.state = State::Lost { told };
+                Ok(())
+            }
+            Verdict::GiveUp { losses: 1 } => Err(loss),
+            Verdict::GiveUp { losses } => Err(LauncherError::LostTooOften {
+                loss: Box::new(loss),
+                losses,
+                seconds: self.loss_window_s,
+            }),
+        }
+    }
+
+    pub fn processes(&self) -> &[Process] {
+        &self.processes
+    }
+
+    fn socket(&self, rank: usize) -> String {
+        plan::socket_path(self.sockets.prefix(), rank)
+    }
+}
+
+/// The first process to end, by name, and how it ended.
+pub async fn first_exit(processes: impl IntoIterator<Item = &Process>) -> (String, String) {
+    let mut exits = JoinSet::new();
+    for process in processes {
+        let (name, exited) = (process.name.clone(), process.exited());
+        exits.spawn(async move { (name, exited.await.to_string()) });
+    }
+    match exits.join_next().await {
+        Some(Ok(first)) => first,
+        _ => std::future::pending().await,
+    }
+}
+
+/// Kills all and waits until they are gone.
+pub async fn kill(processes: impl IntoIterator<Item = &Process> + Clone) {
+    for process in processes.clone() {
+        process.signal(Signal::SIGKILL);
+    }
+    for process in processes {
+        process.exited().await;
+    }
+}
+
+/// Logs why processes, all of which end, have ended, unless that is in the log already or in `told`.
+pub async fn warn_of_unsaid(processes: impl IntoIterator<Item = &Process>, told: &str) {
+    for process in processes {
+        let exit = process.exited().await;
+        let reason = exit.last_error.as_deref().unwrap_or_default();
+        if exit.unsaid && !told.contains(reason) {
+            warn!("{} stopped: {exit}", process.name);
+        }
+    }
+}
+
+async fn wait_for_shard(
+    rank: usize,
+    socket: String,
+    begin: Instant,
+    deadline: Instant,
+) -> Result<(), LauncherError> {
+    let mut ready = std::pin::pin!(readiness::shard_ready(socket));
+    let mut progress = begin + PROGRESS_INTERVAL;
+    loop {
+        tokio::select! {
+            () = &mut ready => break,
+            () = sleep_until(deadline) => {
+                let seconds = (deadline - begin).as_secs();
+                return Err(LauncherError::StartupTimeout { process: format!("shard {rank}"), seconds });
+            }
+            () = sleep_until(progress) => {
+                info!(rank, "Waiting for shard to be ready...");
+                progress += PROGRESS_INTERVAL;
+            }
+        }
+    }
+    info!(rank, "Shard ready in {:.1?}", begin.elapsed());
+    Ok(())
+}
