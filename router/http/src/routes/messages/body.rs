@@ -15,6 +15,7 @@ use crate::extract::nullable_object;
 use crate::generations::Names;
 use crate::routes::openai::fields::{Stop, Unsupported};
 use crate::routes::openai::sampling::{Sampling, check, refused};
+use crate::routes::openai::structured::schema;
 use crate::state::AppState;
 
 /// What the fields of `core` are called here.
@@ -212,10 +213,7 @@ impl MessagesBody {
 
 fn grammar(format: OutputFormat) -> Result<GrammarSource, ApiError> {
     match (format.r#type.as_str(), format.schema) {
-        ("json_schema", Some(schema)) => Ok(GrammarSource::JsonSchema {
-            schema,
-            strict: false,
-        }),
+        ("json_schema", Some(given)) => schema("output_config.format.schema", given, false),
         _ => Err(refused(
             "`output_config.format` must be of the type `json_schema` and have a `schema`",
         )),

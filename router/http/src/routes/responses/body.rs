@@ -16,6 +16,7 @@ use crate::extract::nullable_object;
 use crate::generations::Names;
 use crate::routes::openai::fields::{Seed, Unsupported};
 use crate::routes::openai::sampling::{Sampling, check, refused};
+use crate::routes::openai::structured::schema;
 use crate::state::AppState;
 
 /// What the fields of `core` are called here.
@@ -305,10 +306,10 @@ fn grammar(format: TextFormat) -> Result<Option<GrammarSource>, ApiError> {
     match (format.r#type.as_str(), format.schema) {
         ("text", _) => Ok(None),
         ("json_object", _) => Ok(Some(GrammarSource::JsonObject)),
-        ("json_schema", Some(schema)) => Ok(Some(GrammarSource::JsonSchema {
-            schema,
-            strict: format.strict.unwrap_or(false),
-        })),
+        ("json_schema", Some(given)) => {
+            let strict = format.strict.unwrap_or(false);
+            schema("text.format.schema", given, strict).map(Some)
+        }
         ("json_schema", None) => Err(refused("`text.format.schema` is missing")),
         (kind, _) => Err(refused(format_args!(
             "`text.format.type` must be `text`, `json_object` or `json_schema`. Given: `{kind}`"
