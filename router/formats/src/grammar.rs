@@ -53,7 +53,7 @@ impl Format {
     /// asks for something that the format cannot express.
     pub fn grammar(&self, request: &Constraint) -> Result<Option<String>, FormatError> {
         let tools = chosen(request)?;
-        let forced = matches!(request.choice, ToolChoice::Required | ToolChoice::Named(_));
+        let forced = request.choice.demands_call();
         if forced && !self.has_calls() {
             return Err(FormatError::NoCalls {
                 format: self.name.to_string(),

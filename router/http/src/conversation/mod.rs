@@ -19,7 +19,7 @@ pub use self::answer::{Answer, Call};
 pub use self::model_format::{ModelFormat, ParserChoice};
 pub use self::prepare::{Prepared, Reading};
 pub use self::running::{ConversationEvent, End, EndReason, Finished, FinishedChoice, Running};
-pub use self::tools::{OfferedTool, ToolWishes};
+pub use self::tools::{OfferedTool, ToolWishes, choice_of};
 
 use text_generation_chat::ChatInput;
 use text_generation_core::types::GenerateParameters;

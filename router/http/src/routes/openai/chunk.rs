@@ -267,6 +267,9 @@ mod tests {
                 "{json}"
             );
         }
-        assert_eq!(written(|chunks, out| chunks.last(None, out)), "data: [DONE]\n\n");
+        assert_eq!(
+            written(|chunks, out| chunks.last(None, out)),
+            "data: [DONE]\n\n"
+        );
     }
 }

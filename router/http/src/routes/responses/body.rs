@@ -183,7 +183,8 @@ impl ResponsesBody {
     pub fn read(mut self, state: &AppState) -> Result<(Conversation, Asked), ApiError> {
         self.check()?;
         let repeated = self.repeated();
-        let tools = Tools::read(self.tools.take(), self.tool_choice.take())?;
+        let mut tools = Tools::read(self.tools.take(), self.tool_choice.take())?;
+        tools.wishes.parallel = self.parallel_tool_calls.unwrap_or(true);
         let messages = items::messages(
             self.instructions.take(),
             std::mem::take(&mut self.input),
@@ -192,7 +193,6 @@ impl ResponsesBody {
         )?;
         let include = self.include.as_deref().unwrap_or_default();
         let sealed = include.iter().any(|key| key == SEALED_REASONING);
-        let names = tools.names.clone();
         let mut conversation = Conversation {
             input: ChatInput {
                 messages: messages.into_iter().map(Value::Object).collect(),
@@ -201,7 +201,7 @@ impl ResponsesBody {
                 system_messages: SystemMessages::Adapted,
                 ..ChatInput::default()
             },
-            tools: tools.wishes(self.parallel_tool_calls.unwrap_or(true)),
+            tools: tools.wishes,
             separate_reasoning: Some(true),
             parameters: self.parameters(state)?,
             n: 1,
@@ -210,7 +210,7 @@ impl ResponsesBody {
         let effort = self.reasoning.take().and_then(|reasoning| reasoning.effort);
         conversation.wish_effort(effort, &state.chats);
         let asked = Asked {
-            names,
+            names: tools.names,
             seal: sealed.then(|| state.seal.clone()),
             repeated,
         };
