@@ -29,7 +29,7 @@ async fn every_name_of_a_form_is_enforced() {
                 chat("Hi", json!({"prompt": "Hi", "max_tokens": 40})),
                 keys.clone(),
             );
-            let text = said(&ask(&server, path, &body).await);
+            let text = said(&server.good(path, &body).await);
             let value: Value =
                 serde_json::from_str(&text).unwrap_or_else(|_| panic!("{keys}: {text}"));
             assert!(value[allowed].is_boolean(), "{text}");
@@ -103,7 +103,7 @@ async fn a_call_that_is_demanded_is_made() {
 
 #[tokio::test]
 async fn a_form_follows_the_reasoning() {
-    let server = server_with(
+    let server = Server::with_template(
         PLAIN,
         saying("<think>hm</think>yes"),
         &["--reasoning-parser", "deepseek_r1"],
@@ -186,7 +186,8 @@ async fn forms_that_contradict_each_other_are_named() {
 
 #[tokio::test]
 async fn a_server_without_grammars_refuses_forms_alone() {
-    let server = server_with(PLAIN, common::alphabet(), &["--disable-grammar-support"]).await;
+    let server =
+        Server::with_template(PLAIN, common::alphabet(), &["--disable-grammar-support"]).await;
     let (status, answer) = server
         .ask(
             "/v1/chat/completions",
@@ -244,12 +245,9 @@ async fn the_models_defaults_hold_below_v1_alone() {
 #[tokio::test]
 async fn prompts_can_be_had_as_ids() {
     let server = server().await;
-    let rendered = ask(
-        &server,
-        "/v1/chat/completions/render",
-        &chat("Hi", json!({})),
-    )
-    .await;
+    let rendered = server
+        .good("/v1/chat/completions/render", &chat("Hi", json!({})))
+        .await;
     let expected: Vec<u32> = "<user>Hi<answer>"
         .bytes()
         .map(|byte| BYTES + u32::from(byte))
@@ -258,12 +256,12 @@ async fn prompts_can_be_had_as_ids() {
         rendered,
         json!({"model": "test/model", "token_ids": expected})
     );
-    let rendered = ask(
-        &server,
-        "/v1/completions/render",
-        &completion(json!(["a", "b"]), json!({})),
-    )
-    .await;
+    let rendered = server
+        .good(
+            "/v1/completions/render",
+            &completion(json!(["a", "b"]), json!({})),
+        )
+        .await;
     let ids = |text: u8| json!({"model": "test/model", "token_ids": [BYTES + u32::from(text)]});
     assert_eq!(rendered, json!([ids(b'a'), ids(b'b')]));
     server.idle().await;
