@@ -10,6 +10,7 @@
 mod common;
 
 mod messages;
+mod replay;
 mod responses;
 
 use common::{Server, header, saying, with};
