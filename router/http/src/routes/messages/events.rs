@@ -63,3 +63,6 @@ impl Encoder for MessageEvents {
         out.named("error", &anthropic(&error));
     }
 }
+
+#[cfg(test)]
+mod tests;

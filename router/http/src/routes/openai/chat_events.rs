@@ -115,3 +115,6 @@ impl Encoder for ChatEvents {
         Chunks::failure(error, &self.id, out);
     }
 }
+
+#[cfg(test)]
+mod tests;

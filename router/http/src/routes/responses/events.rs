@@ -79,3 +79,6 @@ impl Encoder for ResponseEvents {
         );
     }
 }
+
+#[cfg(test)]
+mod tests;
