@@ -19,6 +19,9 @@ use lark::Lark;
 /// Ids of the tokens that may stand only where a grammar names them, by their text.
 pub type SpecialTokens = HashMap<String, u32>;
 
+/// The name of the grammar that the form of an answer is, which stands in the grammar of a request as `@answer`.
+pub const ANSWER: &str = "answer";
+
 /// What an answer must be.
 #[derive(Debug, Clone)]
 pub struct Constraint<'a> {
@@ -26,22 +29,12 @@ pub struct Constraint<'a> {
     pub choice: &'a ToolChoice,
     /// False: one call at most.
     pub parallel: bool,
-    /// The form of an answer that calls nothing.
-    pub answer: &'a Answer,
+    /// Whether an answer that calls nothing has a form. It is a grammar of its own, for which [`ANSWER`] stands in this
+    /// one.
+    pub has_form: bool,
     /// The end of the prompt, or all of it, as the parser is given it.
     pub prompt_tail: &'a str,
     pub special_tokens: &'a SpecialTokens,
-}
-
-/// The form of an answer, after its reasoning.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Answer {
-    Free,
-    /// JSON that fits this schema.
-    Json(Value),
-    Regex(String),
-    /// A grammar with a rule `start`.
-    Lark(String),
 }
 
 impl Format {
@@ -53,15 +46,14 @@ impl Format {
     /// asks for something that the format cannot express.
     pub fn grammar(&self, request: &Constraint) -> Result<Option<String>, FormatError> {
         let tools = chosen(request)?;
-        let forced = matches!(request.choice, ToolChoice::Required | ToolChoice::Named(_));
+        let forced = request.choice.demands_call();
         if forced && !self.has_calls() {
             return Err(FormatError::NoCalls {
                 format: self.name.to_string(),
             });
         }
         let tools = if self.has_calls() { tools } else { Vec::new() };
-        if !forced && *request.answer == Answer::Free && !tools.iter().any(|tool| is_enforced(tool))
-        {
+        if !forced && !request.has_form && !tools.iter().any(|tool| is_enforced(tool)) {
             return Ok(None);
         }
         let mut lark = Lark::new(request.special_tokens);
@@ -72,7 +64,7 @@ impl Format {
                 self.after_reasoning(&mut lark, request.prompt_tail, &body)
             }
             Layout::Calls(calls) if !tools.is_empty() => {
-                let body = match answer(&mut lark, request.answer) {
+                let body = match answer(&mut lark, request) {
                     None => self.free(&mut lark, calls, &tools, request.parallel)?,
                     Some(answer) => {
                         let calls = self.required(&mut lark, calls, &tools, request.parallel)?;
@@ -81,13 +73,9 @@ impl Format {
                 };
                 self.after_reasoning(&mut lark, request.prompt_tail, &body)
             }
-            Layout::Calls(_) | Layout::Plain => match (request.answer, self.reasoning.is_some()) {
-                // Nothing stands before it, so it needs no place inside another grammar.
-                (Answer::Lark(grammar), false) => return Ok(Some(grammar.clone())),
-                _ => match answer(&mut lark, request.answer) {
-                    None => return Ok(None),
-                    Some(answer) => self.after_reasoning(&mut lark, request.prompt_tail, &answer),
-                },
+            Layout::Calls(_) | Layout::Plain => match answer(&mut lark, request) {
+                None => return Ok(None),
+                Some(answer) => self.after_reasoning(&mut lark, request.prompt_tail, &answer),
             },
         };
         Ok(Some(lark.finish(&start)))
@@ -130,14 +118,9 @@ fn is_enforced(tool: &Tool) -> bool {
 }
 
 /// The rule for an answer that has a form.
-fn answer(lark: &mut Lark, answer: &Answer) -> Option<String> {
-    let body = match answer {
-        Answer::Free => return None,
-        Answer::Json(schema) => lark.json(schema),
-        Answer::Regex(regex) => lark::regex(regex),
-        Answer::Lark(grammar) => lark::nested(grammar),
-    };
-    Some(lark.rule("answer", &body))
+fn answer(lark: &mut Lark, request: &Constraint) -> Option<String> {
+    let form = request.has_form.then(|| format!("@{ANSWER}"))?;
+    Some(lark.rule("answer", &form))
 }
 
 /// The schema of a tool's arguments as far as it is enforced: whole for strict tools and where a call is forced.

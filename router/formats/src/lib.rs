@@ -24,7 +24,7 @@ pub use delta::Delta;
 pub use detect::{Detected, Evidence, Found};
 pub use error::FormatError;
 pub use format::Format;
-pub use grammar::{Answer, Constraint, SpecialTokens};
+pub use grammar::{ANSWER, Constraint, SpecialTokens};
 pub use ids::IdSource;
 pub use parser::{OutputParser, ParserOptions};
 pub use probe::{Probe, probes};

@@ -38,6 +38,13 @@ pub enum ToolChoice {
     Named(String),
 }
 
+impl ToolChoice {
+    /// Whether the answer has to be a call.
+    pub fn demands_call(&self) -> bool {
+        matches!(self, Self::Required | Self::Named(_))
+    }
+}
+
 /// The argument that carries the text of a custom tool.
 pub const CUSTOM_INPUT: &str = "input";
 

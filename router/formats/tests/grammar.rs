@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 use text_generation_formats::{
-    Answer, Constraint, CustomGrammar, Format, FormatError, Tool, ToolChoice, ToolKind,
+    ANSWER, Constraint, CustomGrammar, Format, FormatError, Tool, ToolChoice, ToolKind,
 };
 use vocabulary::Vocabulary;
 
@@ -31,13 +31,13 @@ fn grammar(
     tools: &[Tool],
     choice: &ToolChoice,
     parallel: bool,
-    answer: &Answer,
+    has_form: bool,
 ) -> Result<Option<String>, FormatError> {
     format.grammar(&Constraint {
         tools,
         choice,
         parallel,
-        answer,
+        has_form,
         prompt_tail: prompt(format),
         special_tokens: &VOCABULARY.special,
     })
@@ -67,8 +67,7 @@ fn written_calls_are_accepted_where_the_choice_allows_them() {
     let mut failures = Vec::new();
     for format in Format::all() {
         let accepts = |choice: &ToolChoice, parallel, text: &str| {
-            let grammar =
-                grammar(format, &strict(), choice, parallel, &Answer::Free).expect("a grammar");
+            let grammar = grammar(format, &strict(), choice, parallel, false).expect("a grammar");
             let grammar = grammar.expect("something to enforce");
             VOCABULARY.accepts(&grammar, text)
         };
@@ -189,7 +188,7 @@ fn what_a_grammar_allows_is_read_as_calls_that_fit_the_tools() {
             (ToolChoice::Auto, true),
             (ToolChoice::Auto, false),
         ] {
-            let grammar = grammar(format, &strict(), &choice, parallel, &Answer::Free);
+            let grammar = grammar(format, &strict(), &choice, parallel, false);
             let grammar = grammar.expect("a grammar").expect("something to enforce");
             for seed in 0..6 {
                 let (text, end) = walk(&grammar, seed);
@@ -226,15 +225,7 @@ fn what_a_grammar_allows_is_read_as_calls_that_fit_the_tools() {
 
 #[test]
 fn there_is_no_grammar_without_anything_to_enforce() {
-    let free = |choice| {
-        grammar(
-            common::format("hermes"),
-            &tools(),
-            &choice,
-            true,
-            &Answer::Free,
-        )
-    };
+    let free = |choice| grammar(common::format("hermes"), &tools(), &choice, true, false);
     assert_eq!(free(ToolChoice::Auto), Ok(None));
     assert_eq!(free(ToolChoice::None), Ok(None));
 }
@@ -243,7 +234,7 @@ fn there_is_no_grammar_without_anything_to_enforce() {
 fn a_call_that_cannot_be_required_is_refused_by_name() {
     let hermes = common::format("hermes");
     let refused = |tools: &[Tool], choice| {
-        grammar(hermes, tools, &choice, true, &Answer::Free).expect_err("an error")
+        grammar(hermes, tools, &choice, true, false).expect_err("an error")
     };
     let unknown = refused(&tools(), ToolChoice::Named("nope".to_owned()));
     assert_eq!(
@@ -258,7 +249,7 @@ fn a_call_that_cannot_be_required_is_refused_by_name() {
         &tools(),
         &ToolChoice::Required,
         true,
-        &Answer::Free,
+        false,
     );
     assert!(matches!(plain, Err(FormatError::NoCalls { .. })));
 }
@@ -266,24 +257,23 @@ fn a_call_that_cannot_be_required_is_refused_by_name() {
 #[test]
 fn an_answer_has_its_form_after_reasoning_which_the_prompt_may_have_begun() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false});
-    let json = Answer::Json(schema);
+    let json = format!("start: %json {schema}");
     let thinks = Format::plain().with_reasoning("qwen3").expect("reasoning");
-    let accepts =
-        |format: &Format, prompt_tail: &str, tools: &[Tool], answer: &Answer, text: &str| {
-            let constraint = Constraint {
-                tools,
-                choice: &ToolChoice::Auto,
-                parallel: true,
-                answer,
-                prompt_tail,
-                special_tokens: &VOCABULARY.special,
-            };
-            let grammar = format
-                .grammar(&constraint)
-                .expect("a grammar")
-                .expect("something to enforce");
-            VOCABULARY.accepts(&grammar, text)
+    let accepts = |format: &Format, prompt_tail: &str, tools: &[Tool], form: &str, text: &str| {
+        let constraint = Constraint {
+            tools,
+            choice: &ToolChoice::Auto,
+            parallel: true,
+            has_form: true,
+            prompt_tail,
+            special_tokens: &VOCABULARY.special,
         };
+        let grammar = format
+            .grammar(&constraint)
+            .expect("a grammar")
+            .expect("something to enforce");
+        VOCABULARY.accepts_around(&grammar, (ANSWER, form), text)
+    };
     for (prompt, text, expected) in [
         ("", "{\"a\": 1}", true),
         ("", "<think>{hm}</think>\n\n{\"a\": 1}", true),
@@ -300,17 +290,10 @@ fn an_answer_has_its_form_after_reasoning_which_the_prompt_may_have_begun() {
     }
     let plain = Format::plain();
     assert!(accepts(&plain, "", &[], &json, "{\"a\": 1}"));
-    assert!(accepts(
-        &plain,
-        "",
-        &[],
-        &Answer::Regex("a/b+".to_owned()),
-        "a/bb"
-    ));
-    let lark = Answer::Lark("start: \"x\" TAIL\nTAIL: /y+/".to_owned());
-    assert!(accepts(&plain, "", &[], &lark, "xyy"));
-    assert!(accepts(&thinks, "", &[], &lark, "<think>z</think>xyy"));
-    assert!(!accepts(&thinks, "", &[], &lark, "<think>z</think>z"));
+    let lark = "start: \"x\" TAIL\nTAIL: /y+/";
+    assert!(accepts(&plain, "", &[], lark, "xyy"));
+    assert!(accepts(&thinks, "", &[], lark, "<think>z</think>xyy"));
+    assert!(!accepts(&thinks, "", &[], lark, "<think>z</think>z"));
     let openai = common::format("openai");
     let text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>{\"a\": 1}";
     assert!(accepts(openai, "<|start|>assistant", &[], &json, text));
@@ -356,7 +339,7 @@ fn the_grammar_of_a_custom_tool_holds_where_the_format_writes_its_input() {
     };
     let check = |name: &str, tool: Tool, good: &str, bad: &str| {
         let format = common::format(name);
-        let grammar = grammar(format, &[tool], &ToolChoice::Required, true, &Answer::Free);
+        let grammar = grammar(format, &[tool], &ToolChoice::Required, true, false);
         let grammar = grammar.expect("a grammar").expect("something to enforce");
         for (text, expected) in [(good, true), (bad, false)] {
             let written = match name {
@@ -386,7 +369,7 @@ fn the_grammar_of_a_custom_tool_holds_where_the_format_writes_its_input() {
         &[lark()],
         &ToolChoice::Auto,
         true,
-        &Answer::Free,
+        false,
     );
     assert!(
         matches!(refused, Err(FormatError::NotEnforceable { .. })),

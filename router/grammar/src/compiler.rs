@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use llguidance::api::ParserLimits;
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::cache::{Cache, Lookup, Outcome};
@@ -161,19 +162,38 @@ fn gone() -> GrammarError {
 impl Shared {
     fn compile(&self, source: GrammarSource) -> Outcome {
         let part = source.part();
-        let strict = matches!(source, GrammarSource::JsonSchema { strict: true, .. });
         let Lowered {
             grammar,
             not_enforced,
+            strict,
         } = lower::lower(source, &self.vocabulary, &self.limits)?;
+        let grammar = self.engine(part, grammar, not_enforced)?;
+        // What is missing may belong to another schema, which need not be strict.
+        if !grammar.not_enforced().is_empty() {
+            for schema in strict {
+                self.check_strict(schema)?;
+            }
+        }
+        Ok(Arc::new(grammar))
+    }
+
+    fn engine(
+        &self,
+        part: &'static str,
+        grammar: TopLevelGrammar,
+        not_enforced: Vec<String>,
+    ) -> Result<Grammar, GrammarError> {
         let limits = self.limits.parser();
-        let grammar = Grammar::new(&self.vocabulary, &limits, part, grammar, not_enforced)?;
-        match grammar.not_enforced().first() {
-            Some(feature) if strict => Err(GrammarError::NotEnforceable {
-                part,
-                feature: feature.clone(),
-            }),
-            _ => Ok(Arc::new(grammar)),
+        Grammar::new(&self.vocabulary, &limits, part, grammar, not_enforced)
+    }
+
+    /// Refuses a schema, in the engine's words, of which the engine itself does not enforce a part.
+    fn check_strict(&self, schema: Value) -> Result<(), GrammarError> {
+        let grammar = TopLevelGrammar::from_json_schema(schema);
+        let alone = self.engine(lower::SCHEMA, grammar, Vec::new())?;
+        match alone.not_enforced().first() {
+            Some(feature) => Err(lower::not_enforceable(feature)),
+            None => Ok(()),
         }
     }
 }

@@ -21,6 +21,12 @@ pub enum GrammarSource {
     Lark(String),
     /// A grammar in GBNF, the form of llama.cpp, or in the EBNF that vLLM takes as `guided_grammar`.
     Ebnf(String),
+    /// A grammar in Lark around another source, for which `@name` stands in it.
+    Around {
+        lark: String,
+        name: &'static str,
+        inner: Box<GrammarSource>,
+    },
 }
 
 impl GrammarSource {
@@ -60,6 +66,8 @@ impl GrammarSource {
             Self::Choice(_) => "the list of choices",
             Self::Lark(_) => "the Lark grammar",
             Self::Ebnf(_) => "the EBNF grammar",
+            // The client has sent no more than this.
+            Self::Around { inner, .. } => inner.part(),
         }
     }
 
@@ -74,6 +82,9 @@ impl GrammarSource {
             }
             Self::Lark(grammar) => format!("lark {grammar}"),
             Self::Ebnf(grammar) => format!("ebnf {grammar}"),
+            Self::Around { lark, name, inner } => {
+                format!("around {name} {} {lark} {}", lark.len(), inner.key())
+            }
         }
     }
 

@@ -8,7 +8,7 @@
 mod common;
 
 use common::{CALL, END, TOOL_CALLS, compile, feed, matches};
-use serde_json::json;
+use serde_json::{Value, json};
 use text_generation_grammar::{GrammarError, GrammarSource, MaskForm};
 
 async fn check(source: GrammarSource, valid: &[&str], invalid: &[&str]) {
@@ -109,6 +109,108 @@ async fn choices() {
         .await
         .unwrap_err();
     assert!(matches!(error, GrammarError::Invalid { .. }), "{error}");
+}
+
+/// `inner` after a word, in a grammar that has a schema of its own.
+fn around(inner: GrammarSource, lark: &str) -> GrammarSource {
+    GrammarSource::Around {
+        lark: format!("start: \"so \" @inner | {lark}"),
+        name: "inner",
+        inner: Box::new(inner),
+    }
+}
+
+#[tokio::test]
+async fn every_source_may_stand_in_another_one() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"], "additionalProperties": false});
+    let strict = true;
+    for (inner, good, bad) in [
+        (
+            GrammarSource::JsonSchema { schema, strict },
+            "so {\"a\": null}",
+            "so {}",
+        ),
+        (GrammarSource::JsonObject, "so {}", "so []"),
+        (GrammarSource::Regex("a/b+".into()), "so a/bb", "so a/"),
+        (
+            GrammarSource::Choice(vec!["a".into(), "ab".into()]),
+            "so ab",
+            "so b",
+        ),
+        (
+            GrammarSource::Lark("start: X\nX: /x+/".into()),
+            "so xx",
+            "so y",
+        ),
+        (
+            GrammarSource::Ebnf("root ::= \"(\" root? \")\"".into()),
+            "so (())",
+            "so (()",
+        ),
+    ] {
+        check(around(inner, "\"no\""), &["no", good], &["so ", bad]).await;
+    }
+}
+
+#[tokio::test]
+async fn each_schema_of_a_grammar_is_as_strict_as_it_says() {
+    let unique = json!({"type": "array", "uniqueItems": true});
+    // The engine finds this out itself, and does not say where.
+    let overlapping = json!({"oneOf": [{"type": "integer"}, {"type": "number"}]});
+    let lax = json!({"anyOf": [unique, overlapping]});
+    let fine = json!({"type": "integer"});
+    let source = |inner: &Value, strict, lark: &Value, lark_strict: bool| {
+        let inner = GrammarSource::json_schema(inner.clone(), strict).unwrap();
+        let mut lark = lark.clone();
+        lark["x-guidance"] = json!({"lenient": !lark_strict});
+        around(inner, &format!("%json {lark}"))
+    };
+    for (inner, strict, lark, lark_strict) in [
+        (&lax, false, &fine, true),
+        (&fine, true, &lax, false),
+        (&lax, false, &lax, false),
+    ] {
+        let grammar = compile(source(inner, strict, lark, lark_strict)).await;
+        let grammar = grammar.unwrap();
+        let all = grammar.not_enforced().concat();
+        assert!(
+            all.contains("uniqueItems") && all.contains("oneOf"),
+            "{all}"
+        );
+    }
+    for (inner, strict, lark, lark_strict) in [
+        (&unique, true, &fine, false),
+        (&overlapping, true, &fine, false),
+        (&overlapping, true, &lax, false),
+        (&fine, false, &unique, true),
+        (&lax, false, &overlapping, true),
+    ] {
+        let error = compile(source(inner, strict, lark, lark_strict)).await;
+        let error = error.unwrap_err();
+        assert!(
+            matches!(error, GrammarError::NotEnforceable { .. }),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_grammar_of_a_client_refers_to_no_other() {
+    for inner in ["start: @inner", "start: \"a\" @lark_grammar"] {
+        for source in [
+            GrammarSource::Lark(inner.to_owned()),
+            around(GrammarSource::Lark(inner.to_owned()), "\"no\""),
+        ] {
+            let error = compile(source).await.unwrap_err();
+            assert!(error.to_string().contains("`@`"), "{error}");
+        }
+    }
+    check(
+        GrammarSource::Lark("start: \"@a\" /@/".into()),
+        &["@a@"],
+        &["@a"],
+    )
+    .await;
 }
 
 #[tokio::test]

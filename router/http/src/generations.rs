@@ -1,5 +1,6 @@
 //! The generations of one request: several prompts, several choices of each.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ pub type Names = [(&'static str, &'static str)];
 #[derive(Debug)]
 pub struct Plan {
     pub groups: Vec<Group>,
-    pub names: &'static Names,
+    pub names: Cow<'static, Names>,
 }
 
 impl Plan {
@@ -40,7 +41,7 @@ impl Plan {
         parameters: &GenerateParameters,
         add_special_tokens: bool,
         samples: u32,
-        names: &'static Names,
+        names: impl Into<Cow<'static, Names>>,
     ) -> Self {
         let mut parameters = parameters.clone();
         parameters.tenant = tenant::current();
@@ -55,7 +56,7 @@ impl Plan {
         };
         Self {
             groups: prompts.into_iter().map(group).collect(),
-            names,
+            names: names.into(),
         }
     }
 
@@ -65,7 +66,7 @@ impl Plan {
     /// Whatever refuses one of them; messages name fields as the client does.
     pub async fn start(self, state: &AppState) -> Result<Generations, ApiError> {
         let started = state.infer.generate_groups(self.groups).await;
-        let groups = started.map_err(|error| renamed(error, self.names))?;
+        let groups = started.map_err(|error| renamed(error, &self.names))?;
         Ok(Generations::new(groups))
     }
 }

@@ -79,6 +79,22 @@ impl EventBuffer {
     }
 }
 
+/// Where what builds a whole answer out of events puts them. An answer that is not streamed needs none: `()` drops them.
+pub trait Events {
+    /// One event of the type `kind`.
+    fn push(&mut self, kind: &'static str, event: &impl Serialize);
+}
+
+impl Events for EventBuffer {
+    fn push(&mut self, kind: &'static str, event: &impl Serialize) {
+        self.named(kind, event);
+    }
+}
+
+impl Events for () {
+    fn push(&mut self, _: &'static str, _: &impl Serialize) {}
+}
+
 /// How one API writes what is generated as events.
 pub trait Encoder: Send + Unpin + 'static {
     /// What it writes: the events of one generation, or of several with their numbers.

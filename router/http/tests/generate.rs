@@ -199,3 +199,27 @@ async fn the_request_id_is_made_or_echoed() {
     assert_eq!(response.status(), 422);
     assert_eq!(header(&response, "x-request-id"), "mine-1");
 }
+
+#[tokio::test]
+async fn every_form_of_a_grammar_is_enforced() {
+    let server = Server::start().await;
+    let schema = json!({"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": false});
+    for grammar in [
+        json!({"type": "json", "value": schema}),
+        json!({"type": "json", "value": schema.to_string()}),
+        json!({"type": "json_schema", "value": {"name": "n", "schema": schema}}),
+    ] {
+        let parameters = json!({"grammar": grammar, "max_new_tokens": 60});
+        let (status, body) = server.ask("/generate", &ask("Hi", parameters)).await;
+        assert_eq!(status, 200, "{body}");
+        let text = body["generated_text"].as_str().expect("a text");
+        let value: Value =
+            serde_json::from_str(text).unwrap_or_else(|_| panic!("{grammar}: {text}"));
+        assert!(value["ok"].is_boolean(), "{text}");
+    }
+    let parameters = json!({"grammar": {"type": "regex", "value": "x[0-9]"}});
+    let (_, body) = server.ask("/generate", &ask("Hi", parameters)).await;
+    let text = body["generated_text"].as_str().expect("a text");
+    assert!(text.len() == 2 && text.starts_with('x'), "{text}");
+    server.idle().await;
+}

@@ -130,7 +130,7 @@ impl Format {
             (_, Some(CustomGrammar::Lark(_))) => {
                 Err(self.not_enforceable(tool, "the Lark grammar"))
             }
-            (Arguments::Json, _) => Ok(lark.json(&schema)),
+            (Arguments::Json, _) => Ok(lark.json(&schema, tool.strict)),
             (_, Some(CustomGrammar::Regex(_))) => Err(self.not_enforceable(tool, "the regex")),
             (Arguments::Keywords, None) => {
                 Ok(self.values(lark, Dialect::Keywords, tool, &schema)?)
@@ -255,7 +255,7 @@ impl Format {
             );
             return Ok(format!("{before} {value}"));
         }
-        let value = lark.json(&schema::with_definitions(schema, root));
+        let value = lark.json(&schema::with_definitions(schema, root), tool.strict);
         Ok(format!("{before} {value} {}", lark.literal(&close)))
     }
 }

@@ -25,7 +25,7 @@ impl Format {
         for tool in tools {
             let name = string(&format!("commentary to=functions.{}", tool.name));
             let body = match &tool.kind {
-                ToolKind::Function { .. } => lark.json(&arguments_schema(tool)),
+                ToolKind::Function { .. } => lark.json(&arguments_schema(tool), tool.strict),
                 ToolKind::Custom { grammar: None } => TEXT.to_owned(),
                 ToolKind::Custom {
                     grammar: Some(CustomGrammar::Regex(pattern)),
@@ -40,7 +40,7 @@ impl Format {
             last.push(lark.rule("call", &format!("{channel} {name} {json} {message} {body}")));
         }
         if !forced {
-            let body = answer(lark, request.answer).unwrap_or_else(|| TEXT.to_owned());
+            let body = answer(lark, request).unwrap_or_else(|| TEXT.to_owned());
             last.push(lark.rule("final", &format!("{channel} \"final\" {message} {body}")));
         }
         let next = lark.literal(&format!("{END}{START}assistant"));

@@ -9,8 +9,6 @@ use crate::json;
 
 /// Any text. Special tokens are no part of it.
 pub(super) const TEXT: &str = "/(?s:.*)/";
-/// White space between the parts of JSON texts is bounded, so that a model cannot write it without end.
-const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,8}";
 
 /// The rules of a grammar.
 pub(super) struct Lark<'a> {
@@ -132,17 +130,16 @@ impl<'a> Lark<'a> {
         self.rule("until", &body)
     }
 
-    /// JSON that fits `schema`.
-    pub fn json(&self, schema: &Value) -> String {
+    /// JSON that fits `schema`. Unless `strict`, what cannot be enforced is let through, as the engine reads in the
+    /// schema itself.
+    pub fn json(&self, schema: &Value, strict: bool) -> String {
         let mut schema = match schema {
             Value::Object(_) => schema.clone(),
             Value::Bool(false) => json!({"not": {}}),
             _ => json!({}),
         };
         if let Some(schema) = schema.as_object_mut() {
-            schema
-                .entry("x-guidance")
-                .or_insert_with(|| json!({"whitespace_pattern": JSON_SPACE}));
+            schema.insert("x-guidance".to_owned(), json!({"lenient": !strict}));
         }
         format!("%json {schema}")
     }

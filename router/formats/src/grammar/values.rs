@@ -155,7 +155,7 @@ impl<'l, 's, 'r> Values<'l, 's, 'r> {
         if let Some(schema) = schema.as_object_mut() {
             schema.insert("type".to_owned(), name.into());
         }
-        self.lark.json(&schema)
+        self.lark.json(&schema, false)
     }
 
     fn array(&mut self, schema: &Value, depth: usize) -> String {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use llguidance::api::TopLevelGrammar;
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use text_generation_formats::SpecialTokens;
@@ -112,13 +112,15 @@ impl Vocabulary {
     }
 
     pub fn matcher(&self, grammar: &str) -> Matcher {
-        let mut matcher = Matcher::new(
-            self.factory
-                .create_parser(TopLevelGrammar::from_lark(grammar.to_owned())),
-        );
-        assert!(!matcher.is_error(), "{:?}\n{grammar}", matcher.get_error());
+        self.compiled(TopLevelGrammar::from_lark(grammar.to_owned()))
+    }
+
+    fn compiled(&self, grammar: TopLevelGrammar) -> Matcher {
+        let text = format!("{:?}", grammar.grammars[0].lark_grammar);
+        let mut matcher = Matcher::new(self.factory.create_parser(grammar));
+        assert!(!matcher.is_error(), "{:?}\n{text}", matcher.get_error());
         let warnings = matcher.grammar_warnings();
-        assert!(warnings.is_empty(), "{warnings:?}\n{grammar}");
+        assert!(warnings.is_empty(), "{warnings:?}\n{text}");
         matcher
     }
 
@@ -161,7 +163,19 @@ impl Vocabulary {
 
     /// Whether the grammar takes the whole text, token by token, and may end there.
     pub fn accepts(&self, grammar: &str, text: &str) -> bool {
-        let mut matcher = self.matcher(grammar);
+        self.takes(self.matcher(grammar), text)
+    }
+
+    /// The same with another grammar, which `grammar` refers to by its name.
+    pub fn accepts_around(&self, grammar: &str, (name, inner): (&str, &str), text: &str) -> bool {
+        let mut all = TopLevelGrammar::from_lark(grammar.to_owned());
+        let mut inner = GrammarWithLexer::from_lark(inner.to_owned());
+        inner.name = Some(name.to_owned());
+        all.grammars.push(inner);
+        self.takes(self.compiled(all), text)
+    }
+
+    fn takes(&self, mut matcher: Matcher, text: &str) -> bool {
         for id in self.encode(text) {
             if matcher.is_stopped() || !matcher.compute_mask().expect("a mask").is_allowed(id) {
                 return false;

@@ -35,20 +35,41 @@ pub(super) fn literal(text: &str) -> String {
     Value::from(text).to_string().replace('\x7f', "\\u007f")
 }
 
-/// A grammar in Lark; `part` names where it came from.
+/// A grammar in Lark, which refers to no other; `part` names where it came from.
 pub(super) fn lower(
     part: &'static str,
     grammar: &str,
     vocabulary: &Vocabulary,
     limits: &CompilerLimits,
 ) -> Result<Lowered, GrammarError> {
+    scan(part, false, grammar, vocabulary, limits)
+}
+
+/// A grammar in Lark around another one, which it names.
+pub(super) fn around(
+    grammar: &str,
+    vocabulary: &Vocabulary,
+    limits: &CompilerLimits,
+) -> Result<Lowered, GrammarError> {
+    scan("the Lark grammar", true, grammar, vocabulary, limits)
+}
+
+fn scan(
+    part: &'static str,
+    refers: bool,
+    grammar: &str,
+    vocabulary: &Vocabulary,
+    limits: &CompilerLimits,
+) -> Result<Lowered, GrammarError> {
     let mut scan = Scan {
         part,
+        refers,
         rest: grammar,
         text: String::with_capacity(grammar.len()),
         depth: 0,
         rules: 0,
         not_enforced: Vec::new(),
+        strict: Vec::new(),
         vocabulary,
         limits,
     };
@@ -58,17 +79,21 @@ pub(super) fn lower(
     Ok(Lowered {
         grammar: TopLevelGrammar::from_lark(scan.text),
         not_enforced: scan.not_enforced,
+        strict: scan.strict,
     })
 }
 
 struct Scan<'a> {
     part: &'static str,
+    /// Whether `@name` may stand for another grammar.
+    refers: bool,
     rest: &'a str,
     /// What was read, as it goes on.
     text: String,
     depth: usize,
     rules: usize,
     not_enforced: Vec<String>,
+    strict: Vec<Value>,
     vocabulary: &'a Vocabulary,
     limits: &'a CompilerLimits,
 }
@@ -104,6 +129,13 @@ impl<'a> Scan<'a> {
                     ));
                 }
                 self.copy(1);
+            }
+            // One that names itself would have no end.
+            '@' if !self.refers => {
+                return Err(invalid(
+                    self.part,
+                    "there is no other grammar that `@` could refer to",
+                ));
             }
             '%' => self.directive()?,
             '<' => match special(rest) {
@@ -148,12 +180,16 @@ impl<'a> Scan<'a> {
             self.copy(length);
             return Ok(());
         }
+        let strict = json::is_strict(&value);
         let Relaxed {
             schema,
             not_enforced,
-        } = json::relax(value, self.limits)?;
+        } = json::relax(value, strict, self.limits)?;
         self.not_enforced.extend(not_enforced);
         self.text.push_str(&format!(" {schema}"));
+        if strict {
+            self.strict.push(schema);
+        }
         self.rest = &self.rest[length..];
         Ok(())
     }

@@ -12,10 +12,17 @@ pub(crate) use json::warning;
 use self::json::Relaxed;
 use crate::{CompilerLimits, GrammarError, GrammarSource, Vocabulary};
 
+/// How messages name a schema, wherever it stands.
+pub(crate) const SCHEMA: &str = "the JSON schema";
+
 /// A source in the engine's words.
 pub(crate) struct Lowered {
     pub grammar: TopLevelGrammar,
+    /// Of schemas that need not be enforced as a whole.
     pub not_enforced: Vec<String>,
+    /// Schemas in the engine's words of which every part has to be enforced; what had to be taken out of one was an
+    /// error already.
+    pub strict: Vec<Value>,
 }
 
 /// Refuses a source that is too large, before anything is done with it.
@@ -46,6 +53,10 @@ pub(crate) fn check(source: &GrammarSource, limits: &CompilerLimits) -> Result<(
         GrammarSource::Lark(grammar) | GrammarSource::Ebnf(grammar) => {
             within("bytes", grammar.len(), limits.grammar_bytes)
         }
+        GrammarSource::Around { lark, inner, .. } => {
+            within("bytes", lark.len(), limits.grammar_bytes)?;
+            check(inner, limits)
+        }
     }
 }
 
@@ -57,13 +68,24 @@ pub(crate) fn lower(
 ) -> Result<Lowered, GrammarError> {
     let part = source.part();
     match source {
-        GrammarSource::JsonObject => from_schema(GrammarSource::object_schema(), limits),
-        GrammarSource::JsonSchema { schema, .. } => from_schema(schema, limits),
+        GrammarSource::JsonObject => from_schema(GrammarSource::object_schema(), false, limits),
+        GrammarSource::JsonSchema { schema, strict } => from_schema(schema, strict, limits),
         GrammarSource::Regex(regex) => Ok(from_lark(lark::regex(&regex))),
         GrammarSource::Choice(choices) => lark::choice(&choices).map(from_lark),
         GrammarSource::Lark(grammar) => lark::lower(part, &grammar, vocabulary, limits),
         GrammarSource::Ebnf(grammar) => {
             lark::lower(part, &ebnf::to_lark(&grammar)?, vocabulary, limits)
+        }
+        GrammarSource::Around { lark, name, inner } => {
+            let mut inner = lower(*inner, vocabulary, limits)?;
+            let mut around = lark::around(&lark, vocabulary, limits)?;
+            if let Some(grammar) = inner.grammar.grammars.first_mut() {
+                grammar.name = Some(name.to_owned());
+            }
+            around.grammar.grammars.append(&mut inner.grammar.grammars);
+            around.not_enforced.append(&mut inner.not_enforced);
+            around.strict.append(&mut inner.strict);
+            Ok(around)
         }
     }
 }
@@ -72,18 +94,36 @@ fn from_lark(grammar: String) -> Lowered {
     Lowered {
         grammar: TopLevelGrammar::from_lark(grammar),
         not_enforced: Vec::new(),
+        strict: Vec::new(),
     }
 }
 
-fn from_schema(schema: Value, limits: &CompilerLimits) -> Result<Lowered, GrammarError> {
+fn from_schema(
+    schema: Value,
+    strict: bool,
+    limits: &CompilerLimits,
+) -> Result<Lowered, GrammarError> {
     let Relaxed {
         schema,
         not_enforced,
-    } = json::relax(schema, limits)?;
+    } = json::relax(schema, strict, limits)?;
     Ok(Lowered {
+        strict: if strict {
+            vec![schema.clone()]
+        } else {
+            Vec::new()
+        },
         grammar: TopLevelGrammar::from_json_schema(schema),
         not_enforced,
     })
+}
+
+/// The error for `feature` of a schema with `strict`.
+pub(crate) fn not_enforceable(feature: &str) -> GrammarError {
+    GrammarError::NotEnforceable {
+        part: SCHEMA,
+        feature: feature.to_owned(),
+    }
 }
 
 fn invalid(part: &'static str, reason: impl Into<String>) -> GrammarError {

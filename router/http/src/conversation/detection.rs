@@ -38,8 +38,10 @@ impl ModelFormat {
         let fallback = Format::named(FALLBACK)
             .cloned()
             .unwrap_or_else(Format::plain);
-        let usual = fallback.with_reasoning(name.as_deref().unwrap_or(USUAL_REASONING));
-        let fallback = usual.filter(|_| name.is_some()).unwrap_or(fallback);
+        let thinking = name
+            .as_deref()
+            .and_then(|name| fallback.with_reasoning(name));
+        let fallback = thinking.unwrap_or(fallback);
         Ok(Self {
             own: Arc::new(own),
             fallback: Arc::new(fallback),
@@ -58,10 +60,11 @@ fn own_calls(choice: &ParserChoice, detected: Format) -> Result<Format, String> 
         ParserChoice::Auto => Ok(detected),
         ParserChoice::None => {
             let plain = Format::plain();
-            let thinking = plain.with_reasoning(USUAL_REASONING);
-            Ok(thinking
-                .filter(|_| detected.has_reasoning())
-                .unwrap_or(plain))
+            let thinking = match detected.has_reasoning() {
+                true => plain.with_reasoning(USUAL_REASONING),
+                false => None,
+            };
+            Ok(thinking.unwrap_or(plain))
         }
         ParserChoice::Named(name) => Format::named(name).cloned().ok_or_else(|| {
             let known: Vec<&str> = Format::all().iter().map(Format::name).collect();

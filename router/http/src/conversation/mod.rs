@@ -8,6 +8,8 @@ mod answer;
 mod detection;
 mod history;
 mod model_format;
+#[cfg(test)]
+mod played;
 mod prepare;
 mod reader;
 mod reads;
@@ -17,9 +19,11 @@ mod wishes;
 
 pub use self::answer::{Answer, Call};
 pub use self::model_format::{ModelFormat, ParserChoice};
+#[cfg(test)]
+pub use self::played::{Played, encoded};
 pub use self::prepare::{Prepared, Reading};
 pub use self::running::{ConversationEvent, End, EndReason, Finished, FinishedChoice, Running};
-pub use self::tools::{OfferedTool, ToolWishes};
+pub use self::tools::{OfferedTool, ToolWishes, choice_of};
 
 use text_generation_chat::ChatInput;
 use text_generation_core::types::GenerateParameters;

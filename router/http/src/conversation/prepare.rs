@@ -1,5 +1,9 @@
 //! From a conversation to generations: the prompt, the grammar, and who reads what comes.
 
+use std::borrow::Cow;
+
+use text_generation_grammar::GrammarSource;
+
 use super::reader::Reader;
 use super::reads::Reads;
 use super::{Conversation, Running, history};
@@ -42,9 +46,18 @@ impl Conversation {
         let prompt = state.chats.render(self.input).await?;
         let readable = state.chats.readable(&prompt).into_owned();
         let mut parameters = self.parameters;
+        let mut names = Cow::Borrowed(self.names);
         if let Some(reads) = &reads {
             parameters.keep_special_tokens = reads.keeps_special_tokens;
             parameters.grammar = reads.grammar(&readable, parameters.grammar.take())?;
+            // Nothing but tools has asked for it.
+            if let Some(GrammarSource::Lark(_)) = parameters.grammar
+                && reads.has_tools()
+            {
+                let tools =
+                    |&(ours, theirs)| (ours, if ours == "grammar" { "tools" } else { theirs });
+                names = self.names.iter().map(tools).collect();
+            }
         }
         let reading = Reading {
             characters: readable.chars().count(),
@@ -52,7 +65,7 @@ impl Conversation {
             prompt: readable,
         };
         // The template has written the special tokens.
-        let plan = Plan::new(vec![prompt.into()], &parameters, false, self.n, self.names);
+        let plan = Plan::new(vec![prompt.into()], &parameters, false, self.n, names);
         Ok(Prepared { plan, reading })
     }
 

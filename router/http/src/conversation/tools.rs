@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 use text_generation_formats::{Tool, ToolChoice, ToolKind};
 
+use crate::error::ApiError;
+
 /// The tools of a request and what may be done with them.
 #[derive(Debug, Clone)]
 pub struct ToolWishes {
@@ -27,9 +29,57 @@ impl Default for ToolWishes {
 }
 
 impl ToolWishes {
+    /// Adds a tool, which `field` of the request describes.
+    ///
+    /// # Errors
+    /// 422 when there is one of this name.
+    pub fn offer(&mut self, field: &str, tool: OfferedTool) -> Result<(), ApiError> {
+        let name = &tool.tool.name;
+        if self.has(name) {
+            return Err(refused(&format!(
+                "`{field}.name`: there are two tools `{name}`"
+            )));
+        }
+        self.tools.push(tool);
+        Ok(())
+    }
+
+    /// Whether there is a tool of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.tools.iter().any(|offered| offered.tool.name == name)
+    }
+
+    /// Takes the value of `tool_choice`, after the tools are known.
+    ///
+    /// # Errors
+    /// 422 when it demands a call and there is nothing to call.
+    pub fn choose(&mut self, choice: ToolChoice) -> Result<(), ApiError> {
+        if choice.demands_call() && self.tools.is_empty() {
+            return Err(refused(
+                "`tool_choice` demands a call, and `tools` has none that this server can let a model call",
+            ));
+        }
+        self.choice = choice;
+        Ok(())
+    }
+
     /// Whether the model may call anything.
     pub fn wanted(&self) -> bool {
         !self.tools.is_empty() && self.choice != ToolChoice::None
+    }
+}
+
+fn refused(message: &str) -> ApiError {
+    ApiError::invalid_body(format!("Input validation error: {message}"))
+}
+
+/// The choice that one of the words `auto`, `none` and `required` stands for.
+pub fn choice_of(word: &str) -> Option<ToolChoice> {
+    match word {
+        "auto" => Some(ToolChoice::Auto),
+        "none" => Some(ToolChoice::None),
+        "required" => Some(ToolChoice::Required),
+        _ => None,
     }
 }
 

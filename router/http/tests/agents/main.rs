@@ -10,16 +10,13 @@
 mod common;
 
 mod messages;
+mod replay;
 mod responses;
 
-use std::sync::Arc;
-
-use common::{BYTES, Server, header};
+use common::{Server, header, saying, with};
 use serde_json::{Value, json};
-use text_generation_http::server::ServerLimits;
 use text_generation_mock_shard::MockConfig;
 
-const EOS: u32 = 2;
 /// Writes tools, reasoning and calls as models of the Hermes format are told them.
 const HERMES: &str = concat!(
     "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}",
@@ -39,54 +36,21 @@ const SHORT: &[&str] = &["--max-total-tokens", "64", "--max-input-tokens", "63"]
 
 /// A server whose model answers with `says`, whatever it is asked.
 async fn hermes(says: &'static str, flags: &[&str]) -> Server {
-    let model = MockConfig {
-        tokens: Arc::new(move |row| {
-            let byte = says.as_bytes().get(row.generated as usize);
-            byte.map_or(EOS, |&byte| BYTES + u32::from(byte))
-        }),
-        ..MockConfig::default()
-    };
-    serving(HERMES, model, flags).await
+    serving(HERMES, saying(says), flags).await
 }
 
 /// A server whose model repeats its prompt.
 async fn repeating(template: &str) -> Server {
     let model = MockConfig {
-        tokens: Arc::new(|row| {
-            let id = row.input_ids.get(row.generated as usize);
-            id.copied().unwrap_or(EOS)
-        }),
         max_total_tokens: 4_096,
-        ..MockConfig::default()
+        ..common::repeating()
     };
     serving(template, model, &[]).await
 }
 
 async fn serving(template: &str, model: MockConfig, flags: &[&str]) -> Server {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    let config = json!({"chat_template": template, "bos_token": "<s>", "eos_token": "</s>"});
-    std::fs::write(file.path(), config.to_string()).expect("written");
-    let path = file.path().display().to_string();
-    let named = [
-        "--tokenizer-config-path",
-        &path,
-        "--tool-call-parser",
-        "hermes",
-    ];
-    let flags: Vec<&str> = named.into_iter().chain(flags.iter().copied()).collect();
-    Server::over(model, &flags, ServerLimits::default()).await
-}
-
-fn with(mut body: Value, keys: Value) -> Value {
-    let keys = keys.as_object().cloned().expect("an object");
-    body.as_object_mut().expect("an object").extend(keys);
-    body
-}
-
-async fn ask(server: &Server, path: &str, body: &Value) -> Value {
-    let (status, answer) = server.ask(path, body).await;
-    assert_eq!(status, 200, "{answer}");
-    answer
+    let flags = [&["--tool-call-parser", "hermes"], flags].concat();
+    Server::with_template(template, model, &flags).await
 }
 
 /// The events of a stream; each has the name that its data has as `type`.

@@ -70,7 +70,7 @@ async fn a_turn_is_streamed_block_by_block() {
 #[tokio::test]
 async fn a_whole_message_has_the_blocks_of_the_stream() {
     let server = hermes(TURN, &[]).await;
-    let mut answer = ask(&server, PATH, &body(json!({}))).await;
+    let mut answer = server.good(PATH, &body(json!({}))).await;
     assert!(answer["content"][2]["id"].take().is_string());
     assert_eq!(answer["model"], "claude");
     assert_eq!(answer["stop_reason"], "tool_use");
@@ -89,11 +89,11 @@ async fn tokens_of_the_cache_are_counted_apart() {
     let server = hermes("ok", &[]).await;
     let long = "word ".repeat(40);
     let first = body(json!({"messages": [{"role": "user", "content": long}]}));
-    let count = ask(&server, "/v1/messages/count_tokens", &first).await;
-    let cold = ask(&server, PATH, &first).await;
+    let count = server.good("/v1/messages/count_tokens", &first).await;
+    let cold = server.good(PATH, &first).await;
     assert_eq!(cold["usage"]["input_tokens"], count["input_tokens"]);
     assert_eq!(cold["usage"]["cache_read_input_tokens"], 0);
-    let warm = ask(&server, PATH, &first).await;
+    let warm = server.good(PATH, &first).await;
     let tokens = |key: &str| warm["usage"][key].as_u64().expect("a number");
     assert!(tokens("cache_read_input_tokens") > 100);
     assert_eq!(
@@ -107,7 +107,7 @@ async fn why_a_message_ended() {
     let server = hermes("one two three", SHORT).await;
     let plain = json!({"tools": [], "messages": [{"role": "user", "content": "x"}]});
     let ended = async |keys: Value| {
-        let answer = ask(&server, PATH, &with(body(plain.clone()), keys)).await;
+        let answer = server.good(PATH, &with(body(plain.clone()), keys)).await;
         (
             answer["stop_reason"].clone(),
             answer["stop_sequence"].clone(),
@@ -147,7 +147,7 @@ async fn what_changes_with_every_request_does_not_reach_the_prompt() {
         "system": system, "messages": messages, "tools": [], "thinking": {"type": "adaptive"}, "metadata": {"user_id": "u"},
         "output_config": {"effort": "high"}, "context_management": {"edits": []}, "max_tokens": 1000,
     });
-    let answer = ask(&server, &format!("{PATH}?beta=true"), &body(keys)).await;
+    let answer = server.good(&format!("{PATH}?beta=true"), &body(keys)).await;
     let text = answer["content"][0]["text"].as_str().expect("a text");
     let seen: Value = serde_json::from_str(text).expect("JSON");
     assert_eq!(

@@ -80,7 +80,7 @@ async fn a_turn_is_streamed_item_by_item() {
 async fn a_whole_answer_has_the_items_of_the_stream() {
     let server = hermes(TURN, &[]).await;
     let streamed = events(&server, PATH, &body(json!({}))).await;
-    let whole = ask(&server, PATH, &body(json!({}))).await;
+    let whole = server.good(PATH, &body(json!({}))).await;
     let streamed = &streamed.last().expect("an event")["response"];
     assert_eq!(plain(&whole["output"]), plain(&streamed["output"]));
     assert_eq!(
@@ -103,7 +103,7 @@ async fn a_whole_answer_has_the_items_of_the_stream() {
 async fn the_next_turn_finds_this_one_in_the_cache() {
     let server = hermes(TURN, &[]).await;
     let asks = json!({"include": ["reasoning.encrypted_content"]});
-    let first = ask(&server, PATH, &body(asks.clone())).await;
+    let first = server.good(PATH, &body(asks.clone())).await;
     let mut history = vec![json!({"role": "user", "content": "1+1?"})];
     for item in first["output"].as_array().expect("a list") {
         let mut item = item.clone();
@@ -114,7 +114,9 @@ async fn the_next_turn_finds_this_one_in_the_cache() {
     }
     let call = first["output"][2]["call_id"].clone();
     history.push(json!({"type": "function_call_output", "call_id": call, "output": "2"}));
-    let second = ask(&server, PATH, &with(body(asks), json!({"input": history}))).await;
+    let second = server
+        .good(PATH, &with(body(asks), json!({"input": history})))
+        .await;
     let computed = &first["usage"];
     let known = computed["input_tokens"].as_u64().expect("a number") + TURN.len() as u64;
     let cached = second["usage"]["input_tokens_details"]["cached_tokens"]
@@ -138,12 +140,9 @@ async fn items_become_messages_in_the_order_of_the_turns() {
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done."}]},
         {"role": "user", "content": "Thanks"},
     ]);
-    let answer = ask(
-        &server,
-        PATH,
-        &json!({"instructions": "Help.", "input": input}),
-    )
-    .await;
+    let answer = server
+        .good(PATH, &json!({"instructions": "Help.", "input": input}))
+        .await;
     let text = answer["output"][0]["content"][0]["text"]
         .as_str()
         .expect("a text");
@@ -192,12 +191,9 @@ async fn a_schema_is_enforced() {
     let server = hermes("no JSON at all", &[]).await;
     let schema = json!({"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": false});
     let format = json!({"type": "json_schema", "name": "n", "schema": schema, "strict": true});
-    let answer = ask(
-        &server,
-        PATH,
-        &json!({"input": "x", "text": {"format": format}}),
-    )
-    .await;
+    let answer = server
+        .good(PATH, &json!({"input": "x", "text": {"format": format}}))
+        .await;
     let text = answer["output"][0]["content"][0]["text"]
         .as_str()
         .expect("a text");
@@ -248,7 +244,7 @@ async fn what_cannot_be_honoured_is_refused_by_name() {
         "store": true, "background": false, "prompt_cache_key": "k", "service_tier": "auto", "include": ["x"],
         "reasoning": {"effort": "high", "summary": "auto"}, "text": {"verbosity": "low"}, "metadata": {"a": "b"},
     });
-    let answer = ask(&server, PATH, &body(harmless)).await;
+    let answer = server.good(PATH, &body(harmless)).await;
     assert_eq!(
         (&answer["store"], &answer["metadata"]["a"]),
         (&json!(false), &json!("b"))

@@ -26,7 +26,8 @@ use tokio_util::sync::CancellationToken;
 pub const BYTES: u32 = 3;
 /// Far longer than anything takes that a test waits for.
 pub const LONG: Duration = Duration::from_secs(60);
-const EOS: u32 = 2;
+/// Ends a text.
+pub const EOS: u32 = 2;
 
 pub struct Server {
     pub mock: MockShard,
@@ -55,11 +56,18 @@ impl Server {
     /// A server whose model has a chat template: roles and contents one after the other.
     pub async fn that_chats() -> Self {
         let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<answer>";
+        Self::with_template(template, alphabet(), &[]).await
+    }
+
+    /// A server whose model has this chat template.
+    pub async fn with_template(template: &str, model: MockConfig, flags: &[&str]) -> Self {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        let config = json!({"chat_template": template});
+        let config = json!({"chat_template": template, "bos_token": "<s>", "eos_token": "</s>"});
         std::fs::write(file.path(), config.to_string()).expect("written");
-        let flag = format!("--tokenizer-config-path={}", file.path().display());
-        Self::with_flags(&[&flag]).await
+        let path = file.path().display().to_string();
+        let named = ["--tokenizer-config-path", &path];
+        let flags: Vec<&str> = named.into_iter().chain(flags.iter().copied()).collect();
+        Self::over(model, &flags, ServerLimits::default()).await
     }
 
     /// A server over a mock model of the test's own.
@@ -122,6 +130,13 @@ impl Server {
     /// Status and JSON body.
     pub async fn ask(&self, path: &str, body: &Value) -> (u16, Value) {
         answer(self.post_json(path, body).await).await
+    }
+
+    /// The JSON of an answer that must be a good one.
+    pub async fn good(&self, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.ask(path, body).await;
+        assert_eq!(status, 200, "{answer}");
+        answer
     }
 
     /// Posts raw bytes as JSON.
@@ -190,6 +205,13 @@ pub async fn answer(response: Response) -> (u16, Value) {
     (status, response.json().await.expect("a JSON body"))
 }
 
+/// `body` with these keys, in place of its own where it has them.
+pub fn with(mut body: Value, keys: Value) -> Value {
+    let keys = keys.as_object().cloned().expect("an object");
+    body.as_object_mut().expect("an object").extend(keys);
+    body
+}
+
 /// Text of a header.
 pub fn header<'a>(response: &'a Response, name: &str) -> &'a str {
     let value = response.headers().get(name);
@@ -256,6 +278,31 @@ pub fn alphabet() -> MockConfig {
         }),
         ..MockConfig::default()
     }
+}
+
+/// A mock model that says `text` and ends.
+pub fn saying(text: &'static str) -> MockConfig {
+    MockConfig {
+        tokens: Arc::new(move |row| byte(text.as_bytes(), row.generated)),
+        ..MockConfig::default()
+    }
+}
+
+/// A mock model that repeats its prompt and ends.
+pub fn repeating() -> MockConfig {
+    MockConfig {
+        tokens: Arc::new(|row| {
+            let id = row.input_ids.get(row.generated as usize);
+            id.copied().unwrap_or(EOS)
+        }),
+        ..MockConfig::default()
+    }
+}
+
+/// The token of a byte of `text`; after them the end.
+pub fn byte(text: &[u8], index: u32) -> u32 {
+    text.get(index as usize)
+        .map_or(EOS, |&byte| BYTES + u32::from(byte))
 }
 
 /// A folder with a tokenizer of single bytes.

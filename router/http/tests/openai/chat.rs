@@ -24,7 +24,7 @@ async fn headers_tell_times_and_sizes() {
 
 #[tokio::test]
 async fn an_end_of_sequence_token_is_a_stop_and_no_text() {
-    let server = server_with(PLAIN, saying("Yes."), &[]).await;
+    let server = Server::with_template(PLAIN, saying("Yes."), &[]).await;
     let answer = ask_chat(&server, &chat("Hi", json!({}))).await;
     assert_eq!(contents(&answer), ["Yes."]);
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
@@ -33,7 +33,7 @@ async fn an_end_of_sequence_token_is_a_stop_and_no_text() {
 
 #[tokio::test]
 async fn the_conversation_reaches_the_template_intact() {
-    let server = server_with("{{ messages | tojson }}", repeating(), &[]).await;
+    let server = Server::with_template("{{ messages | tojson }}", repeating(), &[]).await;
     let call = json!({"id": "call_1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}});
     let messages = json!([
         {"role": "system", "content": "Be brief."},
@@ -49,7 +49,7 @@ async fn the_conversation_reaches_the_template_intact() {
 
 #[tokio::test]
 async fn the_prompt_ends_as_asked_for() {
-    let server = server_with(PLAIN, repeating(), &[]).await;
+    let server = Server::with_template(PLAIN, repeating(), &[]).await;
     let user = json!({"role": "user", "content": "Hi"});
     let assistant = json!({"role": "assistant", "content": "Well"});
     for (messages, keys, expected) in [
@@ -89,7 +89,7 @@ async fn the_prompt_ends_as_asked_for() {
 async fn templates_take_the_variables_that_they_know() {
     let template =
         "{{ messages[0].content }}{{ enable_thinking }}{{ reasoning_effort }}{{ bos_token }}";
-    let server = server_with(template, repeating(), &[]).await;
+    let server = Server::with_template(template, repeating(), &[]).await;
     let body = chat(
         "Hi ",
         json!({"chat_template_kwargs": {"enable_thinking": false}, "reasoning_effort": "low"}),
@@ -110,7 +110,7 @@ async fn templates_take_the_variables_that_they_know() {
 async fn documents_reach_a_template_that_reads_them() {
     let documents = json!([{"title": "T", "text": "x"}]);
     let template = "{{ messages[0].content }}{% for d in documents or [] %} {{ d.title }}:{{ d.text }}{% endfor %}";
-    let reading = server_with(template, repeating(), &[]).await;
+    let reading = Server::with_template(template, repeating(), &[]).await;
     for keys in [
         json!({ "documents": &documents }),
         json!({"chat_template_kwargs": {"documents": &documents}}),
@@ -136,7 +136,7 @@ async fn special_tokens_of_clients_are_text_where_that_is_asked_for() {
         (&[][..], 4, json!([1, 1])),
         (&["--escape-special-tokens"], 6, json!([1, BYTES + 60])),
     ] {
-        let server = server_with(template, repeating(), flags).await;
+        let server = Server::with_template(template, repeating(), flags).await;
         let answer = ask_chat(&server, &messages).await;
         assert_eq!(answer["usage"]["prompt_tokens"], tokens, "{flags:?}");
         let response = server.post_json("/v1/chat/completions", &messages).await;
@@ -154,7 +154,7 @@ async fn special_tokens_of_clients_are_text_where_that_is_asked_for() {
 #[tokio::test]
 async fn an_unknown_role_is_refused_where_it_could_make_a_special_token() {
     let body = json!({"messages": [{"role": "/s", "content": "Hi"}]});
-    let server = server_with(PLAIN, repeating(), &["--escape-special-tokens"]).await;
+    let server = Server::with_template(PLAIN, repeating(), &["--escape-special-tokens"]).await;
     let (status, answer) = server.ask("/v1/chat/completions", &body).await;
     assert_eq!(status, 422);
     assert_eq!(answer["error"]["param"], "messages[0].role");
@@ -241,7 +241,7 @@ async fn logprobs_come_with_bytes_and_alternatives() {
 #[tokio::test]
 async fn reasoning_is_split_off_when_asked_for() {
     let text = "<think>\nLet me see.\n</think>\n\nSo it is.";
-    let server = server_with(PLAIN, saying(text), &[]).await;
+    let server = Server::with_template(PLAIN, saying(text), &[]).await;
     let message =
         async |keys| ask_chat(&server, &chat("Hi", keys)).await["choices"][0]["message"].clone();
     let expected =
@@ -253,7 +253,7 @@ async fn reasoning_is_split_off_when_asked_for() {
     );
     // A template that begins the reasoning itself.
     let template = "{{ messages[0].content }}<think>\n";
-    let server = server_with(template, saying("why</think>so"), &[]).await;
+    let server = Server::with_template(template, saying("why</think>so"), &[]).await;
     let answer = ask_chat(&server, &chat("Hi", json!({"separate_reasoning": true}))).await;
     assert_eq!(
         answer["choices"][0]["message"],
@@ -296,7 +296,8 @@ async fn a_model_without_a_template_refuses_chats_alone() {
 
 #[tokio::test]
 async fn a_conversation_that_the_template_refuses_is_the_clients_error() {
-    let server = server_with("{{ raise_exception('no systems') }}", repeating(), &[]).await;
+    let server =
+        Server::with_template("{{ raise_exception('no systems') }}", repeating(), &[]).await;
     let (status, answer) = server
         .ask("/v1/chat/completions", &chat("Hi", json!({})))
         .await;

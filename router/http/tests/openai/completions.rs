@@ -20,7 +20,7 @@ async fn the_answer_has_the_keys_of_the_api() {
 
 #[tokio::test]
 async fn prompts_are_texts_or_token_ids_one_or_several() {
-    let server = server_with(PLAIN, repeating(), &[]).await;
+    let server = Server::with_template(PLAIN, repeating(), &[]).await;
     let id = |byte: u8| BYTES + u32::from(byte);
     for (prompt, expected) in [
         (json!("Hi"), vec!["Hi"]),
@@ -37,7 +37,7 @@ async fn prompts_are_texts_or_token_ids_one_or_several() {
 
 #[tokio::test]
 async fn choices_are_in_the_order_of_the_prompts() {
-    let server = server_with(PLAIN, repeating(), &[]).await;
+    let server = Server::with_template(PLAIN, repeating(), &[]).await;
     let body = completion(json!(["one", "two"]), json!({"n": 2, "temperature": 0.5}));
     let answer = ask_completion(&server, &body).await;
     assert_eq!(texts(&answer), ["one", "one", "two", "two"]);

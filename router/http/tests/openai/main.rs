@@ -21,55 +21,17 @@ mod tools;
 
 use std::sync::Arc;
 
-use common::{BYTES, Server, header};
+use common::{BYTES, EOS, Server, header, repeating, saying, with};
 use serde_json::{Value, json};
 use text_generation_http::server::ServerLimits;
 use text_generation_mock_shard::MockConfig;
 
-const EOS: u32 = 2;
 /// Roles and contents one after the other. An answer of the mock alphabet ends after a `!`.
 const PLAIN: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<answer>{% endif %}";
 
-/// A server whose model has this chat template.
-async fn server_with(template: &str, model: MockConfig, flags: &[&str]) -> Server {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    let config = json!({"chat_template": template, "bos_token": "<s>", "eos_token": "</s>"});
-    std::fs::write(file.path(), config.to_string()).expect("written");
-    let path = file.path().display().to_string();
-    let flags: Vec<&str> = ["--tokenizer-config-path", &path]
-        .into_iter()
-        .chain(flags.iter().copied())
-        .collect();
-    Server::over(model, &flags, ServerLimits::default()).await
-}
-
 /// A server with the plain template that says the alphabet.
 async fn server() -> Server {
-    server_with(PLAIN, common::alphabet(), &[]).await
-}
-
-/// A model that says `text` and ends.
-fn saying(text: &'static str) -> MockConfig {
-    MockConfig {
-        tokens: Arc::new(move |row| byte(text.as_bytes(), row.generated)),
-        ..MockConfig::default()
-    }
-}
-
-/// A model that repeats its prompt and ends.
-fn repeating() -> MockConfig {
-    MockConfig {
-        tokens: Arc::new(|row| {
-            let id = row.input_ids.get(row.generated as usize);
-            id.copied().unwrap_or(EOS)
-        }),
-        ..MockConfig::default()
-    }
-}
-
-fn byte(text: &[u8], index: u32) -> u32 {
-    text.get(index as usize)
-        .map_or(EOS, |&byte| BYTES + u32::from(byte))
+    Server::with_template(PLAIN, common::alphabet(), &[]).await
 }
 
 /// `keys` beside one message of the user.
@@ -83,24 +45,12 @@ fn completion(prompt: impl Into<Value>, keys: Value) -> Value {
     with(json!({ "prompt": prompt.into() }), keys)
 }
 
-fn with(mut body: Value, keys: Value) -> Value {
-    let keys = keys.as_object().cloned().expect("an object");
-    body.as_object_mut().expect("an object").extend(keys);
-    body
-}
-
 async fn ask_chat(server: &Server, body: &Value) -> Value {
-    ask(server, "/v1/chat/completions", body).await
+    server.good("/v1/chat/completions", body).await
 }
 
 async fn ask_completion(server: &Server, body: &Value) -> Value {
-    ask(server, "/v1/completions", body).await
-}
-
-async fn ask(server: &Server, path: &str, body: &Value) -> Value {
-    let (status, answer) = server.ask(path, body).await;
-    assert_eq!(status, 200, "{answer}");
-    answer
+    server.good("/v1/completions", body).await
 }
 
 /// What the mock answered in each choice of a chat.

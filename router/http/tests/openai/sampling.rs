@@ -17,7 +17,7 @@ async fn parameters_mean_what_openai_means() {
         },
         ..MockConfig::default()
     };
-    let server = server_with(PLAIN, model, &[]).await;
+    let server = Server::with_template(PLAIN, model, &[]).await;
     let sent = async |keys| {
         ask_chat(&server, &chat("Hi", keys)).await;
         seen.lock().expect("a lock").take().expect("a request")
@@ -57,7 +57,7 @@ async fn parameters_mean_what_openai_means() {
 
 #[tokio::test]
 async fn end_of_sequence_tokens_can_be_ignored() {
-    let server = server_with(PLAIN, saying("ab"), &[]).await;
+    let server = Server::with_template(PLAIN, saying("ab"), &[]).await;
     let answer = ask_chat(
         &server,
         &chat(

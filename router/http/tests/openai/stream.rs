@@ -91,7 +91,7 @@ async fn every_choice_has_its_own_role_text_and_end() {
 
 #[tokio::test]
 async fn neither_stop_strings_nor_special_tokens_are_streamed() {
-    let server = server_with(PLAIN, saying("one two three"), &[]).await;
+    let server = Server::with_template(PLAIN, saying("one two three"), &[]).await;
     let all = events(&server, "/v1/chat/completions", &chat("Hi", json!({}))).await;
     assert_eq!(joined(&all, "content", 0), "one two three");
     let stopped = events(
@@ -109,7 +109,8 @@ async fn neither_stop_strings_nor_special_tokens_are_streamed() {
 
 #[tokio::test]
 async fn reasoning_is_streamed_apart() {
-    let server = server_with(PLAIN, saying("<think>\nwhy not\n</think>\n\nso be it"), &[]).await;
+    let server =
+        Server::with_template(PLAIN, saying("<think>\nwhy not\n</think>\n\nso be it"), &[]).await;
     let body = chat("Hi", json!({"separate_reasoning": true}));
     let events = events(&server, "/v1/chat/completions", &body).await;
     assert_eq!(joined(&events, "reasoning_content", 0), "why not");
@@ -119,7 +120,7 @@ async fn reasoning_is_streamed_apart() {
 
 #[tokio::test]
 async fn every_token_has_its_logprobs() {
-    let server = server_with(PLAIN, saying("né"), &[]).await;
+    let server = Server::with_template(PLAIN, saying("né"), &[]).await;
     let body = chat("Hi", json!({"logprobs": true, "top_logprobs": 1}));
     let events = events(&server, "/v1/chat/completions", &body).await;
     let tokens: Vec<&Value> = events

@@ -29,7 +29,7 @@ async fn every_name_of_a_form_is_enforced() {
                 chat("Hi", json!({"prompt": "Hi", "max_tokens": 40})),
                 keys.clone(),
             );
-            let text = said(&ask(&server, path, &body).await);
+            let text = said(&server.good(path, &body).await);
             let value: Value =
                 serde_json::from_str(&text).unwrap_or_else(|_| panic!("{keys}: {text}"));
             assert!(value[allowed].is_boolean(), "{text}");
@@ -103,7 +103,7 @@ async fn a_call_that_is_demanded_is_made() {
 
 #[tokio::test]
 async fn a_form_follows_the_reasoning() {
-    let server = server_with(
+    let server = Server::with_template(
         PLAIN,
         saying("<think>hm</think>yes"),
         &["--reasoning-parser", "deepseek_r1"],
@@ -143,6 +143,79 @@ async fn what_is_not_enforced_is_named_or_refused() {
     );
     let message = answer["error"]["message"].as_str().expect("a message");
     assert!(message.contains("uniqueItems"), "{message}");
+}
+
+/// Flags of a model that reasons.
+const REASONS: [&str; 2] = ["--reasoning-parser", "deepseek_r1"];
+
+#[tokio::test]
+async fn a_form_beside_tools_or_reasoning_is_as_strict_as_alone() {
+    let server = Server::with_template(PLAIN, common::alphabet(), &REASONS).await;
+    let schema = json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true});
+    let function = |strict: bool| {
+        let parameters = json!({"type": "object", "properties": {"list": schema}});
+        let function = json!({"name": "f", "parameters": parameters, "strict": strict});
+        json!([{"type": "function", "function": function}])
+    };
+    let form = |strict: bool| json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema, "strict": strict}});
+    for keys in [
+        json!({"response_format": form(false)}),
+        json!({"response_format": form(false), "tools": function(false)}),
+        json!({"tool_choice": "required", "tools": function(false)}),
+        // Nobody gets to the form.
+        json!({"response_format": form(true), "tool_choice": "required", "tools": function(false)}),
+    ] {
+        let body = chat("Hi", with(keys, json!({"max_tokens": 4})));
+        let response = server.post_json("/v1/chat/completions", &body).await;
+        assert_eq!(response.status(), 200, "{body}");
+        let named = header(&response, "x-grammar-not-enforced");
+        assert!(named.contains("uniqueItems"), "{body}");
+    }
+    for (keys, param) in [
+        (json!({"response_format": form(true)}), "response_format"),
+        (
+            json!({"response_format": form(true), "tools": function(false)}),
+            "response_format",
+        ),
+        (json!({"tools": function(true)}), "tools"),
+        (
+            json!({"tools": function(true), "tool_choice": "required"}),
+            "tools",
+        ),
+    ] {
+        let body = chat("Hi", keys);
+        let (status, answer) = server.ask("/v1/chat/completions", &body).await;
+        assert_eq!(
+            (status, &answer["error"]["param"]),
+            (422, &json!(param)),
+            "{body} {answer}"
+        );
+        let message = answer["error"]["message"].as_str().expect("a message");
+        assert!(message.contains("uniqueItems"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn every_form_stands_beside_tools_and_reasoning() {
+    let model = saying("<think>hm</think>up");
+    let server = Server::with_template(PLAIN, model, &REASONS).await;
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    for form in [
+        json!({"guided_grammar": "root ::= \"up\" | \"down\""}),
+        json!({"guided_grammar": "start: \"up\" | \"down\""}),
+        json!({"guided_choice": ["up", "upper"]}),
+        json!({"guided_regex": "u[p-r]"}),
+    ] {
+        for keys in [json!({}), json!({"tools": tools})] {
+            let answer = ask_chat(&server, &chat("Hi", with(form.clone(), keys))).await;
+            let message = &answer["choices"][0]["message"];
+            assert_eq!(
+                (&message["reasoning_content"], &message["content"]),
+                (&json!("hm"), &json!("up")),
+                "{form}"
+            );
+        }
+    }
 }
 
 #[tokio::test]
@@ -186,7 +259,8 @@ async fn forms_that_contradict_each_other_are_named() {
 
 #[tokio::test]
 async fn a_server_without_grammars_refuses_forms_alone() {
-    let server = server_with(PLAIN, common::alphabet(), &["--disable-grammar-support"]).await;
+    let server =
+        Server::with_template(PLAIN, common::alphabet(), &["--disable-grammar-support"]).await;
     let (status, answer) = server
         .ask(
             "/v1/chat/completions",
@@ -244,12 +318,9 @@ async fn the_models_defaults_hold_below_v1_alone() {
 #[tokio::test]
 async fn prompts_can_be_had_as_ids() {
     let server = server().await;
-    let rendered = ask(
-        &server,
-        "/v1/chat/completions/render",
-        &chat("Hi", json!({})),
-    )
-    .await;
+    let rendered = server
+        .good("/v1/chat/completions/render", &chat("Hi", json!({})))
+        .await;
     let expected: Vec<u32> = "<user>Hi<answer>"
         .bytes()
         .map(|byte| BYTES + u32::from(byte))
@@ -258,12 +329,12 @@ async fn prompts_can_be_had_as_ids() {
         rendered,
         json!({"model": "test/model", "token_ids": expected})
     );
-    let rendered = ask(
-        &server,
-        "/v1/completions/render",
-        &completion(json!(["a", "b"]), json!({})),
-    )
-    .await;
+    let rendered = server
+        .good(
+            "/v1/completions/render",
+            &completion(json!(["a", "b"]), json!({})),
+        )
+        .await;
     let ids = |text: u8| json!({"model": "test/model", "token_ids": [BYTES + u32::from(text)]});
     assert_eq!(rendered, json!([ids(b'a'), ids(b'b')]));
     server.idle().await;

@@ -26,7 +26,7 @@ fn tools() -> Value {
 }
 
 async fn hermes(says: &'static str) -> Server {
-    server_with(HERMES, saying(says), &NAMED).await
+    Server::with_template(HERMES, saying(says), &NAMED).await
 }
 
 fn calls(answer: &Value) -> Vec<(Value, Value)> {
@@ -161,7 +161,7 @@ async fn every_choice_has_calls_of_its_own() {
 
 #[tokio::test]
 async fn the_template_gets_tools_calls_and_results() {
-    let server = server_with(
+    let server = Server::with_template(
         "{{ tools | tojson }}{{ messages | tojson }}",
         repeating(),
         &NAMED,
@@ -191,7 +191,7 @@ async fn the_template_gets_tools_calls_and_results() {
 #[tokio::test]
 async fn tools_that_may_not_be_called_are_not_in_the_prompt() {
     let prompt = async |keys: Value| {
-        let server = server_with(HERMES, repeating(), &NAMED).await;
+        let server = Server::with_template(HERMES, repeating(), &NAMED).await;
         let body = chat("Hi", with(json!({"tools": tools()}), keys));
         ask_chat(&server, &body).await["choices"][0]["message"]["content"].to_string()
     };
@@ -206,7 +206,7 @@ async fn tools_that_may_not_be_called_are_not_in_the_prompt() {
 
 #[tokio::test]
 async fn a_template_without_tools_is_helped_as_tgi_does() {
-    let shown = server_with(PLAIN, repeating(), &[]).await;
+    let shown = Server::with_template(PLAIN, repeating(), &[]).await;
     let call = json!({"id": "c", "type": "function", "function": {"name": "add", "arguments": "{\"x\":1}"}});
     let messages = json!([
         {"role": "user", "content": "Hi"},
@@ -222,7 +222,7 @@ async fn a_template_without_tools_is_helped_as_tgi_does() {
     );
     let told = "\nCall them!<assistant>{\"name\":\"add\",\"parameters\":{\"x\":1}}<user>Result of add: 7<answer>";
     assert!(prompt.ends_with(told), "{prompt}");
-    let server = server_with(
+    let server = Server::with_template(
         PLAIN,
         saying("{\"name\": \"add\", \"parameters\": {\"x\": 2}}"),
         &[],
@@ -251,7 +251,7 @@ async fn reasoning_and_calls_come_apart() {
 #[tokio::test]
 async fn a_named_reasoning_parser_makes_reasoning_come_apart() {
     let flags = ["--reasoning-parser", "deepseek_r1"];
-    let server = server_with(PLAIN, saying("<think>hm</think>so"), &flags).await;
+    let server = Server::with_template(PLAIN, saying("<think>hm</think>so"), &flags).await;
     let message =
         async |keys| ask_chat(&server, &chat("Hi", keys)).await["choices"][0]["message"].clone();
     assert_eq!(message(json!({})).await["reasoning_content"], "hm");
@@ -263,7 +263,7 @@ async fn a_named_reasoning_parser_makes_reasoning_come_apart() {
 async fn earlier_reasoning_reaches_the_template() {
     let template =
         "{% for m in messages %}{{ m.reasoning_content or '' }}{{ m.content }};{% endfor %}";
-    let server = server_with(template, repeating(), &[]).await;
+    let server = Server::with_template(template, repeating(), &[]).await;
     for key in ["reasoning", "reasoning_content"] {
         let body = json!({"messages": [{"role": "assistant", "content": "so", key: "hm "}, {"role": "user", "content": "?"}]});
         assert_eq!(contents(&ask_chat(&server, &body).await), ["hm so;?;"]);
@@ -321,7 +321,7 @@ async fn tools_that_cannot_be_read_are_named() {
 
 #[tokio::test]
 async fn the_format_of_the_model_is_found_by_its_template() {
-    let server = server_with(HERMES, saying(TWO_CALLS), &[]).await;
+    let server = Server::with_template(HERMES, saying(TWO_CALLS), &[]).await;
     let (_, info) =
         super::common::answer(server.get("/info").send().await.expect("an answer")).await;
     assert_eq!(info["tool_call_parser"], "hermes");

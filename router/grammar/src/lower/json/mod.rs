@@ -10,10 +10,14 @@ use serde_json::{Map, Value, json};
 
 use crate::{CompilerLimits, GrammarError};
 
-const PART: &str = "the JSON schema";
-
-/// Key of the engine's own options in a schema. Clients have no say in them.
+/// Key of the engine's own options in a schema. Those of clients are not passed on; of a schema in Lark, `lenient` says
+/// whether it may be enforced in parts.
 const OPTIONS: &str = "x-guidance";
+
+/// Whether a schema in Lark has to be enforced as a whole, as the engine's dialect says it.
+pub(super) fn is_strict(schema: &Value) -> bool {
+    schema[OPTIONS]["lenient"] == false
+}
 
 /// A schema that the engine can compile.
 pub(super) struct Relaxed {
@@ -21,16 +25,23 @@ pub(super) struct Relaxed {
     pub not_enforced: Vec<String>,
 }
 
-/// Leaves of `schema` what can be enforced.
-pub(super) fn relax(schema: Value, limits: &CompilerLimits) -> Result<Relaxed, GrammarError> {
+/// Leaves of `schema` what can be enforced; with `strict` that has to be all of it.
+pub(super) fn relax(
+    schema: Value,
+    strict: bool,
+    limits: &CompilerLimits,
+) -> Result<Relaxed, GrammarError> {
     depth::check(&schema, limits.schema_depth)?;
     let mut not_enforced = Vec::new();
     let mut schema = match relax::relax(schema, &mut not_enforced) {
         Value::Object(schema) => schema,
         Value::Bool(true) => Map::new(),
-        Value::Bool(false) => return Err(super::invalid(PART, "nothing matches `false`")),
-        _ => return Err(super::invalid(PART, "it must be an object")),
+        Value::Bool(false) => return Err(super::invalid(super::SCHEMA, "nothing matches `false`")),
+        _ => return Err(super::invalid(super::SCHEMA, "it must be an object")),
     };
+    if let Some(feature) = not_enforced.first().filter(|_| strict) {
+        return Err(super::not_enforceable(feature));
+    }
     schema.insert(OPTIONS.to_owned(), options(limits.json_whitespace));
     Ok(Relaxed {
         schema: Value::Object(schema),

@@ -33,8 +33,7 @@ impl MessageHead {
 
     /// After its last token.
     pub fn ended(&self, end: &End, blocks: Blocks) -> Value {
-        let stop = stop(end, &blocks);
-        self.with(&blocks.into_content(), stop, self.usage(end))
+        self.with(&blocks.into_content(), stop(end), self.usage(end))
     }
 
     pub fn usage(&self, end: &End) -> Value {
@@ -57,12 +56,11 @@ impl MessageHead {
 }
 
 /// Why the message ended, and the stop sequence that ended it.
-pub fn stop<'a>(end: &'a End, blocks: &Blocks) -> (Option<&'static str>, Option<&'a str>) {
+pub fn stop(end: &End) -> (Option<&'static str>, Option<&str>) {
     let reason = match end.reason {
         EndReason::Length => "max_tokens",
         EndReason::StopSequence => "stop_sequence",
         EndReason::ToolCalls => "tool_use",
-        EndReason::Stop if blocks.has_tool_use() => "tool_use",
         EndReason::Stop => "end_turn",
     };
     (Some(reason), end.stop_sequence.as_deref())

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use text_generation_formats::Delta;
 
-use crate::sse::EventBuffer;
+use crate::sse::Events;
 
 /// Under this key stands what a model wrote as the input of a tool, where it is no JSON object: a text that was cut at
 /// the limit of tokens, mostly. Anthropic's documentation names the key for clients that meet such input in a stream.
@@ -28,23 +28,6 @@ enum Block {
         name: String,
         input: String,
     },
-}
-
-/// Where events go; a finished message needs none.
-pub trait Events {
-    /// One event of the type `kind`.
-    fn push(&mut self, kind: &'static str, event: &impl Serialize);
-}
-
-impl Events for EventBuffer {
-    fn push(&mut self, kind: &'static str, event: &impl Serialize) {
-        self.named(kind, event);
-    }
-}
-
-/// Nobody listens.
-impl Events for () {
-    fn push(&mut self, _: &'static str, _: &impl Serialize) {}
 }
 
 #[derive(Serialize)]
@@ -125,12 +108,6 @@ impl Blocks {
         };
         events.push("content_block_stop", &stop);
         self.finished.push(block.finished());
-    }
-
-    /// Whether a tool was called.
-    pub fn has_tool_use(&self) -> bool {
-        let called = |block: &Value| block["type"] == "tool_use";
-        matches!(self.open, Some(Block::ToolUse { .. })) || self.finished.iter().any(called)
     }
 
     /// The blocks of the finished message.
@@ -257,7 +234,6 @@ mod tests {
         for delta in deltas {
             blocks.delta(delta, &mut heard);
         }
-        assert!(blocks.has_tool_use());
         let kinds: Vec<String> = heard
             .0
             .iter()

@@ -15,6 +15,7 @@ use crate::extract::nullable_object;
 use crate::generations::Names;
 use crate::routes::openai::fields::{Stop, Unsupported};
 use crate::routes::openai::sampling::{Sampling, check, refused};
+use crate::routes::openai::structured::schema;
 use crate::state::AppState;
 
 /// What the fields of `core` are called here.
@@ -212,10 +213,7 @@ impl MessagesBody {
 
 fn grammar(format: OutputFormat) -> Result<GrammarSource, ApiError> {
     match (format.r#type.as_str(), format.schema) {
-        ("json_schema", Some(schema)) => Ok(GrammarSource::JsonSchema {
-            schema,
-            strict: false,
-        }),
+        ("json_schema", Some(given)) => schema("output_config.format.schema", given, false),
         _ => Err(refused(
             "`output_config.format` must be of the type `json_schema` and have a `schema`",
         )),
@@ -227,53 +225,35 @@ fn wishes(
     tools: Option<Vec<Value>>,
     choice: Option<ToolChoiceBody>,
 ) -> Result<ToolWishes, ApiError> {
-    let mut offered: Vec<OfferedTool> = Vec::new();
+    let mut wishes = ToolWishes::default();
     for (index, tool) in tools.unwrap_or_default().iter().enumerate() {
-        let Some(tool) = own_tool(&format!("tools[{index}]"), tool)? else {
-            continue;
-        };
-        let twice = offered.iter().any(|other| other.tool.name == tool.name);
-        check(!twice, || {
-            format!("`tools[{index}].name`: there are two tools `{}`", tool.name)
-        })?;
-        offered.push(OfferedTool::new(tool));
+        let field = format!("tools[{index}]");
+        if let Some(tool) = own_tool(&field, tool)? {
+            wishes.offer(&field, OfferedTool::new(tool))?;
+        }
     }
-    let parallel = choice
-        .as_ref()
-        .and_then(|choice| choice.disable_parallel_tool_use)
-        != Some(true);
-    let known = |name: &str| offered.iter().any(|other| other.tool.name == name);
-    let choice = match choice {
-        None => ToolChoice::Auto,
-        Some(choice) => match (choice.r#type.as_str(), choice.name) {
-            ("auto", _) => ToolChoice::Auto,
-            ("none", _) => ToolChoice::None,
-            ("any", _) => ToolChoice::Required,
-            ("tool", Some(name)) if known(&name) => ToolChoice::Named(name),
-            ("tool", _) => {
-                return Err(refused(
-                    "`tool_choice.name` must be the name of one of the `tools`",
-                ));
-            }
-            (kind, _) => {
-                return Err(refused(format_args!(
-                    "`tool_choice.type` must be `auto`, `any`, `tool` or `none`. Given: `{kind}`"
-                )));
-            }
-        },
+    let Some(choice) = choice else {
+        return Ok(wishes);
     };
-    check(
-        choice != ToolChoice::Required || !offered.is_empty(),
-        || {
-            "`tool_choice` demands a call, and `tools` has none that this server can let a model call".to_owned()
-        },
-    )?;
-    Ok(ToolWishes {
-        tools: offered,
-        choice,
-        parallel,
-        prompt: None,
-    })
+    wishes.parallel = choice.disable_parallel_tool_use != Some(true);
+    let choice = match (choice.r#type.as_str(), choice.name) {
+        ("auto", _) => ToolChoice::Auto,
+        ("none", _) => ToolChoice::None,
+        ("any", _) => ToolChoice::Required,
+        ("tool", Some(name)) if wishes.has(&name) => ToolChoice::Named(name),
+        ("tool", _) => {
+            return Err(refused(
+                "`tool_choice.name` must be the name of one of the `tools`",
+            ));
+        }
+        (kind, _) => {
+            return Err(refused(format_args!(
+                "`tool_choice.type` must be `auto`, `any`, `tool` or `none`. Given: `{kind}`"
+            )));
+        }
+    };
+    wishes.choose(choice)?;
+    Ok(wishes)
 }
 
 /// A tool that the client runs; None for one of Anthropic's, which has a type of its own and no schema.

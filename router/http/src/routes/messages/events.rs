@@ -47,7 +47,7 @@ impl Encoder for MessageEvents {
             return ControlFlow::Continue(());
         };
         self.blocks.end(out);
-        let (stop_reason, stop_sequence) = stop(&end, &self.blocks);
+        let (stop_reason, stop_sequence) = stop(&end);
         let delta = json!({
             "type": "message_delta",
             "delta": {"stop_reason": stop_reason, "stop_sequence": stop_sequence},
@@ -63,3 +63,6 @@ impl Encoder for MessageEvents {
         out.named("error", &anthropic(&error));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,6 @@ use super::answer::{self, Identity};
 use super::chunk::Chunks;
 use super::logprobs::ChatLogprobs;
 use crate::conversation::ConversationEvent;
-use crate::generations::failure_in_stream;
 use crate::sse::{Encoder, EventBuffer};
 
 /// Events of one chat.
@@ -107,15 +106,15 @@ impl Encoder for ChatEvents {
         let Some(sizes) = end.request else {
             return ControlFlow::Continue(());
         };
-        if self.include_usage {
-            self.chunks.usage(&sizes.into(), out);
-        }
-        Chunks::done(out);
+        let usage = self.include_usage.then(|| sizes.into());
+        self.chunks.last(usage, out);
         ControlFlow::Break(())
     }
 
     fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {
-        out.push(&failure_in_stream(error, &self.id).openai());
-        Chunks::done(out);
+        Chunks::failure(error, &self.id, out);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,9 +2,12 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use text_generation_core::error::InferError;
+use tower_http::request_id::RequestId;
 
 use super::answer::{Identity, SYSTEM_FINGERPRINT, Usage};
 use super::logprobs::ChatLogprobs;
+use crate::generations::failure_in_stream;
 use crate::sse::EventBuffer;
 
 const DONE: &[u8] = b"data: [DONE]\n\n";
@@ -154,17 +157,26 @@ impl Chunks {
         self.end(reason, out);
     }
 
+    /// What follows the last choice: the usage where it was asked for, and what ends every stream.
+    pub fn last(&self, usage: Option<Usage>, out: &mut EventBuffer) {
+        if let Some(usage) = usage {
+            self.usage(&usage, out);
+        }
+        out.put(DONE);
+    }
+
+    /// The error that ends the stream of the request `id`.
+    pub fn failure(error: &InferError, id: &RequestId, out: &mut EventBuffer) {
+        out.push(&failure_in_stream(error, id).openai());
+        out.put(DONE);
+    }
+
     /// The chunk without choices.
-    pub fn usage(&self, usage: &Usage, out: &mut EventBuffer) {
+    fn usage(&self, usage: &Usage, out: &mut EventBuffer) {
         out.put(&self.head);
         out.put(br#"],"usage":"#);
         out.put_json(usage);
         out.put(b"}\n\n");
-    }
-
-    /// What ends every stream.
-    pub fn done(out: &mut EventBuffer) {
-        out.put(DONE);
     }
 
     fn begin(&self, index: usize, out: &mut EventBuffer) {
@@ -255,6 +267,9 @@ mod tests {
                 "{json}"
             );
         }
-        assert_eq!(written(|_, out| Chunks::done(out)), "data: [DONE]\n\n");
+        assert_eq!(
+            written(|chunks, out| chunks.last(None, out)),
+            "data: [DONE]\n\n"
+        );
     }
 }

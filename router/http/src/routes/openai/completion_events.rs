@@ -10,7 +10,7 @@ use tower_http::request_id::RequestId;
 use super::answer::finish_reason;
 use super::chunk::Chunks;
 use super::logprobs::CompletionTokens;
-use crate::generations::{ChoiceEvent, Tally, failure_in_stream};
+use crate::generations::{ChoiceEvent, Tally};
 use crate::sse::{Encoder, EventBuffer};
 
 /// Events of `/v1/completions`.
@@ -99,15 +99,12 @@ impl Encoder for CompletionEvents {
         let Some(sizes) = self.tally.end(index, &event) else {
             return ControlFlow::Continue(());
         };
-        if self.include_usage {
-            self.chunks.usage(&sizes.into(), out);
-        }
-        Chunks::done(out);
+        let usage = self.include_usage.then(|| sizes.into());
+        self.chunks.last(usage, out);
         ControlFlow::Break(())
     }
 
     fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {
-        out.push(&failure_in_stream(error, &self.id).openai());
-        Chunks::done(out);
+        Chunks::failure(error, &self.id, out);
     }
 }

@@ -13,7 +13,7 @@ mod logprobs;
 pub mod models;
 pub mod render;
 pub mod sampling;
-mod structured;
+pub mod structured;
 mod tools;
 
 pub use answer::{ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk};

@@ -195,7 +195,11 @@ fn named(field: &str, given: JsonSchema) -> Result<GrammarSource, ApiError> {
     }
 }
 
-fn schema(field: &str, given: Value, strict: bool) -> Result<GrammarSource, ApiError> {
+/// The form that a JSON schema gives, in whichever API: an object, or a text that holds one.
+///
+/// # Errors
+/// 422 that names the field.
+pub fn schema(field: &str, given: Value, strict: bool) -> Result<GrammarSource, ApiError> {
     GrammarSource::json_schema(given, strict)
         .map_err(|error| refused(format!("`{field}` is wrong: {error}")))
 }

@@ -6,7 +6,7 @@ use text_generation_formats::{Tool, ToolChoice, ToolKind};
 use utoipa::ToSchema;
 
 use super::sampling::{check, refused};
-use crate::conversation::{OfferedTool, ToolWishes};
+use crate::conversation::{OfferedTool, ToolWishes, choice_of};
 use crate::error::ApiError;
 use crate::extract::from_value;
 
@@ -112,11 +112,8 @@ pub fn wishes(
         prompt,
         ..ToolWishes::default()
     };
-    choose(&mut wishes, choice)?;
-    let must_call = matches!(wishes.choice, ToolChoice::Required | ToolChoice::Named(_));
-    check(!must_call || !wishes.tools.is_empty(), || {
-        "`tool_choice` demands a call, but there are no `tools`".to_owned()
-    })?;
+    let choice = chosen(&mut wishes, choice)?;
+    wishes.choose(choice)?;
     Ok(wishes)
 }
 
@@ -150,35 +147,28 @@ fn function_tool(function: FunctionBody, at: &str) -> Result<Tool, ApiError> {
     })
 }
 
-/// Follows `tool_choice`.
-fn choose(wishes: &mut ToolWishes, choice: Option<ToolChoiceBody>) -> Result<(), ApiError> {
-    wishes.choice = match choice {
-        None => ToolChoice::Auto,
-        Some(ToolChoiceBody::Word(word)) => match word.as_str() {
-            "auto" => ToolChoice::Auto,
-            "none" => ToolChoice::None,
-            "required" => ToolChoice::Required,
-            _ => ToolChoice::Named(known(wishes, &word)?),
-        },
-        Some(ToolChoiceBody::Object(object)) => match (object.allowed_tools, object.function) {
-            (Some(allowed), _) => {
-                allow(wishes, &allowed)?;
-                mode(&allowed.mode)?
-            }
-            (None, Some(tool)) => ToolChoice::Named(known(wishes, &tool.name)?),
-            (None, None) => return Err(refused("`tool_choice` names no tool")),
-        },
+/// What `tool_choice` says; tools that it does not allow are dropped.
+fn chosen(wishes: &mut ToolWishes, choice: Option<ToolChoiceBody>) -> Result<ToolChoice, ApiError> {
+    let object = match choice {
+        None => return Ok(ToolChoice::Auto),
+        Some(ToolChoiceBody::Word(word)) => {
+            return match choice_of(&word) {
+                Some(choice) => Ok(choice),
+                None => Ok(ToolChoice::Named(known(wishes, &word)?)),
+            };
+        }
+        Some(ToolChoiceBody::Object(object)) => object,
     };
-    Ok(())
-}
-
-fn mode(mode: &str) -> Result<ToolChoice, ApiError> {
-    match mode {
-        "auto" => Ok(ToolChoice::Auto),
-        "required" => Ok(ToolChoice::Required),
-        _ => Err(refused(
-            "`tool_choice.allowed_tools.mode` must be `auto` or `required`",
-        )),
+    match (object.allowed_tools, object.function) {
+        (Some(allowed), _) => {
+            allow(wishes, &allowed)?;
+            let mode = choice_of(&allowed.mode).filter(|mode| *mode != ToolChoice::None);
+            mode.ok_or_else(|| {
+                refused("`tool_choice.allowed_tools.mode` must be `auto` or `required`")
+            })
+        }
+        (None, Some(tool)) => Ok(ToolChoice::Named(known(wishes, &tool.name)?)),
+        (None, None) => Err(refused("`tool_choice` names no tool")),
     }
 }
 
@@ -194,8 +184,7 @@ fn allow(wishes: &mut ToolWishes, allowed: &AllowedTools) -> Result<(), ApiError
 }
 
 fn known(wishes: &ToolWishes, name: &str) -> Result<String, ApiError> {
-    let known = wishes.tools.iter().any(|offered| offered.tool.name == name);
-    check(known, || {
+    check(wishes.has(name), || {
         "`tool_choice` names a tool that is not among `tools`".to_owned()
     })?;
     Ok(name.to_owned())

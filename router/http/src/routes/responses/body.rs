@@ -16,6 +16,7 @@ use crate::extract::nullable_object;
 use crate::generations::Names;
 use crate::routes::openai::fields::{Seed, Unsupported};
 use crate::routes::openai::sampling::{Sampling, check, refused};
+use crate::routes::openai::structured::schema;
 use crate::state::AppState;
 
 /// What the fields of `core` are called here.
@@ -182,7 +183,8 @@ impl ResponsesBody {
     pub fn read(mut self, state: &AppState) -> Result<(Conversation, Asked), ApiError> {
         self.check()?;
         let repeated = self.repeated();
-        let tools = Tools::read(self.tools.take(), self.tool_choice.take())?;
+        let mut tools = Tools::read(self.tools.take(), self.tool_choice.take())?;
+        tools.wishes.parallel = self.parallel_tool_calls.unwrap_or(true);
         let messages = items::messages(
             self.instructions.take(),
             std::mem::take(&mut self.input),
@@ -191,7 +193,6 @@ impl ResponsesBody {
         )?;
         let include = self.include.as_deref().unwrap_or_default();
         let sealed = include.iter().any(|key| key == SEALED_REASONING);
-        let names = tools.names.clone();
         let mut conversation = Conversation {
             input: ChatInput {
                 messages: messages.into_iter().map(Value::Object).collect(),
@@ -200,7 +201,7 @@ impl ResponsesBody {
                 system_messages: SystemMessages::Adapted,
                 ..ChatInput::default()
             },
-            tools: tools.wishes(self.parallel_tool_calls.unwrap_or(true)),
+            tools: tools.wishes,
             separate_reasoning: Some(true),
             parameters: self.parameters(state)?,
             n: 1,
@@ -209,7 +210,7 @@ impl ResponsesBody {
         let effort = self.reasoning.take().and_then(|reasoning| reasoning.effort);
         conversation.wish_effort(effort, &state.chats);
         let asked = Asked {
-            names,
+            names: tools.names,
             seal: sealed.then(|| state.seal.clone()),
             repeated,
         };
@@ -305,10 +306,10 @@ fn grammar(format: TextFormat) -> Result<Option<GrammarSource>, ApiError> {
     match (format.r#type.as_str(), format.schema) {
         ("text", _) => Ok(None),
         ("json_object", _) => Ok(Some(GrammarSource::JsonObject)),
-        ("json_schema", Some(schema)) => Ok(Some(GrammarSource::JsonSchema {
-            schema,
-            strict: format.strict.unwrap_or(false),
-        })),
+        ("json_schema", Some(given)) => {
+            let strict = format.strict.unwrap_or(false);
+            schema("text.format.schema", given, strict).map(Some)
+        }
         ("json_schema", None) => Err(refused("`text.format.schema` is missing")),
         (kind, _) => Err(refused(format_args!(
             "`text.format.type` must be `text`, `json_object` or `json_schema`. Given: `{kind}`"

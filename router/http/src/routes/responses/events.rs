@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use text_generation_core::error::InferError;
 use tower_http::request_id::RequestId;
 
-use super::output::{Events, Numbered, Output};
+use super::output::{Numbered, Output};
 use super::response::ResponseHead;
 use crate::conversation::ConversationEvent;
 use crate::generations::failure_in_stream;
-use crate::sse::{Encoder, EventBuffer};
+use crate::sse::{Encoder, EventBuffer, Events};
 
 /// Events of one response.
 #[derive(Debug)]
@@ -79,3 +79,6 @@ impl Encoder for ResponseEvents {
         );
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,18 +10,7 @@ use uuid::Uuid;
 use super::custom_input::CustomInput;
 use super::sealed::Seal;
 use super::tools::ToolNames;
-use crate::sse::EventBuffer;
-
-/// Where events go; a response that is not streamed needs none.
-pub trait Events {
-    /// One event of the type `kind`.
-    fn push(&mut self, kind: &'static str, event: &impl Serialize);
-}
-
-/// Nobody listens.
-impl Events for () {
-    fn push(&mut self, _: &'static str, _: &impl Serialize) {}
-}
+use crate::sse::{EventBuffer, Events};
 
 /// Writes events with their numbers.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 use text_generation_formats::{CustomGrammar, Tool, ToolChoice, ToolKind};
 
-use crate::conversation::{OfferedTool, ToolWishes};
+use crate::conversation::{OfferedTool, ToolWishes, choice_of};
 use crate::error::ApiError;
 use crate::routes::openai::sampling::{check, refused};
 
@@ -45,10 +45,9 @@ impl ToolNames {
 }
 
 /// The tools of a request.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tools {
-    pub tools: Vec<Tool>,
-    pub choice: ToolChoice,
+    pub wishes: ToolWishes,
     pub names: ToolNames,
 }
 
@@ -59,26 +58,13 @@ impl Tools {
     /// # Errors
     /// 422 that names the field.
     pub fn read(tools: Option<Vec<Value>>, choice: Option<Value>) -> Result<Self, ApiError> {
-        let mut read = Self {
-            tools: Vec::new(),
-            choice: ToolChoice::Auto,
-            names: ToolNames::default(),
-        };
+        let mut read = Self::default();
         for (index, tool) in tools.unwrap_or_default().iter().enumerate() {
             read.add(&format!("tools[{index}]"), None, tool)?;
         }
-        read.choose(choice)?;
+        let choice = read.choice(choice)?;
+        read.wishes.choose(choice)?;
         Ok(read)
-    }
-
-    /// What the conversation needs of them.
-    pub fn wishes(self, parallel: bool) -> ToolWishes {
-        ToolWishes {
-            tools: self.tools.into_iter().map(OfferedTool::new).collect(),
-            choice: self.choice,
-            parallel,
-            prompt: None,
-        }
     }
 
     fn add(&mut self, field: &str, namespace: Option<&str>, tool: &Value) -> Result<(), ApiError> {
@@ -107,31 +93,25 @@ impl Tools {
             custom: matches!(kind, ToolKind::Custom { .. }),
         };
         let flat = self.names.flat(namespace, &client.name);
-        check(!self.names.0.contains_key(&flat), || {
-            format!("`{field}.name`: there are two tools `{flat}`")
-        })?;
-        self.names.0.insert(flat.clone(), client);
-        self.tools.push(Tool {
-            name: flat,
+        let tool = Tool {
+            name: flat.clone(),
             description: text("description").map(str::to_owned),
             kind,
             strict: tool.get("strict").and_then(Value::as_bool).unwrap_or(false),
-        });
+        };
+        self.wishes.offer(field, OfferedTool::new(tool))?;
+        self.names.0.insert(flat, client);
         Ok(())
     }
 
-    fn choose(&mut self, choice: Option<Value>) -> Result<(), ApiError> {
-        self.choice = match choice {
-            None | Some(Value::Null) => ToolChoice::Auto,
-            Some(Value::String(word)) => mode("tool_choice", &word)?,
-            Some(Value::Object(choice)) => self.chosen(&choice)?,
-            Some(_) => return Err(refused("`tool_choice` must be a string or an object")),
-        };
-        let demands = !matches!(self.choice, ToolChoice::Auto | ToolChoice::None);
-        check(!demands || !self.tools.is_empty(), || {
-            "`tool_choice` demands a call, and `tools` has none that this server can let a model call"
-                .to_owned()
-        })
+    /// What `tool_choice` says; tools that it does not allow are dropped.
+    fn choice(&mut self, choice: Option<Value>) -> Result<ToolChoice, ApiError> {
+        match choice {
+            None | Some(Value::Null) => Ok(ToolChoice::Auto),
+            Some(Value::String(word)) => mode("tool_choice", &word),
+            Some(Value::Object(choice)) => self.chosen(&choice),
+            Some(_) => Err(refused("`tool_choice` must be a string or an object")),
+        }
     }
 
     fn chosen(&mut self, choice: &Map<String, Value>) -> Result<ToolChoice, ApiError> {
@@ -156,7 +136,8 @@ impl Tools {
                         Some(self.names.flat(namespace, name))
                     })
                     .collect();
-                self.tools.retain(|tool| allowed.contains(&tool.name));
+                let tools = &mut self.wishes.tools;
+                tools.retain(|offered| allowed.contains(&offered.tool.name));
                 mode("tool_choice.mode", text("mode").unwrap_or("auto"))
             }
             Some(kind) => Err(refused(format_args!(
@@ -168,14 +149,11 @@ impl Tools {
 }
 
 fn mode(field: &str, word: &str) -> Result<ToolChoice, ApiError> {
-    match word {
-        "auto" => Ok(ToolChoice::Auto),
-        "none" => Ok(ToolChoice::None),
-        "required" => Ok(ToolChoice::Required),
-        _ => Err(refused(format_args!(
+    choice_of(word).ok_or_else(|| {
+        refused(format_args!(
             "`{field}` must be `auto`, `none` or `required`. Given: `{word}`"
-        ))),
-    }
+        ))
+    })
 }
 
 fn name<'a>(field: &str, tool: &'a Value) -> Result<&'a str, ApiError> {
@@ -230,9 +208,15 @@ mod tests {
     #[test]
     fn tools_of_namespaces_have_both_names_and_hosted_ones_are_left_out() {
         let read = read(several(), json!("auto")).unwrap();
-        let names: Vec<_> = read.tools.iter().map(|tool| tool.name.as_str()).collect();
+        let tools: Vec<&Tool> = read
+            .wishes
+            .tools
+            .iter()
+            .map(|offered| &offered.tool)
+            .collect();
+        let names: Vec<_> = tools.iter().map(|tool| tool.name.as_str()).collect();
         assert_eq!(names, ["f", "patch", "ns__f"]);
-        assert!(read.tools[0].strict && !read.tools[1].strict);
+        assert!(tools[0].strict && !tools[1].strict);
         let inner = read.names.client("ns__f");
         assert_eq!(
             (inner.namespace.as_deref(), inner.name.as_str()),
@@ -244,7 +228,7 @@ mod tests {
 
     #[test]
     fn choices_name_tools_of_the_request() {
-        let choice = |choice: Value| read(several(), choice).map(|read| read.choice);
+        let choice = |choice: Value| read(several(), choice).map(|read| read.wishes.choice);
         assert_eq!(choice(json!("required")), Ok(ToolChoice::Required));
         assert_eq!(
             choice(json!({"type": "function", "name": "f", "namespace": "ns"})),
@@ -253,7 +237,7 @@ mod tests {
         let allowed = json!({"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "patch"}]});
         let allowed = read(several(), allowed).unwrap();
         assert_eq!(
-            (allowed.tools.len(), allowed.choice),
+            (allowed.wishes.tools.len(), allowed.wishes.choice),
             (1, ToolChoice::Required)
         );
         for (wrong, field) in [
