@@ -80,6 +80,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def brief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The same with short answers, whatever is asked for."""
-    with serving(DEMO, tmp_path_factory.mktemp("brief"), *GUARDED, "--max-total-tokens", "32") as server:
+    """The same with short answers, whatever is asked for; a small tool fits into a prompt."""
+    with serving(DEMO, tmp_path_factory.mktemp("brief"), *GUARDED, "--max-total-tokens", "96") as server:
         yield server

@@ -1,7 +1,8 @@
 """Clients written by others against the real server, each in an environment of its own with its own pins.
 
 A folder of `clients` is a client: its requirements, and its tests, which run in its environment. A folder with a
-version in its name, as `openai-2`, has only requirements: another version of the client, for the same tests.
+version in its name, as `openai-2`, has only requirements: another version of the client, for the same tests. A client
+for Node has its packages in a `package.json` beside the requirements of the tests.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ CLIENTS = Path(__file__).parent / "clients"
 ENVIRONMENTS = Path(__file__).parents[1] / ".venv-clients"
 ALL = sorted(path.parent.name for path in CLIENTS.glob("*/requirements.txt"))
 # What most users have; the others run with `--all-clients`.
-MOST_USED = ["huggingface_hub", "openai"]
+MOST_USED = ["anthropic", "huggingface_hub", "openai"]
 # No client, but a program that makes requests up, which may ask for endless answers.
 FUZZER = "schemathesis"
+# Those that have no example of their own in the documentation.
+PROGRAMS = [FUZZER, "lm_eval"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -39,20 +42,29 @@ def python_of(client: str) -> Path:
     environment = ENVIRONMENTS / client
     python = environment / "bin" / "python"
     installed = environment / "installed.txt"
-    if not installed.exists() or installed.read_bytes() != requirements.read_bytes():
+    packages = [CLIENTS / client / name for name in ("package.json", "package-lock.json")]
+    packages = [path for path in packages if path.exists()]
+    pins = b"".join(path.read_bytes() for path in [requirements, *packages])
+    if not installed.exists() or installed.read_bytes() != pins:
         shutil.rmtree(environment, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", environment], check=True)
         # The list is complete: what it lacks is an error of the list, not for pip to find.
         install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         subprocess.run([*install, "-r", requirements], check=True)
-        shutil.copyfile(requirements, installed)
+        if packages:
+            for path in packages:
+                shutil.copy(path, environment)
+            subprocess.run(["npm", "ci", "--silent", "--no-audit", "--no-fund"], cwd=environment, check=True)
+        installed.write_bytes(pins)
     return python
 
 
 @pytest.mark.timeout(600)
 def test_client(client: str, server: Server, tmp_path: Path) -> None:
+    if (CLIENTS / client / "package.json").exists() and shutil.which("npm") is None:
+        pytest.skip(f"{client} was not tried: it needs Node with npm on the path")
     tests = [CLIENTS / client.partition("-")[0]]
-    if client != FUZZER:
+    if client not in PROGRAMS:
         tests.append(CLIENTS / "test_documentation.py")
     # Nothing of the caller's: no keys, proxies, or settings in a home.
     environment = {

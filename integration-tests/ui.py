@@ -19,6 +19,8 @@ from ui_page import PATHS, answer_with, change_body, chat_chunk, error, send, st
 MODEL = Path(os.path.relpath(Path(__file__).parents[1] / "models" / "demo"))
 KEY = "Schlüssel 1"
 ENDED = re.compile("stop|length")
+# A whole answer, on a machine that has other work too.
+expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="module")

@@ -103,3 +103,41 @@ def question() -> list[dict[str, Any]]:
 @pytest.fixture(scope="session")
 def answer(api: Api, question: list[dict[str, Any]]) -> str:
     return api.chat(question, temperature=0)["choices"][0]["message"]["content"]
+
+
+@pytest.fixture(scope="session")
+def sum_question() -> str:
+    """What the model can answer with the tool `add` only: it adds no numbers above 99 itself."""
+    return "Add 345 and 222."
+
+
+@pytest.fixture(scope="session")
+def sum_answer() -> str:
+    """What the model says once it has read the tool's result."""
+    return "345 + 222 = 567."
+
+
+@pytest.fixture(scope="session")
+def add_schema() -> dict[str, Any]:
+    """The arguments of the tool `add`."""
+    number = {"type": "integer"}
+    return {"type": "object", "properties": {"a": number, "b": number}, "required": ["a", "b"]}
+
+
+@pytest.fixture(scope="session")
+def facts() -> str:
+    """A request for the JSON object `{"name": "Adam", "age": 7}`, in the model's own words."""
+    return "Give me a JSON object with name Adam, age 7."
+
+
+@pytest.fixture(scope="session")
+def saving() -> dict[str, Any]:
+    """The same object as the arguments of a tool, with a name of the kind that the model knows."""
+    fields = {"name": {"type": "string"}, "age": {"type": "integer"}}
+    schema = {"type": "object", "properties": fields, "required": ["name", "age"]}
+    return {"title": "save_person", "description": "Save the person", **schema}
+
+
+@pytest.fixture(scope="session")
+def saving_request() -> str:
+    return "Please save the person with name Adam and age 7."

@@ -6,10 +6,24 @@ import asyncio
 
 import openai
 import pytest
+from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI
+from pydantic import BaseModel
 
 CITY = "What is the weather in Paris?"
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers"""
+    return a + b
 
 
 @pytest.fixture
@@ -69,6 +83,40 @@ def test_a_completion(llm, api, story):
     assert "".join(llm.stream(story)) == said
     # They go out as the prompts of one request.
     assert [texts[0].text for texts in llm.generate(6 * [story]).generations] == 6 * [said]
+
+
+@pytest.mark.parametrize("responses", [False, True])
+def test_an_agent_calls_its_tool(api, sum_question, sum_answer, responses):
+    chat = ChatOpenAI(
+        base_url=api.v1, api_key=api.key, model="demo", temperature=0, max_retries=0, use_responses_api=responses
+    )
+    agent = create_agent(chat, [add])
+    asked = {"messages": [HumanMessage(sum_question)]}
+    _, call, result, said = agent.invoke(asked)["messages"]
+    assert [(made["name"], made["args"]) for made in call.tool_calls] == [("add", {"a": 345, "b": 222})]
+    assert (result.content, said.text) == ("567", sum_answer)
+    pieces = [chunk.text for chunk, _ in agent.stream(asked, stream_mode="messages") if chunk.type == "AIMessageChunk"]
+    assert "".join(pieces) == sum_answer
+    assert len(pieces) > 3
+
+
+def test_a_bound_tool_that_must_be_called(chat):
+    call = chat.bind_tools([add], tool_choice="add").invoke("Hello!")
+    assert [made["name"] for made in call.tool_calls] == ["add"]
+    streamed = None
+    for chunk in chat.bind_tools([add], tool_choice="any").stream("Hello!"):
+        streamed = chunk if streamed is None else streamed + chunk
+    assert streamed.tool_calls[0]["args"] == call.tool_calls[0]["args"]
+
+
+@pytest.mark.parametrize("method", ["json_schema", "json_mode"])
+def test_structured_output(chat, facts, method):
+    assert chat.with_structured_output(Person, method=method).invoke(facts) == Person(name="Adam", age=7)
+
+
+def test_structured_output_as_a_call(chat, saving, saving_request):
+    asked = chat.with_structured_output(saving, method="function_calling")
+    assert asked.invoke(saving_request) == {"name": "Adam", "age": 7}
 
 
 def test_errors(chat, question, full):

@@ -48,7 +48,33 @@ schema.config.update(base_url=os.environ["TEXT_GENERATION_URL"])
 GENERATE = {"inputs": "Once", "parameters": {"max_new_tokens": 3, "details": True, "top_n_tokens": 2}}
 COMPLETION = {"prompt": ["Once", "The"], "max_tokens": 3, "logprobs": 2, "n": 2}
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "logprobs": True, "top_logprobs": 2}
+RESPONSE = {"input": "Hi", "max_output_tokens": 3}
+MESSAGE = {"messages": CHAT["messages"], "max_tokens": 3}
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
+# Calls of tools in each API that has them.
+CALLS = [
+    (
+        "/v1/chat/completions",
+        {**CHAT, "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"},
+    ),
+    ("/v1/responses", {**RESPONSE, "tools": [{"type": "function", "name": "f"}], "tool_choice": "required"}),
+    ("/v1/messages", {**MESSAGE, "tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any"}}),
+]
+SCHEMA = {"type": "string", "maxLength": 2}
+NAMED = {"type": "json_schema", "name": "short", "schema": SCHEMA}
+# Outputs whose form is asked for in each of the ways.
+FORMS = [
+    (
+        "/generate",
+        {"inputs": "Once", "parameters": {"max_new_tokens": 3, "grammar": {"type": "regex", "value": "[a-z]+"}}},
+    ),
+    ("/v1/completions", {**COMPLETION, "structured_outputs": {"choice": ["yes", "no"]}}),
+    ("/v1/completions", {**COMPLETION, "guided_regex": "[ab]+"}),
+    ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_schema", "json_schema": NAMED}}),
+    ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_object"}}),
+    ("/v1/responses", {**RESPONSE, "text": {"format": NAMED}}),
+    ("/v1/messages", {**MESSAGE, "output_config": {"format": NAMED}}),
+]
 # Bodies that are accepted, for what random ones seldom reach.
 ACCEPTED = [
     ("/", GENERATE),
@@ -56,12 +82,21 @@ ACCEPTED = [
     ("/generate_stream", GENERATE),
     ("/v1/completions", COMPLETION),
     ("/v1/chat/completions", CHAT),
+    ("/v1/responses", RESPONSE),
+    ("/v1/messages", MESSAGE),
+    ("/v1/messages/count_tokens", MESSAGE),
+    ("/v1/chat/completions/render", CHAT),
+    ("/v1/completions/render", COMPLETION),
     ("/chat_tokenize", CHAT),
+    *CALLS,
+    *FORMS,
     ("/vertex", {"instances": [GENERATE, CHAT]}),
     *(("/invocations", body) for body in [GENERATE, COMPLETION, CHAT]),
     *((path, {**GENERATE, **STREAM}) for path in ["/", "/invocations"]),
     *((path, {**COMPLETION, **STREAM}) for path in ["/v1/completions", "/invocations"]),
     *((path, {**CHAT, **STREAM}) for path in ["/v1/chat/completions", "/invocations"]),
+    *((path, {**body, "stream": True}) for path, body in [("/v1/responses", RESPONSE), ("/v1/messages", MESSAGE)]),
+    *((path, {**body, "stream": True}) for path, body in CALLS),
 ]
 
 

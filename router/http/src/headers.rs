@@ -7,6 +7,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use crate::timings::Timings;
 
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Anthropic's name of it.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 pub const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 pub const X_ROUTER_INSTANCE: HeaderName = HeaderName::from_static("x-router-instance");
 const COMPUTE_TYPE: HeaderName = HeaderName::from_static("x-compute-type");
@@ -24,8 +26,9 @@ const GRAMMAR_NOT_ENFORCED: HeaderName = HeaderName::from_static("x-grammar-not-
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// What a page of another origin may read.
-pub const EXPOSED: [HeaderName; 14] = [
+pub const EXPOSED: [HeaderName; 15] = [
     X_REQUEST_ID,
+    REQUEST_ID,
     COMPUTE_TYPE,
     COMPUTE_TIME,
     COMPUTE_CHARACTERS,

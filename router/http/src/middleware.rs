@@ -42,6 +42,7 @@ pub fn apply(router: Router, options: &HttpOptions) -> Router {
             .layer(from_fn(drop_odd_request_id))
             .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
             .layer(PropagateRequestIdLayer::x_request_id())
+            .layer(from_fn(repeat_request_id))
             .layer(from_fn(finish_errors))
             .layer(from_fn(check_host))
             .layer(cors(&options.cors_allow_origin))
@@ -117,6 +118,18 @@ async fn check_host(request: Request, next: Next) -> Result<Response, ApiError> 
         ));
     }
     Ok(next.run(request).await)
+}
+
+/// Anthropic's clients read the id of a request under a name of their own.
+async fn repeat_request_id(request: Request, next: Next) -> Response {
+    let read = messages::error::is_ours(request.uri().path());
+    let id = request.extensions().get::<RequestId>().cloned();
+    let mut response = next.run(request).await;
+    if let Some(id) = id.filter(|_| read) {
+        let id = id.into_header_value();
+        response.headers_mut().insert(headers::REQUEST_ID, id);
+    }
+    response
 }
 
 /// Counts and logs an error and writes its body in the shape of its API, with the id of the request.

@@ -189,3 +189,27 @@ async fn errors_are_in_the_words_of_the_api() {
         assert!(message.contains(named), "{message}");
     }
 }
+
+#[tokio::test]
+async fn a_stored_conversation_is_refused_so_that_the_sdk_goes_on_without() {
+    let server = hermes("x", &[]).await;
+    let thread = json!({"type": "continue", "previous_message_id": "msg_1"});
+    let refused = server
+        .post_json(PATH, &body(json!({"thread": thread})))
+        .await;
+    assert_eq!(refused.status(), 400);
+    assert_eq!(header(&refused, "request-id").len(), 36);
+    assert_eq!(
+        header(&refused, "request-id"),
+        header(&refused, "x-request-id")
+    );
+    let answer: Value = refused.json().await.expect("JSON");
+    let details = json!({"error_code": "thread_unsupported_request", "unsupported": ["thread"]});
+    assert_eq!(answer["error"]["details"], details);
+    let answered = server.post_json(PATH, &body(json!({"thread": null}))).await;
+    assert_eq!(answered.status(), 200);
+    assert_eq!(
+        header(&answered, "request-id"),
+        header(&answered, "x-request-id")
+    );
+}

@@ -8,7 +8,7 @@ use text_generation_formats::{Tool, ToolChoice, ToolKind};
 use text_generation_grammar::GrammarSource;
 use utoipa::ToSchema;
 
-use super::content;
+use super::{content, error};
 use crate::conversation::{Conversation, OfferedTool, ToolWishes};
 use crate::error::ApiError;
 use crate::extract::nullable_object;
@@ -98,6 +98,9 @@ pub struct MessagesBody {
     #[schema(ignore)]
     #[expect(dead_code, reason = "refused while it is read")]
     pub container: Unsupported,
+    /// A conversation that the server would store.
+    #[schema(ignore)]
+    pub thread: Option<Value>,
 }
 
 /// What may be done with the tools.
@@ -147,6 +150,9 @@ impl MessagesBody {
     /// # Errors
     /// 422 that names the field.
     pub fn read(mut self, counting: bool, state: &AppState) -> Result<Conversation, ApiError> {
+        if self.thread.is_some() {
+            return Err(error::no_threads());
+        }
         check(counting || self.max_tokens.is_some(), || {
             "`max_tokens` is missing: say how many tokens to generate at most".to_owned()
         })?;

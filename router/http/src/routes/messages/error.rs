@@ -5,6 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
+use crate::routes::openai::sampling::refused;
 
 /// Paths whose errors are written so.
 pub fn is_ours(path: &str) -> bool {
@@ -30,6 +31,31 @@ pub struct MessageError {
     pub r#type: &'static str,
     #[schema(example = "Input validation error: `temperature` must be >= 0. Given: -1")]
     pub message: String,
+    /// What clients can do without by themselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<MessageErrorDetails>,
+}
+
+/// By this the SDKs of Anthropic know that they have to send whole conversations, and do so from then on.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct MessageErrorDetails {
+    #[schema(example = "thread_unsupported_request")]
+    pub error_code: &'static str,
+    #[schema(example = json!(["thread"]))]
+    pub unsupported: [&'static str; 1],
+}
+
+const NO_THREADS: &str = "thread_unsupported_request";
+
+/// 422 for a request that creates a conversation on the server, or goes on with one.
+pub fn no_threads() -> ApiError {
+    ApiError {
+        code: Some(NO_THREADS),
+        param: Some("thread"),
+        ..refused(
+            "`thread`: this server stores no conversations; send the whole one with every request, without `thread`",
+        )
+    }
 }
 
 /// The body of an error.
@@ -39,6 +65,10 @@ pub fn anthropic(error: &ApiError) -> MessageErrorResponse {
         error: MessageError {
             r#type: kind(error.status),
             message: error.body.error.clone(),
+            details: (error.code == Some(NO_THREADS)).then_some(MessageErrorDetails {
+                error_code: NO_THREADS,
+                unsupported: ["thread"],
+            }),
         },
         error_type: error.body.error_type,
         request_id: error.body.request_id.clone(),
