@@ -42,7 +42,7 @@ impl Plan {
         names: &'static Names,
     ) -> Self {
         let mut parameters = parameters.clone();
-        parameters.tenant = tenant::current();
+        tenant::current().sign(&mut parameters);
         let group = |inputs| Group {
             request: GenerateRequest {
                 inputs,

@@ -4,6 +4,7 @@
 
 pub mod access;
 mod answer;
+pub mod api_keys;
 pub mod args;
 mod bounds;
 mod connections;

@@ -103,6 +103,8 @@ pub async fn start(
             access: Access {
                 keys: api_keys,
                 prefix_caching: config.prefix_caching,
+                tenant_header: config.tenant_header.clone(),
+                priority_header: config.priority_header.clone(),
             },
             cors_allow_origin: config.cors_allow_origin.clone(),
         },

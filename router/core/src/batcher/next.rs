@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use text_generation_client::types::{Grant, StepMasks, StepPlan};
 use tokio::sync::oneshot;
 
+use super::charge::prompt_cost;
 use super::running::Running;
 use super::{Batcher, DEPTH};
 use crate::kv_pool::KvPool;
 use crate::policy::cost::StepShape;
 use crate::policy::{self, Admission, Candidate, Joined, Order, Plan, Situation, Waiting};
+use crate::queue::turns::InTurn;
 use crate::queue::{Entry, Event, Queue, Started};
 
 /// Slots given beyond need, so that most steps carry no grant; fewer where the pool is nearly full.
@@ -113,7 +115,11 @@ impl Batcher {
         owned
             .filter_map(|(row, running)| Some((row, running.as_ref()?)))
             .filter(|(_, running)| !running.is_pausing())
-            .map(|(row, running)| (row, running.for_policy()))
+            .map(|(row, running)| {
+                let served = self.queue.turns.served(running.entry.tenant());
+                let running = running.for_policy();
+                (row, policy::Running { served, ..running })
+            })
             .unzip()
     }
 
@@ -158,6 +164,7 @@ impl Batcher {
             }
         }
         self.count(&decision, &step.plan);
+        self.charge(&step.plan.chunks, &step.tokens);
         let in_flight = InFlight {
             number: step.plan.number,
             constrained: step.plan.constrained.clone(),
@@ -301,40 +308,47 @@ impl Builder {
 }
 
 /// The queue as the policy sees it.
-struct Heads<'a, I> {
-    entries: I,
+struct Heads<'a> {
+    queue: &'a Queue,
+    turns: InTurn<'a>,
     visited: Vec<&'a Entry>,
-    queued: usize,
     pool: &'a KvPool,
     rows: &'a [Option<Running>],
     /// Requests with grammars that may still start.
     constrained: usize,
 }
 
-impl<'a> Heads<'a, ()> {
+impl<'a> Heads<'a> {
     fn of(
         queue: &'a Queue,
         pool: &'a KvPool,
         rows: &'a [Option<Running>],
         most_constrained: usize,
-    ) -> Heads<'a, impl Iterator<Item = &'a Entry>> {
+    ) -> Self {
         let running = rows.iter().flatten();
         let constrained = running.filter(|running| running.entry.is_constrained());
-        Heads {
+        Self {
             constrained: most_constrained.saturating_sub(constrained.count()),
-            entries: queue.iter(),
+            turns: queue.in_turn(),
             visited: Vec::new(),
-            queued: queue.len(),
+            queue,
             pool,
             rows,
         }
     }
-}
 
-impl<'a, I: Iterator<Item = &'a Entry>> Heads<'a, I> {
     /// Where those that were looked at stand in the queue.
     fn into_orders(self) -> Vec<Order> {
         self.visited.iter().map(|entry| entry.order).collect()
+    }
+
+    /// The next in turn, where those of `admitted` are charged.
+    fn next(&mut self, admitted: &[Admission]) -> Option<&'a Entry> {
+        let last = self.visited.len().wrapping_sub(1);
+        let last = admitted.last().filter(|admission| admission.index == last);
+        let cost = last.map_or(0, |last| prompt_cost(self.visited[last.index], last.count));
+        let order = self.turns.next(cost)?;
+        self.queue.get(order)
     }
 
     fn joining(&self, admitted: &[Admission]) -> impl Iterator<Item = &'a Entry> {
@@ -372,13 +386,13 @@ impl<'a, I: Iterator<Item = &'a Entry>> Heads<'a, I> {
     }
 }
 
-impl<'a, I: Iterator<Item = &'a Entry>> Waiting for Heads<'a, I> {
+impl Waiting for Heads<'_> {
     fn len(&self) -> usize {
-        self.queued
+        self.queue.len()
     }
 
     fn candidate(&mut self, _: usize, admitted: &[Admission]) -> Option<Candidate> {
-        let entry = self.entries.next()?;
+        let entry = self.next(admitted)?;
         self.visited.push(entry);
         let found = self.pool.probe(&entry.root, entry.cacheable());
         let max_new_tokens = entry.request.stopping.max_new_tokens;

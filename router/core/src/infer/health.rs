@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Infer;
 use crate::queue::Event;
+use crate::tenant::Tenant;
 use crate::types::{Dialect, StoppingCriteria};
 use crate::validation::ValidRequest;
 
@@ -115,6 +116,7 @@ impl Infer {
             grammar: None,
             priority: 0,
             cache_salt: None,
+            tenant: Tenant::default(),
         };
         let Ok(mut samples) = self.0.batcher.submit(request, vec![None]) else {
             return false;
