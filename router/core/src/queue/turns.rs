@@ -202,7 +202,8 @@ impl Ord for Head<'_> {
     }
 }
 
-/// Walks through all that wait, each once: log(tenants) for a step.
+/// Walks through all that wait, each once. It is made of the first of each line, so a step costs as much as tenants wait,
+/// and the logarithm of that for each request that is looked at.
 #[derive(Debug)]
 pub(crate) struct InTurn<'a> {
     heads: BinaryHeap<Reverse<Head<'a>>>,

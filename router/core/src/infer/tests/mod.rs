@@ -7,6 +7,7 @@ mod load;
 mod metering;
 mod prefixes;
 mod scheduling;
+mod tenants;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -110,13 +110,12 @@ fn card() -> StepCost {
     )
 }
 
-/// A tenant with this weight, and no other of the same.
-fn tenant(weight: u32) -> Tenant {
+fn tenant(name: &str, weight: u32) -> Tenant {
     let grant = Grant {
         weight,
         ..Grant::default()
     };
-    Tenant::new(&weight.to_string(), grant)
+    Tenant::new(name, grant)
 }
 
 fn ms(time: f64) -> Duration {

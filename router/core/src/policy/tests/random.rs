@@ -21,7 +21,9 @@ fn traffic(random: &mut StdRng, count: usize) -> Vec<Request> {
         count
     };
     let count_of_tenants = random.random_range(1..5);
-    let tenants: Vec<Tenant> = (1..=count_of_tenants).map(tenant).collect();
+    let tenants: Vec<Tenant> = (1..=count_of_tenants)
+        .map(|weight| tenant(&weight.to_string(), weight))
+        .collect();
     let mut at_ms = 0.0;
     let mut requests = Vec::new();
     for number in 0..count {
