@@ -71,18 +71,19 @@ fn given<'a>(
         return Ok(None);
     };
     let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next().filter(|value| !value.is_empty()) else {
+    // Of two, the client may have sent one.
+    let (value, only) = (values.next(), values.next().is_none());
+    let Some(value) = value.filter(|value| !(only && value.is_empty())) else {
         return Ok(None);
     };
-    // Of two, the client may have sent one.
-    let only = headers::plain(value).filter(|_| values.next().is_none());
-    let only = only.ok_or_else(|| {
+    let plain = headers::plain(value).filter(|_| only);
+    let plain = plain.ok_or_else(|| {
         ApiError::bad_request(format!(
             "the header `{name}` must be there once, with at most {} letters, digits and `-_.:/+=@`",
             headers::MAX_PLAIN_BYTES
         ))
     })?;
-    Ok(Some((name, only)))
+    Ok(Some((name, plain)))
 }
 
 /// Refuses requests without a key, and handles the others for their tenant. What is open is decided by the route that was

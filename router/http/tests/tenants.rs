@@ -260,6 +260,7 @@ async fn headers_of_a_gateway_count_where_they_are_asked_for() {
         (&[(PRIORITY, "-3"), (TENANT, "team a@b")][..], 400, TENANT),
         (&[(TENANT, long.as_str())][..], 400, TENANT),
         (&[(TENANT, "a"), (TENANT, "b")][..], 400, TENANT),
+        (&[(TENANT, ""), (TENANT, "b")][..], 400, TENANT),
         (&[(PRIORITY, "high")][..], 400, PRIORITY),
         (&[(PRIORITY, "1"), (PRIORITY, "2")][..], 400, PRIORITY),
         (&[(PRIORITY, "-3"), (TENANT, "team-a")][..], 200, ""),
