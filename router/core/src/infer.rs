@@ -110,8 +110,8 @@ impl Infer {
     /// Queues a request and returns its events as they come.
     ///
     /// # Errors
-    /// `Overloaded` without waiting when no permit is free or the tenant has had its tokens, `Validation`, `ShuttingDown`, or `Generation` when the
-    /// batching task has died.
+    /// `Overloaded` without waiting when no permit is free or the tenant has had its tokens, `Validation`,
+    /// `ShuttingDown`, or `Generation` when the batching task has died.
     pub async fn generate_stream(
         &self,
         request: GenerateRequest,
