@@ -228,9 +228,17 @@ pub struct ServerArgs {
     /// API_KEY keeps it out of process lists
     #[arg(long, env, hide_env_values = true)]
     pub api_key: Option<Secret>,
-    /// File of further keys, one a line; lines that start with `#` are comments
+    /// File of further keys, one a line, or `name key=... [weight=...] [max_concurrent_requests=...]
+    /// [tokens_per_minute=...]`; lines that start with `#` are comments
     #[arg(long, env)]
     pub api_key_file: Option<PathBuf>,
+    /// Header in which a gateway names the tenant of a request, such as `x-gateway-inference-fairness-id`; set it only
+    /// where every client comes through the gateway, for clients can write headers too
+    #[arg(long, env)]
+    pub tenant_header: Option<String>,
+    /// Header in which a gateway gives the `priority` of a request, in the place of what its body says
+    #[arg(long, env)]
+    pub priority_header: Option<String>,
     /// Connections at once; the next is answered with status 503 and closed
     #[arg(long, env, default_value_t = 4096)]
     pub max_connections: u32,

@@ -239,6 +239,8 @@ pub fn router(
         "--api-key-file",
         server.api_key_file.as_ref().map(|file| file.display()),
     );
+    flags.optional("--tenant-header", server.tenant_header.as_ref());
+    flags.optional("--priority-header", server.priority_header.as_ref());
     flags.value("--max-connections", server.max_connections);
     flags.value("--client-timeout", server.client_timeout);
     flags.value("--sse-keep-alive", server.sse_keep_alive);

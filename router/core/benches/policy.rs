@@ -85,6 +85,7 @@ fn main() {
 fn decoding(random: &mut StdRng, row: u32) -> Running {
     let generated = random.random_range(1..1000);
     Running {
+        served: 0,
         order: Order {
             due: random.random_range(0..60_000),
             sequence: u64::from(row),

@@ -20,9 +20,18 @@ pub enum ValidationError {
     },
     /// More generations of all prompts of a request together than could ever run.
     #[error(
-        "a request may start at most {max} generations (`--max-concurrent-requests`). Given: {given}, for all prompts together"
+        "a request may start at most {max} generations (`{flag}`). Given: {given}, for all prompts together"
     )]
-    Generations { max: u32, given: u32 },
+    Generations {
+        max: u32,
+        flag: &'static str,
+        given: u32,
+    },
+    /// More tokens than its tenant may have in a minute: they would never be there.
+    #[error(
+        "`inputs` must have at most {max} tokens, the `tokens_per_minute` of this key. Given: {given}"
+    )]
+    TenantTokens { max: u32, given: u32 },
     #[error("`best_of` != 1 is not allowed for this endpoint")]
     BestOfDisabled,
     #[error("you must use sampling when `best_of` is > 1")]
@@ -115,11 +124,39 @@ impl ValidationError {
             Self::MaxTotalTokens { max, inputs, .. } if inputs >= max => Some("inputs"),
             Self::MaxTotalTokens { .. } => Some("max_new_tokens"),
             Self::BestOfSampling => Some("best_of"),
-            Self::Generations { .. } => Some("inputs"),
+            Self::Generations { .. } | Self::TenantTokens { .. } => Some("inputs"),
             Self::GrammarSupport | Self::Grammar(_) => Some("grammar"),
             _ => None,
         }
     }
+}
+
+/// The limit for which a request has to come back later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Overload {
+    #[error("not enough of the {max} places of `--max-concurrent-requests` are free")]
+    Requests { max: u32 },
+    #[error("not enough of the {max} places of `max_concurrent_requests` of this key are free")]
+    TenantRequests { max: u32 },
+    #[error(
+        "`tokens_per_minute` of this key, {max}, are used up; try again in {} s",
+        whole_seconds(*wait).as_secs()
+    )]
+    TenantTokens {
+        max: u32,
+        /// Until there are enough, where nobody takes any.
+        wait: Duration,
+    },
+    #[error("too many grammars wait to be compiled")]
+    Grammars,
+    #[error("too many chats wait to become prompts")]
+    Chats,
+}
+
+/// Rounded up, and at least one.
+fn whole_seconds(time: Duration) -> Duration {
+    let up = u64::from(time.subsec_nanos() > 0);
+    Duration::from_secs(time.as_secs().saturating_add(up).max(1))
 }
 
 /// Why a generation failed.
@@ -127,9 +164,9 @@ impl ValidationError {
 pub enum InferError {
     #[error("Input validation error: {0}")]
     Validation(ValidationError),
-    /// Every permit of `--max-concurrent-requests` is taken.
-    #[error("Model is overloaded")]
-    Overloaded,
+    /// A limit is reached that is free again when others have ended, or after some time.
+    #[error("Model is overloaded: {0}")]
+    Overloaded(Overload),
     /// The request waited longer than `--max-queue-time` for its prefill.
     #[error("Model is overloaded: the request waited for more than {} s", .0.as_secs_f64())]
     QueueTime(Duration),
@@ -159,12 +196,21 @@ impl InferError {
     pub fn error_type(&self) -> &'static str {
         match self {
             Self::Validation(_) => "validation",
-            Self::Overloaded | Self::QueueTime(_) => "overloaded",
+            Self::Overloaded(_) | Self::QueueTime(_) => "overloaded",
             Self::Generation(_) | Self::ShardLost => "generation",
             Self::Grammar(_) => "grammar",
             Self::IncompleteGeneration => "incomplete_generation",
             Self::IncompleteGenerationStream => "incomplete_generation_stream",
             Self::ShuttingDown => "shutting_down",
+        }
+    }
+
+    /// After how many whole seconds a client that was refused may come back. Nobody knows when others end, so that is
+    /// one; tokens of a minute come at a known time.
+    pub fn retry_after(&self) -> Duration {
+        match self {
+            Self::Overloaded(Overload::TenantTokens { wait, .. }) => whole_seconds(*wait),
+            _ => whole_seconds(Duration::ZERO),
         }
     }
 }
@@ -173,7 +219,9 @@ impl From<ValidationError> for InferError {
     fn from(error: ValidationError) -> Self {
         match error {
             // Nothing is wrong with the request: too many grammars wait to be compiled.
-            ValidationError::Grammar(GrammarError::Overloaded) => Self::Overloaded,
+            ValidationError::Grammar(GrammarError::Overloaded) => {
+                Self::Overloaded(Overload::Grammars)
+            }
             error => Self::Validation(error),
         }
     }

@@ -113,15 +113,15 @@ impl Infer {
     /// Queues a request and returns its events as they come.
     ///
     /// # Errors
-    /// `Overloaded` without waiting when no permit is free, `Validation`, `ShuttingDown`, or `Generation` when the
-    /// batching task has died.
+    /// `Overloaded` without waiting when no permit is free or the tenant has had its tokens, `Validation`,
+    /// `ShuttingDown`, or `Generation` when the batching task has died.
     pub async fn generate_stream(
         &self,
         request: GenerateRequest,
     ) -> Result<GenerateStream, InferError> {
         let meter = self.meter(1);
         let start = async {
-            let held = self.enter(1)?;
+            let held = self.enter(&request.parameters.tenant, 1)?;
             self.0.validator.stream(&request.parameters)?;
             self.start(vec![Group::one(request)], held, &meter).await
         };
@@ -147,8 +147,9 @@ impl Infer {
             groups
                 .iter()
                 .try_for_each(|group| self.check_samples(group))?;
-            self.check_generations(samples)?;
-            let held = self.enter(samples)?;
+            let tenant = start::tenant(&groups);
+            self.check_generations(&tenant, samples)?;
+            let held = self.enter(&tenant, samples)?;
             self.start(groups, held, &meter).await
         };
         meter.on_failure(start.await)

@@ -14,6 +14,7 @@ pub mod policy;
 mod queue;
 pub mod stop;
 mod stream;
+pub mod tenant;
 pub mod tokenize;
 pub mod types;
 pub mod validation;

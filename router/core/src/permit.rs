@@ -5,12 +5,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::OwnedSemaphorePermit;
 
+/// A place of the server, and one of the tenant where it may not have all of them.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    pub(crate) _server: OwnedSemaphorePermit,
+    pub(crate) _tenant: Option<OwnedSemaphorePermit>,
+}
+
 /// Half of a permit, which is given back when the first half is dropped.
 #[derive(Debug)]
-pub(crate) struct PermitHalf(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+pub(crate) struct PermitHalf(Arc<Mutex<Option<Permit>>>);
 
 impl PermitHalf {
-    pub(crate) fn pair(permit: OwnedSemaphorePermit) -> (Self, Self) {
+    pub(crate) fn pair(permit: Permit) -> (Self, Self) {
         let shared = Arc::new(Mutex::new(Some(permit)));
         (Self(shared.clone()), Self(shared))
     }

@@ -1,4 +1,7 @@
-//! Requests that wait for a row and slots: in the order of their priority and of their arrival.
+//! Requests that wait for a row and slots: those of one tenant in the order of their priority and of their arrival,
+//! tenants in turn.
+
+pub(crate) mod turns;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -9,12 +12,14 @@ use text_generation_client::types::TokenId;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
+use self::turns::{InTurn, Turns};
 use crate::batcher::Standing;
 use crate::error::InferError;
 use crate::grammar::Constraint;
 use crate::kv_pool::RootKey;
 use crate::permit::PermitHalf;
 use crate::policy::Order;
+use crate::tenant::Tenant;
 use crate::types::FinishReason;
 use crate::validation::ValidRequest;
 
@@ -114,6 +119,11 @@ impl Entry {
         self.request.grammar.is_some()
     }
 
+    /// Whose it is.
+    pub(crate) fn tenant(&self) -> &Tenant {
+        &self.request.tenant
+    }
+
     /// Those of its ids that it need not compute where they are in the prefix tree: all but the last, because its
     /// successor is wanted, and none where the log-probabilities of the prompt are.
     pub(crate) fn cacheable(&self) -> &[u32] {
@@ -142,6 +152,8 @@ impl Entry {
 #[derive(Debug)]
 pub(crate) struct Queue {
     entries: BTreeMap<Order, Entry>,
+    /// Whose turn it is among the tenants of the entries.
+    pub(crate) turns: Turns,
     next_id: u64,
     /// Where times in [`Order`] count from.
     epoch: Instant,
@@ -151,6 +163,7 @@ impl Queue {
     pub(crate) fn new() -> Self {
         Self {
             entries: BTreeMap::new(),
+            turns: Turns::default(),
             next_id: 0,
             epoch: Instant::now(),
         }
@@ -189,12 +202,13 @@ impl Queue {
                 request: request.clone(),
             };
             self.next_id += 1;
-            self.entries.insert(order, entry);
+            self.put_back(entry);
         }
     }
 
     /// A request that ran waits again, where it stood.
     pub(crate) fn put_back(&mut self, entry: Entry) {
+        self.turns.join(entry.tenant(), entry.order);
         self.entries.insert(entry.order, entry);
     }
 
@@ -204,12 +218,12 @@ impl Queue {
 
     /// Drops the samples whose client has gone. They are counted where the client's end is dropped.
     pub(crate) fn drop_gone(&mut self) {
-        self.entries.retain(|_, entry| !entry.events.is_closed());
+        self.retain(|entry| !entry.events.is_closed());
     }
 
     /// Ends the requests that have waited longer than `limit` and never ran.
     pub(crate) fn fail_late(&mut self, limit: Duration) {
-        self.entries.retain(|_, entry| {
+        self.retain(|entry| {
             let late = !entry.started && entry.queued.elapsed() > limit;
             if late {
                 // The client may have gone.
@@ -221,9 +235,20 @@ impl Queue {
         });
     }
 
-    /// All that wait, in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.values()
+    fn retain(&mut self, mut stays: impl FnMut(&Entry) -> bool) {
+        let turns = &mut self.turns;
+        self.entries.retain(|_, entry| {
+            let stays = stays(entry);
+            if !stays {
+                turns.leave(entry.tenant(), entry.order);
+            }
+            stays
+        });
+    }
+
+    /// All that wait, in turn.
+    pub(crate) fn in_turn(&self) -> InTurn<'_> {
+        self.turns.in_turn()
     }
 
     pub(crate) fn get(&self, order: Order) -> Option<&Entry> {
@@ -231,6 +256,8 @@ impl Queue {
     }
 
     pub(crate) fn take(&mut self, order: Order) -> Option<Entry> {
-        self.entries.remove(&order)
+        let entry = self.entries.remove(&order)?;
+        self.turns.leave(entry.tenant(), order);
+        Some(entry)
     }
 }

@@ -19,6 +19,7 @@ use crate::error::InferError;
 use crate::metrics::{Meter, RequestMetrics};
 use crate::permit::PermitHalf;
 use crate::queue::{Event, Generation};
+use crate::tenant::Tenant;
 use crate::types::{FinishReason, GenerateAnswer, GeneratedText, RequestInstants, StreamEvent};
 
 /// Events of one generation, ended by [`StreamEvent::End`] or an error. Dropping it cancels the request.
@@ -49,6 +50,7 @@ pub struct GenerateStream {
     pub(crate) last_step: Option<Instant>,
     /// Nothing follows what is pending.
     pub(crate) ended: bool,
+    pub(crate) tenant: Tenant,
 }
 
 /// What a request holds as long as its stream exists.
@@ -122,6 +124,7 @@ impl GenerateStream {
                 .filter(|_| finish_reason == FinishReason::StopSequence)
                 .map(str::to_owned),
             seed: self.seed,
+            tenant: self.tenant.name().cloned(),
         };
         self.pending.push_back(StreamEvent::End {
             token,

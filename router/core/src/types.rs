@@ -3,6 +3,7 @@
 mod grammar;
 mod parameters;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -178,6 +179,8 @@ pub struct GeneratedText {
     pub stop_sequence: Option<String>,
     /// Set when the request sampled.
     pub seed: Option<u64>,
+    /// The name of the tenant whose request it was, for logs.
+    pub tenant: Option<Arc<str>>,
 }
 
 /// The instants of a request's life that headers and metrics report.

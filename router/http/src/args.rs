@@ -6,15 +6,16 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context;
-use axum::http::HeaderValue;
+use axum::http::{HeaderName, HeaderValue, header};
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser, Subcommand, value_parser};
 use text_generation_limits::TokenLimits;
 
-use crate::access::ApiKeys;
 use crate::aliases::MetricsAliases;
+use crate::api_keys::ApiKeys;
 use crate::conversation::ParserChoice;
 use crate::generation_config::GenerationConfig;
+use crate::headers::X_API_KEY;
 use crate::tenant::PrefixCaching;
 
 /// The longest of the gaps that were promised is some 10 % above this in measurements. On an H200 with an 8B model it is
@@ -180,9 +181,17 @@ pub struct Config {
     /// Better given by environment than by flag.
     #[arg(long, env, hide_env_values = true)]
     pub api_key: Option<ApiKeys>,
-    /// File of further keys, one a line; lines that start with `#` are comments.
+    /// File of further keys, one a line, or `name key=... [weight=...] [max_concurrent_requests=...]
+    /// [tokens_per_minute=...]`; lines that start with `#` are comments.
     #[arg(long, env)]
     pub api_key_file: Option<PathBuf>,
+    /// Header in which a gateway names the tenant of a request, such as `x-gateway-inference-fairness-id`. None when
+    /// unset, for clients can write headers too.
+    #[arg(long, env, value_parser = gateway_header)]
+    pub tenant_header: Option<HeaderName>,
+    /// Header in which a gateway gives the `priority` of a request, in the place of what its body says.
+    #[arg(long, env, value_parser = gateway_header)]
+    pub priority_header: Option<HeaderName>,
     /// Most connections at once; the next is answered with 503 and closed.
     #[arg(long, env, default_value_t = 4096, value_parser = value_parser!(u32).range(1..))]
     pub max_connections: u32,
@@ -201,6 +210,18 @@ pub struct Config {
     /// Level or filter of the log.
     #[arg(long, env, hide = true, default_value = "info")]
     pub log_level: String,
+}
+
+/// A header that may go to logs: keys must not.
+fn gateway_header(text: &str) -> Result<HeaderName, String> {
+    let name: HeaderName = text
+        .parse()
+        .map_err(|_| "not a name of a header".to_owned())?;
+    let secret = [header::AUTHORIZATION, header::COOKIE, X_API_KEY].contains(&name);
+    if secret {
+        return Err("this header holds secrets".to_owned());
+    }
+    Ok(name)
 }
 
 /// A number of seconds above 0.

@@ -11,9 +11,6 @@ use text_generation_core::error::{InferError, ValidationError};
 use text_generation_core::metrics::request_refused;
 use utoipa::ToSchema;
 
-/// Seconds after which a client may try again.
-const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
-
 /// Body of an answer that is not a success, and of an error event in a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ErrorResponse {
@@ -63,6 +60,8 @@ pub struct ApiError {
     pub code: Option<&'static str>,
     /// The field that is wrong, where the message does not name it first.
     pub param: Option<&'static str>,
+    /// Seconds after which a client may try again, with a status that says so.
+    pub retry_after: u64,
 }
 
 impl ApiError {
@@ -92,6 +91,7 @@ impl ApiError {
             },
             code: None,
             param: None,
+            retry_after: 1,
         }
     }
 
@@ -292,7 +292,7 @@ impl From<InferError> for ApiError {
     fn from(error: InferError) -> Self {
         let status = match &error {
             InferError::Validation(_) | InferError::Grammar(_) => StatusCode::UNPROCESSABLE_ENTITY,
-            InferError::Overloaded | InferError::QueueTime(_) => StatusCode::TOO_MANY_REQUESTS,
+            InferError::Overloaded(_) | InferError::QueueTime(_) => StatusCode::TOO_MANY_REQUESTS,
             InferError::Generation(_) => StatusCode::FAILED_DEPENDENCY,
             InferError::ShardLost
             | InferError::IncompleteGeneration
@@ -323,6 +323,7 @@ impl From<InferError> for ApiError {
                 _ => too_long.then_some("context_length_exceeded"),
             },
             param: invalid.and_then(ValidationError::field),
+            retry_after: error.retry_after().as_secs(),
         }
     }
 }
@@ -333,7 +334,7 @@ impl IntoResponse for ApiError {
         let headers = response.headers_mut();
         match self.status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                headers.insert(header::RETRY_AFTER, RETRY_AFTER);
+                headers.insert(header::RETRY_AFTER, self.retry_after.into());
             }
             StatusCode::UNAUTHORIZED => {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -44,7 +44,7 @@ impl Plan {
         names: impl Into<Cow<'static, Names>>,
     ) -> Self {
         let mut parameters = parameters.clone();
-        parameters.tenant = tenant::current();
+        tenant::current().sign(&mut parameters);
         let group = |inputs| Group {
             request: GenerateRequest {
                 inputs,

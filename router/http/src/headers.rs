@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
+use crate::bounds::MAX_REQUEST_ID_BYTES;
 use crate::timings::Timings;
 
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -24,6 +25,18 @@ const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-cached-tokens");
 const GENERATED_TOKENS: HeaderName = HeaderName::from_static("x-generated-tokens");
 const GRAMMAR_NOT_ENFORCED: HeaderName = HeaderName::from_static("x-grammar-not-enforced");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// Longest text of a client that goes to logs and answers.
+pub const MAX_PLAIN_BYTES: usize = MAX_REQUEST_ID_BYTES;
+
+/// A text of a client that may go to logs and answers: it is short, not empty, and holds nothing but letters, digits and
+/// `-_.:/+=@`.
+pub fn plain(value: &HeaderValue) -> Option<&str> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@".contains(&byte);
+    let text = value.to_str().ok()?;
+    let fits = !text.is_empty() && text.len() <= MAX_PLAIN_BYTES;
+    (fits && text.bytes().all(plain)).then_some(text)
+}
 
 /// What a page of another origin may read.
 pub const EXPOSED: [HeaderName; 15] = [

@@ -6,6 +6,7 @@ mod acceptor;
 pub mod access;
 pub mod aliases;
 mod answer;
+pub mod api_keys;
 pub mod args;
 mod bounds;
 mod connections;

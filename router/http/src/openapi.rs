@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use text_generation_core::error::{InferError, ValidationError};
+use text_generation_core::error::{InferError, Overload, ValidationError};
 use utoipa::openapi::response::Response;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
@@ -144,8 +144,8 @@ fn all_errors() -> Vec<Example> {
             "The shards failed",
         ),
         (
-            InferError::Overloaded,
-            "All of `--max-concurrent-requests` are running, or the request waited longer than `--max-queue-time`; `Retry-After` says when to come back",
+            InferError::Overloaded(Overload::Requests { max: 128 }),
+            "All of `--max-concurrent-requests` are running, or a limit of the key is reached, or the request waited longer than `--max-queue-time`; the message names the limit, and `Retry-After` says when to come back",
         ),
         (
             InferError::IncompleteGeneration,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use text_generation_chat::{ChatInput, ChatTemplate, ChatTemplateError};
-use text_generation_core::error::InferError;
+use text_generation_core::error::{InferError, Overload};
 use text_generation_core::tokenize::TextTokenizer;
 use tokio::sync::Semaphore;
 
@@ -102,7 +102,7 @@ impl RenderThreads {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let place = self.places.try_acquire();
-        let _place = place.map_err(|_| InferError::Overloaded)?;
+        let _place = place.map_err(|_| InferError::Overloaded(Overload::Chats))?;
         let thread = self.running.clone().acquire_owned().await;
         let thread = thread.map_err(|_| ApiError::internal())?;
         let work = move || {

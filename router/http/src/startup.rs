@@ -106,6 +106,8 @@ pub async fn start(
                 keys: api_keys,
                 prefix_caching: config.prefix_caching,
                 open_metrics: config.open_metrics,
+                tenant_header: config.tenant_header.clone(),
+                priority_header: config.priority_header.clone(),
             },
             cors_allow_origin: config.cors_allow_origin.clone(),
         },

@@ -1,9 +1,11 @@
-//! Whose requests share cached prefixes: everybody's, or only those with the same API key, so that the time of an answer
-//! tells one tenant nothing of another's prompts.
+//! For whom the request is that is being handled, and whose requests share cached prefixes: everybody's, or only those
+//! with the same API key, so that the time of an answer tells one tenant nothing of another's prompts.
 
 use std::fmt;
 use std::str::FromStr;
 
+use text_generation_core::tenant::Tenant;
+use text_generation_core::types::GenerateParameters;
 use tokio::task_local;
 
 /// `--prefix-caching`.
@@ -37,18 +39,39 @@ impl fmt::Display for PrefixCaching {
     }
 }
 
+/// What the server knows of whoever has sent a request, beside its body.
+#[derive(Debug, Clone, Default)]
+pub struct Caller {
+    pub tenant: Tenant,
+    /// As a gateway says.
+    pub priority: Option<i32>,
+}
+
+impl Caller {
+    /// Says in the parameters of a request who has sent it.
+    pub fn sign(self, parameters: &mut GenerateParameters) {
+        parameters.tenant = self.tenant;
+        parameters.priority = self.priority.or(parameters.priority);
+    }
+}
+
 task_local! {
-    /// Stands for the key of the request that is being handled.
-    static TENANT: String;
+    /// Who has sent the request that is being handled.
+    static CALLER: Caller;
 }
 
-/// Handles a request for the owner of a key, of which `digest` is known.
-pub async fn scope<F: Future>(digest: &[u8], handle: F) -> F::Output {
-    let name = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
-    TENANT.scope(name.collect(), handle).await
+/// Handles a request of `caller`.
+pub async fn scope<F: Future>(caller: Caller, handle: F) -> F::Output {
+    CALLER.scope(caller, handle).await
 }
 
-/// The owner of the request that is being handled, where keys are kept apart.
-pub fn current() -> Option<String> {
-    TENANT.try_with(Clone::clone).ok()
+/// Who has sent the request that is being handled.
+pub fn current() -> Caller {
+    CALLER.try_with(Clone::clone).unwrap_or_default()
+}
+
+/// The tenant, sharing cached prefixes only with those who have the same key, of which `digest` is known.
+pub fn scoped(tenant: &Tenant, digest: &[u8]) -> Tenant {
+    let scope = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
+    tenant.with_cache_scope(&scope.collect::<String>())
 }

@@ -41,6 +41,7 @@ impl Timings {
             generated_tokens = generated.generated_tokens,
             finish_reason = ?generated.finish_reason,
             seed = generated.seed,
+            tenant = generated.tenant.as_deref(),
             "Success"
         );
     }

@@ -312,7 +312,9 @@ async fn overload_says_when_to_come_back() {
     assert_eq!(header(&response, "retry-after"), "1");
     let (status, answer) = answer(response).await;
     assert_eq!(status, 429);
-    assert_eq!(error(&answer), ("Model is overloaded", "overloaded"));
+    let message =
+        "Model is overloaded: not enough of the 1 places of `--max-concurrent-requests` are free";
+    assert_eq!(error(&answer), (message, "overloaded"));
     drop(running);
 }
 

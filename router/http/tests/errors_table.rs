@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use text_generation_chat::ChatTemplateError;
-use text_generation_core::error::{GrammarError, InferError, ValidationError};
+use text_generation_core::error::{GrammarError, InferError, Overload, ValidationError};
 use text_generation_http::error::ApiError;
 
 /// One of each kind; `InferError` is matched exhaustively so that a new kind cannot be forgotten.
 fn every_error() -> Vec<ApiError> {
     let kinds = [
         InferError::Validation(ValidationError::TopK),
-        InferError::Overloaded,
+        InferError::Overloaded(Overload::Grammars),
         InferError::QueueTime(Duration::from_secs(1)),
         InferError::Generation(String::new()),
         InferError::ShardLost,
@@ -24,7 +24,7 @@ fn every_error() -> Vec<ApiError> {
     for kind in &kinds {
         match kind {
             InferError::Validation(_)
-            | InferError::Overloaded
+            | InferError::Overloaded(_)
             | InferError::QueueTime(_)
             | InferError::Generation(_)
             | InferError::ShardLost

@@ -131,6 +131,7 @@ impl Running {
     fn for_policy(&self, place: u64) -> policy::Running {
         let decodes = self.prompt_left == 0 && self.left > 0;
         policy::Running {
+            served: 0,
             order: Order {
                 due: 0,
                 sequence: place,

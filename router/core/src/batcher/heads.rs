@@ -1,18 +1,20 @@
 //! The queue as the policy sees it: who may start, and who waits for somebody.
 
+use super::charge::prompt_cost;
 use super::running::Running;
 use crate::kv_pool::KvPool;
 use crate::policy::{Admission, Candidate, Order, Waiting};
+use crate::queue::turns::InTurn;
 use crate::queue::{Entry, Queue};
 
 /// It is worth waiting for somebody who computes at least so many more tokens of what two prompts begin with.
 const WORTH_WAITING: usize = 32;
 
-/// Those that wait, in their order.
-pub(super) struct Heads<'a, I> {
-    entries: I,
+/// Those that wait, in turn.
+pub(super) struct Heads<'a> {
+    queue: &'a Queue,
+    turns: InTurn<'a>,
     visited: Vec<&'a Entry>,
-    queued: usize,
     pool: &'a KvPool,
     rows: &'a [Option<Running>],
     /// Requests with grammars that may still start.
@@ -21,31 +23,38 @@ pub(super) struct Heads<'a, I> {
     pub(super) prompts_run: bool,
 }
 
-impl<'a> Heads<'a, ()> {
+impl<'a> Heads<'a> {
     pub(super) fn of(
         queue: &'a Queue,
         pool: &'a KvPool,
         rows: &'a [Option<Running>],
         most_constrained: usize,
-    ) -> Heads<'a, impl Iterator<Item = &'a Entry>> {
+    ) -> Self {
         let running = rows.iter().flatten();
         let constrained = running.filter(|running| running.entry.is_constrained());
-        Heads {
+        Self {
             constrained: most_constrained.saturating_sub(constrained.count()),
-            entries: queue.iter(),
+            turns: queue.in_turn(),
             visited: Vec::new(),
-            queued: queue.len(),
+            queue,
             pool,
             rows,
             prompts_run: false,
         }
     }
-}
 
-impl<'a, I: Iterator<Item = &'a Entry>> Heads<'a, I> {
     /// Where those that were looked at stand in the queue.
     pub(super) fn into_orders(self) -> Vec<Order> {
         self.visited.iter().map(|entry| entry.order).collect()
+    }
+
+    /// The next in turn, where those of `admitted` are charged.
+    fn next(&mut self, admitted: &[Admission]) -> Option<&'a Entry> {
+        let last = self.visited.len().wrapping_sub(1);
+        let last = admitted.last().filter(|admission| admission.index == last);
+        let cost = last.map_or(0, |last| prompt_cost(self.visited[last.index], last.count));
+        let order = self.turns.next(cost)?;
+        self.queue.get(order)
     }
 
     fn joining(&self, admitted: &[Admission]) -> impl Iterator<Item = &'a Entry> {
@@ -94,13 +103,13 @@ impl<'a, I: Iterator<Item = &'a Entry>> Heads<'a, I> {
     }
 }
 
-impl<'a, I: Iterator<Item = &'a Entry>> Waiting for Heads<'a, I> {
+impl Waiting for Heads<'_> {
     fn len(&self) -> usize {
-        self.queued
+        self.queue.len()
     }
 
     fn candidate(&mut self, _: usize, admitted: &[Admission]) -> Option<Candidate> {
-        let entry = self.entries.next()?;
+        let entry = self.next(admitted)?;
         if self.is_held_up(entry, admitted) {
             return None;
         }

@@ -10,6 +10,7 @@
 //! The batcher passes ids on and does a small constant amount of work for a token: no text, no log line, no lock but
 //! the send.
 
+mod charge;
 mod handle;
 mod heads;
 mod in_flight;

@@ -85,7 +85,11 @@ impl Batcher {
         owned
             .filter_map(|(row, running)| Some((row, running.as_ref()?)))
             .filter(|(_, running)| !running.is_pausing())
-            .map(|(row, running)| (row, running.for_policy()))
+            .map(|(row, running)| {
+                let served = self.queue.turns.served(running.entry.tenant());
+                let running = running.for_policy();
+                (row, policy::Running { served, ..running })
+            })
             .unzip()
     }
 
@@ -130,6 +134,7 @@ impl Batcher {
             }
         }
         self.count(&decision, &step.plan);
+        self.charge(&step.plan.chunks, &step.tokens);
         let (now, predicted) = (Instant::now(), self.cost.predict(&step.shape));
         step.plan.limit = self.limit(predicted);
         let in_flight = InFlight {

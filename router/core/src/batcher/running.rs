@@ -145,6 +145,7 @@ impl Running {
     pub(super) fn for_policy(&self) -> policy::Running {
         let decodes = self.prompt_left() == 0 && self.tokens_left() > 0;
         policy::Running {
+            served: 0,
             order: self.entry.order,
             computed: self.computed,
             prompt_left: self.prompt_left(),
@@ -233,6 +234,7 @@ impl Running {
         self.in_flight = self.in_flight.saturating_sub(1);
         entry.ids.push(token.id);
         entry.generated += 1;
+        entry.tenant().count_generated(1);
         let max_new_tokens = entry.request.stopping.max_new_tokens;
         let finish = if ends {
             Some(FinishReason::EosToken)

@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout};
 use super::Infer;
 use crate::batcher::{FoundLost, Status};
 use crate::queue::Event;
+use crate::tenant::Tenant;
 use crate::types::{Dialect, StoppingCriteria};
 use crate::validation::ValidRequest;
 
@@ -148,6 +149,7 @@ impl Infer {
             grammar: None,
             priority: 0,
             cache_salt: None,
+            tenant: Tenant::default(),
         };
         let Ok(mut samples) = self.0.batcher.submit(request, vec![None]) else {
             return false;

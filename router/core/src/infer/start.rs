@@ -8,10 +8,11 @@ use tokio::time::Instant;
 
 use super::{GenerateStream, Group, Infer};
 use crate::assemble::TextAssembler;
-use crate::error::{InferError, ValidationError};
+use crate::error::{InferError, Overload, ValidationError};
 use crate::metrics::Meter;
-use crate::permit::PermitHalf;
+use crate::permit::{Permit, PermitHalf};
 use crate::stream::Held;
+use crate::tenant::Tenant;
 use crate::types::RequestInstants;
 use crate::validation::ValidRequest;
 
@@ -27,18 +28,29 @@ struct Ready {
 
 impl Infer {
     /// A permit for each of so many generations, or none, and a place among those that shutdown waits for.
-    pub(super) fn enter(&self, generations: u32) -> Result<Vec<Entered>, InferError> {
+    pub(super) fn enter(
+        &self,
+        tenant: &Tenant,
+        generations: u32,
+    ) -> Result<Vec<Entered>, InferError> {
         // The token comes first: a drain that has not seen it lets nobody in any more.
         let drain = self.0.drain.token();
         if self.0.drain.is_closed() {
             return Err(InferError::ShuttingDown);
         }
+        let mut of_tenant = tenant.enter(generations)?;
         let permits = self.0.permits.clone();
+        let max = self.0.max_concurrent_requests;
         let mut permits = permits
             .try_acquire_many_owned(generations)
-            .map_err(|_| InferError::Overloaded)?;
+            .map_err(|_| InferError::Overloaded(Overload::Requests { max }))?;
         let received = Instant::now();
-        let held = (0..generations).filter_map(|_| permits.split(1));
+        let held = (0..generations).filter_map(|_| {
+            Some(Permit {
+                _server: permits.split(1)?,
+                _tenant: of_tenant.as_mut().and_then(|places| places.split(1)),
+            })
+        });
         Ok(held
             .map(|permit| {
                 let (permit, of_generation) = PermitHalf::pair(permit);
@@ -61,8 +73,12 @@ impl Infer {
         entered: Vec<Entered>,
         meter: &Arc<Meter>,
     ) -> Result<Vec<Vec<GenerateStream>>, InferError> {
+        let tenant = tenant(&groups);
         let ready = groups.into_iter().map(|group| self.prepare(group));
         let ready = try_join_all(ready).await?;
+        let prompts = ready.iter().map(|group| group.input_length);
+        let prompts = prompts.fold(0, u32::saturating_add);
+        tenant.take_prompt_tokens(prompts, Instant::now())?;
         let mut entered = entered.into_iter();
         ready
             .into_iter()
@@ -98,6 +114,7 @@ impl Infer {
             ..
         } = group;
         let max_new_tokens = valid.stopping.max_new_tokens;
+        let tenant = valid.tenant.clone();
         let queued = Instant::now();
         // The batcher has no use for them.
         let stop = std::mem::take(&mut valid.stop_sequences);
@@ -134,6 +151,7 @@ impl Infer {
             generated_tokens: 0,
             last_step: None,
             ended: false,
+            tenant: tenant.clone(),
         };
         let parts = seeds.into_iter().zip(held.into_iter().zip(events));
         Ok((0..).zip(parts).map(stream).collect())
@@ -158,7 +176,7 @@ impl Infer {
                 ("best_of", group.samples)
             }
         };
-        let (max, flag) = (self.0.max_concurrent_requests, "--max-concurrent-requests");
+        let (max, flag) = self.most_generations(&group.request.parameters.tenant);
         if given == 0 || given > max {
             return Err(ValidationError::Samples {
                 field,
@@ -171,12 +189,25 @@ impl Infer {
     }
 
     /// Every generation of a request needs a permit before the first may start.
-    pub(super) fn check_generations(&self, given: u32) -> Result<(), ValidationError> {
-        let max = self.0.max_concurrent_requests;
+    pub(super) fn check_generations(
+        &self,
+        tenant: &Tenant,
+        given: u32,
+    ) -> Result<(), ValidationError> {
+        let (max, flag) = self.most_generations(tenant);
         if given > max {
-            return Err(ValidationError::Generations { max, given });
+            return Err(ValidationError::Generations { max, flag, given });
         }
         Ok(())
+    }
+
+    /// How many generations a tenant may have at once, and the limit that says so.
+    fn most_generations(&self, tenant: &Tenant) -> (u32, &'static str) {
+        let max = self.0.max_concurrent_requests;
+        match tenant.max_concurrent_requests() {
+            Some(own) if own < max => (own, "max_concurrent_requests"),
+            _ => (max, "--max-concurrent-requests"),
+        }
     }
 
     /// A request that could never run would hold up the queue for ever.
@@ -193,4 +224,12 @@ impl Infer {
         }
         Ok(())
     }
+}
+
+/// Whose request it is: all of its groups have the same tenant.
+pub(super) fn tenant(groups: &[Group]) -> Tenant {
+    let first = groups.first();
+    first.map_or_else(Tenant::default, |group| {
+        group.request.parameters.tenant.clone()
+    })
 }

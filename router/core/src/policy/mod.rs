@@ -5,8 +5,9 @@
 //! the rules are those of TGI's v2 batching loop: a step is either whole prompts or a decode of all that runs.
 //!
 //! Requests start in the order of the queue: one that does not fit holds back those behind it, so none starves.
+//! The queue takes tenants in turn, and those of one tenant by priority and age.
 //! Admission expects outputs to become as long as those before them. Where that was wrong and slots run short, the
-//! newest request of the lowest priority pauses.
+//! newest request of the lowest priority pauses, of the tenant that was served most where tenants wait for each other.
 
 pub mod cost;
 pub mod expectation;
@@ -31,6 +32,8 @@ pub struct Order {
 /// What the policy must know of a request that owns a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Running {
+    /// What its tenant was served, where others wait for it.
+    pub served: u64,
     pub order: Order,
     /// Positions whose K and V are computed by the plans so far.
     pub computed: u32,
@@ -47,6 +50,12 @@ pub struct Running {
 }
 
 impl Running {
+    /// Lower goes first and is the last to pause: requests of the tenant that was served least, and of one tenant in
+    /// their order.
+    fn place(&self) -> (u64, Order) {
+        (self.served, self.order)
+    }
+
     /// All its tokens are computed by the plans so far: it leaves when they have come.
     fn ends(&self) -> bool {
         !self.decodes && self.prompt_left == 0
@@ -98,7 +107,7 @@ impl Candidate {
     }
 }
 
-/// The queue, in order.
+/// The queue, in turn.
 pub trait Waiting {
     /// How many requests wait.
     fn len(&self) -> usize;
@@ -108,7 +117,7 @@ pub trait Waiting {
     }
 
     /// The request at `index`, where those of `admitted` start with the step being planned. Asked for in ascending
-    /// order.
+    /// order, each after the one before it was admitted or passed over.
     fn candidate(&mut self, index: usize, admitted: &[Admission]) -> Option<Candidate>;
 }
 

@@ -126,7 +126,7 @@ impl<'a> Step<'a> {
         let mut begun: Vec<usize> = (0..running.len())
             .filter(|index| running[*index].prompt_left > 0 && !plan.pause.contains(index))
             .collect();
-        begun.sort_unstable_by_key(|&index| running[index].order);
+        begun.sort_unstable_by_key(|&index| running[index].place());
         for index in begun {
             let request = &running[index];
             match self.add(request.computed, request.prompt_left) {

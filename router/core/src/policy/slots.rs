@@ -19,7 +19,7 @@ pub(super) fn decide_decodes(situation: &Situation<'_>, plan: &mut Plan) -> u32 
     let mut in_order: Vec<usize> = decoding()
         .filter(|index| !plan.pause.contains(index))
         .collect();
-    in_order.sort_unstable_by_key(|&index| running[index].order);
+    in_order.sort_unstable_by_key(|&index| running[index].place());
     let mut free = situation.free;
     for index in in_order {
         if running[index].lacks_slot {
@@ -35,7 +35,7 @@ pub(super) fn decide_decodes(situation: &Situation<'_>, plan: &mut Plan) -> u32 
     free
 }
 
-/// Who pauses, the newest of the lowest priority first, until as many slots come free as are `missing`. The request that
+/// Who pauses, of the tenant that was served most the newest of the lowest priority first, until as many slots come free as are `missing`. The request that
 /// comes first never does, and those that end anyway need not.
 fn pauses(situation: &Situation<'_>, mut missing: u32) -> Vec<usize> {
     let running = situation.running;
@@ -45,7 +45,7 @@ fn pauses(situation: &Situation<'_>, mut missing: u32) -> Vec<usize> {
     for index in ending {
         coming = coming.saturating_add(running[index].own_slots());
     }
-    newest_first.sort_unstable_by_key(|&index| std::cmp::Reverse(running[index].order));
+    newest_first.sort_unstable_by_key(|&index| std::cmp::Reverse(running[index].place()));
     newest_first.pop();
     let mut paused = Vec::new();
     for index in newest_first {

@@ -8,6 +8,7 @@ use text_generation_grammar::GrammarSource;
 use utoipa::ToSchema;
 
 use super::grammar::tgi_grammar;
+use crate::tenant::Tenant;
 
 /// How much of a wrong key a message repeats.
 const SHOWN_KEY_CHARACTERS: usize = 40;
@@ -109,10 +110,10 @@ pub struct GenerateParameters {
     #[serde(skip)]
     #[schema(ignore)]
     pub clamp_max_new_tokens: bool,
-    /// Whose request it is, where prefixes of tenants are kept apart. Not a key of any route: the server knows it.
+    /// Whose request it is. Not a key of any route: the server knows it.
     #[serde(skip)]
     #[schema(ignore)]
-    pub tenant: Option<String>,
+    pub tenant: Tenant,
     /// Penalty on every token that occurred, as often as it did; 0 is off. Not a key of `/generate`, which has never
     /// read it: only the OpenAI routes set it, where [`Dialect::OpenAi`](super::Dialect::OpenAi) says what counts.
     #[serde(skip)]

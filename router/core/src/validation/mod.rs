@@ -11,6 +11,7 @@ use text_generation_grammar::GrammarSource;
 
 use crate::error::ValidationError;
 use crate::grammar::{Grammars, ValidGrammar, Workers};
+use crate::tenant::Tenant;
 use crate::tokenize::{TextTokenizer, TokenizerPool};
 use crate::types::{
     Dialect, GenerateParameters, GenerateRequest, Inputs, StoppingCriteria, ValidationLimits,
@@ -36,6 +37,8 @@ pub struct ValidRequest {
     pub priority: i32,
     /// Only requests with the same one share cached prefixes.
     pub cache_salt: Option<Arc<str>>,
+    /// Whose it is.
+    pub tenant: Tenant,
 }
 
 impl ValidRequest {
@@ -164,7 +167,9 @@ impl Validator {
             prefill_logprobs: parameters.decoder_input_details
                 && (self.limits.prefill_logprobs || dialect == Dialect::OpenAi),
             priority: parameters.priority.unwrap_or(0),
-            cache_salt: salt(parameters.tenant, parameters.cache_salt).map(Into::into),
+            cache_salt: salt(parameters.tenant.cache_scope(), parameters.cache_salt)
+                .map(Into::into),
+            tenant: parameters.tenant,
             stop_sequences: parameters.stop,
             dialect,
             grammar,
@@ -200,11 +205,11 @@ impl Validator {
     }
 }
 
-/// What a request's prefixes are kept apart by: its own salt, and its tenant where tenants are kept apart.
-fn salt(tenant: Option<String>, asked: Option<String>) -> Option<String> {
-    match (tenant, asked) {
+/// What a request's prefixes are kept apart by: its own salt, and the scope of its tenant where it has one.
+fn salt(scope: Option<&str>, asked: Option<String>) -> Option<String> {
+    match (scope, asked) {
         (None, asked) => asked,
-        (Some(tenant), None) => Some(tenant),
-        (Some(tenant), Some(asked)) => Some(format!("{tenant}/{asked}")),
+        (Some(scope), None) => Some(scope.to_owned()),
+        (Some(scope), Some(asked)) => Some(format!("{scope}/{asked}")),
     }
 }

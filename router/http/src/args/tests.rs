@@ -115,3 +115,15 @@ fn the_schema_needs_no_other_flag() {
         Ok(Some(Command::PrintSchema))
     ));
 }
+
+#[test]
+fn secrets_name_no_tenants() {
+    for flag in ["--tenant-header", "--priority-header"] {
+        let parse = |name| Cli::try_parse_from(["r", "--tokenizer-name=m", flag, name]);
+        assert!(parse("x-gateway-inference-fairness-id").is_ok());
+        for wrong in ["Authorization", "x-api-key", "cookie", "no name", ""] {
+            let error = parse(wrong).expect_err(wrong);
+            assert!(error.to_string().contains(flag), "{error}");
+        }
+    }
+}

@@ -161,7 +161,7 @@ impl Wanted {
 }
 
 pub(super) fn request(inputs: String, mut parameters: GenerateParameters) -> GenerateRequest {
-    parameters.tenant = tenant::current();
+    tenant::current().sign(&mut parameters);
     GenerateRequest {
         inputs: inputs.into(),
         parameters,

@@ -230,7 +230,7 @@ async fn groups_take_all_their_permits_or_none() {
                     Given: 4, for all prompts together";
     assert_eq!(refused, expected);
     let running = server.infer.generate_stream(request("once", 5)).await;
-    assert_eq!(ask(3, 1).await.unwrap_err(), InferError::Overloaded);
+    assert_eq!(ask(3, 1).await.unwrap_err(), overloaded(3));
     let streams = ask(2, 1).await.unwrap();
     assert_eq!(server.infer.snapshot().permits_available, 0);
     for streams in streams {

@@ -8,6 +8,7 @@ mod metering;
 mod prefixes;
 mod recovery;
 mod scheduling;
+mod tenants;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use text_generation_grammar::GrammarSource;
 use text_generation_mock_shard::{MockConfig, MockShard, MockStep};
 
 use super::*;
+use crate::error::Overload;
 use crate::policy::cost::StepCost;
 use crate::test_tokenizers::byte_level;
 use crate::tokenize::TokenizerPool;
@@ -133,6 +135,11 @@ impl Server {
     async fn until_running(&self, count: usize) {
         until("requests run", || self.infer.snapshot().running == count).await;
     }
+}
+
+/// What a server says that has so many places and not enough of them free.
+fn overloaded(max: u32) -> InferError {
+    InferError::Overloaded(Overload::Requests { max })
 }
 
 /// Waits for a condition that other tasks bring about.
@@ -324,7 +331,7 @@ async fn best_of_returns_all_samples_and_holds_a_permit_for_each() {
     assert_eq!(seeds.len(), 3, "every sample has its own seed");
     let other = server.infer.generate_stream(request("once", 4)).await;
     let refused = server.infer.generate_group(sampled).await;
-    assert_eq!(refused.unwrap_err(), InferError::Overloaded);
+    assert_eq!(refused.unwrap_err(), overloaded(3));
     drop(other);
     server.assert_clean(3).await;
 }

@@ -212,7 +212,7 @@ async fn a_full_server_refuses_at_once_and_recovers() {
         .await
         .unwrap();
     let refused = server.infer.generate_stream(request("once", 5)).await;
-    assert_eq!(refused.unwrap_err(), InferError::Overloaded);
+    assert_eq!(refused.unwrap_err(), overloaded(2));
     drop(a);
     let c = server.infer.generate_stream(request("once", 5)).await;
     assert!(

@@ -2,6 +2,7 @@
 
 mod chunks;
 mod decodes;
+mod fairness;
 mod random;
 mod throughput;
 mod whole;
@@ -10,6 +11,7 @@ mod world;
 use std::time::Duration;
 
 use super::*;
+use crate::tenant::{Grant, Tenant};
 
 /// A queue that is only looked at.
 struct Queued(Vec<Candidate>);
@@ -108,6 +110,14 @@ fn card() -> StepCost {
     )
 }
 
+fn tenant(name: &str, weight: u32) -> Tenant {
+    let grant = Grant {
+        weight,
+        ..Grant::default()
+    };
+    Tenant::new(name, grant)
+}
+
 fn ms(time: f64) -> Duration {
     Duration::from_secs_f64(time / 1e3)
 }
@@ -115,6 +125,7 @@ fn ms(time: f64) -> Duration {
 /// Came as the one of this number, and decodes its last token with a slot at hand.
 fn decoding(number: u64) -> Running {
     Running {
+        served: 0,
         order: Order {
             due: number as i64,
             sequence: number,

@@ -5,6 +5,7 @@ use rand::{Rng, SeedableRng};
 
 use super::world::{Knowledge, Report, Request, World};
 use super::*;
+use crate::tenant::Tenant;
 
 const LONGEST_PROMPT: usize = 500;
 const LONGEST_OUTPUT: u32 = 500;
@@ -19,6 +20,10 @@ fn traffic(random: &mut StdRng, count: usize) -> Vec<Request> {
     } else {
         count
     };
+    let count_of_tenants = random.random_range(1..5);
+    let tenants: Vec<Tenant> = (1..=count_of_tenants)
+        .map(|weight| tenant(&weight.to_string(), weight))
+        .collect();
     let mut at_ms = 0.0;
     let mut requests = Vec::new();
     for number in 0..count {
@@ -38,6 +43,7 @@ fn traffic(random: &mut StdRng, count: usize) -> Vec<Request> {
             f64::INFINITY
         };
         requests.push(Request {
+            tenant: tenants[random.random_range(0..tenants.len())].clone(),
             at_ms,
             priority: random.random_range(-1..=1) * i64::from(random.random_bool(0.3)),
             ids: ids.take(LONGEST_PROMPT).collect(),
@@ -102,6 +108,7 @@ fn any_traffic_is_served() {
 #[test]
 fn low_priority_waits_ten_seconds_longer_and_not_for_ever() {
     let request = |number: u32, at_ms, priority| Request {
+        tenant: Tenant::default(),
         at_ms,
         priority,
         ids: (0..40).map(|at| number * 1000 + at).collect(),

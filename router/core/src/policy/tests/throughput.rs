@@ -5,6 +5,7 @@ use rand::{Rng, SeedableRng};
 
 use super::world::{Knowledge, Request, World};
 use super::*;
+use crate::tenant::Tenant;
 
 const CAPACITY: u32 = 40_000;
 
@@ -16,6 +17,7 @@ fn crowd(count: usize) -> Vec<Request> {
             // The sum of 12 uniform numbers less 6 is close to normal.
             let normal = (0..12).map(|_| random.random::<f64>()).sum::<f64>() - 6.0;
             Request {
+                tenant: Tenant::default(),
                 at_ms: 0.0,
                 priority: 0,
                 ids: (0..random.random_range(32..256))

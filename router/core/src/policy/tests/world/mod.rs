@@ -6,10 +6,12 @@ mod queue;
 mod row;
 mod step;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::*;
 use crate::kv_pool::{KvPool, RootKey};
+use crate::queue::turns::Turns;
+use crate::tenant::Tenant;
 use queue::Heads;
 pub(super) use queue::{Entry, Request};
 use row::Row;
@@ -51,6 +53,16 @@ pub(super) struct Report {
     pub(super) most_followed: u32,
     /// Steps in which somebody decoded beside chunks.
     pub(super) mixed_steps: u32,
+    /// What was computed for each tenant while requests of several waited.
+    pub(super) contended: HashMap<Tenant, u64>,
+    /// Of each that ended: its tenant, and when.
+    pub(super) ended: Vec<(Tenant, f64)>,
+}
+
+impl Report {
+    fn charge(&mut self, tenant: &Tenant, cost: u64) {
+        *self.contended.entry(tenant.clone()).or_default() += cost;
+    }
 }
 
 struct Flight {
@@ -69,6 +81,7 @@ pub(super) struct World {
     lengths: OutputLengths,
     arrivals: VecDeque<Request>,
     queue: BTreeMap<Order, Entry>,
+    turns: Turns,
     pool: KvPool,
     rows: Vec<Option<Row>>,
     in_flight: VecDeque<Flight>,
@@ -99,6 +112,7 @@ impl World {
             lengths,
             arrivals: arrivals.into(),
             queue: BTreeMap::new(),
+            turns: Turns::default(),
             pool: KvPool::new(limits.max_batch_total_tokens, limits.prefix_caching),
             rows: (0..limits.max_batch_size).map(|_| None).collect(),
             in_flight: VecDeque::new(),
@@ -142,11 +156,23 @@ impl World {
                 sequence: self.next_sequence,
             };
             self.next_sequence += 1;
-            self.queue.insert(order, Entry::new(order, request));
+            self.wait(Entry::new(order, request));
         }
         let (now, before) = (self.clock_ms, self.queue.len());
-        self.queue.retain(|_, entry| !entry.is_unwanted(now));
+        let turns = &mut self.turns;
+        self.queue.retain(|&order, entry| {
+            let stays = !entry.is_unwanted(now);
+            if !stays {
+                turns.leave(&entry.request.tenant, order);
+            }
+            stays
+        });
         self.report.cancelled += (before - self.queue.len()) as u32;
+    }
+
+    fn wait(&mut self, entry: Entry) {
+        self.turns.join(&entry.request.tenant, entry.order);
+        self.queue.insert(entry.order, entry);
     }
 
     fn send_plans(&mut self) {
@@ -173,7 +199,7 @@ impl World {
                 self.lengths.observe_cut(entry.generated);
                 self.report.cancelled += 1;
             } else {
-                self.queue.insert(entry.order, entry);
+                self.wait(entry);
             }
         }
     }
@@ -186,7 +212,11 @@ impl World {
         let owned = owned.filter_map(|(index, row)| Some((index, row.as_ref()?)));
         let (places, running): (Vec<usize>, Vec<Running>) = owned
             .filter(|(_, row)| !row.pausing)
-            .map(|(index, row)| (index, row.for_policy(self.knowledge)))
+            .map(|(index, row)| {
+                let served = self.turns.served(&row.entry.request.tenant);
+                let running = row.for_policy(self.knowledge);
+                (index, Running { served, ..running })
+            })
             .unzip();
         let pausing = self.rows.iter().flatten().filter(|row| row.pausing);
         let situation = Situation {
@@ -245,6 +275,8 @@ impl World {
             }
             let waited = entry.started_ms.unwrap() - entry.request.at_ms;
             self.report.waits.push((entry.request.priority, waited));
+            let ended = (entry.request.tenant, self.clock_ms);
+            self.report.ended.push(ended);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What waits, as the policy sees it.
 
-use std::collections::btree_map::Values;
-
 use super::*;
+use crate::queue::turns::{InTurn, PROMPT_TOKEN};
+use crate::tenant::Tenant;
 
 /// It is worth waiting for somebody who computes at least so many more tokens of what two prompts begin with.
 const WORTH_WAITING: usize = 32;
@@ -10,6 +10,7 @@ const WORTH_WAITING: usize = 32;
 /// One that comes.
 #[derive(Debug, Clone)]
 pub(in crate::policy::tests) struct Request {
+    pub(in crate::policy::tests) tenant: Tenant,
     pub(in crate::policy::tests) at_ms: f64,
     pub(in crate::policy::tests) priority: i64,
     pub(in crate::policy::tests) ids: Vec<u32>,
@@ -47,6 +48,11 @@ impl Entry {
         self.request.gone_ms <= now_ms
     }
 
+    /// What a chunk of so many tokens costs its tenant.
+    pub(super) fn prompt_cost(&self, count: u32) -> u64 {
+        u64::from(self.generated == 0) * u64::from(count) * PROMPT_TOKEN
+    }
+
     /// The most that it may yet generate beside the tokens in flight, as far as is known.
     pub(super) fn left(&self, knowledge: Knowledge, in_flight: u32) -> u32 {
         let most = match knowledge {
@@ -60,7 +66,7 @@ impl Entry {
 
 pub(super) struct Heads<'a> {
     world: &'a World,
-    entries: Values<'a, Order, Entry>,
+    turns: InTurn<'a>,
     visited: Vec<(&'a Entry, Candidate)>,
 }
 
@@ -68,7 +74,7 @@ impl<'a> Heads<'a> {
     pub(super) fn of(world: &'a World) -> Self {
         Self {
             world,
-            entries: world.queue.values(),
+            turns: world.turns.in_turn(),
             visited: Vec::new(),
         }
     }
@@ -105,7 +111,10 @@ impl Waiting for Heads<'_> {
 
     fn candidate(&mut self, index: usize, admitted: &[Admission]) -> Option<Candidate> {
         assert_eq!(index, self.visited.len(), "asked for in order, each once");
-        let entry = self.entries.next()?;
+        let last = self.visited.len().wrapping_sub(1);
+        let last = admitted.last().filter(|admission| admission.index == last);
+        let cost = last.map_or(0, |last| self.visited[last.index].0.prompt_cost(last.count));
+        let entry = &self.world.queue[&self.turns.next(cost)?];
         let found = self
             .world
             .pool

@@ -88,6 +88,7 @@ impl Row {
     pub(super) fn for_policy(&self, knowledge: Knowledge) -> Running {
         let decodes = self.prompt_left() == 0 && self.may_generate() > 0;
         Running {
+            served: 0,
             order: self.entry.order,
             computed: self.computed,
             prompt_left: self.prompt_left(),

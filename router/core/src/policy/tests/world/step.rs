@@ -3,6 +3,7 @@
 use super::row::Ahead;
 use super::*;
 use crate::policy::cost::StepShape;
+use crate::queue::turns::OUTPUT_TOKEN;
 
 impl World {
     pub(super) fn apply(
@@ -37,6 +38,7 @@ impl World {
             rows.push(places[index]);
         }
         let mut first_chunk = None;
+        let mut charged = Vec::new();
         let mut chunked: Vec<(usize, u32)> = decision
             .chunks
             .iter()
@@ -44,6 +46,7 @@ impl World {
             .collect();
         for admission in &decision.admit {
             let entry = self.queue.remove(&visited[admission.index].0).unwrap();
+            self.turns.leave(&entry.request.tenant, entry.order);
             let place = self.rows.iter().position(Option::is_none).expect("a row");
             let row = Row::start(
                 entry,
@@ -60,6 +63,7 @@ impl World {
             let (first, count) = row.chunk(count);
             first_chunk.get_or_insert((first, count));
             shape.add_chunk(first, count);
+            charged.push((place, row.entry.prompt_cost(count)));
             if row.prompt_left() == 0 {
                 rows.push(place);
             }
@@ -67,6 +71,8 @@ impl World {
         for (place, _) in &chunked {
             self.rows[*place].as_mut().unwrap().share(&mut self.pool);
         }
+        charged.extend(rows.iter().map(|&place| (place, OUTPUT_TOKEN)));
+        self.charge(charged);
         self.check_step(&shape, first_chunk);
         self.steps_without_chunks = if chunked.is_empty() {
             self.steps_without_chunks + 1
@@ -80,5 +86,16 @@ impl World {
             busy: self.refused && !self.queue.is_empty(),
         });
         self.next_number += 1;
+    }
+
+    fn charge(&mut self, charged: Vec<(usize, u64)>) {
+        for (place, cost) in charged {
+            let entry = &self.rows[place].as_ref().unwrap().entry;
+            self.turns.charge(&entry.request.tenant, cost);
+            if self.turns.tenants() > 1 {
+                self.report.charge(&entry.request.tenant, cost);
+            }
+        }
+        self.turns.lift();
     }
 }
