@@ -77,11 +77,11 @@ fn the_download_step_gets_the_model() {
     with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1
     without LOG_LEVEL API_KEY
     ");
-    let flags = "--revision r1 --load-format safetensors --auto-convert --trust-remote-code \
+    let flags = "--revision r1 --load-format safetensors --model-impl native --auto-convert --trust-remote-code \
                  --huggingface-hub-cache /cache --weights-cache-override /weights --api-key secret \
                  --max-input-length 7 --max-total-tokens 9 --rope-scaling linear --rope-factor 2";
     insta::assert_snapshot!(render(&download(&args(flags), &surroundings())), @r"
-    text-generation-server download-weights org/model --revision r1 --load-format safetensors --auto-convert --max-input-tokens 7 --max-total-tokens 9 --trust-remote-code --exit-on-stdin-eof --logger-level INFO --json-output
+    text-generation-server download-weights org/model --revision r1 --load-format safetensors --model-impl native --auto-convert --max-input-tokens 7 --max-total-tokens 9 --trust-remote-code --exit-on-stdin-eof --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 HUGGINGFACE_HUB_CACHE=/cache WEIGHTS_CACHE_OVERRIDE=/weights ROPE_SCALING=linear ROPE_FACTOR=2
     without LOG_LEVEL API_KEY
     ");

@@ -118,6 +118,11 @@ def test_a_class_that_cannot_be_shared_is_refused_for_several_shards(folder_of: 
         load(folder_of("nemotron"), group=group)
 
 
+def test_heads_that_cannot_be_shared_are_refused(folder_of: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigurationError, match=r"4 shards cannot share 4 attention heads with 2 .* --num-shard"):
+        load(folder_of("arcee"), group=thread_groups(4)[0])
+
+
 def config_of(model_type: str, **values: Any) -> FallbackConfig:
     """As of a file with these keys, and with the defaults of the class."""
     raw = {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type, "")], "model_type": model_type, **values}

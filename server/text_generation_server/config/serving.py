@@ -55,8 +55,8 @@ def override_rope(config: AnyModelConfig, environment: Environment) -> AnyModelC
         raise ConfigurationError("--rope-scaling and --rope-factor go together: set both or neither")
     if isinstance(config, FallbackConfig):
         raise ConfigurationError(
-            f"--rope-scaling does not apply to {config.architecture}, which runs through Transformers: leave it out and "
-            "set `rope_parameters` in config.json"
+            f"--rope-scaling does not apply to {config.architecture}, which runs through Transformers: leave it out "
+            "and set `rope_parameters` in config.json"
         )
     return config.with_rope(scaling, factor)
 

@@ -41,7 +41,8 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     model_config = override_rope(read_model_config(folder, config.model_impl), environment)
     if isinstance(model_config, FallbackConfig) and config.deterministic:
         raise ConfigurationError(
-            f"--deterministic is not there for {model_config.architecture}, which runs through Transformers: leave it out"
+            f"--deterministic is not there for {model_config.architecture}, which runs through Transformers: "
+            "leave it out"
         )
     if device.type == "cpu":
         threads = cpu_threads(model_config, environment.parallel.world_size, environment.omp_num_threads)

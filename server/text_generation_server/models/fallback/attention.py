@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ... import kernels
 from ...layers.infer import CacheShape, InferState
-from .interfaces import Layer
+from .interfaces import AttentionLayer
 from .rehearsal import AttentionCall
 
 
@@ -17,7 +17,7 @@ class Step:
         self.state: InferState | None = None
 
 
-class ServedAttention(Layer):
+class ServedAttention(AttentionLayer):
     """Heads of this rank in layer `index`."""
 
     def __init__(self, index: int, call: AttentionCall, step: Step) -> None:
@@ -28,7 +28,7 @@ class ServedAttention(Layer):
         self.cache = CacheShape(call.kv_heads, call.head_dim, call.value_dim)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: object, options: dict[str, Any]) -> Tensor:  # noqa: ARG002
-        """See `Layer`."""
+        """See `AttentionLayer`."""
         state = self._step.state
         if state is None:
             raise ValueError("attention is called outside of a step")

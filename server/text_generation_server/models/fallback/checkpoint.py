@@ -1,5 +1,8 @@
 """Reads the tensors of a class from a checkpoint, under the names that the hub has."""
 
+# Switches of the library have names with an underscore.
+# pyright: reportPrivateUsage=false
+
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -51,7 +54,7 @@ class ClassCheckpoint:
             self._find(model, source.names(), needed, set(tied))
 
     def read(self, name: str) -> Tensor:
-        """This rank's part of a tensor. Raises ModelFilesError."""
+        """The part of a tensor that this rank holds. Raises ModelFilesError."""
         cut = self._cuts[name]
         dtype = torch.float32 if any(re.search(rf"(^|\.){each}(\.|$)", name) for each in self._wide) else None
         stored = self._stored.get(name)
@@ -137,14 +140,14 @@ def _wide_patterns(model: PreTrainedModel) -> set[str]:
 def _refuse_missing(names: set[str]) -> None:
     if names:
         raise ModelFilesError(
-            f"{len(names)} tensors of the model are in none of its safetensors files, such as `{min(names)}`: fetch all "
-            "files of the model, or correct `tie_word_embeddings` in config.json"
+            f"{len(names)} tensors of the model are in none of its safetensors files, such as `{min(names)}`: fetch "
+            "all files of the model, or correct `tie_word_embeddings` in config.json"
         )
 
 
 def _refuse_unknown(names: list[str]) -> None:
     if names:
         raise ModelFilesError(
-            f"{len(names)} tensors of the model folder belong to no part of its class, such as `{names[0]}`: config.json "
-            "does not fit the weights, or they are of another class"
+            f"{len(names)} tensors of the model folder belong to no part of its class, such as `{names[0]}`: "
+            "config.json does not fit the weights, or they are of another class"
         )

@@ -1,5 +1,8 @@
 """Mixtures of experts: the class routes, our operator computes."""
 
+# Switches of the library have names with an underscore.
+# pyright: reportPrivateUsage=false
+
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
@@ -9,7 +12,7 @@ from ... import kernels
 from ...config.fallback import unsupported
 from ...config.families.common import ACTIVATIONS
 from ...distributed import TensorParallelGroup
-from .interfaces import Layer
+from .interfaces import ExpertsLayer
 
 
 def check_experts(model: str, name: str, module: nn.Module) -> None:
@@ -18,7 +21,8 @@ def check_experts(model: str, name: str, module: nn.Module) -> None:
     for key, value in expected.items():
         if getattr(module, key, value) != value:
             raise unsupported(model, f"experts of {name} have `{key}` {not value}, which our operator does not know")
-    if type(module)._apply_gate is not _default_apply_gate or _activation(module) is None:
+    gate = getattr(type(module), "_apply_gate", None)
+    if gate is not _default_apply_gate or _activation(module) is None:
         raise unsupported(model, f"experts of {name} have an activation that our operator does not know")
 
 
@@ -28,7 +32,7 @@ def _activation(module: nn.Module) -> str | None:
     return known.get(type(getattr(module, "act_fn", None)))
 
 
-class ServedExperts(Layer):
+class ServedExperts(ExpertsLayer):
     """Of one layer. Each rank has a part of the inner dimension of every expert, or all of it."""
 
     def __init__(self, module: nn.Module, group: TensorParallelGroup | None) -> None:
@@ -38,7 +42,7 @@ class ServedExperts(Layer):
         self._group = group
 
     def compute(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """See `Layer`."""
+        """See `ExpertsLayer`."""
         module = self._module
         flat = x.reshape(-1, x.shape[-1])
         out = torch.empty_like(flat)

@@ -17,15 +17,19 @@ SERVING = "text_generation"
 REHEARSING = "text_generation_rehearsal"
 
 
-class Layer(Protocol):
-    """What computes one call."""
+class AttentionLayer(Protocol):
+    """What computes attention of one layer."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: object, options: dict[str, Any]) -> Tensor:
         """`q` [1, heads, T, head_dim], `k` and `v` [1, kv_heads, T, ...] to [1, T, heads, value_dim]."""
         ...
 
+
+class ExpertsLayer(Protocol):
+    """What computes the experts of one layer."""
+
     def compute(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """Experts: `x` [T, hidden], `ids` and `weights` [T, k] to [T, hidden]."""
+        """`x` [T, hidden], `ids` and `weights` [T, k] to [T, hidden]."""
         ...
 
 
@@ -43,12 +47,12 @@ class Mask:
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: object = None, **options: Any
 ) -> tuple[Tensor, None]:
-    layer: Layer = module.served_by  # pyright: ignore[reportAssignmentType]
+    layer: AttentionLayer = module.served_by  # pyright: ignore[reportAssignmentType]
     return layer.attend(query, key, value, attention_mask, options), None
 
 
 def _compute(module: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    layer: Layer = module.served_by  # pyright: ignore[reportAssignmentType]
+    layer: ExpertsLayer = module.served_by  # pyright: ignore[reportAssignmentType]
     return layer.compute(hidden_states, top_k_index, top_k_weights)
 
 

@@ -1,5 +1,8 @@
 """From a configuration and weights to a served model."""
 
+# Switches of the library have names with an underscore.
+# pyright: reportPrivateUsage=false
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -55,6 +58,7 @@ class _Builder:
         self._rehearsal = rehearsal
         self._device = device
         self._head_name = _head_name(model)
+        _check_sums(model, sharding, rehearsal)
         self._tied = _tied(model)
         self._checkpoint = ClassCheckpoint(model, source, sharding.cuts, self._tied)
 
@@ -152,6 +156,16 @@ class _Builder:
             for key, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
                 if tensor.device.type == "meta":
                     raise unsupported(type(self._model).__name__, f"nothing says what `{name}.{key}` holds")
+
+
+def _check_sums(model: PreTrainedModel, sharding: Sharding, rehearsal: Rehearsal) -> None:
+    """Parts of results that nobody adds up would be wrong without an error."""
+    called = {*rehearsal.experts, *(name for names in rehearsal.linears for name in names)}
+    if uncalled := sharding.summed - called:
+        raise unsupported(
+            type(model).__name__,
+            f"{min(uncalled)} is not called as its plan for several shards says; set --num-shard to 1",
+        )
 
 
 def _head_name(model: PreTrainedModel) -> str:

@@ -15,7 +15,9 @@ from ...layers.weights import even_span
 Shape = tuple[int, ...]
 
 _WHOLE = ("replicated_with_grad_allreduce", "replicate", "replicated")
-_GATHERED = ("colwise", "packed_colwise", "rowwise")
+_CUT = ("colwise", "packed_colwise", "rowwise")
+_SUMMED = ("rowwise", "moe_tp_experts")
+_EXPERTS = "moe_tp_experts"
 
 
 @dataclass(frozen=True)
@@ -51,25 +53,35 @@ def shard(model: PreTrainedModel, group: TensorParallelGroup) -> Sharding:
     plan = {key: style for key, style in (model.tp_plan or {}).items() if not _is_end(model, key)}
     if not plan:
         raise unsupported(type(model).__name__, "its class has no plan for several shards; set --num-shard to 1")
+    _check_heads(model, group.world_size)
     summed: set[str] = set()
-    for module_name, module in list(model.named_modules()):
-        style = _style(plan, module_name)
-        if style == "moe_tp_experts" or style == "rowwise":
-            summed.add(module_name)
+    for path, module in list(model.named_modules()):
+        style = _style(plan, path)
+        if style in _SUMMED:
+            summed.add(path)
         for name, parameter in list(module.named_parameters(recurse=False)):
-            path = f"{module_name}.{name}" if module_name else name
-            own = _style(plan, path) or (style if isinstance(module, nn.Linear) else None)
-            if own is None or own in _WHOLE:
+            each = f"{path}.{name}"
+            own = _style(plan, each) or (None if style == _EXPERTS else style)
+            if own is None or own in _WHOLE or (own == "rowwise" and parameter.dim() == 1):
                 continue
-            if own not in _GATHERED:
+            if own not in _CUT or (own == style and type(module) is not nn.Linear):
                 raise unsupported(
-                    type(model).__name__, f"its plan for several shards has {own!r} for {path}; set --num-shard to 1"
+                    type(model).__name__, f"its plan for several shards has {own!r} for {each}; set --num-shard to 1"
                 )
-            if own == "rowwise" and parameter.dim() == 1:
-                continue
-            cuts[path] = _cut(path, tuple(parameter.shape), own, group)
-            _resize(module, name, cuts[path])
+            cuts[each] = _cut(each, tuple(parameter.shape), own, group)
+            _resize(module, name, cuts[each])
     return Sharding(cuts, frozenset(summed))
+
+
+def _check_heads(model: PreTrainedModel, world_size: int) -> None:
+    settings = model.config.get_text_config()
+    heads = int(settings.num_attention_heads)
+    kv_heads = int(getattr(settings, "num_key_value_heads", None) or heads)
+    if heads % world_size or kv_heads % world_size:
+        raise ConfigurationError(
+            f"{world_size} shards cannot share {heads} attention heads with {kv_heads} key-value heads evenly: "
+            "set --num-shard to a divisor of both numbers"
+        )
 
 
 def _style(plan: dict[str, str], name: str) -> str | None:
@@ -83,7 +95,6 @@ def _is_end(model: PreTrainedModel, key: str) -> bool:
 
 
 def _cut(name: str, shape: Shape, style: str, group: TensorParallelGroup) -> Cut:
-    is_matrix = len(shape) > 1
     dim = len(shape) - 1 if style == "rowwise" else max(0, len(shape) - 2)
     pieces = 2 if style == "packed_colwise" else 1
     size = shape[dim] // pieces
@@ -92,8 +103,6 @@ def _cut(name: str, shape: Shape, style: str, group: TensorParallelGroup) -> Cut
             f"{group.world_size} shards cannot share `{name}` of shape {list(shape)} evenly: "
             f"set --num-shard to a divisor of {size}"
         )
-    if not is_matrix and style == "packed_colwise":
-        dim = 0
     start, stop = even_span(size, group.rank, group.world_size)
     return Cut(shape, dim, tuple((start + piece * size, stop + piece * size) for piece in range(pieces)))
 

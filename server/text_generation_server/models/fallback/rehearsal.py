@@ -3,6 +3,9 @@
 Whatever needs the value of a tensor on the host fails there: so a model that passes can be captured in a CUDA graph.
 """
 
+# Switches of the library have names with an underscore.
+# pyright: reportPrivateUsage=false
+
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,7 +59,8 @@ def rehearse(model: PreTrainedModel) -> Rehearsal:
     """Raises UnsupportedModel for what could not be served, or would be served wrongly without an error."""
     name = type(model).__name__
     path = decoder_name(model)
-    copied = copy.deepcopy(model).to("meta")
+    copied = copy.deepcopy(model)
+    nn.Module.to(copied, "meta")
     recorder = _Recorder(copied)
     try:
         with torch.no_grad():
@@ -83,7 +87,7 @@ def rehearse(model: PreTrainedModel) -> Rehearsal:
 def _rehearse_head(model: PreTrainedModel, path: str) -> None:
     decoder = model.get_submodule(path)
     given = Given()
-    given.hidden = torch.empty(5, model.get_input_embeddings().weight.shape[1], dtype=model.dtype, device="meta")
+    given.hidden = torch.empty(5, model.config.get_text_config().hidden_size, dtype=model.dtype, device="meta")
     model.set_submodule(path, given)
     logits = model(inputs_embeds=given.hidden[None], use_cache=False).logits
     model.set_submodule(path, decoder)
@@ -96,6 +100,7 @@ class _Recorder:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
+        self.model_name = type(model).__name__
         self._masks: dict[str, Mask] = {}
         self.calls: dict[str, AttentionCall] = {}
         self.experts: list[str] = []
@@ -108,8 +113,7 @@ class _Recorder:
         """Learns the masks that the layers ask for."""
         self._set(REHEARSING)
         self._forward(path, attention_mask=torch.ones(1, _TOKENS, dtype=torch.int64, device="meta"))
-        masks, self.calls, self.experts = self._masks, {}, []
-        self._masks = masks
+        self.calls, self.experts = {}, []
 
     def run(self, path: str) -> None:
         """As it is served."""
@@ -119,7 +123,7 @@ class _Recorder:
             for name, module in self._model.named_modules()
             if type(module) is nn.Linear
         ]
-        with _Watch(type(self._model).__name__):
+        with _Watch(self.model_name):
             self._forward(path)
         for handle in handles:
             handle.remove()
@@ -150,7 +154,7 @@ class _Recorder:
 
     def attended(self, name: str, call: AttentionCall, mask: object, causal: bool) -> None:
         """Checks one call of a layer."""
-        model = type(self._model).__name__
+        model = self.model_name
         if not causal:
             raise unsupported(model, f"attention of {name} looks ahead")
         if name in self.calls:
@@ -175,8 +179,8 @@ class _Place:
         self._recorder = recorder
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: object, options: dict[str, Any]) -> Tensor:
-        """See `Layer`."""
-        model = type(self._recorder._model).__name__
+        """See `AttentionLayer`."""
+        model = self._recorder.model_name
         (batch, heads, tokens, head_dim), (_, kv_heads, keys, _) = q.shape, k.shape
         if batch != 1 or tokens != _TOKENS or keys != _TOKENS or heads % kv_heads:
             raise unsupported(
@@ -203,9 +207,9 @@ class _Place:
         self._recorder.attended(self._name, call, mask, bool(causal))
         return q.new_empty(1, tokens, heads, v.shape[-1])
 
-    def compute(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:  # noqa: ARG002 - as in `Layer`
-        """See `Layer`."""
-        check_experts(type(self._recorder._model).__name__, self._name, self._module)
+    def compute(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:  # noqa: ARG002 - as in `ExpertsLayer`
+        """See `ExpertsLayer`."""
+        check_experts(self._recorder.model_name, self._name, self._module)
         self._recorder.experts.append(self._name)
         return torch.empty_like(x)
 

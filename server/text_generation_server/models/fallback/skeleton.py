@@ -1,5 +1,8 @@
 """From `config.json` to the modules of a class, before there are weights."""
 
+# Switches of the library have names with an underscore.
+# pyright: reportPrivateUsage=false
+
 import inspect
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -65,7 +68,7 @@ def _class_of(config: FallbackConfig) -> type[PreTrainedModel]:
 def _settings(config: FallbackConfig, model_class: type[PreTrainedModel]) -> Any:
     values = {key: value for key, value in config.values.items() if key not in _CODE}
     model_type = values.get("model_type")
-    settings_class = model_class.config_class
+    settings_class: Any = model_class.config_class
     if isinstance(model_type, str) and MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type) == config.architecture:
         settings_class = CONFIG_MAPPING[model_type]
     try:
@@ -87,7 +90,7 @@ def _parameters_on_meta() -> Generator[None, None, None]:
     def on_meta(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
         register(module, name, param if param is None else nn.Parameter(param.to("meta"), requires_grad=False))
 
-    nn.Module.register_parameter = on_meta
+    nn.Module.register_parameter = on_meta  # type: ignore[assignment]
     try:
         yield
     finally:
