@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.driver import Driver
-from support.fallback_cases import FALLBACK_CASES, FORCED
+from support.fallback_cases import FALLBACK_CASES, FORCED, SHARED
 from support.families import PROMPTS, logits_of, model_of, write
 from support.family_cases import CASES
 from support.generating import generations, warm_engine
@@ -35,8 +35,6 @@ from text_generation_server.models.fallback import check_runnable
 from text_generation_server.models.fallback.norm import recognise
 
 ALL = {**FALLBACK_CASES, **{name: CASES[name] for name in FORCED}}
-SHARED = ("arcee", "ernie4_5 moe", "dots1", "qwen3")
-"""Those that are tried on two ranks: dense, with a normalisation of heads, and mixtures."""
 
 
 @pytest.fixture(scope="session")
