@@ -57,7 +57,9 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def model(name: str, folder_of: Callable[[str], Path]) -> CausalLM:
-    return load(folder_of(name), impl="transformers" if name in FORCED else "auto")
+    # As the engine does.
+    with torch.inference_mode():
+        return load(folder_of(name), impl="transformers" if name in FORCED else "auto")
 
 
 def test_logits_are_those_of_transformers(name: str, model: CausalLM) -> None:

@@ -31,12 +31,14 @@ def load_fallback(
     """Reads this rank's part of the model. Raises UnsupportedModel, ConfigurationError or ModelFilesError, each before
     a tensor is read where that can be known.
     """
-    model = build_skeleton(config, dtype)
-    path = decoder_name(model)
-    if not isinstance(getattr(model.config.get_text_config(), "max_position_embeddings", None), int):
-        raise ConfigurationError("config.json: `max_position_embeddings` is missing")
-    sharding = shard(model, group)
-    rehearsal = rehearse(model)
+    # A rehearsal counts what is written to tensors, which those of inference mode do not.
+    with torch.inference_mode(False):
+        model = build_skeleton(config, dtype)
+        path = decoder_name(model)
+        if not isinstance(getattr(model.config.get_text_config(), "max_position_embeddings", None), int):
+            raise ConfigurationError("config.json: `max_position_embeddings` is missing")
+        sharding = shard(model, group)
+        rehearsal = rehearse(model)
     return _Builder(model, group, source, sharding, rehearsal, device).build(path)
 
 
