@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 use clap::{ArgAction, Parser, value_parser};
 
-pub use self::values::{Attention, Dtype, LoadFormat, RopeScaling, Secret, UsageStats};
+pub use self::values::{Attention, Dtype, LoadFormat, ModelImpl, RopeScaling, Secret, UsageStats};
 
 /// Everything that a start can be told.
 #[derive(Debug, Parser)]
@@ -73,6 +73,9 @@ pub struct ModelArgs {
     /// How weights are read; `dummy` makes random weights from the configuration alone, for benchmarks
     #[arg(long, env, value_enum, default_value_t = LoadFormat::Auto)]
     pub load_format: LoadFormat,
+    /// Code that computes the model: ours (`native`), or its class of Transformers. Default: ours where it knows the family
+    #[arg(long, env, value_enum)]
+    pub model_impl: Option<ModelImpl>,
     /// Convert `.bin` weights to safetensors, with a loader that executes no code from the file
     #[arg(long, env)]
     pub auto_convert: bool,

@@ -94,6 +94,7 @@ pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
     flags.0.extend(model.model_id.clone());
     flags.optional("--revision", model.revision.as_ref());
     flags.value("--load-format", name_of(model.load_format));
+    flags.optional("--model-impl", model.model_impl.map(name_of));
     flags.switch("--auto-convert", model.auto_convert);
     // What the model cannot serve is found out before its weights are downloaded.
     flags.optional("--max-input-tokens", max_input_tokens(&args.limits));
@@ -124,6 +125,7 @@ pub fn doctor(args: &Args, surroundings: &Surroundings, shards: usize) -> Proces
     flags.optional("--max-total-tokens", args.limits.max_total_tokens);
     flags.value("--load-format", name_of(model.load_format));
     flags.switch("--auto-convert", model.auto_convert);
+    flags.optional("--model-impl", model.model_impl.map(name_of));
     let mut env = server_env(args, surroundings);
     env.push((
         "CUDA_MEMORY_FRACTION",
@@ -148,6 +150,7 @@ pub fn shard(
     flags.switch("--sharded", group.size > 1);
     flags.optional("--dtype", args.model.dtype.map(name_of));
     flags.value("--load-format", name_of(args.model.load_format));
+    flags.optional("--model-impl", args.model.model_impl.map(name_of));
     flags.optional("--attention", args.shards.attention.map(name_of));
     flags.optional("--cuda-graphs", args.shards.cuda_graphs.clone());
     flags.switch("--deterministic", args.shards.deterministic);

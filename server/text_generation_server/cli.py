@@ -7,12 +7,15 @@ import os
 import sys
 from collections.abc import Generator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from . import __version__
-from .config.model import Dtype
+from .config.facts import Dtype
+from .config.fallback import FallbackConfig
+from .config.implementation import ModelImpl
 from .config.parallel import DEFAULT_UDS_PATH
 from .config.server import Attention, Environment, LoadFormat, ServerConfig, parse_cuda_graphs
 from .config.serving import AskedLimits, check_servable
@@ -41,6 +44,10 @@ Json = Annotated[bool, typer.Option("--json-output", help="Log JSON records inst
 ExitOnEof = Annotated[
     bool, typer.Option("--exit-on-stdin-eof", help="Stop when standard input ends, as it does with the parent")
 ]
+Impl = Annotated[
+    ModelImpl,
+    typer.Option(help="Code that computes the model; auto: ours where the family is known, else Transformers"),
+]
 Format = Annotated[LoadFormat, typer.Option(help="`dummy` makes random weights from config.json alone")]
 
 
@@ -66,6 +73,7 @@ def serve(
     sharded: Annotated[bool, typer.Option("--sharded", help="One of several ranks; see RANK and WORLD_SIZE")] = False,
     dtype: Annotated[Dtype | None, typer.Option(help="Default: float32 on CPU, that of the model on CUDA")] = None,
     load_format: Format = "auto",
+    model_impl: Impl = "auto",
     attention: Annotated[
         Attention | None, typer.Option(help="Attention implementation; default: triton on CUDA, torch on CPU")
     ] = None,
@@ -100,6 +108,7 @@ def serve(
             environment=Environment.read(uds_path=uds_path),
             cuda_graphs=parse_cuda_graphs(cuda_graphs),
             deterministic=deterministic,
+            model_impl=model_impl,
         )
         _note_remote_code(trust_remote_code)
         _serve(config)
@@ -114,6 +123,7 @@ def download_weights(
     max_total_tokens: Annotated[int | None, typer.Option(help="Likewise")] = None,
     auto_convert: Annotated[bool, typer.Option(help="Convert .bin weights, running no code from them")] = False,
     load_format: Format = "auto",
+    model_impl: Impl = "auto",
     trust_remote_code: TrustRemoteCode = False,
     exit_on_stdin_eof: ExitOnEof = False,
     logger_level: Level = "INFO",
@@ -129,9 +139,16 @@ def download_weights(
         source = ModelSource(model_id, revision, load_format, auto_convert, extension)
         environment = Environment.read()
         limits = AskedLimits(max_input_tokens, max_total_tokens)
-        folder = prepare_folder(
-            source, environment.hub, lambda folder: check_servable(folder, environment, limits, source.needs_weights)
-        )
+
+        def check(folder: Path) -> None:
+            config = check_servable(folder, environment, limits, source.needs_weights, model_impl)
+            if isinstance(config, FallbackConfig):
+                # Loads torch and transformers, which other models need not wait for.
+                from .models.fallback import check_runnable
+
+                check_runnable(config)
+
+        folder = prepare_folder(source, environment.hub, check)
         logger.info("model is ready", extra={"model_path": str(folder)})
 
 
@@ -145,6 +162,7 @@ def doctor(
     max_total_tokens: Annotated[int | None, typer.Option(help="Likewise")] = None,
     load_format: Format = "auto",
     auto_convert: Annotated[bool, typer.Option(help="As it would be served with")] = False,
+    model_impl: Impl = "auto",
 ) -> None:
     """Print findings about this machine and a model, one JSON record a line; see `text-generation-launcher doctor`."""
     with _reported_errors():
@@ -154,7 +172,7 @@ def doctor(
         if model_id is not None:
             source = ModelSource(model_id, revision, load_format, auto_convert)
         limits = AskedLimits(max_input_tokens, max_total_tokens)
-        for finding in examine(source, Environment.read(), limits, dtype, num_shard):
+        for finding in examine(source, Environment.read(), limits, dtype, num_shard, model_impl):
             typer.echo(json.dumps(asdict(finding)))
 
 

@@ -19,6 +19,13 @@ pub enum LoadFormat {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ModelImpl {
+    Auto,
+    Native,
+    Transformers,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum RopeScaling {
     Linear,
     Dynamic,

@@ -7,23 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from support.driver import Driver
-from support.engine_driver import directly, stream
-from support.fake_model import SingleGroup
-from support.families import NEW_TOKENS, PROMPTS, logits_of, model_of, write
+from support.families import PROMPTS, logits_of, model_of, write
 from support.family_cases import CASES
+from support.generating import generations, warm_engine
 from support.loading import load
 from support.ranks import Results, all_ranks, single_rank
-from support.router import Router, Stream
 
-from text_generation_server.config.server import WatermarkConfig
-from text_generation_server.engine import warmup
-from text_generation_server.engine.engine import Engine
-from text_generation_server.engine.options import EngineOptions
-from text_generation_server.engine.requests import ServingLimits, StepCost, WarmupLimits
 from text_generation_server.models import CausalLM
-
-LIMITS = WarmupLimits(max_batch_prefill_tokens=32, max_batch_size=8, max_batch_total_tokens=256, max_total_tokens=32)
-SERVING = ServingLimits(256, 31, 32, 8)
 
 
 @pytest.fixture(scope="session")
@@ -54,22 +44,6 @@ def test_logits_are_those_of_transformers(name: str, model: CausalLM) -> None:
     driver = Driver(model, max_tokens=32)
     logits = driver.prefill({str(i): prompt for i, prompt in enumerate(PROMPTS)}, all_logits=True)
     torch.testing.assert_close(logits, torch.cat(expected), atol=2e-4, rtol=2e-4)
-
-
-def warm_engine(model: CausalLM, monkeypatch: pytest.MonkeyPatch, **options: bool) -> Engine:
-    """An engine that did not time its steps."""
-    monkeypatch.setattr(warmup, "measured_cost", lambda *_: StepCost())
-    engine = Engine(model, SingleGroup(), (), "torch", WatermarkConfig(), EngineOptions(**options))  # type: ignore[arg-type]
-    engine.warmup(LIMITS)
-    return engine
-
-
-def generations(engine: Engine, *indices: int, chunk: int, pause: float) -> list[Stream]:
-    """Those of some of the prompts, greedy."""
-    engine.clear_cache(None)
-    asked = [stream(index, PROMPTS[index], NEW_TOKENS, prefill_logprobs=True) for index in indices]
-    Router(directly(engine), SERVING, chunk=chunk, depth=2, pause=pause).run(*asked)
-    return asked
 
 
 def test_greedy_ids_and_their_probabilities_are_those_of_transformers(

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 
-from text_generation_server.config import ModelConfig, ParallelConfig
+from text_generation_server.config import ParallelConfig
+from text_generation_server.config.implementation import ModelImpl, read_model_config
 from text_generation_server.distributed import TensorParallelGroup, init_group
 from text_generation_server.models import CausalLM, load_model
 
@@ -12,8 +13,12 @@ CPU = torch.device("cpu")
 
 
 def load(
-    folder: Path, dtype: torch.dtype = torch.float32, group: TensorParallelGroup | None = None, dummy: bool = False
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    group: TensorParallelGroup | None = None,
+    dummy: bool = False,
+    impl: ModelImpl = "auto",
 ) -> CausalLM:
     group = group or init_group(ParallelConfig(), CPU, timeout_s=1)
-    config = ModelConfig.from_folder(folder)
+    config = read_model_config(folder, impl)
     return load_model(folder, config, group, dtype, CPU, "dummy" if dummy else "safetensors")

@@ -1,4 +1,4 @@
-"""Writes the table of `docs/models.md` from the cases that the tests run.
+"""Writes the tables of `docs/models.md` from the cases that the tests run.
 
 In `server/`: `PYTHONPATH=.:tests python -m support.model_table`.
 """
@@ -7,11 +7,13 @@ from pathlib import Path
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from support.fallback_cases import FALLBACK_CASES, SHARED
 from support.family_cases import CASES
 from text_generation_server.config.families import FAMILIES
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
+FALLBACK_BEGIN, FALLBACK_END = "<!-- fallback table: begin -->\n", "<!-- fallback table: end -->\n"
 
 
 def table() -> str:
@@ -34,9 +36,21 @@ def architectures(case_name: str) -> list[str]:
 
 
 def page() -> str:
-    """The page with a current table."""
-    before, rest = PAGE.read_text().split(BEGIN)
-    return f"{before}{BEGIN}{table()}{END}{rest.split(END)[1]}"
+    """The page with current tables."""
+    text = PAGE.read_text()
+    for begin, rows, end in ((BEGIN, table(), END), (FALLBACK_BEGIN, fallback_table(), FALLBACK_END)):
+        before, rest = text.split(begin)
+        text = f"{before}{begin}{rows}{end}{rest.split(end)[1]}"
+    return text
+
+
+def fallback_table() -> str:
+    """A row for each family that runs through its class."""
+    rows = ["| family | class | compared on |", "| --- | --- | --- |"]
+    for name, case in sorted(FALLBACK_CASES.items(), key=lambda item: item[1].family.lower()):
+        shards = "one shard and two" if name in SHARED else "one shard"
+        rows.append(f"| {case.family} | `{MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[case.model_type]}` | {shards} |")
+    return "\n".join(rows) + "\n"
 
 
 def _code(names: list[str]) -> str:

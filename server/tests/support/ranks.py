@@ -20,7 +20,7 @@ Results = tuple[torch.Tensor, list[list[int]]]
 
 def single_rank(folder: Path, prompts: Sequence[list[int]] = PROMPTS, steps: int = 8) -> Results:
     """Computed by one process."""
-    return _results(load(folder), prompts, steps)
+    return results(load(folder), prompts, steps)
 
 
 def all_ranks(
@@ -31,7 +31,8 @@ def all_ranks(
     return [torch.load(out / f"{rank}.pt") for rank in range(world_size)]
 
 
-def _results(model: CausalLM, prompts: Sequence[list[int]], steps: int) -> Results:
+def results(model: CausalLM, prompts: Sequence[list[int]], steps: int) -> Results:
+    """Of one rank."""
     logits = Driver(model, max_tokens=64).prefill({str(i): prompt for i, prompt in enumerate(prompts)})
     return logits, greedy_by_turns(Driver(model, max_tokens=64), prompts, steps)
 
@@ -39,8 +40,8 @@ def _results(model: CausalLM, prompts: Sequence[list[int]], steps: int) -> Resul
 def _run(rank: int, folders: list[Path], world_size: int, out: Path, prompts: Sequence[list[int]], steps: int) -> None:
     torch.set_num_threads(1)
     group = init_group(ParallelConfig(rank, world_size, out / "rendezvous"), CPU, timeout_s=120)
-    results = [_results(load(folder, group=group), prompts, steps) for folder in folders]
-    torch.save(results, out / f"{rank}.pt")
+    computed = [results(load(folder, group=group), prompts, steps) for folder in folders]
+    torch.save(computed, out / f"{rank}.pt")
     if group.min_int(rank + 7) != 7:
         raise AssertionError("min_int must give the smallest value to every rank")
     group.close()

@@ -52,6 +52,10 @@ class JsonObject:
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
+    def plain(self) -> dict[str, object]:
+        """What the file has, as it is."""
+        return dict(self._values)
+
     def error(self, key: str, expected: str) -> ConfigurationError:
         """The error for a wrong value of `key`."""
         value = self._get(key)

@@ -6,17 +6,14 @@ Both are untrusted input: a wrong value is a `ConfigurationError` that names the
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
-from ..errors import ModelFilesError, UnsupportedModel
+from ..errors import UnsupportedModel
+from .facts import Dtype, architecture_of, config_files, eos_token_ids, quantised, stored_dtype
 from .families import FAMILIES
 from .json_object import JsonObject
 from .names import TensorNames
 from .spec import DecoderSpec, LayerSpec, RopeSpec, RopeType
 
-Dtype = Literal["float32", "float16", "bfloat16"]
-
-DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 MAX_CONTEXT_LENGTH = 2**31 - 1
 """Positions that the contract can name."""
 
@@ -57,6 +54,11 @@ class ModelConfig:
             return max(self.max_position_embeddings, int(min(stretched, MAX_CONTEXT_LENGTH)))
         return self.max_position_embeddings
 
+    @property
+    def largest_matrix(self) -> int:
+        """Elements of the largest matrix of a layer."""
+        return self.decoder.hidden_size * max(layer.ffn.inner for layer in self.decoder.layers)
+
     def with_rope(self, rope_type: RopeType, factor: float) -> "ModelConfig":
         """The same with positions stretched from the length of `max_position_embeddings`."""
         length = self.max_position_embeddings
@@ -79,14 +81,7 @@ class ModelConfig:
 
         Raises ModelFilesError (unreadable), ConfigurationError (wrong value), UnsupportedModel.
         """
-        if not (folder / "config.json").is_file():
-            raise ModelFilesError(
-                f"{folder} has no config.json: --model-id must name a folder with a Transformers model"
-            )
-        config = JsonObject.from_file(folder / "config.json")
-        generation_path = folder / "generation_config.json"
-        generation = JsonObject.from_file(generation_path) if generation_path.is_file() else None
-        return parse_model_config(config, generation)
+        return parse_model_config(*config_files(folder))
 
 
 def parse_model_config(config: JsonObject, generation: JsonObject | None) -> ModelConfig:
@@ -95,7 +90,7 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None) -> Mod
     Raises ConfigurationError (wrong value) or UnsupportedModel.
     """
     # First: other architectures have other keys.
-    architecture = _architecture(config)
+    architecture = _known_architecture(config)
     family = FAMILIES[architecture]
     config = config.for_family(family.defaults, family.aliases)
     decoder = family.decoder(config)
@@ -107,41 +102,23 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None) -> Mod
         max_position_embeddings=config.integer(
             "max_position_embeddings", default=config.integer(family.longest, default=2048)
         ),
-        dtype=_dtype(config),
+        dtype=stored_dtype(config),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
-        eos_token_ids=_eos_token_ids(config, generation, decoder.vocab_size),
+        eos_token_ids=eos_token_ids(config, generation, decoder.vocab_size),
     )
 
 
-def _architecture(config: JsonObject) -> str:
-    names = config.strings("architectures")
-    if not names:
-        raise config.error("architectures", 'a list with the model class, for example ["LlamaForCausalLM"]')
-    if names[0] not in FAMILIES:
-        known = ", ".join(sorted({family.title.split()[0] for family in FAMILIES.values()}, key=str.lower))
-        raise UnsupportedModel(
-            f"architecture {names[0]!r} is not supported; supported are models of {known} (docs/models.md has the list)"
-        )
+def _known_architecture(config: JsonObject) -> str:
+    name = architecture_of(config)
+    if name not in FAMILIES:
+        raise UnsupportedModel(f"architecture {name!r} is not supported; {supported()}")
     method = config.child("quantization_config").string("quant_method", default="")
-    if "quantization_config" in config and method not in FAMILIES[names[0]].quantisations:
-        raise UnsupportedModel(
-            f"`quantization_config` in config.json: checkpoints quantised by {method!r} are not supported"
-        )
-    return names[0]
+    if "quantization_config" in config and method not in FAMILIES[name].quantisations:
+        raise quantised(method)
+    return name
 
 
-def _dtype(config: JsonObject) -> Dtype | None:
-    # Transformers 5 writes `dtype`, older versions wrote `torch_dtype`.
-    for key in ("dtype", "torch_dtype"):
-        if key in config:
-            name = config.string(key).removeprefix("torch.")
-            return name if name in DTYPES else None
-    return None
-
-
-def _eos_token_ids(config: JsonObject, generation: JsonObject | None, vocab_size: int) -> tuple[int, ...]:
-    ids = set(config.token_ids("eos_token_id"))
-    if generation is not None:
-        ids.update(generation.token_ids("eos_token_id"))
-    # An id that the vocabulary lacks can never be chosen.
-    return tuple(sorted(token_id for token_id in ids if token_id < vocab_size))
+def supported() -> str:
+    """For messages about an architecture that is not."""
+    known = ", ".join(sorted({family.title.split()[0] for family in FAMILIES.values()}, key=str.lower))
+    return f"supported are models of {known} (docs/models.md has the list)"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal, TypeVar, cast, get_args
 
 from ..errors import ConfigurationError
-from .model import Dtype
+from .facts import Dtype
+from .implementation import ModelImpl
 from .parallel import DEFAULT_UDS_PATH, ParallelConfig, rendezvous_path
 
 _Number = TypeVar("_Number", int, float)
@@ -93,6 +94,7 @@ class ServerConfig:
     cuda_graphs: tuple[int, ...] | None = None
     """Batch sizes of decode that get a CUDA graph; empty: none; None: a default set."""
     deterministic: bool = False
+    model_impl: ModelImpl = "auto"
 
     def __post_init__(self) -> None:
         world_size = self.environment.parallel.world_size

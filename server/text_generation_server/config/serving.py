@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigurationError, ModelFilesError
+from .fallback import FallbackConfig
+from .implementation import AnyModelConfig, ModelImpl, read_model_config
 from .memory import check_machine
-from .model import ModelConfig
 from .server import Environment
 
 _TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.json", "vocab.txt")
@@ -20,20 +21,44 @@ class AskedLimits:
     max_total_tokens: int | None = None
 
 
-def check_servable(folder: Path, environment: Environment, limits: AskedLimits, needs_weights: bool = True) -> None:
+def check_servable(
+    folder: Path,
+    environment: Environment,
+    limits: AskedLimits,
+    needs_weights: bool = True,
+    model_impl: ModelImpl = "auto",
+) -> AnyModelConfig:
     """Raises `ModelFilesError`, `UnsupportedModel`, `ConfigurationError` or `OutOfMemory` when `folder` cannot be
-    served like this. `needs_weights`: whether its weights will be read.
+    served like this; returns its configuration. `needs_weights`: whether its weights will be read.
+
+    Whether a class of Transformers can run is checked by `models/fallback/`, which needs torch.
     """
-    config = ModelConfig.from_folder(folder)
-    if environment.rope_scaling is not None and environment.rope_factor is not None:
-        config = config.with_rope(environment.rope_scaling, environment.rope_factor)
+    config = override_rope(read_model_config(folder, model_impl), environment)
     if not any(next(folder.glob(pattern), None) for pattern in _TOKENIZERS):
         raise ModelFilesError(
             f"{folder} has no tokenizer: none of {', '.join(_TOKENIZERS)}; fetch the tokenizer.json of the model"
         )
-    _check_limits(limits, config.max_context_length)
+    positions = config.max_position_embeddings if isinstance(config, FallbackConfig) else config.max_context_length
+    if positions is not None:
+        _check_limits(limits, positions)
     if needs_weights:
         check_machine(folder)
+    return config
+
+
+def override_rope(config: AnyModelConfig, environment: Environment) -> AnyModelConfig:
+    """Applies ROPE_SCALING and ROPE_FACTOR over what the checkpoint says."""
+    scaling, factor = environment.rope_scaling, environment.rope_factor
+    if scaling is None and factor is None:
+        return config
+    if scaling is None or factor is None:
+        raise ConfigurationError("--rope-scaling and --rope-factor go together: set both or neither")
+    if isinstance(config, FallbackConfig):
+        raise ConfigurationError(
+            f"--rope-scaling does not apply to {config.architecture}, which runs through Transformers: leave it out "
+            "and set `rope_parameters` in config.json"
+        )
+    return config.with_rope(scaling, factor)
 
 
 def _check_limits(limits: AskedLimits, positions: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from ..config.implementation import ModelImpl
 from ..config.server import Environment
 from ..config.serving import AskedLimits
 from ..hub import ModelSource
@@ -15,7 +16,12 @@ __all__ = ["Finding", "examine"]
 
 
 def examine(
-    source: ModelSource | None, environment: Environment, limits: AskedLimits, dtype: str | None, shards: int
+    source: ModelSource | None,
+    environment: Environment,
+    limits: AskedLimits,
+    dtype: str | None,
+    shards: int,
+    model_impl: ModelImpl = "auto",
 ) -> Iterator[Finding]:
     """Findings in the order in which a person would look: programs, devices, folders, and a model, if one is named."""
     yield from software_findings()
@@ -26,4 +32,4 @@ def examine(
         if dtype is None and not devices.cards:
             dtype = "float32"
         memory = memory_of(devices, environment.cuda_memory_fraction, shards)
-        yield from model_findings(source, environment, limits, dtype, shards, memory)
+        yield from model_findings(source, environment, limits, dtype, shards, memory, model_impl)

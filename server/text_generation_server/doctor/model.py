@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..config.fallback import FallbackConfig
+from ..config.implementation import AnyModelConfig, ModelImpl
 from ..config.memory import stored_bytes
 from ..config.model import ModelConfig
 from ..config.server import Environment
@@ -24,6 +26,7 @@ def model_findings(
     dtype: str | None,
     shards: int,
     memory: int,
+    model_impl: ModelImpl = "auto",
 ) -> Iterator[Finding]:
     """`memory`: bytes that each shard may use; `dtype`: None for that of the model. Downloads nothing."""
     try:
@@ -31,12 +34,16 @@ def model_findings(
             yield from _to_download(source, environment)
             return
         folder = find_folder(source, environment.hub)
-        check_servable(folder, environment, limits, source.needs_weights)
-        config = ModelConfig.from_folder(folder)
+        config = check_servable(folder, environment, limits, source.needs_weights, model_impl)
+        if isinstance(config, FallbackConfig):
+            from ..models.fallback import check_runnable
+
+            check_runnable(config)
     except EngineError as error:
         yield Finding(_SUBJECT, "error", str(error), "change what the message names")
         return
-    yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}")
+    how = ", through its class of Transformers" if isinstance(config, FallbackConfig) else ""
+    yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}{how}")
     yield from _memory(folder, config, source, dtype, shards, memory)
 
 
@@ -64,7 +71,7 @@ def _to_download(source: ModelSource, environment: Environment) -> Iterator[Find
 
 
 def _memory(
-    folder: Path, config: ModelConfig, source: ModelSource, dtype: str | None, shards: int, memory: int
+    folder: Path, config: AnyModelConfig, source: ModelSource, dtype: str | None, shards: int, memory: int
 ) -> Iterator[Finding]:
     stored = stored_bytes(folder)
     if stored is None:
@@ -78,6 +85,9 @@ def _memory(
     if left <= 0:
         remedy = "use more shards (--num-shard), a smaller --dtype, or a smaller model"
         yield Finding("memory", "error", text, remedy)
+        return
+    if isinstance(config, FallbackConfig):
+        yield Finding("memory", "ok", text)
         return
     tokens = left // (kv_elements_per_token(config, shards) * _BYTES[served])
     context = config.max_context_length

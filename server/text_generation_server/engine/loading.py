@@ -7,9 +7,12 @@ from pathlib import Path
 
 import torch
 
+from ..config.facts import Dtype
+from ..config.fallback import FallbackConfig
+from ..config.implementation import AnyModelConfig, read_model_config
 from ..config.memory import check_fits, stored_bytes
-from ..config.model import Dtype, ModelConfig
 from ..config.server import Attention, ServerConfig
+from ..config.serving import override_rope
 from ..distributed.group import init_group
 from ..errors import ConfigurationError
 from ..kernels import use_triton
@@ -35,7 +38,12 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     device = choose_device(environment.parallel.rank)
     attention = choose_attention(config, device)
     use_triton(attention == "triton")
-    model_config = override_rope(ModelConfig.from_folder(folder), config)
+    model_config = override_rope(read_model_config(folder, config.model_impl), environment)
+    if isinstance(model_config, FallbackConfig) and config.deterministic:
+        raise ConfigurationError(
+            f"--deterministic is not there for {model_config.architecture}, which runs through Transformers: "
+            "leave it out"
+        )
     if device.type == "cpu":
         threads = cpu_threads(model_config, environment.parallel.world_size, environment.omp_num_threads)
         torch.set_num_threads(threads)
@@ -80,7 +88,9 @@ def choose_attention(config: ServerConfig, device: torch.device) -> Attention:
     return config.attention or "triton"
 
 
-def check_memory(folder: Path, model: ModelConfig, dtype: torch.dtype, device: torch.device, world_size: int) -> None:
+def check_memory(
+    folder: Path, model: AnyModelConfig, dtype: torch.dtype, device: torch.device, world_size: int
+) -> None:
     """Raises `OutOfMemory` when this rank's part of the weights is larger than the memory left on its device."""
     stored = stored_bytes(folder)
     if stored is None:
@@ -93,29 +103,19 @@ def check_memory(folder: Path, model: ModelConfig, dtype: torch.dtype, device: t
         check_fits(needed, available_host_memory(), "the machine has {} left")
 
 
-def cpu_threads(model: ModelConfig, world_size: int, omp_num_threads: int | None) -> int:
+def cpu_threads(model: AnyModelConfig, world_size: int, omp_num_threads: int | None) -> int:
     """Threads of one rank: OMP_NUM_THREADS, else an even part of the cores that this process may use.
 
     A model so small that a product takes no longer than to wake threads has one; the other cores serve the requests.
     """
     if omp_num_threads is not None:
         return omp_num_threads
-    if model.decoder.hidden_size * max(layer.ffn.inner for layer in model.decoder.layers) < _WORTH_THREADS:
+    if model.largest_matrix < _WORTH_THREADS:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // world_size)
 
 
-def default_dtype(config: ModelConfig, device: torch.device) -> Dtype:
+def default_dtype(config: AnyModelConfig, device: torch.device) -> Dtype:
     """float32 on a CPU, where half precision is slow; else the type of the checkpoint."""
     return "float32" if device.type == "cpu" else config.dtype or "float16"
-
-
-def override_rope(config: ModelConfig, server: ServerConfig) -> ModelConfig:
-    """Applies ROPE_SCALING and ROPE_FACTOR over what the checkpoint says."""
-    scaling, factor = server.environment.rope_scaling, server.environment.rope_factor
-    if scaling is None and factor is None:
-        return config
-    if scaling is None or factor is None:
-        raise ConfigurationError("--rope-scaling and --rope-factor go together: set both or neither")
-    return config.with_rope(scaling, factor)

@@ -5,10 +5,11 @@ from typing import Literal
 
 import torch
 
-from ..config.model import ModelConfig
+from ..config.fallback import FallbackConfig
+from ..config.implementation import AnyModelConfig
 from ..distributed import TensorParallelGroup
 from ..errors import OutOfMemory
-from ..weights import DummySource, SafetensorsSource
+from ..weights import DummySource, SafetensorsSource, WeightSource
 from .base import CausalLM
 from .builder import DecoderBuilder
 
@@ -17,7 +18,7 @@ LoadFormat = Literal["auto", "safetensors", "dummy"]
 
 def load_model(
     folder: Path,
-    config: ModelConfig,
+    config: AnyModelConfig,
     group: TensorParallelGroup,
     dtype: torch.dtype,
     device: torch.device,
@@ -29,16 +30,28 @@ def load_model(
     Raises ConfigurationError, ModelFilesError or OutOfMemory.
     """
     try:
-        if load_format == "dummy":
-            return DecoderBuilder(config, group, DummySource(dtype, device), device).build()
-        source = SafetensorsSource(folder, dtype, device)
-        model = DecoderBuilder(config, group, source, device).build()
-        # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
-        tied = (f"{config.names.head}.weight",) if config.decoder.head.tied else ()
-        source.warn_unread((*config.names.ignored, *tied))
-        source.warn_not_finite()
+        source = DummySource(dtype, device) if load_format == "dummy" else SafetensorsSource(folder, dtype, device)
+        model = _build(config, group, source, dtype, device)
+        if isinstance(source, SafetensorsSource):
+            source.warn_not_finite()
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
             f"the weights do not fit into the memory of {device}: use more shards (--num-shard) or a smaller --dtype"
         ) from error
+    return model
+
+
+def _build(
+    config: AnyModelConfig, group: TensorParallelGroup, source: WeightSource, dtype: torch.dtype, device: torch.device
+) -> CausalLM:
+    if isinstance(config, FallbackConfig):
+        # Imports transformers, which takes seconds that other models need not wait.
+        from .fallback import load_fallback
+
+        return load_fallback(config, group, source, dtype, device)
+    model = DecoderBuilder(config, group, source, device).build()
+    if isinstance(source, SafetensorsSource):
+        # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
+        tied = (f"{config.names.head}.weight",) if config.decoder.head.tied else ()
+        source.warn_unread((*config.names.ignored, *tied))
     return model

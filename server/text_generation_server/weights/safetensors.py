@@ -72,6 +72,10 @@ class SafetensorsSource(WeightSource):
         """See `WeightSource`."""
         return torch.empty(shape, dtype=self._dtype, device=self._device)
 
+    def names(self) -> list[str]:
+        """Of all tensors."""
+        return list(self._tensors)
+
     def has(self, name: str) -> bool:
         """See `WeightSource`."""
         return name in self._tensors

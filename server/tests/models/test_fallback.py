@@ -1,0 +1,230 @@
+"""Classes of transformers in our engine: they compute what transformers does, and what could not is refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.driver import Driver
+from support.fallback_cases import FALLBACK_CASES, FORCED, SHARED
+from support.families import PROMPTS, logits_of, model_of, write
+from support.family_cases import CASES
+from support.generating import generations, warm_engine
+from support.loading import load
+from support.ranks import results
+from support.thread_ranks import thread_groups, together
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.nemotron.modeling_nemotron import NemotronLayerNorm1P
+
+from text_generation_server.config.fallback import FallbackConfig, parse_fallback_config
+from text_generation_server.config.implementation import read_model_config
+from text_generation_server.config.json_object import JsonObject
+from text_generation_server.config.model import ModelConfig
+from text_generation_server.errors import ConfigurationError, ModelFilesError, UnsupportedModel
+from text_generation_server.models import CausalLM
+from text_generation_server.models.fallback import check_runnable
+from text_generation_server.models.fallback.norm import recognise
+
+ALL = {**FALLBACK_CASES, **{name: CASES[name] for name in FORCED}}
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The checkpoint of a case, written once."""
+    root = tmp_path_factory.mktemp("fallback")
+
+    @cache
+    def folder(name: str) -> Path:
+        write(ALL[name], model_of(name), root / name)
+        return root / name
+
+    return folder
+
+
+@pytest.fixture(params=list(ALL), scope="module")
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def model(name: str, folder_of: Callable[[str], Path]) -> CausalLM:
+    # As the engine does.
+    with torch.inference_mode():
+        return load(folder_of(name), impl="transformers" if name in FORCED else "auto")
+
+
+def test_logits_are_those_of_transformers(name: str, model: CausalLM) -> None:
+    expected = [logits_of(ALL[name], model_of(name), prompt) for prompt in PROMPTS]
+    driver = Driver(model, max_tokens=32)
+    logits = driver.prefill({str(i): prompt for i, prompt in enumerate(PROMPTS)}, all_logits=True)
+    torch.testing.assert_close(logits, torch.cat(expected), atol=2e-4, rtol=2e-4)
+
+
+def test_greedy_ids_and_their_probabilities_are_those_of_transformers(
+    name: str, model: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone, in a batch, in chunks, and after pauses."""
+    engine = warm_engine(model, monkeypatch)
+    together = generations(engine, 0, 1, 2, 3, 4, chunk=3, pause=0.1)
+    for each in together:
+        logprobs = logits_of(ALL[name], model_of(name), each.ids)[:-1].log_softmax(-1)
+        first = len(each.prompt) - 1
+        assert each.tokens == logprobs[first:].argmax(-1).tolist()
+        expected = logprobs[torch.arange(len(logprobs)), each.ids[1:]].tolist()
+        assert each.logprobs == pytest.approx(expected[first:], abs=1e-3)
+    (alone,) = generations(engine, 4, chunk=64, pause=0.0)
+    assert alone.tokens == together[4].tokens
+
+
+@pytest.mark.parametrize("name", FORCED, scope="module")
+def test_a_known_family_is_the_same_through_its_class(
+    name: str, model: CausalLM, folder_of: Callable[[str], Path]
+) -> None:
+    """`auto` takes our decoder, `transformers` the class; both compute the same."""
+    assert isinstance(read_model_config(folder_of(name)), ModelConfig)
+    assert isinstance(read_model_config(folder_of(name), "transformers"), FallbackConfig)
+    native, forced = (results(each, PROMPTS, 4) for each in (load(folder_of(name)), model))
+    torch.testing.assert_close(forced[0], native[0], atol=2e-4, rtol=2e-4)
+    assert forced[1] == native[1]
+
+
+@pytest.mark.parametrize("name", SHARED, scope="module")
+def test_two_ranks_compute_what_one_does(name: str, model: CausalLM, folder_of: Callable[[str], Path]) -> None:
+    models = [load(folder_of(name), group=group, impl="transformers") for group in thread_groups(2)]
+    (first, ids), (second, other_ids) = together([partial(results, each, PROMPTS, 2) for each in models])
+    expected_logits, expected_ids = results(model, PROMPTS, 2)
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first, expected_logits, atol=2e-4, rtol=2e-4)
+    assert ids == other_ids == expected_ids
+    assert sum(cache.elements for cache in models[0].caches) * 2 == sum(cache.elements for cache in model.caches)
+
+
+def test_a_class_that_cannot_be_shared_is_refused_for_several_shards(folder_of: Callable[[str], Path]) -> None:
+    group = thread_groups(2)[0]
+    with pytest.raises(UnsupportedModel, match=r"OlmoeForCausalLM .*'colwise_gather_output' .* --num-shard to 1"):
+        load(folder_of("olmoe"), group=group)
+    with pytest.raises(
+        UnsupportedModel, match=r"NemotronForCausalLM .* no plan for several shards; .*--num-shard to 1"
+    ):
+        load(folder_of("nemotron"), group=group)
+
+
+def test_heads_that_cannot_be_shared_are_refused(folder_of: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigurationError, match=r"4 shards cannot share 4 attention heads with 2 .* --num-shard"):
+        load(folder_of("arcee"), group=thread_groups(4)[0])
+
+
+def config_of(model_type: str, **values: Any) -> FallbackConfig:
+    """As of a file with these keys, and with the defaults of the class."""
+    raw = {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type, "")], "model_type": model_type, **values}
+    return parse_fallback_config(JsonObject(raw, "config.json"), None)
+
+
+TINY = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 99,
+}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "message"),
+    [
+        ("mamba", {}, "a state beside keys and values"),
+        ("jamba", {}, "a state beside keys and values"),
+        ("lfm2", {"layer_types": ["conv", "full_attention"]}, "`layer_types` .* 'conv'; only full_attention"),
+        ("lfm2", {}, "values on the host"),
+        ("t5", {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "it has an encoder"),
+        ("bert", {}, "looks ahead"),
+        ("roberta", {}, "looks ahead"),
+        ("codegen", {}, "does not go through the library's attention interface"),
+        ("bloom", {}, "does not go through the library's attention interface"),
+        ("diffllama", {}, "calls attention more than once"),
+        ("gpt_oss", {}, "`is_transposed`"),
+        (
+            "qwen2_moe",
+            {"layer_types": ["sliding_attention"] * 2, "sliding_window": 4},
+            "neither all positions before it nor a window",
+        ),
+        ("llama4_text", {"layer_types": ["full_attention"] * 2}, "no decoder of its own"),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "'dynamic' depends on the length"),
+        ("phi3", {"rope_scaling": {"type": "longrope"}}, "'longrope' depends on the length"),
+        ("llama", {"quantization_config": {"quant_method": "awq"}}, "quantised by 'awq' are not supported"),
+        ("llama", {"architectures": ["NobodyForCausalLM"]}, "'NobodyForCausalLM' is not supported: .*Transformers 5"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_its_reason(model_type: str, values: dict[str, Any], message: str) -> None:
+    """Before there are weights."""
+    with pytest.raises(UnsupportedModel, match=message):
+        check_runnable(config_of(model_type, **{**TINY, **values}))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_attention_heads": "many"}, "num_attention_heads"),
+        ({"num_hidden_layers": 10**9}, "`num_hidden_layers` must be an integer of at most 1024"),
+        ({"hidden_act": "no such function"}, "cannot be built from config.json"),
+    ],
+)
+def test_wrong_values_are_errors_of_the_file(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        check_runnable(config_of("llama", **{**TINY, **values}))
+
+
+def test_code_that_comes_with_a_model_is_not_run(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folder_of("arcee"), tmp_path / "model"))
+    raw = json.loads((folder / "config.json").read_text())
+    raw["auto_map"] = {"AutoConfig": "theirs.Config", "AutoModelForCausalLM": "theirs.Model"}
+    (folder / "config.json").write_text(json.dumps(raw))
+    (folder / "theirs.py").write_text("raise SystemExit('was run')")
+    load(folder)
+    (folder / "config.json").write_text(json.dumps({**raw, "architectures": ["TheirsForCausalLM"]}))
+    with pytest.raises(UnsupportedModel, match="'TheirsForCausalLM' is not supported"):
+        load(folder)
+
+
+def test_tensors_that_do_not_fit_the_class_are_refused(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folder_of("arcee"), tmp_path / "model"))
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    save_file({**tensors, "model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)}, path)
+    load(folder)
+    save_file({**tensors, "model.layers.0.mlp.gate_proj.weight": torch.zeros(4)}, path)
+    with pytest.raises(
+        ModelFilesError, match=r"1 tensors .* no part of its class, such as `model.layers.0.mlp.gate_proj"
+    ):
+        load(folder)
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, path)
+    with pytest.raises(ModelFilesError, match=r"1 tensors .* such as `model\.layers\.1\.mlp\.up_proj\.weight`"):
+        load(folder)
+
+
+def test_dummy_weights_need_no_files(folder_of: Callable[[str], Path]) -> None:
+    model = load(folder_of("olmoe"), dummy=True)
+    logits = Driver(model, max_tokens=32).prefill({"a": PROMPTS[4]})
+    assert logits.isfinite().all()
+
+
+def test_normalisations_are_recognised_by_what_they_compute() -> None:
+    """Rounding before the weight, or after it; with 1 added to the weight; and none that subtracts a mean."""
+    forms = [recognise(kind(8)) for kind in (LlamaRMSNorm, GemmaRMSNorm, NemotronLayerNorm1P)]
+    assert [form and (form.wide, form.one_plus) for form in forms] == [(False, False), (True, True), None]
+
+
+def test_native_models_do_not_load_transformers() -> None:
+    program = "import sys, text_generation_server.engine.loading; sys.exit('transformers' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,54 @@
+"""What every implementation of a model reads of `config.json` and `generation_config.json`."""
+
+from pathlib import Path
+from typing import Literal, get_args
+
+from ..errors import ModelFilesError, UnsupportedModel
+from .json_object import JsonObject
+
+Dtype = Literal["float32", "float16", "bfloat16"]
+
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+
+
+def config_files(folder: Path) -> tuple[JsonObject, JsonObject | None]:
+    """`config.json`, and `generation_config.json` where there is one. Raises ModelFilesError."""
+    if not (folder / "config.json").is_file():
+        raise ModelFilesError(f"{folder} has no config.json: --model-id must name a folder with a Transformers model")
+    generation_path = folder / "generation_config.json"
+    generation = JsonObject.from_file(generation_path) if generation_path.is_file() else None
+    return JsonObject.from_file(folder / "config.json"), generation
+
+
+def architecture_of(config: JsonObject) -> str:
+    """The model class that the file names. Raises ConfigurationError."""
+    names = config.strings("architectures")
+    if not names:
+        raise config.error("architectures", 'a list with the model class, for example ["LlamaForCausalLM"]')
+    return names[0]
+
+
+def quantised(method: str) -> UnsupportedModel:
+    """The error for a checkpoint in a format that is not read."""
+    return UnsupportedModel(
+        f"`quantization_config` in config.json: checkpoints quantised by {method!r} are not supported"
+    )
+
+
+def stored_dtype(config: JsonObject) -> Dtype | None:
+    """Type of the stored weights, where the file says one that is served."""
+    # Transformers 5 writes `dtype`, older versions wrote `torch_dtype`.
+    for key in ("dtype", "torch_dtype"):
+        if key in config:
+            name = config.string(key).removeprefix("torch.")
+            return name if name in DTYPES else None
+    return None
+
+
+def eos_token_ids(config: JsonObject, generation: JsonObject | None, vocab_size: int) -> tuple[int, ...]:
+    """Ids that end a text, of both files, ascending."""
+    ids = set(config.token_ids("eos_token_id"))
+    if generation is not None:
+        ids.update(generation.token_ids("eos_token_id"))
+    # An id that the vocabulary lacks can never be chosen.
+    return tuple(sorted(token_id for token_id in ids if token_id < vocab_size))

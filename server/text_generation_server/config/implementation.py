@@ -1,0 +1,32 @@
+"""Which code computes a model: our one decoder, or the class of Transformers."""
+
+from pathlib import Path
+from typing import Literal
+
+from ..errors import UnsupportedModel
+from .facts import architecture_of, config_files
+from .fallback import FallbackConfig, is_candidate, parse_fallback_config
+from .families import FAMILIES
+from .model import ModelConfig, parse_model_config, supported
+
+ModelImpl = Literal["auto", "native", "transformers"]
+"""`auto`: ours where the family is known, else that of Transformers."""
+
+AnyModelConfig = ModelConfig | FallbackConfig
+
+
+def read_model_config(folder: Path, impl: ModelImpl = "auto") -> AnyModelConfig:
+    """Reads the configuration files of a model folder for the implementation that was asked for.
+
+    Raises ModelFilesError (unreadable), ConfigurationError (wrong value), UnsupportedModel.
+    """
+    config, generation = config_files(folder)
+    architecture = architecture_of(config)
+    if impl == "native" or (impl == "auto" and (architecture in FAMILIES or not is_candidate(architecture))):
+        return parse_model_config(config, generation)
+    if not is_candidate(architecture):
+        raise UnsupportedModel(
+            f"architecture {architecture!r} cannot run with --model-impl transformers, which takes `...ForCausalLM` "
+            f"classes; {supported()}"
+        )
+    return parse_fallback_config(config, generation)

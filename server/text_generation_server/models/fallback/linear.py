@@ -1,0 +1,100 @@
+"""Matrices of a class, in our products: those that read the same tensor are one."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ...distributed import TensorParallelGroup
+from ...layers.infer import Head
+from ...layers.weights import Linear
+
+
+class ServedLinear(nn.Module):
+    """`x @ weight.T + bias`, or this rank's part of it."""
+
+    def __init__(self, linear: Linear, group: TensorParallelGroup | None) -> None:
+        """`group`: whose results are summed."""
+        super().__init__()
+        self._linear = linear
+        self._group = group
+
+    @property
+    def weight(self) -> Tensor:
+        """[outputs, inputs] of this rank."""
+        return self._linear.weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        """[outputs]"""
+        return self._linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., inputs] to [..., outputs]."""
+        out = self._linear.apply(x.reshape(-1, x.shape[-1]))
+        if self._group is not None:
+            self._group.all_reduce(out)
+        return out.view(*x.shape[:-1], -1)
+
+
+class Merged:
+    """Several matrices that read one tensor, as one product: computed when the first of them is called."""
+
+    def __init__(self, linears: Sequence[Linear]) -> None:
+        weights = [linear.weight for linear in linears]
+        self.sizes = [len(weight) for weight in weights]
+        biases = None
+        if any(linear.bias is not None for linear in linears):
+            zeros = [weight.new_zeros(len(weight)) for weight in weights]
+            biases = torch.cat(
+                [zero if linear.bias is None else linear.bias for linear, zero in zip(linears, zeros, strict=True)]
+            )
+        self.linear = Linear(torch.cat(weights), biases)
+        self._read: Tensor | None = None
+        self._parts: dict[int, Tensor] = {}
+
+    def part(self, index: int, x: Tensor) -> Tensor:
+        """Result of the matrix `index`."""
+        if self._read is not x or index not in self._parts:
+            out = self.linear.apply(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+            self._read, self._parts = x, dict(enumerate(out.split(self.sizes, dim=-1)))
+        result = self._parts.pop(index)
+        if not self._parts:
+            self._read = None
+        return result
+
+
+class MergedLinear(nn.Module):
+    """One of the matrices of a `Merged`."""
+
+    def __init__(self, merged: Merged, index: int) -> None:
+        super().__init__()
+        self._merged = merged
+        self._index = index
+
+    @property
+    def weight(self) -> Tensor:
+        """[outputs, inputs] of this rank."""
+        return self._merged.linear.weight.split(self._merged.sizes)[self._index]
+
+    @property
+    def bias(self) -> Tensor | None:
+        """[outputs]"""
+        bias = self._merged.linear.bias
+        return None if bias is None else bias.split(self._merged.sizes)[self._index]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., inputs] to [..., outputs]."""
+        return self._merged.part(self._index, x)
+
+
+class ServedHead(nn.Module):
+    """The output matrix, shared by rows of the vocabulary; what the class does behind it sees all columns."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        self._head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[1, N, hidden] to [1, N, vocabulary], equal on all ranks."""
+        return self._head.logits(x.reshape(-1, x.shape[-1]), deterministic=False)[None]

@@ -1,0 +1,188 @@
+"""From a configuration and weights to a served model."""
+
+# Switches of the library have names with an underscore.
+# pyright: reportPrivateUsage=false
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ...config.fallback import FallbackConfig, unsupported
+from ...config.spec import HeadSpec
+from ...distributed import TensorParallelGroup
+from ...errors import ConfigurationError
+from ...layers.infer import CacheShape, Head
+from ...layers.weights import Linear, padded_rows, vocabulary_shard
+from ...weights import WeightSource
+from .attention import ServedAttention, Step
+from .checkpoint import ClassCheckpoint
+from .experts import ServedExperts
+from .linear import Merged, MergedLinear, ServedHead, ServedLinear
+from .model import FallbackModel
+from .norm import ServedNorm, recognise
+from .parallel import Sharding, shard
+from .rehearsal import Rehearsal, rehearse
+from .skeleton import build_skeleton, decoder_name
+
+
+def load_fallback(
+    config: FallbackConfig, group: TensorParallelGroup, source: WeightSource, dtype: torch.dtype, device: torch.device
+) -> FallbackModel:
+    """Reads this rank's part of the model. Raises UnsupportedModel, ConfigurationError or ModelFilesError, each before
+    a tensor is read where that can be known.
+    """
+    # A rehearsal counts what is written to tensors, which those of inference mode do not.
+    with torch.inference_mode(False):
+        model = build_skeleton(config, dtype)
+        path = decoder_name(model)
+        if not isinstance(getattr(model.config.get_text_config(), "max_position_embeddings", None), int):
+            raise ConfigurationError("config.json: `max_position_embeddings` is missing")
+        sharding = shard(model, group)
+        rehearsal = rehearse(model)
+    return _Builder(model, group, source, sharding, rehearsal, device).build(path)
+
+
+class _Builder:
+    """Puts our parts in the place of those of the class, with their weights."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        group: TensorParallelGroup,
+        source: WeightSource,
+        sharding: Sharding,
+        rehearsal: Rehearsal,
+        device: torch.device,
+    ) -> None:
+        self._model = model
+        self._group = group
+        self._sharding = sharding
+        self._rehearsal = rehearsal
+        self._device = device
+        self._head_name = _head_name(model)
+        _check_sums(model, sharding, rehearsal)
+        self._tied = _tied(model)
+        self._checkpoint = ClassCheckpoint(model, source, sharding.cuts, self._tied)
+
+    def build(self, path: str) -> FallbackModel:
+        model, step = self._model, Step()
+        self._read_head()
+        for names in self._rehearsal.linears:
+            self._read_linears(names)
+        self._read_rest()
+        self._swap_norms()
+        self._to_device()
+        caches = self._serve(step)
+        return FallbackModel(model, path, step, caches)
+
+    def _serve(self, step: Step) -> list[CacheShape]:
+        caches: list[CacheShape] = []
+        for index, call in enumerate(self._rehearsal.calls):
+            attention = ServedAttention(index, call, step)
+            self._model.get_submodule(call.module).served_by = attention  # type: ignore[assignment]
+            caches.append(attention.cache)
+        for name in self._rehearsal.experts:
+            module = self._model.get_submodule(name)
+            group = self._group if name in self._sharding.summed else None
+            module.served_by = ServedExperts(module, group)  # type: ignore[assignment]
+        return caches
+
+    def _read_head(self) -> None:
+        """Each rank computes a part of the vocabulary, from its part of the embedding where that is the head."""
+        spec_size = self._model.config.get_text_config().vocab_size
+        name, read = self._head_name, self._checkpoint.read
+        head = self._model.get_submodule(name)
+        start, stop, padding = vocabulary_shard(spec_size, self._group.rank, self._group.world_size)
+        tied_to = self._tied.get(f"{name}.weight")
+        weight = read(tied_to or f"{name}.weight")
+        if tied_to is not None:
+            self._set(tied_to, weight)
+        part = padded_rows(weight[start:stop], padding)
+        bias = None
+        if getattr(head, "bias", None) is not None:
+            bias = padded_rows(read(f"{name}.bias")[start:stop], padding)
+        linear = Linear(part if tied_to else part.clone(), bias)
+        self._model.set_submodule(name, ServedHead(Head(HeadSpec(), linear, spec_size, self._group)))
+
+    def _read_linears(self, names: tuple[str, ...]) -> None:
+        """Matrices that read the same tensor."""
+        plain = [name for name in names if name not in self._sharding.summed]
+        for name in names:
+            if name in self._sharding.summed:
+                self._model.set_submodule(name, ServedLinear(self._linear(name, summed=True), self._group))
+        if len(plain) == 1:
+            self._model.set_submodule(plain[0], ServedLinear(self._linear(plain[0]), None))
+        elif plain:
+            merged = Merged([self._linear(name) for name in plain])
+            for index, name in enumerate(plain):
+                self._model.set_submodule(name, MergedLinear(merged, index))
+
+    def _linear(self, name: str, summed: bool = False) -> Linear:
+        module = self._model.get_submodule(name)
+        bias = None
+        if getattr(module, "bias", None) is not None:
+            bias = self._checkpoint.read(f"{name}.bias")
+            # Of results that are summed, one rank adds it.
+            bias = None if summed and self._group.rank else bias
+        return Linear(self._checkpoint.read(f"{name}.weight"), bias)
+
+    def _read_rest(self) -> None:
+        """Everything that the class computes itself."""
+        done = set(self._tied.values()) & {self._tied.get(f"{self._head_name}.weight")}
+        for name in self._model.state_dict():
+            if name in self._sharding.cuts and name not in self._tied and name not in done:
+                self._set(name, self._checkpoint.read(name))
+
+    def _set(self, name: str, tensor: Tensor) -> None:
+        path, _, attribute = name.rpartition(".")
+        module = self._model.get_submodule(path)
+        if attribute in module._buffers:
+            module._buffers[attribute] = tensor
+        else:
+            setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))
+
+    def _swap_norms(self) -> None:
+        for name, module in list(self._model.named_modules()):
+            if (form := recognise(module)) is not None:
+                self._model.set_submodule(name, ServedNorm(module.get_parameter("weight"), form))
+
+    def _to_device(self) -> None:
+        """What no checkpoint has. Raises UnsupportedModel where something was left without values."""
+        for name, module in self._model.named_modules():
+            for key, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[key] = buffer.to(self._device)
+            for key, value in list(vars(module).items()):
+                if isinstance(value, Tensor):
+                    setattr(module, key, value.to(self._device))
+            for key, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+                if tensor.device.type == "meta":
+                    raise unsupported(type(self._model).__name__, f"nothing says what `{name}.{key}` holds")
+
+
+def _check_sums(model: PreTrainedModel, sharding: Sharding, rehearsal: Rehearsal) -> None:
+    """Parts of results that nobody adds up would be wrong without an error."""
+    called = {*rehearsal.experts, *(name for names in rehearsal.linears for name in names)}
+    if uncalled := sharding.summed - called:
+        raise unsupported(
+            type(model).__name__,
+            f"{min(uncalled)} is not called as its plan for several shards says; set --num-shard to 1",
+        )
+
+
+def _head_name(model: PreTrainedModel) -> str:
+    head = model.get_output_embeddings()
+    name = next((name for name, module in model.named_modules() if module is head), "")
+    if not name or type(head) is not nn.Linear:
+        raise unsupported(type(model).__name__, "its head is not one matrix")
+    return name
+
+
+def _tied(model: PreTrainedModel) -> dict[str, str]:
+    """Names of tensors that are another one, and of that one."""
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(parameter), name) != name:
+            tied[name] = first[id(parameter)]
+    return tied

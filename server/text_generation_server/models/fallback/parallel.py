@@ -1,0 +1,123 @@
+"""Which part of each tensor is this rank's, by the plan that a class brings."""
+
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from ...config.fallback import unsupported
+from ...distributed import TensorParallelGroup
+from ...errors import ConfigurationError
+from ...layers.weights import even_span
+
+Shape = tuple[int, ...]
+
+_WHOLE = ("replicated_with_grad_allreduce", "replicate", "replicated")
+_CUT = ("colwise", "packed_colwise", "rowwise")
+_SUMMED = ("rowwise", "moe_tp_experts")
+_EXPERTS = "moe_tp_experts"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A rank's part of a tensor."""
+
+    whole: Shape
+    """Of the stored tensor."""
+    dim: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+    """Parts of `dim`, one behind the other; none: all of it."""
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Of a whole model."""
+
+    cuts: dict[str, Cut]
+    """Of every tensor that is read, by name."""
+    summed: frozenset[str]
+    """Modules whose results must be summed over the ranks."""
+
+
+def shard(model: PreTrainedModel, group: TensorParallelGroup) -> Sharding:
+    """Brings the parameters of `model`, on the meta device, to the shapes of this rank.
+
+    Raises UnsupportedModel where the class cannot be shared, ConfigurationError where this many ranks cannot.
+    """
+    tensors = dict(model.state_dict())
+    cuts = {name: Cut(tuple(tensor.shape)) for name, tensor in tensors.items()}
+    if group.world_size == 1:
+        return Sharding(cuts, frozenset())
+    plan = {key: style for key, style in (model.tp_plan or {}).items() if not _is_end(model, key)}
+    if not plan:
+        raise unsupported(type(model).__name__, "its class has no plan for several shards; set --num-shard to 1")
+    _check_heads(model, group.world_size)
+    summed: set[str] = set()
+    for path, module in list(model.named_modules()):
+        style = _style(plan, path)
+        if style in _SUMMED:
+            summed.add(path)
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            each = f"{path}.{name}"
+            own = _style(plan, each) or (None if style == _EXPERTS else style)
+            if own is None or own in _WHOLE or (own == "rowwise" and parameter.dim() == 1):
+                continue
+            if own not in _CUT or (own == style and type(module) is not nn.Linear):
+                raise unsupported(
+                    type(model).__name__, f"its plan for several shards has {own!r} for {each}; set --num-shard to 1"
+                )
+            cuts[each] = _cut(each, tuple(parameter.shape), own, group)
+            _resize(module, name, cuts[each])
+    return Sharding(cuts, frozenset(summed))
+
+
+def _check_heads(model: PreTrainedModel, world_size: int) -> None:
+    settings = model.config.get_text_config()
+    heads = int(settings.num_attention_heads)
+    kv_heads = int(getattr(settings, "num_key_value_heads", None) or heads)
+    if heads % world_size or kv_heads % world_size:
+        raise ConfigurationError(
+            f"{world_size} shards cannot share {heads} attention heads with {kv_heads} key-value heads evenly: "
+            "set --num-shard to a divisor of both numbers"
+        )
+
+
+def _style(plan: dict[str, str], name: str) -> str | None:
+    return plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name))
+
+
+def _is_end(model: PreTrainedModel, key: str) -> bool:
+    """Embedding and head, which we share in our own way."""
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    return any(module in ends for name, module in model.named_modules() if name == key)
+
+
+def _cut(name: str, shape: Shape, style: str, group: TensorParallelGroup) -> Cut:
+    dim = len(shape) - 1 if style == "rowwise" else max(0, len(shape) - 2)
+    pieces = 2 if style == "packed_colwise" else 1
+    size = shape[dim] // pieces
+    if size % group.world_size or shape[dim] % pieces:
+        raise ConfigurationError(
+            f"{group.world_size} shards cannot share `{name}` of shape {list(shape)} evenly: "
+            f"set --num-shard to a divisor of {size}"
+        )
+    start, stop = even_span(size, group.rank, group.world_size)
+    return Cut(shape, dim, tuple((start + piece * size, stop + piece * size) for piece in range(pieces)))
+
+
+def _resize(module: nn.Module, name: str, cut: Cut) -> None:
+    parameter = module.get_parameter(name)
+    shape = local_shape(cut)
+    setattr(module, name, nn.Parameter(torch.empty(shape, dtype=parameter.dtype, device="meta"), requires_grad=False))
+    if isinstance(module, nn.Linear) and name == "weight":
+        module.out_features, module.in_features = shape
+
+
+def local_shape(cut: Cut) -> Shape:
+    """Of the rank's part."""
+    if not cut.ranges:
+        return cut.whole
+    size = sum(stop - start for start, stop in cut.ranges)
+    return tuple(size if dim == cut.dim else each for dim, each in enumerate(cut.whole))
