@@ -4,7 +4,9 @@
 //! into debt, and nothing is taken until it is paid.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
