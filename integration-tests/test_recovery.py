@@ -15,7 +15,7 @@ import pytest
 from harness import Server, serving, wait_for
 
 STREAMS = 16
-TOKENS = 150
+TOKENS = 120
 RECOVERY_LIMIT_S = 120.0
 
 
@@ -43,8 +43,8 @@ class Load:
         return self.ids
 
     def steps(self) -> int:
-        """How many tokens every stream has at least."""
-        return min(map(len, self.ids))
+        """How many tokens the stream has that is farthest: others may have ended."""
+        return max(map(len, self.ids))
 
     def _stream(self, number: int) -> None:
         with (
@@ -60,12 +60,12 @@ class Load:
 
 
 def disturbed(server: Server, prompts: list[str], rank: int, number: signal.Signals, step: int) -> list[list[int]]:
-    """What the streams get where a signal reaches a shard once all of them have `step` tokens."""
+    """What the streams get where a signal reaches a shard once they have some `step` tokens."""
     load = Load(server, prompts)
     running = threading.Thread(target=load.run)
     running.start()
     try:
-        wait_for(lambda: load.steps() >= step, f"{step} tokens of each stream", RECOVERY_LIMIT_S)
+        wait_for(lambda: load.steps() >= step, f"{step} tokens of a stream", RECOVERY_LIMIT_S)
         os.kill(server.shard(rank), number)
         wait_for(lambda: server.client.get("/health").status_code == 503, "a server that is not ready")
     finally:
