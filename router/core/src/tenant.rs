@@ -3,7 +3,6 @@
 mod bucket;
 
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -177,12 +176,6 @@ impl PartialEq for Tenant {
 }
 
 impl Eq for Tenant {}
-
-impl Hash for Tenant {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.name().hash(state);
-    }
-}
 
 impl fmt::Debug for Tenant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

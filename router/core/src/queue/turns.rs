@@ -8,6 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::btree_set;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::sync::Arc;
 
 use crate::policy::Order;
 use crate::tenant::Tenant;
@@ -35,7 +36,8 @@ struct Line {
 /// The lines of all tenants, in which requests are known by their order.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    lines: HashMap<Tenant, Line>,
+    /// By the name of the tenant.
+    lines: HashMap<Option<Arc<str>>, Line>,
     /// Requests that wait, of all tenants.
     waiting: usize,
     /// The lowest counter of those that waited when it was last looked for. No counter that matters is lower.
@@ -63,7 +65,7 @@ impl Turns {
 
     /// It waits no longer.
     pub(crate) fn leave(&mut self, tenant: &Tenant, order: Order) {
-        let line = self.lines.get_mut(tenant);
+        let line = self.lines.get_mut(&tenant.name().cloned());
         let waited = line.is_some_and(|line| line.waiting.remove(&order));
         self.waiting -= usize::from(waited);
     }
@@ -105,7 +107,7 @@ impl Turns {
         if !self.is_contended() {
             return 0;
         }
-        let line = self.lines.get(tenant);
+        let line = self.lines.get(&tenant.name().cloned());
         line.map_or(self.floor, |line| line.served.max(self.floor))
     }
 
@@ -121,10 +123,11 @@ impl Turns {
 
     /// The line of a tenant, which begins at the floor.
     fn line(&mut self, tenant: &Tenant) -> &mut Line {
-        if !self.lines.contains_key(tenant) {
+        let name = tenant.name().cloned();
+        if !self.lines.contains_key(&name) {
             self.forget();
         }
-        self.lines.entry(tenant.clone()).or_insert_with(|| Line {
+        self.lines.entry(name).or_insert_with(|| Line {
             weight: tenant.weight().into(),
             served: self.floor,
             waiting: BTreeSet::new(),

@@ -30,7 +30,10 @@ fn serve(mut requests: Vec<Request>) -> Report {
 
 /// What the first was served for each token of the second while both waited, and how much of both together.
 fn ratio(report: &Report, first: &Tenant, second: &Tenant) -> (f64, u64) {
-    let served = |tenant| report.contended.get(tenant).copied().unwrap_or(0);
+    let served = |tenant: &Tenant| {
+        let name = tenant.name().cloned();
+        report.contended.get(&name).copied().unwrap_or(0)
+    };
     let ratio = served(first) as f64 / served(second) as f64;
     (ratio, served(first) + served(second))
 }

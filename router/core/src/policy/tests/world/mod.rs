@@ -7,6 +7,7 @@ mod row;
 mod step;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 
 use super::*;
 use crate::kv_pool::{KvPool, RootKey};
@@ -54,14 +55,15 @@ pub(super) struct Report {
     /// Steps in which somebody decoded beside chunks.
     pub(super) mixed_steps: u32,
     /// What was computed for each tenant while requests of several waited.
-    pub(super) contended: HashMap<Tenant, u64>,
+    pub(super) contended: HashMap<Option<Arc<str>>, u64>,
     /// Of each that ended: its tenant, and when.
     pub(super) ended: Vec<(Tenant, f64)>,
 }
 
 impl Report {
     fn charge(&mut self, tenant: &Tenant, cost: u64) {
-        *self.contended.entry(tenant.clone()).or_default() += cost;
+        let name = tenant.name().cloned();
+        *self.contended.entry(name).or_default() += cost;
     }
 }
 
