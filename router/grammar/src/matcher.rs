@@ -56,7 +56,8 @@ impl Matcher {
     /// Takes the token that came.
     ///
     /// # Errors
-    /// `Rejected`, if the mask of this position does not have it.
+    /// `Rejected`, if the mask of this position does not have it; `OutOfFuel`, if to follow it takes more work than a
+    /// step may take.
     pub fn accept(&mut self, id: u32) -> Result<(), GrammarError> {
         let trie = self.parser.token_env.tok_trie();
         let ends = trie.eos_tokens().contains(&id);
@@ -66,19 +67,19 @@ impl Matcher {
         if self.finished && self.failed.is_none() {
             return Ok(());
         }
-        self.mask = None;
-        let outcome = self.run(|parser| {
-            if parser.consume_token(id).is_err() {
-                return Ok(None);
-            }
-            advance(parser).map(Some)
+        let allowed = self.mask.take().is_some_and(|mask| mask.allows(id));
+        let outcome = self.run(|parser| match parser.consume_token(id) {
+            Ok(_) => advance(parser).map(Ok),
+            Err(error) => Ok(Err(first_line(&error.to_string()))),
         })?;
         match outcome {
-            Some(finished) => {
+            Ok(finished) => {
                 self.finished = finished;
                 Ok(())
             }
-            None => Err(self.fail(GrammarError::Rejected { id })),
+            // The parser keeps some of its limits to itself.
+            Err(reason) if allowed => Err(self.fail(GrammarError::OutOfFuel { reason })),
+            Err(_) => Err(self.fail(GrammarError::Rejected { id })),
         }
     }
 
