@@ -81,5 +81,5 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def brief(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The same with short answers, whatever is asked for; a small tool fits into a prompt."""
-    with serving(DEMO, tmp_path_factory.mktemp("brief"), *GUARDED, "--max-total-tokens", "96") as server:
+    with serving(DEMO, tmp_path_factory.mktemp("brief"), *GUARDED, "--max-total-tokens", "80") as server:
         yield server
