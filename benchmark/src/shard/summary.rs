@@ -96,7 +96,7 @@ fn count(error: &ClientError) -> (String, ErrorCount) {
     let kind = match error {
         ClientError::Shard { reason, .. } => reason.clone(),
         ClientError::Connection(_) => "connection_lost".to_owned(),
-        ClientError::Deadline { .. } => "timeout".to_owned(),
+        ClientError::Deadline { .. } | ClientError::Overdue { .. } => "timeout".to_owned(),
         ClientError::Disagreement { .. } => "disagreement".to_owned(),
         ClientError::EmptyResults => "empty".to_owned(),
     };
