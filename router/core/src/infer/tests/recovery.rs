@@ -360,7 +360,7 @@ async fn clients_come_and_go_while_the_shards_start() {
     assert_eq!(server.infer.health().await, Health::Recovering);
     let new = server.infer.generate_stream(asked(2)).await.unwrap();
     let refused = server.infer.generate_stream(asked(3)).await;
-    assert_eq!(refused.unwrap_err(), InferError::Overloaded);
+    assert_eq!(refused.unwrap_err(), overloaded(2));
     until("both wait", || server.infer.snapshot().queued == 2).await;
     drop(gone);
     until("one waits", || server.infer.snapshot().queued == 1).await;
