@@ -27,7 +27,7 @@ fn asked(n: u64) -> GenerateRequest {
     with(
         request(&format!("{n} {words}"), 20 + n as u32 % 9),
         |parameters| {
-            parameters.do_sample = n % 2 == 0;
+            parameters.do_sample = n.is_multiple_of(2);
             parameters.seed = Some(n);
         },
     )
