@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     };
     let prepared = log_level
         .and_then(|()| prepare(&args))
-        .and_then(|()| listening)
+        .and(listening)
         .inspect_err(|error| tracing::error!("{error}"));
     let served = prepared.and_then(|(runtime, signals)| {
         runtime.block_on(supervisor::run(&args, console.clone(), signals))

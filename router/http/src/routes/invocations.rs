@@ -50,7 +50,7 @@ pub async fn invocations(
 ) -> Result<Response, ApiError> {
     let read = body.and_then(|body| Invocation::read(&body));
     match read.inspect_err(ApiError::count)? {
-        Invocation::Generate(body) => compat_generate(state, id, GenerationJson(body)).await,
+        Invocation::Generate(body) => compat_generate(state, id, GenerationJson(*body)).await,
         Invocation::Chat(body) => chat_completions(state, id, GenerationJson(*body)).await,
         Invocation::Completion(body) => completions(state, id, GenerationJson(*body)).await,
     }
@@ -58,7 +58,7 @@ pub async fn invocations(
 
 /// The body of the route that it is for.
 enum Invocation {
-    Generate(CompatGenerateBody),
+    Generate(Box<CompatGenerateBody>),
     Chat(Box<ChatBody>),
     Completion(Box<CompletionBody>),
 }
