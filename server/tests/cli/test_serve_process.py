@@ -135,7 +135,7 @@ def write_config(folder: Path) -> Path:
     (folder / "config.json").write_text(
         json.dumps(
             {
-                "architectures": ["UnknownForCausalLM"],
+                "architectures": ["UnknownModel"],
                 "vocab_size": 8,
                 "hidden_size": 8,
                 "intermediate_size": 8,
@@ -152,11 +152,11 @@ def write_config(folder: Path) -> Path:
     [
         (lambda tmp: ["serve", str(tmp / "nowhere"), "--uds-path", f"{tmp}/shard"], {}, "no such folder"),
         (lambda _: ["serve", "some/model"], {}, "neither a folder nor"),
-        (lambda tmp: serve_arguments(write_config(tmp), tmp, "--load-format", "dummy"), {}, "UnknownForCausalLM"),
+        (lambda tmp: serve_arguments(write_config(tmp), tmp, "--load-format", "dummy"), {}, "UnknownModel"),
         (lambda tmp: serve_arguments(tmp, tmp), {"WORLD_SIZE": "x"}, "WORLD_SIZE must be a whole number"),
         (lambda tmp: serve_arguments(tmp, tmp, "--sharded"), {}, "--sharded needs"),
         (lambda tmp: ["download-weights", str(tmp)], {}, "no config.json"),
-        (lambda tmp: ["download-weights", str(write_config(tmp))], {}, "UnknownForCausalLM"),
+        (lambda tmp: ["download-weights", str(write_config(tmp))], {}, "UnknownModel"),
     ],
 )
 def test_an_error_at_start_is_one_line_and_status_1(
