@@ -93,8 +93,14 @@ impl From<StepPlan> for v1::StepPlan {
             chunks: plan.chunks.into_iter().map(Into::into).collect(),
             decode: plan.decode,
             constrained: plan.constrained,
+            limit_ms: milliseconds(plan.limit),
         }
     }
+}
+
+/// Rounded up: zero means that there is no limit.
+fn milliseconds(limit: Duration) -> u32 {
+    u32::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)
 }
 
 impl From<MaskWrite> for v1::MaskWrite {

@@ -1,9 +1,15 @@
 //! The one place where gRPC statuses become errors of ours.
 
+use std::error::Error;
+
 use tonic::{Code, Status};
 
 /// Trailing metadata key with the machine-readable reason; see `docs/errors.md`.
 const REASON_KEY: &str = "error-reason";
+
+/// Reasons of that page.
+const ENGINE_FAILED: &str = "engine_failed";
+const NOT_READY: &str = "not_ready";
 
 /// Why a call to the shards failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,6 +31,9 @@ pub enum ClientError {
         call: &'static str,
         seconds: u64,
     },
+    /// The step that runs takes longer than its plan allows.
+    #[error("Server error: step {number} did not end within {seconds} s")]
+    Overdue { number: u64, seconds: u64 },
     /// The ranks of a group chose different tokens, so nothing they hold can be trusted.
     #[error("Server error: shard {shard} disagrees with shard 0 on step {number}")]
     Disagreement { shard: usize, number: u64 },
@@ -34,8 +43,28 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// Whether the group can serve no more and has to be started again: a rank is gone or hangs, its engine has failed
+    /// or knows nothing of us, or ranks disagree. After any other error the group lives and has said what was wrong.
+    pub fn is_group_lost(&self) -> bool {
+        match self {
+            Self::Connection(_)
+            | Self::Deadline { .. }
+            | Self::Overdue { .. }
+            | Self::Disagreement { .. } => true,
+            Self::Shard { reason, .. } => reason == ENGINE_FAILED || self.is_not_ready(),
+            Self::EmptyResults => false,
+        }
+    }
+
+    /// The call came before Warmup, or it was a second Warmup.
+    pub(crate) fn is_not_ready(&self) -> bool {
+        matches!(self, Self::Shard { reason, .. } if reason == NOT_READY)
+    }
+
     pub(crate) fn from_status(shard: usize, status: &Status) -> Self {
-        if status.code() == Code::Unavailable && status.metadata().get(REASON_KEY).is_none() {
+        // A status that a shard has sent has no source; one with a source was made here of an error of the connection.
+        let unanswered = status.code() == Code::Unavailable || status.source().is_some();
+        if unanswered && status.metadata().get(REASON_KEY).is_none() {
             return Self::Connection(format!("shard {shard}: {}", status.message()));
         }
         let reason = status

@@ -3,10 +3,12 @@
 mod convert;
 mod encoded;
 mod error;
+mod group;
 mod shard;
 mod sharded;
 pub mod types;
 
 pub use error::ClientError;
+pub use group::Regained;
 pub use shard::Deadlines;
 pub use sharded::ShardedClient;

@@ -22,7 +22,7 @@ const MAX_MESSAGE_BYTES: usize = i32::MAX as usize;
 pub struct Deadlines {
     /// Info, Health, ServiceDiscovery, Constrain, FilterBatch, ClearCache.
     pub control: Duration,
-    /// Prefill and Decode.
+    /// Prefill and Decode, where the plan has no limit of its own.
     pub step: Duration,
     /// Warmup, which may capture graphs.
     pub warmup: Duration,
@@ -106,13 +106,26 @@ impl Shard {
     }
 
     pub(crate) async fn info(&self) -> Result<v1::InfoResponse, ClientError> {
+        self.info_within(self.deadlines.control).await
+    }
+
+    pub(crate) async fn info_within(
+        &self,
+        deadline: Duration,
+    ) -> Result<v1::InfoResponse, ClientError> {
         let mut stub = self.stub.clone();
-        self.within(
-            "Info",
-            self.deadlines.control,
-            stub.info(v1::InfoRequest {}),
-        )
-        .await
+        self.within("Info", deadline, stub.info(v1::InfoRequest {}))
+            .await
+    }
+
+    pub(crate) async fn abandon_within(
+        &self,
+        deadline: Duration,
+        reason: String,
+    ) -> Result<(), ClientError> {
+        let mut stub = self.stub.clone();
+        let call = stub.abandon(v1::AbandonRequest { reason });
+        self.within("Abandon", deadline, call).await.map(drop)
     }
 
     pub(crate) async fn health(&self) -> Result<(), ClientError> {
@@ -135,11 +148,13 @@ impl Shard {
             .await
     }
 
-    /// Sends a plan, or its masks, encoded once for all ranks.
+    /// Sends a plan, or its masks, encoded once for all ranks. With `limited` the caller knows how long it may take, and
+    /// when it begins.
     pub(crate) async fn step<R: Message + Default + 'static>(
         &self,
         method: StepMethod,
         encoded: Bytes,
+        limited: bool,
     ) -> Result<R, ClientError> {
         let mut grpc = Grpc::new(self.channel.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
@@ -152,6 +167,7 @@ impl Shard {
                 .await
         };
         let deadline = match method {
+            StepMethod::Prefill | StepMethod::Decode if limited => Duration::MAX,
             StepMethod::Prefill | StepMethod::Decode => self.deadlines.step,
             StepMethod::Constrain => self.deadlines.control,
         };

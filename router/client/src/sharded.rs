@@ -4,7 +4,7 @@ use std::future::Future;
 use std::path::Path;
 
 use bytes::Bytes;
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
 use prost::Message;
 use text_generation_proto::v1;
 use tonic::transport::Channel;
@@ -64,8 +64,12 @@ impl ShardedClient {
         })
     }
 
+    pub(crate) fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
     /// Runs `call` on every shard and waits for all of them, also when one fails: no rank may be left behind.
-    async fn on_all<'a, T, F>(
+    pub(crate) async fn on_all<'a, T, F>(
         &'a self,
         call: impl Fn(&'a Shard) -> F,
     ) -> Result<Vec<T>, ClientError>
@@ -108,21 +112,22 @@ impl ShardedClient {
     }
 
     /// Sends a plan to every rank. Plans run in the order of their numbers; one may be sent before the reply to the
-    /// one before has come. The future owns all it needs.
+    /// one before has come. The future owns all it needs. It has a deadline where the plan has no limit.
     pub fn step(
         &self,
         plan: StepPlan,
     ) -> impl Future<Output = Result<StepReply, ClientError>> + Send + 'static {
         let plan = v1::StepPlan::from(plan);
+        let limited = plan.limit_ms > 0;
         let method = StepMethod::of(&plan);
         let encoded = Bytes::from(plan.encode_to_vec());
         let shards = self.shards.clone();
         async move {
             let calls = shards
                 .iter()
-                .map(|shard| shard.step::<v1::StepReply>(method, encoded.clone()));
-            let replies: Result<Vec<_>, _> = join_all(calls).await.into_iter().collect();
-            join(replies?.into_iter().map(StepReply::from))
+                .map(|shard| shard.step::<v1::StepReply>(method, encoded.clone(), limited));
+            let replies = all_unless_lost(calls).await?;
+            join(replies.into_iter().map(StepReply::from))
         }
     }
 
@@ -136,12 +141,9 @@ impl ShardedClient {
         async move {
             let encoded = Bytes::from(v1::StepMasks::from(masks).encode_to_vec());
             let calls = shards.iter().map(|shard| {
-                shard.step::<v1::StepMasksResponse>(StepMethod::Constrain, encoded.clone())
+                shard.step::<v1::StepMasksResponse>(StepMethod::Constrain, encoded.clone(), false)
             });
-            join_all(calls)
-                .await
-                .into_iter()
-                .try_for_each(|reply| reply.map(drop))
+            all_unless_lost(calls).await.map(drop)
         }
     }
 
@@ -165,6 +167,19 @@ impl ShardedClient {
             .await
             .map(drop)
     }
+}
+
+/// Waits for all calls, also when one fails; but where a rank is lost, the others may wait for it for ever.
+async fn all_unless_lost<T>(
+    calls: impl Iterator<Item = impl Future<Output = Result<T, ClientError>>>,
+) -> Result<Vec<T>, ClientError> {
+    let unless_lost = calls.map(|call| async {
+        match call.await {
+            Err(lost) if lost.is_group_lost() => Err(lost),
+            outcome => Ok(outcome),
+        }
+    });
+    try_join_all(unless_lost).await?.into_iter().collect()
 }
 
 fn smaller(a: ServingLimits, b: ServingLimits) -> ServingLimits {

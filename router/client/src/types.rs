@@ -154,6 +154,9 @@ pub struct StepPlan {
     pub decode: Vec<u32>,
     /// Of the rows that get a token, those whose choice waits for the [`StepMasks`] of this number.
     pub constrained: Vec<u32>,
+    /// So long may the step take on the device, then the shards are not healthy; whoever sends the plan waits no longer
+    /// either, from the turn of the plan on. Zero: the shards' own limit, and that of [`Deadlines`](crate::Deadlines).
+    pub limit: Duration,
 }
 
 /// Masks for the constrained rows of the plan `number`. Writes come first, then each row is given a slot.

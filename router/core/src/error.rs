@@ -136,6 +136,11 @@ pub enum InferError {
     /// The shards failed, all of this batch or only this request.
     #[error("Request failed during generation: {0}")]
     Generation(String),
+    /// The shards were lost each time that this request was computed, the last time with no other prompt beside it.
+    #[error(
+        "Request failed during generation: the shards were lost twice while they computed this request (shard_lost)"
+    )]
+    ShardLost,
     /// The grammar of this request cannot be followed any further.
     #[error("Request failed during generation: {0}")]
     Grammar(GrammarError),
@@ -155,7 +160,7 @@ impl InferError {
         match self {
             Self::Validation(_) => "validation",
             Self::Overloaded | Self::QueueTime(_) => "overloaded",
-            Self::Generation(_) => "generation",
+            Self::Generation(_) | Self::ShardLost => "generation",
             Self::Grammar(_) => "grammar",
             Self::IncompleteGeneration => "incomplete_generation",
             Self::IncompleteGenerationStream => "incomplete_generation_stream",

@@ -10,10 +10,12 @@ use std::sync::Arc;
 
 use futures::future::try_join_all;
 use text_generation_client::ShardedClient;
+use text_generation_client::types::WarmupLimits;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::health::Health;
 use self::health::HealthCheck;
 use crate::batcher::BatcherHandle;
 pub use crate::batcher::Shards;
@@ -88,6 +90,7 @@ impl Infer {
         max_concurrent_requests: usize,
     ) -> Self {
         let permits = max_concurrent_requests.min(Semaphore::MAX_PERMITS);
+        let warmup = advertised(validator.limits(), &limits);
         let validator = match mask_pool::most_rows(shards.max_masks) {
             0 => validator,
             _ => validator.with_grammars(&shards.eos_token_ids),
@@ -95,7 +98,7 @@ impl Infer {
         Self(Arc::new(Inner {
             client: shards.client.clone(),
             eos_token_ids: shards.eos_token_ids.as_slice().into(),
-            batcher: BatcherHandle::spawn(shards, limits, validator.mask_workers()),
+            batcher: BatcherHandle::spawn(shards, limits, warmup, validator.mask_workers()),
             validator,
             limits,
             permits: Arc::new(Semaphore::new(permits)),
@@ -232,6 +235,11 @@ impl Infer {
         self.0.cut.cancel();
     }
 
+    /// Resolves with the reason when the batching task has panicked, and never otherwise. Nothing is served then.
+    pub async fn panicked(&self) -> String {
+        self.0.batcher.panicked().await
+    }
+
     pub fn snapshot(&self) -> Gauges {
         let status = self.0.batcher.status();
         Gauges {
@@ -246,6 +254,18 @@ impl Infer {
     /// Counts one request of a client.
     fn meter(&self, samples: u32) -> Arc<Meter> {
         Arc::new(Meter::start(self.0.metrics.clone(), samples))
+    }
+}
+
+/// What shards that start again must serve: requests were let in by these limits.
+fn advertised(requests: &ValidationLimits, batch: &BatchLimits) -> WarmupLimits {
+    WarmupLimits {
+        max_input_tokens: Some(requests.max_input_tokens),
+        max_total_tokens: Some(requests.max_total_tokens),
+        max_batch_prefill_tokens: batch.max_batch_prefill_tokens,
+        max_batch_total_tokens: Some(batch.max_batch_total_tokens),
+        max_batch_size: batch.max_batch_size,
+        prefill_chunking: batch.prefill_chunking,
     }
 }
 

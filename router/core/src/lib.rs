@@ -18,5 +18,7 @@ pub mod tokenize;
 pub mod types;
 pub mod validation;
 
+pub use infer::Health;
+
 #[cfg(test)]
 mod test_tokenizers;

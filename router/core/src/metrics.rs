@@ -63,6 +63,10 @@ pub const ENGINE_IDLE_DURATION: &str = "tgi_engine_idle_duration";
 /// Kernels compiled since the end of warm-up, in the shard that compiled most.
 pub const ENGINE_KERNEL_COMPILATIONS: &str = "tgi_engine_kernel_compilations";
 
+/// How often the shards were lost and serve again, and from the loss until they did.
+pub const SHARD_RESTARTS: &str = "tgi_shard_restarts";
+pub const SHARD_RECOVERY_DURATION: &str = "tgi_shard_recovery_duration";
+
 /// Steps with rows whose choice waited for masks.
 pub const GRAMMAR_STEPS: &str = "tgi_grammar_steps";
 /// How long after its plan the masks of a step were sent: a step that takes longer has not waited for them.
@@ -292,6 +296,8 @@ pub(crate) struct BatchMetrics {
     pub(crate) grammar_steps: Counter,
     pub(crate) masks_sent: Histogram,
     pub(crate) kernel_compilations: Gauge,
+    pub(crate) shard_restarts: Counter,
+    pub(crate) shard_recovery: Histogram,
 }
 
 impl BatchMetrics {
@@ -317,6 +323,8 @@ impl BatchMetrics {
             grammar_steps: counter!(GRAMMAR_STEPS),
             masks_sent: histogram!(GRAMMAR_MASKS_SENT_DURATION),
             kernel_compilations: gauge!(ENGINE_KERNEL_COMPILATIONS),
+            shard_restarts: counter!(SHARD_RESTARTS),
+            shard_recovery: histogram!(SHARD_RECOVERY_DURATION),
         }
     }
 }

@@ -9,6 +9,7 @@ use text_generation_client::types::TokenId;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
+use crate::batcher::Standing;
 use crate::error::InferError;
 use crate::grammar::Constraint;
 use crate::kv_pool::RootKey;
@@ -93,9 +94,21 @@ pub(crate) struct Entry {
     pub(crate) logprobs: Option<PromptLogprobs>,
     /// Where it stands in its grammar, if it has one; not here while worker threads take a token to it.
     pub(crate) constraint: Option<Constraint>,
+    /// Since the shards were lost last.
+    pub(crate) standing: Standing,
 }
 
 impl Entry {
+    /// What is held against it now.
+    pub(crate) fn standing(&self) -> Standing {
+        self.standing.now(self.generated)
+    }
+
+    /// Nothing else may be the reason if the shards are lost while it is computed.
+    pub(crate) fn is_suspect(&self) -> bool {
+        matches!(self.standing(), Standing::Suspect { .. })
+    }
+
     /// Whether its tokens are chosen by masks.
     pub(crate) fn is_constrained(&self) -> bool {
         self.request.grammar.is_some()
@@ -172,6 +185,7 @@ impl Queue {
                 started: false,
                 logprobs: logprobs.clone(),
                 constraint: sample.constraint,
+                standing: Standing::default(),
                 request: request.clone(),
             };
             self.next_id += 1;
@@ -205,13 +219,6 @@ impl Queue {
             }
             !late
         });
-    }
-
-    /// Ends all that wait with an error.
-    pub(crate) fn fail(&mut self, error: &InferError) {
-        for entry in std::mem::take(&mut self.entries).into_values() {
-            let _ = entry.events.send(Event::Failed(error.clone()));
-        }
     }
 
     /// All that wait, in order.

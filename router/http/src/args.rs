@@ -94,6 +94,9 @@ pub struct Config {
     /// Seconds that a request may wait for its turn before it is refused with 429; no limit when unset.
     #[arg(long, env, value_parser = seconds)]
     pub max_queue_time: Option<Duration>,
+    /// Seconds that a step of the shards may take at most; then it hangs, and the shards are started again.
+    #[arg(long, env, default_value_t = 60, value_parser = value_parser!(u32).range(1..=600))]
+    pub step_timeout: u32,
     /// Threads that tokenise.
     #[arg(long, env, default_value_t = 2, value_parser = value_parser!(u32).range(1..))]
     pub validation_workers: u32,

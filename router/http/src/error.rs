@@ -294,9 +294,9 @@ impl From<InferError> for ApiError {
             InferError::Validation(_) | InferError::Grammar(_) => StatusCode::UNPROCESSABLE_ENTITY,
             InferError::Overloaded | InferError::QueueTime(_) => StatusCode::TOO_MANY_REQUESTS,
             InferError::Generation(_) => StatusCode::FAILED_DEPENDENCY,
-            InferError::IncompleteGeneration | InferError::IncompleteGenerationStream => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
+            InferError::ShardLost
+            | InferError::IncompleteGeneration
+            | InferError::IncompleteGenerationStream => StatusCode::INTERNAL_SERVER_ERROR,
             InferError::ShuttingDown => StatusCode::SERVICE_UNAVAILABLE,
         };
         let invalid = match &error {
@@ -318,7 +318,10 @@ impl From<InferError> for ApiError {
                 error_type: error.error_type(),
                 request_id: None,
             },
-            code: too_long.then_some("context_length_exceeded"),
+            code: match error {
+                InferError::ShardLost => Some("shard_lost"),
+                _ => too_long.then_some("context_length_exceeded"),
+            },
             param: invalid.and_then(ValidationError::field),
         }
     }

@@ -142,14 +142,18 @@ async fn supervise(
         ..ServerLimits::default()
     };
     let stop = CancellationToken::new();
+    let infer = state.infer.clone();
+    let failed = pin!(infer.panicked());
     let server = serve(listener, state, limits, stop.clone().cancelled_owned());
-    until_stopped(server, input_closed, &mut signals, &stop).await
+    until_stopped(server, input_closed, failed, &mut signals, &stop).await
 }
 
-/// The first signal lets running requests finish, the second does not; the end of standard input stops at once.
+/// The first signal lets running requests finish, the second does not; the end of standard input stops at once. Without
+/// the batching task, which `failed` tells of, nobody is served ever again.
 async fn until_stopped(
     server: impl Future<Output = ()>,
     mut input_closed: impl Future<Output = ()> + Unpin,
+    mut failed: impl Future<Output = String> + Unpin,
     signals: &mut StopSignals,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
@@ -161,6 +165,7 @@ async fn until_stopped(
                 tracing::info!("standard input ended: stopping at once");
                 return Ok(());
             }
+            reason = &mut failed => anyhow::bail!("the batching task has failed: {reason}"),
             signal = signals.recv() => {
                 anyhow::ensure!(!stop.is_cancelled(), "stopped by a second signal, {signal}, with requests still running");
                 stop.cancel();
@@ -180,6 +185,20 @@ mod tests {
         assert!(print_schema(writer).is_ok());
         let full = std::fs::File::options().write(true).open("/dev/full");
         assert!(print_schema(full.expect("a device")).is_err());
+    }
+
+    #[tokio::test]
+    async fn without_the_batching_task_the_process_ends_with_the_reason() {
+        let mut signals = StopSignals::install().expect("signals");
+        let (server, input) = (std::future::pending(), std::future::pending());
+        let failed = std::future::ready("task 7 panicked".to_owned());
+        let stop = CancellationToken::new();
+        let ended = until_stopped(server, input, failed, &mut signals, &stop).await;
+        let reason = reason_line(&ended.expect_err("nobody is served"));
+        assert_eq!(
+            reason,
+            "Error: the batching task has failed: task 7 panicked"
+        );
     }
 
     #[test]

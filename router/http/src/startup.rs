@@ -70,6 +70,7 @@ pub async fn start(
                 cost,
                 eos_token_ids: shard.eos_token_ids.clone(),
                 max_masks,
+                step_timeout: Duration::from_secs(config.step_timeout.into()),
             },
             batch_limits(config, &limits),
             config.max_concurrent_requests as usize,

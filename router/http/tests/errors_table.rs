@@ -15,6 +15,7 @@ fn every_error() -> Vec<ApiError> {
         InferError::Overloaded,
         InferError::QueueTime(Duration::from_secs(1)),
         InferError::Generation(String::new()),
+        InferError::ShardLost,
         InferError::Grammar(GrammarError::Rejected { id: 0 }),
         InferError::IncompleteGeneration,
         InferError::IncompleteGenerationStream,
@@ -26,6 +27,7 @@ fn every_error() -> Vec<ApiError> {
             | InferError::Overloaded
             | InferError::QueueTime(_)
             | InferError::Generation(_)
+            | InferError::ShardLost
             | InferError::Grammar(_)
             | InferError::IncompleteGeneration
             | InferError::IncompleteGenerationStream

@@ -29,6 +29,9 @@ pub type TokenSource = Arc<dyn Fn(&MockRow) -> u32 + Send + Sync>;
 /// How long a step takes.
 pub type StepTime = Arc<dyn Fn(&MockStep) -> Duration + Send + Sync>;
 
+/// Whether something holds for a row.
+pub type RowTest = Arc<dyn Fn(&MockRow) -> bool + Send + Sync>;
+
 /// A mock group: limits, delays and token source. Slots and rows are checked as a real shard would.
 #[derive(Clone)]
 pub struct MockConfig {
@@ -55,6 +58,15 @@ pub struct MockConfig {
     pub kernel_compilations: u64,
     /// This request gets the tokens that it wants, whatever its masks allow.
     pub ignores_masks_of: Option<u64>,
+    /// A step that computes such a row ends the group.
+    pub fatal: RowTest,
+    /// A group that was lost, or is told to end, starts again, as if a launcher watched over it.
+    pub restarts: bool,
+    /// So long after it has ended it starts again.
+    pub restart_time: Duration,
+    /// Info names the start of the group. Where it does not, a second Warmup is refused, as by a real shard: by that a
+    /// caller tells starts apart.
+    pub named: bool,
     pub tokens: TokenSource,
 }
 
@@ -78,6 +90,10 @@ impl Default for MockConfig {
             idle_time: Duration::ZERO,
             kernel_compilations: 0,
             ignores_masks_of: None,
+            fatal: Arc::new(|_| false),
+            restarts: true,
+            restart_time: Duration::ZERO,
+            named: true,
             tokens: Arc::new(move |row| {
                 let last = row.input_ids.last().copied().unwrap_or(0);
                 3 + (last + row.generated) % (vocab_size - 3)

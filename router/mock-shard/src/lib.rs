@@ -2,51 +2,39 @@
 //! within the process of its caller, whose clock may be paused then.
 //!
 //! Plans run in the order of their numbers; rows, slots and masks are kept and checked as in a real shard; what breaks
-//! the contract is listed by [`MockShard::violations`]. Steps can be held, delayed and made to fail, so tests wait for conditions, not for time.
+//! the contract is listed by [`MockShard::violations`]. Steps can be held, delayed and made to fail, and the
+//! group can be lost and start again, so tests wait for conditions, not for time.
 
 mod config;
+mod connection;
 mod faults;
+mod group;
 mod masks;
 mod script;
 mod service;
 mod state;
 mod wire;
 
-use std::future::Future;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tempfile::TempDir;
-use text_generation_proto::v1::text_generation_service_server::TextGenerationServiceServer;
-use tokio::net::UnixListener;
-use tokio::sync::{Notify, Semaphore, watch};
-use tokio::task::JoinHandle;
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::server::Router;
-use tonic::transport::{Channel, Server};
+use text_generation_proto::v1;
+use tokio::sync::Semaphore;
+use tonic::transport::Channel;
 
-pub use config::{MockConfig, MockRow, StepTime, TokenSource};
-use faults::Faults;
+pub use config::{MockConfig, MockRow, RowTest, StepTime, TokenSource};
 pub use faults::StepFault;
+use group::Group;
 pub use script::Script;
-use service::{Rank, Turn, lock};
+use service::lock;
 pub use state::MockStep;
 use state::State;
-use wire::Wire;
 
 /// A running mock group. Dropping it stops the servers and removes the sockets.
 #[derive(Debug)]
-pub struct MockShard {
-    /// Of the sockets, where there are any.
-    directory: Option<TempDir>,
-    /// One for each rank, where there are no sockets.
-    wires: Vec<Wire>,
-    states: Vec<Arc<Mutex<State>>>,
-    faults: Arc<Faults>,
-    servers: Vec<JoinHandle<Result<(), tonic::transport::Error>>>,
-}
+pub struct MockShard(Arc<Group>);
 
 impl MockShard {
     /// Starts all ranks on the current tokio runtime; the sockets accept connections when this returns.
@@ -54,146 +42,115 @@ impl MockShard {
     /// # Errors
     /// When a socket cannot be made.
     pub fn start(config: MockConfig) -> io::Result<Self> {
-        let directory = TempDir::with_prefix("mock-")?;
-        let socket = |rank: usize| directory.path().join(format!("shard-{rank}"));
-        let sockets: Vec<PathBuf> = (0..config.world_size).map(socket).collect();
-        let urls = sockets
-            .iter()
-            .map(|socket| format!("unix://{}", socket.display()));
-        let mut group = Self::without_servers(config.world_size);
-        for (rank, service) in group
-            .services(config, urls.collect())
-            .into_iter()
-            .enumerate()
-        {
-            let connections = UnixListenerStream::new(UnixListener::bind(&sockets[rank])?);
-            group.serve(router(service).serve_with_incoming(connections));
-        }
-        group.directory = Some(directory);
-        Ok(group)
+        Ok(Self(Group::on_sockets(config)?))
     }
 
     /// Starts all ranks on the current tokio runtime, without sockets; [`MockShard::channels`] lead to them.
-    pub fn start_in_process(config: MockConfig) -> Self {
-        let mut group = Self::without_servers(config.world_size);
-        for service in group.services(config, Vec::new()) {
-            let (wire, connections) = Wire::new();
-            group.wires.push(wire);
-            group.serve(router(service).serve_with_incoming(connections));
-        }
-        group
-    }
-
-    fn without_servers(world_size: usize) -> Self {
-        Self {
-            directory: None,
-            wires: Vec::new(),
-            states: (0..world_size).map(|_| Arc::default()).collect(),
-            faults: Arc::default(),
-            servers: Vec::new(),
-        }
-    }
-
-    fn services(&self, config: MockConfig, urls: Vec<String>) -> Vec<Rank> {
-        let config = Arc::new(config);
-        let ranks = self.states.iter().enumerate();
-        ranks
-            .map(|(rank, state)| Rank {
-                rank,
-                urls: urls.clone(),
-                config: config.clone(),
-                state: state.clone(),
-                turn: Arc::new(watch::Sender::new(Turn::default())),
-                masks: Arc::new(Notify::new()),
-                faults: self.faults.clone(),
-            })
-            .collect()
-    }
-
-    fn serve(
-        &mut self,
-        server: impl Future<Output = Result<(), tonic::transport::Error>> + Send + 'static,
-    ) {
-        self.servers.push(tokio::spawn(server));
-    }
-
-    /// One for each rank of a group in this process, in their order; none where there are sockets.
-    pub fn channels(&self) -> Vec<Channel> {
-        self.wires.iter().map(|wire| wire.channel.clone()).collect()
-    }
-
-    /// Ends the connections to one rank of a group in this process. It goes on, and channels connect again.
-    pub fn cut(&self, rank: usize) {
-        if let Some(wire) = self.wires.get(rank) {
-            wire.cut();
-        }
+    ///
+    /// # Errors
+    /// None that can be known before.
+    pub fn start_in_process(config: MockConfig) -> io::Result<Self> {
+        Ok(Self(Group::in_process(config)?))
     }
 
     /// The socket of rank 0; empty where there is none.
     pub fn path(&self) -> PathBuf {
-        let directory = self.directory.as_ref().map_or(Path::new(""), TempDir::path);
-        directory.join("shard-0")
+        self.0.socket(0).unwrap_or_default()
     }
 
-    /// Broken rules of the contract, over all ranks; empty for a correct router.
+    /// One for each rank of a group in this process, in their order; none where there are sockets. They connect when
+    /// they are used, and again where a connection was lost.
+    pub fn channels(&self) -> Vec<Channel> {
+        self.0.channels()
+    }
+
+    /// Ends the connections to one rank, which goes on.
+    pub fn cut(&self, rank: usize) {
+        self.0.cut(rank);
+    }
+
+    /// All ranks end at once, as by SIGKILL; connections break. With [`MockConfig::restarts`] they start again.
+    pub fn kill(&self) {
+        self.0.crash(self.0.number());
+    }
+
+    /// Ranks neither read nor write from now on, as after SIGSTOP, until [`MockShard::restart`].
+    pub fn hang(&self) {
+        self.0.hang();
+    }
+
+    /// Ends what is left of the ranks, and starts them anew on the same sockets. They wait for Warmup.
+    ///
+    /// # Errors
+    /// When a socket cannot be made.
+    pub fn restart(&self) -> io::Result<()> {
+        self.0.end(self.0.number());
+        self.0.start()
+    }
+
+    /// How often the group was started.
+    pub fn starts(&self) -> usize {
+        self.0.number() + 1
+    }
+
+    /// What each Warmup of rank 0 asked for, over all starts.
+    pub fn warmups(&self) -> Vec<v1::WarmupRequest> {
+        self.0.collect(1, |state| state.warmups.clone())
+    }
+
+    /// Broken rules of the contract, over all ranks and starts; empty for a correct router.
     pub fn violations(&self) -> Vec<String> {
-        self.states
-            .iter()
-            .flat_map(|state| lock(state).violations.clone())
-            .collect()
+        self.0.collect(usize::MAX, |state| state.violations.clone())
     }
 
     /// Rows in use on rank 0.
     pub fn rows(&self) -> usize {
-        self.states.first().map_or(0, |state| lock(state).rows())
+        self.0.now(State::rows).unwrap_or(0)
     }
 
     /// Slots that the rows of rank 0 use.
     pub fn slots(&self) -> usize {
-        self.states.first().map_or(0, |state| lock(state).slots())
+        self.0.now(State::slots).unwrap_or(0)
     }
 
-    /// Every step of rank 0 so far.
+    /// Every step of rank 0 so far, over all starts.
     pub fn steps(&self) -> Vec<MockStep> {
-        self.states
-            .first()
-            .map_or_else(Vec::new, |state| lock(state).steps.clone())
+        self.0.collect(1, |state| state.steps.clone())
     }
 
-    /// How long the device of rank 0 had nothing to do before each step that it began, but for the first.
+    /// How long the device of rank 0 had nothing to do before each step that it began, but for the first of each start.
     pub fn idle(&self) -> Vec<Duration> {
-        self.states
-            .first()
-            .map_or_else(Vec::new, |state| lock(state).idle.clone())
+        self.0.collect(1, |state| state.idle.clone())
     }
 
     /// Requests that own a row of rank 0.
     pub fn requests(&self) -> Vec<u64> {
-        self.states
-            .first()
-            .map_or_else(Vec::new, |state| lock(state).requests())
+        self.0.now(State::requests).unwrap_or_default()
     }
 
     /// How often a request got a row of rank 0: again when it resumes after a pause.
     pub fn admitted(&self) -> usize {
-        self.states.first().map_or(0, |state| lock(state).admitted)
+        self.0
+            .collect(1, |state| vec![state.admitted])
+            .into_iter()
+            .sum()
     }
 
     /// From now on a step waits for [`MockShard::release`].
     pub fn hold(&self) {
-        *lock(&self.faults.gate) = Some(Arc::new(Semaphore::new(0)));
+        *lock(&self.0.faults.gate) = Some(Arc::new(Semaphore::new(0)));
     }
 
     /// Lets `steps` held steps through, each on all ranks.
     pub fn release(&self, steps: usize) {
-        if let Some(gate) = lock(&self.faults.gate).as_ref() {
-            gate.add_permits(steps * self.states.len());
+        if let Some(gate) = lock(&self.0.faults.gate).as_ref() {
+            gate.add_permits(steps * self.0.world_size());
         }
     }
 
     /// Ends a hold: steps run freely again.
     pub fn resume(&self) {
-        if let Some(gate) = lock(&self.faults.gate).take() {
+        if let Some(gate) = lock(&self.0.faults.gate).take() {
             gate.add_permits(Semaphore::MAX_PERMITS / 2);
         }
     }
@@ -205,42 +162,35 @@ impl MockShard {
 
     /// This goes wrong with the next step, or with the one after those that were disturbed already.
     pub fn disturb_next_step(&self, fault: StepFault) {
-        lock(&self.faults.steps).push_back(fault);
+        lock(&self.0.faults.steps).push_back(fault);
     }
 
     /// The next ClearCache of one rank fails with INTERNAL.
     pub fn fail_next_clear(&self) {
-        *lock(&self.faults.failing_clears) += 1;
+        *lock(&self.0.faults.failing_clears) += 1;
     }
 
     /// The next masks of one rank are refused with INTERNAL and this message.
     pub fn fail_next_masks(&self, message: &str) {
-        lock(&self.faults.failing_masks).push(message.to_owned());
+        lock(&self.0.faults.failing_masks).push(message.to_owned());
     }
 
     /// This request fails alone at its next step.
     pub fn fail_request(&self, id: u64) {
-        for state in &self.states {
-            lock(state).failing.push(id);
-        }
+        self.0.collect(usize::MAX, |state| {
+            state.failing.push(id);
+            Vec::<()>::new()
+        });
     }
 
     /// What Health answers from now on.
     pub fn set_healthy(&self, healthy: bool) {
-        *lock(&self.faults.healthy) = healthy;
+        *lock(&self.0.faults.healthy) = healthy;
     }
-}
-
-fn router(service: Rank) -> Router {
-    let service =
-        TextGenerationServiceServer::new(service).max_decoding_message_size(i32::MAX as usize);
-    Server::builder().add_service(service)
 }
 
 impl Drop for MockShard {
     fn drop(&mut self) {
-        for server in &self.servers {
-            server.abort();
-        }
+        self.0.end(self.0.number());
     }
 }

@@ -1,16 +1,18 @@
 //! The contract's service over a mock `State`.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use text_generation_proto::v1;
 use text_generation_proto::v1::text_generation_service_server::TextGenerationService;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status};
 
 use crate::config::MockConfig;
 use crate::faults::{Faults, StepFault};
+use crate::group::Group;
 use crate::state::{MockStep, State};
 
 /// How long a step waits for its masks.
@@ -37,6 +39,9 @@ pub(crate) struct Rank {
     /// Masks came, or everything was cleared.
     pub masks: Arc<Notify>,
     pub faults: Arc<Faults>,
+    pub group: Weak<Group>,
+    /// Which start of the group this is, from 0.
+    pub life: usize,
 }
 
 /// A poisoned lock means that a test has already failed elsewhere; the data is still good to read.
@@ -46,6 +51,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Rank {
     async fn step(&self, plan: v1::StepPlan) -> Result<Response<v1::StepReply>, Status> {
+        if !self.state().warmed {
+            return Err(not_ready("call Warmup before any other call"));
+        }
         let number = plan.number;
         let mut turns = self.turn.subscribe();
         let epoch = turns.borrow_and_update().epoch;
@@ -96,6 +104,10 @@ impl Rank {
             return Err(refused());
         }
         let mut reply = self.state().execute(&self.config, self.rank, plan);
+        if self.state().fatal {
+            self.crash();
+            return std::future::pending().await;
+        }
         self.state().ends(Instant::now());
         match fault {
             Some(StepFault::LostRow) => lose_first_row(&mut reply),
@@ -131,6 +143,13 @@ impl Rank {
         }
     }
 
+    /// The whole group ends.
+    fn crash(&self) {
+        if let Some(group) = self.group.upgrade() {
+            group.crash(self.life);
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
@@ -146,6 +165,13 @@ fn lose_first_row(reply: &mut v1::StepReply) {
             top.index -= 1;
         }
     }
+}
+
+fn not_ready(message: &str) -> Status {
+    let mut status = Status::failed_precondition(message);
+    let reason = MetadataValue::from_static("not_ready");
+    status.metadata_mut().insert("error-reason", reason);
+    status
 }
 
 fn refused() -> Status {
@@ -167,6 +193,11 @@ impl TextGenerationService for Rank {
             eos_token_ids: self.config.eos_token_ids.clone(),
             attention_impl: "mock".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            group: if self.config.named {
+                format!("start {}", self.life)
+            } else {
+                String::new()
+            },
         }))
     }
 
@@ -196,6 +227,13 @@ impl TextGenerationService for Rank {
     ) -> Result<Response<v1::WarmupResponse>, Status> {
         let request = request.into_inner();
         let config = &self.config;
+        {
+            let mut state = self.state();
+            state.warmups.push(request);
+            if std::mem::replace(&mut state.warmed, true) && !config.named {
+                return Err(not_ready("Warmup was called before"));
+            }
+        }
         Ok(Response::new(v1::WarmupResponse {
             max_batch_total_tokens: request
                 .max_batch_total_tokens
@@ -269,6 +307,16 @@ impl TextGenerationService for Rank {
             self.masks.notify_waiters();
         }
         Ok(Response::new(v1::ClearCacheResponse {}))
+    }
+
+    async fn abandon(
+        &self,
+        _: Request<v1::AbandonRequest>,
+    ) -> Result<Response<v1::AbandonResponse>, Status> {
+        let rank = self.clone();
+        // The answer goes out first, as far as anybody can tell.
+        tokio::spawn(async move { rank.crash() });
+        Ok(Response::new(v1::AbandonResponse {}))
     }
 
     async fn tokens(

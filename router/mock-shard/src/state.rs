@@ -103,9 +103,21 @@ pub(crate) struct State {
     ended: Option<Instant>,
     /// How often a request got a row.
     pub admitted: usize,
+    /// It may serve.
+    pub warmed: bool,
+    pub warmups: Vec<v1::WarmupRequest>,
+    /// A row was computed that ends the group.
+    pub fatal: bool,
 }
 
 impl State {
+    pub(crate) fn of_life(warmed: bool) -> Self {
+        Self {
+            warmed,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn rows(&self) -> usize {
         self.rows.len()
     }
@@ -244,6 +256,7 @@ impl State {
         if row.failed {
             return;
         }
+        self.fatal |= (config.fatal)(&row.mock);
         let length = row.mock.ids.len() as u32;
         let (first, count) = chunk.map_or((length - 1, 1), |chunk| (chunk.first, chunk.count));
         if first != row.computed || first + count > length {

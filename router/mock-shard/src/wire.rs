@@ -4,9 +4,8 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use hyper_util::rt::TokioIo;
-use tokio::io::{DuplexStream, copy_bidirectional, duplex};
-use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
+use tokio::io::{DuplexStream, duplex};
+use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
@@ -14,45 +13,44 @@ use tower::service_fn;
 
 use crate::service::lock;
 
-/// Bytes on their way in each direction of each half.
+/// Bytes on their way in each direction.
 const BUFFER: usize = 1 << 16;
 
-/// Connections of one client to one rank.
+/// Connections as a rank accepts them.
+pub(crate) type Incoming = UnboundedReceiverStream<io::Result<DuplexStream>>;
+
+/// Leads to one rank, whichever start of the group it is.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) channel: Channel,
-    connections: Arc<Mutex<Vec<AbortHandle>>>,
+    /// Takes connections to the present start; closed where it has ended.
+    listener: Arc<Mutex<UnboundedSender<io::Result<DuplexStream>>>>,
 }
 
 impl Wire {
-    /// A channel that connects when it is used, again after each cut, and the connections as the rank accepts them.
-    pub(crate) fn new() -> (Self, UnboundedReceiverStream<io::Result<DuplexStream>>) {
-        let (accepted, incoming) = mpsc::unbounded_channel();
-        let connections: Arc<Mutex<Vec<AbortHandle>>> = Arc::default();
-        let pumps = connections.clone();
+    /// Its channel connects when it is used, and again where it lost its connection.
+    pub(crate) fn new() -> Self {
+        let listener = Arc::new(Mutex::new(mpsc::unbounded_channel().0));
+        let listening = listener.clone();
         let connector = service_fn(move |_: Uri| {
-            let (client, mut near) = duplex(BUFFER);
-            let (mut far, server) = duplex(BUFFER);
-            let pump = tokio::spawn(async move { copy_bidirectional(&mut near, &mut far).await });
-            lock(&pumps).push(pump.abort_handle());
-            let accepted = accepted.send(Ok(server));
+            let (client, server) = duplex(BUFFER);
+            let accepted = lock(&listening).send(Ok(server));
             async move {
                 let refused = |_| io::Error::from(io::ErrorKind::ConnectionRefused);
                 accepted.map(|()| TokioIo::new(client)).map_err(refused)
             }
         });
         let endpoint = Endpoint::from_static("http://mock");
-        let wire = Self {
+        Self {
             channel: endpoint.connect_with_connector_lazy(connector),
-            connections,
-        };
-        (wire, UnboundedReceiverStream::new(incoming))
+            listener,
+        }
     }
 
-    /// Ends every connection; both sides read the end of their stream.
-    pub(crate) fn cut(&self) {
-        for connection in lock(&self.connections).drain(..) {
-            connection.abort();
-        }
+    /// From now on connections lead to who takes them from here.
+    pub(crate) fn listen(&self) -> Incoming {
+        let (listener, incoming) = mpsc::unbounded_channel();
+        *lock(&self.listener) = listener;
+        UnboundedReceiverStream::new(incoming)
     }
 }

@@ -6,7 +6,7 @@ use text_generation_client::types::{AllowedTokens, MaskWrite, StepMasks, StepPla
 use text_generation_grammar::{GrammarError, Mask, MaskForm};
 use tokio::sync::oneshot;
 
-use super::next::InFlight;
+use super::in_flight::InFlight;
 use super::{Answer, Batcher};
 use crate::error::InferError;
 use crate::grammar::{Arrival, Constraint};
@@ -157,6 +157,7 @@ impl Batcher {
             }
         }
         self.metrics.masks_sent.record(plan.sent.elapsed());
+        plan.may_run();
         // A step that has failed takes none.
         let _ = sender.send(masks);
     }

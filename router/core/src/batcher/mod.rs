@@ -10,152 +10,48 @@
 //! The batcher passes ids on and does a small constant amount of work for a token: no text, no log line, no lock but
 //! the send.
 
+mod handle;
+mod heads;
+mod in_flight;
 mod masks;
 mod next;
+mod recovery;
 mod reply;
 mod running;
+mod suspects;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use text_generation_client::types::StepReply;
+use text_generation_client::types::{StepReply, WarmupLimits};
 use text_generation_client::{ClientError, ShardedClient};
 use text_generation_grammar::Mask;
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
+pub use self::handle::Shards;
+pub(crate) use self::handle::{BatcherHandle, Status};
+use self::handle::{Mailbox, Submission};
+use self::in_flight::InFlight;
 use self::masks::Matching;
-use self::next::InFlight;
+pub(crate) use self::recovery::FoundLost;
+use self::recovery::{Recovery, Terms};
 use self::running::Running;
+pub(crate) use self::suspects::Standing;
 use crate::error::InferError;
+use crate::grammar::Workers;
 use crate::grammar::mask_pool::{self, MaskPool};
-use crate::grammar::{Constraint, Workers};
 use crate::kv_pool::KvPool;
 use crate::metrics::BatchMetrics;
-use crate::permit::PermitHalf;
 use crate::policy::cost::StepCost;
 use crate::policy::expectation::OutputLengths;
-use crate::queue::{Event, Queue, Sample};
+use crate::queue::{Event, Queue};
 use crate::types::BatchLimits;
-use crate::validation::ValidRequest;
 
 /// Plans that are on their way to the shards: the one that runs, and the next.
 const DEPTH: usize = 2;
-
-/// What the batcher last said about itself.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Status {
-    pub(crate) queued: usize,
-    pub(crate) running: usize,
-    /// Slots in use; those of the prefix tree that nobody reads are not.
-    pub(crate) slots_used: u32,
-    /// The last call to the shards failed.
-    pub(crate) step_failed: bool,
-    /// When this was said: after every step.
-    pub(crate) at: Instant,
-}
-
-#[derive(Debug)]
-struct Submission {
-    request: ValidRequest,
-    samples: Vec<Sample>,
-}
-
-/// What the batcher must know of the shards.
-#[derive(Debug, Clone)]
-pub struct Shards {
-    pub client: ShardedClient,
-    pub cost: StepCost,
-    /// They end a generation.
-    pub eos_token_ids: Vec<u32>,
-    /// Mask slots, slot 0 among them; where there are fewer than three, grammars are refused.
-    pub max_masks: u32,
-}
-
-/// The way to the batcher. It ends when its last handle is gone and every request has ended.
-#[derive(Debug, Clone)]
-pub(crate) struct BatcherHandle {
-    submissions: UnboundedSender<Submission>,
-    status: watch::Receiver<Status>,
-}
-
-impl BatcherHandle {
-    /// Starts the task on the current tokio runtime.
-    /// `workers` follow the grammars of requests, where requests may have any.
-    pub(crate) fn spawn(shards: Shards, limits: BatchLimits, workers: Option<Workers>) -> Self {
-        let (submissions, receiver) = mpsc::unbounded_channel();
-        let idle = Status {
-            queued: 0,
-            running: 0,
-            slots_used: 0,
-            step_failed: false,
-            at: Instant::now(),
-        };
-        let (publisher, status) = watch::channel(idle);
-        let batcher = Batcher {
-            client: shards.client,
-            cost: shards.cost,
-            eos_token_ids: shards.eos_token_ids,
-            limits,
-            metrics: BatchMetrics::new(limits.max_batch_total_tokens),
-            submissions: receiver,
-            status: publisher,
-            queue: Queue::new(),
-            pool: KvPool::new(limits.max_batch_total_tokens, limits.prefix_caching),
-            lengths: OutputLengths::default(),
-            rows: (0..limits.max_batch_size).map(|_| None).collect(),
-            dropped: Vec::new(),
-            workers,
-            masks: MaskPool::new(shards.max_masks),
-            most_constrained: mask_pool::most_rows(shards.max_masks),
-            matching: None,
-            in_flight: VecDeque::new(),
-            next_number: 0,
-            steps_without_chunks: 0,
-            last_reply: None,
-            uncleared: false,
-            step_failed: false,
-        };
-        tokio::spawn(batcher.run());
-        Self {
-            submissions,
-            status,
-        }
-    }
-
-    /// Queues a generation of one prompt for each of `permits`, which is given back when it ends. Closing or dropping a
-    /// receiver cancels its generation: its row and slots are free within two steps. What a receiver holds is bounded
-    /// by `max_new_tokens`.
-    pub(crate) fn submit(
-        &self,
-        request: ValidRequest,
-        permits: Vec<Option<PermitHalf>>,
-    ) -> Result<Vec<UnboundedReceiver<Event>>, InferError> {
-        let sample = |permit| {
-            let (events, receiver) = mpsc::unbounded_channel();
-            let sample = Sample {
-                events,
-                permit,
-                constraint: request.grammar.as_ref().map(Constraint::new),
-            };
-            (sample, receiver)
-        };
-        let (samples, receivers) = permits.into_iter().map(sample).unzip();
-        self.submissions
-            .send(Submission { request, samples })
-            .map_err(|_| InferError::Generation("the batching task has stopped".to_owned()))?;
-        Ok(receivers)
-    }
-
-    pub(crate) fn is_alive(&self) -> bool {
-        !self.submissions.is_closed()
-    }
-
-    pub(crate) fn status(&self) -> Status {
-        *self.status.borrow()
-    }
-}
 
 type Answer = JoinHandle<Result<StepReply, ClientError>>;
 
@@ -166,6 +62,7 @@ struct Batcher {
     limits: BatchLimits,
     metrics: BatchMetrics,
     submissions: UnboundedReceiver<Submission>,
+    found_lost: mpsc::Receiver<FoundLost>,
     status: watch::Sender<Status>,
     queue: Queue,
     pool: KvPool,
@@ -185,13 +82,60 @@ struct Batcher {
     next_number: u64,
     steps_without_chunks: u32,
     last_reply: Option<Instant>,
-    /// A step failed, and the shards have not confirmed that they dropped everything.
-    uncleared: bool,
     step_failed: bool,
+    terms: Terms,
+    /// Names the start of the shards that serves; empty where it has no name.
+    group: Arc<str>,
+    /// Set while the shards are lost. Nothing runs and no plan is sent meanwhile.
+    recovery: Option<Recovery>,
+    /// How often the shards have started again.
+    restarts: u64,
 }
 
 impl Batcher {
+    /// `warmup`: the limits that the shards must keep when they start again.
+    fn new(
+        shards: Shards,
+        limits: BatchLimits,
+        warmup: WarmupLimits,
+        workers: Option<Workers>,
+        mailbox: Mailbox,
+    ) -> Self {
+        Self {
+            client: shards.client,
+            cost: shards.cost,
+            eos_token_ids: shards.eos_token_ids,
+            limits,
+            metrics: BatchMetrics::new(limits.max_batch_total_tokens),
+            submissions: mailbox.submissions,
+            found_lost: mailbox.found_lost,
+            status: mailbox.status,
+            queue: Queue::new(),
+            pool: KvPool::new(limits.max_batch_total_tokens, limits.prefix_caching),
+            lengths: OutputLengths::default(),
+            rows: (0..limits.max_batch_size).map(|_| None).collect(),
+            dropped: Vec::new(),
+            workers,
+            masks: MaskPool::new(shards.max_masks),
+            most_constrained: mask_pool::most_rows(shards.max_masks),
+            matching: None,
+            in_flight: VecDeque::new(),
+            next_number: 0,
+            steps_without_chunks: 0,
+            last_reply: None,
+            step_failed: false,
+            terms: Terms {
+                limits: warmup,
+                step_timeout: shards.step_timeout,
+            },
+            group: Arc::default(),
+            recovery: None,
+            restarts: 0,
+        }
+    }
+
     async fn run(mut self) {
+        self.meet_group().await;
         loop {
             while let Ok(submission) = self.submissions.try_recv() {
                 self.queue.push(submission.request, submission.samples);
@@ -200,10 +144,16 @@ impl Batcher {
             if let Some(limit) = self.limits.max_queue_time {
                 self.queue.fail_late(limit);
             }
-            if self.matching.is_none() {
-                self.send_plans().await;
+            if self.matching.is_none() && self.recovery.is_none() {
+                self.send_plans();
             }
             self.publish();
+            if self.recovery.is_some() {
+                if !self.wait_for_shards().await {
+                    return;
+                }
+                continue;
+            }
             if let Some(matching) = &mut self.matching {
                 tokio::select! {
                     biased;
@@ -214,16 +164,23 @@ impl Batcher {
                 }
                 continue;
             }
-            let Some((_, answer)) = self.in_flight.front_mut() else {
-                match self.submissions.recv().await {
-                    Some(submission) => self.queue.push(submission.request, submission.samples),
-                    None => return,
+            let Some((first, answer)) = self.in_flight.front_mut() else {
+                tokio::select! {
+                    submission = self.submissions.recv() => match submission {
+                        Some(submission) => self.queue.push(submission.request, submission.samples),
+                        None => return,
+                    },
+                    Some(found) = self.found_lost.recv() => self.found_lost(&found),
                 }
                 continue;
             };
+            let due = first.due();
+            // While something runs, its answer tells whether the shards are there.
+            while self.found_lost.try_recv().is_ok() {}
             tokio::select! {
                 biased;
                 reply = answer => self.answered(reply).await,
+                () = sleep_until(due) => self.overdue(),
                 Some(submission) = self.submissions.recv() => {
                     self.queue.push(submission.request, submission.samples);
                 }
@@ -238,7 +195,9 @@ impl Batcher {
             running: running.clone().count(),
             slots_used: self.pool.used(),
             step_failed: self.step_failed,
-            at: Instant::now(),
+            recovering: self.recovery.is_some(),
+            restarts: self.restarts,
+            group: self.group.clone(),
         };
         let max_tokens: u64 = running.map(Running::longest).sum();
         self.metrics.queue_size.set(status.queued as f64);

@@ -1,53 +1,23 @@
 //! From the policy's decision to the plan that the shards get.
 
-use std::time::Duration;
-
-use text_generation_client::types::{Grant, StepMasks, StepPlan};
-use tokio::sync::oneshot;
+use text_generation_client::types::{Grant, StepPlan};
 use tokio::time::Instant;
 
+use super::heads::Heads;
+use super::in_flight::InFlight;
 use super::running::Running;
 use super::{Batcher, DEPTH};
-use crate::kv_pool::KvPool;
 use crate::policy::cost::StepShape;
-use crate::policy::{self, Admission, Candidate, Joined, Order, Plan, Situation, Waiting};
-use crate::queue::{Entry, Event, Queue, Started};
+use crate::policy::{self, Joined, Order, Plan, Situation};
+use crate::queue::{Entry, Event, Started};
 
 /// Slots given beyond need, so that most steps carry no grant; fewer where the pool is nearly full.
 const RUN: u32 = 64;
 
-/// It is worth waiting for somebody who computes at least so many more tokens of what two prompts begin with.
-const WORTH_WAITING: usize = 32;
-
-/// A plan that was sent.
-#[derive(Debug)]
-pub(super) struct InFlight {
-    pub(super) number: u64,
-    /// Rows of which it computes parts of prompts.
-    pub(super) chunks: Vec<u32>,
-    /// Rows that get a token, in the plan's order.
-    pub(super) rows: Vec<u32>,
-    /// Those of `rows` whose choice waits for masks.
-    pub(super) constrained: Vec<u32>,
-    /// Takes the masks, until they are sent.
-    pub(super) masks: Option<oneshot::Sender<StepMasks>>,
-    pub(super) sent: Instant,
-    pub(super) predicted: Duration,
-}
-
-impl InFlight {
-    pub(super) fn is_prefill(&self) -> bool {
-        !self.chunks.is_empty()
-    }
-}
-
 impl Batcher {
     /// Sends plans as far as there is something to compute and a place for them.
-    pub(super) async fn send_plans(&mut self) {
-        if self.uncleared && self.in_flight.is_empty() {
-            self.clear().await;
-        }
-        while !self.uncleared && self.in_flight.len() < DEPTH {
+    pub(super) fn send_plans(&mut self) {
+        while self.in_flight.len() < DEPTH {
             self.release_leaving();
             let Some((plan, mut in_flight)) = self.next_plan() else {
                 // Where all stand still for want of slots and nothing is in flight, those that pause leave at once.
@@ -98,6 +68,7 @@ impl Batcher {
             lengths: &self.lengths,
         };
         let mut heads = Heads::of(&self.queue, &self.pool, &self.rows, self.most_constrained);
+        heads.prompts_run = self.in_flight.iter().any(|(plan, _)| plan.is_prefill());
         let decision = policy::plan(&situation, &mut heads);
         let visited = heads.into_orders();
         let only_drops = decision.is_idle();
@@ -159,14 +130,18 @@ impl Batcher {
             }
         }
         self.count(&decision, &step.plan);
+        let (now, predicted) = (Instant::now(), self.cost.predict(&step.shape));
+        step.plan.limit = self.limit(predicted);
         let in_flight = InFlight {
             number: step.plan.number,
             constrained: step.plan.constrained.clone(),
             masks: None,
             chunks: step.plan.chunks.iter().map(|chunk| chunk.row).collect(),
             rows: step.tokens,
-            sent: Instant::now(),
-            predicted: self.cost.predict(&step.shape),
+            sent: now,
+            turn: now,
+            limit: step.plan.limit,
+            predicted,
         };
         (step.plan, in_flight)
     }
@@ -298,107 +273,5 @@ impl Builder {
         let count = RUN.min(self.spare / 8).min(most);
         self.spare -= count;
         count
-    }
-}
-
-/// The queue as the policy sees it.
-struct Heads<'a, I> {
-    entries: I,
-    visited: Vec<&'a Entry>,
-    queued: usize,
-    pool: &'a KvPool,
-    rows: &'a [Option<Running>],
-    /// Requests with grammars that may still start.
-    constrained: usize,
-}
-
-impl<'a> Heads<'a, ()> {
-    fn of(
-        queue: &'a Queue,
-        pool: &'a KvPool,
-        rows: &'a [Option<Running>],
-        most_constrained: usize,
-    ) -> Heads<'a, impl Iterator<Item = &'a Entry>> {
-        let running = rows.iter().flatten();
-        let constrained = running.filter(|running| running.entry.is_constrained());
-        Heads {
-            constrained: most_constrained.saturating_sub(constrained.count()),
-            entries: queue.iter(),
-            visited: Vec::new(),
-            queued: queue.len(),
-            pool,
-            rows,
-        }
-    }
-}
-
-impl<'a, I: Iterator<Item = &'a Entry>> Heads<'a, I> {
-    /// Where those that were looked at stand in the queue.
-    fn into_orders(self) -> Vec<Order> {
-        self.visited.iter().map(|entry| entry.order).collect()
-    }
-
-    fn joining(&self, admitted: &[Admission]) -> impl Iterator<Item = &'a Entry> {
-        admitted
-            .iter()
-            .map(|admission| self.visited[admission.index])
-    }
-
-    /// Whether its grammar needs a mask slot and all are taken.
-    fn lacks_mask(&self, entry: &Entry, admitted: &[Admission]) -> bool {
-        let joining = || {
-            self.joining(admitted)
-                .filter(|entry| entry.is_constrained())
-        };
-        entry.is_constrained() && joining().count() >= self.constrained
-    }
-
-    /// Whether somebody who is computing a prompt has, or will have, more of this one's than is cached.
-    fn follows(&self, entry: &Entry, cached: u32, admitted: &[Admission]) -> bool {
-        if !self.pool.is_caching() {
-            return false;
-        }
-        let computing = self.rows.iter().flatten();
-        let computing = computing
-            .filter(|running| running.prompt_left() > 0 && !running.is_pausing())
-            .map(|running| &running.entry);
-        computing.chain(self.joining(admitted)).any(|other| {
-            // Who needs the log-probabilities of its prompt gets them from another sample, or computes all of it.
-            if entry.computes_logprobs() {
-                return entry.shares_logprobs(other);
-            }
-            other.root == entry.root
-                && common(&other.ids, &entry.ids, cached as usize + WORTH_WAITING)
-        })
-    }
-}
-
-impl<'a, I: Iterator<Item = &'a Entry>> Waiting for Heads<'a, I> {
-    fn len(&self) -> usize {
-        self.queued
-    }
-
-    fn candidate(&mut self, _: usize, admitted: &[Admission]) -> Option<Candidate> {
-        let entry = self.entries.next()?;
-        self.visited.push(entry);
-        let found = self.pool.probe(&entry.root, entry.cacheable());
-        let max_new_tokens = entry.request.stopping.max_new_tokens;
-        Some(Candidate {
-            length: u32::try_from(entry.ids.len()).unwrap_or(u32::MAX),
-            cached: found.length,
-            unlocked: found.unlocked,
-            generated: entry.generated,
-            left: max_new_tokens.saturating_sub(entry.generated),
-            follows: self.lacks_mask(entry, admitted)
-                || self.follows(entry, found.length, admitted),
-        })
-    }
-}
-
-/// Whether both begin with the same ids, at least `count` of them.
-fn common(a: &[u32], b: &[u32], count: usize) -> bool {
-    match (a.get(..count), b.get(..count)) {
-        (Some(a), Some(b)) => a == b,
-        _ => false,
     }
 }

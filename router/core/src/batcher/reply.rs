@@ -3,15 +3,14 @@
 use text_generation_client::ClientError;
 use text_generation_client::types::{StepReply, TokenId};
 use tokio::task::JoinError;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::Batcher;
-use super::next::InFlight;
+use super::in_flight::InFlight;
 use super::running::Running;
 use crate::error::InferError;
 use crate::grammar::Arrival;
 use crate::metrics::MethodMetrics;
-use crate::queue::Event;
 
 impl Batcher {
     /// The oldest plan was answered.
@@ -25,12 +24,16 @@ impl Batcher {
         let lost = |error: JoinError| Err(ClientError::Connection(error.to_string()));
         match reply.unwrap_or_else(lost) {
             Ok(reply) => {
+                if let Some((next, _)) = self.in_flight.front_mut() {
+                    next.may_run();
+                }
                 self.accept(&in_flight, reply);
                 if self.matching.is_none() {
                     self.constrain_first();
                 }
             }
-            Err(error) => self.step_failed(&in_flight, &error).await,
+            Err(error) if error.is_group_lost() => self.lose(vec![in_flight], &error),
+            Err(error) => self.step_failed(in_flight, &error).await,
         }
     }
 
@@ -136,55 +139,52 @@ impl Batcher {
         self.cost.observe(in_flight.predicted, timings.forward);
     }
 
-    /// A step failed as a whole: the shards drop everything. The requests whose prompts it computed fail, or, where it
-    /// had none, all that it computed; the others wait again and resume. A plan that is still on its way fails with it.
-    async fn step_failed(&mut self, failed: &InFlight, error: &ClientError) {
+    /// A step failed as a whole, and the shards live: they drop everything. The requests whose prompts it computed fail,
+    /// or, where it had none, all that it computed; the others wait again and resume. A plan that is still on its way
+    /// fails with it.
+    async fn step_failed(&mut self, failed: InFlight, error: &ClientError) {
         let running = self.rows.iter().flatten().count();
         tracing::error!(%error, step = failed.number, running, "a step failed");
-        self.method(failed).failure.increment(1);
         self.step_failed = true;
+        let mut plans = vec![failed];
+        let mut lost = None;
         while let Some((mut later, answer)) = self.in_flight.pop_front() {
             later.give_up();
+            later.may_run();
             // It was refused, or its reply says nothing that is still of use.
-            let _ = answer.await;
-            self.method(&later).failure.increment(1);
+            match timeout_at(later.due(), answer).await {
+                Ok(Ok(Err(error))) if error.is_group_lost() => lost = Some(error),
+                Ok(_) => {}
+                Err(_) => lost = Some(later.overdue()),
+            }
+            plans.push(later);
         }
+        if let Some(error) = lost {
+            return self.lose(plans, &error);
+        }
+        for plan in &plans {
+            self.method(plan).failure.increment(1);
+        }
+        if let Some(failed) = plans.first() {
+            self.fail_computed(failed, error);
+        }
+        self.forget_rows();
+        self.publish();
+        // Shards that cannot even do this are lost.
+        if let Err(error) = self.client.clear_cache(None).await {
+            self.lose(Vec::new(), &error);
+        }
+    }
+
+    fn fail_computed(&mut self, failed: &InFlight, error: &ClientError) {
         let failing = if failed.is_prefill() {
             &failed.chunks
         } else {
             &failed.rows
         };
-        for (row, running) in (0..).zip(&mut self.rows) {
-            let Some(running) = running.take() else {
-                continue;
-            };
-            if running.since <= failed.number && failing.contains(&row) {
-                let _ = running
-                    .entry
-                    .events
-                    .send(Event::Failed(error.clone().into()));
-            } else {
-                self.queue.put_back(running.entry);
-            }
-        }
-        self.pool.reset();
-        self.masks.reset();
-        self.dropped.clear();
-        self.next_number = 0;
-        self.publish();
-        self.clear().await;
-    }
-
-    /// Tells the shards to drop everything. Where they cannot be reached, those that wait fail too, and it is
-    /// tried again before the next plan.
-    pub(super) async fn clear(&mut self) {
-        self.uncleared = true;
-        match self.client.clear_cache(None).await {
-            Ok(()) => self.uncleared = false,
-            Err(error) => {
-                tracing::warn!(%error, "the shards did not drop the requests");
-                // They could not be served now, and nobody knows when.
-                self.queue.fail(&error.into());
+        for &row in failing {
+            if self.owner(row, failed.number).is_some() {
+                self.fail(row, error.clone().into());
             }
         }
     }

@@ -6,17 +6,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use text_generation_client::ClientError;
 use text_generation_client::types::NextTokenChooser;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::Infer;
+use crate::batcher::{FoundLost, Status};
 use crate::queue::Event;
 use crate::types::{Dialect, StoppingCriteria};
 use crate::validation::ValidRequest;
-
-/// A step that takes longer counts as hung.
-const STALLED: Duration = Duration::from_secs(120);
 
 /// How long the probe that follows a failed step may take.
 const PROBE: Duration = Duration::from_secs(10);
@@ -26,6 +25,17 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// A caller gets its answer within this time, whatever the shards do.
 const ANSWER: Duration = Duration::from_secs(2);
+
+/// Whether requests are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// Requests are served.
+    Healthy,
+    /// The shards were lost and start again. Requests are kept, and go on when the shards are there.
+    Recovering,
+    /// A shard does not answer, the last step has failed, or the batching task has ended.
+    Unhealthy,
+}
 
 /// The last check of the shards, or the one that is running.
 #[derive(Debug, Default)]
@@ -66,18 +76,24 @@ impl Check {
 }
 
 impl Infer {
-    /// Whether requests are served: the batching task lives, every shard answers, no step hangs, and the last step
-    /// succeeded. After a failed step a prefill of one token has to succeed, so health recovers without traffic.
+    /// Whether requests are served: the batching task lives, every shard answers, and the last step succeeded. After a
+    /// failed step a prefill of one token has to succeed, so health recovers without traffic. Shards that were lost
+    /// while nothing ran are found by this, and recovery begins.
     ///
     /// Answers within two seconds. What the shards say may be a second old.
-    pub async fn health(&self) -> bool {
+    pub async fn health(&self) -> Health {
         let status = self.0.batcher.status();
-        let stalled = status.running > 0 && status.at.elapsed() > STALLED;
-        if !self.0.batcher.is_alive() || stalled {
-            return false;
+        if !self.0.batcher.is_alive() {
+            return Health::Unhealthy;
+        }
+        if status.recovering {
+            return Health::Recovering;
         }
         let check = self.current_check(status.step_failed);
-        timeout(ANSWER, check.healthy()).await.unwrap_or(false)
+        match timeout(ANSWER, check.healthy()).await {
+            Ok(true) => Health::Healthy,
+            Ok(false) | Err(_) => Health::Unhealthy,
+        }
     }
 
     /// The check that runs or has just ended, or else a new one.
@@ -91,11 +107,28 @@ impl Infer {
     }
 
     async fn check(&self, probes: bool) -> bool {
-        if let Err(error) = self.0.client.health().await {
+        let status = self.0.batcher.status();
+        if let Err(error) = self.ask_shards(&status).await {
             tracing::warn!(%error, "a shard is not healthy");
+            if error.is_group_lost() {
+                let restarts = status.restarts;
+                self.0.batcher.found_lost(FoundLost { restarts, error });
+            }
             return false;
         }
         !probes || self.probe().await
+    }
+
+    /// Every shard is well, and of the start that was warmed up.
+    async fn ask_shards(&self, status: &Status) -> Result<(), ClientError> {
+        self.0.client.health().await?;
+        if status.group.is_empty()
+            || self.0.client.group().await?.as_deref() == Some(&*status.group)
+        {
+            return Ok(());
+        }
+        let started = "the shards were started again".to_owned();
+        Err(ClientError::Connection(started))
     }
 
     /// Runs a request of one token.

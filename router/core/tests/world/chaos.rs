@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::server::Server;
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Fault {
     /// The next step fails with an error.
     Error,
@@ -24,8 +24,20 @@ pub enum Fault {
     Request,
     /// The connection to a rank ends.
     Cut(usize),
+    /// All ranks end, and start again.
+    Kill,
     /// The next step fails, and the call that clears the shards after it fails too.
     Unclear,
+}
+
+impl Fault {
+    /// The shards are lost and start again: nobody need fail.
+    pub fn is_loss(self) -> bool {
+        matches!(
+            self,
+            Self::Hang | Self::Disagreement | Self::Cut(_) | Self::Kill
+        )
+    }
 }
 
 /// Each fault and when it happens, from the beginning of a world on.
@@ -38,6 +50,7 @@ pub fn random(random: &mut StdRng, count: usize, within: Duration, ranks: usize)
         Fault::Hang,
         Fault::Cut(ranks - 1),
         Fault::Unclear,
+        Fault::Kill,
     ];
     if ranks > 1 {
         kinds.extend([Fault::Disagreement, Fault::Cut(0)]);
@@ -46,7 +59,7 @@ pub fn random(random: &mut StdRng, count: usize, within: Duration, ranks: usize)
     }
     let mut fault = || {
         let at = random.random_range(0..within.as_millis() as u64);
-        let kind = kinds.choose(random).cloned().unwrap_or(Fault::Error);
+        let kind = kinds.choose(random).copied().unwrap_or(Fault::Error);
         (Duration::from_millis(at), kind)
     };
     let mut chaos: Chaos = (0..count).map(|_| fault()).collect();
@@ -55,13 +68,13 @@ pub fn random(random: &mut StdRng, count: usize, within: Duration, ranks: usize)
 }
 
 /// Lets everything go wrong in its time. Returns when each fault happened; one that found nothing to disturb did not.
-pub async fn disturb(server: &Server, chaos: Chaos) -> Vec<Instant> {
+pub async fn disturb(server: &Server, chaos: Chaos) -> Vec<(Instant, Fault)> {
     let began = Instant::now();
     let mut happened = Vec::new();
     for (at, fault) in chaos {
         sleep_until(began + at).await;
         if server.disturb(&fault) {
-            happened.push(Instant::now());
+            happened.push((Instant::now(), fault));
         }
     }
     happened
@@ -82,6 +95,7 @@ impl Server {
             Fault::Disagreement => step(StepFault::WrongToken),
             Fault::Request => self.mock.fail_request(first),
             Fault::Cut(rank) => self.mock.cut(*rank),
+            Fault::Kill => self.mock.kill(),
             Fault::Unclear => {
                 self.mock.fail_next_clear();
                 step(StepFault::Error("out of luck".to_owned()));

@@ -9,6 +9,9 @@ pub const VOCAB: u32 = 90;
 /// Ends a text.
 pub const END: u32 = 0;
 
+/// A prompt that begins with it ends the shards that compute it.
+pub const POISON: u32 = VOCAB - 1;
+
 /// What one generation is asked for.
 #[derive(Debug, Clone)]
 pub struct Task {
@@ -43,6 +46,11 @@ pub fn choose(row: &MockRow) -> u32 {
         0
     };
     next(&row.ids, seed)
+}
+
+/// Whether a row ends its shards.
+pub fn is_poison(row: &MockRow) -> bool {
+    row.input_ids.first() == Some(&POISON)
 }
 
 /// The tokens that the task gets alone, and why they end.

@@ -22,7 +22,10 @@ const TOKEN: Duration = Duration::from_micros(500);
 /// A reply reaches the router so long after its step.
 const REPLY: Duration = Duration::from_millis(3);
 
-/// How long a step may take before the shard counts as lost.
+/// So long after they were lost the shards are there again.
+const RESTART: Duration = Duration::from_secs(1);
+
+/// How long a step may take before the shards count as lost.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// So long nothing may be left behind at the most.
@@ -80,21 +83,20 @@ impl Server {
             }),
             reply_time: REPLY,
             tokens: Arc::new(model::choose),
+            restart_time: RESTART,
+            fatal: Arc::new(model::is_poison),
             ..MockConfig::default()
-        });
-        let deadlines = Deadlines {
-            control: Duration::from_secs(5),
-            step: DEADLINE,
-            ..Deadlines::default()
-        };
-        let client = ShardedClient::from_channels(mock.channels(), deadlines).unwrap();
+        })
+        .unwrap();
+        let client = ShardedClient::from_channels(mock.channels(), Deadlines::default());
         let ms = |tokens| step_time(tokens).as_secs_f32() * 1e3;
         let shards = Shards {
-            client,
+            client: client.unwrap(),
             cost: StepCost::new(&[1, 4096], &[ms(1), ms(4096)], 0.0, 0.0, &[]),
             eos_token_ids: vec![END],
             // Grammars are followed by threads, which have a clock of their own.
             max_masks: 0,
+            step_timeout: DEADLINE,
         };
         let validator = Validator::new(
             TokenizerPool::new(tokenizer(), 1).unwrap(),

@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use text_generation_core::types::BatchLimits;
 
 use super::clients::{Client, Reading};
-use super::model::{Task, VOCAB};
+use super::model::{POISON, Task, VOCAB};
 use super::server::{Setup, step_time};
 
 const LONGEST_PROMPT: usize = 120;
@@ -18,7 +18,7 @@ fn ms(time: u64) -> Duration {
 }
 
 fn ids(random: &mut StdRng, count: usize) -> Vec<u32> {
-    (0..count).map(|_| random.random_range(1..VOCAB)).collect()
+    (0..count).map(|_| random.random_range(1..POISON)).collect()
 }
 
 /// So many clients, `per_second` of them each second, in bursts and alone. Half of the prompts begin as others do.
@@ -40,7 +40,6 @@ pub fn clients(random: &mut StdRng, count: usize, per_second: f64) -> Vec<Client
         };
         let own = 1 + ((LONGEST_PROMPT / 2) as f64 * random.random::<f64>().powi(2)) as usize;
         prompt.extend(ids(random, own));
-        let max_new_tokens = random.random_range(1..=LONGEST_OUTPUT);
         Client {
             at: ms(at as u64),
             task: Task {
@@ -48,7 +47,7 @@ pub fn clients(random: &mut StdRng, count: usize, per_second: f64) -> Vec<Client
                 seed: random
                     .random_bool(0.5)
                     .then(|| random.random_range(0..1 << 40)),
-                max_new_tokens,
+                max_new_tokens: random.random_range(1..=LONGEST_OUTPUT),
                 ignore_eos: random.random_bool(0.1),
                 stop: random
                     .random_bool(0.2)
@@ -81,7 +80,7 @@ pub fn setup(random: &mut StdRng, ranks: usize) -> Setup {
                 true => random.random_range(4..256),
                 false => random.random_range(LONGEST_PROMPT as u32..512),
             },
-            max_batch_total_tokens: random.random_range(longest..1500),
+            max_batch_total_tokens: random.random_range(longest..900),
             max_batch_size,
             prefill_chunking,
             max_token_gap: random

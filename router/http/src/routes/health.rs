@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::HeaderMap;
+use text_generation_core::Health;
 
 use crate::error::{ApiError, ErrorResponse};
 use crate::headers;
@@ -22,15 +23,16 @@ use crate::state::AppState;
 )]
 pub async fn health(State(state): State<Arc<AppState>>) -> Result<HeaderMap, ApiError> {
     if state.is_stopping() {
-        Err(ApiError::unhealthy("the server is shutting down"))
-    } else if state.infer.health().await {
-        let instance = state.instance.clone();
-        Ok(instance
-            .map(|name| (headers::X_ROUTER_INSTANCE, name))
-            .into_iter()
-            .collect())
-    } else {
-        Err(ApiError::unhealthy("unhealthy"))
+        return Err(ApiError::unhealthy("the server is shutting down"));
+    }
+    match state.infer.health().await {
+        Health::Healthy => {
+            let instance = state.instance.clone();
+            let name = instance.map(|name| (headers::X_ROUTER_INSTANCE, name));
+            Ok(name.into_iter().collect())
+        }
+        Health::Recovering => Err(ApiError::unhealthy("recovering")),
+        Health::Unhealthy => Err(ApiError::unhealthy("unhealthy")),
     }
 }
 

@@ -9,7 +9,7 @@ use text_generation_grammar::GrammarError;
 use super::*;
 
 /// Tokens as random as the seed of the request.
-fn random() -> MockConfig {
+pub(super) fn random() -> MockConfig {
     MockConfig {
         tokens: Arc::new(|row| {
             let mut hasher = DefaultHasher::new();
@@ -28,7 +28,7 @@ fn ending() -> MockConfig {
     }
 }
 
-fn schema() -> GrammarSource {
+pub(super) fn schema() -> GrammarSource {
     let schema = json!({
         "type": "object",
         "properties": {
@@ -46,7 +46,7 @@ fn regex(regex: &str) -> GrammarSource {
 }
 
 /// A sampling request whose answer follows a grammar.
-fn following(grammar: GrammarSource, max_new_tokens: u32, seed: u64) -> GenerateRequest {
+pub(super) fn following(grammar: GrammarSource, max_new_tokens: u32, seed: u64) -> GenerateRequest {
     with(request("once", max_new_tokens), |p| {
         (p.do_sample, p.seed, p.grammar) = (true, Some(seed), Some(grammar));
     })

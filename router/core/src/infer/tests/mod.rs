@@ -6,6 +6,7 @@ mod groups;
 mod load;
 mod metering;
 mod prefixes;
+mod recovery;
 mod scheduling;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::types::{
 };
 
 const VOCAB: u32 = 320;
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn mock_eos() -> Vec<u32> {
     vec![0]
@@ -102,6 +104,7 @@ impl Server {
             cost: StepCost::new(&[], &[], 0.0, 0.0, &[]),
             eos_token_ids: mock_eos(),
             max_masks: client_masks,
+            step_timeout: STEP_TIMEOUT,
         };
         let infer = Infer::new(validator, shards, limits, permits);
         Self { mock, infer }

@@ -1,0 +1,89 @@
+//! A group that was lost, until its next start serves.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+
+use crate::error::ClientError;
+use crate::sharded::ShardedClient;
+use crate::types::{ServingLimits, Warmup, WarmupLimits};
+
+/// Between two questions whether the group is there again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A rank that takes longer to say what it is counts as not there.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// The next start of a group that was lost, ready to serve.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Regained {
+    /// As [`ShardedClient::group`] names it.
+    pub group: String,
+    pub warmup: Warmup,
+}
+
+impl ShardedClient {
+    /// Names the start of the group that answers. `None` while its ranks are not all of one start; empty where nobody
+    /// gave a name.
+    ///
+    /// # Errors
+    /// When a rank does not answer, for example because it still loads.
+    pub async fn group(&self) -> Result<Option<String>, ClientError> {
+        let replies = self.on_all(|shard| shard.info_within(ANSWER)).await?;
+        let mut names = replies.into_iter().map(|reply| reply.group);
+        let first = names.next().ok_or(ClientError::EmptyResults)?;
+        Ok(names.all(|name| name == first).then_some(first))
+    }
+
+    /// Ends the group named `lost`, waits until another one has been started on the same sockets, and warms it up with
+    /// limits that it must keep exactly. Goes on until that has succeeded: whoever starts the shards decides when it is
+    /// hopeless, and ends this process then.
+    pub async fn regain(&self, lost: String, reason: String, limits: WarmupLimits) -> Regained {
+        let (mut lost, mut reason) = (lost, reason);
+        self.abandon(&reason).await;
+        loop {
+            tokio::time::sleep(PAUSE).await;
+            let Ok(Some(group)) = self.group().await else {
+                continue;
+            };
+            if !group.is_empty() && group == lost {
+                // The call to end may not have reached it.
+                self.abandon(&reason).await;
+                continue;
+            }
+            tracing::info!(group, "warming up the shards again");
+            match self.warmup(limits).await {
+                Ok(warmup) if keeps(&warmup.limits, &limits) => return Regained { group, warmup },
+                Ok(warmup) => {
+                    reason = format!("it cannot keep the limits it had, only {:?}", warmup.limits);
+                }
+                // Without names the one that was lost is told by its refusal to be warmed up twice.
+                Err(error) if group.is_empty() && error.is_not_ready() => {}
+                Err(error) => reason = error.to_string(),
+            }
+            tracing::error!(group, reason, "the shards cannot be warmed up again");
+            self.abandon(&reason).await;
+            lost = group;
+        }
+    }
+
+    /// Tells every rank to end. Those that do not listen are for whoever started them.
+    async fn abandon(&self, reason: &str) {
+        let calls = self
+            .shards()
+            .iter()
+            .map(|shard| shard.abandon_within(ANSWER, reason.to_owned()));
+        for error in join_all(calls).await.into_iter().filter_map(Result::err) {
+            tracing::debug!(%error, "a shard was not told to end");
+        }
+    }
+}
+
+/// Requests were let in by these limits, so a group that has others cannot serve them.
+fn keeps(served: &ServingLimits, asked: &WarmupLimits) -> bool {
+    let exactly = |served: u32, asked: Option<u32>| asked.is_none_or(|asked| asked == served);
+    exactly(served.max_batch_total_tokens, asked.max_batch_total_tokens)
+        && exactly(served.max_input_tokens, asked.max_input_tokens)
+        && exactly(served.max_total_tokens, asked.max_total_tokens)
+        && served.max_batch_size == asked.max_batch_size
+}

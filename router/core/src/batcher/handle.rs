@@ -1,0 +1,187 @@
+//! The way to the batching task.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use text_generation_client::ShardedClient;
+use text_generation_client::types::WarmupLimits;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::{Batcher, FoundLost};
+use crate::error::InferError;
+use crate::grammar::{Constraint, Workers};
+use crate::permit::PermitHalf;
+use crate::policy::cost::StepCost;
+use crate::queue::{Event, Sample};
+use crate::types::BatchLimits;
+use crate::validation::ValidRequest;
+
+/// What the batcher last said about itself.
+#[derive(Debug, Clone)]
+pub(crate) struct Status {
+    pub(crate) queued: usize,
+    pub(crate) running: usize,
+    /// Slots in use; those of the prefix tree that nobody reads are not.
+    pub(crate) slots_used: u32,
+    /// The last call to the shards failed.
+    pub(crate) step_failed: bool,
+    /// The shards are lost and start again.
+    pub(crate) recovering: bool,
+    /// How often they have.
+    pub(crate) restarts: u64,
+    /// Names the start of the shards that serves; empty where it has no name.
+    pub(crate) group: Arc<str>,
+}
+
+/// One prompt with its samples, on its way to the queue.
+#[derive(Debug)]
+pub(super) struct Submission {
+    pub(super) request: ValidRequest,
+    pub(super) samples: Vec<Sample>,
+}
+
+/// The batcher's ends of the channels.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    pub(super) submissions: UnboundedReceiver<Submission>,
+    pub(super) found_lost: mpsc::Receiver<FoundLost>,
+    pub(super) status: watch::Sender<Status>,
+}
+
+/// What the batcher must know of the shards.
+#[derive(Debug, Clone)]
+pub struct Shards {
+    pub client: ShardedClient,
+    pub cost: StepCost,
+    /// They end a generation.
+    pub eos_token_ids: Vec<u32>,
+    /// Mask slots, slot 0 among them; where there are fewer than three, grammars are refused.
+    pub max_masks: u32,
+    /// A step that takes longer hangs, and the shards are lost.
+    pub step_timeout: Duration,
+}
+
+/// The way to the batcher. It ends when its last handle is gone and every request has ended.
+#[derive(Debug, Clone)]
+pub(crate) struct BatcherHandle {
+    submissions: UnboundedSender<Submission>,
+    losses: mpsc::Sender<FoundLost>,
+    status: watch::Receiver<Status>,
+    /// Why the task has panicked.
+    panic: watch::Receiver<Option<String>>,
+}
+
+impl BatcherHandle {
+    /// Starts the task on the current tokio runtime.
+    /// `workers` follow the grammars of requests, where requests may have any; `warmup` are the limits that the shards
+    /// must keep when they start again.
+    pub(crate) fn spawn(
+        shards: Shards,
+        limits: BatchLimits,
+        warmup: WarmupLimits,
+        workers: Option<Workers>,
+    ) -> Self {
+        let (submissions, receiver) = mpsc::unbounded_channel();
+        let (losses, found_lost) = mpsc::channel(1);
+        let idle = Status {
+            queued: 0,
+            running: 0,
+            slots_used: 0,
+            step_failed: false,
+            recovering: false,
+            restarts: 0,
+            group: Arc::default(),
+        };
+        let (publisher, status) = watch::channel(idle);
+        let mailbox = Mailbox {
+            submissions: receiver,
+            found_lost,
+            status: publisher,
+        };
+        let batcher = Batcher::new(shards, limits, warmup, workers, mailbox);
+        Self {
+            submissions,
+            losses,
+            status,
+            panic: watch_over(tokio::spawn(batcher.run())),
+        }
+    }
+
+    /// Queues a generation of one prompt for each of `permits`, which is given back when it ends. Closing or dropping a
+    /// receiver cancels its generation: its row and slots are free within two steps. What a receiver holds is bounded
+    /// by `max_new_tokens`.
+    pub(crate) fn submit(
+        &self,
+        request: ValidRequest,
+        permits: Vec<Option<PermitHalf>>,
+    ) -> Result<Vec<UnboundedReceiver<Event>>, InferError> {
+        let sample = |permit| {
+            let (events, receiver) = mpsc::unbounded_channel();
+            let sample = Sample {
+                events,
+                permit,
+                constraint: request.grammar.as_ref().map(Constraint::new),
+            };
+            (sample, receiver)
+        };
+        let (samples, receivers) = permits.into_iter().map(sample).unzip();
+        self.submissions
+            .send(Submission { request, samples })
+            .map_err(|_| InferError::Generation("the batching task has stopped".to_owned()))?;
+        Ok(receivers)
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.submissions.is_closed()
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.status.borrow().clone()
+    }
+
+    /// The shards are lost, as was found while nothing ran. Where something runs the batcher finds it itself.
+    pub(crate) fn found_lost(&self, found: FoundLost) {
+        // Somebody else may have said so.
+        let _ = self.losses.try_send(found);
+    }
+
+    /// Resolves with the reason when the task has panicked, and never otherwise.
+    pub(crate) async fn panicked(&self) -> String {
+        let mut panic = self.panic.clone();
+        if let Ok(reason) = panic.wait_for(Option::is_some).await
+            && let Some(reason) = reason.clone()
+        {
+            return reason;
+        }
+        std::future::pending().await
+    }
+}
+
+/// Tells why a task has panicked.
+fn watch_over(task: JoinHandle<()>) -> watch::Receiver<Option<String>> {
+    let (found, reason) = watch::channel(None);
+    tokio::spawn(async move {
+        if let Err(error) = task.await
+            && error.is_panic()
+        {
+            found.send_replace(Some(error.to_string()));
+        }
+    });
+    reason
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_of_the_task_is_told_and_an_orderly_end_is_not() {
+        let mut reason = watch_over(tokio::spawn(async { panic!("no such row") }));
+        let told = reason.wait_for(Option::is_some).await.unwrap().clone();
+        assert!(told.unwrap().contains("no such row"));
+        let mut reason = watch_over(tokio::spawn(async {}));
+        assert!(reason.wait_for(Option::is_some).await.is_err());
+    }
+}

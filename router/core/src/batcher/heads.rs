@@ -1,0 +1,128 @@
+//! The queue as the policy sees it: who may start, and who waits for somebody.
+
+use super::running::Running;
+use crate::kv_pool::KvPool;
+use crate::policy::{Admission, Candidate, Order, Waiting};
+use crate::queue::{Entry, Queue};
+
+/// It is worth waiting for somebody who computes at least so many more tokens of what two prompts begin with.
+const WORTH_WAITING: usize = 32;
+
+/// Those that wait, in their order.
+pub(super) struct Heads<'a, I> {
+    entries: I,
+    visited: Vec<&'a Entry>,
+    queued: usize,
+    pool: &'a KvPool,
+    rows: &'a [Option<Running>],
+    /// Requests with grammars that may still start.
+    constrained: usize,
+    /// A plan that was not answered computes prompts.
+    pub(super) prompts_run: bool,
+}
+
+impl<'a> Heads<'a, ()> {
+    pub(super) fn of(
+        queue: &'a Queue,
+        pool: &'a KvPool,
+        rows: &'a [Option<Running>],
+        most_constrained: usize,
+    ) -> Heads<'a, impl Iterator<Item = &'a Entry>> {
+        let running = rows.iter().flatten();
+        let constrained = running.filter(|running| running.entry.is_constrained());
+        Heads {
+            constrained: most_constrained.saturating_sub(constrained.count()),
+            entries: queue.iter(),
+            visited: Vec::new(),
+            queued: queue.len(),
+            pool,
+            rows,
+            prompts_run: false,
+        }
+    }
+}
+
+impl<'a, I: Iterator<Item = &'a Entry>> Heads<'a, I> {
+    /// Where those that were looked at stand in the queue.
+    pub(super) fn into_orders(self) -> Vec<Order> {
+        self.visited.iter().map(|entry| entry.order).collect()
+    }
+
+    fn joining(&self, admitted: &[Admission]) -> impl Iterator<Item = &'a Entry> {
+        admitted
+            .iter()
+            .map(|admission| self.visited[admission.index])
+    }
+
+    /// Whether its grammar needs a mask slot and all are taken.
+    fn lacks_mask(&self, entry: &Entry, admitted: &[Admission]) -> bool {
+        let joining = || {
+            self.joining(admitted)
+                .filter(|entry| entry.is_constrained())
+        };
+        entry.is_constrained() && joining().count() >= self.constrained
+    }
+
+    /// Whether nobody starts now, this one and those behind it: while a request is tried no other prompt is computed.
+    fn is_held_up(&self, entry: &Entry, admitted: &[Admission]) -> bool {
+        let running = || self.rows.iter().flatten().map(|running| &running.entry);
+        let mut trials = running().chain(self.joining(admitted));
+        if trials.any(|other| other.is_suspect()) {
+            return true;
+        }
+        let prompts = self.rows.iter().flatten().any(|r| r.prompt_left() > 0);
+        entry.is_suspect() && (prompts || self.prompts_run || !admitted.is_empty())
+    }
+
+    /// Whether somebody who is computing a prompt has, or will have, more of this one's than is cached.
+    fn follows(&self, entry: &Entry, cached: u32, admitted: &[Admission]) -> bool {
+        if !self.pool.is_caching() {
+            return false;
+        }
+        let computing = self.rows.iter().flatten();
+        let computing = computing
+            .filter(|running| running.prompt_left() > 0 && !running.is_pausing())
+            .map(|running| &running.entry);
+        computing.chain(self.joining(admitted)).any(|other| {
+            // Who needs the log-probabilities of its prompt gets them from another sample, or computes all of it.
+            if entry.computes_logprobs() {
+                return entry.shares_logprobs(other);
+            }
+            other.root == entry.root
+                && common(&other.ids, &entry.ids, cached as usize + WORTH_WAITING)
+        })
+    }
+}
+
+impl<'a, I: Iterator<Item = &'a Entry>> Waiting for Heads<'a, I> {
+    fn len(&self) -> usize {
+        self.queued
+    }
+
+    fn candidate(&mut self, _: usize, admitted: &[Admission]) -> Option<Candidate> {
+        let entry = self.entries.next()?;
+        if self.is_held_up(entry, admitted) {
+            return None;
+        }
+        self.visited.push(entry);
+        let found = self.pool.probe(&entry.root, entry.cacheable());
+        let max_new_tokens = entry.request.stopping.max_new_tokens;
+        Some(Candidate {
+            length: u32::try_from(entry.ids.len()).unwrap_or(u32::MAX),
+            cached: found.length,
+            unlocked: found.unlocked,
+            generated: entry.generated,
+            left: max_new_tokens.saturating_sub(entry.generated),
+            follows: self.lacks_mask(entry, admitted)
+                || self.follows(entry, found.length, admitted),
+        })
+    }
+}
+
+/// Whether both begin with the same ids, at least `count` of them.
+fn common(a: &[u32], b: &[u32], count: usize) -> bool {
+    match (a.get(..count), b.get(..count)) {
+        (Some(a), Some(b)) => a == b,
+        _ => false,
+    }
+}

@@ -1,0 +1,151 @@
+//! Which request may be the reason that the shards were lost.
+//!
+//! Nobody can tell from outside why a process has died. So requests that were there are tried: one at a time computes its
+//! prompt with no other prompt beside it, and if the shards are lost once more, it is the one. A request is ended only
+//! then, so what happened to be there when a machine failed goes on.
+
+use super::DEPTH;
+use super::in_flight::InFlight;
+use super::running::Running;
+
+/// What is held against a request. It is forgotten when the request has got as many tokens as were on their way when
+/// the shards were lost, for then it is past the place where it was.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Standing {
+    #[default]
+    Clear,
+    /// It was computed when the shards were lost, as were others, and had so many tokens.
+    Witness { generated: u32 },
+    /// The same, and it is tried before anything else is computed of it.
+    Suspect { generated: u32 },
+}
+
+impl Standing {
+    /// As it is for a request that has `generated` tokens now.
+    pub(crate) fn now(self, generated: u32) -> Self {
+        let passed = |then: u32| generated >= then.saturating_add(DEPTH as u32);
+        match self {
+            Self::Witness { generated } | Self::Suspect { generated } if passed(generated) => {
+                Self::Clear
+            }
+            standing => standing,
+        }
+    }
+}
+
+/// Of the rows in the plans that were lost.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Findings {
+    /// On trial when it happened: it is ended.
+    pub(super) guilty: Option<u32>,
+    pub(super) suspects: Vec<u32>,
+    pub(super) witnesses: Vec<u32>,
+}
+
+impl Findings {
+    /// Of the plans that were not answered. A row counts where it has the owner that the plan is about.
+    pub(super) fn of(plans: &[InFlight], rows: &[Option<Running>]) -> Self {
+        let owner = |row: u32, number: u64| {
+            let running = rows.get(row as usize)?.as_ref()?;
+            (running.since <= number).then_some(running.entry.standing())
+        };
+        let find = |rows: fn(&InFlight) -> &[u32]| {
+            let mut found: Vec<(u32, Standing)> = plans
+                .iter()
+                .flat_map(|plan| rows(plan).iter().map(|&row| (row, plan.number)))
+                .filter_map(|(row, number)| Some((row, owner(row, number)?)))
+                .collect();
+            found.sort_unstable_by_key(|&(row, _)| row);
+            found.dedup_by_key(|&mut (row, _)| row);
+            found
+        };
+        judge(&find(|plan| &plan.chunks), &find(|plan| &plan.rows))
+    }
+}
+
+/// `prompts`: those of whom parts of prompts were computed; `tokens`: those who were to get a token.
+fn judge(prompts: &[(u32, Standing)], tokens: &[(u32, Standing)]) -> Findings {
+    let mut all = [prompts, tokens].concat();
+    all.sort_unstable_by_key(|&(row, _)| row);
+    all.dedup_by_key(|&mut (row, _)| row);
+    let suspected = all
+        .iter()
+        .find(|(_, standing)| matches!(standing, Standing::Suspect { .. }));
+    if let Some(&(guilty, _)) = suspected {
+        return Findings {
+            guilty: Some(guilty),
+            suspects: Vec::new(),
+            witnesses: rows(&all, |row, _| row != guilty),
+        };
+    }
+    // Prompts are new, decodes mostly are not; of those that decode, one that was alone, or was at this place before.
+    let alone = all.len() == 1;
+    let suspects = if prompts.is_empty() {
+        rows(&all, |_, standing| alone || standing != Standing::Clear)
+    } else {
+        rows(prompts, |_, _| true)
+    };
+    let witnesses = rows(&all, |row, _| !suspects.contains(&row));
+    Findings {
+        guilty: None,
+        suspects,
+        witnesses,
+    }
+}
+
+fn rows(of: &[(u32, Standing)], which: impl Fn(u32, Standing) -> bool) -> Vec<u32> {
+    let which = of.iter().filter(|&&(row, standing)| which(row, standing));
+    which.map(|&(row, _)| row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WITNESS: Standing = Standing::Witness { generated: 4 };
+    const SUSPECT: Standing = Standing::Suspect { generated: 4 };
+
+    fn clear(row: u32) -> (u32, Standing) {
+        (row, Standing::Clear)
+    }
+
+    fn findings(guilty: Option<u32>, suspects: &[u32], witnesses: &[u32]) -> Findings {
+        Findings {
+            guilty,
+            suspects: suspects.to_vec(),
+            witnesses: witnesses.to_vec(),
+        }
+    }
+
+    #[test]
+    fn prompts_are_suspect_before_those_that_decode() {
+        let found = judge(&[clear(1), clear(2)], &[clear(0), clear(2), (3, WITNESS)]);
+        assert_eq!(found, findings(None, &[1, 2], &[0, 3]));
+    }
+
+    #[test]
+    fn of_those_that_decode_who_was_at_this_place_before_or_is_alone() {
+        assert_eq!(
+            judge(&[], &[clear(0), clear(1)]),
+            findings(None, &[], &[0, 1])
+        );
+        assert_eq!(
+            judge(&[], &[clear(0), (1, WITNESS)]),
+            findings(None, &[1], &[0])
+        );
+        assert_eq!(judge(&[], &[clear(0)]), findings(None, &[0], &[]));
+    }
+
+    #[test]
+    fn only_who_is_on_trial_is_guilty() {
+        let found = judge(&[(5, SUSPECT)], &[clear(0), (5, SUSPECT), (6, WITNESS)]);
+        assert_eq!(found, findings(Some(5), &[], &[0, 6]));
+    }
+
+    #[test]
+    fn who_has_got_on_is_clear_again() {
+        assert_eq!(SUSPECT.now(5), SUSPECT);
+        assert_eq!(SUSPECT.now(6), Standing::Clear);
+        assert_eq!(WITNESS.now(6), Standing::Clear);
+    }
+}

@@ -1,0 +1,390 @@
+//! Shards that are lost and start again: requests go on with the tokens that they would have had.
+
+use futures::future::join_all;
+use text_generation_mock_shard::MockRow;
+
+use super::grammars::{following, random, schema};
+use super::*;
+
+const STREAMS: u64 = 24;
+
+/// Sampled tokens follow from the seed, greedy ones from the prompt; both from how many there are.
+fn config(world_size: usize) -> MockConfig {
+    let tokens = |row: &MockRow| match row.parameters.do_sample {
+        true => 40 + (row.seed as u32 * 7 + row.generated * row.generated) % 250,
+        false => 40 + (row.input_ids.iter().sum::<u32>() + row.generated) % 250,
+    };
+    MockConfig {
+        world_size,
+        tokens: Arc::new(tokens),
+        ..mock_config()
+    }
+}
+
+/// Every other one samples; they differ in prompt and length.
+fn asked(n: u64) -> GenerateRequest {
+    let words = "once upon a time there was ".repeat(n as usize % 5 + 1);
+    with(
+        request(&format!("{n} {words}"), 20 + n as u32 % 9),
+        |parameters| {
+            parameters.do_sample = n % 2 == 0;
+            parameters.seed = Some(n);
+        },
+    )
+}
+
+fn ids(answer: &GenerateAnswer) -> Vec<u32> {
+    answer.tokens.iter().map(|token| token.id).collect()
+}
+
+/// What each is answered where nothing goes wrong.
+async fn undisturbed(
+    config: MockConfig,
+    limits: BatchLimits,
+    asked: impl Fn(u64) -> GenerateRequest,
+) -> Vec<Vec<u32>> {
+    let server = Server::start(config, limits, 64).await;
+    let answers = join_all((0..STREAMS).map(|n| server.infer.generate(asked(n)))).await;
+    answers
+        .into_iter()
+        .map(|answer| ids(&answer.unwrap()))
+        .collect()
+}
+
+impl Server {
+    async fn streams(&self, asked: impl Fn(u64) -> GenerateRequest) -> Vec<GenerateStream> {
+        let mut streams = Vec::new();
+        for n in 0..STREAMS {
+            streams.push(self.infer.generate_stream(asked(n)).await.unwrap());
+        }
+        streams
+    }
+
+    /// Lets so many more steps of held shards run, and waits until they have.
+    async fn run_steps(&self, count: usize) {
+        let before = self.mock.steps().len();
+        self.mock.release(count);
+        until("steps run", || self.mock.steps().len() >= before + count).await;
+    }
+
+    async fn until_recovering(&self) {
+        until("the shards are lost", || {
+            self.infer.0.batcher.status().recovering
+        })
+        .await;
+    }
+
+    async fn until_recovered(&self, restarts: u64) {
+        until("the shards serve again", || {
+            let status = self.infer.0.batcher.status();
+            !status.recovering && status.restarts >= restarts
+        })
+        .await;
+    }
+}
+
+/// Their ids, those that a test has taken from the streams before left out.
+async fn rest(streams: Vec<GenerateStream>) -> Vec<Vec<u32>> {
+    let answers = join_all(streams.into_iter().map(GenerateStream::gather)).await;
+    answers
+        .into_iter()
+        .map(|answer| ids(&answer.unwrap()))
+        .collect()
+}
+
+#[tokio::test]
+async fn every_stream_goes_on_with_the_tokens_that_it_would_have_had() {
+    for world_size in [1, 2] {
+        let expected = undisturbed(config(world_size), batch_limits(), asked).await;
+        // Among the first prompts, among the last, and while all decode; twice each.
+        for steps in [0, 1, 3, 9] {
+            let server = Server::start(config(world_size), batch_limits(), 64).await;
+            server.mock.hold();
+            let streams = server.streams(asked).await;
+            for restarts in 1..=2 {
+                server.run_steps(steps + 2).await;
+                server.mock.kill();
+                server.until_recovered(restarts).await;
+            }
+            server.mock.resume();
+            assert_eq!(rest(streams).await, expected, "{steps} steps");
+            server.assert_clean(64).await;
+            let asked: Vec<_> = server.mock.warmups();
+            assert_eq!(asked.len(), 2);
+            assert_eq!(asked[0], asked[1]);
+            let limits = (
+                asked[0].max_batch_total_tokens,
+                asked[0].max_batch_size,
+                asked[0].max_input_tokens,
+                asked[0].max_total_tokens,
+            );
+            assert_eq!(limits, (Some(16_384), 64, Some(1000), Some(2000)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn shards_that_hang_are_found_by_the_deadline_of_their_step() {
+    let expected = undisturbed(config(2), batch_limits(), asked).await;
+    let server = Server::start(config(2), batch_limits(), 64).await;
+    server.mock.hold();
+    let streams = server.streams(asked).await;
+    server.run_steps(4).await;
+    server.mock.hang();
+    assert!(!server.infer.0.batcher.status().recovering);
+    tokio::time::pause();
+    tokio::time::advance(STEP_TIMEOUT + Duration::from_secs(2)).await;
+    tokio::time::resume();
+    server.until_recovering().await;
+    assert_eq!(server.infer.health().await, Health::Recovering);
+    server.mock.restart().unwrap();
+    server.mock.resume();
+    assert_eq!(rest(streams).await, expected);
+    server.assert_clean(64).await;
+}
+
+#[tokio::test]
+async fn a_step_that_hangs_alone_is_ended_by_word() {
+    let server = Server::start(config(2), batch_limits(), 64).await;
+    server.mock.hold();
+    let streams = server.streams(asked).await;
+    server.run_steps(4).await;
+    tokio::time::pause();
+    tokio::time::advance(STEP_TIMEOUT + Duration::from_secs(2)).await;
+    tokio::time::resume();
+    // The ranks listen, so they are told to end, and nobody else has to.
+    server.until_recovered(1).await;
+    server.mock.resume();
+    let expected = undisturbed(config(2), batch_limits(), asked).await;
+    assert_eq!(rest(streams).await, expected);
+    server.assert_clean(64).await;
+}
+
+#[tokio::test]
+async fn a_loss_while_shards_start_again_is_one_more_wait() {
+    let expected = undisturbed(config(1), batch_limits(), asked).await;
+    let config = MockConfig {
+        restarts: false,
+        ..config(1)
+    };
+    let server = Server::start(config, batch_limits(), 64).await;
+    server.mock.hold();
+    let streams = server.streams(asked).await;
+    server.run_steps(5).await;
+    server.mock.kill();
+    server.until_recovering().await;
+    for starts in 1..=3 {
+        server.mock.restart().unwrap();
+        until("they are warmed up", || {
+            server.mock.warmups().len() == starts
+        })
+        .await;
+        if starts < 3 {
+            server.mock.kill();
+        }
+    }
+    server.mock.resume();
+    assert_eq!(rest(streams).await, expected);
+    server.assert_clean(64).await;
+}
+
+#[tokio::test]
+async fn groups_without_names_are_told_apart_by_their_warmup() {
+    let config = MockConfig {
+        named: false,
+        ..config(2)
+    };
+    let expected = undisturbed(config.clone(), batch_limits(), asked).await;
+    let server = Server::start(config, batch_limits(), 64).await;
+    server.mock.hold();
+    let streams = server.streams(asked).await;
+    server.run_steps(5).await;
+    server.mock.kill();
+    server.until_recovered(1).await;
+    server.mock.resume();
+    assert_eq!(rest(streams).await, expected);
+    server.assert_clean(64).await;
+}
+
+#[tokio::test]
+async fn a_grammar_is_followed_from_where_it_was() {
+    let asked = |n| match n % 3 {
+        0 => asked(n),
+        _ => following(schema(), 40, n),
+    };
+    let config = || MockConfig {
+        world_size: 2,
+        ..random()
+    };
+    let expected = undisturbed(config(), batch_limits(), asked).await;
+    for steps in [2, 3, 6, 10] {
+        let server = Server::start(config(), batch_limits(), 64).await;
+        server.mock.hold();
+        let streams = server.streams(asked).await;
+        for restarts in 1..=2 {
+            server.run_steps(steps).await;
+            server.mock.kill();
+            server.until_recovered(restarts).await;
+        }
+        server.mock.resume();
+        assert_eq!(rest(streams).await, expected, "{steps} steps");
+        server.assert_clean(64).await;
+    }
+}
+
+#[tokio::test]
+async fn who_pauses_when_the_shards_are_lost_goes_on_too() {
+    let limits = BatchLimits {
+        max_batch_total_tokens: 600,
+        ..batch_limits()
+    };
+    let expected = undisturbed(config(1), limits, asked).await;
+    for steps in [4, 12, 25] {
+        let server = Server::start(config(1), limits, 64).await;
+        server.mock.hold();
+        let streams = server.streams(asked).await;
+        server.run_steps(steps).await;
+        server.mock.kill();
+        server.mock.resume();
+        assert_eq!(rest(streams).await, expected, "{steps} steps");
+        server.assert_clean(64).await;
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_half_way_is_scored_again_for_all_its_samples() {
+    let limits = BatchLimits {
+        max_batch_prefill_tokens: 8,
+        ..batch_limits()
+    };
+    let asked = || {
+        let asked = with(asked(4), |parameters| {
+            parameters.decoder_input_details = true
+        });
+        group(asked, 3)
+    };
+    let gather = async |streams: Vec<GenerateStream>| {
+        let answers = join_all(streams.into_iter().map(GenerateStream::gather)).await;
+        let answers = answers.into_iter().map(Result::unwrap);
+        answers
+            .map(|answer| (ids(&answer), format!("{:?}", answer.prefill)))
+            .collect::<Vec<_>>()
+    };
+    let server = Server::start(config(1), limits, 8).await;
+    let expected = gather(server.infer.generate_group(asked()).await.unwrap()).await;
+    server.mock.hold();
+    let streams = server.infer.generate_group(asked()).await.unwrap();
+    server.run_steps(2).await;
+    server.mock.kill();
+    server.mock.resume();
+    assert_eq!(gather(streams).await, expected);
+    server.assert_clean(8).await;
+}
+
+/// A row of the prompt with this token ends the shards when it has so many tokens.
+fn poisonous(token: u32, generated: u32) -> MockConfig {
+    MockConfig {
+        fatal: Arc::new(move |row| row.input_ids.contains(&token) && row.generated == generated),
+        ..config(2)
+    }
+}
+
+fn poison() -> GenerateRequest {
+    let mut poison = request("", 20);
+    poison.inputs = Inputs::Ids(vec![70, 310, 71]);
+    poison
+}
+
+#[tokio::test]
+async fn a_prompt_that_kills_twice_is_ended_and_harms_nobody() {
+    let expected = undisturbed(config(2), batch_limits(), asked).await;
+    let server = Server::start(poisonous(310, 0), batch_limits(), 64).await;
+    server.mock.hold();
+    let mut streams = server.streams(asked).await;
+    let poison = server.infer.generate_stream(poison()).await.unwrap();
+    let later = server.infer.generate_stream(asked(0)).await.unwrap();
+    streams.push(later);
+    server.mock.resume();
+    let error = poison.gather().await.unwrap_err();
+    assert_eq!(error, InferError::ShardLost);
+    let answers = rest(streams).await;
+    assert_eq!(answers[..STREAMS as usize], expected);
+    assert_eq!(answers[STREAMS as usize], expected[0]);
+    assert_eq!(server.mock.starts(), 3);
+    server.assert_clean(64).await;
+}
+
+#[tokio::test]
+async fn a_request_that_kills_while_it_decodes_is_found_as_well() {
+    let alone = Server::start(poisonous(310, 5), batch_limits(), 64).await;
+    let error = alone.infer.generate(poison()).await.unwrap_err();
+    assert_eq!((error, alone.mock.starts()), (InferError::ShardLost, 3));
+    alone.assert_clean(64).await;
+
+    let expected = undisturbed(config(2), batch_limits(), asked).await;
+    let server = Server::start(poisonous(310, 5), batch_limits(), 64).await;
+    server.mock.hold();
+    let streams = server.streams(asked).await;
+    let poison = server.infer.generate_stream(poison()).await.unwrap();
+    server.mock.resume();
+    assert_eq!(poison.gather().await.unwrap_err(), InferError::ShardLost);
+    assert_eq!(rest(streams).await, expected);
+    // One more, for nobody could be told from the others at first.
+    assert_eq!(server.mock.starts(), 4);
+    server.assert_clean(64).await;
+}
+
+#[tokio::test]
+async fn clients_come_and_go_while_the_shards_start() {
+    let config = MockConfig {
+        restarts: false,
+        ..config(1)
+    };
+    let server = Server::start(config, batch_limits(), 2).await;
+    server.mock.hold();
+    let gone = server.infer.generate_stream(asked(1)).await.unwrap();
+    server.until_running(1).await;
+    server.mock.kill();
+    server.until_recovering().await;
+    assert_eq!(server.infer.health().await, Health::Recovering);
+    let new = server.infer.generate_stream(asked(2)).await.unwrap();
+    let refused = server.infer.generate_stream(asked(3)).await;
+    assert_eq!(refused.unwrap_err(), InferError::Overloaded);
+    until("both wait", || server.infer.snapshot().queued == 2).await;
+    drop(gone);
+    until("one waits", || server.infer.snapshot().queued == 1).await;
+    server.mock.resume();
+    server.mock.restart().unwrap();
+    assert_eq!(ids(&new.gather().await.unwrap()).len(), 22);
+    server.assert_clean(2).await;
+}
+
+#[tokio::test]
+async fn a_server_that_stops_does_not_wait_for_lost_shards() {
+    let config = MockConfig {
+        restarts: false,
+        ..config(1)
+    };
+    let server = Server::start(config, batch_limits(), 2).await;
+    server.mock.hold();
+    let stream = server.infer.generate_stream(asked(1)).await.unwrap();
+    server.until_running(1).await;
+    server.mock.kill();
+    server.until_recovering().await;
+    server.infer.shutdown();
+    server.infer.cut();
+    assert_eq!(stream.gather().await.unwrap_err(), InferError::ShuttingDown);
+    server.infer.drained().await;
+}
+
+#[tokio::test]
+async fn shards_that_are_lost_while_nothing_runs_are_found_by_a_probe() {
+    let server = Server::start(config(2), batch_limits(), 2).await;
+    let expected = ids(&server.infer.generate(asked(1)).await.unwrap());
+    server.mock.kill();
+    assert_ne!(server.infer.health().await, Health::Healthy);
+    server.until_recovered(1).await;
+    let answer = server.infer.generate(asked(1)).await.unwrap();
+    assert_eq!((ids(&answer), server.mock.starts()), (expected, 2));
+    server.assert_clean(2).await;
+}
