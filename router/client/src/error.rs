@@ -51,14 +51,14 @@ impl ClientError {
             | Self::Deadline { .. }
             | Self::Overdue { .. }
             | Self::Disagreement { .. } => true,
-            Self::Shard { reason, .. } => reason == ENGINE_FAILED || self.is_not_ready(),
+            Self::Shard { reason, .. } => reason == NOT_READY || self.is_engine_failed(),
             Self::EmptyResults => false,
         }
     }
 
-    /// The call came before Warmup, or it was a second Warmup.
-    pub(crate) fn is_not_ready(&self) -> bool {
-        matches!(self, Self::Shard { reason, .. } if reason == NOT_READY)
+    /// The engine of a rank can do nothing more.
+    pub(crate) fn is_engine_failed(&self) -> bool {
+        matches!(self, Self::Shard { reason, .. } if reason == ENGINE_FAILED)
     }
 
     pub(crate) fn from_status(shard: usize, status: &Status) -> Self {

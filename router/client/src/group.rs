@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures::future::join_all;
 
 use crate::error::ClientError;
+use crate::shard::Shard;
 use crate::sharded::ShardedClient;
 use crate::types::{ServingLimits, Warmup, WarmupLimits};
 
@@ -40,40 +41,50 @@ impl ShardedClient {
     /// hopeless, and ends this process then.
     pub async fn regain(&self, lost: String, reason: String, limits: WarmupLimits) -> Regained {
         let (mut lost, mut reason) = (lost, reason);
-        self.abandon(&reason).await;
         loop {
+            self.abandon(&lost, &reason).await;
             tokio::time::sleep(PAUSE).await;
             let Ok(Some(group)) = self.group().await else {
                 continue;
             };
             if !group.is_empty() && group == lost {
-                // The call to end may not have reached it.
-                self.abandon(&reason).await;
                 continue;
             }
             tracing::info!(group, "warming up the shards again");
             match self.warmup(limits).await {
                 Ok(warmup) if keeps(&warmup.limits, &limits) => return Regained { group, warmup },
                 Ok(warmup) => {
-                    reason = format!("it cannot keep the limits it had, only {:?}", warmup.limits);
+                    reason = format!("they cannot keep their limits, only {:?}", warmup.limits);
                 }
-                // Without names the one that was lost is told by its refusal to be warmed up twice.
-                Err(error) if group.is_empty() && error.is_not_ready() => {}
+                // Also where the group has no name, and the one that was lost refuses to be warmed up twice.
                 Err(error) => reason = error.to_string(),
             }
             tracing::error!(group, reason, "the shards cannot be warmed up again");
-            self.abandon(&reason).await;
+            if group.is_empty() {
+                join_all(self.shards().iter().map(|shard| self.end(shard, &reason))).await;
+            }
             lost = group;
         }
     }
 
-    /// Tells every rank to end. Those that do not listen are for whoever started them.
-    async fn abandon(&self, reason: &str) {
-        let calls = self
-            .shards()
-            .iter()
-            .map(|shard| shard.abandon_within(ANSWER, reason.to_owned()));
-        for error in join_all(calls).await.into_iter().filter_map(Result::err) {
+    /// Tells the ranks of the start named `lost` to end, and those whose engine has failed. The next start may be there
+    /// already, and must not be harmed.
+    async fn abandon(&self, lost: &str, reason: &str) {
+        let each = self.shards().iter().map(|shard| async {
+            let is_lost = match shard.info_within(ANSWER).await {
+                Ok(info) => !info.group.is_empty() && info.group == lost,
+                Err(error) => error.is_engine_failed(),
+            };
+            if is_lost {
+                self.end(shard, reason).await;
+            }
+        });
+        join_all(each).await;
+    }
+
+    /// Tells a rank to end. One that does not listen is for whoever started it.
+    async fn end(&self, shard: &Shard, reason: &str) {
+        if let Err(error) = shard.abandon_within(ANSWER, reason.to_owned()).await {
             tracing::debug!(%error, "a shard was not told to end");
         }
     }
