@@ -145,7 +145,9 @@ impl Outcome {
         while let Some(event) = stream.next().await {
             assert_eq!(self.end, End::Left, "something follows the end");
             match event {
-                Ok(StreamEvent::Prefill(_)) => panic!("nobody asked for the prompt"),
+                Ok(StreamEvent::Prefill(prompt)) => {
+                    assert_eq!(prompt.len(), 0, "nobody asked for it")
+                }
                 Ok(StreamEvent::Token { token, .. }) => self.token(token.id),
                 Ok(StreamEvent::End {
                     token,
