@@ -6,7 +6,7 @@ use text_generation_mock_shard::MockRow;
 use super::grammars::{following, random, schema};
 use super::*;
 
-const STREAMS: u64 = 24;
+const STREAMS: u64 = 16;
 
 /// Sampled tokens follow from the seed, greedy ones from the prompt; both from how many there are.
 fn config(world_size: usize) -> MockConfig {
@@ -27,7 +27,7 @@ fn asked(n: u64) -> GenerateRequest {
     with(
         request(&format!("{n} {words}"), 20 + n as u32 % 9),
         |parameters| {
-            parameters.do_sample = n % 2 == 0;
+            parameters.do_sample = n.is_multiple_of(2);
             parameters.seed = Some(n);
         },
     )
@@ -67,6 +67,16 @@ impl Server {
         until("steps run", || self.mock.steps().len() >= before + count).await;
     }
 
+    /// Lets time pass until a step has taken too long.
+    async fn until_overdue(&self) {
+        while !self.infer.0.batcher.status().recovering {
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_secs(1)).await;
+            tokio::time::resume();
+            tokio::task::yield_now().await;
+        }
+    }
+
     async fn until_recovering(&self) {
         until("the shards are lost", || {
             self.infer.0.batcher.status().recovering
@@ -94,10 +104,10 @@ async fn rest(streams: Vec<GenerateStream>) -> Vec<Vec<u32>> {
 
 #[tokio::test]
 async fn every_stream_goes_on_with_the_tokens_that_it_would_have_had() {
-    for world_size in [1, 2] {
+    // Among the first prompts, among the last, and twice while all decode.
+    for (world_size, kills) in [(1, [&[1][..], &[3]]), (2, [&[2][..], &[9, 8]])] {
         let expected = undisturbed(config(world_size), batch_limits(), asked).await;
-        // Among the first prompts, among the last, and twice while all decode.
-        for kills in [&[1][..], &[2], &[4], &[9, 8]] {
+        for kills in kills {
             let server = Server::start(config(world_size), batch_limits(), 64).await;
             server.mock.hold();
             let streams = server.streams(asked).await;
@@ -133,11 +143,10 @@ async fn shards_that_hang_are_found_by_the_deadline_of_their_step() {
     let streams = server.streams(asked).await;
     server.run_steps(4).await;
     server.mock.hang();
-    assert!(!server.infer.0.batcher.status().recovering);
-    tokio::time::pause();
-    tokio::time::advance(STEP_TIMEOUT + Duration::from_secs(2)).await;
-    tokio::time::resume();
-    server.until_recovering().await;
+    let (hung, limit) = (tokio::time::Instant::now(), STEP_TIMEOUT.as_secs());
+    server.until_overdue().await;
+    let waited = hung.elapsed().as_secs();
+    assert!((limit..limit + 10).contains(&waited), "{waited} s");
     assert_eq!(server.infer.health().await, Health::Recovering);
     server.mock.restart().unwrap();
     server.mock.resume();
@@ -151,9 +160,7 @@ async fn a_step_that_hangs_alone_is_ended_by_word() {
     server.mock.hold();
     let streams = server.streams(asked).await;
     server.run_steps(4).await;
-    tokio::time::pause();
-    tokio::time::advance(STEP_TIMEOUT + Duration::from_secs(2)).await;
-    tokio::time::resume();
+    server.until_overdue().await;
     // The ranks listen, so they are told to end, and nobody else has to.
     server.until_recovered(1).await;
     server.mock.resume();
@@ -172,19 +179,17 @@ async fn a_loss_while_shards_start_again_is_one_more_wait() {
     let server = Server::start(config, batch_limits(), 64).await;
     server.mock.hold();
     let streams = server.streams(asked).await;
-    server.run_steps(5).await;
+    server.run_steps(9).await;
     server.mock.kill();
     server.until_recovering().await;
-    for starts in 1..=3 {
-        server.mock.restart().unwrap();
-        until("they are warmed up", || {
-            server.mock.warmups().len() == starts
-        })
-        .await;
-        if starts < 3 {
-            server.mock.kill();
-        }
-    }
+    // This start is gone before anybody could see it, the next one while or just after it warms up.
+    server.mock.restart().unwrap();
+    server.mock.kill();
+    server.mock.restart().unwrap();
+    until("they warm up", || server.mock.warmups().len() == 1).await;
+    server.mock.kill();
+    server.until_recovering().await;
+    server.mock.restart().unwrap();
     server.mock.resume();
     assert_eq!(rest(streams).await, expected);
     server.assert_clean(64).await;
