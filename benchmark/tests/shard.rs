@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{bench, report, stderr, stdout};
@@ -18,7 +19,10 @@ async fn the_command_line_of_tgi_runs_the_grid() {
     for world_size in [1, 2] {
         let mock = MockShard::start(MockConfig {
             world_size,
-            decode_time: Duration::from_millis(2),
+            step_time: Arc::new(|step| match step.chunks {
+                0 => Duration::from_millis(2),
+                _ => Duration::ZERO,
+            }),
             ..MockConfig::default()
         })
         .unwrap();

@@ -212,7 +212,10 @@ fn mock_config(streams: usize, tokens: u32, step: Duration, chosen: Chosen) -> M
         max_batch_total_tokens: total * streams as u32,
         max_input_tokens: 64,
         max_total_tokens: total,
-        decode_time: step,
+        step_time: Arc::new(move |computed| match computed.chunks {
+            0 => step,
+            _ => Duration::ZERO,
+        }),
         check_slots: false,
         tokens: Arc::new(move |row| {
             let mut times = chosen[row.seed as usize]

@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use text_generation_proto::v1::{self, NextTokenChooserParameters};
 
+use crate::state::MockStep;
+
 /// What a mock row knows when it chooses its next token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MockRow {
     pub request_id: u64,
     /// The prompt.
     pub input_ids: Vec<u32>,
+    /// The prompt and the tokens generated before this one.
+    pub ids: Vec<u32>,
     /// Tokens generated before this one.
     pub generated: u32,
     pub seed: u64,
@@ -21,6 +25,9 @@ pub struct MockRow {
 
 /// Chooses the next token of a row.
 pub type TokenSource = Arc<dyn Fn(&MockRow) -> u32 + Send + Sync>;
+
+/// How long a step takes.
+pub type StepTime = Arc<dyn Fn(&MockStep) -> Duration + Send + Sync>;
 
 /// Whether something holds for a row.
 pub type RowTest = Arc<dyn Fn(&MockRow) -> bool + Send + Sync>;
@@ -37,9 +44,10 @@ pub struct MockConfig {
     pub max_total_tokens: u32,
     /// Mask slots, slot 0 among them.
     pub max_masks: u32,
-    /// Time that a step with chunks and a step without take, as on a device.
-    pub prefill_time: Duration,
-    pub decode_time: Duration,
+    /// What a step takes on the device.
+    pub step_time: StepTime,
+    /// From the end of a step until its reply goes out; meanwhile the next one runs.
+    pub reply_time: Duration,
     /// Check at every step that each slot still holds what its request wrote there. Takes time by the context.
     pub check_slots: bool,
     /// What Warmup says of the cost of steps.
@@ -52,8 +60,10 @@ pub struct MockConfig {
     pub ignores_masks_of: Option<u64>,
     /// A step that computes such a row ends the group.
     pub fatal: RowTest,
-    /// A group that was lost, or is told to end, starts again at once, as if a launcher watched over it.
+    /// A group that was lost, or is told to end, starts again, as if a launcher watched over it.
     pub restarts: bool,
+    /// So long after it has ended it starts again.
+    pub restart_time: Duration,
     /// Info names the start of the group. Where it does not, a second Warmup is refused, as by a real shard: by that a
     /// caller tells starts apart.
     pub named: bool,
@@ -72,8 +82,8 @@ impl Default for MockConfig {
             max_input_tokens: 1_023,
             max_total_tokens: 1_024,
             max_masks: 64,
-            prefill_time: Duration::ZERO,
-            decode_time: Duration::ZERO,
+            step_time: Arc::new(|_| Duration::ZERO),
+            reply_time: Duration::ZERO,
             check_slots: true,
             cost: v1::StepCost::default(),
             graph_tokens: Vec::new(),
@@ -82,6 +92,7 @@ impl Default for MockConfig {
             ignores_masks_of: None,
             fatal: Arc::new(|_| false),
             restarts: true,
+            restart_time: Duration::ZERO,
             named: true,
             tokens: Arc::new(move |row| {
                 let last = row.input_ids.last().copied().unwrap_or(0);

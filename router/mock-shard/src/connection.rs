@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
@@ -21,18 +20,19 @@ pub(crate) struct Fate {
 
 /// One connection to one rank.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    stream: UnixStream,
+pub(crate) struct Connection<S> {
+    stream: S,
     hung: CancellationToken,
     dead: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
-impl Connection {
-    pub(crate) fn new(stream: UnixStream, fate: &Fate) -> Self {
+impl<S: Unpin> Connection<S> {
+    /// It breaks with its start of the group, or when `cut` is cancelled.
+    pub(crate) fn new(stream: S, fate: &Fate, cut: CancellationToken) -> Self {
         Self {
             stream,
             hung: fate.hung.clone(),
-            dead: Box::pin(fate.dead.clone().cancelled_owned()),
+            dead: Box::pin(cut.cancelled_owned()),
         }
     }
 
@@ -40,7 +40,7 @@ impl Connection {
     fn unless_lost<T>(
         &mut self,
         context: &mut Context<'_>,
-        action: impl FnOnce(Pin<&mut UnixStream>, &mut Context<'_>) -> Poll<io::Result<T>>,
+        action: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if self.dead.as_mut().poll(context).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
@@ -52,7 +52,7 @@ impl Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -63,7 +63,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -83,7 +83,7 @@ impl AsyncWrite for Connection {
     }
 }
 
-impl Connected for Connection {
+impl<S> Connected for Connection<S> {
     type ConnectInfo = ();
 
     fn connect_info(&self) {}

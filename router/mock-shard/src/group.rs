@@ -1,4 +1,4 @@
-//! The lives of a mock group: it starts, is lost, and starts again on the same sockets.
+//! The lives of a mock group: it starts, is lost, and starts again where it was.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,17 +6,28 @@ use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
 use text_generation_proto::v1::text_generation_service_server::TextGenerationServiceServer;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixListener;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::AbortHandle;
-use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::Server;
+use tokio_stream::{Stream, StreamExt};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Server};
 
 use crate::config::MockConfig;
 use crate::connection::{Connection, Fate};
-use crate::service::{Faults, Rank, Turn, lock};
+use crate::faults::Faults;
+use crate::service::{Rank, Turn, lock};
 use crate::state::State;
+use crate::wire::Wire;
+
+/// How ranks are reached, by rank.
+#[derive(Debug)]
+enum Place {
+    Sockets(TempDir),
+    InProcess(Vec<Wire>),
+}
 
 /// One start of the group.
 #[derive(Debug)]
@@ -25,12 +36,36 @@ pub(crate) struct Life {
     pub(crate) states: Vec<Arc<Mutex<State>>>,
     fate: Fate,
     servers: Vec<AbortHandle>,
+    /// By rank, of each connection: what ends it.
+    connections: Vec<Arc<Mutex<Vec<CancellationToken>>>>,
+}
+
+impl Life {
+    /// One more rank accepts these connections on the current tokio runtime.
+    fn serve<S>(&mut self, rank: Rank, streams: impl Stream<Item = io::Result<S>> + Send + 'static)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.states.push(rank.state.clone());
+        let service =
+            TextGenerationServiceServer::new(rank).max_decoding_message_size(i32::MAX as usize);
+        let (fate, cuts) = (self.fate.clone(), Arc::new(Mutex::new(Vec::new())));
+        self.connections.push(cuts.clone());
+        let connections = streams.map(move |stream| {
+            let cut = fate.dead.child_token();
+            lock(&cuts).push(cut.clone());
+            stream.map(|stream| Connection::new(stream, &fate, cut))
+        });
+        let server = Server::builder().add_service(service);
+        let server = tokio::spawn(server.serve_with_incoming(connections));
+        self.servers.push(server.abort_handle());
+    }
 }
 
 /// All ranks, and what was of them before.
 #[derive(Debug)]
 pub(crate) struct Group {
-    directory: TempDir,
+    place: Place,
     config: Arc<MockConfig>,
     pub(crate) faults: Arc<Faults>,
     /// The last one is the present one.
@@ -38,11 +73,20 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) fn new(config: MockConfig, faults: Faults) -> io::Result<Arc<Self>> {
+    pub(crate) fn on_sockets(config: MockConfig) -> io::Result<Arc<Self>> {
+        Self::new(config, Place::Sockets(TempDir::with_prefix("mock-")?))
+    }
+
+    pub(crate) fn in_process(config: MockConfig) -> io::Result<Arc<Self>> {
+        let wires = (0..config.world_size).map(|_| Wire::new()).collect();
+        Self::new(config, Place::InProcess(wires))
+    }
+
+    fn new(config: MockConfig, place: Place) -> io::Result<Arc<Self>> {
         let group = Arc::new(Self {
-            directory: TempDir::with_prefix("mock-")?,
+            place,
             config: Arc::new(config),
-            faults: Arc::new(faults),
+            faults: Arc::default(),
             lives: Mutex::new(Vec::new()),
         });
         group.start()?;
@@ -53,8 +97,30 @@ impl Group {
         self.config.world_size
     }
 
-    pub(crate) fn socket(&self, rank: usize) -> PathBuf {
-        self.directory.path().join(format!("shard-{rank}"))
+    /// Of a rank, where there are sockets.
+    pub(crate) fn socket(&self, rank: usize) -> Option<PathBuf> {
+        match &self.place {
+            Place::Sockets(directory) => Some(directory.path().join(format!("shard-{rank}"))),
+            Place::InProcess(_) => None,
+        }
+    }
+
+    /// One for each rank, where there are no sockets.
+    pub(crate) fn channels(&self) -> Vec<Channel> {
+        match &self.place {
+            Place::Sockets(_) => Vec::new(),
+            Place::InProcess(wires) => wires.iter().map(|wire| wire.channel.clone()).collect(),
+        }
+    }
+
+    /// The connections of a rank end, and it goes on.
+    pub(crate) fn cut(&self, rank: usize) {
+        let lives = lock(&self.lives);
+        if let Some(connections) = lives.last().and_then(|life| life.connections.get(rank)) {
+            for connection in lock(connections).drain(..) {
+                connection.cancel();
+            }
+        }
     }
 
     /// Starts all ranks on the current tokio runtime.
@@ -62,14 +128,15 @@ impl Group {
         let mut lives = lock(&self.lives);
         let number = lives.len();
         let ranks = 0..self.world_size();
-        let urls: Vec<String> = ranks
-            .clone()
-            .map(|rank| format!("unix://{}", self.socket(rank).display()))
+        let sockets = ranks.clone().filter_map(|rank| self.socket(rank));
+        let urls: Vec<String> = sockets
+            .map(|socket| format!("unix://{}", socket.display()))
             .collect();
         let mut life = Life {
             states: Vec::new(),
             fate: Fate::default(),
             servers: Vec::new(),
+            connections: Vec::new(),
         };
         for rank in ranks {
             // Tests may speak to the first start without Warmup.
@@ -78,23 +145,21 @@ impl Group {
                 rank,
                 urls: urls.clone(),
                 config: self.config.clone(),
-                state: state.clone(),
+                state,
                 turn: Arc::new(watch::Sender::new(Turn::default())),
                 masks: Arc::new(Notify::new()),
                 faults: self.faults.clone(),
                 group: Arc::downgrade(self),
                 life: number,
             };
-            let service = TextGenerationServiceServer::new(service)
-                .max_decoding_message_size(i32::MAX as usize);
-            let fate = life.fate.clone();
-            let connections = UnixListenerStream::new(UnixListener::bind(self.socket(rank))?);
-            let connections =
-                connections.map(move |stream| stream.map(|stream| Connection::new(stream, &fate)));
-            let server = Server::builder().add_service(service);
-            let server = tokio::spawn(server.serve_with_incoming(connections));
-            life.servers.push(server.abort_handle());
-            life.states.push(state);
+            match &self.place {
+                Place::Sockets(directory) => {
+                    let socket = directory.path().join(format!("shard-{rank}"));
+                    let listener = UnixListener::bind(socket)?;
+                    life.serve(service, UnixListenerStream::new(listener));
+                }
+                Place::InProcess(wires) => life.serve(service, wires[rank].listen()),
+            }
         }
         lives.push(life);
         Ok(())
@@ -111,9 +176,9 @@ impl Group {
         }
         life.fate.dead.cancel();
         life.servers.iter().for_each(AbortHandle::abort);
-        for rank in 0..self.world_size() {
+        for socket in (0..self.world_size()).filter_map(|rank| self.socket(rank)) {
             // A test may have removed it.
-            let _ = std::fs::remove_file(self.socket(rank));
+            let _ = std::fs::remove_file(socket);
         }
         // Steps that were held are not there any more.
         if let Some(gate) = lock(&self.faults.gate).as_mut() {
@@ -125,10 +190,24 @@ impl Group {
 
     /// The start `number` ends, and whoever starts shards starts the next one, if the configuration says so.
     pub(crate) fn crash(self: &Arc<Self>, number: usize) {
-        if self.end(number)
-            && self.config.restarts
-            && let Err(error) = self.start()
-        {
+        if !self.end(number) || !self.config.restarts {
+            return;
+        }
+        let time = self.config.restart_time;
+        if time.is_zero() {
+            return self.start_again();
+        }
+        let group = Arc::downgrade(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(time).await;
+            if let Some(group) = group.upgrade() {
+                group.start_again();
+            }
+        });
+    }
+
+    fn start_again(self: &Arc<Self>) {
+        if let Err(error) = self.start() {
             lock(&self.lives)
                 .iter()
                 .flat_map(|life| &life.states)

@@ -1,4 +1,5 @@
-//! A group of shards without a model, over real Unix sockets, for tests and benchmarks of everything above gRPC.
+//! A group of shards without a model, for tests and benchmarks of everything above gRPC: over real Unix sockets, or
+//! within the process of its caller, whose clock may be paused then.
 //!
 //! Plans run in the order of their numbers; rows, slots and masks are kept and checked as in a real shard; what breaks
 //! the contract is listed by [`MockShard::violations`]. Steps can be held, delayed and made to fail, and the
@@ -6,23 +7,28 @@
 
 mod config;
 mod connection;
+mod faults;
 mod group;
 mod masks;
 mod script;
 mod service;
 mod state;
+mod wire;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::time::Duration;
 
 use text_generation_proto::v1;
 use tokio::sync::Semaphore;
+use tonic::transport::Channel;
 
-pub use config::{MockConfig, MockRow, RowTest, TokenSource};
+pub use config::{MockConfig, MockRow, RowTest, StepTime, TokenSource};
+pub use faults::StepFault;
 use group::Group;
 pub use script::Script;
-use service::{Faults, lock};
+use service::lock;
 pub use state::MockStep;
 use state::State;
 
@@ -36,18 +42,31 @@ impl MockShard {
     /// # Errors
     /// When a socket cannot be made.
     pub fn start(config: MockConfig) -> io::Result<Self> {
-        let faults = Faults {
-            gate: Mutex::new(None),
-            failing_steps: Mutex::new(Vec::new()),
-            failing_masks: Mutex::new(Vec::new()),
-            healthy: Mutex::new(true),
-        };
-        Ok(Self(Group::new(config, faults)?))
+        Ok(Self(Group::on_sockets(config)?))
     }
 
-    /// The socket of rank 0.
+    /// Starts all ranks on the current tokio runtime, without sockets; [`MockShard::channels`] lead to them.
+    ///
+    /// # Errors
+    /// None that can be known before.
+    pub fn start_in_process(config: MockConfig) -> io::Result<Self> {
+        Ok(Self(Group::in_process(config)?))
+    }
+
+    /// The socket of rank 0; empty where there is none.
     pub fn path(&self) -> PathBuf {
-        self.0.socket(0)
+        self.0.socket(0).unwrap_or_default()
+    }
+
+    /// One for each rank of a group in this process, in their order; none where there are sockets. They connect when
+    /// they are used, and again where a connection was lost.
+    pub fn channels(&self) -> Vec<Channel> {
+        self.0.channels()
+    }
+
+    /// Ends the connections to one rank, which goes on.
+    pub fn cut(&self, rank: usize) {
+        self.0.cut(rank);
     }
 
     /// All ranks end at once, as by SIGKILL; connections break. With [`MockConfig::restarts`] they start again.
@@ -99,6 +118,16 @@ impl MockShard {
         self.0.collect(1, |state| state.steps.clone())
     }
 
+    /// How long the device of rank 0 had nothing to do before each step that it began, but for the first of each start.
+    pub fn idle(&self) -> Vec<Duration> {
+        self.0.collect(1, |state| state.idle.clone())
+    }
+
+    /// Requests that own a row of rank 0.
+    pub fn requests(&self) -> Vec<u64> {
+        self.0.now(State::requests).unwrap_or_default()
+    }
+
     /// How often a request got a row of rank 0: again when it resumes after a pause.
     pub fn admitted(&self) -> usize {
         self.0
@@ -128,7 +157,17 @@ impl MockShard {
 
     /// The next step of one rank fails with INTERNAL and this message.
     pub fn fail_next_step(&self, message: &str) {
-        lock(&self.0.faults.failing_steps).push(message.to_owned());
+        self.disturb_next_step(StepFault::Error(message.to_owned()));
+    }
+
+    /// This goes wrong with the next step, or with the one after those that were disturbed already.
+    pub fn disturb_next_step(&self, fault: StepFault) {
+        lock(&self.0.faults.steps).push_back(fault);
+    }
+
+    /// The next ClearCache of one rank fails with INTERNAL.
+    pub fn fail_next_clear(&self) {
+        *lock(&self.0.faults.failing_clears) += 1;
     }
 
     /// The next masks of one rank are refused with INTERNAL and this message.

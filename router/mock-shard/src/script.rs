@@ -79,6 +79,7 @@ mod tests {
         let row = |generated| MockRow {
             request_id,
             input_ids: prompt.to_vec(),
+            ids: prompt.to_vec(),
             generated,
             seed: 0,
             parameters: NextTokenChooserParameters::default(),

@@ -5,28 +5,18 @@ use std::time::Duration;
 
 use text_generation_proto::v1;
 use text_generation_proto::v1::text_generation_service_server::TextGenerationService;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status};
 
 use crate::config::MockConfig;
+use crate::faults::{Faults, StepFault};
 use crate::group::Group;
-use crate::state::State;
+use crate::state::{MockStep, State};
 
 /// How long a step waits for its masks.
 const MASKS: Duration = Duration::from_secs(10);
-
-/// What a test can change while the mock runs; shared by the ranks.
-#[derive(Debug)]
-pub(crate) struct Faults {
-    /// Every step takes one permit and forgets it; `None` lets steps run freely.
-    pub gate: Mutex<Option<Arc<Semaphore>>>,
-    /// The next steps fail with this message.
-    pub failing_steps: Mutex<Vec<String>>,
-    /// The next masks are refused with this message.
-    pub failing_masks: Mutex<Vec<String>>,
-    pub healthy: Mutex<bool>,
-}
 
 /// Which plan runs next.
 #[derive(Debug, Clone, Copy, Default)]
@@ -79,7 +69,11 @@ impl Rank {
                 turn.refused = computed.is_err();
             }
         });
-        computed.map(Response::new)
+        let reply = computed?;
+        if !self.config.reply_time.is_zero() {
+            tokio::time::sleep(self.config.reply_time).await;
+        }
+        Ok(Response::new(reply))
     }
 
     async fn compute(&self, plan: v1::StepPlan, epoch: u64) -> Result<v1::StepReply, Status> {
@@ -90,26 +84,39 @@ impl Rank {
                 Err(_) => return Err(Status::aborted("the gate was closed")),
             }
         }
-        let duration = if plan.chunks.is_empty() {
-            self.config.decode_time
-        } else {
-            self.config.prefill_time
-        };
+        self.state().begins(Instant::now());
+        let duration = (self.config.step_time)(&MockStep::of(&plan));
         if !duration.is_zero() {
             tokio::time::sleep(duration).await;
         }
-        if let Some(message) = lock(&self.faults.failing_steps).pop() {
-            return Err(Status::new(Code::Internal, message));
+        let fault = self.faults.next_step();
+        match fault {
+            Some(StepFault::Error(message)) => return Err(Status::internal(message)),
+            Some(StepFault::Hang) => std::future::pending().await,
+            _ => {}
         }
         if !plan.constrained.is_empty() {
             let masks = tokio::time::timeout(MASKS, self.masks_of(plan.number, epoch));
             let late = |_| Status::deadline_exceeded("the masks of a step did not come");
             masks.await.map_err(late)??;
         }
+        if self.turn.borrow().epoch != epoch {
+            return Err(refused());
+        }
         let mut reply = self.state().execute(&self.config, self.rank, plan);
         if self.state().fatal {
             self.crash();
             return std::future::pending().await;
+        }
+        self.state().ends(Instant::now());
+        match fault {
+            Some(StepFault::LostRow) => lose_first_row(&mut reply),
+            Some(StepFault::WrongToken) => {
+                if let Some(id) = reply.ids.first_mut() {
+                    *id = (*id + 1) % self.config.vocab_size;
+                }
+            }
+            _ => {}
         }
         reply.timings = Some(v1::Timings {
             forward_ns: duration.as_nanos() as u64,
@@ -145,6 +152,18 @@ impl Rank {
 
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+}
+
+fn lose_first_row(reply: &mut v1::StepReply) {
+    if !reply.rows.is_empty() {
+        reply.rows.remove(0);
+        reply.ids.remove(0);
+        reply.logprobs.drain(..1.min(reply.logprobs.len()));
+        reply.top_tokens.retain(|top| top.index > 0);
+        for top in &mut reply.top_tokens {
+            top.index -= 1;
+        }
     }
 }
 
@@ -274,6 +293,9 @@ impl TextGenerationService for Rank {
         request: Request<v1::ClearCacheRequest>,
     ) -> Result<Response<v1::ClearCacheResponse>, Status> {
         let request_id = request.into_inner().request_id;
+        if self.faults.clear_fails() {
+            return Err(Status::internal("the requests cannot be dropped"));
+        }
         self.state().clear(request_id);
         if request_id.is_none() {
             self.turn.send_modify(|turn| {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use text_generation_proto::v1;
+use tokio::time::{Duration, Instant};
 
 use crate::config::{MockConfig, MockRow};
 use crate::masks::Masks;
@@ -19,11 +20,20 @@ pub struct MockStep {
     pub constrained: usize,
 }
 
+impl MockStep {
+    pub(crate) fn of(plan: &v1::StepPlan) -> Self {
+        Self {
+            chunks: plan.chunks.len(),
+            chunk_tokens: plan.chunks.iter().map(|chunk| chunk.count).sum(),
+            decodes: plan.decode.len(),
+            constrained: plan.constrained.len(),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Row {
     mock: MockRow,
-    /// The prompt and what was generated.
-    ids: Vec<u32>,
     /// By position: what its slot holds.
     contents: Vec<u64>,
     /// By position.
@@ -38,7 +48,7 @@ struct Row {
 impl Row {
     /// What the slots of its ids hold once they are computed: it follows from all ids up to there.
     fn extend_contents(&mut self) {
-        for id in &self.ids[self.contents.len()..] {
+        for id in &self.mock.ids[self.contents.len()..] {
             let mut hasher = DefaultHasher::new();
             (self.contents.last(), id).hash(&mut hasher);
             self.contents.push(hasher.finish());
@@ -48,7 +58,7 @@ impl Row {
     /// It gets a token.
     fn take(&mut self, number: u32, token: u32, vocab_size: u32, reply: &mut v1::StepReply) {
         self.mock.generated += 1;
-        self.ids.push(token);
+        self.mock.ids.push(token);
         if self.top_n_tokens > 0 {
             reply.top_tokens.push(v1::TopTokens {
                 index: reply.rows.len() as u32,
@@ -87,6 +97,10 @@ pub(crate) struct State {
     /// Requests that fail alone at their next step.
     pub failing: Vec<u64>,
     pub steps: Vec<MockStep>,
+    /// How long the device had nothing to do before each step that was begun, but for the first.
+    pub idle: Vec<Duration>,
+    /// When the last step ended, and since when there was nothing to do.
+    ended: Option<Instant>,
     /// How often a request got a row.
     pub admitted: usize,
     /// It may serve.
@@ -108,6 +122,10 @@ impl State {
         self.rows.len()
     }
 
+    pub(crate) fn requests(&self) -> Vec<u64> {
+        self.rows.values().map(|row| row.mock.request_id).collect()
+    }
+
     /// Slots that rows use, each counted once.
     pub(crate) fn slots(&self) -> usize {
         let slots: BTreeSet<u32> = self
@@ -119,6 +137,16 @@ impl State {
         slots.len()
     }
 
+    /// A step begins.
+    pub(crate) fn begins(&mut self, now: Instant) {
+        self.idle.extend(self.ended.map(|ended| now - ended));
+    }
+
+    /// A step has ended, and nothing else runs.
+    pub(crate) fn ends(&mut self, now: Instant) {
+        self.ended = Some(now);
+    }
+
     /// Drops, admits, grants and computes, in this order.
     pub(crate) fn execute(
         &mut self,
@@ -127,6 +155,7 @@ impl State {
         plan: v1::StepPlan,
     ) -> v1::StepReply {
         self.pool.resize(config.max_batch_total_tokens as usize, 0);
+        self.steps.push(MockStep::of(&plan));
         let (mask_slots, wrong) = self.masks.apply(&plan);
         self.violations.extend(wrong);
         for row in &plan.drop {
@@ -144,12 +173,6 @@ impl State {
                 None => self.violate(format!("slots for row {}, which nobody owns", grant.row)),
             }
         }
-        self.steps.push(MockStep {
-            chunks: plan.chunks.len(),
-            chunk_tokens: plan.chunks.iter().map(|chunk| chunk.count).sum(),
-            decodes: plan.decode.len(),
-            constrained: plan.constrained.len(),
-        });
         let mut reply = v1::StepReply {
             number: plan.number,
             ..v1::StepReply::default()
@@ -198,11 +221,11 @@ impl State {
             mock: MockRow {
                 request_id: id,
                 input_ids: request.input_ids[..prompt].to_vec(),
+                ids: request.input_ids,
                 generated: request.num_generated,
                 seed: parameters.seed,
                 parameters,
             },
-            ids: request.input_ids,
             contents: Vec::new(),
             slots,
             computed: request.cached_length,
@@ -210,7 +233,7 @@ impl State {
             prefill_logprobs: request.prefill_logprobs,
             failed: false,
         };
-        if row.computed as usize >= row.ids.len() {
+        if row.computed as usize >= row.mock.ids.len() {
             self.violate(format!("request {id} has nothing left to compute"));
         }
         if self.rows.insert(number, row).is_some() {
@@ -234,7 +257,7 @@ impl State {
             return;
         }
         self.fatal |= (config.fatal)(&row.mock);
-        let length = row.ids.len() as u32;
+        let length = row.mock.ids.len() as u32;
         let (first, count) = chunk.map_or((length - 1, 1), |chunk| (chunk.first, chunk.count));
         if first != row.computed || first + count > length {
             let text = format!(
@@ -288,7 +311,7 @@ impl State {
         let Some(row) = self.rows.get_mut(&number) else {
             return;
         };
-        if row.failed || row.computed as usize != row.ids.len() {
+        if row.failed || row.computed as usize != row.mock.ids.len() {
             return;
         }
         let slot = match config.ignores_masks_of {
@@ -311,7 +334,7 @@ impl State {
     pub(crate) fn filter(&mut self, wanted: &[u64]) -> Vec<u64> {
         self.rows
             .retain(|_, row| wanted.contains(&row.mock.request_id));
-        self.rows.values().map(|row| row.mock.request_id).collect()
+        self.requests()
     }
 
     pub(crate) fn clear(&mut self, request: Option<u64>) {
