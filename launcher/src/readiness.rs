@@ -20,8 +20,9 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Between an answer of a shard that runs and the next question.
 const WATCH_PAUSE: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(250);
-/// For so long a shard that runs may be silent, or say that it does not serve, before it counts as lost.
-pub const SILENCE_LIMIT: Duration = Duration::from_secs(3);
+/// For so long a shard that runs may be silent, or say that it does not serve, before it counts as lost. A shard that
+/// warms up compiles in threads, which can keep the one that answers waiting.
+pub const SILENCE_LIMIT: Duration = Duration::from_secs(5);
 const NO_ANSWER: &str = "did not answer its health service";
 const NOT_SERVING: &str = "said of itself that it does not serve";
 

@@ -46,7 +46,7 @@ fn a_shard_that_hangs_is_replaced() {
     launcher.signal(Signal::SIGTERM);
     let ended = launcher.end();
     assert_eq!(ended.code, Some(0), "{:#?}", ended.output);
-    let expected = "shard 0 did not answer its health service for 3 s";
+    let expected = "shard 0 did not answer its health service for 5 s";
     assert!(loss(&ended).contains(expected), "{}", loss(&ended));
     assert_eq!(ended.starts_of("shard 1").len(), 2);
     ended.assert_nothing_left();
@@ -61,7 +61,7 @@ fn a_shard_that_says_it_does_not_serve_is_replaced() {
     launcher.signal(Signal::SIGTERM);
     let ended = launcher.end();
     assert_eq!(ended.code, Some(0), "{:#?}", ended.output);
-    let expected = "shard 0 said of itself that it does not serve for 3 s";
+    let expected = "shard 0 said of itself that it does not serve for 5 s";
     assert!(loss(&ended).contains(expected), "{}", loss(&ended));
 }
 
