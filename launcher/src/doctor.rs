@@ -97,15 +97,16 @@ pub async fn run(args: &Args) -> bool {
 }
 
 async fn examine(args: &Args) -> Vec<Finding> {
-    let mut findings = vec![host::flags(checks::check_flags(args))];
     let visible = devices::count().await;
-    let shards = plan::shard_count(args.shards.sharded, args.shards.num_shard, visible);
-    let shards = shards.unwrap_or_else(|error| {
-        findings.push(host::flags(Err(error)));
-        1
-    });
+    let counted = plan::shard_count(args.shards.sharded, args.shards.num_shard, visible);
+    let shards = counted.as_ref().copied().unwrap_or(1);
+    let mut findings = vec![host::flags(
+        checks::check_flags(args).and(counted.map(drop)),
+    )];
     let address = SocketAddr::new(args.server.hostname, args.server.port);
     findings.push(host::address(address));
+    let management = args.server.management_address();
+    findings.extend(management.map(host::management_address));
     findings.extend(host::access(address, &args.server));
     findings.push(host::sockets(args.shards.shard_uds_path.as_deref(), shards));
     findings.extend(host::open_files(args.server.max_connections));

@@ -9,6 +9,7 @@ mod download;
 mod error;
 mod logs;
 mod management;
+mod notify;
 mod output;
 mod plan;
 mod process;

@@ -18,6 +18,7 @@ use tracing::Level;
 
 use crate::error::LauncherError;
 use crate::logs::{Console, Origin, Record};
+use crate::notify;
 use crate::plan::ProcessSpec;
 
 /// How long a pipe may stay silent after the process ended, in case something else still holds it open.
@@ -74,7 +75,7 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        for name in spec.env_remove {
+        for name in spec.env_remove.iter().chain(&notify::VARIABLES) {
             command.env_remove(name);
         }
         command.envs(spec.env);

@@ -82,11 +82,7 @@ pub async fn shard_silent(socket: String) -> &'static str {
 /// Another server may have taken the port since it was checked. Its answers are not those of ours, which then cannot
 /// listen and ends.
 pub async fn router_ready(listening: SocketAddr, instance: &str) {
-    let address = reachable(listening);
-    while !matches!(
-        timeout(ANSWER_LIMIT, router_healthy(address, instance)).await,
-        Ok(Ok(true))
-    ) {
+    while !router_serves(listening, instance).await {
         sleep(PAUSE).await;
     }
 }
@@ -114,6 +110,12 @@ fn health_client(socket: &str) -> Result<HealthClient<Channel>, tonic::transport
 async fn serves(mut health: HealthClient<Channel>) -> Result<bool, tonic::Status> {
     let reply = health.check(HealthCheckRequest::default()).await?;
     Ok(reply.into_inner().status() == ServingStatus::Serving)
+}
+
+/// Whether the router named `instance` answers `GET /health` with 200 on this address, in time.
+pub async fn router_serves(listening: SocketAddr, instance: &str) -> bool {
+    let healthy = router_healthy(reachable(listening), instance);
+    matches!(timeout(ANSWER_LIMIT, healthy).await, Ok(Ok(true)))
 }
 
 async fn router_healthy(address: SocketAddr, instance: &str) -> io::Result<bool> {

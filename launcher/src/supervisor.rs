@@ -22,7 +22,7 @@ use crate::sockets::Sockets;
 use crate::supervisor::fleet::Fleet;
 use crate::supervisor::shards::Shards;
 pub use crate::supervisor::signals::Signals;
-use crate::{banner, devices, download};
+use crate::{banner, devices, download, notify};
 
 /// Serves until a signal (Ok) or a failure (Err, already logged). No process and no socket outlives this call.
 pub async fn run(args: &Args, console: Console, mut signals: Signals) -> Result<(), LauncherError> {
@@ -32,6 +32,7 @@ pub async fn run(args: &Args, console: Console, mut signals: Signals) -> Result<
         biased;
         name = signals.next() => {
             info!("Received {name}, stopping; a second signal stops at once");
+            notify::stopping();
             Ok(())
         }
         failure = serve(args, &mut fleet) => failure.map(|never| match never {}),
@@ -103,7 +104,11 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
     drop(management);
     let model_id = args.model.model_id.as_deref().unwrap_or_default();
     banner::show(&fleet.console, model_id, size, address, &args.server);
-    Err(fleet.watch().await)
+    notify::ready();
+    tokio::select! {
+        reason = fleet.watch() => Err(reason),
+        never = notify::keep_alive(address, &instance) => match never {},
+    }
 }
 
 /// Runs the download step and returns the model's folder.

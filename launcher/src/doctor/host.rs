@@ -30,12 +30,31 @@ pub fn flags(checked: Result<(), LauncherError>) -> Finding {
     }
 }
 
-/// Whether the port is free.
+/// Whether the port for clients is free.
 pub fn address(address: SocketAddr) -> Finding {
+    port(address, "listen on", |source| LauncherError::Address {
+        address,
+        source,
+    })
+}
+
+/// Whether the port for probes and metrics is free.
+pub fn management_address(address: SocketAddr) -> Finding {
+    let purpose = "answer probes and show metrics on";
+    port(address, purpose, |source| {
+        LauncherError::ManagementAddress { address, source }
+    })
+}
+
+fn port(
+    address: SocketAddr,
+    purpose: &str,
+    refusal: impl FnOnce(io::Error) -> LauncherError,
+) -> Finding {
     match TcpListener::bind(address) {
-        Ok(_) => Finding::new("address", Status::Plan, format!("listen on {address}")),
+        Ok(_) => Finding::new("address", Status::Plan, format!("{purpose} {address}")),
         Err(source) => {
-            let text = LauncherError::Address { address, source }.to_string();
+            let text = refusal(source).to_string();
             let remedy = format!(
                 "`ss -ltnp 'sport = :{}'` names who listens there",
                 address.port()

@@ -47,17 +47,27 @@ fn a_machine_on_which_a_start_would_work() {
 fn everything_that_is_wrong_is_said_at_once_and_the_exit_code_tells() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let flags = ["--port", &port, "--max-top-n-tokens", "21"];
+    let also_taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let probes = also_taken.local_addr().unwrap().port().to_string();
+    let flags = [
+        "--port",
+        &port,
+        "--prometheus-port",
+        &probes,
+        "--max-top-n-tokens",
+        "21",
+    ];
     let ended = examined(&flags, &[("FAKE_DOCTOR", "ill"), ("FAKE_VERSION", "0.0.9")]);
     assert_eq!(ended.code, Some(1));
     assert!(has(&ended, &["error", "flags", "--max-top-n-tokens"]));
     assert!(has(&ended, &["error", "address", "--port"]));
+    assert!(has(&ended, &["error", "address", "--prometheus-port"]));
     assert!(has(&ended, &["error", "software", "0.0.9"]));
     assert!(has(&ended, &["error", "memory", "1 GiB of weights"]));
     assert!(has(&ended, &["-> buy a larger one"]));
     assert!(has(&ended, &["warning", "no model was named"]));
     assert!(
-        has(&ended, &["A start would fail: 4 errors"]),
+        has(&ended, &["A start would fail: 5 errors"]),
         "{:#?}",
         ended.output
     );

@@ -9,4 +9,5 @@ mod harness;
 mod lifecycle;
 mod logs;
 mod management;
+mod notify;
 mod recovery;

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-NAMES = ["RANK", "WORLD_SIZE", "SHARD_GROUP", "API_KEY", "LOG_LEVEL", "COMPUTE_TYPE", "HF_TOKEN"]
+NAMES = ["RANK", "WORLD_SIZE", "SHARD_GROUP", "API_KEY", "LOG_LEVEL", "COMPUTE_TYPE", "HF_TOKEN", "NOTIFY_SOCKET"]
 
 
 def note(process: str, event: str) -> None:
