@@ -1,6 +1,8 @@
-//! Metric names of the TGI contract and ours, and the handles that record them.
+//! Metrics: their names, and the handles that record them.
 //!
 //! Handles are looked up once, when [`crate::infer::Infer`] is built, so the recorder must be installed before that.
+
+mod names;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -9,76 +11,9 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use tokio::time::Instant;
 
+pub use self::names::*;
 use crate::error::InferError;
 use crate::types::RequestInstants;
-
-pub const REQUEST_COUNT: &str = "tgi_request_count";
-pub const REQUEST_SUCCESS: &str = "tgi_request_success";
-/// Label `err`: one of [`FAILURES`].
-pub const REQUEST_FAILURE: &str = "tgi_request_failure";
-/// Requests that a stop string ended.
-pub const REQUEST_STOPPED: &str = "tgi_request_stopped";
-pub const REQUEST_DURATION: &str = "tgi_request_duration";
-pub const REQUEST_VALIDATION_DURATION: &str = "tgi_request_validation_duration";
-pub const REQUEST_QUEUE_DURATION: &str = "tgi_request_queue_duration";
-pub const REQUEST_INFERENCE_DURATION: &str = "tgi_request_inference_duration";
-pub const REQUEST_MEAN_TIME_PER_TOKEN_DURATION: &str = "tgi_request_mean_time_per_token_duration";
-pub const REQUEST_TIME_TO_FIRST_TOKEN_DURATION: &str = "tgi_request_time_to_first_token_duration";
-pub const REQUEST_TIME_BETWEEN_TOKENS_DURATION: &str = "tgi_request_time_between_tokens_duration";
-pub const REQUEST_GENERATED_TOKENS: &str = "tgi_request_generated_tokens";
-pub const REQUEST_INPUT_LENGTH: &str = "tgi_request_input_length";
-pub const REQUEST_MAX_NEW_TOKENS: &str = "tgi_request_max_new_tokens";
-/// Tokens of a step beyond the first.
-pub const REQUEST_SKIPPED_TOKENS: &str = "tgi_request_skipped_tokens";
-pub const BATCH_NEXT_SIZE: &str = "tgi_batch_next_size";
-/// Label `method`, as of all that follow up to concat: prefill (steps with chunks of prompts), decode.
-pub const BATCH_INFERENCE_COUNT: &str = "tgi_batch_inference_count";
-pub const BATCH_INFERENCE_SUCCESS: &str = "tgi_batch_inference_success";
-pub const BATCH_INFERENCE_FAILURE: &str = "tgi_batch_inference_failure";
-pub const BATCH_INFERENCE_DURATION: &str = "tgi_batch_inference_duration";
-pub const BATCH_FORWARD_DURATION: &str = "tgi_batch_forward_duration";
-/// What a step took beside its forward pass.
-pub const BATCH_DECODE_DURATION: &str = "tgi_batch_decode_duration";
-/// Handing out the tokens of a step.
-pub const BATCH_FILTER_DURATION: &str = "tgi_batch_filter_duration";
-/// Between the arrival of a plan at the shards and its launch.
-pub const BATCH_CONCAT_DURATION: &str = "tgi_batch_concat_duration";
-/// Label `reason`: backpressure, wait_exceeded.
-pub const BATCH_CONCAT: &str = "tgi_batch_concat";
-pub const BATCH_CURRENT_SIZE: &str = "tgi_batch_current_size";
-pub const BATCH_CURRENT_MAX_TOKENS: &str = "tgi_batch_current_max_tokens";
-pub const BATCH_MAX_TOTAL_TOKENS: &str = "tgi_batch_max_total_tokens";
-pub const QUEUE_SIZE: &str = "tgi_queue_size";
-pub const KV_SLOTS_USED: &str = "tgi_kv_slots_used";
-pub const KV_SLOTS_TOTAL: &str = "tgi_kv_slots_total";
-/// Slots that hold what is cached and nobody reads; they count as free.
-pub const KV_SLOTS_CACHED: &str = "tgi_kv_slots_cached";
-/// Share of the slots that running requests hold, 0 to 1.
-pub const KV_CACHE_USAGE: &str = "tgi_kv_cache_usage";
-/// Always 1. Labels `block_size` and `num_gpu_blocks`: a block of the pool is one slot.
-pub const CACHE_CONFIG_INFO: &str = "tgi_cache_config_info";
-/// Tokens of prompts, and those of them that were found in the prefix tree.
-pub const PREFIX_CACHE_QUERY_TOKENS: &str = "tgi_prefix_cache_query_tokens";
-pub const PREFIX_CACHE_HIT_TOKENS: &str = "tgi_prefix_cache_hit_tokens";
-/// Requests that gave up their slots for a while.
-pub const REQUEST_PAUSED: &str = "tgi_request_paused";
-/// How long the device had nothing to do before a decode step.
-pub const ENGINE_IDLE_DURATION: &str = "tgi_engine_idle_duration";
-/// Kernels compiled since the end of warm-up, in the shard that compiled most.
-pub const ENGINE_KERNEL_COMPILATIONS: &str = "tgi_engine_kernel_compilations";
-
-/// How often the shards were lost and serve again, and from the loss until they did.
-pub const SHARD_RESTARTS: &str = "tgi_shard_restarts";
-pub const SHARD_RECOVERY_DURATION: &str = "tgi_shard_recovery_duration";
-
-/// Steps with rows whose choice waited for masks.
-pub const GRAMMAR_STEPS: &str = "tgi_grammar_steps";
-/// How long after its plan the masks of a step were sent: a step that takes longer has not waited for them.
-pub const GRAMMAR_MASKS_SENT_DURATION: &str = "tgi_grammar_masks_sent_duration";
-/// Compiling a grammar, or finding it in the cache, and the mask of its first token.
-pub const GRAMMAR_COMPILE_DURATION: &str = "tgi_grammar_compile_duration";
-/// Following a grammar by one token, and the mask of the next.
-pub const GRAMMAR_MASK_DURATION: &str = "tgi_grammar_mask_duration";
 
 /// Why requests fail. Those after `shutting_down` are refused by the front end before their body was read.
 pub const FAILURES: [&str; 13] = [

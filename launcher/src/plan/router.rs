@@ -1,0 +1,113 @@
+//! The command line of the router.
+
+use std::time::Duration;
+
+use super::flags::Flags;
+use super::{ProcessSpec, ShardGroup, socket_path};
+use crate::args::{Args, ServerArgs};
+use crate::checks::max_input_tokens;
+
+const ROUTER: &str = "text-generation-router";
+
+/// The router ends its own grace time first, so that it and not a SIGKILL cuts the last streams.
+const ROUTER_MARGIN: Duration = Duration::from_secs(2);
+
+/// How long the router may take to stop before it is killed.
+pub fn router_grace(server: &ServerArgs) -> Duration {
+    let seconds = server
+        .drain_delay
+        .saturating_add(server.graceful_termination_timeout);
+    Duration::from_secs(seconds).saturating_add(ROUTER_MARGIN)
+}
+
+/// The router in front of the shards. It shows `instance` to whoever asks for its health.
+pub fn router(
+    args: &Args,
+    folder: &str,
+    group: &ShardGroup,
+    compute_type: Option<String>,
+    instance: &str,
+) -> ProcessSpec {
+    let (model, limits, batching, server) =
+        (&args.model, &args.limits, &args.batching, &args.server);
+    let mut flags = Flags(Vec::new());
+    flags.value("--master-shard-uds-path", socket_path(&group.uds_prefix, 0));
+    flags.value("--tokenizer-name", folder);
+    flags.optional("--model-id", model.model_id.as_ref());
+    for name in &model.served_model_name {
+        flags.value("--served-model-name", name);
+    }
+    flags.optional("--revision", model.revision.as_ref());
+    let tokenizer_config = model.tokenizer_config_path.as_ref();
+    flags.optional(
+        "--tokenizer-config-path",
+        tokenizer_config.map(|path| path.display()),
+    );
+    flags.switch("--escape-special-tokens", model.escape_special_tokens);
+    flags.optional("--tool-call-parser", model.tool_call_parser.as_ref());
+    flags.optional("--reasoning-parser", model.reasoning_parser.as_ref());
+    flags.optional("--generation-config", model.generation_config.as_ref());
+    flags.switch("--disable-grammar-support", model.disable_grammar_support);
+    flags.value("--hostname", server.hostname);
+    flags.value("--port", server.port);
+    flags.value("--max-concurrent-requests", limits.max_concurrent_requests);
+    flags.value("--max-best-of", limits.max_best_of);
+    flags.value("--max-stop-sequences", limits.max_stop_sequences);
+    flags.value("--max-top-n-tokens", limits.max_top_n_tokens);
+    flags.value("--max-logprobs", limits.max_logprobs);
+    flags.optional("--max-input-tokens", max_input_tokens(limits));
+    flags.optional("--max-total-tokens", limits.max_total_tokens);
+    flags.value("--max-client-batch-size", limits.max_client_batch_size);
+    flags.value("--payload-limit", limits.payload_limit);
+    flags.switch("--enable-prefill-logprobs", limits.enable_prefill_logprobs);
+    flags.value("--waiting-served-ratio", batching.waiting_served_ratio);
+    flags.optional(
+        "--max-batch-prefill-tokens",
+        batching.max_batch_prefill_tokens,
+    );
+    flags.optional("--max-batch-total-tokens", batching.max_batch_total_tokens);
+    flags.value("--prefill-chunking", batching.prefill_chunking);
+    flags.optional("--max-token-gap", batching.max_token_gap);
+    flags.value("--prefix-caching", &batching.prefix_caching);
+    flags.value("--max-waiting-tokens", batching.max_waiting_tokens);
+    flags.optional("--max-batch-size", batching.max_batch_size);
+    flags.optional("--max-queue-time", batching.max_queue_time);
+    flags.value("--step-timeout", batching.step_timeout);
+    flags.value("--validation-workers", server.validation_workers);
+    for origin in &server.cors_allow_origin {
+        flags.value("--cors-allow-origin", origin);
+    }
+    flags.optional(
+        "--api-key-file",
+        server.api_key_file.as_ref().map(|file| file.display()),
+    );
+    flags.optional("--tenant-header", server.tenant_header.as_ref());
+    flags.optional("--priority-header", server.priority_header.as_ref());
+    flags.value("--max-connections", server.max_connections);
+    flags.value("--client-timeout", server.client_timeout);
+    flags.value("--sse-keep-alive", server.sse_keep_alive);
+    flags.optional("--prometheus-port", server.prometheus_port);
+    flags.optional("--prometheus-hostname", server.prometheus_hostname);
+    flags.switch("--open-metrics", server.open_metrics);
+    flags.optional("--metrics-aliases", server.metrics_aliases.as_ref());
+    flags.value("--drain-delay", server.drain_delay);
+    flags.value(
+        "--graceful-termination-timeout",
+        server.graceful_termination_timeout,
+    );
+    flags.switch("--exit-on-stdin-eof", true);
+    flags.switch("--json-output", true);
+
+    let mut env = vec![("ROUTER_INSTANCE", instance.to_owned())];
+    env.extend(server.api_key.clone().map(|key| ("API_KEY", key.0)));
+    env.extend(compute_type.map(|kind| ("COMPUTE_TYPE", kind)));
+    ProcessSpec {
+        name: "router".to_owned(),
+        rank: None,
+        program: ROUTER,
+        args: flags.0,
+        env,
+        env_remove: Vec::new(),
+        inherited: None,
+    }
+}
