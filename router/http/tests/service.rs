@@ -168,7 +168,7 @@ async fn any_origin_may_call_unless_some_are_named() {
             .header("access-control-request-method", "POST")
             .header(
                 "access-control-request-headers",
-                "authorization,content-type",
+                "anthropic-version,authorization,content-type,x-stainless-os",
             );
         request.send().await.expect("an answer")
     };
@@ -178,7 +178,7 @@ async fn any_origin_may_call_unless_some_are_named() {
     assert_eq!(header(&response, "access-control-allow-origin"), "*");
     assert_eq!(
         header(&response, "access-control-allow-headers"),
-        "content-type,authorization,x-api-key,x-request-id"
+        "anthropic-version,authorization,content-type,x-stainless-os"
     );
     let request = open.get("/info").header("origin", "https://a.example");
     let response = request.send().await.expect("an answer");
