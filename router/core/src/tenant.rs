@@ -4,9 +4,9 @@ mod bucket;
 
 use std::fmt;
 use std::sync::Arc;
-use tokio::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use self::bucket::TokenBucket;
 use crate::error::{InferError, Overload, ValidationError};
