@@ -5,18 +5,18 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.comparing import assert_generations_are_equal, assert_logits_are_equal, checkpoints
 from support.driver import Driver
 from support.fallback_cases import FALLBACK_CASES, FORCED, SHARED
-from support.families import PROMPTS, logits_of, model_of, write
+from support.families import PROMPTS, model_of
 from support.family_cases import CASES
-from support.generating import generations, warm_engine
 from support.loading import load
 from support.ranks import results
 from support.thread_ranks import thread_groups, together
@@ -40,14 +40,7 @@ ALL = {**FALLBACK_CASES, **{name: CASES[name] for name in FORCED}}
 @pytest.fixture(scope="session")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The checkpoint of a case, written once."""
-    root = tmp_path_factory.mktemp("fallback")
-
-    @cache
-    def folder(name: str) -> Path:
-        write(ALL[name], model_of(name), root / name)
-        return root / name
-
-    return folder
+    return checkpoints(tmp_path_factory.mktemp("fallback"), ALL)
 
 
 @pytest.fixture(params=list(ALL), scope="module")
@@ -63,26 +56,13 @@ def model(name: str, folder_of: Callable[[str], Path]) -> CausalLM:
 
 
 def test_logits_are_those_of_transformers(name: str, model: CausalLM) -> None:
-    expected = [logits_of(ALL[name], model_of(name), prompt) for prompt in PROMPTS]
-    driver = Driver(model, max_tokens=32)
-    logits = driver.prefill({str(i): prompt for i, prompt in enumerate(PROMPTS)}, all_logits=True)
-    torch.testing.assert_close(logits, torch.cat(expected), atol=2e-4, rtol=2e-4)
+    assert_logits_are_equal(ALL[name], model_of(name), model)
 
 
 def test_greedy_ids_and_their_probabilities_are_those_of_transformers(
     name: str, model: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Alone, in a batch, in chunks, and after pauses."""
-    engine = warm_engine(model, monkeypatch)
-    together = generations(engine, 0, 1, 2, 3, 4, chunk=3, pause=0.1)
-    for each in together:
-        logprobs = logits_of(ALL[name], model_of(name), each.ids)[:-1].log_softmax(-1)
-        first = len(each.prompt) - 1
-        assert each.tokens == logprobs[first:].argmax(-1).tolist()
-        expected = logprobs[torch.arange(len(logprobs)), each.ids[1:]].tolist()
-        assert each.logprobs == pytest.approx(expected[first:], abs=1e-3)
-    (alone,) = generations(engine, 4, chunk=64, pause=0.0)
-    assert alone.tokens == together[4].tokens
+    assert_generations_are_equal(ALL[name], model_of(name), model, monkeypatch)
 
 
 @pytest.mark.parametrize("name", FORCED, scope="module")

@@ -1,13 +1,12 @@
 """Every family against transformers: greedy ids are equal alone, batched, in chunks, after pauses and on two ranks."""
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-from support.driver import Driver
-from support.families import PROMPTS, logits_of, model_of, write
+from support.comparing import assert_generations_are_equal, assert_logits_are_equal, checkpoints
+from support.families import PROMPTS, model_of
 from support.family_cases import CASES
 from support.generating import generations, warm_engine
 from support.loading import load
@@ -19,14 +18,7 @@ from text_generation_server.models import CausalLM
 @pytest.fixture(scope="session")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The checkpoint of a case, written once."""
-    root = tmp_path_factory.mktemp("families")
-
-    @cache
-    def folder(name: str) -> Path:
-        write(CASES[name], model_of(name), root / name)
-        return root / name
-
-    return folder
+    return checkpoints(tmp_path_factory.mktemp("families"), CASES)
 
 
 @pytest.fixture(params=list(CASES), scope="module")
@@ -40,25 +32,13 @@ def model(name: str, folder_of: Callable[[str], Path]) -> CausalLM:
 
 
 def test_logits_are_those_of_transformers(name: str, model: CausalLM) -> None:
-    expected = [logits_of(CASES[name], model_of(name), prompt) for prompt in PROMPTS]
-    driver = Driver(model, max_tokens=32)
-    logits = driver.prefill({str(i): prompt for i, prompt in enumerate(PROMPTS)}, all_logits=True)
-    torch.testing.assert_close(logits, torch.cat(expected), atol=2e-4, rtol=2e-4)
+    assert_logits_are_equal(CASES[name], model_of(name), model)
 
 
 def test_greedy_ids_and_their_probabilities_are_those_of_transformers(
     name: str, model: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = warm_engine(model, monkeypatch)
-    together = generations(engine, 0, 1, 2, 3, 4, chunk=3, pause=0.1)
-    for each in together:
-        logprobs = logits_of(CASES[name], model_of(name), each.ids)[:-1].log_softmax(-1)
-        first = len(each.prompt) - 1
-        assert each.tokens == logprobs[first:].argmax(-1).tolist()
-        expected = logprobs[torch.arange(len(logprobs)), each.ids[1:]].tolist()
-        assert each.logprobs == pytest.approx(expected[first:], abs=1e-3)
-    (alone,) = generations(engine, 4, chunk=64, pause=0.0)
-    assert alone.tokens == together[4].tokens
+    assert_generations_are_equal(CASES[name], model_of(name), model, monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["gemma2", "olmo2", "cohere plus", "bloom", "gpt2"], scope="module")
