@@ -47,12 +47,6 @@ def folder_findings(purpose: str, folder: Path, variable: str) -> Iterator[Findi
         yield Finding(_SUBJECT, "ok", text)
 
 
-def free_bytes(folder: Path) -> int:
-    """Of the file system that `folder` is on, or would be."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    return shutil.disk_usage(existing).free
-
-
 def _is_writable(folder: Path) -> bool:
     """Tried, because permissions do not tell of a file system that is mounted read-only."""
     if not folder.is_dir():
