@@ -21,7 +21,7 @@ rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' 
 PYTHON_PROJECTS := server clients/python
 
 .PHONY: run install benchmark wheel test lint fmt clean bench-router bench-client bench-encode bench-kv-pool bench-policy
-.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-ui
+.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-ui test-chart
 
 run: install
 	@exec text-generation-launcher --model-id '$(MODEL_ID)' --hostname 127.0.0.1 $(ARGS)
@@ -146,6 +146,15 @@ test-clients: install $(VENV)/.dev-dependencies
 # Not part of test: it needs a Chromium, which it takes from the variable CHROMIUM or the path; see docs/ui.md.
 test-ui: install $(VENV)/.dev-dependencies target/ui-packages/.installed
 	PYTHONPATH=target/ui-packages $(BIN)/python -m pytest -q integration-tests/ui.py
+
+# Not part of test: it needs helm on the path; see docs/kubernetes.md.
+test-chart: target/chart-packages/.installed
+	PYTHONPATH=target/chart-packages $(BIN)/python -m pytest -q deploy/kubernetes/tests
+
+target/chart-packages/.installed: deploy/kubernetes/tests/requirements.txt | $(VENV)/bin/python
+	rm -rf $(@D)
+	$(PIP) --target $(@D) -r $<
+	@touch $@
 
 # Apart from .venv, whose pins are none of its business.
 target/ui-packages/.installed: integration-tests/requirements-ui.txt | $(VENV)/bin/python

@@ -55,18 +55,43 @@ def service() -> configparser.SectionProxy:
     return unit["Service"]
 
 
-def test_the_unit_has_flags_that_exist() -> None:
+def compose() -> dict:
+    return yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]["server"]
+
+
+def seconds_to_stop(command: list[str]) -> int:
+    """What the flags of a command line ask for, and 10 s for the shards."""
+    flags = ("--drain-delay", "--graceful-termination-timeout")
+    return sum(int(command[command.index(flag) + 1]) for flag in flags) + 10
+
+
+def flags_of_the_chart() -> list[str]:
+    template = (DEPLOY / "kubernetes" / "text-generation" / "templates" / "_helpers.tpl").read_text()
+    return re.findall(r"^- (--[a-z-]+)$", template, re.MULTILINE)
+
+
+def test_all_have_flags_that_exist() -> None:
     command = shlex.split(service()["ExecStart"])
     assert Path(command[0]).name == "text-generation-launcher"
+    assert len(flags_of_the_chart()) > 5
     launcher = Path(sys.executable).with_name("text-generation-launcher")
     help_text = subprocess.run([launcher, "--help"], capture_output=True, text=True, check=True).stdout
     known = set(re.findall(r"--[a-z][a-z-]*", help_text))
-    assert {word for word in command if word.startswith("--")} <= known
+    words = [*command, *compose()["command"], *flags_of_the_chart()]
+    assert {word for word in words if word.startswith("--")} <= known
 
 
 def test_the_unit_waits_for_the_end_of_requests() -> None:
-    command = shlex.split(service()["ExecStart"])
-    seconds = {
-        flag: int(command[command.index(flag) + 1]) for flag in ("--drain-delay", "--graceful-termination-timeout")
-    }
-    assert int(service()["TimeoutStopSec"]) >= sum(seconds.values()) + 10
+    assert int(service()["TimeoutStopSec"]) >= seconds_to_stop(shlex.split(service()["ExecStart"]))
+
+
+def test_compose_waits_for_the_end_of_requests() -> None:
+    assert int(compose()["stop_grace_period"].removesuffix("s")) >= seconds_to_stop(compose()["command"])
+
+
+def test_compose_asks_for_what_its_own_server_offers() -> None:
+    command = compose()["command"]
+    port = command[command.index("--prometheus-port") + 1]
+    assert f"127.0.0.1:{port}/ready" in compose()["healthcheck"]["test"][-1]
+    scraped = yaml.safe_load((DEPLOY / "compose" / "prometheus.yaml").read_text())["scrape_configs"][0]
+    assert scraped["static_configs"][0]["targets"] == [f"server:{port}"]

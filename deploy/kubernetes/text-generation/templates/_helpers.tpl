@@ -1,0 +1,66 @@
+{{- define "text-generation.name" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "text-generation.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "text-generation.labels" -}}
+{{ include "text-generation.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "text-generation.metadata" -}}
+name: {{ include "text-generation.name" . }}
+labels:
+  {{- include "text-generation.labels" . | nindent 2 }}
+{{- end -}}
+
+{{- /* The prefix of what the endpoint picker reads follows from the name of the engine that it knows. */ -}}
+{{- define "text-generation.args" -}}
+- --model-id
+- {{ .Values.model.id | quote }}
+{{- with .Values.model.revision }}
+- --revision
+- {{ . | quote }}
+{{- end }}
+{{- with .Values.model.servedNames }}
+- --served-model-name
+- {{ join "," . | quote }}
+{{- end }}
+- --hostname
+- "0.0.0.0"
+- --port
+- {{ .Values.ports.http | quote }}
+- --prometheus-port
+- {{ .Values.ports.management | quote }}
+- --num-shard
+- {{ max 1 .Values.gpus | quote }}
+- --drain-delay
+- {{ .Values.drainDelay | quote }}
+- --graceful-termination-timeout
+- {{ .Values.terminationTimeout | quote }}
+- --json-output
+{{- if .Values.apiKeySecret }}
+- --api-key-file
+- /etc/text-generation/api-keys
+{{- end }}
+{{- if .Values.inferencePool.enabled }}
+- --metrics-aliases
+- vllm
+{{- end }}
+{{- range .Values.args }}
+- {{ . | quote }}
+{{- end }}
+{{- end -}}
