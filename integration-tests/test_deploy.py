@@ -1,8 +1,9 @@
 """What is in `deploy/` fits the server.
 
 Alert rules are rules; where `promtool` is installed (Debian: `prometheus`), they also fire when they should. That the
-metrics they name exist is tested beside the router, in `router/http/tests/dashboards.rs`. The unit of systemd has flags
-that exist, and gives the server the time that they ask for.
+metrics they name exist is tested beside the router, in `router/http/tests/dashboards.rs`. The unit of systemd, the
+compose file and the chart have flags that exist, and the first two give the server the time that they ask for. What the
+chart renders is tested in `deploy/kubernetes/tests`.
 """
 
 from __future__ import annotations
