@@ -41,6 +41,9 @@ class ThreadGroup(TensorParallelGroup):
     def all_gather_last_dim(self, tensor: Tensor) -> Tensor:
         return torch.cat(self._meeting.exchange(self.rank, tensor), dim=-1)
 
+    def max_ints(self, values: Sequence[int]) -> list[int]:
+        return torch.stack(self._meeting.exchange(self.rank, torch.tensor(values))).amax(0).tolist()
+
 
 def thread_groups(world_size: int) -> list[ThreadGroup]:
     """One for each rank."""
