@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from text_generation_server.layers.infer.state import CacheShape, InferState
+from text_generation_server.layers.weights import VocabularyPart
 
 _PRIME = 8191
 
@@ -25,6 +26,7 @@ class FakeModel:
     device = torch.device("cpu")
 
     vocab_size = 64
+    vocabulary = VocabularyPart(vocab_size, 0, vocab_size)
 
     def __init__(self, max_context_length: int = 64) -> None:
         self.max_context_length = max_context_length

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from ..config.server import WatermarkConfig
+from ..distributed import TensorParallelGroup
 from ..kernels import compile_only, padded_batch
 from ..models.base import CausalLM
 from .budget import MemoryBudget
@@ -61,12 +62,13 @@ _EVERYTHING = NextTokenChooserParameters(
 class Probe:
     """Measures what serving will need; builds the runners for it. Lives during Warmup.
 
-    `alone`: as in `InputBuilder`. `details`: as in `LaunchedStep`.
+    `alone`: as in `InputBuilder`.
     """
 
     def __init__(
         self,
         model: CausalLM,
+        group: TensorParallelGroup,
         memory: Memory,
         asked: WarmupLimits,
         max_masks: int,
@@ -74,16 +76,16 @@ class Probe:
         watermark: WatermarkConfig,
         options: EngineOptions,
         alone: bool,
-        details: bool,
     ) -> None:
         self._model = model
+        self._group = group
         self._memory = memory
         self._asked = asked
         self._max_masks = max_masks
         self._eos_token_ids = eos_token_ids
         self._watermark = watermark
         self._options = options
-        self._runner_options = RunnerOptions(options.deterministic, alone, details)
+        self._runner_options = RunnerOptions(options.deterministic, alone, details=group.rank == 0)
         self._is_cuda = model.device.type == "cuda"
         self.budget: MemoryBudget | None = None
         """Of a device, once it is measured."""
@@ -110,18 +112,18 @@ class Probe:
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device)
         sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
         masks = MaskPool(self._max_masks, model.vocab_size, model.device)
-        sampler = Sampler(sampling, masks, self._watermark)
+        sampler = Sampler(sampling, masks, self._watermark, model.vocabulary, self._group)
         pool = allocate_pool(model, num_slots)
-        return StepRunner(model, checker, table, pool, sampling, masks, sampler, self._runner_options)
+        return StepRunner(model, self._group, checker, table, pool, sampling, masks, sampler, self._runner_options)
 
-    def fitting_slots(self, world_size: int) -> int:
+    def fitting_slots(self) -> int:
         """Slots that fit on this rank beside everything else, or that it takes by itself if nothing is asked."""
         asked = self._asked
         chosen = asked.max_batch_total_tokens is not None
         if not self._memory.shared:
             self.budget = self._measured()
             return self._slots_in(self.budget.room(chosen))
-        available = self._memory.free() // world_size
+        available = self._memory.free() // self._group.world_size
         if chosen:
             return self._slots_in(available)
         longest = asked.max_total_tokens or self._model.max_context_length

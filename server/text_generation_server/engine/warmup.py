@@ -49,7 +49,7 @@ def warm_up(
     """
     check_limits(asked, model.max_context_length)
     max_masks = group.min_int(fitting_masks(model.vocab_size, memory.total() // MASKS_FRACTION))
-    probe = Probe(model, memory, asked, max_masks, eos_token_ids, watermark, options, alone, details=group.rank == 0)
+    probe = Probe(model, group, memory, asked, max_masks, eos_token_ids, watermark, options, alone)
     try:
         limits, cost, runner = _prepare(model, group, memory, asked, probe)
     except Exception as error:
@@ -68,7 +68,7 @@ def _prepare(
     clock = _Stopwatch()
     probe.compile_ahead()
     clock.lap("compiling_s")
-    fitting = group.min_int(probe.fitting_slots(group.world_size))
+    fitting = group.min_int(probe.fitting_slots())
     limits = derive_limits(asked, model.max_context_length, fitting, probe.budget, bytes_per_slot(model))
     clock.lap("measuring_s")
     runner = probe.build_runner(limits)
