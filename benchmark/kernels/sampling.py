@@ -14,10 +14,13 @@ import torch
 from _timing import Plan, Row, bandwidth_row, report
 
 from text_generation_server.config.server import WatermarkConfig
+from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.engine.mask_pool import MaskPool
 from text_generation_server.engine.requests import NextTokenChooserParameters, Request
 from text_generation_server.engine.sampling import Sampler
 from text_generation_server.engine.sampling_state import SamplingState
 from text_generation_server.kernels import advance_state
+from text_generation_server.layers.weights import VocabularyPart
 
 KINDS = {
     "greedy": {},
@@ -71,13 +74,14 @@ def prepare(plan: Plan, batch: int, vocab: int, kind: str, scale: float, buffers
         for row in range(batch)
     ]
     state.admit(range(batch), asked)
-    sampler = Sampler(state, WatermarkConfig())
+    group, whole = TensorParallelGroup(0, 1, plan.device), VocabularyPart.of(vocab, 0, 1)
+    sampler = Sampler(state, MaskPool(2, vocab, plan.device), WatermarkConfig(), whole, group)
     index = torch.arange(batch, device=plan.device)
     last, length, generated = (torch.ones(batch, dtype=torch.int64, device=plan.device) for _ in range(3))
     logits = torch.empty(buffers, batch, vocab, dtype=plan.dtype, device=plan.device).normal_().mul_(scale)
 
     def call(buffer: int) -> None:
-        sampled = sampler(logits[buffer], index, last, generated)
+        sampled = sampler(logits[buffer], index, last, generated, False)
         advance_state(sampled.tokens, index, last, length, generated, state.ints, state.counts)
 
     return call

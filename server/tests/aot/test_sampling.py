@@ -7,16 +7,17 @@ from support.aot import compile_offline
 from triton.backends.compiler import GPUTarget
 
 from text_generation_server.kernels._narrow import ROUNDS, narrow_kernel
-from text_generation_server.kernels._sampling import CHUNK
+from text_generation_server.kernels._sampling import split_size
 from text_generation_server.kernels._search import CANDIDATES, NUM_WARPS, TILE
 from text_generation_server.kernels.advance_state import _BLOCK, advance_state_kernel
 from text_generation_server.kernels.survivors import survivors_kernel
 from text_generation_server.kernels.top_tokens import top_tokens_kernel
 
 # The package's attributes of these names are the operators.
-logits_process, sample = (
-    importlib.import_module(f"text_generation_server.kernels.{name}") for name in ("logits_process", "sample")
+logits_process, draw, choose = (
+    importlib.import_module(f"text_generation_server.kernels.{name}") for name in ("logits_process", "draw", "choose")
 )
+
 LONGS = {
     "rows_ptr",
     "last_token_ptr",
@@ -34,13 +35,13 @@ INTEGERS = {
     "eos_token_ids_ptr",
     "masks_ptr",
     "best_id_ptr",
-    "winner_ptr",
     "counter_ptr",
     "valid_ptr",
     "top_ids_ptr",
     "num_top_ptr",
     "numbers_ptr",
 }
+CHUNK = split_size(128_256)
 LOGITS = ["bf16", "fp16", "fp32"]
 SEARCHING = {"TILE": TILE, "CANDIDATES": CANDIDATES, "BLOCK_S": 32}
 
@@ -76,27 +77,35 @@ def test_masks_on_other_cards(capability: int) -> None:
     constants = {"DELTA": 2.0, "GREEN": 1 << 31, "CHUNK": CHUNK, "BLOCK": logits_process.BLOCK}
     compile_offline(kernel, types(kernel, "bf16"), constants, logits_process.NUM_WARPS, target=target).check()
     constants = {"BLOCK_S": 32}
-    compile_offline(sample.merge_kernel, types(sample.merge_kernel, "fp32"), constants, 1, target=target).check()
+    compile_offline(choose.choose_kernel, types(choose.choose_kernel, "fp32"), constants, 1, target=target).check()
     constants = {**SEARCHING}
     compile_offline(top_tokens_kernel, types(top_tokens_kernel, "fp32"), constants, NUM_WARPS, target=target).check()
 
 
 @pytest.mark.parametrize("logits", LOGITS)
-def test_sample(logits: str) -> None:
-    constants = {"CHUNK": CHUNK, "BLOCK": sample.BLOCK, "BLOCK_S": 32, "PDL": True}
-    signature = types(sample.sample_kernel, logits)
-    compile_offline(sample.sample_kernel, signature, constants, sample.NUM_WARPS).check()
+def test_draw(logits: str) -> None:
+    constants = {"CHUNK": CHUNK, "BLOCK": draw.BLOCK, "BLOCK_S": 32, "PDL": True}
+    signature = types(draw.draw_kernel, logits)
+    compile_offline(draw.draw_kernel, signature, constants, draw.NUM_WARPS).check()
 
 
-def test_merge_and_advance() -> None:
-    compile_offline(sample.merge_kernel, types(sample.merge_kernel, "fp32"), {"BLOCK_S": 32, "PDL": True}, 1).check()
+def test_choose_and_advance() -> None:
+    compile_offline(choose.choose_kernel, types(choose.choose_kernel, "fp32"), {"BLOCK_S": 32, "PDL": True}, 1).check()
     constants = {"BLOCK": _BLOCK, "PDL": True}
     compile_offline(advance_state_kernel, types(advance_state_kernel, "fp32"), constants, 2).check()
 
 
 @pytest.mark.parametrize("index", range(ROUNDS))
 def test_rounds(index: int) -> None:
-    constants = {"ROUND": index, "CHUNK": CHUNK, "CANDIDATES": CANDIDATES, "BLOCK_S": 32, "PDL": True}
+    constants = {
+        "ROUND": index,
+        "CHUNK": CHUNK,
+        "SUB": 256,
+        "BLOCK": 1024,
+        "CANDIDATES": CANDIDATES,
+        "BLOCK_S": 32,
+        "PDL": True,
+    }
     compile_offline(narrow_kernel, types(narrow_kernel, "fp32"), constants, 4).check()
 
 

@@ -15,12 +15,14 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from text_generation_server.engine.scoring import score
+from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.engine.scoring import Scorer
 from text_generation_server.kernels import EXCLUDED
 from text_generation_server.kernels.advance_state import advance_state_torch
 from text_generation_server.kernels.gumbel import gumbel_noise
 from text_generation_server.kernels.philox import philox_4x32, vocabulary_bits
 from text_generation_server.kernels.watermark import green_list
+from text_generation_server.layers.weights import VocabularyPart
 
 VOCAB = 257
 
@@ -50,7 +52,7 @@ def test_philox_known_answers(counter: list[int], key: list[int], expected: list
 
 def test_vocabulary_bits_name_every_id_by_key_step_and_domain() -> None:
     key = (0x89ABCDEF << 32) | 0x01234567
-    bits = vocabulary_bits(torch.tensor([key - 2**64]), torch.tensor([5]), domain=1, vocab_size=11)
+    bits = vocabulary_bits(torch.tensor([key - 2**64]), torch.tensor([5]), domain=1, number=11)
     assert bits.shape == (1, 11)
     for v in range(11):
         counter = tuple(torch.tensor([c]) for c in (v // 4, 5, 0, 1))
@@ -279,8 +281,10 @@ def test_unsound_scores_are_told_and_harm_no_neighbour(bad: float) -> None:
 def test_scores_of_prompts_in_parts_equal_log_softmax(scores: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = torch.tensor([0, 5, 256, 3, 9, 100])
     expected = scores.log_softmax(-1)[torch.arange(6), tokens]
+    group = TensorParallelGroup(0, 1, scores.device)
+    scorer = Scorer(lambda hidden: hidden.clone(), VocabularyPart.of(VOCAB, 0, 1), group)
     for _ in range(2):
-        scored = score(lambda hidden: hidden, scores, tokens, num_top=3)
+        scored = scorer(scores, tokens, num_top=3)
         torch.testing.assert_close(scored.logprobs, expected)
         monkeypatch.setattr("text_generation_server.kernels.logprobs._CHUNK_ELEMENTS", 2 * VOCAB)
         monkeypatch.setattr("text_generation_server.engine.scoring._AT_ONCE", 4)

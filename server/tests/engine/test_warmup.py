@@ -1,15 +1,18 @@
 """Limits and pool size."""
 
 import pytest
+import torch
 from support.engine_driver import make_engine
 from support.fake_model import FakeModel
+from support.memory import GIB, MIB, ReadHost, ReadMemory
+from support.thread_ranks import thread_groups, together
 
 from text_generation_server.engine import probe, warmup
 from text_generation_server.engine.kv_pool import bytes_per_slot
 from text_generation_server.engine.mask_pool import MOST_MASKS, fitting_masks, mask_bytes
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 from text_generation_server.engine.sampling_state import SamplingState
-from text_generation_server.errors import InvalidRequest, OutOfMemory
+from text_generation_server.errors import EngineFailed, InvalidRequest, OutOfMemory
 
 
 def asked(**limits: int) -> WarmupLimits:
@@ -30,20 +33,21 @@ def test_what_is_asked_for_is_what_holds() -> None:
     assert result.limits == ServingLimits(100, 10, 20, 4)
 
 
-def test_the_pool_takes_half_of_the_memory_left_to_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pool_takes_half_of_the_memory_left_to_a_rank() -> None:
     model = FakeModel(max_context_length=1000)
     per_slot = bytes_per_slot(model)  # type: ignore[arg-type]
     assert per_slot == 2 * 1 * 1 * 2 * 4
     rows = 5 * SamplingState.bytes_per_row(model.vocab_size)
-    masks = 16 * mask_bytes(model.vocab_size)
+    masks = MOST_MASKS * mask_bytes(model.vocab_size)
     # A request may be as long as the pool is large: slots of 4 rows and of the padding, cosines and sines in float32.
     per_position = 5 * 4 + 2 * 4
     room = rows + masks + 300 * (per_slot + per_position) + per_slot
-    monkeypatch.setattr(warmup, "device_memory", lambda _: masks * warmup.MASKS_FRACTION)
-    monkeypatch.setattr(probe, "available_host_memory", lambda: 2 * 2 * room)
-    result = make_engine(model, limits=None, world_size=2).warmup(asked())
+    masks_room = masks * warmup.MASKS_FRACTION
+    memory = ReadHost(2 * 2 * room)
+    memory.total = lambda: masks_room  # type: ignore[method-assign]
+    result = make_engine(model, limits=None, world_size=2, memory=memory).warmup(asked())
     assert result.limits.max_batch_total_tokens == result.limits.max_total_tokens == 300
-    assert result.max_masks == 16
+    assert result.max_masks == MOST_MASKS
 
 
 def test_masks_take_a_small_part_of_the_memory() -> None:
@@ -120,3 +124,87 @@ def test_too_little_memory_names_the_flag_and_what_fits(limits: dict[str, int], 
 def test_no_memory_at_all() -> None:
     with pytest.raises(OutOfMemory, match="holds 1 KV slots"):
         warmup.derive_limits(asked(), max_positions=64, fitting_slots=1)
+
+
+SLOT = bytes_per_slot(FakeModel())  # type: ignore[arg-type]
+
+
+def pool_of(memory: ReadMemory, **limits: int) -> ServingLimits:
+    model = FakeModel(max_context_length=2**31 - 1)
+    return make_engine(model, limits=None, memory=memory).warmup(asked(max_total_tokens=1000, **limits)).limits
+
+
+@pytest.fixture
+def small_pools(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the pools that were asked for, which are not made: they would fill a device that is not there."""
+    sizes: list[int] = []
+    make = probe.allocate_pool
+
+    def made(model: FakeModel, slots: int) -> object:
+        sizes.append(slots)
+        return make(model, min(slots, 4096))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(probe, "allocate_pool", made)
+    return sizes
+
+
+@pytest.mark.usefixtures("small_pools")
+def test_the_pool_takes_what_weights_step_others_and_reserve_leave() -> None:
+    limits = pool_of(ReadMemory(total=100 * GIB, others=2 * GIB, weights=60 * GIB, step=5 * GIB))
+    room = (100 - 2 - 60 - 5 - 1) * GIB - 256 * MIB
+    assert room - 4 * MIB < limits.max_batch_total_tokens * SLOT <= room
+
+
+@pytest.mark.usefixtures("small_pools")
+def test_garbage_is_collected_before_anything_is_measured() -> None:
+    clean, littered = ReadMemory(), ReadMemory()
+    littered.garbage = 6 * GIB
+    assert pool_of(littered) == pool_of(clean)
+
+
+@pytest.mark.usefixtures("small_pools")
+def test_a_group_that_starts_again_can_keep_the_limits_that_clients_know() -> None:
+    """What is free differs from start to start."""
+    first = pool_of(ReadMemory(others=GIB))
+    later = pool_of(
+        ReadMemory(others=GIB + 100 * MIB, step=GIB + 100 * MIB), max_batch_total_tokens=first.max_batch_total_tokens
+    )
+    assert later == first
+
+
+@pytest.mark.usefixtures("small_pools")
+def test_the_rank_with_the_least_memory_decides_for_all() -> None:
+    groups = thread_groups(2)
+    sizes = (6 * GIB, 12 * GIB)
+
+    def start(rank: int) -> ServingLimits:
+        model = FakeModel(max_context_length=2**31 - 1)
+        memory = ReadMemory(weights=sizes[rank])
+        engine = make_engine(model, limits=None, memory=memory, group=groups[rank])
+        return engine.warmup(asked(max_total_tokens=1000)).limits
+
+    first, second = together([lambda rank=rank: start(rank) for rank in range(2)])
+    assert first == second == pool_of(ReadMemory(weights=12 * GIB))
+
+
+def test_too_little_memory_says_where_it_goes_and_how_much_is_missing() -> None:
+    with pytest.raises(OutOfMemory) as caught:
+        pool_of(ReadMemory(total=24 * GIB, weights=22 * GIB, step=2 * GIB))
+    assert str(caught.value) == (
+        "the memory left holds 0 KV slots, and a request needs at least 2; lower --max-batch-prefill-tokens or "
+        "--max-batch-size, or use more shards (--num-shard). 1.5 GiB are missing: of the 24.0 GiB of cuda:7 "
+        "--cuda-memory-fraction 1 allows 24.0; weights take 22.0, the largest step 2.0, CUDA graphs 0.0, other "
+        "processes and libraries 1.0, and 0.2 stay in reserve"
+    )
+
+
+@pytest.mark.parametrize(("world_size", "kind"), [(1, OutOfMemory), (2, EngineFailed)])
+def test_a_step_that_does_not_fit_is_told_with_numbers(world_size: int, kind: type[Exception]) -> None:
+    model = FakeModel()
+    model.error = torch.OutOfMemoryError("CUDA out of memory")
+    message = (
+        r"not enough memory for a batch of --max-batch-prefill-tokens 32 and --max-batch-size 4: cuda:7 has 24\.0 GiB, "
+        r"of which weights take 8\.0 GiB and 15\.0 GiB are free; lower them, or use more shards \(--num-shard\)"
+    )
+    with pytest.raises(kind, match=message):
+        make_engine(model, limits=None, world_size=world_size, memory=ReadMemory()).warmup(asked())

@@ -6,10 +6,13 @@ from support.sampling import EVERYTHING, FILTERS, Run, asking, assert_alike, cho
 from torch import Tensor
 
 from text_generation_server.config.server import WatermarkConfig
+from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.engine.mask_pool import MaskPool
 from text_generation_server.engine.requests import Request
 from text_generation_server.engine.sampling import SampledTokens, Sampler
 from text_generation_server.engine.sampling_state import SamplingState
 from text_generation_server.kernels import advance_state
+from text_generation_server.layers.weights import VocabularyPart
 
 pytestmark = pytest.mark.gpu
 VOCAB = 128_256
@@ -57,9 +60,16 @@ def test_filters_keep_what_the_formulas_say(scale: float, dtype: torch.dtype) ->
         assert share - surplus <= 0.9 + 1e-6
 
 
+def alone(state: SamplingState) -> Sampler:
+    """A sampler of the only rank."""
+    group = TensorParallelGroup(0, 1, state.device)
+    masks = MaskPool(2, state.vocab_size, state.device)
+    return Sampler(state, masks, WatermarkConfig(), VocabularyPart.of(state.vocab_size, 0, 1), group)
+
+
 def serve(logits: Tensor, requests: list[Request]) -> SampledTokens:
-    run = Run(logits, requests, splits=1)
-    sampled = Sampler(run.state, WatermarkConfig())(logits, run.rows, run.last_token, run.generated_by_row)
+    run = Run(logits, requests)
+    sampled = alone(run.state)(logits, run.rows, run.last_token, run.generated_by_row, False)
     return SampledTokens(sampled.record.cpu())
 
 
@@ -81,13 +91,13 @@ def test_one_graph_serves_whatever_its_rows_ask_for() -> None:
     batch = len(requests)
     logits = logits_of(batch + 2)
     state = SamplingState(batch + 1, VOCAB, logits.device, [5])
-    sampler = Sampler(state, WatermarkConfig())
+    sampler = alone(state)
     rows = torch.tensor([*range(batch), batch, batch], device="cuda")
     last, length, generated = (torch.ones(batch + 1, dtype=torch.int64, device="cuda") for _ in range(3))
     length[-1] = 0
 
     def step() -> SampledTokens:
-        sampled = sampler(logits, rows, last, generated)
+        sampled = sampler(logits, rows, last, generated, False)
         advance_state(sampled.tokens, rows, last, length, generated, state.ints, state.counts)
         return sampled
 

@@ -1,17 +1,34 @@
 """Several ranks over gloo compute what one does."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support.checkpoints import tiny_llama
-from support.loading import CPU
-from support.ranks import all_ranks, single_rank
+from support.loading import CPU, load
+from support.ranks import PROMPTS, all_ranks, results, single_rank
+from support.thread_ranks import thread_groups, together
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from text_generation_server.config import ParallelConfig
 from text_generation_server.distributed import TensorParallelGroup, init_group
 from text_generation_server.errors import ConfigurationError, EngineFailed
 from text_generation_server.layers.weights import HeadSplit
+
+
+def tiny_model(model_type: str, **values: Any) -> Callable[[], PreTrainedModel]:
+    """A random model of two layers."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": 2, "initializer_range": 0.3}
+
+    def made() -> PreTrainedModel:
+        torch.manual_seed(0)
+        config = CONFIG_MAPPING[model_type](**{**sizes, "max_position_embeddings": 64, **values})
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+    return made
 
 
 def test_two_ranks_equal_one(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
@@ -26,6 +43,26 @@ def test_two_ranks_equal_one(tmp_path_factory: pytest.TempPathFactory, tmp_path:
         assert torch.equal(logits, other_logits)
         torch.testing.assert_close(logits, expected_logits, atol=1e-4, rtol=1e-4)
         assert ids == other_ids == expected_ids
+
+
+MORE_RANKS = {
+    "uneven": tiny_model("llama", vocab_size=509, intermediate_size=95, num_key_value_heads=2),
+    "tied, few splits of the vocabulary": tiny_model("llama", vocab_size=131, tie_word_embeddings=True),
+    "experts": tiny_model("mixtral", vocab_size=257, intermediate_size=36, num_local_experts=5, num_key_value_heads=8),
+}
+"""Models of 8 heads, where no size but that of the heads is divisible by the number of ranks."""
+
+
+@pytest.mark.parametrize("world_size", [4, 8])
+@pytest.mark.parametrize("name", list(MORE_RANKS))
+def test_four_and_eight_ranks_equal_one(name: str, world_size: int, tmp_path: Path) -> None:
+    MORE_RANKS[name]().save_pretrained(tmp_path)
+    expected_logits, expected_ids = single_rank(tmp_path, steps=3)
+    groups = thread_groups(world_size)
+    works = [partial(results, load(tmp_path, group=group), PROMPTS, 3, group) for group in groups]
+    for logits, ids in together(works):
+        torch.testing.assert_close(logits, expected_logits, atol=1e-4, rtol=1e-4)
+        assert ids == expected_ids
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.layers.infer import Chunks, Decodes, InferState, LayerCache
 from text_generation_server.models import CausalLM
 
@@ -15,8 +16,17 @@ class Driver:
     such slots.
     """
 
-    def __init__(self, model: CausalLM, num_rows: int = 8, max_tokens: int = 128, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: CausalLM,
+        num_rows: int = 8,
+        max_tokens: int = 128,
+        seed: int = 0,
+        group: TensorParallelGroup | None = None,
+    ) -> None:
+        """`group`: of the ranks that share the vocabulary, whose logits are put together."""
         self.model = model
+        self._group = group
         model.reserve_positions(max_tokens)
         generator = torch.Generator().manual_seed(seed)
         num_slots = num_rows * max_tokens + 1
@@ -94,7 +104,10 @@ class Driver:
             caches=self._caches,
             logit_tokens=None if all_logits or not is_prefill else torch.tensor(starts[1:]) - 1,
         )
-        return self.model.logits(self.model.forward(torch.tensor(ids), state))
+        logits = self.model.logits(self.model.forward(torch.tensor(ids), state))
+        if self._group is None or self.model.vocabulary.is_whole:
+            return logits
+        return self._group.all_gather(logits).transpose(0, 1).flatten(1)[:, : self.model.vocab_size]
 
 
 def greedy_by_turns(driver: Driver, prompts: Sequence[list[int]], steps: int) -> list[list[int]]:

@@ -7,7 +7,9 @@ import numpy as np
 from support.fake_model import FakeModel, SingleGroup
 from support.router import Allowed, Send, Stream
 from text_generation_server.config.server import WatermarkConfig
+from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.engine import Engine
+from text_generation_server.engine.memory import Memory
 from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import (
     NextTokenChooserParameters,
@@ -30,15 +32,18 @@ def make_engine(
     rank: int = 0,
     world_size: int = 1,
     eos_token_ids: Iterable[int] = (),
+    memory: Memory | None = None,
+    group: TensorParallelGroup | None = None,
 ) -> Engine:
     """An engine over the fake model, warmed up unless `limits` is None."""
     engine = Engine(
         model or FakeModel(),  # type: ignore[arg-type]
-        SingleGroup(rank, world_size),  # type: ignore[arg-type]
+        group or SingleGroup(rank, world_size),  # type: ignore[arg-type]
         eos_token_ids=tuple(eos_token_ids),
         attention_impl="torch",
         watermark=WatermarkConfig(),
         options=EngineOptions(),
+        memory=memory,
     )
     if limits is not None:
         engine.warmup(limits)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from text_generation_server.layers.infer.state import CacheShape, InferState
+from text_generation_server.layers.weights import VocabularyPart
 
 _PRIME = 8191
 
@@ -25,6 +26,7 @@ class FakeModel:
     device = torch.device("cpu")
 
     vocab_size = 64
+    vocabulary = VocabularyPart(vocab_size, 0, vocab_size)
 
     def __init__(self, max_context_length: int = 64) -> None:
         self.max_context_length = max_context_length
@@ -78,7 +80,9 @@ def rows_of_tokens(state: InferState) -> list[int]:
     if state.decodes is not None:
         d = state.decodes
         rows += d.rows.tolist()
-        assert d.kv_lens.tolist() == [p + 1 for p in state.positions[: len(rows)].tolist()]
+        padding = state.slot_table.shape[0] - 1
+        placed = zip(rows, state.positions[: len(rows)].tolist(), strict=True)
+        assert d.kv_lens.tolist() == [0 if row == padding else position + 1 for row, position in placed]
         assert max(d.kv_lens.tolist(), default=0) <= d.max_kv_len
     if state.chunks is not None:
         starts = state.chunks.starts.tolist()

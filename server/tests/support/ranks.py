@@ -7,7 +7,7 @@ import torch
 import torch.multiprocessing as mp
 
 from text_generation_server.config import ParallelConfig
-from text_generation_server.distributed import init_group
+from text_generation_server.distributed import TensorParallelGroup, init_group
 from text_generation_server.models import CausalLM
 
 from .driver import Driver, greedy_by_turns
@@ -31,16 +31,18 @@ def all_ranks(
     return [torch.load(out / f"{rank}.pt") for rank in range(world_size)]
 
 
-def results(model: CausalLM, prompts: Sequence[list[int]], steps: int) -> Results:
+def results(
+    model: CausalLM, prompts: Sequence[list[int]], steps: int, group: TensorParallelGroup | None = None
+) -> Results:
     """Of one rank."""
-    logits = Driver(model, max_tokens=64).prefill({str(i): prompt for i, prompt in enumerate(prompts)})
-    return logits, greedy_by_turns(Driver(model, max_tokens=64), prompts, steps)
+    logits = Driver(model, max_tokens=64, group=group).prefill({str(i): prompt for i, prompt in enumerate(prompts)})
+    return logits, greedy_by_turns(Driver(model, max_tokens=64, group=group), prompts, steps)
 
 
 def _run(rank: int, folders: list[Path], world_size: int, out: Path, prompts: Sequence[list[int]], steps: int) -> None:
     torch.set_num_threads(1)
     group = init_group(ParallelConfig(rank, world_size, out / "rendezvous"), CPU, timeout_s=120)
-    computed = [results(load(folder, group=group), prompts, steps) for folder in folders]
+    computed = [results(load(folder, group=group), prompts, steps, group) for folder in folders]
     torch.save(computed, out / f"{rank}.pt")
     if group.min_int(rank + 7) != 7:
         raise AssertionError("min_int must give the smallest value to every rank")

@@ -11,9 +11,10 @@ from text_generation_server.engine.mask_pool import MaskPool
 from text_generation_server.engine.requests import MaskForm, MaskWrite, NextTokenChooserParameters, Request
 from text_generation_server.engine.sampling import SampledTokens
 from text_generation_server.engine.sampling_state import SamplingState
-from text_generation_server.kernels._sampling import CHUNK, Flags, Floats, Ints, distance, survives
+from text_generation_server.kernels._sampling import Flags, Floats, Ints, distance, num_splits, survives
+from text_generation_server.kernels.choose import choose_torch, choose_triton
+from text_generation_server.kernels.draw import draw_torch, draw_triton
 from text_generation_server.kernels.logits_process import logits_process_torch, logits_process_triton
-from text_generation_server.kernels.sample import sample_torch, sample_triton
 from text_generation_server.kernels.survivors import survivors_torch, survivors_triton
 from text_generation_server.kernels.top_tokens import top_tokens_torch, top_tokens_triton
 
@@ -26,7 +27,8 @@ class Operators:
 
     logits_process: object = logits_process_torch
     survivors: object = survivors_torch
-    sample: object = sample_torch
+    draw: object = draw_torch
+    choose: object = choose_torch
     top_tokens: object = top_tokens_torch
 
 
@@ -77,7 +79,6 @@ class Run:
 
     logits: Tensor
     requests: Sequence[Request]
-    splits: int = 1
     generated: int = 0
     eos_token_ids: Sequence[int] = ()
     allowed: Mapping[int, Sequence[int]] = field(default_factory=dict)
@@ -105,8 +106,9 @@ class Run:
             return torch.full(shape, torch.nan, device=device)
 
         self.scores = poisoned(batch, vocab)
-        self.best, self.total = poisoned(batch, self.splits), poisoned(batch, self.splits)
-        self.best_id = torch.full((batch, self.splits), -1, dtype=torch.int32, device=device)
+        splits = num_splits(vocab)
+        self.best, self.total, self.noisy, self.score = (poisoned(batch, splits) for _ in range(4))
+        self.best_id = torch.full((batch, splits), -1, dtype=torch.int32, device=device)
         self.bounds, self.log_total = poisoned(batch, 4), poisoned(batch)
         self.sampled = SampledTokens(torch.full((batch, SampledTokens.WIDTH), -7, dtype=torch.int32, device=device))
 
@@ -126,6 +128,7 @@ class Run:
             self.masks.bits,
             GAMMA,
             DELTA,
+            0,
             self.scores,
             self.best,
             self.best_id,
@@ -140,16 +143,28 @@ class Run:
 
     def choose(self) -> "Run":
         state, sampled = self.state, self.sampled
-        self.operators.sample(  # type: ignore[operator]
+        self.operators.draw(  # type: ignore[operator]
             self.logits,
             self.scores,
-            self.best,
-            self.best_id,
-            self.total,
             self.bounds,
             self.rows,
             self.generated_by_row,
             state.seed,
+            state.floats,
+            state.ints,
+            state.vocab_size,
+            0,
+            self.best,
+            self.best_id,
+            self.total,
+            self.noisy,
+            self.score,
+        )
+        offered = (self.best, self.best_id, self.total, self.noisy, self.score)
+        self.operators.choose(  # type: ignore[operator]
+            *(each.unsqueeze(0) for each in offered),
+            num_splits(state.vocab_size),
+            self.rows,
             state.floats,
             state.ints,
             sampled.tokens,
@@ -197,9 +212,9 @@ class Run:
         return survives(self.u, self.bounds)
 
 
-def filtered(logits: Tensor, requests: Iterable[Request], operators: Operators = TORCH, splits: int = 1) -> Tensor:
+def filtered(logits: Tensor, requests: Iterable[Request], operators: Operators = TORCH) -> Tensor:
     """Survivors of the filters, bool [N, vocab]."""
-    return Run(logits, list(requests), splits, operators=operators).process().filter().kept
+    return Run(logits, list(requests), operators=operators).process().filter().kept
 
 
 def processed(logits: Tensor, requests: Iterable[Request], **options: object) -> Tensor:
@@ -209,7 +224,7 @@ def processed(logits: Tensor, requests: Iterable[Request], **options: object) ->
 
 def triton_operators() -> Operators:
     """Those of the Triton kernels."""
-    return Operators(logits_process_triton, survivors_triton, sample_triton, top_tokens_triton)
+    return Operators(logits_process_triton, survivors_triton, draw_triton, choose_triton, top_tokens_triton)
 
 
 EVERYTHING = {
@@ -242,9 +257,8 @@ def mixture() -> list[Request]:
 
 def runs(logits: Tensor, requests: Sequence[Request], **options: object) -> tuple[Run, Run]:
     """The same in torch and in Triton."""
-    splits = -(-logits.shape[1] // CHUNK)
     made = [
-        Run(logits.clone(), requests, splits, operators=operators, **options).all()  # type: ignore[arg-type]
+        Run(logits.clone(), requests, operators=operators, **options).all()  # type: ignore[arg-type]
         for operators in (Operators(), triton_operators())
     ]
     return made[0], made[1]

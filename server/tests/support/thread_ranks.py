@@ -38,8 +38,16 @@ class ThreadGroup(TensorParallelGroup):
     def all_reduce(self, tensor: Tensor) -> None:
         tensor.copy_(torch.stack(self._meeting.exchange(self.rank, tensor)).sum(0))
 
-    def all_gather_last_dim(self, tensor: Tensor) -> Tensor:
-        return torch.cat(self._meeting.exchange(self.rank, tensor), dim=-1)
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        assert tensor.is_contiguous()
+        return torch.stack(self._meeting.exchange(self.rank, tensor))
+
+    def all_to_all(self, tensor: Tensor) -> Tensor:
+        assert tensor.is_contiguous()
+        return torch.stack([each[self.rank] for each in self._meeting.exchange(self.rank, tensor)])
+
+    def max_ints(self, values: Sequence[int]) -> list[int]:
+        return torch.stack(self._meeting.exchange(self.rank, torch.tensor(values))).amax(0).tolist()
 
 
 def thread_groups(world_size: int) -> list[ThreadGroup]:

@@ -32,15 +32,19 @@ class TensorParallelGroup:
             with self._collective():
                 dist.all_reduce(tensor)
 
-    def all_gather_last_dim(self, tensor: Tensor) -> Tensor:
-        """`[rows, n]` on each rank becomes `[rows, world_size * n]` on all of them, in rank order."""
-        if self.world_size == 1:
-            return tensor
-        rows, columns = tensor.shape
-        gathered = tensor.new_empty(self.world_size * rows, columns)
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """`tensor` [...] of every rank, [world_size, ...], on all of them. Contiguous tensors of one shape."""
+        gathered = tensor.new_empty(self.world_size * tensor.shape[0], *tensor.shape[1:])
         with self._collective():
-            dist.all_gather_into_tensor(gathered, tensor.contiguous())
-        return gathered.view(self.world_size, rows, columns).transpose(0, 1).reshape(rows, -1)
+            dist.all_gather_into_tensor(gathered, tensor)
+        return gathered.unflatten(0, (self.world_size, -1))
+
+    def all_to_all(self, tensor: Tensor) -> Tensor:
+        """`tensor` [world_size, ...], contiguous: entry r goes to rank r. Returns what came, entry r from rank r."""
+        received = torch.empty_like(tensor)
+        with self._collective():
+            dist.all_to_all_single(received, tensor)
+        return received
 
     def min_int(self, value: int) -> int:
         """The smallest `value` of all ranks."""

@@ -17,7 +17,7 @@ from ..errors import EngineFailed, NotReady, OutOfMemory
 from ..kernels import compilations
 from ..models.base import CausalLM
 from .masks import no_masks
-from .memory import is_out_of_memory, release_memory
+from .memory import Memory, is_out_of_memory, memory_of
 from .options import EngineOptions
 from .replies import LaunchedStep
 from .requests import MaskSource, ShardInfo, StepPlan, WarmupLimits, WarmupResult
@@ -36,8 +36,11 @@ class Engine:
         attention_impl: str,
         watermark: WatermarkConfig,
         options: EngineOptions,
+        memory: Memory | None = None,
     ) -> None:
+        """`memory`: that of the model's device, if None."""
         self._model = model
+        self._memory = memory or memory_of(model.device)
         self._group = group
         self._eos_token_ids = frozenset(eos_token_ids)
         self._attention_impl = attention_impl
@@ -69,8 +72,9 @@ class Engine:
         if self._runner is not None:
             raise NotReady("Warmup was already called; restart the shard to change its limits")
         alone = self._attention_impl == "torch"
+        eos_token_ids = sorted(self._eos_token_ids)
         result, self._runner = warm_up(
-            self._model, self._group, limits, sorted(self._eos_token_ids), self._watermark, self._options, alone
+            self._model, self._group, self._memory, limits, eos_token_ids, self._watermark, self._options, alone
         )
         self._runner.compiled_before = compilations()
         # What lives now lives for good: keep the collector from walking it in the middle of a step.
@@ -95,7 +99,7 @@ class Engine:
             # The others wait in a collective.
             if self._group.world_size > 1:
                 raise EngineFailed("out of memory on one rank of several; the ranks no longer agree") from error
-            release_memory(self._model.device)
+            self._memory.release()
             raise OutOfMemory(
                 "the device is out of memory for this step; lower --max-batch-prefill-tokens, --max-batch-size or "
                 "--cuda-memory-fraction"

@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,11 +15,13 @@ from ..config.memory import check_fits, stored_bytes
 from ..config.server import Attention, ServerConfig
 from ..config.serving import override_rope
 from ..distributed.group import init_group
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, OutOfMemory
 from ..kernels import use_triton
+from ..models.base import CausalLM
 from ..models.registry import load_model
+from .budget import gib
 from .engine import Engine
-from .memory import available_host_memory
+from .memory import available_host_memory, is_out_of_memory, let_segments_grow, memory_of
 from .options import EngineOptions
 
 logger = logging.getLogger(__name__)
@@ -51,8 +54,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     if config.load_format != "dummy":
         check_memory(folder, model_config, dtype, device, environment.parallel.world_size)
     group = init_group(environment.parallel, device, _GROUP_TIMEOUT_S)
-    with torch.inference_mode():
-        model = load_model(folder, model_config, group, dtype, device, config.load_format)
+    model = load_into(device, lambda: load_model(folder, model_config, group, dtype, device, config.load_format))
     logger.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3)})
     return Engine(
         model,
@@ -69,11 +71,27 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     )
 
 
+def load_into(device: torch.device, load: Callable[[], CausalLM]) -> CausalLM:
+    """What `load` loads. Raises `OutOfMemory` with numbers where the memory of `device` does not suffice."""
+    try:
+        with torch.inference_mode():
+            return load()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        memory = memory_of(device)
+        raise OutOfMemory(
+            f"the weights do not fit: {gib(memory.held())} of them are on {memory.name}, {gib(memory.free())} of its "
+            f"{gib(memory.total())} are left; use more shards (--num-shard), a smaller --dtype, or a smaller model"
+        ) from error
+
+
 def choose_device(rank: int) -> torch.device:
     """The CUDA device of this rank, or the CPU where there is none."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", rank % torch.cuda.device_count())
+    let_segments_grow()
     torch.cuda.set_device(device)
     return device
 

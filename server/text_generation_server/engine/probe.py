@@ -7,12 +7,14 @@ import numpy as np
 import torch
 
 from ..config.server import WatermarkConfig
+from ..distributed import TensorParallelGroup
 from ..kernels import compile_only, padded_batch
 from ..models.base import CausalLM
+from .budget import MemoryBudget
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
 from .kv_pool import allocate_pool, bytes_per_slot
 from .mask_pool import MaskPool, mask_bytes
-from .memory import available_host_memory, release_memory
+from .memory import Memory
 from .options import EngineOptions
 from .replies import LaunchedStep
 from .requests import (
@@ -35,8 +37,8 @@ from .sampling_state import SamplingState
 
 CPU_POOL_FRACTION = 0.5
 """Part of the host's available memory that the pools of all ranks together take by themselves."""
-CUDA_RESERVE_FRACTION = 0.01
-"""Part of a device kept for fragmentation and for buffers of libraries that the probe cannot see."""
+_MOST_SLOTS = 2**31 - 2
+"""Numbers of slots, and one more of the padding, have 32 bits."""
 _REHEARSED_POSITIONS = 65_536
 """Length of rows in a rehearsal: scratch memory of a longer context is no larger."""
 _CHUNK_LENGTHS = (1, 17, 33, 65, 512, 2048)
@@ -60,28 +62,33 @@ _EVERYTHING = NextTokenChooserParameters(
 class Probe:
     """Measures what serving will need; builds the runners for it. Lives during Warmup.
 
-    `alone`: as in `InputBuilder`. `details`: as in `LaunchedStep`.
+    `alone`: as in `InputBuilder`.
     """
 
     def __init__(
         self,
         model: CausalLM,
+        group: TensorParallelGroup,
+        memory: Memory,
         asked: WarmupLimits,
         max_masks: int,
         eos_token_ids: Sequence[int],
         watermark: WatermarkConfig,
         options: EngineOptions,
         alone: bool,
-        details: bool,
     ) -> None:
         self._model = model
+        self._group = group
+        self._memory = memory
         self._asked = asked
         self._max_masks = max_masks
         self._eos_token_ids = eos_token_ids
         self._watermark = watermark
         self._options = options
-        self._runner_options = RunnerOptions(options.deterministic, alone, details)
+        self._runner_options = RunnerOptions(options.deterministic, alone, details=group.rank == 0)
         self._is_cuda = model.device.type == "cuda"
+        self.budget: MemoryBudget | None = None
+        """Of a device, once it is measured."""
 
     @property
     def graph_sizes(self) -> GraphSizes:
@@ -105,17 +112,19 @@ class Probe:
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device)
         sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
         masks = MaskPool(self._max_masks, model.vocab_size, model.device)
-        sampler = Sampler(sampling, masks, self._watermark)
+        sampler = Sampler(sampling, masks, self._watermark, model.vocabulary, self._group)
         pool = allocate_pool(model, num_slots)
-        return StepRunner(model, checker, table, pool, sampling, masks, sampler, self._runner_options)
+        return StepRunner(model, self._group, checker, table, pool, sampling, masks, sampler, self._runner_options)
 
-    def fitting_slots(self, world_size: int) -> int:
+    def fitting_slots(self) -> int:
         """Slots that fit on this rank beside everything else, or that it takes by itself if nothing is asked."""
         asked = self._asked
-        if self._is_cuda:
-            return self._slots_in(self._cuda_room())
-        available = available_host_memory() // world_size
-        if asked.max_batch_total_tokens is not None:
+        chosen = asked.max_batch_total_tokens is not None
+        if not self._memory.shared:
+            self.budget = self._measured()
+            return self._slots_in(self.budget.room(chosen))
+        available = self._memory.free() // self._group.world_size
+        if chosen:
             return self._slots_in(available)
         longest = asked.max_total_tokens or self._model.max_context_length
         return min(self._slots_in(int(available * CPU_POOL_FRACTION)), asked.max_batch_size * longest)
@@ -176,7 +185,7 @@ class Probe:
         slots = max(0, room - positions * per_position) // per_slot
         if self._asked.max_total_tokens is None and slots < positions:
             slots = max(0, room) // (per_slot + per_position)
-        return slots
+        return min(slots, _MOST_SLOTS)
 
     def _rehearsed(self) -> ServingLimits:
         """Limits of a rehearsal: rows as asked for, and slots for the largest step alone."""
@@ -185,37 +194,37 @@ class Probe:
         slots = asked.max_batch_prefill_tokens + 2 * asked.max_batch_size
         return ServingLimits(slots, min(asked.longest_prompt(longest), longest - 1), longest, asked.max_batch_size)
 
-    def _cuda_room(self) -> int:
-        """Bytes left for pool and rows once the largest steps have run, measured by running them."""
-        device = self._model.device
-        release_memory(device)
+    def _measured(self) -> MemoryBudget:
+        """Runs the largest steps and reads what they take. Nothing of them is left when this returns."""
+        memory = self._memory
         self._model.reserve_positions(0)
-        held = torch.cuda.memory_allocated(device)
-        activations, graph_bytes = self._run_largest_steps()
+        memory.release()
+        weights = memory.held()
+        step, graphs = self._run_largest_steps()
         self._model.reserve_positions(0)
-        release_memory(device)
-        free, total = torch.cuda.mem_get_info(device)
-        # What others hold on the device: other processes, the CUDA context, buffers of NCCL and cuBLAS.
-        foreign = total - free - torch.cuda.memory_reserved(device)
-        room = int(total * (self._options.memory_fraction - CUDA_RESERVE_FRACTION))
-        return room - foreign - held - activations - graph_bytes
+        memory.release()
+        others = memory.total() - memory.free() - memory.held()
+        fraction = self._options.memory_fraction
+        return MemoryBudget(memory.name, memory.total(), fraction, others, weights, step, graphs)
 
     def _run_largest_steps(self) -> tuple[int, int]:
         """As many prompt tokens as a step may have, with log-probabilities of every one, beside decodes of all other
-        rows; then decodes of all rows. Nothing of it is left when this returns.
+        rows; then decodes of all rows.
 
         Returns the bytes that they need beside weights, rows and pool, and those that graphs will take.
         """
-        asked, device, limits = self._asked, self._model.device, self._rehearsed()
+        asked, memory, limits = self._asked, self._memory, self._rehearsed()
         lengths = _split(asked.max_batch_prefill_tokens, limits.max_input_tokens)[: asked.max_batch_size]
         runner = self.build_runner(limits)
-        torch.cuda.reset_peak_memory_stats(device)
-        held = torch.cuda.memory_allocated(device)
+        memory.release()
+        memory.begin_peak()
+        held = memory.held()
         _run(runner, lengths, asked.max_batch_size - len(lengths), scored=True)
-        padding = torch.full((asked.max_batch_size,), runner.table.padding_row, dtype=torch.int64, device=device)
+        padding = torch.full(
+            (asked.max_batch_size,), runner.table.padding_row, dtype=torch.int64, device=self._model.device
+        )
         runner.decode_rows(padding, limits.max_total_tokens)
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - held, self._graph_bytes(runner)
+        return memory.peak() - held, self._graph_bytes(runner)
 
     def _graph_bytes(self, runner: StepRunner) -> int:
         """The largest graphs bring the memory that all share; a further one costs what the second of its kind adds."""
@@ -236,9 +245,8 @@ class Probe:
     def _used_by_graphs(self, runner: StepRunner, sizes: GraphSizes) -> int:
         """Bytes of the device in use, by this process and others, once graphs of these sizes are captured."""
         runner.capture(sizes)
-        release_memory(self._model.device)
-        free, total = torch.cuda.mem_get_info(self._model.device)
-        return total - free
+        self._memory.release()
+        return self._memory.total() - self._memory.free()
 
 
 def _run(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..distributed import TensorParallelGroup
 from ..kernels import advance_state
 from ..layers.infer.state import LINEAR_BLOCK
 from ..models.base import CausalLM
@@ -23,7 +24,7 @@ from .rows import RowTable
 from .running import CheckedPlan, PlanChecker
 from .sampling import SampledTokens, Sampler
 from .sampling_state import SamplingState
-from .scoring import ScoredTokens, score
+from .scoring import ScoredTokens, Scorer
 from .steps import Extents, InputBuilder, StepInput, StepSize, pack
 from .transfer import Readback, upload
 
@@ -56,6 +57,7 @@ class StepRunner:
     def __init__(
         self,
         model: CausalLM,
+        group: TensorParallelGroup,
         checker: PlanChecker,
         table: RowTable,
         pool: KVPool,
@@ -67,6 +69,7 @@ class StepRunner:
         self.checker = checker
         self.table = table
         self._model = model
+        self._group = group
         self._sampling = sampling
         self._masks = masks
         self._sampler = sampler
@@ -137,12 +140,14 @@ class StepRunner:
         return step(begin.host_ns - called, time=step_time, record=record, scores=scores)
 
     def decode_rows(self, rows: Tensor, max_kv_len: int) -> SampledTokens:
-        """A step without chunks. `rows` int64 [D], may hold the padding row; none is longer than `max_kv_len`."""
-        return self._choose(self._forward_rows(rows, max_kv_len), rows)
+        """A step without chunks of rows that do not look at all of their tokens where ranks share them
+        (`Sampler`). `rows` int64 [D], may hold the padding row; none is longer than `max_kv_len`.
+        """
+        return self._choose(self._forward_rows(rows, max_kv_len), rows, False)
 
     def _whole(self, plan: CheckedPlan) -> Callable[[], Outcome] | None:
         """What computes the step as one graph. None where there is no such graph."""
-        if plan.chunks or plan.constrained:
+        if plan.chunks or plan.constrained or self._needs_whole_rows(plan):
             return None
         replay = self._decode_graphs.prepare(plan)
         return None if replay is None else lambda: Outcome(replay())
@@ -177,12 +182,17 @@ class StepRunner:
         rows = plan.choosing
         self._sampling.use_masks(rows, by_row[rows])
 
+    def _needs_whole_rows(self, plan: CheckedPlan) -> bool:
+        """Whether the choice is one for which ranks share the rows instead of the vocabulary."""
+        return not self._model.vocabulary.is_whole and self._sampling.need_whole_rows(plan.choosing)
+
     def _prepare_decodes(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
         rows = upload(plan.decodes, self._model.device)
         forward = self._forward_graphs.prepare(plan)
         if forward is None:
             forward = partial(self._forward_rows, rows, plan.longest_decode)
-        return forward, lambda hidden: (self._choose(hidden[: len(rows)], rows), None)
+        whole_rows = self._needs_whole_rows(plan)
+        return forward, lambda hidden: (self._choose(hidden[: len(rows)], rows, whole_rows), None)
 
     def _prepare_chunks(self, plan: CheckedPlan) -> tuple[Callable[[], Tensor], Choice]:
         prepared = self._chunk_graphs.prepare(plan)
@@ -209,19 +219,20 @@ class StepRunner:
         """From the forward pass of a step with chunks to tokens and scores."""
         sampled = scored = None
         if count := len(plan.owners):
-            sampled = self._choose(hidden[:count], step.sample_rows[:count])
+            sampled = self._choose(hidden[:count], step.sample_rows[:count], self._needs_whole_rows(plan))
         if len(step.score_targets):
             num_top = max(each.owner.request.top_n_tokens for each in plan.chunks if each.num_scores)
             rest = hidden[len(step.sample_rows) :]
             num_top = min(num_top, self._model.vocab_size)
             block = LINEAR_BLOCK if self._options.deterministic else None
-            scored = score(self._logits, rest, step.score_targets, num_top, block)
+            scorer = Scorer(self._logits, self._model.vocabulary, self._group, block)
+            scored = scorer(rest, step.score_targets, num_top)
         return sampled, scored
 
-    def _choose(self, hidden: Tensor, rows: Tensor) -> SampledTokens:
-        """Samples from the last hidden states and moves the rows on."""
+    def _choose(self, hidden: Tensor, rows: Tensor, whole_rows: bool) -> SampledTokens:
+        """Samples from the last hidden states and moves the rows on. `whole_rows`: as in `Sampler`."""
         table, sampling = self.table, self._sampling
-        sampled = self._sampler(self._logits(hidden), rows, table.last_token, table.generated)
+        sampled = self._sampler(self._logits(hidden), rows, table.last_token, table.generated, whole_rows)
         advance_state(
             sampled.tokens, rows, table.last_token, table.length, table.generated, sampling.ints, sampling.counts
         )

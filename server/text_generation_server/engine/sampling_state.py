@@ -95,6 +95,10 @@ class SamplingState:
         columns = self.ints[:, Ints.FLAGS : Ints.MASK_SLOT + 1]
         columns.index_copy_(0, packed[:, 0].to(torch.int64), packed[:, 1:])
 
+    def need_whole_rows(self, rows: ArrayLike) -> bool:
+        """Whether one of these rows has a filter or reports alternatives. Known on the host, alike on all ranks."""
+        return bool((self._flags[np.asarray(rows, dtype=np.int32)] & int(Flags.FILTERS | Flags.TOP)).any())
+
     @staticmethod
     def _columns(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Floats, ints and seeds of a matrix that holds them side by side."""

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ..distributed import TensorParallelGroup
 from ..kernels.logprobs import log_normalizer
+from ..layers.weights import VocabularyPart
 from .requests import TopTokens
 
 _AT_ONCE = 512
@@ -43,27 +45,59 @@ class ScoredTokens:
         return [TopTokens(index, *each) for index, each in enumerate(zip(ids, logprobs, strict=True))]
 
 
-def score(
-    logits_of: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, num_top: int, block: int | None = None
-) -> ScoredTokens:
-    """`hidden` [P, hidden_size], `targets` int64 [P]: the token that follows each. `logits_of` may be in any type.
+@dataclass(frozen=True)
+class Scorer:
+    """Scores prompts. `logits_of`: from hidden states [P, hidden_size] to a rank's `part` of the logits, in any type.
+    `block`: places whose sums are made at once, the last ones padded, where results must not depend on how many there
+    are.
 
-    `num_top`: the most alternatives that are wanted at each place; ties among them fall as they may. `block`: places
-    whose sums are made at once, the last ones padded, where results must not depend on how many there are.
+    Where ranks share the vocabulary, each finds the sum, the likeliest tokens, and the token itself where it has it, of
+    its part; these travel, and nothing else.
     """
-    parts: list[Tensor] = []
-    for h, t in zip(hidden.split(_AT_ONCE), targets.split(_AT_ONCE), strict=True):
-        logits = logits_of(h).float()
-        record = torch.empty(len(t), 1 + 2 * num_top, dtype=torch.int32, device=t.device)
-        normalizer = _normalizer(logits, block).unsqueeze(1)
-        values = record.view(torch.float32)
-        values[:, :1] = logits.gather(1, t.unsqueeze(1)) - normalizer
-        if num_top:
-            top, ids = logits.topk(num_top, dim=1)
-            record[:, 1 : 1 + num_top] = ids
-            values[:, 1 + num_top :] = top - normalizer
-        parts.append(record)
-    return ScoredTokens(torch.cat(parts))
+
+    logits_of: Callable[[Tensor], Tensor]
+    part: VocabularyPart
+    group: TensorParallelGroup
+    block: int | None = None
+
+    def __call__(self, hidden: Tensor, targets: Tensor, num_top: int) -> ScoredTokens:
+        """`hidden` [P, hidden_size], `targets` int64 [P]: the token that follows each. `num_top`: the most alternatives
+        that are wanted at each place, no more than there are tokens; ties among them fall as they may.
+        """
+        parts: list[Tensor] = []
+        for h, t in zip(hidden.split(_AT_ONCE), targets.split(_AT_ONCE), strict=True):
+            found, ids = self._everywhere(*self._here(self.logits_of(h), t, num_top))
+            record = torch.empty(len(t), 1 + 2 * num_top, dtype=torch.int32, device=t.device)
+            values = record.view(torch.float32)
+            normalizer = found[:, :, 0].logsumexp(dim=1, keepdim=True)
+            values[:, :1] = found[:, :, 1].amax(dim=1, keepdim=True) - normalizer
+            if num_top:
+                top, index = found[:, :, 2:].flatten(1).topk(num_top, dim=1)
+                record[:, 1 : 1 + num_top] = ids.flatten(1).gather(1, index)
+                values[:, 1 + num_top :] = top - normalizer
+            parts.append(record)
+        return ScoredTokens(torch.cat(parts))
+
+    def _here(self, logits: Tensor, targets: Tensor, num_top: int) -> tuple[Tensor, Tensor]:
+        """float32 [P, 2 + n]: logarithm of the part's sum of exponentials, the target's logit or -inf, the n best ones;
+        and int32 [P, n]: their ids.
+        """
+        logits = logits.float()
+        logits[:, self.part.number :] = -torch.inf
+        place = targets.unsqueeze(1) - self.part.start
+        inside = (place >= 0) & (place < self.part.number)
+        target = logits.gather(1, place.clamp(0, self.part.width - 1)).masked_fill(~inside, -torch.inf)
+        top, ids = logits.topk(min(num_top, self.part.width), dim=1)
+        found = torch.cat((_normalizer(logits, self.block).unsqueeze(1), target, top), dim=1)
+        return found, (ids + self.part.start).to(torch.int32)
+
+    def _everywhere(self, found: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of all ranks: [P, R, 2 + n] and [P, R, n]."""
+        if self.part.is_whole:
+            return found.unsqueeze(1), ids.unsqueeze(1)
+        both = torch.cat((found.view(torch.int32), ids), dim=1)
+        gathered = self.group.all_gather(both).transpose(0, 1).contiguous()
+        return gathered[:, :, : found.shape[1]].view(torch.float32), gathered[:, :, found.shape[1] :]
 
 
 def _normalizer(logits: Tensor, block: int | None) -> Tensor:

@@ -11,9 +11,11 @@ from ..distributed.group import TensorParallelGroup
 from ..errors import EngineFailed, InvalidRequest, OutOfMemory
 from ..kernels import compilations
 from ..models.base import CausalLM
+from .budget import MemoryBudget, gib
 from .cost import fit, measure, shapes
+from .kv_pool import bytes_per_slot
 from .mask_pool import fitting_masks
-from .memory import device_memory, is_out_of_memory, release_memory
+from .memory import Memory, is_out_of_memory
 from .options import EngineOptions
 from .probe import Probe
 from .requests import ServingLimits, StepCost, WarmupLimits, WarmupResult
@@ -23,6 +25,7 @@ MAX_ROWS = 32_768
 """Rows that the grids of kernels have room for."""
 MASKS_FRACTION = 256
 """Masks take at most one part in so many of the device's memory."""
+_REMEDY = "lower --max-batch-prefill-tokens or --max-batch-size, or use more shards (--num-shard)"
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +33,7 @@ logger = logging.getLogger(__name__)
 def warm_up(
     model: CausalLM,
     group: TensorParallelGroup,
+    memory: Memory,
     asked: WarmupLimits,
     eos_token_ids: Sequence[int],
     watermark: WatermarkConfig,
@@ -40,46 +44,68 @@ def warm_up(
     measures what steps cost. `alone`: as in `InputBuilder`.
 
     All ranks reach the same numbers, or the same error. Raises `InvalidRequest` for limits that contradict each other
-    or the model, `OutOfMemory` for limits that do not fit.
+    or the model, `OutOfMemory` for limits that do not fit, and `EngineFailed` instead where it is one rank of several
+    that runs out of memory, for the others wait in a collective.
     """
-    clock = _Stopwatch()
-    max_positions = model.max_context_length
-    check_limits(asked, max_positions)
-    max_masks = group.min_int(fitting_masks(model.vocab_size, device_memory(model.device) // MASKS_FRACTION))
-    probe = Probe(model, asked, max_masks, eos_token_ids, watermark, options, alone, details=group.rank == 0)
+    check_limits(asked, model.max_context_length)
+    max_masks = group.min_int(fitting_masks(model.vocab_size, memory.total() // MASKS_FRACTION))
+    probe = Probe(model, group, memory, asked, max_masks, eos_token_ids, watermark, options, alone)
     try:
-        probe.compile_ahead()
-        clock.lap("compiling_s")
-        fitting = probe.fitting_slots(group.world_size)
+        limits, cost, runner = _prepare(model, group, memory, asked, probe)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        release_memory(model.device)
-        message = (
-            f"not enough memory for a batch of --max-batch-prefill-tokens {asked.max_batch_prefill_tokens} and "
-            f"--max-batch-size {asked.max_batch_size}; lower them"
-        )
+        memory.release()
+        message = shortage(asked, probe.budget, memory)
         raise (OutOfMemory(message) if group.world_size == 1 else EngineFailed(message)) from error
-    limits = derive_limits(asked, max_positions, group.min_int(fitting))
+    return WarmupResult(limits, cost, runner.graph_tokens, max_masks), runner
+
+
+def _prepare(
+    model: CausalLM, group: TensorParallelGroup, memory: Memory, asked: WarmupLimits, probe: Probe
+) -> tuple[ServingLimits, StepCost, StepRunner]:
+    """The parts of warm-up that take memory. What one of them leaves unused is given back before the next."""
+    clock = _Stopwatch()
+    probe.compile_ahead()
+    clock.lap("compiling_s")
+    fitting = group.min_int(probe.fitting_slots())
+    limits = derive_limits(asked, model.max_context_length, fitting, probe.budget, bytes_per_slot(model))
     clock.lap("measuring_s")
     runner = probe.build_runner(limits)
     probe.run_every_kernel(runner)
+    memory.release()
     clock.lap("loading_s")
     runner.capture(probe.graph_sizes)
+    memory.release()
     clock.lap("capturing_s")
     cost = measured_cost(runner, group, model.device)
+    memory.release()
     clock.lap("timing_s")
     logger.info(
         "warmed up",
         extra={
             "max_batch_total_tokens": limits.max_batch_total_tokens,
             "cuda_graphs": probe.graph_sizes.count,
-            "max_masks": max_masks,
             "kernels": compilations(),
+            **({} if probe.budget is None else probe.budget.fields()),
+            "free_gib": round(memory.free() / 2**30, 2),
             **clock.laps,
         },
     )
-    return WarmupResult(limits, cost, runner.graph_tokens, max_masks), runner
+    return limits, cost, runner
+
+
+def shortage(asked: WarmupLimits, budget: MemoryBudget | None, memory: Memory) -> str:
+    """What is said where memory runs out in a step of warm-up. `budget`: None until the largest steps have run."""
+    step = f"--max-batch-prefill-tokens {asked.max_batch_prefill_tokens} and --max-batch-size {asked.max_batch_size}"
+    if budget is None:
+        held, free = gib(memory.held()), gib(memory.free())
+        known = f": {memory.name} has {gib(memory.total())}, of which weights take {held} and {free} are free"
+        return (
+            f"not enough memory for a batch of {step}{'' if memory.shared else known}; lower them, or use more shards "
+            "(--num-shard)"
+        )
+    return f"not enough memory for what a batch of {step} takes beside the KV pool: {budget}; {_REMEDY}"
 
 
 def measured_cost(runner: StepRunner, group: TensorParallelGroup, device: torch.device) -> StepCost:
@@ -130,24 +156,40 @@ def check_limits(asked: WarmupLimits, max_positions: int) -> None:
         )
 
 
-def derive_limits(asked: WarmupLimits, max_positions: int, fitting_slots: int) -> ServingLimits:
-    """Fills in what was not asked for. `fitting_slots`: the most that fit on every rank.
+def derive_limits(
+    asked: WarmupLimits,
+    max_positions: int,
+    fitting_slots: int,
+    budget: MemoryBudget | None = None,
+    slot_bytes: int = 0,
+) -> ServingLimits:
+    """Fills in what was not asked for. `fitting_slots`: the most that fit on every rank. `budget`: where this rank's
+    memory goes, and `slot_bytes` what a slot takes of it, for the messages.
 
     Raises `OutOfMemory` naming the flag and the number that would fit.
     """
+
+    def out_of_memory(message: str, wanted: int) -> OutOfMemory:
+        if budget is None:
+            return OutOfMemory(message)
+        missing = (wanted - fitting_slots) * slot_bytes
+        # Where not even rows fit, that is missing as well.
+        missing -= min(0, budget.room(asked.max_batch_total_tokens is not None))
+        return OutOfMemory(f"{message}. {gib(missing)} are missing: {budget}")
+
     pool = asked.max_batch_total_tokens or fitting_slots
     if pool > fitting_slots:
-        raise OutOfMemory(f"not enough memory for --max-batch-total-tokens {pool}; lower it to at most {fitting_slots}")
+        message = f"not enough memory for --max-batch-total-tokens {pool}; lower it to at most {fitting_slots}"
+        raise out_of_memory(message, pool)
     if pool < 2:
-        raise OutOfMemory(
-            f"the memory left holds {pool} KV slots, and a request needs at least 2; "
-            "lower --max-batch-prefill-tokens or --max-batch-size, or use more shards"
-        )
+        message = f"the memory left holds {pool} KV slots, and a request needs at least 2; {_REMEDY}"
+        raise out_of_memory(message, 2)
     max_total = asked.max_total_tokens or min(max_positions, pool)
     if max_total > pool:
         if asked.max_batch_total_tokens is not None:
             raise InvalidRequest(f"--max-batch-total-tokens {pool} must be at least --max-total-tokens {max_total}")
-        raise OutOfMemory(f"not enough memory for --max-total-tokens {max_total}; lower it to at most {pool}")
+        message = f"not enough memory for --max-total-tokens {max_total}; lower it to at most {pool}"
+        raise out_of_memory(message, max_total)
     max_input = asked.longest_prompt(max_total)
     if max_input >= max_total:
         raise InvalidRequest(f"--max-input-tokens {max_input} must be below --max-total-tokens {max_total}")

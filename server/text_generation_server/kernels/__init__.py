@@ -6,14 +6,16 @@ Operators write into tensors that the caller passes, so that a captured graph re
 from ._attention import padded_batch
 from ._launch import compilations, compile_only
 from ._register import use_triton
-from ._sampling import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits
+from ._sampling import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits, split_size
 from .act_and_mul import act_and_mul
 from .activate import activate
 from .add_layer_norm import add_layer_norm
 from .add_rms_norm import add_rms_norm
 from .advance_state import advance_state
 from .attention_options import AttentionOptions
+from .choose import choose
 from .decode_attention import decode_attention
+from .draw import draw
 from .layer_norm import layer_norm
 from .logits_process import logits_process
 from .moe_experts import moe_experts
@@ -21,7 +23,6 @@ from .moe_route import RouteOptions, moe_route
 from .prefill_attention import prefill_attention
 from .qkv_postprocess import qkv_postprocess
 from .rms_norm import rms_norm
-from .sample import sample
 from .skinny_linear import skinny_linear
 from .survivors import survivors
 from .top_tokens import top_tokens
@@ -40,9 +41,11 @@ __all__ = [
     "add_layer_norm",
     "add_rms_norm",
     "advance_state",
+    "choose",
     "compilations",
     "compile_only",
     "decode_attention",
+    "draw",
     "layer_norm",
     "logits_process",
     "mask_words",
@@ -53,8 +56,8 @@ __all__ = [
     "prefill_attention",
     "qkv_postprocess",
     "rms_norm",
-    "sample",
     "skinny_linear",
+    "split_size",
     "survivors",
     "top_tokens",
     "use_triton",

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._sampling import (
-    CHUNK,
     FLAGS,
     FLOATS,
     HAS_FILTERS,
@@ -27,6 +26,7 @@ from ._sampling import (
     integer_mass,
     integer_share,
     row_best,
+    split_size,
 )
 from ._triton import tl, triton
 
@@ -38,7 +38,7 @@ _PIVOTS = tl.constexpr(8)
 _STATE = tl.constexpr(STATE)
 _INFINITY = tl.constexpr(0x7F800000)
 _LARGEST = tl.constexpr(LARGEST)
-_SUB = tl.constexpr(256)
+_SUB, _GATHERED = 256, 1024
 
 
 @triton.jit
@@ -135,12 +135,12 @@ def _equal_parts(low, high):
 
 
 @triton.jit
-def _measure(scores_ptr, first_id, vocab, best, temperature, pivots, CHUNK: tl.constexpr):
+def _measure(scores_ptr, first_id, vocab, best, temperature, pivots, CHUNK: tl.constexpr, SUB: tl.constexpr):
     """Number and mass of the split's tokens up to each pivot, [_PIVOTS] each."""
-    numbers = tl.zeros([_SUB, _PIVOTS], dtype=tl.int32)
-    masses = tl.zeros([_SUB, _PIVOTS], dtype=tl.int64)
-    for start in range(0, CHUNK, _SUB):
-        ids = first_id + start + tl.arange(0, _SUB)
+    numbers = tl.zeros([SUB, _PIVOTS], dtype=tl.int32)
+    masses = tl.zeros([SUB, _PIVOTS], dtype=tl.int64)
+    for start in range(0, CHUNK, SUB):
+        ids = first_id + start + tl.arange(0, SUB)
         u = distance_below(tl.load(scores_ptr + ids, mask=ids < vocab, other=float("-inf")), best, temperature)
         left = u <= _LARGEST
         key = tl.where(left, u.to(tl.int32, bitcast=True), _INFINITY)
@@ -153,15 +153,25 @@ def _measure(scores_ptr, first_id, vocab, best, temperature, pivots, CHUNK: tl.c
 
 @triton.jit
 def _gather(
-    scores_ptr, first_id, vocab, best, temperature, low, high, candidates_ptr, counter_ptr, CHUNK: tl.constexpr
+    scores_ptr,
+    first_id,
+    vocab,
+    best,
+    temperature,
+    low,
+    high,
+    candidates_ptr,
+    counter_ptr,
+    CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """Appends u of the split's tokens in the bracket to the candidates, in any order."""
-    for start in range(0, CHUNK, 1024):
-        ids = first_id + start + tl.arange(0, 1024)
+    for start in range(0, CHUNK, BLOCK):
+        ids = first_id + start + tl.arange(0, BLOCK)
         u = distance_below(tl.load(scores_ptr + ids, mask=ids < vocab, other=float("-inf")), best, temperature)
         key = u.to(tl.int32, bitcast=True)
         wanted = (u <= _LARGEST) & (key > low) & (key <= high)
-        place = tl.atomic_add(counter_ptr + tl.zeros([1024], dtype=tl.int32), 1, mask=wanted, sem="relaxed")
+        place = tl.atomic_add(counter_ptr + tl.zeros([BLOCK], dtype=tl.int32), 1, mask=wanted, sem="relaxed")
         tl.store(candidates_ptr + place, u, mask=wanted)
 
 
@@ -182,6 +192,8 @@ def narrow_kernel(
     stride_scores,
     ROUND: tl.constexpr,
     CHUNK: tl.constexpr,
+    SUB: tl.constexpr,  # divides CHUNK
+    BLOCK: tl.constexpr,  # divides CHUNK
     CANDIDATES: tl.constexpr,
     BLOCK_S: tl.constexpr,  # power of two, at least splits
     PDL: tl.constexpr,
@@ -242,9 +254,21 @@ def narrow_kernel(
         candidates_ptr += position * CANDIDATES
         counter_ptr += position
         first_id = split * CHUNK
-        _gather(scores_ptr, first_id, vocab, best, temperature, state[0], state[1], candidates_ptr, counter_ptr, CHUNK)
+        _gather(
+            scores_ptr,
+            first_id,
+            vocab,
+            best,
+            temperature,
+            state[0],
+            state[1],
+            candidates_ptr,
+            counter_ptr,
+            CHUNK,
+            BLOCK,
+        )
     if is_wide(state, CANDIDATES):
-        numbers, masses = _measure(scores_ptr, split * CHUNK, vocab, best, temperature, pivots, CHUNK)
+        numbers, masses = _measure(scores_ptr, split * CHUNK, vocab, best, temperature, pivots, CHUNK, SUB)
         place = (here * splits + split) * _PIVOTS + tl.arange(0, _PIVOTS)
         tl.store(numbers_ptr + place, numbers)
         tl.store(masses_ptr + place, masses)
@@ -269,7 +293,7 @@ def narrow(
     [ROUNDS, N, splits, 8]; what rows left out is not written. Rows that got narrow enough before the last round have
     their tokens in `candidates` float32 [N, number], for which `counter` int32 [N] is scratch.
     """
-    (batch, vocab), splits = scores.shape, best.shape[1]
+    (batch, vocab), splits, chunk = scores.shape, best.shape[1], split_size(scores.shape[1])
     states = torch.empty(ROUNDS, batch, STATE, dtype=torch.int64, device=scores.device)
     numbers = torch.empty(ROUNDS, batch, splits, 8, dtype=torch.int32, device=scores.device)
     masses = torch.empty(ROUNDS, batch, splits, 8, dtype=torch.int64, device=scores.device)
@@ -279,7 +303,9 @@ def narrow(
             (scores, best, total, rows, floats, ints, states, numbers, masses, candidates, counter),
             (vocab, scores.stride(0)),
             ROUND=index,
-            CHUNK=CHUNK,
+            CHUNK=chunk,
+            SUB=min(_SUB, chunk),
+            BLOCK=min(_GATHERED, chunk),
             CANDIDATES=candidates.shape[1],
             BLOCK_S=triton.next_power_of_2(splits),
             num_warps=4,

@@ -15,6 +15,7 @@ from enum import IntEnum, IntFlag
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ._triton import tl, triton
 
@@ -67,8 +68,12 @@ class Flags(IntFlag):
     """Its scores are written out, because they are read several times."""
 
 
-CHUNK = 4096
-"""Tokens of a split of the vocabulary on CUDA: what one program holds in registers."""
+_LARGEST_SPLIT = 4096
+"""Tokens that one program holds in registers."""
+_SMALLEST_SPLIT = 32
+"""Tokens of a word of a mask."""
+_SPLITS = 16
+"""Splits of a small vocabulary, at least where it has the tokens: ranks share it by splits."""
 LARGEST = 3.4028234663852886e38
 """The largest finite float32: the bound that keeps every token that is not excluded."""
 EXCLUDED = -1
@@ -79,9 +84,17 @@ UNIT = float(1 << 44)
 """Integer mass of the best token."""
 
 
-def num_splits(vocab_size: int, device: torch.device) -> int:
-    """How many parts the statistics of `logits_process` have: as many as programs, or one where torch runs alone."""
-    return -(-vocab_size // CHUNK) if device.type == "cuda" else 1
+def split_size(vocab_size: int) -> int:
+    """Tokens of a split of the vocabulary, a power of two. What is computed of a split depends on nothing else, so it
+    is the same bits on any number of ranks.
+    """
+    wanted = -(-vocab_size // _SPLITS)
+    return min(_LARGEST_SPLIT, max(_SMALLEST_SPLIT, 1 << (wanted - 1).bit_length()))
+
+
+def num_splits(vocab_size: int) -> int:
+    """Splits of the whole vocabulary; the last one may be smaller."""
+    return -(-vocab_size // split_size(vocab_size))
 
 
 def mask_words(vocab_size: int) -> int:
@@ -110,6 +123,13 @@ def distance(scores: Tensor, best: Tensor, temperature: Tensor) -> Tensor:
 def inverse(temperature: Tensor) -> Tensor:
     """1 / t, within what float32 can hold."""
     return (1.0 / temperature).clamp(SMALLEST, LARGEST)
+
+
+def in_splits(scores: Tensor, size: int) -> Tensor:
+    """[N, width] to [N, splits, size], with -inf behind the end."""
+    padding = -scores.shape[1] % size
+    padded = functional.pad(scores, (0, padding), value=-torch.inf) if padding else scores
+    return padded.unflatten(1, (-1, size))
 
 
 def mass(u: Tensor) -> Tensor:

@@ -6,7 +6,7 @@
     G = -log(E)
 
 No softmax, no sort, no multinomial, and no state but (seed, step). Triton has no `log1p`: there log1p(-w) is
-log(v) * w / (1 - v) with v = 1 - w, and -w where v rounds to 1. Used by `sample`.
+log(v) * w / (1 - v) with v = 1 - w, and -w where v rounds to 1. Used by `draw`.
 
 Bytes floor: scores read once, N x vocab x 4; the noise never has to leave registers.
 """
@@ -21,9 +21,11 @@ from .philox import DOMAIN_GUMBEL, vocabulary_bits
 _LARGEST_BELOW_ONE = 1.0 - 2.0**-24
 
 
-def gumbel_noise(seed: Tensor, step: Tensor, vocab_size: int) -> Tensor:
-    """`seed` int64 [N] (bit pattern of the 64-bit seed), `step` int64 [N]. Returns float32 [N, vocab_size], finite."""
-    bits = vocabulary_bits(seed, step, DOMAIN_GUMBEL, vocab_size)
+def gumbel_noise(seed: Tensor, step: Tensor, number: int, first_id: int = 0) -> Tensor:
+    """`seed` int64 [N] (bit pattern of the 64-bit seed), `step` int64 [N]. Returns float32 [N, number], finite: for as
+    many ids from `first_id` on, a multiple of 4.
+    """
+    bits = vocabulary_bits(seed, step, DOMAIN_GUMBEL, number, first_id)
     uniform = bits.to(torch.float32).add_(0.5).mul_(2.0**-32).clamp_(max=_LARGEST_BELOW_ONE)
     return uniform.neg_().log1p_().neg_().log_().neg_()
 

@@ -16,9 +16,12 @@ costs one read of its logits. Parameters are columns by row, batch position i us
 Masks are shared by rows: `masks` int32 `[max_masks, mask_words]`, of which a row reads the one that its column
 `MASK_SLOT` names; slot 0 allows everything, and a row that has it (no `Flags.MASK`) reads no mask.
 
-The vocabulary is cut into splits of CHUNK ids, or is one split where torch runs alone (`num_splits`). Each tells
-`best` `[N, splits]` float32: its largest score, NaN where it holds a NaN or an infinite score; `best_id` int32: the
-lowest id of that score; `total` float32: sum of exp((x - best) / t).
+A rank may have a part of the vocabulary alone: `logits` and `scores` are then `[N, width]`, of the ids from `first_id`
+on, whole splits; columns behind the end of the vocabulary count as -inf.
+
+The vocabulary is cut into splits (`split_size`). Each tells `best` `[N, splits]` float32: its largest score, NaN where
+it holds a NaN or an infinite score; `best_id` int32: the lowest id of that score; `total` float32: sum of
+exp((x - best) / t).
 
 Called once a step. On an H200, 64 plain rows of 128,256 ids in bfloat16 take 15 us, a quarter of copy bandwidth.
 Bytes floor: N * vocab * element size; for rows that write scores 4 more a token, and 4 for counts.
@@ -32,7 +35,6 @@ from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
 from ._sampling import (
     BIASES,
-    CHUNK,
     FLAGS,
     FLOATS,
     FREQUENCY,
@@ -54,9 +56,11 @@ from ._sampling import (
     Ints,
     asked,
     distance_below,
+    in_splits,
     inverse,
     mask_words,
     positions,
+    split_size,
 )
 from ._triton import tl, triton
 from .philox import DOMAIN_WATERMARK, vocabulary_words
@@ -93,7 +97,7 @@ def _penalised(x, floats_ptr, counts):
 
 @triton.jit
 def logits_process_kernel(
-    logits_ptr,  # [N, vocab]
+    logits_ptr,  # [N, width]
     rows_ptr,  # [N]
     last_token_ptr,  # [rows]
     generated_ptr,  # [rows]
@@ -104,11 +108,12 @@ def logits_process_kernel(
     counts_ptr,  # [rows, vocab]
     eos_token_ids_ptr,  # [num_eos]
     masks_ptr,  # [max_masks, mask_words(vocab)]
-    scores_ptr,  # [N, vocab]
+    scores_ptr,  # [N, width]
     best_ptr,  # [N, splits]
     best_id_ptr,  # [N, splits]
     total_ptr,  # [N, splits]
     vocab,
+    first_id,
     num_eos,
     stride_logits,
     stride_scores,
@@ -123,10 +128,12 @@ def logits_process_kernel(
     let_next_start(PDL)
     split = tl.program_id(0)
     position = tl.program_id(1).to(tl.int64)
-    ids = split * CHUNK + tl.arange(0, CHUNK)
+    first = first_id + split * CHUNK
+    ids = first + tl.arange(0, CHUNK)
     inside = ids < vocab
-    logits_ptr += position * stride_logits
-    scores_ptr += position * stride_scores
+    # Ids of the whole vocabulary count from here.
+    logits_ptr += position * stride_logits - first_id
+    scores_ptr += position * stride_scores - first_id
     # On its way while the parameters are looked up.
     x = tl.load(logits_ptr + ids, mask=inside, other=float("-inf")).to(tl.float32)
     row = tl.load(rows_ptr + position)
@@ -138,7 +145,7 @@ def logits_process_kernel(
         previous = tl.load(last_token_ptr + row)
         below_minimum = tl.load(generated_ptr + row) < tl.load(ints_ptr + MIN_NEW_TOKENS)
         # In small blocks: these rows are few, and must not cost the others registers.
-        for start in range(split * CHUNK, split * CHUNK + CHUNK, BLOCK):
+        for start in range(first, first + CHUNK, BLOCK):
             block_ids = start + tl.arange(0, BLOCK)
             stored = block_ids < vocab
             y = tl.load(logits_ptr + block_ids, mask=stored, other=float("-inf")).to(tl.float32)
@@ -171,7 +178,7 @@ def logits_process_kernel(
     total = tl.sum(tl.where(x > float("-inf"), tl.exp(-u), 0.0), axis=0)
     part = position * tl.num_programs(0) + split
     tl.store(best_ptr + part, tl.where(best == float("inf"), float("nan"), best))
-    tl.store(best_id_ptr + part, split * CHUNK + best_id)
+    tl.store(best_id_ptr + part, first + best_id)
     tl.store(total_ptr + part, total)
 
 
@@ -192,18 +199,22 @@ def logits_process_triton(
     masks: Tensor,
     gamma: float,
     delta: float,
+    first_id: int,
     scores: Tensor,
     best: Tensor,
     best_id: Tensor,
     total: Tensor,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
-    batch, vocab = logits.shape
-    splits = triton.cdiv(vocab, CHUNK)
+    (batch, width), vocab = logits.shape, counts.shape[1]
+    chunk = split_size(vocab)
+    splits = triton.cdiv(width, chunk)
     if not best.shape == best_id.shape == total.shape == (batch, splits):
-        raise ValueError(f"logits_process: statistics of {vocab} ids have {splits} splits, not {best.shape[1]}")
-    if scores.shape != logits.shape or counts.shape[1] != vocab or masks.shape[1] != mask_words(vocab):
+        raise ValueError(f"logits_process: statistics of {width} ids have {splits} splits, not {best.shape[1]}")
+    if scores.shape != logits.shape or masks.shape[1] != mask_words(vocab):
         raise ValueError("logits_process: shapes of logits, scores, counts, masks do not fit")
+    if first_id % chunk or (width % chunk and first_id + width != vocab):
+        raise ValueError(f"logits_process: ids {first_id} to {first_id + width} are not whole splits of {vocab}")
     if logits.stride(1) != 1 or scores.stride(1) != 1:
         raise ValueError("logits_process: the last dimension of logits and scores must have stride 1")
     if batch == 0:
@@ -227,11 +238,11 @@ def logits_process_triton(
             best_id,
             total,
         ),
-        (vocab, eos_token_ids.shape[0], logits.stride(0), scores.stride(0)),
+        (vocab, first_id, eos_token_ids.shape[0], logits.stride(0), scores.stride(0)),
         DELTA=delta,
         GREEN=green_bound(gamma),
-        CHUNK=CHUNK,
-        BLOCK=BLOCK,
+        CHUNK=chunk,
+        BLOCK=min(BLOCK, chunk),
         num_warps=NUM_WARPS,
     )
 
@@ -250,6 +261,7 @@ def logits_process_torch(
     masks: Tensor,
     gamma: float,
     delta: float,
+    first_id: int,
     scores: Tensor,
     best: Tensor,
     best_id: Tensor,
@@ -258,23 +270,32 @@ def logits_process_torch(
     """Torch implementation: the CPU path and the reference of the tests. Writes every row of `scores`."""
     if scores.data_ptr() != logits.data_ptr():
         scores.copy_(logits)
+    stop = min(counts.shape[1], first_id + scores.shape[1])
+    number = max(0, stop - first_id)
+    scores[:, number:] = -torch.inf
+    inside = scores[:, :number]
     flags = asked(ints, rows)
     for position in positions(flags, Flags.BIAS):
         row = rows[position]
-        number = ints[row, Ints.NUM_BIAS]
-        scores[position].index_add_(0, bias_ids[row, :number], bias_values[row, :number])
+        entries = ints[row, Ints.NUM_BIAS]
+        ids = bias_ids[row, :entries] - first_id
+        ours = (ids >= 0) & (ids < number)
+        inside[position].index_add_(0, ids[ours], bias_values[row, :entries][ours])
     if chosen := positions(flags, Flags.WATERMARK):
-        scores[chosen] += delta * green_list(last_token[rows[chosen]], gamma, scores.shape[1])
+        inside[chosen] += delta * green_list(last_token[rows[chosen]], gamma, number, first_id)
     if chosen := positions(flags, Flags.PENALTIES):
-        scores[chosen] = _penalise(scores[chosen], counts[rows[chosen]], floats[rows[chosen]])
+        counted = counts[rows[chosen], first_id:stop]
+        inside[chosen] = _penalise(inside[chosen], counted, floats[rows[chosen]])
     if chosen := positions(flags, Flags.MIN_NEW_TOKENS):
         r = rows[chosen]
         early = torch.tensor(chosen, device=scores.device)[generated[r] < ints[r, Ints.MIN_NEW_TOKENS]]
-        scores[early.unsqueeze(1), eos_token_ids.unsqueeze(0)] = -torch.inf
+        ends = eos_token_ids[(eos_token_ids >= first_id) & (eos_token_ids < stop)] - first_id
+        inside[early.unsqueeze(1), ends.unsqueeze(0)] = -torch.inf
     if chosen := positions(flags, Flags.MASK):
-        words = masks[ints[rows[chosen], Ints.MASK_SLOT]]
-        scores[chosen] = scores[chosen].masked_fill(~_bits(words, scores.shape[1]), -torch.inf)
-    _statistics(scores, floats[:, Floats.TEMPERATURE].index_select(0, rows), best, best_id, total)
+        words = masks[ints[rows[chosen], Ints.MASK_SLOT], first_id // 32 :]
+        inside[chosen] = inside[chosen].masked_fill(~_bits(words, number), -torch.inf)
+    size = split_size(counts.shape[1])
+    _statistics(scores, floats[:, Floats.TEMPERATURE].index_select(0, rows), first_id, size, best, best_id, total)
     best.masked_fill_(best == torch.inf, torch.nan)
 
 
@@ -289,24 +310,24 @@ def _penalise(scores: Tensor, counts: Tensor, floats: Tensor) -> Tensor:
     return scores - (frequency * number + presence * (number > 0))
 
 
-def _bits(words: Tensor, vocab: int) -> Tensor:
-    """int32 [N, words] to bool [N, vocab], the lowest bit of a word first."""
+def _bits(words: Tensor, number: int) -> Tensor:
+    """int32 [N, words] to bool [N, number], the lowest bit of a word first."""
     bits = words.unsqueeze(2) >> torch.arange(32, dtype=torch.int32, device=words.device) & 1
-    return bits.flatten(1)[:, :vocab].bool()
+    return bits.flatten(1)[:, :number].bool()
 
 
-def _statistics(scores: Tensor, temperature: Tensor, best: Tensor, best_id: Tensor, total: Tensor) -> None:
-    """Fills the statistics, split by split."""
-    scale = inverse(temperature).unsqueeze(1)
-    size = scores.shape[1] if best.shape[1] == 1 else CHUNK
-    for split, part in enumerate(scores.split(size, dim=1)):
-        index = part.argmax(dim=1, keepdim=True)
-        highest = part.gather(1, index)
-        best[:, split] = highest.squeeze(1)
-        best_id[:, split] = index.squeeze(1) + split * size
-        # A split that is excluded as a whole has no mass.
-        u = (highest - part).mul_(scale).nan_to_num_(nan=torch.inf, posinf=torch.inf)
-        total[:, split] = u.neg_().exp_().sum(dim=1)
+def _statistics(
+    scores: Tensor, temperature: Tensor, first_id: int, size: int, best: Tensor, best_id: Tensor, total: Tensor
+) -> None:
+    """Fills the statistics of every split at once."""
+    parts = in_splits(scores, size)
+    index = parts.argmax(dim=2, keepdim=True)
+    highest = parts.gather(2, index)
+    best.copy_(highest.squeeze(2))
+    best_id.copy_(index.squeeze(2) + torch.arange(first_id, first_id + size * best.shape[1], size, device=best.device))
+    # A split that is excluded as a whole has no mass.
+    u = (highest - parts).mul_(inverse(temperature)[:, None, None]).nan_to_num_(nan=torch.inf, posinf=torch.inf)
+    total.copy_(u.neg_().exp_().sum(dim=2))
 
 
 logits_process = register(

@@ -43,19 +43,19 @@ def philox_4x32(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tupl
     return c0, c1, c2, c3
 
 
-def vocabulary_bits(key: Tensor, step: Tensor, domain: int, vocab_size: int) -> Tensor:
-    """32 random bits for each vocabulary id of each row.
+def vocabulary_bits(key: Tensor, step: Tensor, domain: int, number: int, first_id: int = 0) -> Tensor:
+    """32 random bits for each of `number` vocabulary ids of each row. `first_id`: a multiple of 4.
 
     `key` int64 [N] (64 bits, k0 the lower half), `step` int64 [N]. Id v takes output word v % 4 of the counter
-    (v // 4, step, 0, domain). Returns int64 [N, vocab_size] with values below 2**32.
+    (v // 4, step, 0, domain). Returns int64 [N, number] with values below 2**32.
     """
-    block = torch.arange((vocab_size + 3) // 4, device=key.device).unsqueeze(0)
+    block = first_id // 4 + torch.arange((number + 3) // 4, device=key.device).unsqueeze(0)
     zero = torch.zeros_like(block)
     words = philox_4x32(
         (block, (step & _MASK).unsqueeze(1), zero, zero + domain),
         ((key & _MASK).unsqueeze(1), ((key >> 32) & _MASK).unsqueeze(1)),
     )
-    return torch.stack(words, dim=-1).flatten(1)[:, :vocab_size]
+    return torch.stack(words, dim=-1).flatten(1)[:, :number]
 
 
 @triton.jit

@@ -1,6 +1,6 @@
 """The n most likely survivors of a row with their log-probabilities, for reporting, and every tie of the n-th.
 
-Layouts: inputs as in `sample`, `valid` and `log_total` as it wrote them. `top_ids` int32 and `top_logprobs` float32
+Layouts: inputs as in `draw`, `valid` and `log_total` as `choose` wrote them. `top_ids` int32 and `top_logprobs` float32
 `[N, MAX_TOP]`, best first, ties by id, with any stride between rows; `num_top` int32 `[N]`: entries that were written,
 0 for rows that ask for none or are not valid. Of more than MAX_TOP, the ties of the highest ids are left out.
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from .philox import DOMAIN_WATERMARK, vocabulary_bits
 
 
-def green_list(previous: Tensor, gamma: float, vocab_size: int) -> Tensor:
-    """`previous` int64 [N], token ids. Returns bool [N, vocab_size]."""
-    bits = vocabulary_bits(previous, torch.zeros_like(previous), DOMAIN_WATERMARK, vocab_size)
+def green_list(previous: Tensor, gamma: float, number: int, first_id: int = 0) -> Tensor:
+    """`previous` int64 [N], token ids. Returns bool [N, number], for ids from `first_id` on, a multiple of 4."""
+    bits = vocabulary_bits(previous, torch.zeros_like(previous), DOMAIN_WATERMARK, number, first_id)
     return bits < green_bound(gamma)
 
 

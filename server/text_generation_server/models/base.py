@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..layers.infer import CacheShape, InferState
+from ..layers.weights import VocabularyPart
 
 
 class CausalLM(Protocol):
@@ -19,6 +20,8 @@ class CausalLM(Protocol):
     """Of weights, caches and logits."""
     device: torch.device
     vocab_size: int
+    vocabulary: VocabularyPart
+    """The ids whose logits this rank computes."""
     max_context_length: int
     """Tokens of prompt and answer together for which positions exist."""
     caches: Sequence[CacheShape]
@@ -42,5 +45,7 @@ class CausalLM(Protocol):
         ...
 
     def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
-        """[N, hidden_size] to [N, vocab_size] of the model's type: the full vocabulary, the same on every rank."""
+        """[N, hidden_size] to [N, vocabulary.width] of the model's type. Each id is computed by one rank, so ranks
+        cannot differ in a last bit.
+        """
         ...

@@ -20,7 +20,16 @@ from ..layers.infer import (
     TransformerLayer,
 )
 from ..layers.rope import RopeTable
-from ..layers.weights import Checkpoint, HeadSplit, load_attention, load_dense, load_embedding, load_head, load_moe
+from ..layers.weights import (
+    Checkpoint,
+    HeadSplit,
+    VocabularyPart,
+    load_attention,
+    load_dense,
+    load_embedding,
+    load_head,
+    load_moe,
+)
 from ..weights import WeightSource
 from .decoder import Decoder
 
@@ -45,7 +54,8 @@ class DecoderBuilder:
         layers = [self._layer(index, layer) for index, layer in enumerate(spec.layers)]
         final_norm = self._norm(checkpoint.outside(names.final_norm), spec.final_norm)
         last = self._junction(final_norm, self._ffn_output_norm(len(spec.layers) - 1))
-        head = Head(spec.head, load_head(checkpoint, weights), spec.vocab_size, checkpoint.group)
+        vocabulary = VocabularyPart.of(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
+        head = Head(spec.head, load_head(checkpoint, weights), vocabulary)
         ropes = tuple(self._ropes.values())
         return Decoder(embedding, layers, last, head, ropes, self._config.max_context_length)
 

@@ -30,7 +30,8 @@ class Decoder(CausalLM):
         self._ropes = ropes
         self.dtype = embedding.dtype
         self.device = embedding.device
-        self.vocab_size = head.vocab_size
+        self.vocabulary = head.vocabulary
+        self.vocab_size = head.vocabulary.vocab_size
         self.caches = [layer.attention.cache for layer in layers]
         self.bytes_per_position = sum(table.bytes_per_position for table in ropes)
         self.max_context_length = max_context_length

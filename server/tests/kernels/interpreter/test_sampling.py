@@ -18,15 +18,19 @@ from support.sampling import (
     triton_operators,
 )
 
-from text_generation_server.kernels._sampling import CHUNK, EXCLUDED
+from text_generation_server.kernels._sampling import EXCLUDED, split_size
 from text_generation_server.kernels._search import CANDIDATES, TILE
 from text_generation_server.kernels.advance_state import advance_state_torch, advance_state_triton
 from text_generation_server.kernels.philox import vocabulary_bits
 
+VOCAB = 4097
+"""Of splits of 512 ids, but for the last, which has one."""
+SPLIT = split_size(VOCAB)
+
 
 @pytest.mark.parametrize(
     ("vocab", "dtype"),
-    [(7, torch.float32), (CHUNK + 1, torch.float16)],
+    [(7, torch.float32), (VOCAB, torch.float16)],
 )
 def test_every_parameter_alone_and_together(vocab: int, dtype: torch.dtype) -> None:
     requests = mixture()
@@ -36,7 +40,7 @@ def test_every_parameter_alone_and_together(vocab: int, dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("vocab", [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK])
+@pytest.mark.parametrize("vocab", [1, 31, 32, 33, 64, VOCAB - 2, VOCAB - 1, VOCAB])
 def test_boundaries_of_splits(vocab: int, dtype: torch.dtype) -> None:
     logits = torch.randn(3, vocab, generator=torch.Generator().manual_seed(vocab)).to(dtype)
     assert_alike(*runs(logits, [asking(), asking(do_sample=True, seed=3, temperature=0.3), asking(watermark=True)]))
@@ -47,7 +51,7 @@ def test_plain_rows_write_no_scores() -> None:
     assert run.scores.isnan().all()
 
 
-@pytest.mark.parametrize("vocab", [31, 33, CHUNK + 31])
+@pytest.mark.parametrize("vocab", [31, 33, VOCAB + 30])
 def test_masks(vocab: int) -> None:
     requests = mixture()
     logits = 3 * torch.randn(len(requests), vocab, generator=torch.Generator().manual_seed(vocab))
@@ -92,19 +96,19 @@ def test_unsound_rows_harm_no_neighbour() -> None:
 
 
 def test_ties_go_to_the_lowest_id_across_splits() -> None:
-    logits = torch.zeros(3, 2 * CHUNK + 1)
-    logits[1, [CHUNK + 3, 2 * CHUNK]] = 1.0
+    logits = torch.zeros(3, VOCAB)
+    logits[1, [SPLIT + 3, 2 * SPLIT]] = 1.0
     logits[2, 0] = -1.0
     _, run = runs(logits, [asking(top_n=20), asking(), asking(top_k=9)])
-    assert run.sampled.tokens.tolist() == [0, CHUNK + 3, 1]
+    assert run.sampled.tokens.tolist() == [0, SPLIT + 3, 1]
     assert choices_of(run.sampled)[0].top_tokens.ids == tuple(range(32))  # type: ignore[union-attr]
 
 
 def test_a_full_logit_bias_is_added_in_every_split() -> None:
     generator = torch.Generator().manual_seed(2)
-    ids = torch.randperm(2 * CHUNK + 5, generator=generator)[:1024].tolist()
+    ids = torch.randperm(VOCAB, generator=generator)[:1024].tolist()
     bias = tuple((token, float(i)) for i, token in enumerate(ids))
-    assert_alike(*runs(torch.zeros(1, 2 * CHUNK + 5), [asking(logit_bias=bias)]))
+    assert_alike(*runs(torch.zeros(1, VOCAB), [asking(logit_bias=bias)]))
 
 
 def test_extreme_temperatures() -> None:
@@ -148,6 +152,6 @@ def test_advance_state() -> None:
 
 def test_watermark_and_noise_use_the_bits_of_philox() -> None:
     """Were one bit of the words different, half of the green list would be."""
-    run = Run(torch.zeros(1, 5000), [asking([4321], watermark=True)], 2, operators=triton_operators()).process()
+    run = Run(torch.zeros(1, 5000), [asking([4321], watermark=True)], operators=triton_operators()).process()
     green = vocabulary_bits(torch.tensor([4321]), torch.tensor([0]), 1, 5000) < 2**31
     assert torch.equal(run.scores, 2.0 * green)

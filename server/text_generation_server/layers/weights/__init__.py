@@ -6,7 +6,7 @@ from .ends import EmbeddingWeights, load_embedding, load_head, rounded
 from .feed_forward import DenseWeights, load_dense
 from .linear import Linear, RowBlock, column_parallel, row_parallel
 from .moe import MoeWeights, load_moe, shared_experts
-from .split import HeadSplit, even_span, padded_rows, vocabulary_shard
+from .split import HeadSplit, VocabularyPart, even_span, padded_rows, vocabulary_shard
 
 __all__ = [
     "AttentionWeights",
@@ -18,6 +18,7 @@ __all__ = [
     "MoeWeights",
     "NormWeights",
     "RowBlock",
+    "VocabularyPart",
     "column_parallel",
     "even_span",
     "load_attention",

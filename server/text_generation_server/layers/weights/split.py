@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from ...distributed import TensorParallelGroup
 from ...errors import ConfigurationError
+from ...kernels import num_splits, split_size
 
 
 def even_span(size: int, rank: int, world_size: int) -> tuple[int, int]:
@@ -57,14 +58,42 @@ class HeadSplit:
         return cls(q_start, q_stop, kv_start, kv_stop)
 
 
-def vocabulary_shard(vocab_size: int, rank: int, world_size: int) -> tuple[int, int, int]:
-    """Start and end of a rank's part of the vocabulary, and how many rows of padding follow.
-
-    Gathering needs parts of one size; padding only ever lies behind the vocabulary's end.
+@dataclass(frozen=True)
+class VocabularyPart:
+    """The ids whose logits a rank computes: whole splits of the vocabulary (`split_size`), so that what is found in a
+    split does not depend on the number of ranks. Every rank has as many columns; those behind the vocabulary's end mean
+    nothing. With many ranks and few splits the last ranks may have no id at all.
     """
-    size = -(-vocab_size // world_size)
-    start, stop = (min(bound * size, vocab_size) for bound in (rank, rank + 1))
-    return start, stop, size - (stop - start)
+
+    vocab_size: int
+    start: int
+    width: int
+    """Columns of logits."""
+
+    @property
+    def number(self) -> int:
+        """Ids among the columns."""
+        return max(0, min(self.vocab_size - self.start, self.width))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is the vocabulary."""
+        return self.number == self.vocab_size
+
+    @classmethod
+    def of(cls, vocab_size: int, rank: int, world_size: int) -> "VocabularyPart":
+        """That of one rank of several."""
+        if world_size == 1:
+            return cls(vocab_size, 0, vocab_size)
+        width = -(-num_splits(vocab_size) // world_size) * split_size(vocab_size)
+        return cls(vocab_size, rank * width, width)
+
+
+def vocabulary_shard(vocab_size: int, rank: int, world_size: int) -> tuple[int, int, int]:
+    """Start and end of a rank's rows of the output matrix, and how many rows of padding follow (`VocabularyPart`)."""
+    part = VocabularyPart.of(vocab_size, rank, world_size)
+    start = min(part.start, vocab_size)
+    return start, start + part.number, part.width - part.number
 
 
 def padded_rows(tensor: Tensor, padding: int) -> Tensor:

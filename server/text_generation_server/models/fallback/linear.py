@@ -91,10 +91,15 @@ class MergedLinear(nn.Module):
 class ServedHead(nn.Module):
     """The output matrix, shared by rows of the vocabulary; what the class does behind it sees all columns."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: Head, group: TensorParallelGroup) -> None:
         super().__init__()
         self._head = head
+        self._group = group
 
     def forward(self, x: Tensor) -> Tensor:
         """[1, N, hidden] to [1, N, vocabulary], equal on all ranks."""
-        return self._head.logits(x.reshape(-1, x.shape[-1]), deterministic=False)[None]
+        logits = self._head.logits(x.reshape(-1, x.shape[-1]), deterministic=False)
+        if not self._head.vocabulary.is_whole:
+            gathered = self._group.all_gather(logits.contiguous()).transpose(0, 1)
+            logits = gathered.flatten(1)[:, : self._head.vocabulary.vocab_size]
+        return logits[None]

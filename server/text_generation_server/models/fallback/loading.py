@@ -12,7 +12,7 @@ from ...config.spec import HeadSpec
 from ...distributed import TensorParallelGroup
 from ...errors import ConfigurationError
 from ...layers.infer import CacheShape, Head
-from ...layers.weights import Linear, padded_rows, vocabulary_shard
+from ...layers.weights import Linear, VocabularyPart, padded_rows, vocabulary_shard
 from ...weights import WeightSource
 from .attention import ServedAttention, Step
 from .checkpoint import ClassCheckpoint
@@ -92,6 +92,7 @@ class _Builder:
         spec_size = self._model.config.get_text_config().vocab_size
         name, read = self._head_name, self._checkpoint.read
         head = self._model.get_submodule(name)
+        vocabulary = VocabularyPart.of(spec_size, self._group.rank, self._group.world_size)
         start, stop, padding = vocabulary_shard(spec_size, self._group.rank, self._group.world_size)
         tied_to = self._tied.get(f"{name}.weight")
         weight = read(tied_to or f"{name}.weight")
@@ -102,7 +103,7 @@ class _Builder:
         if getattr(head, "bias", None) is not None:
             bias = padded_rows(read(f"{name}.bias")[start:stop], padding)
         linear = Linear(part if tied_to else part.clone(), bias)
-        self._model.set_submodule(name, ServedHead(Head(HeadSpec(), linear, spec_size, self._group)))
+        self._model.set_submodule(name, ServedHead(Head(HeadSpec(), linear, vocabulary), self._group))
 
     def _read_linears(self, names: tuple[str, ...]) -> None:
         """Matrices that read the same tensor."""

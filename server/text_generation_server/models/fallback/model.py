@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...layers.infer import CacheShape, InferState
+from ...layers.weights import VocabularyPart
 from ..base import CausalLM
 from .attention import Step
 from .skeleton import Given
@@ -27,6 +28,8 @@ class FallbackModel(CausalLM):
         self.dtype = embedding.dtype
         self.device = embedding.device
         self.vocab_size = int(settings.vocab_size)
+        # The class may do anything to the columns, so each rank has them all.
+        self.vocabulary = VocabularyPart.of(self.vocab_size, 0, 1)
         self.max_context_length = int(settings.max_position_embeddings)
         self.caches = caches
         self.bytes_per_position = 0
