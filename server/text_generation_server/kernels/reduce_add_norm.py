@@ -93,7 +93,18 @@ def sum_of_ranks(words, valid, TYPE: tl.constexpr, WORLD: tl.constexpr, RANKS: t
     return total
 
 
-@triton.jit(do_not_specialize=["tokens", "rank"])
+@triton.jit
+def prefetch(next_ptr, program, programs, num_bytes, LINES: tl.constexpr):
+    """Asks for the first `num_bytes` at `next_ptr` to come into the L2 cache, a line of 128 bytes a thread."""
+    for start in range(program * LINES * 128, num_bytes, programs * LINES * 128):
+        places = start + tl.arange(0, LINES) * 128
+        addresses = next_ptr.to(tl.int64) + tl.minimum(places, num_bytes - 1)
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [addresses], dtype=tl.int32, is_pure=False, pack=1
+        )
+
+
+@triton.jit(do_not_specialize=["tokens", "rank", "next_bytes"])
 def one_shot_kernel(
     x_ptr,  # [tokens, hidden]
     residual_ptr,  # [tokens, hidden], updated in place, or None
@@ -101,15 +112,18 @@ def one_shot_kernel(
     x_weight_ptr,  # [hidden] or None
     out_ptr,  # [tokens, hidden], may be x
     control_ptr,
+    next_ptr,  # what the next kernel reads, or None
     hidden,
     eps,
     tokens,
     rank,
+    next_bytes,
     X_SCALE: tl.constexpr,
     WORLD: tl.constexpr,
     RANKS: tl.constexpr,  # power of two, at least WORLD
     BLOCK: tl.constexpr,  # power of two, at least hidden
     SEND: tl.constexpr,
+    LINES: tl.constexpr,
     SET_BYTES: tl.constexpr,
     BITS: tl.constexpr,
     NOTHING: tl.constexpr,
@@ -138,6 +152,10 @@ def one_shot_kernel(
         for peer in tl.static_range(WORLD):
             target_ptr = buffer_of(control_ptr, peer, turn, SET_BYTES, BITS)
             tl.store(target_ptr + rank * size + pieces, words, mask=inside)
+
+    if next_ptr is not None:
+        if program >= tokens:
+            prefetch(next_ptr, program - tokens, programs - tokens, next_bytes, LINES)
 
     clear_last(control_ptr, rank, turn, (size * WORLD * BITS.primitive_bitwidth + 31) // 32, SET_BYTES, CLEAR)
 
@@ -232,6 +250,11 @@ _launch_one_shot = Launcher(one_shot_kernel)
 _launch_two_shot = Launcher(two_shot_kernel)
 
 
+def one_shot_warps(world_size: int, hidden: int) -> int:
+    """Warps of a program that holds a row of each rank: 32 values a thread, or more."""
+    return min(max(triton.next_power_of_2(world_size) * triton.next_power_of_2(hidden) // 1024, 4), 16)
+
+
 def reducible(x: Tensor) -> bool:
     """Whether `x` is of a type and layout that the kernels read."""
     return x.dim() == 2 and x.is_contiguous() and x.dtype in (torch.float16, torch.bfloat16, torch.float32)
@@ -260,6 +283,8 @@ def reduce_add_norm(
     x_weight: Tensor | None,
     exchange: Exchange,
     two_shots: bool,
+    following: Tensor | None = None,
+    following_bytes: int = 0,
 ) -> None:
     """Every rank calls it with the same sizes, in the same order, on one stream; Triton alone computes it.
 
@@ -298,8 +323,11 @@ def reduce_add_norm(
         constants["PART"] = triton.next_power_of_2(part)
         _launch_two_shot((min(tokens, most),), pointers, sizes, values, **constants, num_warps=warps)
         return
-    warps = min(max(ranks * block // 1024, 4), 16)
+    warps = one_shot_warps(exchange.world_size, hidden)
     send = min(warps * 32 * 16 // x.element_size(), block)
-    programs = min(max(tokens, triton.cdiv(tokens * hidden, send)), most)
-    values = (eps, tokens, exchange.rank)
-    _launch_one_shot((programs,), pointers, (hidden,), values, **constants, SEND=send, num_warps=warps)
+    programs = most if following is not None else min(max(tokens, triton.cdiv(tokens * hidden, send)), most)
+    values = (eps, tokens, exchange.rank, following_bytes)
+    pointers = (*pointers, following)
+    _launch_one_shot(
+        (programs,), pointers, (hidden,), values, **constants, SEND=send, LINES=warps * 32, num_warps=warps
+    )

@@ -12,19 +12,19 @@ import torch
 from support import reference
 
 from text_generation_server.kernels._exchange import LIMIT, NOTHING, SETS, Exchange, control_block
-from text_generation_server.kernels.reduce_add_norm import fits_one_shot, fits_two_shots, reduce_add_norm
+from text_generation_server.kernels.reduce_add_norm import reduce_add_norm
 
 CPU = torch.device("cpu")
 EPS = 1e-5
 SET_BYTES = 1 << 14
-TURNS_US = 1_000_000_000_000
-"""Turns of a reader, each counted as 1 us, that no test waits for."""
+NEVER = 1 << 60
+"""A limit that no test comes to: without a clock a reader counts 1 us for each time that it looks."""
 
 
 class Ranks:
     """Buffers of all ranks, in memory that forked processes share."""
 
-    def __init__(self, world_size: int, limit: int = TURNS_US) -> None:
+    def __init__(self, world_size: int, limit: int = NEVER) -> None:
         self.world_size = world_size
         buffers = torch.full((world_size, SETS * SET_BYTES // 2), NOTHING - (1 << 16), dtype=torch.int16)
         self._buffers = buffers.share_memory_()
@@ -67,38 +67,73 @@ def _in_order(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("world_size", "two_shots", "dtype"),
-    [
-        (2, False, torch.float16),
-        (2, True, torch.float16),
-        (3, False, torch.float32),
-        (4, False, torch.float16),
-        (4, True, torch.float32),
-    ],
+    [(2, False, torch.float16), (3, False, torch.float32), (2, True, torch.float32), (4, True, torch.float16)],
 )
 def test_calls_of_all_sizes_follow_each_other(world_size: int, two_shots: bool, dtype: torch.dtype) -> None:
+    """More calls than there are sets of buffers, larger and smaller ones in turn, each into its own input."""
     ranks = Ranks(world_size)
     hidden = 16 * world_size
-    cases = [_inputs(world_size, tokens, hidden, dtype) for tokens in (1, 5, 2, 7, 1, 3, 6, 1)]
-    shared = [
-        tuple(tensor.clone().share_memory_() for tensor in (x, x[:, :0] + 0, residual)) for x, residual, _ in cases
-    ]
-    residuals = [residual.repeat(world_size, 1, 1).share_memory_() for _, residual, _ in cases]
+    cases = [_inputs(world_size, tokens, hidden, dtype) for tokens in (1, 4, 2, 1, 3)]
+    outs = [x.clone().share_memory_() for x, _, _ in cases]
+    sums = [residual.repeat(world_size, 1, 1).share_memory_() for _, residual, _ in cases]
 
     def work(rank: int, exchange: Exchange) -> None:
-        for (x, _, _), residual, (_, _, weight) in zip(shared, residuals, cases, strict=True):
-            mine = x[rank]
-            if not (fits_two_shots if two_shots else fits_one_shot)(mine, exchange):
-                raise AssertionError("the case must fit")
-            reduce_add_norm(mine, residual[rank], weight, EPS, mine, 1.0, None, exchange, two_shots)
+        for out, total, (_, _, weight) in zip(outs, sums, cases, strict=True):
+            reduce_add_norm(out[rank], total[rank], weight, EPS, out[rank], 1.0, None, exchange, two_shots)
 
     ranks.run(work)
 
-    for (given, residual, weight), (x, _, _), residuals_now in zip(cases, shared, residuals, strict=True):
-        total = _in_order(given)
-        added = (total.float() + residual.float()).to(dtype)
-        _, expected = reference.add_rms_norm(total, residual, weight, EPS)
+    for out, total, (x, residual, weight) in zip(outs, sums, cases, strict=True):
+        added = (_in_order(x).float() + residual.float()).to(dtype)
+        expected = reference.rms_norm(added, weight, EPS)
         for rank in range(world_size):
-            assert torch.equal(residuals_now[rank], added)
-            assert torch.equal(x[rank], x[0])
-            torch.testing.assert_close(x[rank].double(), expected, atol=1e-2, rtol=1e-2)
+            assert torch.equal(total[rank], added)
+            assert torch.equal(out[rank], out[0])
+            torch.testing.assert_close(out[rank].double(), expected, atol=1e-2, rtol=1e-2)
     assert ranks.reports.tolist() == [0] * world_size
+
+
+def test_sums_alone_and_sandwich_norms() -> None:
+    ranks = Ranks(2)
+    x, residual, weight = _inputs(2, 2, 33, torch.float32)
+    sums, outs, totals = (tensor.clone().share_memory_() for tensor in (x, x, residual.repeat(2, 1, 1)))
+
+    def work(rank: int, exchange: Exchange) -> None:
+        reduce_add_norm(sums[rank], None, None, 0.0, sums[rank], 1.0, None, exchange, False)
+        reduce_add_norm(outs[rank], totals[rank], weight, EPS, outs[rank], 0.22, weight, exchange, False)
+
+    ranks.run(work)
+
+    added = residual.double() + 0.22 * reference.rms_norm(_in_order(x), weight, EPS)
+    for rank in range(2):
+        assert torch.equal(sums[rank], _in_order(x))
+        torch.testing.assert_close(totals[rank].double(), added, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(outs[rank].double(), reference.rms_norm(added, weight, EPS), atol=1e-5, rtol=1e-5)
+
+
+def test_nobody_waits_for_a_rank_that_does_not_come() -> None:
+    """The first call ends after its limit, which the host learns; the next ones do not wait at all."""
+    ranks = Ranks(2, limit=20_000)
+    x = torch.ones(2, 32)
+
+    def work(rank: int, exchange: Exchange) -> None:
+        reduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, False)
+        exchange.control[LIMIT] = NEVER
+        reduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, True)
+        reduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, False)
+
+    ranks.run(work, [0])
+    assert ranks.reports.tolist() == [1, 0]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    exchange = Ranks(2).exchange(0)
+    x = torch.ones(2, 32)
+    with pytest.raises(ValueError, match="contiguous"):
+        reduce_add_norm(x.t(), None, None, 0.0, x.t(), 1.0, None, exchange, False)
+    with pytest.raises(ValueError, match="belong together"):
+        reduce_add_norm(x, x.clone(), None, 0.0, x, 1.0, None, exchange, False)
+    with pytest.raises(ValueError, match="do not fit"):
+        reduce_add_norm(torch.ones(300, 32), None, None, 0.0, torch.ones(300, 32), 1.0, None, exchange, False)
+    with pytest.raises(ValueError, match="do not fit"):
+        reduce_add_norm(torch.ones(1, 33), None, None, 0.0, torch.ones(1, 33), 1.0, None, exchange, True)
