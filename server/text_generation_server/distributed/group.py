@@ -46,7 +46,7 @@ class TensorParallelGroup:
         if self.world_size == 1:
             return
         rows = _as_rows(tensor)
-        if rows is None or not self._reduced(rows):
+        if rows is None or not self._reduced(self._ways.of(_num_bytes(rows)), rows):
             with self._collective():
                 dist.all_reduce(tensor)
 
@@ -60,12 +60,14 @@ class TensorParallelGroup:
         x_weight: Tensor | None = None,
     ) -> None:
         """`all_reduce(x)`, then `add_rms_norm` of it into `x` and `residual`, as one operator where that is faster."""
-        if self.world_size == 1 or not self._reduced(x, residual, weight, eps, scale, x_weight):
+        way = self._ways.of(_num_bytes(x))
+        if self.world_size == 1 or not self._reduced(way, x, residual, weight, eps, scale, x_weight):
             self.all_reduce(x)
             kernels.add_rms_norm(x, residual, weight, eps, x, scale, x_weight)
 
     def _reduced(
         self,
+        way: Way,
         x: Tensor,
         residual: Tensor | None = None,
         weight: Tensor | None = None,
@@ -73,15 +75,14 @@ class TensorParallelGroup:
         scale: float = 1.0,
         x_weight: Tensor | None = None,
     ) -> bool:
-        """False where this is for the library."""
-        if self._peers is None or not kernels.reducible(x):
-            return False
-        way = self._ways.of(x.numel() * x.element_size())
-        fitting = kernels.fits_two_shots if way is Way.TWO_SHOTS else kernels.fits_one_shot
-        if way is Way.LIBRARY or not fitting(x, self._peers.exchange):
+        """False where this way is not ours, or does not take these tensors; nothing has happened then."""
+        if self._peers is None or way is Way.LIBRARY or not kernels.reducible(x, residual):
             return False
         two_shots = way is Way.TWO_SHOTS
-        kernels.reduce_add_norm(x, residual, weight, eps, x, scale, x_weight, self._peers.exchange, two_shots)
+        exchange = self._peers.exchange
+        if not (kernels.fits_two_shots if two_shots else kernels.fits_one_shot)(x, exchange):
+            return False
+        kernels.reduce_add_norm(x, residual, weight, eps, x, scale, x_weight, exchange, two_shots)
         return True
 
     def limit_waits(self, seconds: float) -> None:
@@ -146,14 +147,13 @@ class TensorParallelGroup:
             self._peers = None
 
     def _timings(self) -> dict[int, dict[Way, int]]:
-        """Nanoseconds of each way on the slowest rank, which are written to the log."""
+        """Nanoseconds of each way on the slowest rank, which are written to the log. None of ours is chosen yet."""
 
         def reduce(way: Way, x: Tensor, residual: Tensor, weight: Tensor) -> None:
-            self._ways = Ways((1 << 62,), (way,))
-            if way is not Way.LIBRARY and not self._reduced(x, residual, weight, 1e-5):
-                raise ValueError("the way does not take this size")
             if way is Way.LIBRARY:
                 self.reduce_add_norm(x, residual, weight, 1e-5)
+            elif not self._reduced(way, x, residual, weight, 1e-5):
+                raise ValueError(f"{way.value} does not take {_num_bytes(x)} bytes")
 
         found = measure(reduce, self._device)
         slowest = iter(self.max_ints([ns for times in found.values() for ns in times.values()]))
@@ -202,6 +202,10 @@ def init_group(parallel: ParallelConfig, device: torch.device, timeout_s: float)
     if device.type == "cuda" and parallel.peer_memory and kernels.triton_enabled():
         group.open_peer_memory(timeout_s)
     return group
+
+
+def _num_bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _as_rows(tensor: Tensor) -> Tensor | None:

@@ -88,7 +88,7 @@ def clear_last(control_ptr, rank, turn, used, SET_BYTES: tl.constexpr, CLEAR: tl
     """Clears what the call before has used, and notes the `used` words of this one."""
     last = (turn + 2) % 3
     program = tl.program_id(0)
-    count = tl.load(control_ptr + _USED + last).to(tl.int32)
+    count = tl.load(control_ptr + _USED + last, volatile=True).to(tl.int32)
     buffer_ptr = buffer_of(control_ptr, rank, last, SET_BYTES, tl.int32)
     for start in range(program * CLEAR, count, tl.num_programs(0) * CLEAR):
         words = start + tl.arange(0, CLEAR)

@@ -255,9 +255,11 @@ def one_shot_warps(world_size: int, hidden: int) -> int:
     return min(max(triton.next_power_of_2(world_size) * triton.next_power_of_2(hidden) // 1024, 4), 16)
 
 
-def reducible(x: Tensor) -> bool:
-    """Whether `x` is of a type and layout that the kernels read."""
-    return x.dim() == 2 and x.is_contiguous() and x.dtype in (torch.float16, torch.bfloat16, torch.float32)
+def reducible(x: Tensor, residual: Tensor | None) -> bool:
+    """Whether these are of types and layouts that the kernels read."""
+    if x.dim() != 2 or not x.is_contiguous() or x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return False
+    return residual is None or (residual.is_contiguous() and residual.dtype == x.dtype)
 
 
 def fits_one_shot(x: Tensor, exchange: Exchange) -> bool:
