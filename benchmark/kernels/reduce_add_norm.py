@@ -26,7 +26,7 @@ from text_generation_server.distributed.group import TensorParallelGroup, init_g
 from text_generation_server.distributed.ways import Way, Ways
 
 EPS = 1e-5
-CALLS, REPLAYS = 40, 15
+CALLS, WARM, REPLAYS = 40, 50, 25
 SHAPES = [(1, 2048), (1, 4096), (1, 8192), (2, 8192), (4, 8192), (8, 8192), (16, 8192), (32, 8192), (64, 8192)]
 SHAPES += [(128, 8192), (256, 8192), (512, 8192)]
 """Tokens and hidden size: messages of 4 KiB to 8 MiB."""
@@ -40,7 +40,8 @@ def microseconds(group: TensorParallelGroup, call: Callable[[], None]) -> float:
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for _ in range(CALLS):
             call()
-    graph.replay()
+    for _ in range(WARM):
+        graph.replay()
     samples = []
     for _ in range(REPLAYS):
         group.min_int(0)

@@ -13,7 +13,9 @@ SIZES = tuple(1 << power for power in (14, 16, 18, 20, 22, 23))
 """Bytes of the messages that are measured: 16 KiB to 8 MiB."""
 _HIDDEN = 8192
 _CALLS = 12
-_REPLAYS = 5
+_REPLAYS = 9
+_WARM = 40
+"""Replays before those that are timed: a device that was idle is slower at first."""
 
 
 class Way(Enum):
@@ -86,7 +88,8 @@ def _timed(call: Callable[[], None], device: torch.device) -> int:
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for _ in range(_CALLS):
             call()
-    graph.replay()
+    for _ in range(_WARM):
+        graph.replay()
     samples: list[float] = []
     for _ in range(_REPLAYS):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

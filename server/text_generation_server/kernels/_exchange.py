@@ -33,8 +33,10 @@ _LOST = tl.constexpr(1)  # whether to wait no more
 _LIMIT = tl.constexpr(2)  # ns that a reader waits
 _REPORT = tl.constexpr(3)  # address of an int32 of the host that is set with _LOST
 _USED = tl.constexpr(4)  # 4-byte words that were used of each set
-_BUFFERS = tl.constexpr(8)  # addresses of the buffers of all ranks
-LIMIT, REPORT, BUFFERS = 2, 3, 8
+_BUFFERS = tl.constexpr(16)  # addresses of the buffers of all ranks, in a cache line that is never written
+LIMIT, REPORT, BUFFERS = 2, 3, 16
+CHECKED = 64
+"""A reader looks so many times for what is missing before it looks at the time again."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,15 @@ def take_turn(control_ptr):
 
 
 @triton.jit
-def buffer_of(control_ptr, rank, turn, SET_BYTES: tl.constexpr, BITS: tl.constexpr):
-    """Where the set `turn` of a rank begins."""
-    address = tl.load(control_ptr + _BUFFERS + rank) + turn * SET_BYTES
-    return tl.multiple_of(address.to(tl.pointer_type(BITS)), 16)
+def address_of(control_ptr, rank):
+    """Of the buffers of a rank."""
+    return tl.load(control_ptr + _BUFFERS + rank)
+
+
+@triton.jit
+def buffer_at(address, turn, SET_BYTES: tl.constexpr, BITS: tl.constexpr):
+    """Where the set `turn` begins of buffers at `address`."""
+    return tl.multiple_of((address + turn * SET_BYTES).to(tl.pointer_type(BITS)), 16)
 
 
 @triton.jit
@@ -84,12 +91,12 @@ def words_to_send(values, BITS: tl.constexpr, NOTHING: tl.constexpr):
 
 
 @triton.jit
-def clear_last(control_ptr, rank, turn, used, SET_BYTES: tl.constexpr, CLEAR: tl.constexpr):
-    """Clears what the call before has used, and notes the `used` words of this one."""
+def clear_last(control_ptr, address, turn, used, SET_BYTES: tl.constexpr, CLEAR: tl.constexpr):
+    """Clears what the call before has used of this rank's buffers, and notes the `used` words of this call."""
     last = (turn + 2) % 3
     program = tl.program_id(0)
     count = tl.load(control_ptr + _USED + last, volatile=True).to(tl.int32)
-    buffer_ptr = buffer_of(control_ptr, rank, last, SET_BYTES, tl.int32)
+    buffer_ptr = buffer_at(address, last, SET_BYTES, tl.int32)
     for start in range(program * CLEAR, count, tl.num_programs(0) * CLEAR):
         words = start + tl.arange(0, CLEAR)
         tl.store(buffer_ptr + words, tl.full([CLEAR], -2147450880, tl.int32), mask=words < count)
@@ -98,26 +105,36 @@ def clear_last(control_ptr, rank, turn, used, SET_BYTES: tl.constexpr, CLEAR: tl
 
 
 @triton.jit
-def receive(source_ptr, valid, control_ptr, NOTHING: tl.constexpr, CLOCK: tl.constexpr):
-    """The words at `source_ptr` where `valid`, once all have come; anything when the group is lost."""
+def receive(source_ptr, valid, control_ptr, NOTHING: tl.constexpr, CHECKED: tl.constexpr):
+    """The words at `source_ptr` where `valid`, once all have come; anything when the group is lost.
+
+    The time is looked at once in CHECKED turns. Where that is 0, as in the interpreter, which has no clock, each turn
+    counts as 1 us.
+    """
     words = tl.load(source_ptr, mask=valid, other=0, volatile=True)
     missing = tl.max((words == NOTHING).to(tl.int32))
     if missing != 0:
-        waited = tl.zeros([], dtype=tl.int64)
-        begin = waited
-        if CLOCK:
+        begin = tl.zeros([], dtype=tl.int64)
+        if CHECKED != 0:
             begin = cuda.globaltimer()
+        turns = 0
         while missing != 0:
             words = tl.load(source_ptr, mask=valid, other=0, volatile=True)
             missing = tl.max((words == NOTHING).to(tl.int32))
-            # Without a clock, as in the interpreter, one turn counts as 1 us.
-            waited += 1000
-            if CLOCK:
-                waited = cuda.globaltimer() - begin
-            if missing != 0:
-                limit = tl.load(control_ptr + _LIMIT, volatile=True)
-                if (waited > limit) | (tl.load(control_ptr + _LOST, volatile=True) != 0):
-                    tl.store(control_ptr + _LOST, 1)
-                    tl.store(tl.load(control_ptr + _REPORT).to(tl.pointer_type(tl.int32)), 1)
-                    missing = 0
+            turns += 1
+            if CHECKED != 0:
+                if turns % CHECKED == 0:
+                    missing *= waiting(control_ptr, cuda.globaltimer() - begin)
+            else:
+                missing *= waiting(control_ptr, turns * 1000)
     return words
+
+
+@triton.jit
+def waiting(control_ptr, waited):
+    """1 while there is time; else 0, and the host learns of it."""
+    more = (waited <= tl.load(control_ptr + _LIMIT, volatile=True)) & (tl.load(control_ptr + _LOST, volatile=True) == 0)
+    if not more:
+        tl.store(control_ptr + _LOST, 1)
+        tl.store(tl.load(control_ptr + _REPORT).to(tl.pointer_type(tl.int32)), 1)
+    return more.to(tl.int32)

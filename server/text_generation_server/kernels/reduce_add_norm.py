@@ -17,8 +17,9 @@ Bytes that a rank sends, of S in the message and N ranks: (N - 1) * S in one sho
 import torch
 from torch import Tensor
 
+from ._config import nearest
 from ._device import num_processors
-from ._exchange import NOTHING, Exchange, buffer_of, clear_last, receive, take_turn, words_to_send
+from ._exchange import CHECKED, NOTHING, Exchange, address_of, buffer_at, clear_last, receive, take_turn, words_to_send
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._triton import tl, triton
 from .rms_norm import normalise_row
@@ -93,18 +94,7 @@ def sum_of_ranks(words, valid, TYPE: tl.constexpr, WORLD: tl.constexpr, RANKS: t
     return total
 
 
-@triton.jit
-def prefetch(next_ptr, program, programs, num_bytes, LINES: tl.constexpr):
-    """Asks for the first `num_bytes` at `next_ptr` to come into the L2 cache, a line of 128 bytes a thread."""
-    for start in range(program * LINES * 128, num_bytes, programs * LINES * 128):
-        places = start + tl.arange(0, LINES) * 128
-        addresses = next_ptr.to(tl.int64) + tl.minimum(places, num_bytes - 1)
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [addresses], dtype=tl.int32, is_pure=False, pack=1
-        )
-
-
-@triton.jit(do_not_specialize=["tokens", "rank", "next_bytes"])
+@triton.jit(do_not_specialize=["tokens", "rank"])
 def one_shot_kernel(
     x_ptr,  # [tokens, hidden]
     residual_ptr,  # [tokens, hidden], updated in place, or None
@@ -112,23 +102,20 @@ def one_shot_kernel(
     x_weight_ptr,  # [hidden] or None
     out_ptr,  # [tokens, hidden], may be x
     control_ptr,
-    next_ptr,  # what the next kernel reads, or None
     hidden,
     eps,
     tokens,
     rank,
-    next_bytes,
     X_SCALE: tl.constexpr,
     WORLD: tl.constexpr,
     RANKS: tl.constexpr,  # power of two, at least WORLD
     BLOCK: tl.constexpr,  # power of two, at least hidden
     SEND: tl.constexpr,
-    LINES: tl.constexpr,
     SET_BYTES: tl.constexpr,
     BITS: tl.constexpr,
     NOTHING: tl.constexpr,
     CLEAR: tl.constexpr,
-    CLOCK: tl.constexpr,
+    CHECKED: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """All programs send pieces of SEND values; a token's row is received by one program, which finishes it.
@@ -141,32 +128,31 @@ def one_shot_kernel(
     columns = tl.arange(0, BLOCK)
     stored = columns < hidden
     weight, x_weight = constants_of(weight_ptr, x_weight_ptr, columns, stored)
+    own = address_of(control_ptr, rank)
     let_next_start(PDL)
     wait_for_previous(PDL)
+
+    pieces = program * SEND + tl.arange(0, SEND)
+    values = tl.load(x_ptr + pieces, mask=pieces < size, other=0.0)
     turn = take_turn(control_ptr)
-
-    for start in range(program * SEND, size, programs * SEND):
-        pieces = start + tl.arange(0, SEND)
-        inside = pieces < size
-        words = words_to_send(tl.load(x_ptr + pieces, mask=inside, other=0.0), BITS, NOTHING)
+    for _ in range(program * SEND, size, programs * SEND):
+        words = words_to_send(values, BITS, NOTHING)
         for peer in tl.static_range(WORLD):
-            target_ptr = buffer_of(control_ptr, peer, turn, SET_BYTES, BITS)
-            tl.store(target_ptr + rank * size + pieces, words, mask=inside)
+            target_ptr = buffer_at(address_of(control_ptr, peer), turn, SET_BYTES, BITS)
+            tl.store(target_ptr + rank * size + pieces, words, mask=pieces < size)
+        pieces += programs * SEND
+        values = tl.load(x_ptr + pieces, mask=pieces < size, other=0.0)
 
-    if next_ptr is not None:
-        if program >= tokens:
-            prefetch(next_ptr, program - tokens, programs - tokens, next_bytes, LINES)
+    clear_last(control_ptr, own, turn, (size * WORLD * BITS.primitive_bitwidth + 31) // 32, SET_BYTES, CLEAR)
 
-    clear_last(control_ptr, rank, turn, (size * WORLD * BITS.primitive_bitwidth + 31) // 32, SET_BYTES, CLEAR)
-
-    source_ptr = buffer_of(control_ptr, rank, turn, SET_BYTES, BITS)
+    source_ptr = buffer_at(own, turn, SET_BYTES, BITS)
     ranks = tl.arange(0, RANKS)[:, None]
     valid = (ranks < WORLD) & stored[None, :]
     for row in range(program, tokens, programs):
         at = row * hidden + columns
         residual = residual_of(residual_ptr, at, stored)
         places = ranks * size + at[None, :]
-        words = receive(source_ptr + places, valid, control_ptr, NOTHING, CLOCK)
+        words = receive(source_ptr + places, valid, control_ptr, NOTHING, CHECKED)
         x = sum_of_ranks(words, valid, x_ptr.dtype.element_ty, WORLD, RANKS)
         finish_row(
             x, residual, weight, x_weight, at, stored,
@@ -196,7 +182,7 @@ def two_shot_kernel(
     BITS: tl.constexpr,
     NOTHING: tl.constexpr,
     CLEAR: tl.constexpr,
-    CLOCK: tl.constexpr,
+    CHECKED: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """A program handles the same rows of all ranks in three passes: parts to their owners, sums to all, the rest.
@@ -206,6 +192,7 @@ def two_shot_kernel(
     program = tl.program_id(0)
     programs = tl.num_programs(0)
     size = tokens * hidden
+    own = address_of(control_ptr, rank)
     let_next_start(PDL)
     wait_for_previous(PDL)
     turn = take_turn(control_ptr)
@@ -214,21 +201,21 @@ def two_shot_kernel(
     for row in range(program, tokens, programs):
         for owner in tl.static_range(WORLD):
             values = tl.load(x_ptr + row * hidden + owner * part + inner, mask=inner < part, other=0.0)
-            target_ptr = buffer_of(control_ptr, owner, turn, SET_BYTES, BITS)
+            target_ptr = buffer_at(address_of(control_ptr, owner), turn, SET_BYTES, BITS)
             words = words_to_send(values, BITS, NOTHING)
             tl.store(target_ptr + (rank * tokens + row) * part + inner, words, mask=inner < part)
 
-    clear_last(control_ptr, rank, turn, (size * 2 * BITS.primitive_bitwidth + 31) // 32, SET_BYTES, CLEAR)
+    clear_last(control_ptr, own, turn, (size * 2 * BITS.primitive_bitwidth + 31) // 32, SET_BYTES, CLEAR)
 
-    source_ptr = buffer_of(control_ptr, rank, turn, SET_BYTES, BITS)
+    source_ptr = buffer_at(own, turn, SET_BYTES, BITS)
     ranks = tl.arange(0, RANKS)[:, None]
     valid = (ranks < WORLD) & (inner < part)[None, :]
     for row in range(program, tokens, programs):
         places = (ranks * tokens + row) * part + inner[None, :]
-        words = receive(source_ptr + places, valid, control_ptr, NOTHING, CLOCK)
+        words = receive(source_ptr + places, valid, control_ptr, NOTHING, CHECKED)
         total = sum_of_ranks(words, valid, x_ptr.dtype.element_ty, WORLD, RANKS).to(x_ptr.dtype.element_ty)
         for peer in tl.static_range(WORLD):
-            target_ptr = buffer_of(control_ptr, peer, turn, SET_BYTES, BITS)
+            target_ptr = buffer_at(address_of(control_ptr, peer), turn, SET_BYTES, BITS)
             sent = words_to_send(total, BITS, NOTHING)
             tl.store(target_ptr + size + row * hidden + rank * part + inner, sent, mask=inner < part)
 
@@ -238,7 +225,7 @@ def two_shot_kernel(
     for row in range(program, tokens, programs):
         at = row * hidden + columns
         residual = residual_of(residual_ptr, at, stored)
-        words = receive(source_ptr + size + at, stored, control_ptr, NOTHING, CLOCK)
+        words = receive(source_ptr + size + at, stored, control_ptr, NOTHING, CHECKED)
         x = words.to(x_ptr.dtype.element_ty, bitcast=True).to(tl.float32)
         finish_row(
             x, residual, weight, x_weight, at, stored,
@@ -248,11 +235,6 @@ def two_shot_kernel(
 
 _launch_one_shot = Launcher(one_shot_kernel)
 _launch_two_shot = Launcher(two_shot_kernel)
-
-
-def one_shot_warps(world_size: int, hidden: int) -> int:
-    """Warps of a program that holds a row of each rank: 32 values a thread, or more."""
-    return min(max(triton.next_power_of_2(world_size) * triton.next_power_of_2(hidden) // 1024, 4), 16)
 
 
 def reducible(x: Tensor, residual: Tensor | None) -> bool:
@@ -285,8 +267,6 @@ def reduce_add_norm(
     x_weight: Tensor | None,
     exchange: Exchange,
     two_shots: bool,
-    following: Tensor | None = None,
-    following_bytes: int = 0,
 ) -> None:
     """Every rank calls it with the same sizes, in the same order, on one stream; Triton alone computes it.
 
@@ -314,22 +294,17 @@ def reduce_add_norm(
         "BITS": tl.int32 if wide else tl.int16,
         "NOTHING": (NOTHING << 16 | NOTHING) - (1 << 32) if wide else NOTHING - (1 << 16),
         "CLEAR": _CLEAR,
-        "CLOCK": x.is_cuda,
+        "CHECKED": CHECKED if x.is_cuda else 0,
     }
     # All programs must be on the device at a time, because they wait for those of other ranks.
     most = num_processors(x.device)
+    # As many as of that operator, so that squares are added up in the same order.
+    warps = constants["num_warps"] = nearest("add_rms_norm", block=block)["num_warps"]
     if two_shots:
-        warps = min(max(block // 512, 4), 16)
         part = hidden // exchange.world_size
-        sizes, values = (hidden, part), (eps, tokens, exchange.rank)
         constants["PART"] = triton.next_power_of_2(part)
-        _launch_two_shot((min(tokens, most),), pointers, sizes, values, **constants, num_warps=warps)
+        _launch_two_shot((min(tokens, most),), pointers, (hidden, part), (eps, tokens, exchange.rank), **constants)
         return
-    warps = one_shot_warps(exchange.world_size, hidden)
     send = min(warps * 32 * 16 // x.element_size(), block)
-    programs = most if following is not None else min(max(tokens, triton.cdiv(tokens * hidden, send)), most)
-    values = (eps, tokens, exchange.rank, following_bytes)
-    pointers = (*pointers, following)
-    _launch_one_shot(
-        (programs,), pointers, (hidden,), values, **constants, SEND=send, LINES=warps * 32, num_warps=warps
-    )
+    programs = min(max(tokens, triton.cdiv(tokens * hidden, send)), most)
+    _launch_one_shot((programs,), pointers, (hidden,), (eps, tokens, exchange.rank), **constants, SEND=send)
