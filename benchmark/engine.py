@@ -1,7 +1,8 @@
-"""Times the engine of one rank without router and sockets: chunks, decodes, both in one step, and idle time.
+"""Times the engine without router and sockets: chunks, decodes, both in one step, and idle time.
 
-    PYTHONPATH=server python3 benchmark/engine.py FOLDER --output-json result.json [--profile]
+    PYTHONPATH=server python3 benchmark/engine.py FOLDER --output-json result.json [--ranks 2] [--profile]
 
+With several ranks each is a process that gets the same plans; what the first measures is reported.
 FOLDER holds a config.json; weights are random. Plans are sent two deep, as the router does. What a step costs here and
 not through HTTP is the router's and the socket's share. On a machine without a GPU it runs as well, on a folder of a
 tiny model: that proves the script.
@@ -9,8 +10,10 @@ tiny model: that proves the script.
 
 import argparse
 import json
+import os
 import statistics
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -22,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.multiprocessing as mp
 
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.parallel import ParallelConfig
@@ -123,12 +127,14 @@ class Load:
         self.engine.clear_cache(None)
 
 
-def build(folder: Path, options: EngineOptions, limits: WarmupLimits) -> tuple[Engine, WarmupResult, dict[str, float]]:
+def build(
+    folder: Path, options: EngineOptions, limits: WarmupLimits, parallel: ParallelConfig
+) -> tuple[Engine, WarmupResult, dict[str, float]]:
     """An engine with random weights, warmed up, and what that took."""
     started = time.perf_counter()
-    device = choose_device(0)
+    device = choose_device(parallel.rank)
     config = ModelConfig.from_folder(folder)
-    group = init_group(ParallelConfig(), device, 120.0)
+    group = init_group(parallel, device, 120.0)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     with torch.inference_mode():
         model = load_model(folder, config, group, dtype, device, "dummy")
@@ -297,7 +303,29 @@ def main() -> None:
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--at-limits", action="store_true", help="fill every row and slot instead of timing")
     parser.add_argument("--no-graphs", action="store_true")
+    parser.add_argument("--ranks", type=int, default=1, help="processes, one a device")
+    parser.add_argument("--nccl", action="store_true", help="sums over the ranks through NCCL alone")
     arguments = parser.parse_args()
+    if arguments.ranks == 1:
+        run(0, arguments, "")
+        return
+    with tempfile.TemporaryDirectory() as meeting:
+        mp.spawn(run, (arguments, meeting), nprocs=arguments.ranks)
+
+
+def run(rank: int, arguments: argparse.Namespace, meeting: str) -> None:
+    """What one rank does. Ends the process where there are several: NCCL's own end waits for graphs."""
+    parallel = ParallelConfig(rank, arguments.ranks, Path(meeting) / "rendezvous", not arguments.nccl)
+    if rank > 0:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    measure(arguments, parallel)
+    if arguments.ranks > 1:
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def measure(arguments: argparse.Namespace, parallel: ParallelConfig) -> None:
+    """Runs all cases on this rank; the first prints them and writes the file."""
     cuda = torch.cuda.is_available()
     options = EngineOptions(
         cuda_graphs=() if arguments.no_graphs or not cuda else None, deterministic=arguments.deterministic
@@ -309,7 +337,7 @@ def main() -> None:
         max_total_tokens=arguments.max_total_tokens,
         prefill_chunking=True,
     )
-    engine, warmed, start = build(arguments.folder, options, limits)
+    engine, warmed, start = build(arguments.folder, options, limits, parallel)
     load = Load(engine, engine.info.vocab_size)
     if arguments.at_limits:
         print("at the limits", json.dumps(at_limits(load, warmed.limits)), flush=True)
@@ -344,7 +372,7 @@ def main() -> None:
             print(f"{streams} x {length}: idle {idle} % of the trace; kernels of one step:")
             for entry in rows:
                 print(f"  {entry['us']:9.1f} us {entry['calls']:7.1f} {entry['kernel']}")
-    if arguments.output_json:
+    if arguments.output_json and parallel.rank == 0:
         arguments.output_json.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -30,6 +30,7 @@ def test_every_variable_is_read() -> None:
             "ROPE_SCALING": "dynamic",
             "ROPE_FACTOR": "2.0",
             "DISABLE_CUSTOM_KERNELS": "True",
+            "DISABLE_PEER_MEMORY": "1",
             "OMP_NUM_THREADS": "3",
             "HUGGINGFACE_HUB_CACHE": "/cache",
             "WEIGHTS_CACHE_OVERRIDE": "/weights",
@@ -37,7 +38,7 @@ def test_every_variable_is_read() -> None:
         uds_path="/run/shard",
     )
     assert environment == Environment(
-        ParallelConfig(1, 2, Path("/run/shard-rendezvous")),
+        ParallelConfig(1, 2, Path("/run/shard-rendezvous"), peer_memory=False),
         WatermarkConfig(0.25, 4.0),
         HubConfig(Path("/cache"), Path("/weights")),
         cuda_memory_fraction=0.5,

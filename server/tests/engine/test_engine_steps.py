@@ -305,6 +305,15 @@ def test_out_of_memory_on_one_rank_of_several_is_the_end_of_the_group() -> None:
         prefill(engine, make_request(1))
 
 
+def test_a_step_without_another_rank_has_no_result_and_is_the_end_of_the_group() -> None:
+    engine = make_engine(world_size=2)
+    prefill(engine, make_request(1))
+    step = engine.step(StepPlan(1, decode=[1]))
+    engine._group.lost = True  # type: ignore[attr-defined]
+    with pytest.raises(EngineFailed, match="waited in vain"):
+        step.result()
+
+
 def test_ranks_agree_on_tokens_and_failures_and_the_first_one_has_the_details() -> None:
     requests = [make_request(i, PROMPTS[i], top_n_tokens=2, prefill_logprobs=True) for i in range(5)]
     requests.append(make_request(6, [64]))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from text_generation_server.errors import EngineFailed
 from text_generation_server.layers.infer.state import CacheShape, InferState
 from text_generation_server.layers.weights import VocabularyPart
 
@@ -102,6 +103,15 @@ class SingleGroup:
     def __init__(self, rank: int = 0, world_size: int = 1) -> None:
         self.rank = rank
         self.world_size = world_size
+        self.lost = False
+        """Whether another rank did not come."""
+
+    def check(self) -> None:
+        if self.lost:
+            raise EngineFailed("waited in vain")
+
+    def limit_waits(self, seconds: float) -> None:
+        return
 
     def min_int(self, value: int) -> int:
         return value

@@ -20,6 +20,8 @@ class ParallelConfig:
     rank: int = 0
     world_size: int = 1
     rendezvous: Path = field(default_factory=lambda: rendezvous_path(DEFAULT_UDS_PATH))
+    peer_memory: bool = True
+    """Whether sums over the ranks may go through memory that they share; false: through NCCL alone."""
 
     def __post_init__(self) -> None:
         if self.world_size < 1:

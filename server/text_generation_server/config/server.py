@@ -172,6 +172,7 @@ def _parallel(env: _Variables, uds_path: str) -> ParallelConfig:
         rank=env.integer("RANK", 0, low=0, high=world_size - 1),
         world_size=world_size,
         rendezvous=rendezvous_path(uds_path),
+        peer_memory=not env.flag("DISABLE_PEER_MEMORY"),
     )
 
 

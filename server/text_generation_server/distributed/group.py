@@ -2,8 +2,11 @@
 
 Every rank calls the same collectives in the same order; a rank that does not come within the time limit makes the
 others fail with `EngineFailed` rather than wait for ever.
+Sums on CUDA go through memory that the ranks share where that is there and faster than NCCL (`ways.py`).
 """
 
+import logging
+import math
 import os
 import socket
 from collections.abc import Generator, Sequence
@@ -14,23 +17,83 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .. import kernels
 from ..config.parallel import ParallelConfig
 from ..errors import EngineFailed
+from .peer_memory import PeerMemory, can_map, peer_memory
+from .ways import Way, Ways, measure
+
+CLOSING_LIMIT_S = 1.0
+"""How long kernels wait for other ranks once this one leaves."""
+_LONGEST_ROW = 1 << 13
+_SHORTEST_ROW = 1 << 8
+
+logger = logging.getLogger(__name__)
 
 
 class TensorParallelGroup:
-    """Made by `init_group`, used by the engine thread alone."""
+    """Made by `init_group`, used by the engine thread alone, but for `check`."""
 
     def __init__(self, rank: int, world_size: int, device: torch.device) -> None:
         self.rank = rank
         self.world_size = world_size
         self._device = device
+        self._peers: PeerMemory | None = None
+        self._ways = Ways()
 
     def all_reduce(self, tensor: Tensor) -> None:
         """Sums `tensor` over the ranks, in place."""
-        if self.world_size > 1:
+        if self.world_size == 1:
+            return
+        rows = _as_rows(tensor)
+        if rows is None or not self._reduced(self._ways.of(_num_bytes(rows)), rows):
             with self._collective():
                 dist.all_reduce(tensor)
+
+    def reduce_add_norm(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        eps: float,
+        scale: float = 1.0,
+        x_weight: Tensor | None = None,
+    ) -> None:
+        """`all_reduce(x)`, then `add_rms_norm` of it into `x` and `residual`, as one operator where that is faster."""
+        way = self._ways.of(_num_bytes(x))
+        if self.world_size == 1 or not self._reduced(way, x, residual, weight, eps, scale, x_weight):
+            self.all_reduce(x)
+            kernels.add_rms_norm(x, residual, weight, eps, x, scale, x_weight)
+
+    def _reduced(
+        self,
+        way: Way,
+        x: Tensor,
+        residual: Tensor | None = None,
+        weight: Tensor | None = None,
+        eps: float = 0.0,
+        scale: float = 1.0,
+        x_weight: Tensor | None = None,
+    ) -> bool:
+        """False where this way is not ours, or does not take these tensors; nothing has happened then."""
+        if self._peers is None or way is Way.LIBRARY or not kernels.reducible(x, residual):
+            return False
+        two_shots = way is Way.TWO_SHOTS
+        exchange = self._peers.exchange
+        if not (kernels.fits_two_shots if two_shots else kernels.fits_one_shot)(x, exchange):
+            return False
+        kernels.reduce_add_norm(x, residual, weight, eps, x, scale, x_weight, exchange, two_shots)
+        return True
+
+    def limit_waits(self, seconds: float) -> None:
+        """How long kernels may wait for another rank from now on."""
+        if self._peers is not None:
+            self._peers.limit_waits(seconds)
+
+    def check(self) -> None:
+        """Raises `EngineFailed` where a rank did not come in time, so that results so far mean nothing. Any thread."""
+        if self._peers is not None and self._peers.lost:
+            raise EngineFailed(f"rank {self.rank} waited in vain for another of {self.world_size} shards")
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """`tensor` [...] of every rank, [world_size, ...], on all of them. Contiguous tensors of one shape."""
@@ -65,8 +128,47 @@ class TensorParallelGroup:
         A communicator of NCCL is left to the end of the process: its own end waits for the other ranks, and for every
         CUDA graph that has captured a collective.
         """
+        self.limit_waits(CLOSING_LIMIT_S)
         if self.world_size > 1 and self._device.type != "cuda" and dist.is_initialized():
             dist.destroy_process_group()
+
+    def open_peer_memory(self, limit_s: float) -> None:
+        """Sets up sums through memory of all ranks, where they have any, and measures when they are faster than NCCL.
+
+        Called by all ranks together, once. `limit_s`: as in `limit_waits`.
+        """
+        if not self.min_int(can_map(self.world_size)):
+            logger.info("sums over the ranks go through NCCL: the devices cannot write to each other's memory")
+            return
+        opened = peer_memory(self.rank, self.world_size, self._device, limit_s)
+        if not self.min_int(isinstance(opened, PeerMemory)) or isinstance(opened, str):
+            logger.warning("sums over the ranks go through NCCL: %s", opened)
+            return
+        self._peers = opened
+        self._ways = Ways.fastest(self._timings())
+        self.check()
+        if not self._ways.any_of_ours:
+            self._peers = None
+
+    def _timings(self) -> dict[int, dict[Way, int]]:
+        """Nanoseconds of each way on the slowest rank, which are written to the log. None of ours is chosen yet."""
+
+        def reduce(way: Way, x: Tensor, residual: Tensor, weight: Tensor) -> None:
+            if way is Way.LIBRARY:
+                self.reduce_add_norm(x, residual, weight, 1e-5)
+            elif not self._reduced(way, x, residual, weight, 1e-5):
+                raise ValueError(f"{way.value} does not take {_num_bytes(x)} bytes")
+
+        found = measure(reduce, self._device)
+        slowest = iter(self.max_ints([ns for times in found.values() for ns in times.values()]))
+        found = {size: {way: next(slowest) for way in times} for size, times in found.items()}
+        table = {
+            f"{size >> 10} KiB": ", ".join(f"{way.value} {ns / 1000:.1f}" for way, ns in times.items())
+            for size, times in found.items()
+        }
+        if self.rank == 0:
+            logger.info("sums over the ranks, microseconds in a graph", extra=table)
+        return found
 
     @contextmanager
     def _collective(self) -> Generator[None, None, None]:
@@ -101,7 +203,23 @@ def init_group(parallel: ParallelConfig, device: torch.device, timeout_s: float)
             f"rank {parallel.rank} could not meet the other {parallel.world_size - 1} shards by the file "
             f"{parallel.rendezvous} within {timeout_s:g} s; remove it if an earlier run has left it: {error}"
         ) from error
+    if device.type == "cuda" and parallel.peer_memory and kernels.triton_enabled():
+        group.open_peer_memory(timeout_s)
     return group
+
+
+def _num_bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _as_rows(tensor: Tensor) -> Tensor | None:
+    """`tensor` as [rows, n] for the kernels, or None where they would be slow: rows of a few values each."""
+    if not tensor.is_contiguous():
+        return None
+    if tensor.numel() <= _LONGEST_ROW:
+        return tensor.view(1, -1)
+    length = tensor.shape[-1] if tensor.dim() > 1 else math.gcd(tensor.numel(), _LONGEST_ROW)
+    return tensor.view(-1, length) if length >= _SHORTEST_ROW else None
 
 
 def _stay_on_loopback() -> None:

@@ -20,9 +20,26 @@ from .masks import no_masks
 from .memory import Memory, is_out_of_memory, memory_of
 from .options import EngineOptions
 from .replies import LaunchedStep
-from .requests import MaskSource, ShardInfo, StepPlan, WarmupLimits, WarmupResult
+from .requests import MaskSource, PendingStep, ShardInfo, StepPlan, StepReply, WarmupLimits, WarmupResult
 from .runner import StepRunner
 from .warmup import warm_up
+
+_PEER_LIMIT_S = 10.0
+"""How long kernels of a step wait for another rank. Ranks get a plan at the same time, and its masks too."""
+
+
+class _SharedStep(PendingStep):
+    """A step of several ranks: it has no result when one of them did not come."""
+
+    def __init__(self, step: LaunchedStep, group: TensorParallelGroup) -> None:
+        self._step = step
+        self._group = group
+
+    def result(self) -> StepReply:
+        """As of every step. Raises `EngineFailed` when a rank is lost."""
+        reply = self._step.result()
+        self._group.check()
+        return reply
 
 
 class Engine:
@@ -77,13 +94,16 @@ class Engine:
             self._model, self._group, self._memory, limits, eos_token_ids, self._watermark, self._options, alone
         )
         self._runner.compiled_before = compilations()
+        self._group.check()
+        # Until now one rank may have compiled for longer than another.
+        self._group.limit_waits(_PEER_LIMIT_S)
         # What lives now lives for good: keep the collector from walking it in the middle of a step.
         gc.collect()
         gc.freeze()
         return result
 
     @torch.inference_mode()
-    def step(self, plan: StepPlan, masks: MaskSource = no_masks) -> LaunchedStep:
+    def step(self, plan: StepPlan, masks: MaskSource = no_masks) -> PendingStep:
         """Launches the next step without waiting for it. On a CPU, launching computes.
 
         Where the plan has constrained rows, `masks` is asked between the forward pass and the choice; it may wait, and
@@ -92,7 +112,8 @@ class Engine:
         """
         runner = self._ready()
         try:
-            return runner.launch(plan, masks)
+            step = runner.launch(plan, masks)
+            return step if self._group.world_size == 1 else _SharedStep(step, self._group)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise

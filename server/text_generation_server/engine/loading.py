@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -53,7 +54,11 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     dtype = getattr(torch, config.dtype or default_dtype(model_config, device))
     if config.load_format != "dummy":
         check_memory(folder, model_config, dtype, device, environment.parallel.world_size)
-    group = init_group(environment.parallel, device, _GROUP_TIMEOUT_S)
+    parallel = environment.parallel
+    if config.deterministic:
+        # Small and large sums are then added up in the same order, by NCCL.
+        parallel = replace(parallel, peer_memory=False)
+    group = init_group(parallel, device, _GROUP_TIMEOUT_S)
     model = load_into(device, lambda: load_model(folder, model_config, group, dtype, device, config.load_format))
     logger.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3)})
     return Engine(

@@ -4,8 +4,9 @@ Operators write into tensors that the caller passes, so that a captured graph re
 """
 
 from ._attention import padded_batch
+from ._exchange import Exchange
 from ._launch import compilations, compile_only
-from ._register import use_triton
+from ._register import triton_enabled, use_triton
 from ._sampling import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits, split_size
 from .act_and_mul import act_and_mul
 from .activate import activate
@@ -22,6 +23,7 @@ from .moe_experts import moe_experts
 from .moe_route import RouteOptions, moe_route
 from .prefill_attention import prefill_attention
 from .qkv_postprocess import qkv_postprocess
+from .reduce_add_norm import fits_one_shot, fits_two_shots, reduce_add_norm, reducible
 from .rms_norm import rms_norm
 from .skinny_linear import skinny_linear
 from .survivors import survivors
@@ -32,6 +34,7 @@ __all__ = [
     "MAX_LOGIT_BIAS",
     "MAX_TOP",
     "AttentionOptions",
+    "Exchange",
     "Flags",
     "Floats",
     "Ints",
@@ -46,6 +49,8 @@ __all__ = [
     "compile_only",
     "decode_attention",
     "draw",
+    "fits_one_shot",
+    "fits_two_shots",
     "layer_norm",
     "logits_process",
     "mask_words",
@@ -55,10 +60,13 @@ __all__ = [
     "padded_batch",
     "prefill_attention",
     "qkv_postprocess",
+    "reduce_add_norm",
+    "reducible",
     "rms_norm",
     "skinny_linear",
     "split_size",
     "survivors",
     "top_tokens",
+    "triton_enabled",
     "use_triton",
 ]

@@ -27,6 +27,11 @@ def use_triton(enabled: bool) -> None:
     _triton_enabled = enabled
 
 
+def triton_enabled() -> bool:
+    """What `use_triton` has chosen."""
+    return _triton_enabled
+
+
 def register(
     implementation: Callable[..., None],
     mutates: Sequence[str],

@@ -46,12 +46,11 @@ class Junction:
         """
         if residual is None:
             return self._first(x)
-        self._group.all_reduce(x)
         if self._is_one and self._input is not None:
             x_weight = None if self._output is None else self._output.weights.weight
-            weight, eps = self._input.weights.weight, self._input.eps
-            kernels.add_rms_norm(x, residual, weight, eps, x, self._scale, x_weight)
+            self._group.reduce_add_norm(x, residual, self._input.weights.weight, self._input.eps, self._scale, x_weight)
             return x, residual
+        self._group.all_reduce(x)
         if self._output is not None:
             self._output.apply(x, x)
         if self._input is None:

@@ -1,0 +1,57 @@
+"""Every production form of the kernels compiles for sm_80 and sm_90, without a GPU."""
+
+import pytest
+import triton
+import triton.language as tl
+from support.aot import SM_90, compile_offline
+from triton.backends.compiler import GPUTarget
+
+from text_generation_server.distributed.peer_memory import SET_BYTES
+from text_generation_server.kernels.reduce_add_norm import one_shot_kernel, two_shot_kernel
+
+SM_80 = GPUTarget("cuda", 80, 32)
+INTEGERS = {"control_ptr": "*i64", "hidden": "i32", "eps": "fp32", "tokens": "i32", "rank": "i32"}
+
+
+def _constants(world_size: int, hidden: int, dtype: str) -> dict[str, object]:
+    wide = dtype == "fp32"
+    return {
+        "x_weight_ptr": None,
+        "X_SCALE": 1.0,
+        "WORLD": world_size,
+        "RANKS": triton.next_power_of_2(world_size),
+        "BLOCK": triton.next_power_of_2(hidden),
+        "SET_BYTES": SET_BYTES,
+        "BITS": tl.int32 if wide else tl.int16,
+        "NOTHING": -2147450880 if wide else -32768,
+        "CLEAR": 2048,
+        "CHECKED": 64,
+    }
+
+
+def _types(dtype: str) -> dict[str, str]:
+    return dict.fromkeys(("x_ptr", "out_ptr", "residual_ptr", "weight_ptr"), f"*{dtype}") | INTEGERS
+
+
+@pytest.mark.parametrize(
+    ("world_size", "hidden", "dtype", "target"),
+    [(2, 8192, "bf16", SM_90), (8, 4096, "bf16", SM_90), (2, 8192, "fp32", SM_90), (4, 8192, "bf16", SM_80)],
+)
+def test_one_shot(world_size: int, hidden: int, dtype: str, target: GPUTarget) -> None:
+    constants = _constants(world_size, hidden, dtype) | {"SEND": 4096 if dtype != "fp32" else 2048}
+    compiled = compile_offline(one_shot_kernel, _types(dtype), constants, 16, target=target)
+    compiled.check(max_spills=8)
+    assert "LDG.E.128.STRONG.SYS" in compiled.sass
+    assert "STG.E.128" in compiled.sass
+
+
+@pytest.mark.parametrize(
+    ("world_size", "hidden", "dtype", "target"),
+    [(2, 8192, "bf16", SM_90), (8, 8192, "bf16", SM_90), (4, 4096, "fp32", SM_80)],
+)
+def test_two_shots(world_size: int, hidden: int, dtype: str, target: GPUTarget) -> None:
+    constants = _constants(world_size, hidden, dtype) | {"PART": triton.next_power_of_2(hidden // world_size)}
+    types = _types(dtype) | {"part": "i32"}
+    compiled = compile_offline(two_shot_kernel, types, constants, 16, target=target)
+    compiled.check(max_spills=8)
+    assert "STG.E.128" in compiled.sass

@@ -1,0 +1,36 @@
+"""Which way of summing over the ranks is chosen, from timings as a machine may give them."""
+
+import pytest
+
+from text_generation_server.distributed.ways import Way, Ways
+
+KIB = 1024
+
+
+def test_the_fastest_way_is_chosen_for_each_size() -> None:
+    ways = Ways.fastest(
+        {
+            16 * KIB: {Way.LIBRARY: 13.5, Way.ONE_SHOT: 4.2, Way.TWO_SHOTS: 6.0},
+            256 * KIB: {Way.LIBRARY: 15.0, Way.ONE_SHOT: 8.0, Way.TWO_SHOTS: 7.5},
+            4096 * KIB: {Way.LIBRARY: 40.0, Way.TWO_SHOTS: 41.0},
+        }
+    )
+    chosen = {kib: ways.of(kib * KIB) for kib in (1, 16, 17, 256, 257, 4096, 4097, 1 << 20)}
+    assert chosen == {
+        1: Way.ONE_SHOT,
+        16: Way.ONE_SHOT,
+        17: Way.TWO_SHOTS,
+        256: Way.TWO_SHOTS,
+        257: Way.LIBRARY,
+        4096: Way.LIBRARY,
+        4097: Way.LIBRARY,
+        1 << 20: Way.LIBRARY,
+    }
+    assert ways.any_of_ours
+
+
+@pytest.mark.parametrize("timings", [{}, {1 << 14: {Way.LIBRARY: 5.0, Way.ONE_SHOT: 5.0}}])
+def test_the_library_is_kept_where_nothing_is_faster(timings: dict[int, dict[Way, float]]) -> None:
+    ways = Ways.fastest(timings)
+    assert ways.of(1 << 14) is Way.LIBRARY
+    assert not ways.any_of_ours

@@ -1,0 +1,139 @@
+"""The kernels of several ranks in Triton's interpreter: run with TRITON_INTERPRET=1.
+
+Ranks are forked processes whose buffers are memory that they share, at the same addresses, so they wait for each other
+as on devices. bfloat16 is left to the GPU tests, because the interpreter's rounding to it differs from the hardware's.
+"""
+
+import multiprocessing
+from collections.abc import Callable
+
+import pytest
+import torch
+from support import reference
+
+from text_generation_server.kernels._exchange import LIMIT, NOTHING, SETS, Exchange, control_block
+from text_generation_server.kernels.reduce_add_norm import reduce_add_norm
+
+CPU = torch.device("cpu")
+EPS = 1e-5
+SET_BYTES = 1 << 14
+NEVER = 1 << 60
+"""A limit that no test comes to: without a clock a reader counts 1 us for each time that it looks."""
+
+
+class Ranks:
+    """Buffers of all ranks, in memory that forked processes share."""
+
+    def __init__(self, world_size: int, limit: int = NEVER) -> None:
+        self.world_size = world_size
+        buffers = torch.full((world_size, SETS * SET_BYTES // 2), NOTHING - (1 << 16), dtype=torch.int16)
+        self._buffers = buffers.share_memory_()
+        self.reports = torch.zeros(world_size, dtype=torch.int32).share_memory_()
+        addresses = [buffer.data_ptr() for buffer in self._buffers]
+        self.controls = torch.stack(
+            [control_block(addresses, report.data_ptr(), CPU) for report in self.reports]
+        ).share_memory_()
+        self.controls[:, LIMIT] = limit
+
+    def exchange(self, rank: int) -> Exchange:
+        return Exchange(rank, self.world_size, self.controls[rank], SET_BYTES)
+
+    def run(self, work: Callable[[int, Exchange], None], ranks: list[int] | None = None) -> None:
+        """`work(rank, exchange)` in a process of each of `ranks`; all of them if none are named."""
+        context = multiprocessing.get_context("fork")
+        chosen = range(self.world_size) if ranks is None else ranks
+        processes = [context.Process(target=work, args=(rank, self.exchange(rank))) for rank in chosen]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(120)
+        assert [process.exitcode for process in processes] == [0] * len(processes)
+
+
+def _inputs(world_size: int, tokens: int, hidden: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(tokens * hidden)
+    x = torch.randn(world_size, tokens, hidden).to(dtype)
+    x[:, :, 0] = -0.0
+    return x, torch.randn(tokens, hidden).to(dtype), (1 + torch.randn(hidden)).to(dtype)
+
+
+def _in_order(x: torch.Tensor) -> torch.Tensor:
+    """The sum over the ranks as it is defined: in their order, in float32, rounded once."""
+    total = x[0].float()
+    for part in x[1:]:
+        total = total + part.float()
+    return total.to(x.dtype)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "two_shots", "dtype"),
+    [(2, False, torch.float16), (3, False, torch.float32), (2, True, torch.float32), (4, True, torch.float16)],
+)
+def test_calls_of_all_sizes_follow_each_other(world_size: int, two_shots: bool, dtype: torch.dtype) -> None:
+    """More calls than there are sets of buffers, larger and smaller ones in turn, each into its own input."""
+    ranks = Ranks(world_size)
+    hidden = 16 * world_size
+    cases = [_inputs(world_size, tokens, hidden, dtype) for tokens in (1, 4, 2, 1, 3)]
+    outs = [x.clone().share_memory_() for x, _, _ in cases]
+    sums = [residual.repeat(world_size, 1, 1).share_memory_() for _, residual, _ in cases]
+
+    def work(rank: int, exchange: Exchange) -> None:
+        for out, total, (_, _, weight) in zip(outs, sums, cases, strict=True):
+            reduce_add_norm(out[rank], total[rank], weight, EPS, out[rank], 1.0, None, exchange, two_shots)
+
+    ranks.run(work)
+
+    for out, total, (x, residual, weight) in zip(outs, sums, cases, strict=True):
+        added = (_in_order(x).float() + residual.float()).to(dtype)
+        expected = reference.rms_norm(added, weight, EPS)
+        for rank in range(world_size):
+            assert torch.equal(total[rank], added)
+            assert torch.equal(out[rank], out[0])
+            torch.testing.assert_close(out[rank].double(), expected, atol=1e-2, rtol=1e-2)
+    assert ranks.reports.tolist() == [0] * world_size
+
+
+def test_sums_alone_and_sandwich_norms() -> None:
+    ranks = Ranks(2)
+    x, residual, weight = _inputs(2, 2, 33, torch.float32)
+    sums, outs, totals = (tensor.clone().share_memory_() for tensor in (x, x, residual.repeat(2, 1, 1)))
+
+    def work(rank: int, exchange: Exchange) -> None:
+        reduce_add_norm(sums[rank], None, None, 0.0, sums[rank], 1.0, None, exchange, False)
+        reduce_add_norm(outs[rank], totals[rank], weight, EPS, outs[rank], 0.22, weight, exchange, False)
+
+    ranks.run(work)
+
+    added = residual.double() + 0.22 * reference.rms_norm(_in_order(x), weight, EPS)
+    for rank in range(2):
+        assert torch.equal(sums[rank], _in_order(x))
+        torch.testing.assert_close(totals[rank].double(), added, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(outs[rank].double(), reference.rms_norm(added, weight, EPS), atol=1e-5, rtol=1e-5)
+
+
+def test_nobody_waits_for_a_rank_that_does_not_come() -> None:
+    """The first call ends after its limit, which the host learns; the next ones do not wait at all."""
+    ranks = Ranks(2, limit=20_000)
+    x = torch.ones(2, 32)
+
+    def work(rank: int, exchange: Exchange) -> None:
+        reduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, False)
+        exchange.control[LIMIT] = NEVER
+        reduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, True)
+        reduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, False)
+
+    ranks.run(work, [0])
+    assert ranks.reports.tolist() == [1, 0]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    exchange = Ranks(2).exchange(0)
+    x = torch.ones(2, 32)
+    with pytest.raises(ValueError, match="contiguous"):
+        reduce_add_norm(x.t(), None, None, 0.0, x.t(), 1.0, None, exchange, False)
+    with pytest.raises(ValueError, match="belong together"):
+        reduce_add_norm(x, x.clone(), None, 0.0, x, 1.0, None, exchange, False)
+    with pytest.raises(ValueError, match="do not fit"):
+        reduce_add_norm(torch.ones(300, 32), None, None, 0.0, torch.ones(300, 32), 1.0, None, exchange, False)
+    with pytest.raises(ValueError, match="do not fit"):
+        reduce_add_norm(torch.ones(1, 33), None, None, 0.0, torch.ones(1, 33), 1.0, None, exchange, True)

@@ -1,0 +1,161 @@
+"""What ranks on devices of their own check of the sums that go through memory that they share."""
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from text_generation_server import kernels
+from text_generation_server.config import ParallelConfig
+from text_generation_server.distributed import TensorParallelGroup, init_group
+from text_generation_server.distributed.ways import Way, Ways
+from text_generation_server.errors import EngineFailed
+
+WORLD = 2
+EPS = 1e-5
+OURS = (Way.ONE_SHOT, Way.TWO_SHOTS)
+CASES = [
+    (tokens, hidden, torch.bfloat16)
+    for tokens, hidden in ((1, 8192), (3, 5120), (64, 8192), (7, 4096), (200, 2880), (500, 8192), (1, 16384))
+]
+CASES += [(1, 64, torch.float16), (33, 2048, torch.float16), (9, 4096, torch.float32)]
+
+
+def _join(rank: int, folder: Path) -> TensorParallelGroup:
+    torch.cuda.set_device(rank)
+    group = init_group(ParallelConfig(rank, WORLD, folder / "rendezvous"), torch.device("cuda", rank), timeout_s=60)
+    if group._peers is None:
+        raise AssertionError("the devices do not share memory, or NCCL is always faster")
+    return group
+
+
+def _only(group: TensorParallelGroup, way: Way) -> None:
+    group._ways = Ways((1 << 62,), (way,))
+
+
+def _parts(tokens: int, hidden: int, dtype: torch.dtype, rank: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
+    """The parts of both ranks, a residual and two weights, the same on both."""
+    generator = torch.Generator().manual_seed(seed + tokens * hidden)
+    x = torch.randn(WORLD, tokens, hidden, generator=generator).to(dtype)
+    x[:, :, ::3] = -0.0
+    rest = [torch.randn(shape, generator=generator).to(dtype) for shape in ((tokens, hidden), (hidden,), (hidden,))]
+    return tuple(tensor.cuda(rank) for tensor in (x, *rest))
+
+
+def ended(rank: int, work: Callable[[int, Path], None], folder: Path) -> None:
+    """Runs `work` and ends the process as a shard does: NCCL's own end waits for graphs and other ranks."""
+    try:
+        work(rank, folder)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+def check_values(rank: int, folder: Path) -> None:
+    group = _join(rank, folder)
+    for way in OURS:
+        for tokens, hidden, dtype in CASES:
+            x, residual, weight, x_weight = _parts(tokens, hidden, dtype, rank)
+            total = (x[0].float() + x[1].float()).to(dtype)
+            _only(group, way)
+            plain = x[rank].clone()
+            group.all_reduce(plain)
+            assert torch.equal(plain, total), (way, tokens, hidden, dtype)
+            for scale, norm in ((1.0, None), (0.22, x_weight)):
+                expected, expected_residual = torch.empty_like(total), residual.clone()
+                kernels.add_rms_norm(total, expected_residual, weight, EPS, expected, scale, norm)
+                out, sums = x[rank].clone(), residual.clone()
+                group.reduce_add_norm(out, sums, weight, EPS, scale, norm)
+                print(
+                    rank,
+                    way,
+                    tokens,
+                    hidden,
+                    dtype,
+                    scale,
+                    int((out != expected).sum()),
+                    int((sums != expected_residual).sum()),
+                    flush=True,
+                )
+                torch.testing.assert_close(sums, expected_residual, atol=1e-2, rtol=1e-2)
+                torch.testing.assert_close(out, expected, atol=1e-2, rtol=1e-2)
+                other = out.clone()
+                torch.distributed.broadcast(other, 0)
+                assert torch.equal(other, out), "ranks must agree to the bit"
+    group.check()
+    group.close()
+
+
+def check_replays(rank: int, folder: Path) -> None:
+    """Graphs of several sizes, replayed in turns, with ranks that run apart."""
+    group = _join(rank, folder)
+    captured = []
+    for way in OURS:
+        _only(group, way)
+        for tokens, hidden in ((1, 8192), (17, 4096), (256, 8192)):
+            x, residual, weight, _ = _parts(tokens, hidden, torch.bfloat16, rank)
+            given, out = x[rank].clone(), x[rank].clone()
+            sums = residual.clone()
+            group.reduce_add_norm(out, sums, weight, EPS)
+            expected = out.clone()
+            graph = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+                for _ in range(3):
+                    out.copy_(given)
+                    sums.copy_(residual)
+                    group.reduce_add_norm(out, sums, weight, EPS)
+                    wrong += (out != expected).sum()
+            captured.append((graph, wrong, out, given, sums, residual, weight, expected))
+    failures = torch.zeros((), dtype=torch.int64, device="cuda")
+    for step in range(1000):
+        graph, wrong, *_ = captured[step % len(captured)]
+        if (step + rank) % 50 == 0:
+            torch.cuda._sleep(2_000_000)
+        graph.replay()
+        failures += wrong
+    assert failures.item() == 0
+    group.check()
+    group.close()
+
+
+def check_absent(rank: int, folder: Path) -> None:
+    """Rank 1 is killed; rank 0 waits in a graph, for as long as it may and no longer, and never again."""
+    group = _join(rank, folder)
+    _only(group, Way.ONE_SHOT)
+    x = torch.ones(4, 8192, dtype=torch.bfloat16, device="cuda")
+    group.all_reduce(x)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        for _ in range(20):
+            group.all_reduce(x)
+    group.limit_waits(2.0)
+    graph.replay()
+    torch.cuda.synchronize()
+    group.check()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1)  # rank 1 is gone by then, or does not come either
+    begin = time.monotonic()
+    graph.replay()
+    torch.cuda.synchronize()
+    waited = time.monotonic() - begin
+    with pytest.raises(EngineFailed, match="waited in vain"):
+        group.check()
+    begin = time.monotonic()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert 1.5 < waited < 5, waited
+    assert time.monotonic() - begin < 0.5
+    group.close()
+    (folder / "found").touch()
