@@ -138,6 +138,7 @@ impl From<WarmupLimits> for v1::WarmupRequest {
             max_batch_total_tokens: limits.max_batch_total_tokens,
             max_batch_size: limits.max_batch_size,
             prefill_chunking: limits.prefill_chunking,
+            regained: limits.regained,
         }
     }
 }

@@ -33,6 +33,8 @@ pub struct WarmupLimits {
     pub max_batch_size: u32,
     /// Whether a prompt may be longer than `max_batch_prefill_tokens`, because it is computed in chunks.
     pub prefill_chunking: bool,
+    /// The limits are those that an earlier start of these shards has served with, so that nothing is measured.
+    pub regained: bool,
 }
 
 /// Limits that the shards decided: the minimum over the group.

@@ -202,6 +202,7 @@ async fn limits_of_warmup_come_from_the_shards() {
         max_batch_total_tokens: None,
         max_batch_size: 8,
         prefill_chunking: true,
+        regained: false,
     };
     let limits = client.warmup(limits).await.unwrap().limits;
     assert_eq!(limits.max_input_tokens, 100);

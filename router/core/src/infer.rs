@@ -267,6 +267,7 @@ fn advertised(requests: &ValidationLimits, batch: &BatchLimits) -> WarmupLimits 
         max_batch_total_tokens: Some(batch.max_batch_total_tokens),
         max_batch_size: batch.max_batch_size,
         prefill_chunking: batch.prefill_chunking,
+        regained: true,
     }
 }
 

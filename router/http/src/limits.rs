@@ -134,6 +134,7 @@ mod tests {
             max_batch_total_tokens: None,
             max_batch_size: 8,
             prefill_chunking: true,
+            regained: false,
         }
     }
 

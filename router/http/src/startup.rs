@@ -242,6 +242,7 @@ async fn warmup(
         max_batch_prefill_tokens: config.max_batch_prefill_tokens.unwrap_or_else(|| {
             let whole = config.max_input_tokens.filter(|_| !config.prefill_chunking);
             DEFAULT_PREFILL_TOKENS.max(whole.unwrap_or_default())
+            regained: false,
         }),
         max_batch_total_tokens: config.max_batch_total_tokens,
         max_batch_size: config

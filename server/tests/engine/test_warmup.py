@@ -83,6 +83,12 @@ def test_warm_up_says_what_steps_cost() -> None:
     assert cost.times_ms[0] > 0
 
 
+def test_shards_that_start_again_measure_nothing_and_keep_their_limits() -> None:
+    result = make_engine(limits=None).warmup(asked(max_batch_total_tokens=400, regained=True))
+    assert result.limits.max_batch_total_tokens == 400
+    assert list(result.cost.tokens) == []
+
+
 def test_the_smallest_rank_decides() -> None:
     assert warmup.derive_limits(asked(), max_positions=64, fitting_slots=50) == ServingLimits(50, 32, 50, 4)
 

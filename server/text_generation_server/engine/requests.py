@@ -207,6 +207,8 @@ class WarmupLimits:
     max_total_tokens: int | None = None
     max_batch_total_tokens: int | None = None
     prefill_chunking: bool = False
+    regained: bool = False
+    """An earlier start of these shards has served with these limits: nothing has to be measured again."""
 
     def longest_prompt(self, max_total_tokens: int) -> int:
         """Tokens of the longest prompt where a request has at most `max_total_tokens`, one of them generated."""

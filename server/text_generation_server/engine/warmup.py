@@ -68,7 +68,10 @@ def _prepare(
     clock = _Stopwatch()
     probe.compile_ahead()
     clock.lap("compiling_s")
-    fitting = group.min_int(probe.fitting_slots())
+    if asked.regained and asked.max_batch_total_tokens is not None:
+        fitting = asked.max_batch_total_tokens
+    else:
+        fitting = group.min_int(probe.fitting_slots())
     limits = derive_limits(asked, model.max_context_length, fitting, probe.budget, bytes_per_slot(model))
     clock.lap("measuring_s")
     runner = probe.build_runner(limits)
@@ -78,7 +81,7 @@ def _prepare(
     runner.capture(probe.graph_sizes)
     memory.release()
     clock.lap("capturing_s")
-    cost = measured_cost(runner, group, model.device)
+    cost = StepCost() if asked.regained else measured_cost(runner, group, model.device)
     memory.release()
     clock.lap("timing_s")
     logger.info(

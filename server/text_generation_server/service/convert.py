@@ -81,6 +81,7 @@ def warmup_limits_from_pb(message: pb.WarmupRequest) -> r.WarmupLimits:
         max_total_tokens=optional("max_total_tokens"),
         max_batch_total_tokens=optional("max_batch_total_tokens"),
         prefill_chunking=message.prefill_chunking,
+        regained=message.regained,
     )
 
 

@@ -149,7 +149,10 @@ impl Batcher {
             }
         };
         self.group = Arc::from(group);
-        self.cost = measured(&warmup.cost);
+        // Only what was measured is said: these shards have the limits and the speed of those before.
+        if !warmup.cost.tokens.is_empty() {
+            self.cost = measured(&warmup.cost);
+        }
         self.masks = MaskPool::new(warmup.max_masks);
         self.most_constrained = mask_pool::most_rows(warmup.max_masks);
         self.step_failed = false;

@@ -128,6 +128,7 @@ async fn every_stream_goes_on_with_the_tokens_that_it_would_have_had() {
             for asked in warmups {
                 let slots = asked.max_batch_total_tokens;
                 assert_eq!((slots, asked.max_batch_size), (Some(16_384), 64));
+                assert!(asked.regained);
                 let tokens = (asked.max_input_tokens, asked.max_total_tokens);
                 assert_eq!(tokens, (Some(1000), Some(2000)));
             }
