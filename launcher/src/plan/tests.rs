@@ -153,6 +153,24 @@ fn the_router_gets_limits_and_address() {
 }
 
 #[test]
+fn router_and_shards_send_traces_to_the_same_collector() {
+    let given = args("--otlp-endpoint http://c:4317 --otlp-service-name s");
+    let specs = |args: &Args| {
+        [
+            router(args, "/m", &group(1, true), None, "i1"),
+            shard(args, &surroundings(), "/m", &group(1, true), 0),
+        ]
+    };
+    let named = "--otlp-endpoint http://c:4317 --otlp-service-name s";
+    for spec in specs(&given) {
+        assert!(render(&spec).contains(named), "{}", render(&spec));
+    }
+    for spec in specs(&args("--otlp-endpoint=")) {
+        assert!(!render(&spec).contains("--otlp"), "{}", render(&spec));
+    }
+}
+
+#[test]
 fn the_key_goes_to_the_router_alone_and_by_environment() {
     let args = args("--api-key secret");
     let router = router(&args, "/m", &group(1, true), None, "i1");

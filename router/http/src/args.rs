@@ -207,6 +207,12 @@ pub struct Config {
     /// Value of the header `x-router-instance` of `/health`, by which the launcher knows its own router.
     #[arg(long, env, hide = true)]
     pub router_instance: Option<HeaderValue>,
+    /// Collector that gets traces of requests, as OTLP over gRPC, such as http://localhost:4317. None when unset.
+    #[arg(long, env)]
+    pub otlp_endpoint: Option<String>,
+    /// Name of this server in traces; that of `OTEL_SERVICE_NAME`, or text-generation-inference.router, when unset.
+    #[arg(long, env)]
+    pub otlp_service_name: Option<String>,
     /// Level or filter of the log.
     #[arg(long, env, hide = true, default_value = "info")]
     pub log_level: String,
@@ -284,6 +290,11 @@ impl Config {
         let file = file.map(ApiKeys::from_file).transpose()?;
         let given = self.api_key.clone().unwrap_or_default();
         Ok(given.and(&file.unwrap_or_default()))
+    }
+
+    /// Whether the log has every detail of this server.
+    pub fn logs_details(&self) -> bool {
+        ["debug", "trace"].contains(&self.log_level.trim().to_ascii_lowercase().as_str())
     }
 
     /// The token limits as given.

@@ -33,6 +33,7 @@ mod signals;
 mod sse;
 pub mod startup;
 pub mod state;
+pub mod telemetry;
 pub mod tenant;
 mod timings;
 mod token_list;
