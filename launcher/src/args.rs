@@ -266,6 +266,10 @@ pub struct ServerArgs {
     /// Show load metrics under the names of another server too
     #[arg(long, env, value_parser = ["vllm"])]
     pub metrics_aliases: Option<String>,
+    /// Events of the prefix cache for routers, over ZeroMQ: JSON with the fields of vLLM, such as
+    /// `{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "topic": "kv@host:port@model"}`. Default: none
+    #[arg(long, env)]
+    pub kv_events_config: Option<String>,
     /// Collector that gets traces of requests, as OTLP over gRPC, such as http://localhost:4317. Default: none
     #[arg(long, env)]
     pub otlp_endpoint: Option<String>,

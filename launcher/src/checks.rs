@@ -19,6 +19,7 @@ pub fn check_flags(args: &Args) -> Result<(), LauncherError> {
     check_text_options(args)?;
     check_available(args)?;
     check_collector(&args.server)?;
+    check_events(&args.server)?;
     check_positive(args)?;
     check_numbers(args)?;
     check_limits(args)
@@ -90,6 +91,19 @@ fn check_collector(server: &ServerArgs) -> Result<(), LauncherError> {
         Some(given) if !given.is_empty() && !given.starts_with("http://") => refuse(format!(
             "--otlp-endpoint (or OTLP_ENDPOINT) must be an address such as http://localhost:4317; TLS is not supported. \
              Given: {given}"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Likewise; the router knows the fields.
+fn check_events(server: &ServerArgs) -> Result<(), LauncherError> {
+    let given = server.kv_events_config.as_deref();
+    let object = |text| serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text);
+    match given.map(object) {
+        Some(Err(error)) => refuse(format!(
+            "--kv-events-config (or KV_EVENTS_CONFIG) must be a JSON object such as \
+             {{\"enable_kv_cache_events\": true}}: {error}"
         )),
         _ => Ok(()),
     }

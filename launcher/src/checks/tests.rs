@@ -117,6 +117,10 @@ fn values_that_cannot_work_are_refused() {
             "--api-key-file (or API_KEY_FILE) is not a file: /nonexistent/keys",
         ),
         (
+            "--kv-events-config=true",
+            "--kv-events-config (or KV_EVENTS_CONFIG) must be a JSON object",
+        ),
+        (
             "--otlp-endpoint=collector:4317",
             "--otlp-endpoint (or OTLP_ENDPOINT) must be an address such as http://localhost:4317",
         ),

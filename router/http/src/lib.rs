@@ -16,6 +16,7 @@ mod extract;
 mod generation_config;
 mod generations;
 mod headers;
+pub mod kv_events;
 mod limits;
 mod logging;
 pub mod management;

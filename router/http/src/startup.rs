@@ -53,6 +53,11 @@ pub async fn start(
     let socket = bind(address).with_context(|| cannot_listen(config))?;
     let api_keys = config.api_keys()?;
     let folder = config.tokenizer_folder()?;
+    let model_names = config.model_names(folder);
+    let kv_events = config.kv_events_config.as_ref();
+    let kv_events =
+        kv_events.map(|events| events.start(model_names.first().map_or("", String::as_str)));
+    let kv_events = kv_events.transpose()?.flatten();
     let mut tokenizer = load_tokenizer(folder, slow_tokenizer).await?;
     if config.escape_special_tokens {
         tokenizer = tokenizer.escaping_special_tokens();
@@ -72,12 +77,12 @@ pub async fn start(
                 eos_token_ids: shard.eos_token_ids.clone(),
                 max_masks,
                 step_timeout: Duration::from_secs(config.step_timeout.into()),
+                kv_events,
             },
             batch_limits(config, &limits),
             config.max_concurrent_requests as usize,
         )
     };
-    let model_names = config.model_names(folder);
     let tracer = tracer(config, &model_names)?;
     let chats = ChatRenderer::new(
         load_chat_template(config, folder)?,
