@@ -266,6 +266,17 @@ pub struct ServerArgs {
     /// Show load metrics under the names of another server too
     #[arg(long, env, value_parser = ["vllm"])]
     pub metrics_aliases: Option<String>,
+    /// Events of the prefix cache for routers, over ZeroMQ: JSON with the fields of vLLM, such as
+    /// `{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "topic": "kv@host:port@model"}`. Default: none
+    #[arg(long, env)]
+    pub kv_events_config: Option<String>,
+    /// Collector that gets traces of requests, as OTLP over gRPC, such as http://localhost:4317. Default: none
+    #[arg(long, env)]
+    pub otlp_endpoint: Option<String>,
+    /// Name of this server in traces. Default: OTEL_SERVICE_NAME, or text-generation-inference.router, and .server for the
+    /// shards
+    #[arg(long, env)]
+    pub otlp_service_name: Option<String>,
     /// Seconds for which requests are still taken after SIGTERM or SIGINT, while /ready and /health answer 503
     #[arg(long, env, default_value_t = 0)]
     pub drain_delay: u64,
@@ -324,15 +335,19 @@ pub struct UnavailableArgs {
     /// ngrok edge
     #[arg(long, env)]
     pub ngrok_edge: Option<String>,
-    /// OpenTelemetry collector
-    #[arg(long, env)]
-    pub otlp_endpoint: Option<String>,
-    /// OpenTelemetry service name
-    #[arg(long, env)]
-    pub otlp_service_name: Option<String>,
 }
 
 impl ServerArgs {
+    /// The collector of traces and the name that this server has there, as flags of router and shards. An empty value is
+    /// none, as where a variable is set to nothing.
+    pub fn otlp(&self) -> [(&'static str, Option<&str>); 2] {
+        [
+            ("--otlp-endpoint", &self.otlp_endpoint),
+            ("--otlp-service-name", &self.otlp_service_name),
+        ]
+        .map(|(flag, value)| (flag, value.as_deref().filter(|text| !text.is_empty())))
+    }
+
     /// Where probes and metrics are answered from the first second on, if anywhere.
     pub fn management_address(&self) -> Option<SocketAddr> {
         let hostname = self.prometheus_hostname.unwrap_or(self.hostname);

@@ -18,6 +18,8 @@ pub fn check(args: &Args) -> Result<(), LauncherError> {
 pub fn check_flags(args: &Args) -> Result<(), LauncherError> {
     check_text_options(args)?;
     check_available(args)?;
+    check_collector(&args.server)?;
+    check_events(&args.server)?;
     check_positive(args)?;
     check_numbers(args)?;
     check_limits(args)
@@ -83,6 +85,30 @@ fn check_text_options(args: &Args) -> Result<(), LauncherError> {
     }
 }
 
+/// The router would find out, but only after the model was loaded.
+fn check_collector(server: &ServerArgs) -> Result<(), LauncherError> {
+    match server.otlp_endpoint.as_deref() {
+        Some(given) if !given.is_empty() && !given.starts_with("http://") => refuse(format!(
+            "--otlp-endpoint (or OTLP_ENDPOINT) must be an address such as http://localhost:4317; TLS is not supported. \
+             Given: {given}"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Likewise; the router knows the fields.
+fn check_events(server: &ServerArgs) -> Result<(), LauncherError> {
+    let given = server.kv_events_config.as_deref();
+    let object = |text| serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text);
+    match given.map(object) {
+        Some(Err(error)) => refuse(format!(
+            "--kv-events-config (or KV_EVENTS_CONFIG) must be a JSON object such as \
+             {{\"enable_kv_cache_events\": true}}: {error}"
+        )),
+        _ => Ok(()),
+    }
+}
+
 fn check_available(args: &Args) -> Result<(), LauncherError> {
     let UnavailableArgs {
         quantize,
@@ -92,12 +118,9 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
         ngrok,
         ngrok_authtoken,
         ngrok_edge,
-        otlp_endpoint,
-        otlp_service_name,
     } = &args.unavailable;
     let given = |value: &Option<String>| value.as_ref().is_some_and(|text| !text.is_empty());
     let no_tunnel = "leave it out and put a tunnel or proxy of your own in front of --port";
-    let no_traces = "leave it out; logs and GET /metrics are available";
     let features = [
         (
             "--quantize",
@@ -122,8 +145,6 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
         ("--ngrok", *ngrok, no_tunnel),
         ("--ngrok-authtoken", ngrok_authtoken.is_some(), no_tunnel),
         ("--ngrok-edge", given(ngrok_edge), no_tunnel),
-        ("--otlp-endpoint", given(otlp_endpoint), no_traces),
-        ("--otlp-service-name", given(otlp_service_name), no_traces),
     ];
     match features.into_iter().find(|(_, set, _)| *set) {
         Some((flag, _, remedy)) => {

@@ -20,12 +20,14 @@ use tokio::time::Instant;
 use crate::error::LauncherError;
 use crate::plan::ProcessSpec;
 
-/// What a server does before it can answer.
+/// What a server does before it can answer, or where it is stopped before it could.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     Downloading,
     Loading,
     WarmingUp,
+    /// What was started ends.
+    Stopping,
 }
 
 impl Phase {
@@ -34,6 +36,7 @@ impl Phase {
             Self::Downloading => "downloading",
             Self::Loading => "loading",
             Self::WarmingUp => "warming up",
+            Self::Stopping => "stopping",
         }
     }
 }
@@ -111,9 +114,13 @@ fn routes(phase: watch::Receiver<Since>) -> Router {
 /// The next question must find the process that listens then, so no connection is kept.
 async fn starting(State(phase): State<watch::Receiver<Since>>) -> Response {
     let (phase, began) = *phase.borrow();
+    let error = match phase {
+        Phase::Stopping => "the server is stopping".to_owned(),
+        _ => format!("the server is starting: {}", phase.name()),
+    };
     let headers = [(header::CONNECTION, "close"), (header::RETRY_AFTER, "1")];
     let body = json!({
-        "error": format!("the server is starting: {}", phase.name()),
+        "error": error,
         "error_type": "healthcheck",
         "phase": phase.name(),
         "seconds": began.elapsed().as_secs(),

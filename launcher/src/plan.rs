@@ -153,6 +153,9 @@ pub fn shard(
     flags.optional("--cuda-graphs", args.shards.cuda_graphs.clone());
     flags.switch("--deterministic", args.shards.deterministic);
     flags.switch("--trust-remote-code", args.model.trust_remote_code);
+    for (flag, value) in args.server.otlp() {
+        flags.optional(flag, value);
+    }
     flags.value("--logger-level", &surroundings.log_level);
     flags.switch("--json-output", true);
 

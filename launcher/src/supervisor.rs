@@ -51,7 +51,7 @@ pub async fn run(args: &Args, console: Console, mut signals: Signals) -> Result<
 /// Brings everything up and watches it. Ends only with a failure.
 async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherError> {
     let management = args.server.management_address();
-    let management = management.map(ManagementPort::open).transpose()?;
+    fleet.management = management.map(ManagementPort::open).transpose()?;
     let address = SocketAddr::new(args.server.hostname, args.server.port);
     // Found out now, not after minutes of loading.
     TcpListener::bind(address).map_err(|source| LauncherError::Address { address, source })?;
@@ -75,7 +75,7 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
         uds_prefix: sockets.prefix().to_owned(),
         directory_owned: sockets.directory_owned(),
     };
-    if let Some(port) = &management {
+    if let Some(port) = &fleet.management {
         port.enter(Phase::Loading);
     }
     let specs = (0..size)
@@ -93,7 +93,7 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
     info!("Starting router");
     let instance = Uuid::new_v4().to_string();
     let mut router = plan::router(args, &folder, &group, compute_type, &instance);
-    if let Some(port) = &management {
+    if let Some(port) = &fleet.management {
         port.enter(Phase::WarmingUp);
         port.share(&mut router)?;
     }
@@ -101,7 +101,7 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
     let limit = args.shards.shard_startup_timeout;
     fleet.router_ready(address, &instance, limit).await?;
     // From now on the router answers there.
-    drop(management);
+    fleet.management = None;
     let model_id = args.model.model_id.as_deref().unwrap_or_default();
     banner::show(&fleet.console, model_id, size, address, &args.server);
     notify::ready();
@@ -132,6 +132,9 @@ async fn end(
     outcome: Result<(), LauncherError>,
     grace: Duration,
 ) -> Result<(), LauncherError> {
+    if let Some(port) = &fleet.management {
+        port.enter(Phase::Stopping);
+    }
     let outcome = match outcome {
         Ok(()) => fleet.drain(grace).await,
         failure => failure,

@@ -24,9 +24,9 @@ from .engine.worker import EngineWorker
 from .errors import EngineError
 from .hub import ModelSource, find_folder, prepare_folder
 from .service.parent import watch_parent
-from .service.server import ServiceSettings
+from .service.server import ServiceSettings, TraceSettings
 from .service.server import serve as serve_shard
-from .telemetry import configure_logging
+from .telemetry import LEVELS, configure_logging
 
 # Not __name__: that is "__main__" where the module is run with `python -m`.
 logger = logging.getLogger("text_generation_server.cli")
@@ -89,6 +89,10 @@ def serve(
         bool, typer.Option("--socket-dir-owned", help="Remove the folder of the socket at the end, if it is empty")
     ] = False,
     exit_on_stdin_eof: ExitOnEof = False,
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(help="Collector of traces, as OTLP over gRPC; gets steps where the level is DEBUG")
+    ] = None,
+    otlp_service_name: Annotated[str | None, typer.Option(help="Name of this shard in traces")] = None,
     logger_level: Level = "INFO",
     json_output: Json = False,
 ) -> None:
@@ -111,7 +115,11 @@ def serve(
             model_impl=model_impl,
         )
         _note_remote_code(trust_remote_code)
-        _serve(config)
+        traces = None
+        # A span for each step is a detail, as its log records are.
+        if otlp_endpoint and LEVELS[logger_level] <= LEVELS["DEBUG"]:
+            traces = TraceSettings(otlp_endpoint, otlp_service_name, config.environment.parallel.rank)
+        _serve(config, traces)
 
 
 @app.command()
@@ -181,7 +189,7 @@ def _note_remote_code(trusted: bool) -> None:
         logger.info("--trust-remote-code has no effect: the shard runs no code that comes with a model")
 
 
-def _serve(config: ServerConfig) -> None:
+def _serve(config: ServerConfig, traces: TraceSettings | None) -> None:
     folder = find_folder(ModelSource(config.model_id, config.revision, config.load_format), config.environment.hub)
 
     def build() -> ShardEngine:
@@ -203,6 +211,7 @@ def _serve(config: ServerConfig) -> None:
         config.environment.shard_group,
         config.socket_dir_owned,
         config.exit_on_stdin_eof,
+        traces,
     )
     serve_shard(worker, settings)
     # A thread inside torch cannot be ended, and torch's own end waits for the other ranks: leave without either.

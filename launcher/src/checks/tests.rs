@@ -44,8 +44,6 @@ fn flags_of_missing_features_are_refused_by_name() {
         "--ngrok",
         "--ngrok-authtoken=t",
         "--ngrok-edge=e",
-        "--otlp-endpoint=http://x",
-        "--otlp-service-name=s",
     ];
     for flag in refused {
         let name = flag.split('=').next().unwrap();
@@ -117,6 +115,14 @@ fn values_that_cannot_work_are_refused() {
         (
             "--api-key-file=/nonexistent/keys",
             "--api-key-file (or API_KEY_FILE) is not a file: /nonexistent/keys",
+        ),
+        (
+            "--kv-events-config=true",
+            "--kv-events-config (or KV_EVENTS_CONFIG) must be a JSON object",
+        ),
+        (
+            "--otlp-endpoint=collector:4317",
+            "--otlp-endpoint (or OTLP_ENDPOINT) must be an address such as http://localhost:4317",
         ),
         ("--max-connections=0", "--max-connections must not be 0"),
         ("--client-timeout=0", "--client-timeout must not be 0"),

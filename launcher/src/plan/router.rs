@@ -90,6 +90,10 @@ pub fn router(
     flags.optional("--prometheus-hostname", server.prometheus_hostname);
     flags.switch("--open-metrics", server.open_metrics);
     flags.optional("--metrics-aliases", server.metrics_aliases.as_ref());
+    flags.optional("--kv-events-config", server.kv_events_config.as_ref());
+    for (flag, value) in server.otlp() {
+        flags.optional(flag, value);
+    }
     flags.value("--drain-delay", server.drain_delay);
     flags.value(
         "--graceful-termination-timeout",

@@ -145,11 +145,29 @@ fn the_router_gets_limits_and_address() {
                  --max-batch-total-tokens 10 --max-batch-size 3 --max-queue-time 1.5 --cors-allow-origin a --cors-allow-origin b -g 5 \
                  --api-key-file /keys --tenant-header x-t --priority-header x-p --max-connections 7 --client-timeout 8 \
                  --served-model-name a b --sse-keep-alive 9 --step-timeout 7 --prometheus-port 9 --prometheus-hostname ::2 \
-                 --open-metrics --metrics-aliases vllm --drain-delay 4";
+                 --open-metrics --metrics-aliases vllm --drain-delay 4 --kv-events-config {}";
     insta::assert_snapshot!(render(&router(&args(flags), "/models/m", &group(2, true), None, "i1")), @r"
-    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --served-model-name a --served-model-name b --revision r1 --tokenizer-config-path /t.json --escape-special-tokens --tool-call-parser hermes --reasoning-parser none --generation-config none --disable-grammar-support --hostname ::1 --port 8080 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-input-tokens 7 --max-total-tokens 9 --max-client-batch-size 32 --payload-limit 2000000 --enable-prefill-logprobs --waiting-served-ratio 0 --max-batch-prefill-tokens 8 --max-batch-total-tokens 10 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --max-batch-size 3 --max-queue-time 1.5 --step-timeout 7 --validation-workers 2 --cors-allow-origin a --cors-allow-origin b --api-key-file /keys --tenant-header x-t --priority-header x-p --max-connections 7 --client-timeout 8 --sse-keep-alive 9 --prometheus-port 9 --prometheus-hostname ::2 --open-metrics --metrics-aliases vllm --drain-delay 4 --graceful-termination-timeout 5 --exit-on-stdin-eof --json-output
+    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --served-model-name a --served-model-name b --revision r1 --tokenizer-config-path /t.json --escape-special-tokens --tool-call-parser hermes --reasoning-parser none --generation-config none --disable-grammar-support --hostname ::1 --port 8080 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-input-tokens 7 --max-total-tokens 9 --max-client-batch-size 32 --payload-limit 2000000 --enable-prefill-logprobs --waiting-served-ratio 0 --max-batch-prefill-tokens 8 --max-batch-total-tokens 10 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --max-batch-size 3 --max-queue-time 1.5 --step-timeout 7 --validation-workers 2 --cors-allow-origin a --cors-allow-origin b --api-key-file /keys --tenant-header x-t --priority-header x-p --max-connections 7 --client-timeout 8 --sse-keep-alive 9 --prometheus-port 9 --prometheus-hostname ::2 --open-metrics --metrics-aliases vllm --kv-events-config {} --drain-delay 4 --graceful-termination-timeout 5 --exit-on-stdin-eof --json-output
     with ROUTER_INSTANCE=i1
     ");
+}
+
+#[test]
+fn router_and_shards_send_traces_to_the_same_collector() {
+    let given = args("--otlp-endpoint http://c:4317 --otlp-service-name s");
+    let specs = |args: &Args| {
+        [
+            router(args, "/m", &group(1, true), None, "i1"),
+            shard(args, &surroundings(), "/m", &group(1, true), 0),
+        ]
+    };
+    let named = "--otlp-endpoint http://c:4317 --otlp-service-name s";
+    for spec in specs(&given) {
+        assert!(render(&spec).contains(named), "{}", render(&spec));
+    }
+    for spec in specs(&args("--otlp-endpoint=")) {
+        assert!(!render(&spec).contains("--otlp"), "{}", render(&spec));
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use tracing::warn;
 
 use crate::error::LauncherError;
 use crate::logs::Console;
+use crate::management::ManagementPort;
 use crate::process::Process;
 use crate::readiness;
 use crate::supervisor::shards::{self, Shards, first_exit};
@@ -19,6 +20,8 @@ const SHORT_GRACE: Duration = Duration::from_secs(5);
 /// Everything that is running.
 pub struct Fleet {
     pub console: Console,
+    /// Until the router answers there.
+    pub management: Option<ManagementPort>,
     pub download: Option<Process>,
     pub router: Option<Process>,
     /// Last, so that the router is told to end before the sockets go.
@@ -29,6 +32,7 @@ impl Fleet {
     pub fn new(console: Console) -> Self {
         Self {
             console,
+            management: None,
             download: None,
             router: None,
             shards: None,

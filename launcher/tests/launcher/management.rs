@@ -83,6 +83,20 @@ fn it_is_open_while_shards_load() {
 }
 
 #[test]
+fn it_is_open_while_a_start_is_stopped() {
+    let port = free_port();
+    let launcher = start(port, &[("FAKE_DOWNLOAD", "slow-stop")]);
+    launcher.wait_for_event("download", "start");
+    launcher.signal(Signal::SIGTERM);
+    launcher.wait_for_event("download", "SIGTERM");
+    assert_eq!(phase(port), "stopping");
+    assert!(ask(port, "/live").unwrap().starts_with("HTTP/1.1 200 "));
+    launcher.signal_child("download", Signal::SIGUSR1);
+    assert_eq!(launcher.end().code, Some(0));
+    assert!(ask(port, "/live").is_err());
+}
+
+#[test]
 fn a_taken_port_ends_the_start_at_once() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();

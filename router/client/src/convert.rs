@@ -7,7 +7,7 @@ use text_generation_proto::v1;
 use crate::types::{
     AllowedTokens, Chunk, Grant, MaskWrite, NextTokenChooser, PromptScores, Request,
     RequestFailure, ServingLimits, ShardInfo, SlotRange, StepCost, StepMasks, StepPlan, StepReply,
-    Timings, TokenId, TopTokens, Warmup, WarmupLimits,
+    Timings, TokenId, TopTokens, TraceLink, Warmup, WarmupLimits,
 };
 
 impl From<SlotRange> for v1::SlotRange {
@@ -94,8 +94,17 @@ impl From<StepPlan> for v1::StepPlan {
             decode: plan.decode,
             constrained: plan.constrained,
             limit_ms: milliseconds(plan.limit),
+            trace_links: trace_links(&plan.trace_links),
         }
     }
+}
+
+/// One after the other, each the trace id and then the span id.
+fn trace_links(links: &[TraceLink]) -> Vec<u8> {
+    let bytes = links
+        .iter()
+        .flat_map(|link| link.trace_id.iter().chain(&link.span_id));
+    bytes.copied().collect()
 }
 
 /// Rounded up: zero means that there is no limit.

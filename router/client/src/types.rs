@@ -144,6 +144,13 @@ pub struct Grant {
     pub slots: Vec<SlotRange>,
 }
 
+/// Names the span of a request, for the spans of the steps that compute it (W3C Trace Context: trace id and parent id).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TraceLink {
+    pub trace_id: [u8; 16],
+    pub span_id: [u8; 8],
+}
+
 /// One step: rows are dropped, then given to new requests, then slots are granted, then tokens are computed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepPlan {
@@ -159,6 +166,8 @@ pub struct StepPlan {
     /// So long may the step take on the device, then the shards are not healthy; whoever sends the plan waits no longer
     /// either, from the turn of the plan on. Zero: the shards' own limit, and that of [`Deadlines`](crate::Deadlines).
     pub limit: Duration,
+    /// The requests that it computes, where steps are traced.
+    pub trace_links: Vec<TraceLink>,
 }
 
 /// Masks for the constrained rows of the plan `number`. Writes come first, then each row is given a slot.

@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 pub use self::health::Health;
 use self::health::HealthCheck;
 use crate::batcher::BatcherHandle;
-pub use crate::batcher::Shards;
+pub use crate::batcher::{KvEventFeed, Shards};
 use crate::error::{InferError, ValidationError};
 use crate::grammar::mask_pool;
 use crate::metrics::{Meter, RequestMetrics};

@@ -9,6 +9,7 @@ mod held;
 pub mod infer;
 pub mod kv_pool;
 pub mod metrics;
+pub mod observer;
 mod permit;
 pub mod policy;
 mod queue;

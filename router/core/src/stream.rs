@@ -17,6 +17,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::assemble::TextAssembler;
 use crate::error::InferError;
 use crate::metrics::{Meter, RequestMetrics};
+use crate::observer::{GenerationRecord, Observed, Outcome};
 use crate::permit::PermitHalf;
 use crate::queue::{Event, Generation};
 use crate::tenant::Tenant;
@@ -46,11 +47,18 @@ pub struct GenerateStream {
     /// Assembled and not yet taken.
     pub(crate) pending: VecDeque<StreamEvent>,
     pub(crate) generated_tokens: u32,
+    /// The longest that it may get.
+    pub(crate) max_new_tokens: u32,
+    /// When the first tokens arrived.
+    pub(crate) first_step: Option<Instant>,
     /// When the last tokens arrived.
     pub(crate) last_step: Option<Instant>,
     /// Nothing follows what is pending.
     pub(crate) ended: bool,
+    /// As far as is known.
+    pub(crate) outcome: Outcome,
     pub(crate) tenant: Tenant,
+    pub(crate) observed: Observed,
 }
 
 /// What a request holds as long as its stream exists.
@@ -77,9 +85,11 @@ impl GenerateStream {
         let now = Instant::now();
         match self.last_step.replace(now) {
             Some(last) => self.metrics.step(tokens.len(), now - last),
-            None => self
-                .metrics
-                .first_step(tokens.len(), now - self.instants.received),
+            None => {
+                self.first_step = Some(now);
+                let since_received = now - self.instants.received;
+                self.metrics.first_step(tokens.len(), since_received);
+            }
         }
         if let Some(prompt) = prompt {
             let prompt = self.assembler.prefill(&prompt);
@@ -133,6 +143,7 @@ impl GenerateStream {
             instants: self.instants,
             cached_tokens: self.cached_tokens,
         });
+        self.outcome = Outcome::Finished(finish_reason);
         self.end();
         if finish_reason == FinishReason::StopSequence {
             self.metrics.stopped();
@@ -197,6 +208,7 @@ impl GenerateStream {
     }
 
     fn fail(&mut self, error: InferError) -> InferError {
+        self.outcome = Outcome::from(&error);
         self.end();
         self.meter.failure(&error);
         error
@@ -243,6 +255,25 @@ impl Stream for GenerateStream {
             };
             return Poll::Ready(Some(Err(stream.fail(error))));
         }
+    }
+}
+
+/// Whoever follows the request is told here, for a client may go at any time.
+impl Drop for GenerateStream {
+    fn drop(&mut self) {
+        let finished = matches!(self.outcome, Outcome::Finished(_));
+        let last = self.last_step.filter(|_| finished);
+        self.observed.ended(|| GenerationRecord {
+            index: self.index,
+            input_length: self.input_length,
+            cached_tokens: self.cached_tokens,
+            generated_tokens: self.generated_tokens,
+            max_new_tokens: self.max_new_tokens,
+            instants: self.instants,
+            first_token: self.first_step,
+            ended: last.unwrap_or_else(Instant::now),
+            outcome: self.outcome,
+        });
     }
 }
 

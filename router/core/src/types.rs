@@ -184,7 +184,7 @@ pub struct GeneratedText {
 }
 
 /// The instants of a request's life that headers and metrics report.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestInstants {
     pub received: Instant,
     pub queued: Instant,

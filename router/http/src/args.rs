@@ -16,6 +16,7 @@ use crate::api_keys::ApiKeys;
 use crate::conversation::ParserChoice;
 use crate::generation_config::GenerationConfig;
 use crate::headers::X_API_KEY;
+use crate::kv_events::KvEventsConfig;
 use crate::tenant::PrefixCaching;
 
 /// The longest of the gaps that were promised is some 10 % above this in measurements. On an H200 with an 8B model it is
@@ -207,6 +208,16 @@ pub struct Config {
     /// Value of the header `x-router-instance` of `/health`, by which the launcher knows its own router.
     #[arg(long, env, hide = true)]
     pub router_instance: Option<HeaderValue>,
+    /// Events of the prefix cache for routers, as JSON with the fields of vLLM, such as `{"enable_kv_cache_events": true,
+    /// "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558", "topic": "kv@host:port@model"}`. None when unset.
+    #[arg(long, env, value_parser = KvEventsConfig::from_str)]
+    pub kv_events_config: Option<KvEventsConfig>,
+    /// Collector that gets traces of requests, as OTLP over gRPC, such as http://localhost:4317. None when unset.
+    #[arg(long, env)]
+    pub otlp_endpoint: Option<String>,
+    /// Name of this server in traces; that of `OTEL_SERVICE_NAME`, or text-generation-inference.router, when unset.
+    #[arg(long, env)]
+    pub otlp_service_name: Option<String>,
     /// Level or filter of the log.
     #[arg(long, env, hide = true, default_value = "info")]
     pub log_level: String,
@@ -284,6 +295,11 @@ impl Config {
         let file = file.map(ApiKeys::from_file).transpose()?;
         let given = self.api_key.clone().unwrap_or_default();
         Ok(given.and(&file.unwrap_or_default()))
+    }
+
+    /// Whether the log has every detail of this server.
+    pub fn logs_details(&self) -> bool {
+        ["debug", "trace"].contains(&self.log_level.trim().to_ascii_lowercase().as_str())
     }
 
     /// The token limits as given.

@@ -1,6 +1,7 @@
 //! The layers around the routes, all in one place.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method, Version, header};
@@ -21,6 +22,7 @@ use crate::headers;
 use crate::memory::{self, MemoryBudget};
 use crate::metrics::http_error;
 use crate::routes::messages;
+use crate::telemetry::{self, Tracer};
 use crate::timings::request_id;
 
 /// What the layers need to know.
@@ -32,6 +34,8 @@ pub struct HttpOptions {
     pub access: Access,
     /// Origins whose pages may call; empty for all.
     pub cors_allow_origin: Vec<HeaderValue>,
+    /// Traces requests, where that is asked for.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 /// Puts the layers around `router`, the first of the list outermost.
@@ -42,6 +46,7 @@ pub fn apply(router: Router, options: &HttpOptions) -> Router {
             .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
             .layer(PropagateRequestIdLayer::x_request_id())
             .layer(from_fn(repeat_request_id))
+            .layer(from_fn_with_state(options.tracer.clone(), telemetry::trace))
             .layer(from_fn(finish_errors))
             .layer(from_fn(check_host))
             .layer(cors(&options.cors_allow_origin))
@@ -137,6 +142,9 @@ async fn finish_errors(request: Request, next: Next) -> Response {
     let status = error.status.as_u16();
     let error_type = error.body.error_type;
     http_error(error.status, error_type);
+    if let Some(span) = telemetry::current() {
+        span.failed(&error);
+    }
     if error.is_refusal() {
         tracing::debug!(request_id, %method, path, status, error_type, "request refused");
     } else {
@@ -183,6 +191,7 @@ mod tests {
                 priority_header: None,
             },
             cors_allow_origin: Vec::new(),
+            tracer: None,
         };
         async fn failing() -> StatusCode {
             panic!("secret detail")

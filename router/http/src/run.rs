@@ -154,9 +154,14 @@ async fn supervise(
     };
     let stop = CancellationToken::new();
     let infer = state.infer.clone();
+    let tracer = state.options.tracer.clone();
     let failed = pin!(infer.panicked());
     let server = serve(listener, state, limits, stop.clone().cancelled_owned());
-    until_stopped(server, input_closed, failed, &mut signals, &stop).await
+    let ended = until_stopped(server, input_closed, failed, &mut signals, &stop).await;
+    if let Some(tracer) = tracer {
+        tracer.shutdown().await;
+    }
+    ended
 }
 
 /// The first signal lets running requests finish, the second does not; the end of standard input stops at once. Without

@@ -31,6 +31,7 @@ use crate::middleware::HttpOptions;
 use crate::renderer::ChatRenderer;
 use crate::schema::Info;
 use crate::state::{AnswerOptions, AppState};
+use crate::telemetry::{self, Tracer};
 
 /// Prompt tokens of a prefill when the operator leaves it open.
 const DEFAULT_PREFILL_TOKENS: u32 = 4096;
@@ -52,6 +53,11 @@ pub async fn start(
     let socket = bind(address).with_context(|| cannot_listen(config))?;
     let api_keys = config.api_keys()?;
     let folder = config.tokenizer_folder()?;
+    let model_names = config.model_names(folder);
+    let kv_events = config.kv_events_config.as_ref();
+    let kv_events =
+        kv_events.map(|events| events.start(model_names.first().map_or("", String::as_str)));
+    let kv_events = kv_events.transpose()?.flatten();
     let mut tokenizer = load_tokenizer(folder, slow_tokenizer).await?;
     if config.escape_special_tokens {
         tokenizer = tokenizer.escaping_special_tokens();
@@ -71,12 +77,13 @@ pub async fn start(
                 eos_token_ids: shard.eos_token_ids.clone(),
                 max_masks,
                 step_timeout: Duration::from_secs(config.step_timeout.into()),
+                kv_events,
             },
             batch_limits(config, &limits),
             config.max_concurrent_requests as usize,
         )
     };
-    let model_names = config.model_names(folder);
+    let tracer = tracer(config, &model_names)?;
     let chats = ChatRenderer::new(
         load_chat_template(config, folder)?,
         tokenizer,
@@ -110,6 +117,7 @@ pub async fn start(
                 priority_header: config.priority_header.clone(),
             },
             cors_allow_origin: config.cors_allow_origin.clone(),
+            tracer,
         },
     )
     .named(config.router_instance.clone());
@@ -117,6 +125,23 @@ pub async fn start(
         .listen(BACKLOG)
         .with_context(|| cannot_listen(config))?;
     Ok((listener, Arc::new(state)))
+}
+
+/// Traces requests, where a collector is named. Steps are traced too where the log shows details.
+fn tracer(config: &Config, model_names: &[String]) -> anyhow::Result<Option<Arc<Tracer>>> {
+    // A variable that is set to nothing is none.
+    let given = |value: &'_ Option<String>| value.clone().filter(|text| !text.is_empty());
+    let Some(endpoint) = given(&config.otlp_endpoint) else {
+        return Ok(None);
+    };
+    let tracer = Tracer::start(telemetry::Settings {
+        endpoint: &endpoint,
+        service_name: given(&config.otlp_service_name).as_deref(),
+        model: model_names.first().map_or("", String::as_str),
+        trace_steps: config.logs_details(),
+    })?;
+    tracing::info!("traces go to {endpoint}");
+    Ok(Some(Arc::new(tracer)))
 }
 
 /// The largest body must fit alone.

@@ -8,6 +8,8 @@ use text_generation_core::tenant::Tenant;
 use text_generation_core::types::GenerateParameters;
 use tokio::task_local;
 
+use crate::telemetry;
+
 /// `--prefix-caching`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixCaching {
@@ -48,10 +50,13 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Says in the parameters of a request who has sent it.
+    /// Says in the parameters of a request who has sent it, and whose trace it is in.
     pub fn sign(self, parameters: &mut GenerateParameters) {
         parameters.tenant = self.tenant;
         parameters.priority = self.priority.or(parameters.priority);
+        if let Some(span) = telemetry::current() {
+            span.follow(parameters);
+        }
     }
 }
 

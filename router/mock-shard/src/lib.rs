@@ -118,6 +118,11 @@ impl MockShard {
         self.0.collect(1, |state| state.steps.clone())
     }
 
+    /// Links to spans of requests, of each step of rank 0 that had any.
+    pub fn trace_links(&self) -> Vec<Vec<u8>> {
+        self.0.collect(1, |state| state.trace_links.clone())
+    }
+
     /// How long the device of rank 0 had nothing to do before each step that it began, but for the first of each start.
     pub fn idle(&self) -> Vec<Duration> {
         self.0.collect(1, |state| state.idle.clone())

@@ -97,6 +97,8 @@ pub(crate) struct State {
     /// Requests that fail alone at their next step.
     pub failing: Vec<u64>,
     pub steps: Vec<MockStep>,
+    /// Of each step that had any.
+    pub trace_links: Vec<Vec<u8>>,
     /// How long the device had nothing to do before each step that was begun, but for the first.
     pub idle: Vec<Duration>,
     /// When the last step ended, and since when there was nothing to do.
@@ -156,6 +158,9 @@ impl State {
     ) -> v1::StepReply {
         self.pool.resize(config.max_batch_total_tokens as usize, 0);
         self.steps.push(MockStep::of(&plan));
+        if !plan.trace_links.is_empty() {
+            self.trace_links.push(plan.trace_links.clone());
+        }
         let (mask_slots, wrong) = self.masks.apply(&plan);
         self.violations.extend(wrong);
         for row in &plan.drop {

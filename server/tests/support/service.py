@@ -15,7 +15,7 @@ from text_generation_server.engine.requests import ShardEngine
 from text_generation_server.engine.worker import EngineWorker
 from text_generation_server.pb import generate_pb2 as pb
 from text_generation_server.pb import generate_pb2_grpc as pb_grpc
-from text_generation_server.service.server import ServiceSettings, ShardServer
+from text_generation_server.service.server import ServiceSettings, ShardServer, TraceSettings
 
 from .engine_driver import make_engine
 from .fake_model import FakeModel
@@ -42,11 +42,15 @@ class Running:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, build: Callable[[], ShardEngine] | None = None, name: str = "shard-0"
+    folder: Path,
+    build: Callable[[], ShardEngine] | None = None,
+    name: str = "shard-0",
+    traces: TraceSettings | None = None,
 ) -> AsyncIterator[Running]:
     worker = EngineWorker(build or (lambda: cast("ShardEngine", make_engine(limits=None))))
     socket = folder / name
-    settings = ServiceSettings(socket, [f"unix://{folder}/shard-{rank}" for rank in range(2)], folder, group="start-1")
+    urls = [f"unix://{folder}/shard-{rank}" for rank in range(2)]
+    settings = ServiceSettings(socket, urls, folder, group="start-1", traces=traces)
     server = ShardServer(worker, settings)
     task = asyncio.create_task(server.run())
     running = Running(server, worker, task, socket)

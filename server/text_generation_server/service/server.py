@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from grpc import aio
 from grpc_health.v1 import health, health_pb2_grpc
@@ -21,6 +22,9 @@ from .interceptor import ErrorInterceptor
 from .parent import watch_parent
 from .servicer import HealthServicer, TextGenerationServicer
 from .socket import SocketFile
+
+if TYPE_CHECKING:
+    from .traces import StepTraces
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +40,18 @@ _OPTIONS = (
 
 
 @dataclass(frozen=True)
+class TraceSettings:
+    """The collector, which takes OTLP over gRPC; what this server is called there; the rank of this shard."""
+
+    endpoint: str
+    service_name: str | None
+    rank: int
+
+
+@dataclass(frozen=True)
 class ServiceSettings:
     """`urls`: sockets of all ranks in rank order; `model_folder`: for the tokenizer of the Tokens call; `rendezvous`:
-    the file by which the ranks met; `group`: what this start of all ranks is called.
+    the file by which the ranks met; `group`: what this start of all ranks is called; `traces`: where spans of steps go.
     """
 
     socket_path: Path
@@ -48,6 +61,7 @@ class ServiceSettings:
     group: str = ""
     socket_dir_owned: bool = False
     exit_on_stdin_eof: bool = False
+    traces: TraceSettings | None = None
 
 
 class ShardServer:
@@ -62,6 +76,7 @@ class ShardServer:
         self._socket = SocketFile(settings.socket_path, settings.socket_dir_owned)
         self._stop = asyncio.Event()
         self._stop_limit_s = STOP_LIMIT_S
+        self._traces = _traces(settings.traces)
 
     def stop(self) -> None:
         """Begins an orderly end; `run` returns once it is done."""
@@ -97,6 +112,8 @@ class ShardServer:
         # A load that is still running is not waited for; the thread is a daemon and ends with the process.
         if self._worker.ready.done() and not self._worker.stop(max(0.0, deadline - time.monotonic())):
             logger.warning("what the engine was doing did not end in time and is cut off")
+        if self._traces is not None:
+            self._traces.end(max(0.0, deadline - time.monotonic()))
 
     async def _serve(self, health_servicer: HealthServicer) -> None:
         stopped = asyncio.ensure_future(self._stop.wait())
@@ -120,7 +137,9 @@ class ShardServer:
         settings = self._settings
         server = aio.server(interceptors=(ErrorInterceptor(),), options=_OPTIONS)
         tokenizer_file = settings.model_folder / "tokenizer.json"
-        servicer = TextGenerationServicer(self._worker, settings.urls, tokenizer_file, settings.group, _abandon)
+        servicer = TextGenerationServicer(
+            self._worker, settings.urls, tokenizer_file, settings.group, _abandon, self._traces
+        )
         generate_pb2_grpc.add_TextGenerationServiceServicer_to_server(servicer, server)
         health_servicer = HealthServicer(self._worker)
         health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
@@ -153,6 +172,14 @@ class ShardServer:
         timer = threading.Timer(ORPHAN_LIMIT_S, os._exit, args=(0,))
         timer.daemon = True
         timer.start()
+
+
+def _traces(settings: TraceSettings | None) -> "StepTraces | None":
+    if settings is None:
+        return None
+    from .traces import StepTraces
+
+    return StepTraces.to(settings.endpoint, settings.service_name, settings.rank)
 
 
 def _abandon(reason: str) -> None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from grpc_health.v1 import health, health_pb2
 from tokenizers import Tokenizer
@@ -17,6 +17,9 @@ from ..errors import EngineError, NotReady
 from ..pb import generate_pb2 as pb
 from ..pb import generate_pb2_grpc as pb_grpc
 from . import convert
+
+if TYPE_CHECKING:
+    from .traces import StepTraces
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +36,14 @@ class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
         tokenizer_file: Path,
         group: str,
         abandon: Callable[[str], None],
+        traces: "StepTraces | None" = None,
     ) -> None:
-        """`abandon` ends the process and is told why."""
+        """`abandon` ends the process and is told why; `traces` gets steps that compute traced requests."""
         self._worker = worker
         self._urls = urls
         self._group = group
         self._abandon = abandon
+        self._traces = traces
         self._tokenizer_file = tokenizer_file
         self._tokenizer: Tokenizer | None = None
 
@@ -84,6 +89,14 @@ class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
         return pb.TokensResponse(count=await asyncio.to_thread(self._count_tokens, request.text))
 
     async def _step(self, request: pb.StepPlan) -> pb.StepReply:
+        if self._traces is None or not request.trace_links:
+            return await self._reply(request)
+        with self._traces.step(request) as note:
+            reply = await self._reply(request)
+            note(reply)
+            return reply
+
+    async def _reply(self, request: pb.StepPlan) -> pb.StepReply:
         return convert.reply_to_pb(await _outcome(self._worker.step(convert.plan_from_pb(request))))
 
     def _count_tokens(self, text: str) -> int:

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{Batcher, FoundLost};
+use super::{Batcher, FoundLost, KvEventFeed};
 use crate::error::InferError;
 use crate::grammar::{Constraint, Workers};
 use crate::permit::PermitHalf;
@@ -61,6 +61,8 @@ pub struct Shards {
     pub max_masks: u32,
     /// A step that takes longer hangs, and the shards are lost.
     pub step_timeout: Duration,
+    /// Hears of what is cached.
+    pub kv_events: Option<KvEventFeed>,
 }
 
 /// The way to the batcher. It ends when its last handle is gone and every request has ended.

@@ -14,6 +14,7 @@ mod charge;
 mod handle;
 mod heads;
 mod in_flight;
+mod kv_feed;
 mod masks;
 mod next;
 mod recovery;
@@ -36,6 +37,8 @@ pub use self::handle::Shards;
 pub(crate) use self::handle::{BatcherHandle, Status};
 use self::handle::{Mailbox, Submission};
 use self::in_flight::InFlight;
+pub use self::kv_feed::KvEventFeed;
+use self::kv_feed::KvFeed;
 use self::masks::Matching;
 pub(crate) use self::recovery::FoundLost;
 use self::recovery::{Recovery, Terms};
@@ -67,6 +70,7 @@ struct Batcher {
     status: watch::Sender<Status>,
     queue: Queue,
     pool: KvPool,
+    kv_feed: KvFeed,
     lengths: OutputLengths,
     /// Who owns which row.
     rows: Vec<Option<Running>>,
@@ -102,6 +106,10 @@ impl Batcher {
         workers: Option<Workers>,
         mailbox: Mailbox,
     ) -> Self {
+        let mut pool = KvPool::new(limits.max_batch_total_tokens, limits.prefix_caching);
+        if let Some(feed) = &shards.kv_events {
+            pool = pool.noting_events(&feed.model);
+        }
         Self {
             client: shards.client,
             cost: shards.cost,
@@ -112,7 +120,8 @@ impl Batcher {
             found_lost: mailbox.found_lost,
             status: mailbox.status,
             queue: Queue::new(),
-            pool: KvPool::new(limits.max_batch_total_tokens, limits.prefix_caching),
+            pool,
+            kv_feed: KvFeed::new(shards.kv_events),
             lengths: OutputLengths::default(),
             rows: (0..limits.max_batch_size).map(|_| None).collect(),
             dropped: Vec::new(),
@@ -189,7 +198,8 @@ impl Batcher {
         }
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
+        self.kv_feed.forward(&mut self.pool);
         let running = self.rows.iter().flatten();
         let status = Status {
             queued: self.queue.len(),

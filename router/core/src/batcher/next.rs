@@ -1,6 +1,6 @@
 //! From the policy's decision to the plan that the shards get.
 
-use text_generation_client::types::{Grant, StepPlan};
+use text_generation_client::types::{Grant, StepPlan, TraceLink};
 use tokio::time::Instant;
 
 use super::heads::Heads;
@@ -13,6 +13,8 @@ use crate::queue::{Entry, Event, Started};
 
 /// Slots given beyond need, so that most steps carry no grant; fewer where the pool is nearly full.
 const RUN: u32 = 64;
+/// As many links as a span has by default (OpenTelemetry: `OTEL_SPAN_LINK_COUNT_LIMIT`).
+const MOST_TRACE_LINKS: usize = 128;
 
 impl Batcher {
     /// Sends plans as far as there is something to compute and a place for them.
@@ -137,6 +139,7 @@ impl Batcher {
         self.charge(&step.plan.chunks, &step.tokens);
         let (now, predicted) = (Instant::now(), self.cost.predict(&step.shape));
         step.plan.limit = self.limit(predicted);
+        step.plan.trace_links = self.trace_links(&step.plan);
         let in_flight = InFlight {
             number: step.plan.number,
             constrained: step.plan.constrained.clone(),
@@ -149,6 +152,22 @@ impl Batcher {
             predicted,
         };
         (step.plan, in_flight)
+    }
+
+    /// The requests that a plan computes, as far as their steps are traced.
+    fn trace_links(&self, plan: &StepPlan) -> Vec<TraceLink> {
+        let chunks = plan.chunks.iter().map(|chunk| chunk.row);
+        let rows = chunks.chain(plan.decode.iter().copied());
+        rows.filter_map(|row| {
+            self.rows
+                .get(row as usize)?
+                .as_ref()?
+                .entry
+                .request
+                .trace_link
+        })
+        .take(MOST_TRACE_LINKS)
+        .collect()
     }
 
     /// Free slots beyond those that the decision needs.

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Infer;
 use crate::batcher::{FoundLost, Status};
+use crate::observer::Observed;
 use crate::queue::Event;
 use crate::tenant::Tenant;
 use crate::types::{Dialect, StoppingCriteria};
@@ -150,6 +151,8 @@ impl Infer {
             priority: 0,
             cache_salt: None,
             tenant: Tenant::default(),
+            observed: Observed::default(),
+            trace_link: None,
         };
         let Ok(mut samples) = self.0.batcher.submit(request, vec![None]) else {
             return false;

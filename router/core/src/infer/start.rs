@@ -10,6 +10,7 @@ use super::{GenerateStream, Group, Infer};
 use crate::assemble::TextAssembler;
 use crate::error::{InferError, Overload, ValidationError};
 use crate::metrics::Meter;
+use crate::observer::Outcome;
 use crate::permit::{Permit, PermitHalf};
 use crate::stream::Held;
 use crate::tenant::Tenant;
@@ -118,6 +119,7 @@ impl Infer {
         let queued = Instant::now();
         // The batcher has no use for them.
         let stop = std::mem::take(&mut valid.stop_sequences);
+        let observed = std::mem::take(&mut valid.observed);
         let samples = valid.chooser.do_sample;
         let assembler = self.assembler(&stop, &valid);
         let grammar = valid.grammar.as_ref().map(|valid| &valid.grammar);
@@ -149,9 +151,13 @@ impl Infer {
             held,
             pending: VecDeque::new(),
             generated_tokens: 0,
+            max_new_tokens,
+            first_step: None,
             last_step: None,
             ended: false,
+            outcome: Outcome::Dropped,
             tenant: tenant.clone(),
+            observed: observed.clone(),
         };
         let parts = seeds.into_iter().zip(held.into_iter().zip(events));
         Ok((0..).zip(parts).map(stream).collect())

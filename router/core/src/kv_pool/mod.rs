@@ -8,6 +8,7 @@
 //! ([`Holding`]). What is in the tree and not locked by a request counts as free: it is evicted when slots are needed.
 
 pub mod alloc;
+pub mod events;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use text_generation_client::types::SlotRange;
 
 use alloc::SlotAllocator;
+use events::KvEvent;
 use slots::{Cursor, SlotList};
 use tree::{NodeId, Tree};
 
@@ -131,6 +133,24 @@ impl KvPool {
             tree: Tree::default(),
             caching,
         }
+    }
+
+    /// The same, which notes what enters and leaves the tree. `model` tells the caches of models apart.
+    #[must_use]
+    pub fn noting_events(mut self, model: &str) -> Self {
+        self.tree.note_events(model);
+        self
+    }
+
+    /// What has changed in the tree since the last call; nothing unless it [notes](Self::noting_events) it.
+    pub fn take_events(&mut self) -> Vec<KvEvent> {
+        self.tree.take_events()
+    }
+
+    /// All that is in the tree, as changes of an empty one, for somebody who has missed some. What
+    /// [`KvPool::take_events`] would return is among it.
+    pub fn announce(&mut self) -> Vec<KvEvent> {
+        self.tree.announce()
     }
 
     pub fn capacity(&self) -> u32 {

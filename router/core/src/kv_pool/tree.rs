@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod audit;
+mod blocks;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,6 +13,7 @@ use slotmap::{SlotMap, new_key_type};
 use text_generation_client::types::SlotRange;
 
 use super::RootKey;
+use super::events::EventLog;
 use super::slots::SlotList;
 
 new_key_type! {
@@ -32,6 +34,10 @@ struct Node {
     ids: Vec<u32>,
     /// One for each id.
     slots: SlotList,
+    /// Positions before its first.
+    depth: u32,
+    /// Names of the blocks that end in it, in order; none where nobody wants to know.
+    blocks: Vec<u64>,
     /// How many holdings end here or below.
     locks: u32,
     /// When a holding last let go of it.
@@ -59,6 +65,8 @@ pub(super) struct Tree {
     unlocked: u32,
     /// Counts calls of [`Tree::unlock`].
     clock: u64,
+    /// Set where changes are wanted.
+    events: Option<EventLog>,
 }
 
 impl Tree {
@@ -82,6 +90,8 @@ impl Tree {
                 children: HashMap::new(),
                 ids: Vec::new(),
                 slots: SlotList::default(),
+                depth: 0,
+                blocks: Vec::new(),
                 locks: 0,
                 used_at: 0,
                 detached: false,
@@ -126,6 +136,7 @@ impl Tree {
         if node.locks == 1 && node.children.is_empty() && node.parent().is_some() {
             node.ids.extend_from_slice(ids);
             node.slots.extend(slots.ranges());
+            self.complete_blocks(id);
             return id;
         }
         let child = Node {
@@ -133,6 +144,8 @@ impl Tree {
             children: HashMap::new(),
             ids: ids.to_vec(),
             slots,
+            depth: node.depth + node.slots.len(),
+            blocks: Vec::new(),
             locks: 1,
             used_at: 0,
             detached: node.detached,
@@ -141,6 +154,7 @@ impl Tree {
         if let Some(&first) = ids.first() {
             self.nodes[id].children.insert(first, child);
         }
+        self.complete_blocks(child);
         child
     }
 
@@ -199,7 +213,9 @@ impl Tree {
             let kept = node.slots.len() - count;
             node.ids.truncate(kept as usize);
             self.unlocked -= count;
-            return node.slots.split_off(kept).ranges().to_vec();
+            let freed = node.slots.split_off(kept).ranges().to_vec();
+            self.drop_blocks(id, kept);
+            return freed;
         }
         let parent = node.parent();
         self.unlocked -= node.slots.len();
@@ -229,6 +245,7 @@ impl Tree {
         let mut freed = Vec::new();
         let mut below = vec![top];
         while let Some(id) = below.pop() {
+            self.drop_blocks(id, 0);
             let node = &mut self.nodes[id];
             below.extend(node.children.values());
             if node.locks > 0 {
@@ -248,10 +265,15 @@ impl Tree {
         self.roots.clear();
         self.leaves.clear();
         self.unlocked = 0;
+        if let Some(log) = &mut self.events {
+            log.cleared();
+        }
     }
 
     /// Moves the first `count` ids of a node into a new one above it, and returns that. Who held the node holds both.
     fn split(&mut self, id: NodeId, count: usize) -> NodeId {
+        let depth = self.nodes[id].depth;
+        let blocks = self.split_blocks(id, count as u32);
         let node = &mut self.nodes[id];
         let tail = node.ids.split_off(count);
         let slots = node.slots.split_off(count as u32);
@@ -260,6 +282,8 @@ impl Tree {
             children: tail.first().map(|&first| (first, id)).into_iter().collect(),
             ids: std::mem::replace(&mut node.ids, tail),
             slots: std::mem::replace(&mut node.slots, slots),
+            depth,
+            blocks,
             locks: node.locks,
             used_at: node.used_at,
             detached: node.detached,
@@ -278,6 +302,7 @@ impl Tree {
     /// Removes a node, and returns its slots.
     fn remove(&mut self, id: NodeId) -> Vec<SlotRange> {
         self.unlink(id);
+        self.drop_blocks(id, 0);
         let Some(node) = self.nodes.remove(id) else {
             return Vec::new();
         };

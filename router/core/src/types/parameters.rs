@@ -8,6 +8,7 @@ use text_generation_grammar::GrammarSource;
 use utoipa::ToSchema;
 
 use super::grammar::tgi_grammar;
+use crate::observer::Observed;
 use crate::tenant::Tenant;
 
 /// How much of a wrong key a message repeats.
@@ -114,6 +115,10 @@ pub struct GenerateParameters {
     #[serde(skip)]
     #[schema(ignore)]
     pub tenant: Tenant,
+    /// Who follows the request. Not a key of any route.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub observed: Observed,
     /// Penalty on every token that occurred, as often as it did; 0 is off. Not a key of `/generate`, which has never
     /// read it: only the OpenAI routes set it, where [`Dialect::OpenAi`](super::Dialect::OpenAi) says what counts.
     #[serde(skip)]

@@ -6,11 +6,12 @@ mod tests;
 
 use std::sync::Arc;
 
-use text_generation_client::types::NextTokenChooser;
+use text_generation_client::types::{NextTokenChooser, TraceLink};
 use text_generation_grammar::GrammarSource;
 
 use crate::error::ValidationError;
 use crate::grammar::{Grammars, ValidGrammar, Workers};
+use crate::observer::Observed;
 use crate::tenant::Tenant;
 use crate::tokenize::{TextTokenizer, TokenizerPool};
 use crate::types::{
@@ -39,6 +40,10 @@ pub struct ValidRequest {
     pub cache_salt: Option<Arc<str>>,
     /// Whose it is.
     pub tenant: Tenant,
+    /// Who follows it, until it is queued: a trace ends when nobody holds it any more, and the batcher may for longer.
+    pub observed: Observed,
+    /// Names it to the shards, where their steps are traced.
+    pub trace_link: Option<TraceLink>,
 }
 
 impl ValidRequest {
@@ -170,6 +175,8 @@ impl Validator {
             cache_salt: salt(parameters.tenant.cache_scope(), parameters.cache_salt)
                 .map(Into::into),
             tenant: parameters.tenant,
+            trace_link: parameters.observed.trace_link(),
+            observed: parameters.observed,
             stop_sequences: parameters.stop,
             dialect,
             grammar,

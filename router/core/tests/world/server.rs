@@ -97,6 +97,7 @@ impl Server {
             // Grammars are followed by threads, which have a clock of their own.
             max_masks: 0,
             step_timeout: DEADLINE,
+            kv_events: None,
         };
         let validator = Validator::new(
             TokenizerPool::new(tokenizer(), 1).unwrap(),

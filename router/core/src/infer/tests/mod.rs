@@ -107,6 +107,7 @@ impl Server {
             eos_token_ids: mock_eos(),
             max_masks: client_masks,
             step_timeout: STEP_TIMEOUT,
+            kv_events: None,
         };
         let infer = Infer::new(validator, shards, limits, permits);
         Self { mock, infer }

@@ -8,6 +8,7 @@ use proptest::sample::Index;
 
 use super::*;
 use crate::kv_pool::Match;
+use crate::kv_pool::events::{BLOCK_TOKENS, KvEvent};
 
 /// A root and some ids, by number: K and V of a position depend on nothing else.
 type Prefix = u32;
@@ -70,12 +71,60 @@ struct World {
     content: HashMap<u32, Prefix>,
     clock: u64,
     opened: usize,
+    index: Listener,
+}
+
+/// What somebody knows who hears of all changes: the block before each, and its ids.
+#[derive(Default, Debug, PartialEq)]
+struct Listener(HashMap<u64, (Option<u64>, Vec<u32>)>);
+
+impl Listener {
+    fn hear(&mut self, events: Vec<KvEvent>) {
+        for event in events {
+            match event {
+                KvEvent::Stored(stored) => {
+                    let blocks = stored.ids.chunks_exact(BLOCK_TOKENS as usize);
+                    assert_eq!(
+                        stored.ids.len(),
+                        stored.hashes.len() * BLOCK_TOKENS as usize
+                    );
+                    let mut parent = stored.parent;
+                    for (hash, ids) in stored.hashes.into_iter().zip(blocks) {
+                        assert!(parent.is_none_or(|parent| self.0.contains_key(&parent)));
+                        let known = self.0.insert(hash, (parent, ids.to_vec()));
+                        assert_eq!(known, None, "stored twice");
+                        parent = Some(hash);
+                    }
+                }
+                KvEvent::Removed(hashes) => {
+                    for hash in hashes {
+                        assert!(self.0.remove(&hash).is_some(), "it was not there");
+                    }
+                }
+                KvEvent::Cleared => self.0.clear(),
+            }
+        }
+    }
+
+    /// The prompts that end with each block.
+    fn prompts(&self) -> Vec<Vec<u32>> {
+        let whole = |hash: &u64| {
+            let blocks =
+                std::iter::successors(self.0.get(hash), |(parent, _)| self.0.get(parent.as_ref()?));
+            let mut parts: Vec<&[u32]> = blocks.map(|(_, ids)| ids.as_slice()).collect();
+            parts.reverse();
+            parts.concat()
+        };
+        let mut prompts: Vec<_> = self.0.keys().map(whole).collect();
+        prompts.sort();
+        prompts
+    }
 }
 
 impl World {
     fn new(capacity: u32) -> Self {
         Self {
-            pool: KvPool::new(capacity, true),
+            pool: KvPool::new(capacity, true).noting_events("model"),
             live: Vec::new(),
             stale: Vec::new(),
             numbers: HashMap::new(),
@@ -83,7 +132,38 @@ impl World {
             content: HashMap::new(),
             clock: 0,
             opened: 0,
+            index: Listener::default(),
         }
+    }
+
+    /// Whole blocks that are cached, as the prompts that end with them.
+    fn cached_blocks(&self) -> Vec<Vec<u32>> {
+        let before: HashMap<Prefix, (Prefix, u32)> = self
+            .numbers
+            .iter()
+            .map(|(&before, &number)| (number, before))
+            .collect();
+        let whole = |prefix: &Prefix| {
+            let chain = std::iter::successors(before.get(prefix), |(prefix, _)| before.get(prefix));
+            let mut ids: Vec<u32> = chain.map(|&(_, id)| id).collect();
+            ids.reverse();
+            ids
+        };
+        let prompts = self.cached.keys().map(whole);
+        let mut blocks: Vec<_> = prompts
+            .filter(|ids| ids.len() % BLOCK_TOKENS as usize == 0)
+            .collect();
+        blocks.sort();
+        blocks
+    }
+
+    /// Whoever hears of all changes knows what is cached, and whoever begins to listen is told the same.
+    fn check_events(&mut self) {
+        self.index.hear(self.pool.take_events());
+        assert_eq!(self.index.prompts(), self.cached_blocks());
+        let mut late = Listener::default();
+        late.hear(self.pool.announce());
+        assert_eq!(late, self.index);
     }
 
     fn prefixes(&mut self, root: u64, ids: &[u32]) -> Vec<Prefix> {
@@ -291,6 +371,7 @@ proptest! {
         for op in ops {
             world.apply(op);
             world.check();
+            world.check_events();
         }
         world.close_all();
     }

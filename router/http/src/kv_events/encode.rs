@@ -1,0 +1,161 @@
+//! Batches of events as MessagePack, in the form that vLLM writes since 2026-06: each event is a map that names its fields.
+
+use rmp::encode::{
+    ByteBuf, write_array_len, write_f64, write_map_len, write_nil, write_str, write_u64, write_uint,
+};
+use text_generation_core::kv_pool::events::{BLOCK_TOKENS, KvEvent, StoredBlocks};
+
+/// The K and V are where the model computes.
+const MEDIUM: &str = "GPU";
+
+/// `[time, [events], data parallel rank]`, of events at `time`, in seconds since 1970.
+pub(super) fn batch(time: f64, events: &[KvEvent]) -> Vec<u8> {
+    let mut out = Encoder(ByteBuf::new());
+    out.list(3);
+    out.float(time);
+    out.list(events.len());
+    for event in events {
+        match event {
+            KvEvent::Stored(stored) => out.stored(stored),
+            KvEvent::Removed(hashes) => out.removed(hashes),
+            KvEvent::Cleared => out.event("AllBlocksCleared", 0),
+        }
+    }
+    out.number(0);
+    out.0.into_vec()
+}
+
+/// Writing to memory cannot fail, which the library says by its type of errors.
+struct Encoder(ByteBuf);
+
+impl Encoder {
+    fn stored(&mut self, stored: &StoredBlocks) {
+        self.event("BlockStored", 10);
+        self.hashes(&stored.hashes);
+        self.text("parent_block_hash");
+        match stored.parent {
+            Some(parent) => self.hash(parent),
+            None => self.nil(),
+        }
+        self.text("token_ids");
+        self.list(stored.ids.len());
+        for &id in &stored.ids {
+            self.number(id.into());
+        }
+        self.text("block_size");
+        self.number(BLOCK_TOKENS.into());
+        for absent in ["lora_id", "lora_name"] {
+            self.text(absent);
+            self.nil();
+        }
+        self.medium();
+        self.text("extra_keys");
+        self.extra_keys(stored);
+        self.text("group_idx");
+        self.number(0);
+        self.text("kv_cache_spec_kind");
+        self.text("full_attention");
+    }
+
+    /// One entry for each block: the salt for the one that begins the prompt.
+    fn extra_keys(&mut self, stored: &StoredBlocks) {
+        let Some(salt) = &stored.salt else {
+            return self.nil();
+        };
+        self.list(stored.hashes.len());
+        self.list(1);
+        self.text(salt);
+        for _ in 1..stored.hashes.len() {
+            self.nil();
+        }
+    }
+
+    fn removed(&mut self, hashes: &[u64]) {
+        self.event("BlockRemoved", 3);
+        self.hashes(hashes);
+        self.medium();
+        self.text("group_idx");
+        self.number(0);
+    }
+
+    /// The beginning of an event with so many fields beside its type.
+    fn event(&mut self, kind: &str, fields: u32) {
+        let _ = write_map_len(&mut self.0, 1 + fields);
+        self.text("type");
+        self.text(kind);
+    }
+
+    fn hashes(&mut self, hashes: &[u64]) {
+        self.text("block_hashes");
+        self.list(hashes.len());
+        for &hash in hashes {
+            self.hash(hash);
+        }
+    }
+
+    fn medium(&mut self) {
+        self.text("medium");
+        self.text(MEDIUM);
+    }
+
+    fn list(&mut self, length: usize) {
+        let _ = write_array_len(&mut self.0, u32::try_from(length).unwrap_or(u32::MAX));
+    }
+
+    fn text(&mut self, text: &str) {
+        let _ = write_str(&mut self.0, text);
+    }
+
+    /// Always in eight bytes.
+    fn hash(&mut self, hash: u64) {
+        let _ = write_u64(&mut self.0, hash);
+    }
+
+    /// In as few bytes as it needs.
+    fn number(&mut self, number: u64) {
+        let _ = write_uint(&mut self.0, number);
+    }
+
+    fn float(&mut self, number: f64) {
+        let _ = write_f64(&mut self.0, number);
+    }
+
+    fn nil(&mut self) {
+        let _ = write_nil(&mut self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn events_are_maps_that_name_their_fields() {
+        let stored = StoredBlocks {
+            hashes: vec![u64::MAX, 7],
+            parent: Some(3),
+            ids: (100..132).collect(),
+            salt: None,
+        };
+        let events = [
+            KvEvent::Cleared,
+            KvEvent::Stored(stored.clone()),
+            KvEvent::Removed(vec![7, u64::MAX]),
+        ];
+        let read: Value = rmp_serde::from_slice(&batch(1.5, &events)).expect("MessagePack");
+        assert_eq!(
+            read,
+            json!([1.5, [
+                {"type": "AllBlocksCleared"},
+                {
+                    "type": "BlockStored", "block_hashes": [u64::MAX, 7], "parent_block_hash": 3, "token_ids": stored.ids,
+                    "block_size": 16, "lora_id": null, "lora_name": null, "medium": "GPU", "extra_keys": null,
+                    "group_idx": 0, "kv_cache_spec_kind": "full_attention",
+                },
+                {"type": "BlockRemoved", "block_hashes": [7, u64::MAX], "medium": "GPU", "group_idx": 0},
+            ], 0])
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! Events of the prefix cache, as subscribers get them.
+
+#![allow(clippy::expect_used, reason = "tests may fail")]
+
+mod common;
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{LONG, Server};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
+
+const TOPIC: &str = "kv@here:80@model";
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Number and events of a batch.
+fn read(frames: &[Bytes]) -> (i64, Vec<Value>) {
+    let [topic, number, payload] = frames else {
+        panic!("{} frames", frames.len());
+    };
+    assert_eq!(topic.as_ref(), TOPIC.as_bytes());
+    let number = i64::from_be_bytes(number.as_ref().try_into().expect("eight bytes"));
+    if number < 0 {
+        assert!(payload.is_empty());
+        return (number, Vec::new());
+    }
+    let batch: Value = rmp_serde::from_slice(payload).expect("MessagePack");
+    assert!(batch[0].as_f64().is_some_and(|time| time > 1e9), "{batch}");
+    assert_eq!(batch[2], 0, "the data parallel rank");
+    (number, batch[1].as_array().expect("events").clone())
+}
+
+async fn take(socket: &mut impl SocketRecv) -> Vec<Bytes> {
+    let message = timeout(LONG, socket.recv())
+        .await
+        .expect("a message in time");
+    message.expect("a message").into_vec()
+}
+
+/// All batches from `first` on, asked for as vLLM's clients do.
+async fn replayed(port: u16, first: u64) -> Vec<(i64, Vec<Value>)> {
+    let mut dealer = DealerSocket::new();
+    let endpoint = format!("tcp://127.0.0.1:{port}");
+    dealer.connect(&endpoint).await.expect("a connection");
+    let mut asked = ZmqMessage::from(Bytes::copy_from_slice(&first.to_be_bytes()));
+    asked.push_front(Bytes::new());
+    dealer.send(asked).await.expect("sent");
+    let mut batches = Vec::new();
+    loop {
+        let frames = take(&mut dealer).await;
+        assert!(frames[0].is_empty());
+        let batch = read(&frames[1..]);
+        if batch.0 < 0 {
+            return batches;
+        }
+        batches.push(batch);
+    }
+}
+
+fn of_type<'a>(batches: &'a [(i64, Vec<Value>)], kind: &str) -> Vec<&'a Value> {
+    let events = batches.iter().flat_map(|(_, events)| events);
+    events.filter(|event| event["type"] == kind).collect()
+}
+
+#[tokio::test]
+async fn subscribers_hear_what_is_cached_and_may_ask_again() {
+    let (events, replay) = (free_port(), free_port());
+    let config = json!({
+        "enable_kv_cache_events": true,
+        "publisher": "zmq",
+        "endpoint": format!("tcp://127.0.0.1:{events}"),
+        "replay_endpoint": format!("tcp://127.0.0.1:{replay}"),
+        "topic": TOPIC,
+    });
+    let server = Server::with_flags(&["--kv-events-config", &config.to_string()]).await;
+    let mut live = SubSocket::new();
+    let endpoint = format!("tcp://127.0.0.1:{events}");
+    live.connect(&endpoint).await.expect("a connection");
+    live.subscribe("kv@").await.expect("subscribed");
+
+    let prompt = "The same prompt, of forty characters, ok.";
+    let body = json!({"inputs": prompt, "parameters": {"max_new_tokens": 1, "cache_salt": "s"}});
+    server.good("/generate", &body).await;
+    server.idle().await;
+    let batches = replayed(replay, 0).await;
+    // Whoever has known this server before forgets it.
+    assert_eq!(batches[0], (0, vec![json!({"type": "AllBlocksCleared"})]));
+    let stored = of_type(&batches, "BlockStored");
+    let ids: Vec<u32> = prompt
+        .bytes()
+        .map(|byte| common::BYTES + u32::from(byte))
+        .collect();
+    assert_eq!(stored.len(), 1);
+    let stored = stored[0];
+    assert_eq!(stored["token_ids"], json!(ids[..32]));
+    assert_eq!(stored["block_hashes"].as_array().map(Vec::len), Some(2));
+    for (field, value) in [
+        ("parent_block_hash", Value::Null),
+        ("block_size", json!(16)),
+        ("medium", json!("GPU")),
+        ("lora_id", Value::Null),
+        ("lora_name", Value::Null),
+        ("extra_keys", json!([["s"], null])),
+        ("group_idx", json!(0)),
+        ("kv_cache_spec_kind", json!("full_attention")),
+    ] {
+        assert_eq!(stored[field], value, "{field}");
+    }
+
+    // The same again stores nothing; a prompt that goes on stores the rest.
+    server.good("/generate", &body).await;
+    let longer = format!("{prompt} And some more.");
+    let parameters = json!({"max_new_tokens": 1, "cache_salt": "s"});
+    let body = json!({"inputs": longer, "parameters": parameters});
+    server.good("/generate", &body).await;
+    server.idle().await;
+    let missed = replayed(replay, 1).await;
+    let stored = of_type(&missed, "BlockStored");
+    assert_eq!(stored.len(), 2);
+    assert_eq!(stored[1]["parent_block_hash"], stored[0]["block_hashes"][1]);
+    assert_eq!(stored[1]["extra_keys"], Value::Null);
+
+    // A subscription takes a moment to arrive: something new is cached until something is heard.
+    let mut heard = None;
+    for turn in 0_u32.. {
+        let body = json!({"inputs": format!("{turn:0>40}"), "parameters": {"max_new_tokens": 1}});
+        server.good("/generate", &body).await;
+        if let Ok(message) = timeout(Duration::from_millis(100), live.recv()).await {
+            heard = Some(message.expect("a message").into_vec());
+            break;
+        }
+    }
+    let (number, events) = read(&heard.expect("a batch"));
+    let again = replayed(replay, number.unsigned_abs()).await;
+    assert_eq!(again[0], (number, events));
+}

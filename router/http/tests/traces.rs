@@ -1,0 +1,306 @@
+//! Traces as a collector gets them.
+
+#![allow(clippy::expect_used, reason = "tests may fail")]
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{LONG, Server};
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
+use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
+
+const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
+const SPAN_ID: &str = "b7ad6b7169203331";
+
+/// Keeps what it gets.
+#[derive(Debug, Clone, Default)]
+struct Collector(Arc<Mutex<Vec<ResourceSpans>>>);
+
+#[tonic::async_trait]
+impl TraceService for Collector {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        let mut got = self.0.lock().expect("no panic");
+        got.extend(request.into_inner().resource_spans);
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+impl Collector {
+    /// A collector on a free port, and its address.
+    async fn start() -> (Self, String) {
+        let collector = Self::default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let service = TraceServiceServer::new(collector.clone());
+        let serving = tonic::transport::Server::builder()
+            .add_service(service)
+            .serve_with_incoming(TcpIncoming::from(listener));
+        tokio::spawn(serving);
+        (collector, format!("--otlp-endpoint=http://{address}"))
+    }
+
+    fn resources(&self) -> Vec<ResourceSpans> {
+        self.0.lock().expect("no panic").clone()
+    }
+
+    /// All spans, once the server has sent them.
+    async fn spans(&self, server: &Server) -> Vec<Span> {
+        server.idle().await;
+        flush(server).await;
+        let scopes = self.resources().into_iter().flat_map(|r| r.scope_spans);
+        scopes.flat_map(|scope| scope.spans).collect()
+    }
+}
+
+async fn flush(server: &Server) {
+    let tracer = server.state.options.tracer.as_ref().expect("traces");
+    tracer.shutdown().await;
+}
+
+fn attributes(of: &[KeyValue]) -> HashMap<&str, Value> {
+    let value = |pair: &KeyValue| pair.value.clone()?.value;
+    of.iter()
+        .filter_map(|pair| Some((pair.key.as_str(), value(pair)?)))
+        .collect()
+}
+
+fn text(text: &str) -> Value {
+    Value::StringValue(text.to_owned())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn named<'a>(spans: &'a [Span], name: &str) -> &'a Span {
+    let span = spans.iter().find(|span| span.name == name);
+    span.expect("a span of this name")
+}
+
+#[tokio::test]
+async fn a_request_is_one_trace_from_its_client_to_the_steps_of_the_shards() {
+    let (collector, endpoint) = Collector::start().await;
+    let flags = [&endpoint, "--otlp-service-name=here", "--log-level=debug"];
+    let server = Server::with_flags(&flags).await;
+    let body = json!({"model": "m", "prompt": "hey", "max_tokens": 5, "temperature": 0.5, "top_p": 0.5, "seed": 3, "stream": true});
+    let request = server
+        .post("/v1/completions")
+        .header("traceparent", format!("00-{TRACE_ID}-{SPAN_ID}-01"))
+        .header("tracestate", "vendor=1")
+        .header("x-request-id", "mine");
+    let answer = request.json(&body).send().await.expect("an answer");
+    answer.text().await.expect("a stream");
+    let spans = collector.spans(&server).await;
+
+    let root = named(&spans, "POST /v1/completions");
+    assert_eq!(
+        (hex(&root.trace_id), hex(&root.parent_span_id)),
+        (TRACE_ID.into(), SPAN_ID.into())
+    );
+    assert_eq!(
+        (root.kind(), root.trace_state.as_str()),
+        (SpanKind::Server, "vendor=1")
+    );
+    let said = attributes(&root.attributes);
+    for (key, value) in [
+        ("http.route", text("/v1/completions")),
+        ("http.response.status_code", Value::IntValue(200)),
+        ("gen_ai.operation.name", text("text_completion")),
+        ("gen_ai.request.id", text("mine")),
+        ("gen_ai.request.model", text("test/model")),
+        ("gen_ai.request.max_tokens", Value::IntValue(5)),
+        ("gen_ai.request.temperature", Value::DoubleValue(0.5)),
+        ("gen_ai.request.top_p", Value::DoubleValue(0.5)),
+        ("gen_ai.request.seed", Value::IntValue(3)),
+        ("gen_ai.request.stream", Value::BoolValue(true)),
+        ("gen_ai.usage.input_tokens", Value::IntValue(3)),
+        ("gen_ai.usage.output_tokens", Value::IntValue(5)),
+    ] {
+        assert_eq!(said.get(key), Some(&value), "{key}");
+    }
+    assert!(format!("{:?}", said["gen_ai.response.finish_reasons"]).contains("\"length\""));
+    assert!(!said.contains_key("error.type"));
+    let Value::DoubleValue(first) = said["gen_ai.latency.time_to_first_token"] else {
+        panic!("not a number of seconds");
+    };
+    assert!((0.0..LONG.as_secs_f64()).contains(&first));
+
+    // One after the other, within the request.
+    let phases = ["queue", "prefill", "decode"].map(|name| named(&spans, name));
+    let mut reached = root.start_time_unix_nano;
+    for phase in phases {
+        assert_eq!(
+            (&phase.trace_id, &phase.parent_span_id),
+            (&root.trace_id, &root.span_id)
+        );
+        assert!(reached <= phase.start_time_unix_nano);
+        assert!(phase.start_time_unix_nano <= phase.end_time_unix_nano);
+        reached = phase.end_time_unix_nano;
+    }
+    assert!(reached <= root.end_time_unix_nano);
+    assert_eq!(spans.len(), 4);
+
+    // Each step that computed it names its span.
+    let link = [root.trace_id.as_slice(), &root.span_id].concat();
+    let links = server.mock.trace_links();
+    assert!(
+        links.len() >= 5 && links.iter().all(|found| *found == link),
+        "{links:?}"
+    );
+
+    let everything = format!("{:?}", collector.resources());
+    assert!(!everything.contains("hey"), "a prompt is in a span");
+    let resource = collector.resources()[0]
+        .resource
+        .clone()
+        .expect("a resource");
+    assert_eq!(
+        attributes(&resource.attributes)["service.name"],
+        text("here")
+    );
+}
+
+#[tokio::test]
+async fn refusals_and_failures_say_what_they_are() {
+    let (collector, endpoint) = Collector::start().await;
+    let server = Server::with_flags(&[&endpoint]).await;
+    let refused = json!({"inputs": "hey", "parameters": {"max_new_tokens": 0}});
+    assert_eq!(server.ask("/generate", &refused).await.0, 422);
+    server.mock.fail_next_step("out of order");
+    let failing = json!({"inputs": "hey", "parameters": {"max_new_tokens": 3}});
+    let stream = server.post_json("/generate_stream", &failing).await;
+    assert_eq!(stream.status(), 200);
+    stream.text().await.expect("a stream");
+    let spans = collector.spans(&server).await;
+
+    let span = named(&spans, "POST /generate");
+    let said = attributes(&span.attributes);
+    assert_eq!(said["http.response.status_code"], Value::IntValue(422));
+    assert_eq!(said["error.type"], text("validation"));
+    // What the client did is no error of the server.
+    assert_eq!(
+        span.status.clone().unwrap_or_default().code(),
+        StatusCode::Unset
+    );
+
+    let span = named(&spans, "POST /generate_stream");
+    let said = attributes(&span.attributes);
+    assert_eq!(said["error.type"], text("generation"));
+    let status = span.status.clone().unwrap_or_default();
+    assert_eq!(
+        (status.code(), status.message.as_str()),
+        (StatusCode::Error, "generation")
+    );
+    // Without details in the log no step is traced.
+    assert!(server.mock.trace_links().is_empty());
+}
+
+#[tokio::test]
+async fn a_client_that_goes_ends_its_trace() {
+    let (collector, endpoint) = Collector::start().await;
+    let server = Server::with_flags(&[&endpoint]).await;
+    server.mock.hold();
+    let body = json!({"inputs": "hey", "parameters": {"max_new_tokens": 3}});
+    let stream = server.post_json("/generate_stream", &body).await;
+    drop(stream);
+    server.mock.resume();
+    let spans = collector.spans(&server).await;
+    let said = attributes(&named(&spans, "POST /generate_stream").attributes);
+    assert_eq!(said["error.type"], text("dropped"));
+}
+
+#[tokio::test]
+async fn samples_have_their_own_phases_and_share_their_prompt() {
+    let (collector, endpoint) = Collector::start().await;
+    let server = Server::with_flags(&[&endpoint]).await;
+    let body = json!({"model": "m", "prompt": "hey", "max_tokens": 2, "n": 3, "temperature": 1.0});
+    server.good("/v1/completions", &body).await;
+    let spans = collector.spans(&server).await;
+    assert_eq!(spans.iter().filter(|span| span.name == "decode").count(), 3);
+    let said = attributes(&named(&spans, "POST /v1/completions").attributes);
+    assert_eq!(said["gen_ai.usage.input_tokens"], Value::IntValue(3));
+    assert_eq!(said["gen_ai.usage.output_tokens"], Value::IntValue(6));
+    assert_eq!(said["gen_ai.request.choice.count"], Value::IntValue(3));
+}
+
+#[tokio::test]
+async fn what_its_client_does_not_sample_is_not_sent_and_probes_never_are() {
+    let (collector, endpoint) = Collector::start().await;
+    let server = Server::with_flags(&[&endpoint]).await;
+    let body = json!({"inputs": "hey", "parameters": {"max_new_tokens": 1}});
+    let request = server
+        .post("/generate")
+        .header("traceparent", format!("00-{TRACE_ID}-{SPAN_ID}-00"));
+    let answer = request.json(&body).send().await.expect("an answer");
+    assert_eq!(answer.status(), 200);
+    assert_eq!(
+        server
+            .get("/health")
+            .send()
+            .await
+            .expect("a probe")
+            .status(),
+        200
+    );
+    assert_eq!(collector.spans(&server).await, []);
+}
+
+#[tokio::test]
+async fn without_a_collector_nothing_is_traced() {
+    let server = Server::start().await;
+    assert!(server.state.options.tracer.is_none());
+}
+
+#[tokio::test]
+async fn a_collector_that_never_answers_holds_nobody_up_and_what_it_misses_is_counted() {
+    // The listener's backlog takes the connection, and nobody reads it.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let endpoint = format!("--otlp-endpoint=http://{address}");
+    let server = Server::with_flags(&[&endpoint]).await;
+    let body = json!({"inputs": "hey", "parameters": {"max_new_tokens": 1}});
+    server.good("/generate", &body).await;
+    let begun = Instant::now();
+    flush(&server).await;
+    assert!(
+        begun.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        begun.elapsed()
+    );
+    server.good("/generate", &body).await;
+    server.idle().await;
+}
+
+#[tokio::test]
+async fn spans_that_no_collector_takes_are_counted() {
+    let server = Server::with_flags(&["--otlp-endpoint=http://127.0.0.1:1"]).await;
+    let body = json!({"inputs": "hey", "parameters": {"max_new_tokens": 1}});
+    server.good("/generate", &body).await;
+    server.idle().await;
+    flush(&server).await;
+    let metrics = server.get("/metrics").send().await.expect("metrics");
+    let metrics = metrics.text().await.expect("text");
+    let dropped = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("tgi_trace_spans_dropped "));
+    assert!(dropped.is_some_and(|count| count != "0"), "{dropped:?}");
+}

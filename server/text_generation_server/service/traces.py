@@ -1,0 +1,115 @@
+"""Traces of steps for an OpenTelemetry collector, as OTLP over gRPC. A step serves many requests, so its span is in no
+request's trace: it links to the spans of the requests that it computes.
+
+Imported only where traces are asked for: the library takes half a second to load.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Generator, Sequence
+
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from ..errors import EngineError
+from ..pb import generate_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["TextGenerationService"].full_name
+_DEFAULT_SERVICE_NAME = "text-generation-inference.server"
+_TRACE_ID_BYTES = 16
+_LINK_BYTES = 24
+
+
+class StepTraces:
+    """Writes a span for each step that names traced requests. Called on the event loop, where nothing waits for the
+    collector: a thread of the library sends batches from a bounded queue.
+    """
+
+    def __init__(self, exporter: SpanExporter, service_name: str | None, rank: int) -> None:
+        """`service_name`: None for that of the environment (`OTEL_SERVICE_NAME`), or TGI's."""
+        self._rank = rank
+        self._provider = TracerProvider(resource=_resource(service_name), shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("text-generation-server")
+
+    @classmethod
+    def to(cls, endpoint: str, service_name: str | None, rank: int) -> "StepTraces":
+        """Traces for the collector at `endpoint`, such as `http://localhost:4317`. Does not wait for it."""
+        return cls(OTLPSpanExporter(endpoint=endpoint, insecure=True), service_name, rank)
+
+    @contextlib.contextmanager
+    def step(self, plan: pb.StepPlan) -> Generator[Callable[[pb.StepReply], None]]:
+        """The span of a step: from its plan to its reply, which the caller hands over, or to its failure."""
+        method = "Prefill" if plan.chunks else "Decode"
+        with self._tracer.start_as_current_span(
+            f"{_SERVICE}/{method}",
+            kind=SpanKind.SERVER,
+            links=_links(plan.trace_links),
+            attributes={
+                "rpc.system.name": "grpc",
+                "rpc.method": f"{_SERVICE}/{method}",
+                "tgi.rank": self._rank,
+                "tgi.step.number": plan.number,
+                "tgi.step.decodes": len(plan.decode),
+                "tgi.step.chunks": len(plan.chunks),
+                "tgi.step.chunk_tokens": sum(chunk.count for chunk in plan.chunks),
+            },
+            # Messages of errors may hold anything.
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield lambda reply: _note_timings(span, reply)
+            except Exception as error:
+                reason = error.reason if isinstance(error, EngineError) else EngineError.reason
+                span.set_attribute("error.type", reason)
+                span.set_status(Status(StatusCode.ERROR, reason))
+                raise
+
+    def end(self, limit_s: float) -> None:
+        """Sends what waits, for at most `limit_s` seconds; the collector may be away."""
+        sending = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        sending.start()
+        sending.join(limit_s)
+        if sending.is_alive():
+            logger.warning("the collector did not take the last traces in time")
+
+
+def _note_timings(span: Span, reply: pb.StepReply) -> None:
+    """Where the time of a step went, in seconds: on the host before its launch, on the device, and idle before it."""
+    timings = reply.timings
+    span.set_attributes(
+        {
+            "tgi.step.host": timings.host_ns / 1e9,
+            "tgi.step.forward": timings.forward_ns / 1e9,
+            "tgi.step.idle": timings.idle_ns / 1e9,
+        }
+    )
+
+
+def _resource(name: str | None) -> Resource:
+    found = Resource.create()
+    if name is None and not str(found.attributes.get(SERVICE_NAME)).startswith("unknown_service"):
+        return found
+    return found.merge(Resource({SERVICE_NAME: name or _DEFAULT_SERVICE_NAME}))
+
+
+def _links(encoded: bytes) -> Sequence[Link]:
+    """The links of a plan: 24 bytes each, trace id and span id. Whoever sent them has sampled these requests."""
+    starts = range(0, len(encoded) - _LINK_BYTES + 1, _LINK_BYTES)
+    return [Link(_span_context(encoded[start : start + _LINK_BYTES])) for start in starts]
+
+
+def _span_context(link: bytes) -> SpanContext:
+    return SpanContext(
+        trace_id=int.from_bytes(link[:_TRACE_ID_BYTES], "big"),
+        span_id=int.from_bytes(link[_TRACE_ID_BYTES:], "big"),
+        is_remote=True,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED),
+    )
