@@ -73,6 +73,61 @@ def serve(logits: Tensor, requests: list[Request]) -> SampledTokens:
     return SampledTokens(sampled.record.cpu())
 
 
+class InTurns(TensorParallelGroup):
+    """One rank of several that run one after the other: what they bring to a collective is there the next time they
+    run.
+    """
+
+    def __init__(self, rank: int, brought: list[list[Tensor]]) -> None:
+        super().__init__(rank, len(brought), torch.device("cuda"))
+        self._brought = brought
+        self._place = 0
+
+    def _exchange(self, tensor: Tensor) -> list[Tensor]:
+        self._brought[self.rank][self._place :] = [tensor.clone()]
+        self._place += 1
+        return [each[self._place - 1] if len(each) >= self._place else tensor for each in self._brought]
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        return torch.stack(self._exchange(tensor))
+
+    def all_to_all(self, tensor: Tensor) -> Tensor:
+        return torch.stack([each[self.rank] for each in self._exchange(tensor)])
+
+
+def serve_shared(logits: Tensor, requests: list[Request], world_size: int) -> list[SampledTokens]:
+    """What each rank chooses."""
+    brought: list[list[Tensor]] = [[] for _ in range(world_size)]
+    parts = [VocabularyPart.of(VOCAB, rank, world_size) for rank in range(world_size)]
+    records: list[SampledTokens] = []
+    # There are two collectives at most.
+    for _ in range(3):
+        records = []
+        for rank, part in enumerate(parts):
+            run = Run(logits, requests)
+            columns = logits.new_zeros(len(requests), part.width)
+            columns[:, : part.number] = logits[:, part.start : part.start + part.number]
+            masks = MaskPool(2, VOCAB, run.state.device)
+            sampler = Sampler(run.state, masks, WatermarkConfig(), part, InTurns(rank, brought))
+            whole_rows = run.state.need_whole_rows(range(len(requests)))
+            sampled = sampler(columns, run.rows, run.last_token, run.generated_by_row, whole_rows)
+            records.append(SampledTokens(sampled.record.cpu()))
+    return records
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_ranks_that_share_the_vocabulary_choose_the_same_bits(filtered: bool, world_size: int) -> None:
+    processed = [asking([3, 3], repetition_penalty=1.2, presence_penalty=0.5), asking(watermark=True)]
+    sampling = [asking(do_sample=True, seed=seed, temperature=0.5 + seed / 8) for seed in range(9)]
+    requests = [asking(), *processed, *sampling, *(filters_of(FILTERS) if filtered else [])]
+    logits = logits_of(len(requests))
+    expected = serve(logits, requests)
+    for found in serve_shared(logits, requests, world_size):
+        assert torch.equal(found.logprobs, expected.logprobs)
+        assert choices_of(found) == choices_of(expected)
+
+
 def test_a_row_gets_the_same_bits_alone_and_in_a_batch() -> None:
     requests = [*mixture(), *filters_of(FILTERS)]
     logits = logits_of(len(requests), 2.0)

@@ -1,4 +1,4 @@
-"""How much memory there is, and telling that it ran out. Nothing else of the engine reads how memory stands."""
+"""How much memory there is, read in one way, and telling that it ran out."""
 
 import gc
 import os
