@@ -5,6 +5,7 @@ Operators write into tensors that the caller passes, so that a captured graph re
 
 from ._attention import padded_batch
 from ._device import has_fp8_products
+from ._groups import pack_codes, pack_scales, unpack_codes
 from ._launch import compilations, compile_only
 from ._register import use_triton
 from ._sampling import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits
@@ -15,6 +16,8 @@ from .add_rms_norm import add_rms_norm
 from .advance_state import advance_state
 from .attention_options import AttentionOptions
 from .decode_attention import decode_attention
+from .dequantise import dequantise
+from .grouped_linear import grouped_linear
 from .layer_norm import layer_norm
 from .logits_process import logits_process
 from .moe_experts import moe_experts
@@ -46,6 +49,8 @@ __all__ = [
     "compilations",
     "compile_only",
     "decode_attention",
+    "dequantise",
+    "grouped_linear",
     "has_fp8_products",
     "layer_norm",
     "logits_process",
@@ -53,6 +58,8 @@ __all__ = [
     "moe_experts",
     "moe_route",
     "num_splits",
+    "pack_codes",
+    "pack_scales",
     "padded_batch",
     "prefill_attention",
     "qkv_postprocess",
@@ -63,5 +70,6 @@ __all__ = [
     "skinny_linear",
     "survivors",
     "top_tokens",
+    "unpack_codes",
     "use_triton",
 ]
