@@ -23,7 +23,7 @@ def read_model_config(folder: Path, impl: ModelImpl = "auto") -> AnyModelConfig:
     config, generation = config_files(folder)
     architecture = architecture_of(config)
     if impl == "native" or (impl == "auto" and (architecture in FAMILIES or not is_candidate(architecture))):
-        return parse_model_config(config, generation)
+        return parse_model_config(config, generation, folder)
     if not is_candidate(architecture):
         raise UnsupportedModel(
             f"architecture {architecture!r} cannot run with --model-impl transformers, which takes `...ForCausalLM` "

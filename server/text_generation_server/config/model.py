@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UnsupportedModel
-from .facts import Dtype, architecture_of, config_files, eos_token_ids, quantised, stored_dtype
+from .facts import Dtype, architecture_of, config_files, eos_token_ids, stored_dtype
 from .families import FAMILIES
 from .json_object import JsonObject
 from .names import TensorNames
+from .quantisation import UNQUANTISED, Schemes, read_schemes
 from .spec import DecoderSpec, LayerSpec, RopeSpec, RopeType
 
 MAX_CONTEXT_LENGTH = 2**31 - 1
@@ -31,6 +32,8 @@ class ModelConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     """Ids that end a text: those of `config.json` and of `generation_config.json`, ascending."""
+    schemes: Schemes = UNQUANTISED
+    """How its matrices are quantised."""
 
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
@@ -81,17 +84,19 @@ class ModelConfig:
 
         Raises ModelFilesError (unreadable), ConfigurationError (wrong value), UnsupportedModel.
         """
-        return parse_model_config(*config_files(folder))
+        return parse_model_config(*config_files(folder), folder)
 
 
-def parse_model_config(config: JsonObject, generation: JsonObject | None) -> ModelConfig:
-    """Checks the contents of `config.json`, and of `generation_config.json` where there is one.
+def parse_model_config(config: JsonObject, generation: JsonObject | None, folder: Path | None = None) -> ModelConfig:
+    """Checks the contents of `config.json`, and of `generation_config.json` where there is one. `folder`: where other
+    files may say how the weights are quantised.
 
     Raises ConfigurationError (wrong value) or UnsupportedModel.
     """
     # First: other architectures have other keys.
     architecture = _known_architecture(config)
     family = FAMILIES[architecture]
+    schemes = read_schemes(config, folder)
     config = config.for_family(family.defaults, family.aliases)
     decoder = family.decoder(config)
     bos_token_ids = config.token_ids("bos_token_id")
@@ -105,6 +110,7 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None) -> Mod
         dtype=stored_dtype(config),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         eos_token_ids=eos_token_ids(config, generation, decoder.vocab_size),
+        schemes=schemes,
     )
 
 
@@ -112,9 +118,6 @@ def _known_architecture(config: JsonObject) -> str:
     name = architecture_of(config)
     if name not in FAMILIES:
         raise UnsupportedModel(f"architecture {name!r} is not supported; {supported()}")
-    method = config.child("quantization_config").string("quant_method", default="")
-    if "quantization_config" in config and method not in FAMILIES[name].quantisations:
-        raise quantised(method)
     return name
 
 

@@ -4,6 +4,8 @@ Operators write into tensors that the caller passes, so that a captured graph re
 """
 
 from ._attention import padded_batch
+from ._device import has_fp8_products
+from ._groups import pack_codes, pack_scales, unpack_codes
 from ._launch import compilations, compile_only
 from ._register import use_triton
 from ._sampling import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits
@@ -14,14 +16,18 @@ from .add_rms_norm import add_rms_norm
 from .advance_state import advance_state
 from .attention_options import AttentionOptions
 from .decode_attention import decode_attention
+from .dequantise import dequantise
+from .grouped_linear import grouped_linear
 from .layer_norm import layer_norm
 from .logits_process import logits_process
 from .moe_experts import moe_experts
 from .moe_route import RouteOptions, moe_route
 from .prefill_attention import prefill_attention
 from .qkv_postprocess import qkv_postprocess
+from .quantise_rows import quantise_rows
 from .rms_norm import rms_norm
 from .sample import sample
+from .scaled_linear import scaled_linear
 from .skinny_linear import skinny_linear
 from .survivors import survivors
 from .top_tokens import top_tokens
@@ -43,19 +49,27 @@ __all__ = [
     "compilations",
     "compile_only",
     "decode_attention",
+    "dequantise",
+    "grouped_linear",
+    "has_fp8_products",
     "layer_norm",
     "logits_process",
     "mask_words",
     "moe_experts",
     "moe_route",
     "num_splits",
+    "pack_codes",
+    "pack_scales",
     "padded_batch",
     "prefill_attention",
     "qkv_postprocess",
+    "quantise_rows",
     "rms_norm",
     "sample",
+    "scaled_linear",
     "skinny_linear",
     "survivors",
     "top_tokens",
+    "unpack_codes",
     "use_triton",
 ]

@@ -20,6 +20,7 @@ from torch import Tensor
 from ._activations import ACTIVATIONS, GATED, gated_activation
 from ._config import nearest
 from ._launch import Launcher, let_next_start, wait_for_previous
+from ._quantise import quantise_torch
 from ._register import register
 from ._triton import tl, triton
 
@@ -51,7 +52,16 @@ def act_and_mul_kernel(
 _launch = Launcher(act_and_mul_kernel)
 
 
-def act_and_mul_triton(gate_up: Tensor, activation: str, out: Tensor) -> None:
+def act_and_mul_triton(
+    gate_up: Tensor,
+    activation: str,
+    out: Tensor,
+    out8: Tensor | None = None,
+    out_scale: Tensor | None = None,
+    group: int = 0,
+    static: Tensor | None = None,
+    bound: float = 0.0,
+) -> None:
     """Triton implementation. Raises ValueError for an unknown activation and layouts that the kernel does not read."""
     tokens, n = out.shape
     if activation not in GATED:
@@ -73,7 +83,16 @@ def act_and_mul_triton(gate_up: Tensor, activation: str, out: Tensor) -> None:
     )
 
 
-def act_and_mul_torch(gate_up: Tensor, activation: str, out: Tensor) -> None:
+def act_and_mul_torch(
+    gate_up: Tensor,
+    activation: str,
+    out: Tensor,
+    out8: Tensor | None = None,
+    out_scale: Tensor | None = None,
+    group: int = 0,
+    static: Tensor | None = None,
+    bound: float = 0.0,
+) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     n = out.shape[-1]
     gate, up = gate_up[:, :n], gate_up[:, n:]
@@ -81,6 +100,8 @@ def act_and_mul_torch(gate_up: Tensor, activation: str, out: Tensor) -> None:
         torch.mul(ACTIVATIONS[activation](gate), up, out=out)
     else:
         out.copy_(GATED[activation](gate.float(), up))
+    if out8 is not None and out_scale is not None:
+        quantise_torch(out, out8, out_scale, group, static, bound)
 
 
-act_and_mul = register(act_and_mul_torch, mutates=("out",), triton=act_and_mul_triton)
+act_and_mul = register(act_and_mul_torch, mutates=("out", "out8", "out_scale"), triton=act_and_mul_triton)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ._config import nearest
 from ._launch import Launcher, let_next_start, wait_for_previous
+from ._quantise import quantise_torch
 from ._register import register
 from ._triton import tl, triton
 from .rms_norm import normalise, normalise_row
@@ -78,6 +79,11 @@ def add_rms_norm_triton(
     out: Tensor,
     x_scale: float = 1.0,
     x_weight: Tensor | None = None,
+    out8: Tensor | None = None,
+    out_scale: Tensor | None = None,
+    group: int = 0,
+    static: Tensor | None = None,
+    bound: float = 0.0,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     tokens, hidden = x.shape
@@ -109,6 +115,11 @@ def add_rms_norm_torch(
     out: Tensor,
     x_scale: float = 1.0,
     x_weight: Tensor | None = None,
+    out8: Tensor | None = None,
+    out_scale: Tensor | None = None,
+    group: int = 0,
+    static: Tensor | None = None,
+    bound: float = 0.0,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     if x_weight is not None:
@@ -117,6 +128,10 @@ def add_rms_norm_torch(
         x = normalised
     residual.add_(x, alpha=x_scale)
     normalise(residual, weight, eps, out)
+    if out8 is not None and out_scale is not None:
+        quantise_torch(out, out8, out_scale, group, static, bound)
 
 
-add_rms_norm = register(add_rms_norm_torch, mutates=("residual", "out"), triton=add_rms_norm_triton)
+add_rms_norm = register(
+    add_rms_norm_torch, mutates=("residual", "out", "out8", "out_scale"), triton=add_rms_norm_triton
+)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ._config import nearest
 from ._launch import Launcher, let_next_start, wait_for_previous
+from ._quantise import quantise_torch
 from ._register import register
 from ._triton import tl, triton
 
@@ -66,7 +67,17 @@ def rms_norm_kernel(
 _launch = Launcher(rms_norm_kernel)
 
 
-def rms_norm_triton(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+def rms_norm_triton(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    out: Tensor,
+    out8: Tensor | None = None,
+    out_scale: Tensor | None = None,
+    group: int = 0,
+    static: Tensor | None = None,
+    bound: float = 0.0,
+) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     tokens, hidden = x.shape
     if out.shape != x.shape or weight.shape != (hidden,):
@@ -104,9 +115,21 @@ def _constants(n: int, eps: float, device: torch.device) -> tuple[Tensor, Tensor
     return torch.tensor(n**0.5, device=device), torch.tensor((n * eps) ** 0.5, device=device)
 
 
-def rms_norm_torch(x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+def rms_norm_torch(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    out: Tensor,
+    out8: Tensor | None = None,
+    out_scale: Tensor | None = None,
+    group: int = 0,
+    static: Tensor | None = None,
+    bound: float = 0.0,
+) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     normalise(x, weight, eps, out)
+    if out8 is not None and out_scale is not None:
+        quantise_torch(out, out8, out_scale, group, static, bound)
 
 
-rms_norm = register(rms_norm_torch, mutates=("out",), triton=rms_norm_triton)
+rms_norm = register(rms_norm_torch, mutates=("out", "out8", "out_scale"), triton=rms_norm_triton)

@@ -20,7 +20,16 @@ from ..layers.infer import (
     TransformerLayer,
 )
 from ..layers.rope import RopeTable
-from ..layers.weights import Checkpoint, HeadSplit, load_attention, load_dense, load_embedding, load_head, load_moe
+from ..layers.weights import (
+    ActivationScheme,
+    Checkpoint,
+    HeadSplit,
+    load_attention,
+    load_dense,
+    load_embedding,
+    load_head,
+    load_moe,
+)
 from ..weights import WeightSource
 from .decoder import Decoder
 
@@ -32,7 +41,7 @@ class DecoderBuilder:
         self, config: ModelConfig, group: TensorParallelGroup, source: WeightSource, device: torch.device
     ) -> None:
         self._config = config
-        self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group)
+        self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group, config.schemes)
         self._device = device
         self._ropes: dict[tuple[RopeSpec | None, int], RopeTable] = {}
 
@@ -51,16 +60,15 @@ class DecoderBuilder:
 
     def _layer(self, index: int, spec: LayerSpec) -> TransformerLayer | ParallelLayer:
         names, inside = self._checkpoint.names, partial(self._checkpoint.inside, index)
-        before = self._junction(
-            self._norm(inside(names.attention_norm), spec.attention_norm), self._ffn_output_norm(index - 1)
-        )
         attention = self._attention(index, spec.attention)
+        attention_norm = self._norm(inside(names.attention_norm), spec.attention_norm)
+        before = self._junction(attention_norm, self._ffn_output_norm(index - 1), attention.wants)
         ffn_norm = self._norm(inside(names.ffn_norm), spec.ffn_norm)
         ffn = feed_forward(self._checkpoint, index, spec.ffn)
         if spec.parallel:
             return ParallelLayer(before, attention, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
-        return TransformerLayer(before, attention, self._junction(ffn_norm, output_norm), ffn)
+        return TransformerLayer(before, attention, self._junction(ffn_norm, output_norm, ffn.wants), ffn)
 
     def _attention(self, index: int, spec: AttentionSpec) -> Attention:
         group = self._checkpoint.group
@@ -83,8 +91,11 @@ class DecoderBuilder:
             return None
         return Norm(spec, self._checkpoint.norm(name, spec, self._checkpoint.spec.hidden_size))
 
-    def _junction(self, input_norm: Norm | None, output_norm: Norm | None) -> Junction:
-        return Junction(self._checkpoint.group, input_norm, output_norm, self._checkpoint.spec.residual_scale)
+    def _junction(
+        self, input_norm: Norm | None, output_norm: Norm | None, wants: ActivationScheme | None = None
+    ) -> Junction:
+        checkpoint = self._checkpoint
+        return Junction(checkpoint.group, input_norm, output_norm, checkpoint.spec.residual_scale, wants)
 
 
 def feed_forward(checkpoint: Checkpoint, index: int, spec: FeedForwardSpec) -> FeedForward:

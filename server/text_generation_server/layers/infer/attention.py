@@ -6,7 +6,7 @@ from ... import kernels
 from ...config.spec import AttentionSpec
 from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
-from ..weights import AttentionWeights, HeadSplit
+from ..weights import Activations, ActivationScheme, AttentionWeights, HeadSplit
 from .qk_norm import QkNorm
 from .state import CacheShape, InferState
 
@@ -40,11 +40,16 @@ class Attention:
         self.cache = CacheShape(heads.num_kv_heads, spec.head_dim, spec.head_dim)
         """What it keeps of each position."""
 
-    def forward(self, x: Tensor, state: InferState) -> Tensor:
+    @property
+    def wants(self) -> ActivationScheme | None:
+        """How it wants its input; see `Linear`."""
+        return self._weights.qkv.wants
+
+    def forward(self, x: Activations, state: InferState) -> Tensor:
         """[T, hidden] to what the heads of this rank read, [T, heads * head_dim]. Writes this layer's cache."""
         qkv = self._qkv(x, state)
         cache = state.caches[self._index]
-        num_tokens = x.shape[0]
+        num_tokens = qkv.shape[0]
         q = qkv[:, : self._q_size].view(num_tokens, -1, self._spec.head_dim)
         out = q.new_empty(q.shape)
         read, scale = (cache.k, cache.v, state.slot_table), self._spec.scale
@@ -57,7 +62,7 @@ class Attention:
             kernels.prefill_attention(q, *read, c.rows, c.starts, c.kv_lens, c.max_len, scale, out, *how)
         return out.view(num_tokens, self._q_size)
 
-    def _qkv(self, x: Tensor, state: InferState) -> Tensor:
+    def _qkv(self, x: Activations, state: InferState) -> Tensor:
         """Turned queries in the first columns of [T, (heads + 2 * kv_heads) * head_dim]; keys and values are in the
         cache.
         """
@@ -70,7 +75,7 @@ class Attention:
             if spec.clip:
                 qkv.clamp_(-spec.clip, spec.clip)
             if self._qk_norm is not None:
-                heads = qkv.view(x.shape[0], -1, spec.head_dim)
+                heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
                 q, k, _ = heads.split((self._heads.num_heads, *[self._heads.num_kv_heads] * 2), dim=1)
                 self._qk_norm.apply(q, k)
         table, norms = self._rope.cos_sin, (*self._norms, self._norm_eps)
@@ -83,4 +88,4 @@ class Attention:
         """What `forward` returned, or some of its tokens, to this rank's part of the result, [N, hidden]: the sum over
         the ranks is for the caller.
         """
-        return self._weights.out.apply(heads, state.linear_block)
+        return self._weights.out.apply(Activations(heads), state.linear_block)

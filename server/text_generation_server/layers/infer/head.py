@@ -4,7 +4,7 @@ from torch import Tensor
 
 from ...config.spec import HeadSpec
 from ...distributed import TensorParallelGroup
-from ..weights import Linear
+from ..weights import Activations, Linear
 from .state import LINEAR_BLOCK
 
 
@@ -22,7 +22,7 @@ class Head:
 
         Every column is computed by one rank and gathered, so ranks cannot differ in a last bit.
         """
-        shard = self._linear.apply(hidden, LINEAR_BLOCK if deterministic else None)
+        shard = self._linear.apply(Activations(hidden), LINEAR_BLOCK if deterministic else None)
         scale, cap = self._spec.scale, self._spec.softcap
         if cap:
             shard.mul_(scale / cap).tanh_().mul_(cap)

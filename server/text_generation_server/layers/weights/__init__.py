@@ -1,16 +1,22 @@
 """What layers hold, and how the ranks of a group share it."""
 
+from .activations import Activations, ActivationScheme
 from .attention import AttentionWeights, load_attention
+from .blocks import RowBlock
 from .checkpoint import Checkpoint, NormWeights
 from .ends import EmbeddingWeights, load_embedding, load_head, rounded
 from .feed_forward import DenseWeights, load_dense
-from .linear import Linear, RowBlock, column_parallel, row_parallel
+from .linear import Dense, Linear, Split
+from .loading import column_parallel, row_parallel
 from .moe import MoeWeights, load_moe, shared_experts
 from .split import HeadSplit, even_span, padded_rows, vocabulary_shard
 
 __all__ = [
+    "ActivationScheme",
+    "Activations",
     "AttentionWeights",
     "Checkpoint",
+    "Dense",
     "DenseWeights",
     "EmbeddingWeights",
     "HeadSplit",
@@ -18,6 +24,7 @@ __all__ = [
     "MoeWeights",
     "NormWeights",
     "RowBlock",
+    "Split",
     "column_parallel",
     "even_span",
     "load_attention",

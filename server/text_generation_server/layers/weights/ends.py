@@ -9,7 +9,7 @@ from torch.nn import functional
 from ...errors import ModelFilesError
 from ...weights import Slice
 from .checkpoint import Checkpoint
-from .linear import Linear
+from .linear import Dense, Linear
 from .split import padded_rows, vocabulary_shard
 
 
@@ -53,7 +53,7 @@ def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
     bias = None
     if spec.head.bias:
         bias = padded_rows(source.read(f"{name}.bias", (spec.vocab_size,), Slice(0, start, stop)), padding)
-    return Linear(padded_rows(weight, padding), bias)
+    return Dense(padded_rows(weight, padding), bias)
 
 
 def rounded(value: float, dtype: torch.dtype) -> float:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from ...config.spec import DenseSpec
+from .blocks import RowBlock
 from .checkpoint import Checkpoint
-from .linear import Linear, RowBlock, column_parallel, row_parallel
+from .linear import Linear
+from .loading import column_parallel, row_parallel
 from .split import even_span
 
 
@@ -28,13 +30,12 @@ def load_dense(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeig
     else:
         stored = (names.gate, names.up) if spec.gated else (names.up,)
         blocks = [RowBlock(checkpoint.inside(layer, name), inner, ((start, stop),)) for name in stored]
-    first = column_parallel(checkpoint.source, blocks, hidden, spec.in_bias, names.transposed)
+    first = column_parallel(checkpoint, blocks, hidden, spec.in_bias)
     down = row_parallel(
-        checkpoint.source,
+        checkpoint,
         checkpoint.inside(layer, names.down),
         (hidden, inner),
         (start, stop),
         spec.out_bias and checkpoint.is_first,
-        names.transposed,
     )
     return DenseWeights(first, down)

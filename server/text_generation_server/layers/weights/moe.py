@@ -15,7 +15,7 @@ from ...config.spec import MoeSpec
 from ...errors import ConfigurationError
 from ...weights import Slice
 from .checkpoint import Checkpoint
-from .linear import Linear
+from .linear import Dense, Linear
 from .mxfp4 import BLOCK, dequantise
 from .split import even_span
 
@@ -97,7 +97,7 @@ def _router(part: _Part) -> Linear:
         gate = source.read(f"{part.name(names.shared_weight)}.weight", (1, part.hidden), dtype=dtype)
         weight = torch.cat((weight, gate))
     bias = source.read(f"{part.name(names.router)}.bias", (spec.experts,), dtype=dtype) if spec.route.bias else None
-    return Linear(weight, bias)
+    return Dense(weight, bias)
 
 
 def _correction(part: _Part) -> Tensor | None:
