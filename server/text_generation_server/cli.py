@@ -16,6 +16,7 @@ from . import __version__
 from .config.facts import Dtype
 from .config.fallback import FallbackConfig
 from .config.implementation import ModelImpl
+from .config.kv_cache import KvCacheDtype
 from .config.parallel import DEFAULT_UDS_PATH
 from .config.server import Attention, Environment, LoadFormat, ServerConfig, parse_cuda_graphs
 from .config.serving import AskedLimits, check_servable
@@ -47,6 +48,9 @@ ExitOnEof = Annotated[
 Impl = Annotated[
     ModelImpl,
     typer.Option(help="Code that computes the model; auto: ours where the family is known, else Transformers"),
+]
+KvCache = Annotated[
+    KvCacheDtype, typer.Option(help="Number type of keys and values; auto: what the checkpoint wants, else the model's")
 ]
 Format = Annotated[LoadFormat, typer.Option(help="`dummy` makes random weights from config.json alone")]
 
@@ -83,6 +87,7 @@ def serve(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Results of a request are bitwise the same in every batch; slower")
     ] = False,
+    kv_cache_dtype: KvCache = "auto",
     trust_remote_code: TrustRemoteCode = False,
     uds_path: Annotated[str, typer.Option(help="Rank r listens on <uds-path>-<r>")] = DEFAULT_UDS_PATH,
     socket_dir_owned: Annotated[
@@ -109,6 +114,7 @@ def serve(
             cuda_graphs=parse_cuda_graphs(cuda_graphs),
             deterministic=deterministic,
             model_impl=model_impl,
+            kv_cache_dtype=kv_cache_dtype,
         )
         _note_remote_code(trust_remote_code)
         _serve(config)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from text_generation_server.layers.infer import Chunks, Decodes, InferState, LayerCache
+from text_generation_server.layers.infer import CacheShape, Chunks, Decodes, InferState, LayerCache
 from text_generation_server.models import CausalLM
 
 
@@ -21,13 +21,7 @@ class Driver:
         generator = torch.Generator().manual_seed(seed)
         num_slots = num_rows * max_tokens + 1
 
-        def poisoned(heads: int, elements: int) -> torch.Tensor:
-            return torch.full((num_slots, heads, elements), float("nan"), dtype=model.dtype)
-
-        self._caches = [
-            LayerCache(poisoned(cache.kv_heads, cache.head_dim), poisoned(cache.kv_heads, cache.value_dim))
-            for cache in model.caches
-        ]
+        self._caches = [_poisoned(cache, cache.allocate(num_slots, model.dtype, model.device)) for cache in model.caches]
         self._slot_table = torch.full((num_rows, max_tokens), num_slots - 1, dtype=torch.int32)
         self._free_slots = torch.randperm(num_slots - 1, generator=generator).tolist()
         self._free_rows = torch.randperm(num_rows, generator=generator).tolist()
@@ -95,6 +89,21 @@ class Driver:
             logit_tokens=None if all_logits or not is_prefill else torch.tensor(starts[1:]) - 1,
         )
         return self.model.logits(self.model.forward(torch.tensor(ids), state))
+
+
+def _poisoned(shape: CacheShape, cache: LayerCache) -> LayerCache:
+    """NaN in every place. Codes have it in their scales, or, where those are given, are the largest there are: 0x7f is
+    NaN where codes are floats.
+    """
+    if shape.codes is None:
+        cache.k.fill_(float("nan"))
+        cache.v.fill_(float("nan"))
+        return cache
+    for codes in (cache.k, cache.v):
+        codes.view(torch.uint8).fill_(0x7F)
+    if cache.scales is not None and not cache.scales_given:
+        cache.scales.fill_(float("nan"))
+    return cache
 
 
 def greedy_by_turns(driver: Driver, prompts: Sequence[list[int]], steps: int) -> list[list[int]]:

@@ -10,6 +10,7 @@ import torch
 from ..config.facts import Dtype
 from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig, read_model_config
+from ..config.kv_cache import quantised_kv_cache
 from ..config.memory import check_fits, stored_bytes
 from ..config.server import Attention, ServerConfig
 from ..config.serving import override_rope
@@ -44,6 +45,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
             f"--deterministic is not there for {model_config.architecture}, which runs through Transformers: "
             "leave it out"
         )
+    kv_cache = quantised_kv_cache(config.kv_cache_dtype, model_config)
     if device.type == "cpu":
         threads = cpu_threads(model_config, environment.parallel.world_size, environment.omp_num_threads)
         torch.set_num_threads(threads)
@@ -52,13 +54,15 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
         check_memory(folder, model_config, dtype, device, environment.parallel.world_size)
     group = init_group(environment.parallel, device, _GROUP_TIMEOUT_S)
     with torch.inference_mode():
-        model = load_model(folder, model_config, group, dtype, device, config.load_format)
-    logger.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3)})
+        model = load_model(folder, model_config, group, dtype, device, config.load_format, kv_cache)
+    stored = kv_cache or str(dtype).removeprefix("torch.")
+    logger.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3), "kv_cache_dtype": stored})
     return Engine(
         model,
         group,
         eos_token_ids=model_config.eos_token_ids,
         attention_impl=attention,
+        kv_cache_dtype=stored,
         watermark=environment.watermark,
         options=EngineOptions(
             memory_fraction=environment.cuda_memory_fraction,

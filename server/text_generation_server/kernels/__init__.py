@@ -18,6 +18,7 @@ from .attention_options import AttentionOptions
 from .decode_attention import decode_attention
 from .dequantise import dequantise
 from .grouped_linear import grouped_linear
+from .kv_codes import KV_CODES
 from .layer_norm import layer_norm
 from .logits_process import logits_process
 from .moe_experts import moe_experts
@@ -34,6 +35,7 @@ from .top_tokens import top_tokens
 
 __all__ = [
     "EXCLUDED",
+    "KV_CODES",
     "MAX_LOGIT_BIAS",
     "MAX_TOP",
     "AttentionOptions",

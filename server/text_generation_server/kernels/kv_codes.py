@@ -13,6 +13,8 @@ from torch import Tensor
 
 from ._codes import E4M3, E5M2, INT8
 
+KV_CODES = {"fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2, "int8": torch.uint8}
+"""The type of a cache by the name of its format."""
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.uint8: 127.0}
 """The largest value that a code stands for, by the type of a cache that holds codes."""
 CODE_OF_AMAX = LARGEST | {torch.float8_e5m2: 1.75}
@@ -60,11 +62,6 @@ def as_words(cache: Tensor) -> Tensor:
 def as_pairs(scales: Tensor | None) -> Tensor | None:
     """Scales as int64, `[slots, kv_heads, 1]`: that of keys in the low half."""
     return None if scales is None else scales.view(torch.int64)
-
-
-def zero_codes(cache: Tensor) -> None:
-    """Makes every code of `cache` stand for 0."""
-    cache.fill_(128) if cache.dtype == torch.uint8 else cache.zero_()
 
 
 def quantise(values: Tensor, dtype: torch.dtype, scales: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -4,9 +4,11 @@ from functools import partial
 
 import torch
 
+from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
 from ..config.spec import AttentionSpec, FeedForwardSpec, LayerSpec, MoeSpec, NormSpec, RopeSpec
 from ..distributed import TensorParallelGroup
+from ..kernels import KV_CODES
 from ..layers.infer import (
     Attention,
     DenseFeedForward,
@@ -28,6 +30,7 @@ from ..layers.weights import (
     load_dense,
     load_embedding,
     load_head,
+    load_kv_scales,
     load_moe,
 )
 from ..weights import WeightSource
@@ -38,11 +41,18 @@ class DecoderBuilder:
     """Reads this rank's part of a model. For one use: it holds the files."""
 
     def __init__(
-        self, config: ModelConfig, group: TensorParallelGroup, source: WeightSource, device: torch.device
+        self,
+        config: ModelConfig,
+        group: TensorParallelGroup,
+        source: WeightSource,
+        device: torch.device,
+        kv_cache: QuantisedKvCache | None = None,
     ) -> None:
+        """`kv_cache`: the type of 8 bits in which keys and values are stored."""
         self._config = config
         self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group, config.schemes)
         self._device = device
+        self._kv_cache: QuantisedKvCache | None = kv_cache
         self._ropes: dict[tuple[RopeSpec | None, int], RopeTable] = {}
 
     def build(self) -> Decoder:
@@ -75,7 +85,14 @@ class DecoderBuilder:
         heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, group)
         key = (spec.rope, spec.head_dim)
         rope = self._ropes.setdefault(key, RopeTable(*key, self._device))
-        return Attention(index, spec, load_attention(self._checkpoint, index, spec, heads), heads, rope, group)
+        weights = load_attention(self._checkpoint, index, spec, heads)
+        if self._kv_cache is None:
+            return Attention(index, spec, weights, heads, rope, group)
+        scales = None
+        # Scales were calibrated for one type, and mean nothing for another.
+        if self._kv_cache == self._config.schemes.kv_cache:
+            scales = load_kv_scales(self._checkpoint, index, spec.num_kv_heads, heads)
+        return Attention(index, spec, weights, heads, rope, group, KV_CODES[self._kv_cache], scales)
 
     def _ffn_output_norm(self, index: int) -> Norm | None:
         """That of layer `index`, which is applied where the next one reads."""

@@ -1,5 +1,6 @@
 """The part of a layer in which tokens of one request read each other."""
 
+import torch
 from torch import Tensor
 
 from ... import kernels
@@ -22,7 +23,10 @@ class Attention:
         heads: HeadSplit,
         rope: RopeTable,
         group: TensorParallelGroup,
+        codes: torch.dtype | None = None,
+        kv_scales: Tensor | None = None,
     ) -> None:
+        """`codes` and `kv_scales`: as of `CacheShape`."""
         self._index = index
         self._spec = spec
         self._weights = weights
@@ -37,7 +41,7 @@ class Attention:
         self._norm_eps = 0.0 if norm is None else norm.norm.eps
         self._norm_after_rope = norm is not None and norm.after_rope
         self._options = kernels.AttentionOptions(spec.window, spec.softcap, weights.sinks, weights.slopes)
-        self.cache = CacheShape(heads.num_kv_heads, spec.head_dim, spec.head_dim)
+        self.cache = CacheShape(heads.num_kv_heads, spec.head_dim, spec.head_dim, codes, kv_scales)
         """What it keeps of each position."""
 
     @property
@@ -53,7 +57,7 @@ class Attention:
         q = qkv[:, : self._q_size].view(num_tokens, -1, self._spec.head_dim)
         out = q.new_empty(q.shape)
         read, scale = (cache.k, cache.v, state.slot_table), self._spec.scale
-        how = (state.deterministic, self._options)
+        how = (state.deterministic, self._options, cache.scales)
         # Padded decodes reach into the tokens of chunks and write zeros there: chunks come second.
         if (d := state.decodes) is not None:
             n = len(d.rows)
@@ -80,8 +84,9 @@ class Attention:
                 self._qk_norm.apply(q, k)
         table, norms = self._rope.cos_sin, (*self._norms, self._norm_eps)
         kernels.qkv_postprocess(
-            qkv, bias, *norms, table, state.positions, state.slots, cache.k, cache.v, self._norm_after_rope
-        )
+            qkv, bias, *norms, table, state.positions, state.slots, cache.k, cache.v, self._norm_after_rope,
+            cache.scales, cache.scales_given,
+        )  # fmt: skip
         return qkv
 
     def project(self, heads: Tensor, state: InferState) -> Tensor:

@@ -6,6 +6,7 @@ from .blocks import RowBlock
 from .checkpoint import Checkpoint, NormWeights
 from .ends import EmbeddingWeights, load_embedding, load_head, rounded
 from .feed_forward import DenseWeights, load_dense
+from .kv_scales import load_kv_scales
 from .linear import Dense, Linear, Split
 from .loading import column_parallel, row_parallel
 from .moe import MoeWeights, load_moe, shared_experts
@@ -31,6 +32,7 @@ __all__ = [
     "load_dense",
     "load_embedding",
     "load_head",
+    "load_kv_scales",
     "load_moe",
     "padded_rows",
     "rounded",
