@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 use clap::{ArgAction, Parser, value_parser};
 
-pub use self::values::{Attention, Dtype, LoadFormat, ModelImpl, RopeScaling, Secret, UsageStats};
+pub use self::values::{Attention, Dtype, KvCacheDtype, LoadFormat, ModelImpl, RopeScaling, Secret, UsageStats};
 
 /// Everything that a start can be told.
 #[derive(Debug, Parser)]
@@ -70,6 +70,9 @@ pub struct ModelArgs {
     /// Number type of weights and computation. Default: what the model's configuration says
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,
+    /// Number type of stored keys and values. Default: what the checkpoint wants, which is `--dtype` for most
+    #[arg(long, env, value_enum, default_value_t = KvCacheDtype::Auto)]
+    pub kv_cache_dtype: KvCacheDtype,
     /// How weights are read; `dummy` makes random weights from the configuration alone, for benchmarks
     #[arg(long, env, value_enum, default_value_t = LoadFormat::Auto)]
     pub load_format: LoadFormat,
@@ -309,9 +312,6 @@ pub struct UnavailableArgs {
     /// Number of speculated tokens; 0 is accepted
     #[arg(long, env)]
     pub speculate: Option<usize>,
-    /// Number type of the KV cache
-    #[arg(long, env)]
-    pub kv_cache_dtype: Option<String>,
     /// LoRA adapters
     #[arg(long, env)]
     pub lora_adapters: Option<String>,

@@ -87,7 +87,6 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
     let UnavailableArgs {
         quantize,
         speculate,
-        kv_cache_dtype,
         lora_adapters,
         ngrok,
         ngrok_authtoken,
@@ -108,11 +107,6 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
             "--speculate",
             speculate.is_some_and(|tokens| tokens > 0),
             "leave it out or set it to 0",
-        ),
-        (
-            "--kv-cache-dtype",
-            given(kv_cache_dtype),
-            "leave it out; the cache has the number type of --dtype",
         ),
         (
             "--lora-adapters",

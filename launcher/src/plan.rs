@@ -149,6 +149,7 @@ pub fn shard(
     flags.optional("--dtype", args.model.dtype.map(name_of));
     flags.value("--load-format", name_of(args.model.load_format));
     flags.optional("--model-impl", args.model.model_impl.map(name_of));
+    flags.value("--kv-cache-dtype", name_of(args.model.kv_cache_dtype));
     flags.optional("--attention", args.shards.attention.map(name_of));
     flags.optional("--cuda-graphs", args.shards.cuda_graphs.clone());
     flags.switch("--deterministic", args.shards.deterministic);
