@@ -166,7 +166,7 @@ def test_checkpoints_without_scales_and_with_wrong_ones(folder: Path, tmp_path: 
         assert asked(made) == "fp8_e4m3fn"
         assert load(made, kv_cache="fp8_e4m3fn").caches[0].given_scales is None
     made = calibrated(folder, tmp_path / "wrong", scales_of(layers, [1.0] * 3, [1.0]))
-    with pytest.raises(ModelFilesError, match="k_scale.*one for each of 2 heads"):
+    with pytest.raises(ModelFilesError, match=r"k_scale.*one for each of 2 heads"):
         load(made, kv_cache="fp8_e4m3fn")
 
 
@@ -182,5 +182,5 @@ def test_slots_take_half_the_room_and_their_scales(folder: Path) -> None:
 
 def test_heads_that_are_no_whole_words_are_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tiny_llama(tmp_path_factory, head_dim=6)
-    with pytest.raises(ConfigurationError, match="--kv-cache-dtype int8 needs heads .* multiple of 4"):
+    with pytest.raises(ConfigurationError, match=r"--kv-cache-dtype int8 needs heads .* multiple of 4"):
         quantised_kv_cache("int8", ModelConfig.from_folder(folder))

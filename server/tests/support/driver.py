@@ -21,7 +21,9 @@ class Driver:
         generator = torch.Generator().manual_seed(seed)
         num_slots = num_rows * max_tokens + 1
 
-        self._caches = [_poisoned(cache, cache.allocate(num_slots, model.dtype, model.device)) for cache in model.caches]
+        self._caches = [
+            _poisoned(cache, cache.allocate(num_slots, model.dtype, model.device)) for cache in model.caches
+        ]
         self._slot_table = torch.full((num_rows, max_tokens), num_slots - 1, dtype=torch.int32)
         self._free_slots = torch.randperm(num_slots - 1, generator=generator).tolist()
         self._free_rows = torch.randperm(num_rows, generator=generator).tolist()

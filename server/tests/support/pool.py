@@ -57,9 +57,7 @@ class Pool:
         kv_heads = self.k.shape[1]
         self.caches = k_codes[:, 1 : kv_heads + 1], v_codes[:, :kv_heads]
         self.scales = torch.stack((k_scales[:, 1 : kv_heads + 1], v_scales[:, :kv_heads]), dim=-1)
-        self.k, self.v = (
-            dequantise(each, self.scales[..., place]).double() for place, each in enumerate(self.caches)
-        )
+        self.k, self.v = (dequantise(each, self.scales[..., place]).double() for place, each in enumerate(self.caches))
 
     def slots(self, request: int) -> Tensor:
         return self.table[self.b_row[request], : self.kv_lens[request]].long()

@@ -11,8 +11,8 @@ Triton's interpreter knows no inline assembly and gets the same bits from plain 
 # pyright: basic
 from ._triton import knobs, tl, triton
 
-E4M3, E5M2, INT8 = 1, 2, 3
-_E4M3, _E5M2, _INT8 = (tl.constexpr(each) for each in (E4M3, E5M2, INT8))
+E4M3, E5M2, INT8, E4M3_BY_HARDWARE = 1, 2, 3, 4
+_E4M3, _E5M2, _INT8, _E4M3_BY_HARDWARE = (tl.constexpr(each) for each in (E4M3, E5M2, INT8, E4M3_BY_HARDWARE))
 _INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
 
 
@@ -31,7 +31,7 @@ def code_of_amax(FORMAT: tl.constexpr):
 @triton.jit
 def code_unit(FORMAT: tl.constexpr):
     """What conversions of codes to float16 have to be multiplied by."""
-    return 256.0 if FORMAT == _E4M3 else (1.0 if FORMAT == _E5M2 else 128.0)
+    return 256.0 if FORMAT == _E4M3 else (128.0 if FORMAT == _INT8 else 1.0)
 
 
 @triton.jit
@@ -104,7 +104,7 @@ def widen(codes, FORMAT: tl.constexpr):
 
 @triton.jit
 def widen_words(words, FORMAT: tl.constexpr):
-    """Four float16 tensors of int32 words, in units of `code_unit`: the first codes of all words, the second, and so on.
+    """Four float16 tensors of int32 words, in units of `code_unit`: the first codes of all words, the second, ...
 
     Codes of two words become pairs. So values, whose neighbours in memory are of one token, are in registers as a
     matrix product over tokens takes them, without a way through shared memory.
@@ -143,6 +143,21 @@ def widen_words(words, FORMAT: tl.constexpr):
             prmt.b32 $1, lo, 0, 0x3424;
             prmt.b32 $2, hi, 0, 0x1404;
             prmt.b32 $3, hi, 0, 0x3424; }""",
+            "=&r,=&r,=&r,=&r,r,r", [words],
+            dtype=(tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=2,
+        )  # fmt: skip
+    if FORMAT == _E4M3_BY_HARDWARE:
+        return tl.inline_asm_elementwise(
+            """{ .reg .b32 lo, hi;
+            .reg .b16 a, b, c, d;
+            prmt.b32 lo, $4, $5, 0x5140;
+            prmt.b32 hi, $4, $5, 0x7362;
+            mov.b32 {a, b}, lo;
+            mov.b32 {c, d}, hi;
+            cvt.rn.f16x2.e4m3x2 $0, a;
+            cvt.rn.f16x2.e4m3x2 $1, b;
+            cvt.rn.f16x2.e4m3x2 $2, c;
+            cvt.rn.f16x2.e4m3x2 $3, d; }""",
             "=&r,=&r,=&r,=&r,r,r", [words],
             dtype=(tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=2,
         )  # fmt: skip

@@ -47,9 +47,9 @@ from ._attention import (
 )
 from ._attention_torch import attend
 from ._chunks import in_window, merge_chunks, merge_kernel, plan
-from ._codes import join_words, load_scales, split_words, to_float16, widen_words
+from ._codes import E4M3, E4M3_BY_HARDWARE, join_words, load_scales, split_words, to_float16, widen_words
 from ._config import nearest
-from ._device import num_processors, shared_kib
+from ._device import has_fp8_products, num_processors, shared_kib
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
@@ -348,6 +348,8 @@ def decode_attention_triton(
     if window:
         max_kv_len = min(max_kv_len, window)
     format = format_of(k_cache)
+    if format == E4M3 and q.is_cuda and has_fp8_products(q.device):
+        format = E4M3_BY_HARDWARE
     k_cache, v_cache = as_words(k_cache), as_words(v_cache)
     block_d, block_v = (padded_head_dim(size, bool(format)) for size in (head_dim, v_head_dim))
     sizes = {"head_dim": block_d, "element_bytes": 1 if format else q.element_size()}
@@ -370,11 +372,12 @@ def decode_attention_triton(
     last_merges = batch > 1 or deterministic
     constants = {"V_DIM": v_head_dim, "BLOCK_V": block_v, "BLOCK_B": padded_batch(batch)}
     constants |= {"DETERMINISTIC": deterministic, "WINDOW": window}
-    scale_strides = (0, 0) if scales is None else as_pairs(scales).stride()[:2]
+    pairs = as_pairs(scales)
+    scale_strides = (0, 0) if pairs is None else pairs.stride()[:2]
     _launch(
         (num_kv_heads, items),
         (
-            q, k_cache, v_cache, as_pairs(scales), slot_table, b_row, b_kv_len, sinks, slopes, out, partial,
+            q, k_cache, v_cache, pairs, slot_table, b_row, b_kv_len, sinks, slopes, out, partial,
             partial_log_sum, arrivals(q.device, batch * num_kv_heads),
         ),
         (
@@ -458,7 +461,8 @@ def _padded(
     slots = slot_table[b_row, :max_kv_len]
     slots = torch.where(valid, slots, slots[:, :1]).flatten()
     k, v = (
-        each.view(q.shape[0], max_kv_len, *each.shape[1:]).transpose(1, 2) for each in read_slots(caches, slots, q.dtype)
+        each.view(q.shape[0], max_kv_len, *each.shape[1:]).transpose(1, 2)
+        for each in read_slots(caches, slots, q.dtype)
     )
     mask = valid[:, None, None, :]
     attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)

@@ -18,8 +18,8 @@ KV_CODES = {"fp8_e4m3fn": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2, "i
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.uint8: 127.0}
 """The largest value that a code stands for, by the type of a cache that holds codes."""
 CODE_OF_AMAX = LARGEST | {torch.float8_e5m2: 1.75}
-"""What the largest value of a head becomes where its scale is measured. That of float8_e5m2 leaves the upper half of its
-exponents unused, of which it has far more than a head needs: scales of the others' size fit into float16.
+"""What the largest value of a head becomes where its scale is measured. That of float8_e5m2 leaves the upper half of
+its exponents unused, of which it has far more than a head needs: scales of the others' size fit into float16.
 """
 FORMATS = {torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2, torch.uint8: INT8}
 """Numbers by which kernels know the formats; 0 is a cache without codes."""
@@ -33,7 +33,7 @@ def format_of(cache: Tensor) -> int:
 
 
 def check_codes(name: str, k_cache: Tensor, v_cache: Tensor, scales: Tensor | None) -> None:
-    """Raises ValueError where caches of codes and `scales` are not as this file says, or there is one without the other."""
+    """Raises ValueError where caches of codes and `scales` are not as this file says, or one is without the other."""
     if (scales is None) == bool(format_of(k_cache)) or k_cache.dtype != v_cache.dtype:
         raise ValueError(
             f"{name}: caches of {k_cache.dtype} and {v_cache.dtype} do not go "

@@ -285,16 +285,19 @@ def prefill_attention_kernel(
         full = tl.minimum(tl.maximum(full, begin), part_end)
         acc, row_max, row_sum, slots = _attend(
             acc, row_max, row_sum, slots, q, positions, slopes, table_row_ptr, k_head_ptr, v_head_ptr,
-            scales_head_ptr, begin, full, end, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2, FORMAT, True, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_N,
+            scales_head_ptr, begin, full, end, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
+            FORMAT, True, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_N,
         )  # fmt: skip
         begin = full
     acc, row_max, row_sum, slots = _attend(
         acc, row_max, row_sum, slots, q, positions, slopes, table_row_ptr, k_head_ptr, v_head_ptr,
-        scales_head_ptr, begin, part_end, end, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2, FORMAT, False, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_N,
+        scales_head_ptr, begin, part_end, end, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
+        FORMAT, False, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_N,
     )  # fmt: skip
     acc, row_max, row_sum, slots = _attend(
         acc, row_max, row_sum, slots, q, positions, slopes, table_row_ptr, k_head_ptr, v_head_ptr,
-        scales_head_ptr, part_end, end, end, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2, FORMAT, True, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_N,
+        scales_head_ptr, part_end, end, end, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
+        FORMAT, True, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_N,
     )  # fmt: skip
     elements = tl.arange(0, BLOCK_V)
     if sinks is not None:
@@ -357,7 +360,8 @@ def prefill_attention_triton(
         return
     block_d, block_v = padded_head_dim(head_dim), padded_head_dim(v_head_dim)
     format = format_of(k_cache)
-    scale_strides = (0, 0) if scales is None else as_pairs(scales).stride()[:2]
+    pairs = as_pairs(scales)
+    scale_strides = (0, 0) if pairs is None else pairs.stride()[:2]
     sizes = {"head_dim": block_d, "element_bytes": 1 if format else q.element_size(), "q_len": max(1, max_q_len)}
     config = dict(nearest("prefill_attention", shared_kib=shared_kib(q.device), **sizes))
     resident = config.pop("resident") * num_processors(q.device)
@@ -373,7 +377,7 @@ def prefill_attention_triton(
     _launch(
         (num_kv_heads, tiles, max_parts),
         (
-            q, as_bytes(k_cache), as_bytes(v_cache), as_pairs(scales), slot_table, b_row, b_q_start, b_kv_len, sinks,
+            q, as_bytes(k_cache), as_bytes(v_cache), pairs, slot_table, b_row, b_q_start, b_kv_len, sinks,
             slopes, out, partial, partial_log_sum, arrived,
         ),
         (

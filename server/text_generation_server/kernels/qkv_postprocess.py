@@ -357,4 +357,6 @@ def _rotate(q_and_k: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
     q_and_k.copy_(torch.cat(rotated, dim=-1))
 
 
-qkv_postprocess = register(qkv_postprocess_torch, mutates=("qkv", "k_cache", "v_cache", "scales"), triton=qkv_postprocess_triton)
+qkv_postprocess = register(
+    qkv_postprocess_torch, mutates=("qkv", "k_cache", "v_cache", "scales"), triton=qkv_postprocess_triton
+)
