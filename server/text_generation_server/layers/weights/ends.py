@@ -8,8 +8,10 @@ from torch.nn import functional
 
 from ...errors import ModelFilesError
 from ...weights import Slice
+from .blocks import RowBlock
 from .checkpoint import Checkpoint
-from .linear import Dense, Linear
+from .linear import Dense
+from .loading import dense_rows
 from .split import padded_rows, vocabulary_shard
 
 
@@ -35,12 +37,14 @@ def load_embedding(checkpoint: Checkpoint) -> EmbeddingWeights:
     return EmbeddingWeights(tokens, positions)
 
 
-def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
+def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Dense:
     """Column parallel, equally many rows on every rank (`vocabulary_shard`). Raises ModelFilesError."""
     spec, name, source = checkpoint.spec, checkpoint.names.head, checkpoint.source
     start, stop, padding = vocabulary_shard(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
     if spec.head.tied:
         weight = embedding.tokens[start:stop]
+    elif checkpoint.stored_scheme(name) is not None:
+        weight = dense_rows(checkpoint, RowBlock(name, spec.vocab_size, ((start, stop),)), spec.hidden_size)
     elif source.has(f"{name}.weight"):
         weight = source.read(f"{name}.weight", (spec.vocab_size, spec.hidden_size), Slice(0, start, stop))
     else:

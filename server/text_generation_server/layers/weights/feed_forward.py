@@ -23,13 +23,16 @@ class DenseWeights:
 def load_dense(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights:
     """Reads this rank's part. Raises ModelFilesError."""
     names, hidden, inner = checkpoint.names, checkpoint.spec.hidden_size, spec.inner
-    start, stop = even_span(inner, checkpoint.group.rank, checkpoint.group.world_size)
+    stored = (names.gate, names.up, names.down) if spec.gated else (names.up, names.down)
+    if spec.gated and names.gate_up is not None:
+        stored = (names.gate_up, names.down)
+    align = checkpoint.schemes.align(*(checkpoint.inside(layer, name) for name in stored))
+    start, stop = even_span(inner, checkpoint.group.rank, checkpoint.group.world_size, align)
     if spec.gated and names.gate_up is not None:
         halves = ((start, stop), (inner + start, inner + stop))
         blocks = [RowBlock(checkpoint.inside(layer, names.gate_up), 2 * inner, halves)]
     else:
-        stored = (names.gate, names.up) if spec.gated else (names.up,)
-        blocks = [RowBlock(checkpoint.inside(layer, name), inner, ((start, stop),)) for name in stored]
+        blocks = [RowBlock(checkpoint.inside(layer, name), inner, ((start, stop),)) for name in stored[:-1]]
     first = column_parallel(checkpoint, blocks, hidden, spec.in_bias)
     down = row_parallel(
         checkpoint,

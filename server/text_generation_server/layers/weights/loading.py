@@ -55,7 +55,7 @@ def _biases(checkpoint: Checkpoint, blocks: Sequence[RowBlock]) -> Tensor:
 
 def dense_rows(checkpoint: Checkpoint, block: RowBlock, inputs: int) -> Tensor:
     """[rows, inputs] in the model's type, however they are stored. Raises ModelFilesError."""
-    scheme = _stored_scheme(checkpoint, block.name)
+    scheme = checkpoint.stored_scheme(block.name)
     if scheme is None:
         return _plain_rows(checkpoint, [block], inputs)
     return read_rows(checkpoint.source, [block], inputs, _eight_bit(scheme)).dequantised(checkpoint.dtype)
@@ -63,18 +63,13 @@ def dense_rows(checkpoint: Checkpoint, block: RowBlock, inputs: int) -> Tensor:
 
 def dense_columns(checkpoint: Checkpoint, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Tensor:
     """[outputs, columns] in the model's type, however they are stored. Raises ModelFilesError."""
-    scheme = _stored_scheme(checkpoint, name)
+    scheme = checkpoint.stored_scheme(name)
     if scheme is None:
         return _plain_columns(checkpoint, name, shape, columns)
     # From the edge of a block on.
     first = columns[0] // BLOCK * BLOCK
     whole = read_columns(checkpoint.source, name, shape, (first, columns[1]), _eight_bit(scheme))
     return whole.dequantised(checkpoint.dtype)[:, columns[0] - first :].contiguous()
-
-
-def _stored_scheme(checkpoint: Checkpoint, name: str) -> Scheme | None:
-    """How the files have it."""
-    return None if checkpoint.makes_quantised else checkpoint.schemes.of(name)
 
 
 def _rows(checkpoint: Checkpoint, blocks: Sequence[RowBlock], inputs: int, scheme: Scheme | None) -> Part:
