@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ...config.names import TensorNames
-from ...config.quantisation import UNQUANTISED, Scheme, Schemes
+from ...config.quantisation import UNQUANTISED, Schemes
 from ...config.spec import DecoderSpec, NormSpec
 from ...distributed import TensorParallelGroup
 from ...weights import DummySource, WeightSource
@@ -42,10 +42,6 @@ class Checkpoint:
         numbers, so that none of their layouts in files need be made.
         """
         return self.schemes.online or isinstance(self.source, DummySource)
-
-    def stored_scheme(self, name: str) -> Scheme | None:
-        """How the files have a matrix; None: with 16 or 32 bits."""
-        return None if self.makes_quantised else self.schemes.of(name)
 
     @property
     def dtype(self) -> torch.dtype:
