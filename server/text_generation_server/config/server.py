@@ -95,6 +95,8 @@ class ServerConfig:
     """Batch sizes of decode that get a CUDA graph; empty: none; None: a default set."""
     deterministic: bool = False
     model_impl: ModelImpl = "auto"
+    quantize: str | None = None
+    """What 16-bit weights become while they are read; checkpoints that are quantised need none."""
 
     def __post_init__(self) -> None:
         world_size = self.environment.parallel.world_size

@@ -23,7 +23,11 @@ class DenseWeights:
 def load_dense(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights:
     """Reads this rank's part. Raises ModelFilesError."""
     names, hidden, inner = checkpoint.names, checkpoint.spec.hidden_size, spec.inner
-    start, stop = even_span(inner, checkpoint.group.rank, checkpoint.group.world_size)
+    stored = (names.gate, names.up) if spec.gated else (names.up,)
+    if spec.gated and names.gate_up is not None:
+        stored = (names.gate_up,)
+    align = checkpoint.schemes.align(*(checkpoint.inside(layer, name) for name in (*stored, names.down)))
+    start, stop = even_span(inner, checkpoint.group.rank, checkpoint.group.world_size, align)
     down_name, down_shape = checkpoint.inside(layer, names.down), (hidden, inner)
     order = input_order(checkpoint, down_name, down_shape)
     # What the second matrix reads in an order of its own, the first one makes in that order.
@@ -32,7 +36,6 @@ def load_dense(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeig
         halves = (*rows, *((inner + first, inner + last) for first, last in rows))
         blocks = [RowBlock(checkpoint.inside(layer, names.gate_up), 2 * inner, halves)]
     else:
-        stored = (names.gate, names.up) if spec.gated else (names.up,)
         blocks = [RowBlock(checkpoint.inside(layer, name), inner, rows) for name in stored]
     first = column_parallel(checkpoint, blocks, hidden, spec.in_bias)
     down = row_parallel(

@@ -65,7 +65,7 @@ def input_order(checkpoint: Checkpoint, name: str, shape: tuple[int, int]) -> li
     """The order of its own that a stored matrix [outputs, inputs] has among its inputs: which comes first, second, and
     so on. None: it has none. Raises ModelFilesError.
     """
-    scheme = _stored_scheme(checkpoint, name)
+    scheme = stored_scheme(checkpoint, name)
     if not isinstance(scheme, Packed):
         return None
     order = few_bits.input_order(checkpoint.source, name, shape, scheme)
@@ -81,7 +81,7 @@ def _biases(checkpoint: Checkpoint, blocks: Sequence[RowBlock]) -> Tensor:
 
 def dense_rows(checkpoint: Checkpoint, block: RowBlock, inputs: int) -> Tensor:
     """[rows, inputs] in the model's type, however they are stored. Raises ModelFilesError."""
-    scheme = _stored_scheme(checkpoint, block.name)
+    scheme = stored_scheme(checkpoint, block.name)
     if scheme is None:
         return _plain_rows(checkpoint, [block], inputs)
     if isinstance(scheme, Packed):
@@ -91,7 +91,7 @@ def dense_rows(checkpoint: Checkpoint, block: RowBlock, inputs: int) -> Tensor:
 
 def dense_columns(checkpoint: Checkpoint, name: str, shape: tuple[int, int], columns: tuple[int, int]) -> Tensor:
     """[outputs, columns] in the model's type, however they are stored. Raises ModelFilesError."""
-    scheme = _stored_scheme(checkpoint, name)
+    scheme = stored_scheme(checkpoint, name)
     if scheme is None:
         return _plain_columns(checkpoint, name, shape, columns)
     if isinstance(scheme, Packed):
@@ -102,8 +102,8 @@ def dense_columns(checkpoint: Checkpoint, name: str, shape: tuple[int, int], col
     return whole.dequantised(checkpoint.dtype)[:, columns[0] - first :].contiguous()
 
 
-def _stored_scheme(checkpoint: Checkpoint, name: str) -> Scheme | None:
-    """How the files have it."""
+def stored_scheme(checkpoint: Checkpoint, name: str) -> Scheme | None:
+    """How the files have a matrix; None: with 16 or 32 bits."""
     return None if checkpoint.makes_quantised else scheme_of(checkpoint, name)
 
 
