@@ -100,7 +100,7 @@ def _by_turns(codes: Tensor) -> Tensor:
 def compressed_pack(bits: int, group_size: int, symmetric: bool) -> Pack:
     """By compressed-tensors."""
 
-    def pack(module: str, weight: Tensor) -> tuple[State, Tensor]:  # noqa: ARG001 - all are alike
+    def pack(module: str, weight: Tensor) -> tuple[State, Tensor]:
         matrix = compressed_matrix(weight, bits, group_size, symmetric)
         return matrix.tensors, matrix.weight
 
@@ -122,7 +122,7 @@ def _compressed_config(bits: int, group_size: int, symmetric: bool) -> dict[str,
 def four_bits_pack(kind: str) -> Pack:
     """By bitsandbytes, with scales that are quantised too."""
 
-    def pack(module: str, weight: Tensor) -> tuple[State, Tensor]:  # noqa: ARG001 - all are alike
+    def pack(module: str, weight: Tensor) -> tuple[State, Tensor]:
         packed, state = quantize_4bit(weight, compress_statistics=True, quant_type=kind)
         tensors = {f"weight.{name}": tensor for name, tensor in state.as_dict(packed=True).items()}
         return {"weight": packed, **tensors}, dequantize_4bit(packed, state)
@@ -130,7 +130,7 @@ def four_bits_pack(kind: str) -> Pack:
     return pack
 
 
-def _int8_pack(module: str, weight: Tensor) -> tuple[State, Tensor]:  # noqa: ARG001 - all are alike
+def _int8_pack(module: str, weight: Tensor) -> tuple[State, Tensor]:
     codes, largest, _ = int8_vectorwise_quant(weight.half())
     return {"weight": codes, "SCB": largest.float()}, codes.float() * (largest.float() / 127)[:, None]
 
