@@ -1,14 +1,19 @@
 """Models of few bits in every format, with one rank and two, beside transformers with the weights they stand for."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from support.checkpoints import tiny_llama
 from support.driver import Driver
+from support.families import PROMPTS as FAMILY_PROMPTS
+from support.families import model_of, write
+from support.family_cases import CASES as FAMILIES
 from support.loading import load
 from support.oracle import oracle
-from support.packed_files import CASES, write_packed
+from support.packed_files import CASES, ORDERED, write_packed
 from support.thread_ranks import thread_groups, together
 
 from text_generation_server.models import CausalLM
@@ -23,9 +28,16 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory, **SIZES, initializer_range=0.1)
 
 
-def log_probabilities(model: CausalLM) -> torch.Tensor:
+def log_probabilities(model: CausalLM, prompts: list[list[int]] = PROMPTS) -> torch.Tensor:
     driver = Driver(model, max_tokens=64)
-    return driver.prefill({str(i): ids for i, ids in enumerate(PROMPTS)}, all_logits=True).log_softmax(-1)
+    return driver.prefill({str(i): ids for i, ids in enumerate(prompts)}, all_logits=True).log_softmax(-1)
+
+
+def of_two_ranks(folder: Path, prompts: list[list[int]] = PROMPTS) -> torch.Tensor:
+    works = [lambda group=group: log_probabilities(load(folder, group=group), prompts) for group in thread_groups(2)]
+    first, second = together(works)
+    assert torch.equal(first, second)
+    return first
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -36,9 +48,20 @@ def test_a_checkpoint_computes_what_its_weights_stand_for(plain: Path, tmp_path:
     with torch.inference_mode():
         expected = torch.cat([model(torch.tensor([ids])).logits[0] for ids in PROMPTS]).log_softmax(-1)
     torch.testing.assert_close(log_probabilities(load(tmp_path / "packed")), expected, atol=1e-4, rtol=1e-4)
-    works = [
-        lambda group=group: log_probabilities(load(tmp_path / "packed", group=group)) for group in thread_groups(2)
-    ]
-    first, second = together(works)
-    assert torch.equal(first, second)
-    torch.testing.assert_close(first, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(of_two_ranks(tmp_path / "packed"), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["glm4", "gpt neox", "phi3", "qwen2 moe"])
+def test_matrices_of_every_place_may_be_packed(name: str, tmp_path: Path) -> None:
+    """Fused ones, heads whose elements change places, one without a gate, experts: all with inputs in orders of their
+    own. Beside the same model with 16 bits.
+    """
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    write(FAMILIES[name], model_of(name), plain)
+    meant = write_packed(plain, packed, ORDERED)
+    expected = tmp_path / "meant"
+    shutil.copytree(plain, expected)
+    save_file({key: tensor.contiguous() for key, tensor in meant.items()}, expected / "model.safetensors")
+    ours = log_probabilities(load(expected), FAMILY_PROMPTS)
+    torch.testing.assert_close(log_probabilities(load(packed), FAMILY_PROMPTS), ours, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(of_two_ranks(packed, FAMILY_PROMPTS), ours, atol=1e-4, rtol=1e-4)

@@ -39,8 +39,9 @@ def write_packed(plain: Path, out: Path, case: PackedCase) -> State:
     meant = load_file(plain / "model.safetensors")
     for name, tensor in list(meant.items()):
         module, _, kind = name.rpartition(".")
-        quantised = kind == "weight" and tensor.dim() == 2 and "embed" not in module
-        packed = case.pack(module, tensor) if quantised else None
+        is_matrix = kind == "weight" and tensor.dim() == 2 and "embed" not in module
+        # The choice of experts is never quantised.
+        packed = case.pack(module, tensor) if is_matrix and not module.endswith((".gate", "expert_gate")) else None
         if packed is None:
             stored[name] = tensor
             continue
@@ -173,3 +174,8 @@ CASES: dict[str, PackedCase] = {
     ),
     "bitsandbytes, int8": PackedCase({"quant_method": "bitsandbytes", "load_in_8bit": True}, _without_head(_int8_pack)),
 }
+
+ORDERED = PackedCase(
+    _gptq(4, 16, desc_act=True, sym=False), _without_head(gptq_pack(4, 16, order="each", symmetric=False))
+)
+"""Of families with tiny sizes."""
