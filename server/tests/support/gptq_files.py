@@ -60,18 +60,14 @@ def gptq_matrix(
 
 
 def packed_rows(values: Tensor, bits: int) -> Tensor:
-    """[n, columns] to int32 [n * bits / 32, columns]: python numbers, a word at a time, so slow and plain."""
-    rows = []
-    for first in range(0, values.shape[0], _WORD):
-        block = values[first : first + _WORD].tolist()
-        words = [[0] * values.shape[1] for _ in range(-(-len(block) * bits // _WORD))]
-        for place, codes in enumerate(block):
-            for column, code in enumerate(codes):
-                for bit in range(bits):
-                    at = _bit_of(place, bit, bits)
-                    words[at // _WORD][column] |= (code >> bit & 1) << at % _WORD
-        rows += words
-    return torch.tensor(rows, dtype=torch.int64).to(torch.int32)
+    """[n, columns] to int32 [n * bits / 32, columns], one bit after the other: so plain that it is right."""
+    codes = torch.nn.functional.pad(values.long(), (0, 0, 0, -values.shape[0] % _WORD)).unflatten(0, (-1, _WORD))
+    words = torch.zeros(codes.shape[0], bits, codes.shape[2], dtype=torch.int64)
+    for place in range(_WORD):
+        for bit in range(bits):
+            at = _bit_of(place, bit, bits)
+            words[:, at // _WORD] |= (codes[:, place] >> bit & 1) << at % _WORD
+    return words.flatten(0, 1)[: -(-values.shape[0] * bits // _WORD)].to(torch.int32)
 
 
 def _bit_of(place: int, bit: int, bits: int) -> int:
