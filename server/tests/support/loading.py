@@ -18,7 +18,8 @@ def load(
     group: TensorParallelGroup | None = None,
     dummy: bool = False,
     impl: ModelImpl = "auto",
+    quantize: str | None = None,
 ) -> CausalLM:
     group = group or init_group(ParallelConfig(), CPU, timeout_s=1)
-    config = read_model_config(folder, impl)
+    config = read_model_config(folder, impl, quantize)
     return load_model(folder, config, group, dtype, CPU, "dummy" if dummy else "safetensors")

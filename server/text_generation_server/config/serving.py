@@ -7,6 +7,7 @@ from ..errors import ConfigurationError, ModelFilesError
 from .fallback import FallbackConfig
 from .implementation import AnyModelConfig, ModelImpl, read_model_config
 from .memory import check_machine, stored_bytes
+from .model import ModelConfig
 from .server import Environment
 from .sizes import weight_bytes
 
@@ -46,7 +47,7 @@ def check_servable(
     if positions is not None:
         _check_limits(limits, positions)
     if needs_weights:
-        is_quantised = not isinstance(config, FallbackConfig) and bool(config.schemes.method)
+        is_quantised = isinstance(config, ModelConfig) and config.schemes.method
         check_machine(weight_bytes(config, _HALF) if is_quantised else stored_bytes(folder))
     return config
 
