@@ -65,3 +65,13 @@ def test_matrices_of_every_place_may_be_packed(name: str, tmp_path: Path) -> Non
     ours = log_probabilities(load(expected), FAMILY_PROMPTS)
     torch.testing.assert_close(log_probabilities(load(packed), FAMILY_PROMPTS), ours, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(of_two_ranks(packed, FAMILY_PROMPTS), ours, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gptq, an order for each", "awq", "bitsandbytes, nf4", "gptq_v2, 8 bits, head too"])
+def test_random_weights_need_the_configuration_alone(plain: Path, tmp_path: Path, name: str) -> None:
+    """They are rounded as the checkpoint would be."""
+    write_packed(plain, tmp_path / "packed", CASES[name])
+    (tmp_path / "packed" / "model.safetensors").unlink()
+    computed = log_probabilities(load(tmp_path / "packed", dummy=True))
+    assert computed.isfinite().all()
+    assert not torch.equal(computed, log_probabilities(load(plain, dummy=True)))

@@ -19,9 +19,10 @@ class CompressedMatrix:
 
 
 def compressed_matrix(
-    weight: Tensor, bits: int, group_size: int, symmetric: bool, form: str = "pack-quantized", kind: str = "int"
+    weight: Tensor, bits: int, group_size: int, symmetric: bool, form: str = "pack-quantized"
 ) -> CompressedMatrix:
     """`weight` [outputs, inputs] float32 as the library rounds it. A group size of 0: one scale for each row."""
+    kind = "float" if form.startswith("mxfp4") else "int"
     args = QuantizationArgs(
         num_bits=bits,
         type=kind,
@@ -30,7 +31,11 @@ def compressed_matrix(
         group_size=group_size or None,
     )
     grouped = weight.unflatten(1, (-1, group_size or weight.shape[1]))
-    scale, zero = calculate_qparams(grouped.amin(-1), grouped.amax(-1), args)
+    if kind == "float":
+        # The power of two by which the largest number of a group is between 4 and 8.
+        scale, zero = torch.exp2(grouped.abs().amax(-1).log2().floor() - 2), torch.zeros(())
+    else:
+        scale, zero = calculate_qparams(grouped.amin(-1), grouped.amax(-1), args)
     scheme = QuantizationScheme(targets=["Linear"], weights=args)
     state: dict[str, Tensor] = {"weight": weight, "weight_scale": scale}
     if not symmetric:

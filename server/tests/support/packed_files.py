@@ -98,26 +98,23 @@ def _by_turns(codes: Tensor) -> Tensor:
     return packed_rows(turns.t(), 4).t()
 
 
-def compressed_pack(bits: int, group_size: int, symmetric: bool) -> Pack:
+def _compressed(bits: int, group_size: int, symmetric: bool, form: str = "pack-quantized") -> PackedCase:
     """By compressed-tensors."""
 
     def pack(module: str, weight: Tensor) -> tuple[State, Tensor]:
-        matrix = compressed_matrix(weight, bits, group_size, symmetric)
+        matrix = compressed_matrix(weight, bits, group_size, symmetric, form)
         return matrix.tensors, matrix.weight
 
-    return pack
-
-
-def _compressed_config(bits: int, group_size: int, symmetric: bool) -> dict[str, Any]:
-    weights: dict[str, Any] = {"num_bits": bits, "type": "int", "symmetric": symmetric}
+    kind = "float" if form.startswith("mxfp4") else "int"
+    weights: dict[str, Any] = {"num_bits": bits, "type": kind, "symmetric": symmetric}
     weights |= {"strategy": "group", "group_size": group_size} if group_size else {"strategy": "channel"}
-    group = {"targets": ["Linear"], "weights": weights}
-    return {
+    config = {
         "quant_method": "compressed-tensors",
-        "format": "pack-quantized",
-        "config_groups": {"group_0": group},
+        "format": form,
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
         "ignore": ["lm_head"],
     }
+    return PackedCase(config, _without_head(pack))
 
 
 def four_bits_pack(kind: str) -> Pack:
@@ -164,10 +161,10 @@ CASES: dict[str, PackedCase] = {
         {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"},
         _without_head(awq_pack(64)),
     ),
-    "compressed-tensors, w4a16, asymmetric": PackedCase(
-        _compressed_config(4, 64, False), _without_head(compressed_pack(4, 64, False))
-    ),
-    "compressed-tensors, w8a16": PackedCase(_compressed_config(8, 0, True), _without_head(compressed_pack(8, 0, True))),
+    "compressed-tensors, w4a16, asymmetric": _compressed(4, 64, False),
+    "compressed-tensors, w8a16": _compressed(8, 0, True),
+    "compressed-tensors, bytes of 4 bits": _compressed(4, 64, False, "int-quantized"),
+    "compressed-tensors, mxfp4": _compressed(4, 32, True, "mxfp4-pack-quantized"),
     "bitsandbytes, nf4": PackedCase(
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
         _without_head(four_bits_pack("nf4")),

@@ -82,11 +82,12 @@ def test_an_order_that_was_never_set_is_none() -> None:
     assert read_groups(module(tensors, (OUTPUTS, INPUTS)), _scheme(4)).perm is None
 
 
-def test_a_byte_for_each_weight() -> None:
-    """`int-quantized` without quantised activations."""
-    matrix = compressed_matrix(_weight(), 8, 0, symmetric=True, form="int-quantized")
+@pytest.mark.parametrize(("bits", "group_size", "symmetric"), [(8, 0, True), (8, 0, False), (4, 32, False)])
+def test_a_byte_for_each_weight(bits: int, group_size: int, symmetric: bool) -> None:
+    """`int-quantized` without quantised activations; zeros are bytes too."""
+    matrix = compressed_matrix(_weight(), bits, group_size, symmetric, form="int-quantized")
     assert matrix.tensors["weight"].dtype == torch.int8
-    assert_every_part(matrix.tensors, _scheme(8, 0), matrix.weight, (5,), (33,))
+    assert_every_part(matrix.tensors, _scheme(bits, group_size, symmetric), matrix.weight, (5,), (33,))
 
 
 def test_one_scale_for_the_whole_matrix() -> None:

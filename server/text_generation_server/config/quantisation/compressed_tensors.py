@@ -10,7 +10,8 @@ from ..json_object import JsonObject
 from .refusal import refused
 from .schemes import BLOCK, ActivationScale, Fp8, Int8, KvCacheType, Packed, Rule, Scheme, Schemes, WeightScale
 
-_FORMATS = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized", "mixed-precision", "dense")
+_MXFP4, _MXFP4_GROUP = "mxfp4-pack-quantized", 32
+_FORMATS = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized", _MXFP4, "mixed-precision", "dense")
 _CLASSES = ("Linear", "torch.nn.Linear", "torch.nn.modules.linear.Linear")
 _BITS = range(2, 9)
 _FP8_SCALES: dict[str, WeightScale] = {"tensor": "tensor", "channel": "channel", "block": "block"}
@@ -52,7 +53,7 @@ def _check_whole(config: JsonObject) -> None:
 
 def _check_format(name: str) -> None:
     if name not in _FORMATS:
-        raise refused("format", f"the format {name!r}", f"read are {', '.join(_FORMATS[:4])}")
+        raise refused("format", f"the format {name!r}", f"read are {', '.join(_FORMATS[:5])}")
 
 
 def _ignored(names: Sequence[str]) -> list[Rule]:
@@ -70,18 +71,22 @@ def _scheme(config: JsonObject, group: JsonObject) -> Scheme | None:
     weights = group.child("weights")
     bits, kind = weights.integer("num_bits", default=8), weights.string("type", default="int")
     strategy = weights.string("strategy", default="tensor")
-    if "input_activations" in group and form == "pack-quantized":
-        raise refused("input_activations", "the format 'pack-quantized' with quantised inputs (W4A8)")
+    if "input_activations" in group and form in ("pack-quantized", _MXFP4):
+        inputs = group.child("input_activations").integer("num_bits", default=8)
+        raise refused("input_activations", f"the format {form!r} with quantised inputs (W{bits}A{inputs})")
     if "output_activations" in group:
         raise refused("output_activations", "a checkpoint with quantised outputs")
+    if form == _MXFP4:
+        return Packed("mxfp4", 4, _MXFP4_GROUP)
     if kind == "float":
         if bits != 8:
             raise refused("weights", f"a float type of {bits} bits")
         return _fp8(group, weights, strategy)
     if kind != "int" or bits not in _BITS:
         raise refused("weights", f"the type {kind!r} of {bits} bits")
-    if form == "pack-quantized" or strategy == "group":
-        return _packed(weights, bits, strategy, form)
+    whole_bytes = bits == 8 and strategy != "group" and weights.boolean("symmetric", default=True)
+    if form == "pack-quantized" or not (whole_bytes or "input_activations" in group):
+        return _packed(weights, bits, strategy)
     return _int8(group, weights, bits, strategy)
 
 
@@ -101,11 +106,9 @@ def _int8(group: JsonObject, weights: JsonObject, bits: int, strategy: str) -> I
     return Int8("tensor" if strategy == "tensor" else "channel", _activations(group, "int"))
 
 
-def _packed(weights: JsonObject, bits: int, strategy: str, form: str) -> Packed:
+def _packed(weights: JsonObject, bits: int, strategy: str) -> Packed:
     if strategy not in ("group", "channel", "tensor"):
         raise refused("weights", f"packed weights with the strategy {strategy!r}")
-    if form != "pack-quantized":
-        raise refused("format", f"{bits} bits in groups that are not packed")
     order = weights.string("actorder", default="") if isinstance(weights.plain().get("actorder"), str) else ""
     size = weights.integer("group_size", default=0, minimum=-1) if strategy == "group" else 0
     symmetric = weights.boolean("symmetric", default=True)
