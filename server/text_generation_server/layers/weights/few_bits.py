@@ -44,7 +44,7 @@ def _block(source: WeightSource, block: RowBlock, inputs: int, scheme: Packed) -
     order = row_order([block], groups.codes.device)
     if order is None and len(block.ranges) == 1:
         return groups
-    rows = torch.cat([torch.arange(*cut, device=groups.codes.device) for cut in block.ranges]) - first
+    rows = torch.tensor([row - first for cut in block.ranges for row in range(*cut)], device=groups.codes.device)
     return groups.rows(rows if order is None else rows[order])
 
 
