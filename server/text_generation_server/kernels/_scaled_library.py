@@ -6,7 +6,7 @@ written and read once more, which pays where they are few.
 BLOCKS: cuBLAS's float8 product with a scale for each 128 inputs, which exists for sm_90 alone, from CUDA 12.9 on.
 """
 
-# pyright: basic, reportArgumentType=false
+# pyright: basic, reportArgumentType=false, reportPrivateImportUsage=false
 from functools import cache
 
 import torch

@@ -11,6 +11,8 @@ Statistics are float32. The sum is rounded to the storage type before its statis
 norm; the normalised value is rounded to the type of its weight before their product, as in `rms_norm`. That is what
 Transformers computes in several steps.
 
+Where `out8` and `out_scale` are given, the 8-bit form of `out` is written beside it (`_quantise.py` says how).
+
 Called twice a layer and once before the logits.
 Bytes floor: 4 * tokens * hidden * element size (read x and residual, write residual and out).
 Measured on an H200 in bfloat16 at 4096 tokens: 93 % of copy bandwidth with hidden 4096, 95 % with 8192; 1.4 us at one

@@ -7,7 +7,7 @@ int8, unit stride in the last dimension, any stride between tokens; `scale` floa
 Bytes floor: tokens * inputs * (element size + 1).
 """
 
-# pyright: basic
+# pyright: basic, reportArgumentType=false
 from torch import Tensor
 
 from ._config import nearest

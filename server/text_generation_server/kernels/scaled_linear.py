@@ -53,7 +53,7 @@ def scaled_linear_triton(
         scaled_linear_torch(x8, x_scale, weight8, weight_scale, bias, out)
         return
     if tokens <= MAX_TOKENS:
-        sizes: tuple[int, ...] = (max(SMALLEST_TILE, triton.next_power_of_2(tokens)),)
+        sizes = (max(SMALLEST_TILE, triton.next_power_of_2(tokens)),)
     else:
         way = _library(x8, x_scale, weight8, weight_scale)
         if way and takes(way, x8, x_scale, weight8, weight_scale):
