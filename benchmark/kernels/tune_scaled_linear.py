@@ -1,13 +1,14 @@
-"""Chooses launch settings of `scaled_linear`, and where a library is faster, by measuring all candidates.
+r"""Chooses launch settings of `scaled_linear`, and where a library is faster, by measuring all candidates.
 
-    python benchmark/kernels/tune_scaled_linear.py [--seconds N] > measured.json
-    python benchmark/kernels/tune_scaled_linear.py --choose measured.json > benchmark/results/tune_scaled_linear.json
+    python benchmark/kernels/tune_scaled_linear.py [--seconds N] [--known measured.json] > more.json
+    python benchmark/kernels/tune_scaled_linear.py --choose measured.json more.json > \
+        benchmark/results/tune_scaled_linear.json
 
-The first needs a CUDA device with float8 products; it leaves out what it has no time for. The second replaces the
-entries of cards with 227 KiB in the data files. For each padded number of tokens two compiled forms serve all matrices,
-because each costs a second of start-up: the pair with the smallest sum of times, each as a ratio to the best time of
-its matrix. Then each matrix gets the better of them with the number of parts that is best there. For many tokens one
-form serves all, and each matrix gets it or a way of the libraries.
+The first needs a CUDA device with float8 products; it leaves out what it has no time for, and what other runs on such a
+device have measured. The second replaces the entries of cards with 227 KiB in the data files. For each padded number of
+tokens two compiled forms serve all matrices, because each costs a second of start-up: the pair with the smallest sum of
+times, each as a ratio to the best time of its matrix. Then each matrix gets the better of them with the number of parts
+that is best there. For many tokens one form serves all, and each matrix gets it or a way of the libraries.
 """
 
 import argparse
@@ -38,7 +39,11 @@ SHAPES = [
 ]
 MAIN_SHAPES = SHAPES[:8]
 TOKENS = (16, 32, 64)
+KINDS = ((True, False), (False, True), (False, False))
+"""Whether int8, and whether scales are by block."""
 MANY = (128, 256, 512, 1024, 2048, 8192)
+LARGE = 128 << 20
+"""Bytes of a matrix that is not measured with most tokens: it takes as long as all others."""
 SPLITS = (1, 2, 3, 4, 6, 8)
 SPLITS_OF_MANY = (1, 2, 4)
 PROGRAMS_OF_PARTS = 300
@@ -60,20 +65,18 @@ def forms(tokens: int, by_block: bool) -> list[Form]:
     blocks = [(64, 128, 4), (64, 256, 4), (128, 128, 4), (128, 128, 8), (128, 256, 8)]
     return [
         (tokens, block_n, block_k, warps, stages)
-        for (block_n, block_k, warps), stages in itertools.product(blocks, (3, 4, 6, 8))
+        for (block_n, block_k, warps), stages in itertools.product(blocks, (3, 4, 6, 8, 10, 12, 16))
         if (block_n + tokens) * block_k * stages <= SHARED_LIMIT
         and block_n * block_k * (stages - 1) >= 40 << 10
         and not (by_block and block_k != BLOCK)
+        and (stages <= 8 or (block_n, block_k) == (64, 128))
     ]
 
 
-FORMS_OF_MANY: list[Form] = [
-    (64, 128, 128, 4, 4),
-    (128, 128, 128, 8, 4),
-    (128, 128, 128, 4, 4),
-    (256, 128, 128, 8, 3),
-    (128, 256, 128, 8, 3),
-]
+FORMS_OF_MANY: list[Form] = [(64, 128, 128, 4, 4), (128, 128, 128, 8, 3), (128, 128, 128, 8, 4)]
+"""Tiles whose sums fit into registers."""
+TILES_OF_MANY = 512
+"""The kernel's settings for more tokens than these are those for these."""
 
 
 def settings(form: Form, splits: int) -> dict[str, int]:
@@ -115,8 +118,12 @@ def kernel_with(config: dict[str, int]) -> Callable[..., None]:
     return lambda *tensors: scaled_product(*tensors, config)
 
 
-def few(shape: tuple[int, int], by_block: bool) -> Iterator[Row]:
-    """Times of the kernel for few tokens."""
+Candidate = tuple[Row, Operands, Callable[..., object]]
+"""What it is, what it multiplies, and how."""
+
+
+def few(shape: tuple[int, int], by_block: bool) -> Iterator[Candidate]:
+    """The kernel for few tokens."""
     outputs, inputs = shape
     copies = num_copies(shape)
     _, _, weights, weight_scale = operands(shape, 1, False, by_block, copies)
@@ -127,28 +134,25 @@ def few(shape: tuple[int, int], by_block: bool) -> Iterator[Row]:
             if inputs % form[2] or not PROGRAMS[0] <= programs <= PROGRAMS[1] or inputs // splits < 4 * form[2]:
                 continue
             given = (x8, x_scale, weights, weight_scale)
-            yield {
-                **row(shape, tokens, False, by_block),
-                **settings(form, splits),
-                "microseconds": measure(PLAN, given, kernel_with(settings(form, splits))),
-            }
+            config = settings(form, splits)
+            yield row(shape, tokens, False, by_block) | config, given, kernel_with(config)
 
 
-def many(shape: tuple[int, int], int8: bool, by_block: bool) -> Iterator[Row]:
-    """Times of the kernel and of the libraries for many tokens."""
-    for tokens in MANY:
+def many(shape: tuple[int, int], int8: bool, by_block: bool) -> Iterator[Candidate]:
+    """The kernel and the libraries for many tokens."""
+    for tokens in MANY if shape[0] * shape[1] < LARGE else MANY[:-1]:
         given = operands(shape, tokens, int8, by_block, 2 if shape[0] * shape[1] > 32 << 20 else 8)
         x8, x_scale, weights, weight_scale = given
         head = row(shape, tokens, int8, by_block)
         for way in (ROWS, SUMS, BLOCKS):
             if takes(way, x8, x_scale, weights[0], weight_scale):
                 product = lambda *tensors, way=way: library_product(way, *tensors)  # noqa: E731
-                yield head | {"library": way, "microseconds": measure(PLAN_OF_MANY, given, product)}
+                yield head | {"library": way}, given, product
         for form, splits in itertools.product(FORMS_OF_MANY, SPLITS_OF_MANY):
             programs = -(-tokens // form[0]) * -(-shape[0] // form[1]) * splits
             if splits == 1 or programs <= PROGRAMS_OF_PARTS:
                 config = settings(form, splits)
-                yield head | {**config, "microseconds": measure(PLAN_OF_MANY, given, kernel_with(config))}
+                yield head | config, given, kernel_with(config)
 
 
 def row(shape: tuple[int, int], tokens: int, int8: bool, by_block: bool) -> Row:
@@ -166,29 +170,32 @@ def compile_form(job: tuple[Form, bool, bool]) -> None:
         out.cpu()
 
 
-def measure_all(seconds: float) -> Iterator[Row]:
-    """All candidates, the most telling first, as far as time allows."""
+def measure_all(seconds: float, known: list[Row]) -> Iterator[Row]:
+    """All candidates but those that are known, the most telling first, as far as time allows."""
     begin = time.monotonic()
     jobs = [(form, False, by_block) for by_block in (False, True) for t in TOKENS for form in forms(t, by_block)]
-    jobs += [(form, *kind) for kind in ((False, False), (True, False), (False, True)) for form in FORMS_OF_MANY]
+    jobs += [(form, *kind) for kind in KINDS for form in FORMS_OF_MANY]
     # Before this process uses the device, so that the others may.
     with multiprocessing.get_context("fork").Pool(24) as pool:
         pool.map(compile_form, jobs, chunksize=2)
     sys.stderr.write(f"{len(jobs)} forms compiled after {time.monotonic() - begin:.0f} s\n")
     parts = [
         *(few(shape, False) for shape in MAIN_SHAPES),
-        *(many(shape, False, False) for shape in MAIN_SHAPES[:4]),
         *(few(shape, True) for shape in MAIN_SHAPES[:4]),
-        *(many(shape, True, False) for shape in MAIN_SHAPES[:4]),
-        *(many(shape, False, True) for shape in MAIN_SHAPES[:4]),
+        *(many(shape, *kind) for kind in KINDS for shape in MAIN_SHAPES[:4]),
+        *(many(shape, False, False) for shape in MAIN_SHAPES[4:]),
         *(few(shape, False) for shape in SHAPES[8:]),
-        *(many(shape, int8, False) for shape in MAIN_SHAPES[4:] for int8 in (False, True)),
         *(few(shape, True) for shape in MAIN_SHAPES[4:]),
+        *(many(shape, True, False) for shape in MAIN_SHAPES[4:]),
     ]
+    done = {name_of(each) for each in known}
     for part in parts:
         while time.monotonic() - begin < seconds:
             try:
-                yield next(part)
+                candidate, given, product = next(part)
+                if name_of(candidate) not in done:
+                    plan = PLAN if candidate["tokens"] in TOKENS else PLAN_OF_MANY
+                    yield candidate | {"microseconds": measure(plan, given, product)}
             except StopIteration:
                 break
             except Exception as error:  # one candidate that cannot run must not lose the others
@@ -197,19 +204,31 @@ def measure_all(seconds: float) -> Iterator[Row]:
     sys.stderr.write(f"measured for {time.monotonic() - begin:.0f} s\n")
 
 
+def name_of(candidate: Row) -> frozenset[tuple[str, object]]:
+    """What tells a candidate from others."""
+    return frozenset((name, value) for name, value in candidate.items() if name != "microseconds")
+
+
+def read(paths: list[Path]) -> tuple[str, list[Row]]:
+    """The device and the rows of earlier runs."""
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return (files[0]["device"] if files else ""), [each for file in files for each in file["rows"]]
+
+
 def main() -> None:
     """Prints one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600.0, help="stop measuring after so long")
-    parser.add_argument("--choose", type=Path, help="write the data files from what was measured")
+    parser.add_argument("--known", type=Path, nargs="+", default=[], help="leave out what these have measured")
+    parser.add_argument("--choose", type=Path, nargs="+", help="write the data files from what was measured")
     arguments = parser.parse_args()
     if arguments.choose:
-        measured = json.loads(arguments.choose.read_text(encoding="utf-8"))
-        rows = choose(measured["rows"])
-        head = {"command": "python " + " ".join(sys.argv), "device": measured["device"]}
+        device, measured = read(arguments.choose)
+        rows = choose(measured)
     else:
-        rows = list(measure_all(arguments.seconds))
-        head = {"command": "python " + " ".join(sys.argv), "device": torch.cuda.get_device_name()}
+        rows = list(measure_all(arguments.seconds, read(arguments.known)[1]))
+        device = torch.cuda.get_device_name()
+    head = {"command": "python " + " ".join(sys.argv), "device": device}
     lines = ",\n".join(f"  {json.dumps(each)}" for each in rows)
     sys.stdout.write(f'{json.dumps(head)[:-1]}, "rows": [\n{lines}\n]}}\n')
 
@@ -284,9 +303,8 @@ def ways_for(rows: list[Row], by_block: bool) -> tuple[list[Row], list[Row]]:
 
     def cost(form: Form) -> float:
         return sum(
-            min(min(by_form.get(form, {0: 1e9}).values()), library.get(key, (1e9, 0))[0])
-            / min(library.get(key, (1e9, 0))[0], *(min(each.values()) for each in by_form.values()))
-            for key, by_form in times.items()
+            min(by_form.get(form, {0: 1e9}).values()) / min(min(each.values()) for each in by_form.values())
+            for by_form in times.values()
         )
 
     form = min(FORMS_OF_MANY, key=cost)
@@ -296,15 +314,21 @@ def ways_for(rows: list[Row], by_block: bool) -> tuple[list[Row], list[Row]]:
         int8, outputs, inputs, tokens = key
         head = row((outputs, inputs), tokens, int8, by_block)  # type: ignore[arg-type]
         time_, splits = min((value, splits) for splits, value in by_form[form].items())
-        tiles.setdefault(key[1:], head | settings(form, splits) | {"microseconds": time_})
+        if head["tokens"] <= TILES_OF_MANY:
+            tiles.setdefault(key[1:], head | settings(form, splits) | {"microseconds": time_})
         faster, way = library.get(key, (1e9, 0))
         ways.append(head | {"library": way if faster < time_ else 0, "microseconds": min(faster, time_)})
         ways[-1] |= {"kernel_microseconds": time_}
     return list(tiles.values()), ways
 
 
+def kind_of(key: Row) -> tuple[object, ...]:
+    """Everything in a key but sizes."""
+    return tuple(value for name, value in key.items() if name not in ("outputs", "inputs", "tokens"))
+
+
 def write(operator: str, rows: list[Row], card: Row, keys: tuple[str, ...], names: tuple[str, ...]) -> None:
-    """Replaces the entries of this card's class in a data file. A key counts no as 1 and yes as 2."""
+    """Replaces the entries of this card's class and of what was measured. A key counts no as 1 and yes as 2."""
     entries = [
         {
             "key": card | {key: 1 + each[key] if isinstance(each[key], bool) else each[key] for key in keys},
@@ -312,12 +336,9 @@ def write(operator: str, rows: list[Row], card: Row, keys: tuple[str, ...], name
         }
         for each in rows
     ]
+    kinds = {kind_of(each["key"]) for each in entries}
     with resources.as_file(resources.files("text_generation_server.kernels") / "tuned" / f"{operator}.json") as path:
-        others = [
-            each
-            for each in json.loads(path.read_text(encoding="utf-8"))
-            if card and not card.items() <= each["key"].items()
-        ]
+        others = [each for each in json.loads(path.read_text(encoding="utf-8")) if kind_of(each["key"]) not in kinds]
         lines = ",\n".join(f"  {json.dumps(entry)}" for entry in entries + others)
         path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 

@@ -9,6 +9,7 @@ from triton.backends.compiler import GPUTarget
 
 from text_generation_server.kernels._scaled_library import scale_sums_kernel
 from text_generation_server.kernels._scaled_product import scaled_product_kernel
+from text_generation_server.kernels.scaled_linear import MAX_TOKENS
 
 _ENTRIES = json.loads(
     (resources.files("text_generation_server.kernels") / "tuned" / "scaled_linear.json").read_text(encoding="utf-8")
@@ -39,7 +40,7 @@ def _compile(
     types |= {"bias_ptr": "*bf16"} if with_bias else {}
     constants: dict[str, int | None] = {} if with_bias else {"bias_ptr": None}
     constants |= {"X_BLOCKS": by_block, "WEIGHT_BLOCKS": by_block, "SCALE_ROWS": 128 if by_block else 1}
-    constants |= {"MASK_K": mask, "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k}
+    constants |= {"MASK_K": mask, "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "STAGES": num_stages}
     return compile_offline(scaled_product_kernel, types, constants, num_warps, num_stages, target)
 
 
@@ -60,7 +61,8 @@ def test_no_spills_and_wide_copies(form: Form, dtype: str) -> None:
 @pytest.mark.parametrize("form", _forms(227, by_block=True), ids=str)
 def test_scales_by_block(form: Form) -> None:
     compiled = _compile(form, "fp8e4nv", by_block=True)
-    compiled.check()
+    # Many tokens are for a library; two sums of 128 x 128 do not fit into registers.
+    compiled.check() if form[0] <= MAX_TOKENS else compiled.check_shared()
     assert compiled.count("QGMMA")
 
 

@@ -1,6 +1,6 @@
 """Products of 8-bit rows by torch's libraries, for many tokens: three ways, and when a library takes the operands.
 
-ROWS: CUTLASS's float8 product, which applies scales of rows itself (`torch._scaled_mm`, bfloat16 results).
+ROWS: CUTLASS's float8 product, which applies scales of rows itself (`torch._scaled_mm`).
 SUMS: a product without scales, cuBLAS's of float8 or int8; a kernel then scales the float32 or int32 sums. They are
 written and read once more, which pays where they are few.
 BLOCKS: cuBLAS's float8 product with a scale for each 128 inputs, which exists for sm_90 alone, from CUDA 12.9 on.
@@ -84,12 +84,13 @@ def library_product(
         # The library wants the scales of one block of inputs side by side, those of 128 x 128 as they are.
         rows = weight_scale if len(weight_scale) != len(weight8) else weight_scale.t().contiguous().t()
         scales = x_scale.t().contiguous().t(), rows.t()
-    direct = out if out.dtype == torch.bfloat16 and out.is_contiguous() else None
-    product = torch.empty_like(out, dtype=torch.bfloat16) if direct is None else direct
-    torch._scaled_mm(x8, weight8.t(), *scales, out_dtype=torch.bfloat16, use_fast_accum=way == ROWS, out=product)
+    # 16 bits, and dense, is what they store.
+    direct = out.is_contiguous() and out.element_size() == 2
+    product = out if direct else out.new_empty(out.shape, dtype=torch.bfloat16 if out.element_size() > 2 else None)
+    torch._scaled_mm(x8, weight8.t(), *scales, out_dtype=product.dtype, use_fast_accum=way == ROWS, out=product)
     if bias is not None:
         torch.add(product, bias, out=out)
-    elif direct is None:
+    elif not direct:
         out.copy_(product)
 
 

@@ -50,6 +50,7 @@ def scaled_product_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,  # 128 where there are scales by block
+    STAGES: tl.constexpr,  # that loads are ahead of their use, those of scales too
     PDL: tl.constexpr,
 ):
     """One program computes BLOCK_N outputs of BLOCK_M tokens, over one of `splits` parts of the inputs.
@@ -81,8 +82,7 @@ def scaled_product_kernel(
     WHOLE: tl.constexpr = x_ptr.dtype.element_ty == tl.int8
     SUM: tl.constexpr = tl.int32 if WHOLE else tl.float32
     acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32 if BY_BLOCK else SUM)
-    for at in range(begin, end, BLOCK_K):
-        # Before the product, behind which their latency hides.
+    for at in tl.range(begin, end, BLOCK_K, num_stages=STAGES):
         if X_BLOCKS:
             x_block_ptr = x_scale_row_ptr + at // BLOCK_K * stride_x_scale_block
             x_block_scale = tl.load(x_block_ptr, mask=here, other=0.0)
@@ -180,5 +180,6 @@ def scaled_product(
         BLOCK_N=block_n,
         BLOCK_K=block_k,
         num_warps=config["num_warps"],
+        STAGES=config["num_stages"],
         num_stages=config["num_stages"],
     )

@@ -8,7 +8,7 @@ Layouts: `gate_up` `[tokens, 2 * n]`, gate first; `out` `[tokens, n]`; unit stri
 between tokens. One floating type for both. Computed in float32, rounded once.
 
 Where `out8` and `out_scale` are given, the 8-bit form of `out` is written beside it (`_quantise.py` says how).
-A scale over all of a token is measured by one program, which computes the whole token.
+A scale over all of a token needs a program that computes the whole token, or, for few tokens, a launch of its own.
 
 Called once a layer, between the two products of the MLP.
 Bytes floor: 3 * tokens * n * element size (read gate and up, write out).
@@ -22,10 +22,11 @@ from torch import Tensor
 
 from ._activations import ACTIVATIONS, GATED, gated_activation
 from ._config import nearest
-from ._launch import Launcher, let_next_start, wait_for_previous
+from ._launch import Launcher, let_next_start, rehearsing, wait_for_previous
 from ._quantise import TINY, check_quantised, quantise_torch, store_quantised, strides_of
 from ._register import register
 from ._triton import tl, triton
+from .quantise_rows import quantise_rows_triton
 
 
 @triton.jit
@@ -67,6 +68,8 @@ def act_and_mul_kernel(
 
 
 _launch = Launcher(act_and_mul_kernel)
+_FEW_TOKENS = 256
+"""Up to so many, programs of whole tokens leave most of a card idle, and a second launch is faster."""
 
 
 def act_and_mul_triton(
@@ -91,7 +94,14 @@ def act_and_mul_triton(
     check_quantised("act_and_mul", tokens, n, out8, out_scale, group, static)
     if out.numel() == 0:
         return
-    if out8 is not None and static is None and group == 0:
+    over_tokens = out8 is not None and out_scale is not None and static is None and group == 0
+    # A rehearsal does not meet every number of tokens.
+    if over_tokens and (tokens <= _FEW_TOKENS or rehearsing()):
+        act_and_mul_triton(gate_up, activation, out)
+        quantise_rows_triton(out, out8, out_scale, group, static, bound)
+        if not rehearsing():
+            return
+    if over_tokens:
         block = triton.next_power_of_2(n)
         config = {"BLOCK": block, **nearest("quantise_rows", block=block)}
     else:

@@ -53,6 +53,15 @@ def test_tile_boundaries(group: int, given: bool, bound: float, inputs: int, dty
     assert not eight[:, (0, -1)].float().any()
 
 
+def test_an_activation_with_a_program_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(act_and_mul_triton.__globals__, "_FEW_TOKENS", 0)
+    torch.manual_seed(0)
+    gate_up, out = torch.randn(3, 140).half(), torch.empty(3, 70).half()
+    eight, scale = torch.empty(3, 70, dtype=torch.int8), torch.empty(3)
+    act_and_mul_triton(gate_up, "silu", out, eight, scale)
+    _check(out, eight, scale, 0, None, 0.0)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_zeros_and_what_is_not_a_number(dtype: torch.dtype) -> None:
     x = torch.zeros(2, 40).half()
