@@ -103,7 +103,10 @@ def test_what_is_made_while_loading_is_what_the_library_makes(kind: OnlineKind) 
         ({"blocksize": 48}, "blocksize 48, which is no power of two"),
         ({"blocksize": True}, "blocksize True"),
         ({"nested_blocksize": "x"}, "nested_blocksize 'x'"),
+        ({"nested_blocksize": 2**40}, "nested_blocksize 1099511627776"),
         ({"nested_offset": float("inf")}, "nested_offset inf"),
+        ({"nested_offset": float("nan")}, "nested_offset nan"),
+        ({"nested_offset": 10**400}, "nested_offset 1000"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(changed: dict[str, Any], fact: str) -> None:

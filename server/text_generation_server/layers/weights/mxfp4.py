@@ -5,7 +5,9 @@ from torch import Tensor
 
 BLOCK = 32
 _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_EXPONENT_BIAS = 127
+_EXPONENT_SHIFT = 23
+_LEAST_POWER = 1 << 22
+"""The bits of 2 ** -127, which float32 holds without a leading one."""
 
 
 def table(device: torch.device) -> Tensor:
@@ -14,8 +16,9 @@ def table(device: torch.device) -> Tensor:
 
 
 def powers(exponents: Tensor) -> Tensor:
-    """What stored exponents, uint8, stand for, float32."""
-    return torch.exp2(exponents.float().sub_(_EXPONENT_BIAS))
+    """2 to the power of stored exponents, uint8, less 127: float32, of the same bits on every device."""
+    bits = exponents.to(torch.int32) << _EXPONENT_SHIFT
+    return torch.where(bits == 0, _LEAST_POWER, bits).view(torch.float32)
 
 
 def dequantise(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:

@@ -8,7 +8,7 @@ A tensor of JSON says so (`weight.quant_state.bitsandbytes__nf4`).
 
 import json
 from dataclasses import dataclass
-from math import gcd, isfinite
+from math import gcd
 from typing import Any, Literal, cast
 
 import torch
@@ -22,6 +22,7 @@ _BYTES = (torch.uint8,)
 _STORAGE = (torch.uint8, torch.int8, *FLOATS)
 _LARGEST_STATE = 4096
 """Bytes of JSON. It has seven short values."""
+_LARGEST_BLOCK, _LARGEST_OFFSET = 1 << 16, 1e6
 _INT8_RANGE = 127.0
 
 
@@ -80,10 +81,10 @@ def _state(part: Part, kind: str) -> _State:
     block, nested = state.get("blocksize"), state.get("nested_blocksize", 1)
     offset = state.get("nested_offset", 0.0)
     for name, value in (("blocksize", block), ("nested_blocksize", nested)):
-        if type(value) is not int or value < 1 or value & (value - 1):
-            raise part.error(suffix, f"has {name} {value!r}, which is no power of two")
-    if type(offset) not in (int, float) or not isfinite(offset):
-        raise part.error(suffix, f"has nested_offset {offset!r}, which is no number")
+        if type(value) is not int or not 1 <= value <= _LARGEST_BLOCK or value & (value - 1):
+            raise part.error(suffix, f"has {name} {value!r}, which is no power of two up to {_LARGEST_BLOCK}")
+    if type(offset) not in (int, float) or not abs(offset) < _LARGEST_OFFSET:
+        raise part.error(suffix, f"has nested_offset {offset!r}, which is no mean of weights")
     return _State(cast("int", block), nested, float(offset))
 
 
