@@ -79,6 +79,10 @@ pub struct ModelArgs {
     /// Code that computes the model: ours (`native`), or its class of Transformers. Default: ours where it knows the family
     #[arg(long, env, value_enum)]
     pub model_impl: Option<ModelImpl>,
+    /// Quantise 16-bit weights while they are read: fp8, eetq, bitsandbytes-nf4 and others (docs/quantisation.md).
+    /// Checkpoints that are quantised need no flag
+    #[arg(long, env)]
+    pub quantize: Option<String>,
     /// Convert `.bin` weights to safetensors, with a loader that executes no code from the file
     #[arg(long, env)]
     pub auto_convert: bool,
@@ -306,9 +310,6 @@ pub struct CompatibilityArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Not available yet: refused when set")]
 pub struct UnavailableArgs {
-    /// Quantised weights
-    #[arg(long, env)]
-    pub quantize: Option<String>,
     /// Number of speculated tokens; 0 is accepted
     #[arg(long, env)]
     pub speculate: Option<usize>,

@@ -85,7 +85,6 @@ fn check_text_options(args: &Args) -> Result<(), LauncherError> {
 
 fn check_available(args: &Args) -> Result<(), LauncherError> {
     let UnavailableArgs {
-        quantize,
         speculate,
         lora_adapters,
         ngrok,
@@ -98,11 +97,6 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
     let no_tunnel = "leave it out and put a tunnel or proxy of your own in front of --port";
     let no_traces = "leave it out; logs and GET /metrics are available";
     let features = [
-        (
-            "--quantize",
-            given(quantize),
-            "leave it out to serve the weights as they are stored",
-        ),
         (
             "--speculate",
             speculate.is_some_and(|tokens| tokens > 0),

@@ -52,6 +52,9 @@ Impl = Annotated[
 KvCache = Annotated[
     KvCacheDtype, typer.Option(help="Number type of keys and values; auto: what the checkpoint wants, else the model's")
 ]
+Quantize = Annotated[
+    str | None, typer.Option(help="Quantise 16-bit weights while they are read: fp8, eetq, bitsandbytes-nf4 and others")
+]
 Format = Annotated[LoadFormat, typer.Option(help="`dummy` makes random weights from config.json alone")]
 
 
@@ -78,6 +81,7 @@ def serve(
     dtype: Annotated[Dtype | None, typer.Option(help="Default: float32 on CPU, that of the model on CUDA")] = None,
     load_format: Format = "auto",
     model_impl: Impl = "auto",
+    quantize: Quantize = None,
     attention: Annotated[
         Attention | None, typer.Option(help="Attention implementation; default: triton on CUDA, torch on CPU")
     ] = None,
@@ -115,6 +119,7 @@ def serve(
             deterministic=deterministic,
             model_impl=model_impl,
             kv_cache_dtype=kv_cache_dtype,
+            quantize=quantize,
         )
         _note_remote_code(trust_remote_code)
         _serve(config)
@@ -130,6 +135,7 @@ def download_weights(
     auto_convert: Annotated[bool, typer.Option(help="Convert .bin weights, running no code from them")] = False,
     load_format: Format = "auto",
     model_impl: Impl = "auto",
+    quantize: Quantize = None,
     trust_remote_code: TrustRemoteCode = False,
     exit_on_stdin_eof: ExitOnEof = False,
     logger_level: Level = "INFO",
@@ -147,7 +153,7 @@ def download_weights(
         limits = AskedLimits(max_input_tokens, max_total_tokens)
 
         def check(folder: Path) -> None:
-            config = check_servable(folder, environment, limits, source.needs_weights, model_impl)
+            config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize)
             if isinstance(config, FallbackConfig):
                 # Loads torch and transformers, which other models need not wait for.
                 from .models.fallback import check_runnable
@@ -169,6 +175,7 @@ def doctor(
     load_format: Format = "auto",
     auto_convert: Annotated[bool, typer.Option(help="As it would be served with")] = False,
     model_impl: Impl = "auto",
+    quantize: Quantize = None,
 ) -> None:
     """Print findings about this machine and a model, one JSON record a line; see `text-generation-launcher doctor`."""
     with _reported_errors():
@@ -178,7 +185,7 @@ def doctor(
         if model_id is not None:
             source = ModelSource(model_id, revision, load_format, auto_convert)
         limits = AskedLimits(max_input_tokens, max_total_tokens)
-        for finding in examine(source, Environment.read(), limits, dtype, num_shard, model_impl):
+        for finding in examine(source, Environment.read(), limits, dtype, num_shard, model_impl, quantize):
             typer.echo(json.dumps(asdict(finding)))
 
 

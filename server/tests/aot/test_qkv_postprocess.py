@@ -5,8 +5,8 @@ import triton
 from support.aot import compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._codes import E4M3, E5M2, INT8
 from text_generation_server.kernels._config import nearest
+from text_generation_server.kernels._kv_codes import E4M3, E5M2, INT8
 from text_generation_server.kernels.qkv_postprocess import qkv_postprocess_kernel
 
 STRIDES = (

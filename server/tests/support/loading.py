@@ -20,7 +20,8 @@ def load(
     dummy: bool = False,
     impl: ModelImpl = "auto",
     kv_cache: QuantisedKvCache | None = None,
+    quantize: str | None = None,
 ) -> CausalLM:
     group = group or init_group(ParallelConfig(), CPU, timeout_s=1)
-    config = read_model_config(folder, impl)
+    config = read_model_config(folder, impl, quantize)
     return load_model(folder, config, group, dtype, CPU, "dummy" if dummy else "safetensors", kv_cache)

@@ -12,8 +12,8 @@ from .facts import Dtype, architecture_of, config_files, eos_token_ids, stored_d
 from .families import FAMILIES
 from .json_object import JsonObject
 from .names import TensorNames
-from .quantisation import UNQUANTISED, Schemes, read_schemes
-from .spec import DecoderSpec, LayerSpec, RopeSpec, RopeType
+from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
+from .spec import DecoderSpec, LayerSpec, MoeSpec, RopeSpec, RopeType
 
 MAX_CONTEXT_LENGTH = 2**31 - 1
 """Positions that the contract can name."""
@@ -78,6 +78,12 @@ class ModelConfig:
         layers = tuple(stretched(layer) for layer in self.decoder.layers)
         return dataclasses.replace(self, decoder=dataclasses.replace(self.decoder, layers=layers))
 
+    def quantised(self, asked: str | None) -> "ModelConfig":
+        """The same served with `--quantize asked`. Raises ConfigurationError or UnsupportedModel."""
+        schemes = online_schemes(asked, self.schemes)
+        check_schemes(schemes, self.decoder, self.names)
+        return dataclasses.replace(self, schemes=schemes)
+
     @classmethod
     def from_folder(cls, folder: Path) -> "ModelConfig":
         """Reads the configuration files of a model folder.
@@ -96,14 +102,15 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
     # First: other architectures have other keys.
     architecture = _known_architecture(config)
     family = FAMILIES[architecture]
-    schemes = read_schemes(config, folder)
     config = config.for_family(family.defaults, family.aliases)
     decoder = family.decoder(config)
     bos_token_ids = config.token_ids("bos_token_id")
+    names, schemes = family.tensor_names(config), read_schemes(config, folder)
+    check_schemes(schemes, decoder, names)
     return ModelConfig(
         architecture=architecture,
         decoder=decoder,
-        names=family.tensor_names(config),
+        names=names,
         max_position_embeddings=config.integer(
             "max_position_embeddings", default=config.integer(family.longest, default=2048)
         ),
@@ -119,6 +126,30 @@ def _known_architecture(config: JsonObject) -> str:
     if name not in FAMILIES:
         raise UnsupportedModel(f"architecture {name!r} is not supported; {supported()}")
     return name
+
+
+def check_schemes(schemes: Schemes, decoder: DecoderSpec, names: TensorNames) -> None:
+    """Raises UnsupportedModel for families whose tensors are not read in these formats."""
+    has_experts = any(isinstance(layer.ffn, MoeSpec) for layer in decoder.layers)
+    if schemes.method == "mxfp4" and not (has_experts and names.experts_layout == "interleaved"):
+        raise UnsupportedModel("`quantization_config` in config.json: mxfp4 is read of the experts of gpt-oss only")
+    if schemes.online and has_experts:
+        raise UnsupportedModel(
+            f"--quantize {schemes.method} is not supported for mixtures of experts, which are computed with 16 bits: "
+            "leave it out"
+        )
+    if not schemes.used or schemes.online:
+        return
+    if has_experts and names.experts_layout != "each":
+        raise UnsupportedModel(
+            f"checkpoints of this family quantised by {schemes.method!r} are not supported, since their experts lie in "
+            "one tensor; use the 16-bit checkpoint"
+        )
+    if names.transposed:
+        raise UnsupportedModel(
+            f"checkpoints of this family quantised by {schemes.method!r} are not supported, since their matrices are "
+            "transposed; use the 16-bit checkpoint, with --quantize fp8 or eetq"
+        )
 
 
 def supported() -> str:

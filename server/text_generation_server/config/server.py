@@ -97,6 +97,8 @@ class ServerConfig:
     deterministic: bool = False
     model_impl: ModelImpl = "auto"
     kv_cache_dtype: KvCacheDtype = "auto"
+    quantize: str | None = None
+    """What 16-bit weights become while they are read; checkpoints that are quantised need none."""
 
     def __post_init__(self) -> None:
         world_size = self.environment.parallel.world_size

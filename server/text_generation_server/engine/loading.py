@@ -12,8 +12,11 @@ from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig, read_model_config
 from ..config.kv_cache import quantised_kv_cache
 from ..config.memory import check_fits, stored_bytes
+from ..config.model import ModelConfig
+from ..config.quantisation import Packed
 from ..config.server import Attention, ServerConfig
 from ..config.serving import override_rope
+from ..config.sizes import weight_bytes
 from ..distributed.group import init_group
 from ..errors import ConfigurationError
 from ..kernels import use_triton
@@ -39,7 +42,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     device = choose_device(environment.parallel.rank)
     attention = choose_attention(config, device)
     use_triton(attention == "triton")
-    model_config = override_rope(read_model_config(folder, config.model_impl), environment)
+    model_config = override_rope(read_model_config(folder, config.model_impl, config.quantize), environment)
     if isinstance(model_config, FallbackConfig) and config.deterministic:
         raise ConfigurationError(
             f"--deterministic is not there for {model_config.architecture}, which runs through Transformers: "
@@ -96,11 +99,13 @@ def check_memory(
     folder: Path, model: AnyModelConfig, dtype: torch.dtype, device: torch.device, world_size: int
 ) -> None:
     """Raises `OutOfMemory` when this rank's part of the weights is larger than the memory left on its device."""
-    stored = stored_bytes(folder)
-    if stored is None:
+    if isinstance(model, ModelConfig) and model.schemes.method:
+        whole = weight_bytes(model, dtype.itemsize)
+    elif (stored := stored_bytes(folder)) is not None:
+        whole = stored * dtype.itemsize // (dtype if model.dtype is None else getattr(torch, model.dtype)).itemsize
+    else:
         return
-    stored_type = dtype if model.dtype is None else getattr(torch, model.dtype)
-    needed = stored * dtype.itemsize // stored_type.itemsize // world_size
+    needed = whole // world_size
     if device.type == "cuda":
         check_fits(needed, torch.cuda.mem_get_info(device)[0], f"{device} has {{}} left")
     else:
@@ -121,5 +126,12 @@ def cpu_threads(model: AnyModelConfig, world_size: int, omp_num_threads: int | N
 
 
 def default_dtype(config: AnyModelConfig, device: torch.device) -> Dtype:
-    """float32 on a CPU, where half precision is slow; else the type of the checkpoint."""
-    return "float32" if device.type == "cpu" else config.dtype or "float16"
+    """float32 on a CPU, where half precision is slow; else the type of the checkpoint.
+
+    bfloat16 for weights of few bits though files say float16: their products overflow it now and then.
+    """
+    if device.type == "cpu":
+        return "float32"
+    if isinstance(config, ModelConfig) and any(isinstance(each, Packed) for each in config.schemes.used):
+        return "bfloat16"
+    return config.dtype or "float16"

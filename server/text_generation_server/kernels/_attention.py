@@ -6,7 +6,7 @@ Options are compile-time switches: with none of them, the code that is compiled 
 # pyright: basic
 from torch import Tensor
 
-from ._codes import log2_of_scales
+from ._kv_codes import log2_of_scales
 from ._triton import tl, triton
 from .kv_codes import check_codes
 

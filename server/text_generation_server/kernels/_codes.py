@@ -1,228 +1,186 @@
-"""Eight-bit codes of keys and values, as kernels write and read them.
+"""Codes to 16-bit weights in registers, for kernels: inline instructions of the card, or plain Triton where there are
+none (the interpreter) or the card is not Nvidia's.
 
-A head of one token is kept as codes and one float32 scale: value = scale * what the code stands for. Formats are those
-of `kv_codes`. Scales are applied to scores and to probabilities, so an element costs its conversion alone: to float16,
-which holds every code exactly. Conversions are integer instructions on two or four codes at a time, the same on every
-card; those of the hardware for 8-bit floats begin with compute capability 8.9. float8_e4m3fn becomes float16 by one
-shift, subnormals included, but 2 ** -8 times as large: `code_unit` is what takes that back.
-Triton's interpreter knows no inline assembly and gets the same bits from plain operations.
+Integers become floats without a conversion, which costs most of the time where there is one for each weight: a code
+that is put into the last bits of the mantissa of 128 (bfloat16) or 1024 (float16) is that number plus the code.
 """
 
-# pyright: basic
-from ._triton import knobs, tl, triton
-
-E4M3, E5M2, INT8, E4M3_BY_HARDWARE = 1, 2, 3, 4
-_E4M3, _E5M2, _INT8, _E4M3_BY_HARDWARE = (tl.constexpr(each) for each in (E4M3, E5M2, INT8, E4M3_BY_HARDWARE))
-_INTERPRETED = tl.constexpr(bool(knobs.runtime.interpret))
+# pyright: basic, reportArgumentType=false, reportCallIssue=false
+from ._triton import tl, triton
 
 
-@triton.jit
-def largest_code(FORMAT: tl.constexpr):
-    """The largest value that a code stands for."""
-    return 448.0 if FORMAT == _E4M3 else (57344.0 if FORMAT == _E5M2 else 127.0)
+def _nibbles(magic: str) -> str:
+    """Two words to eight pairs: each plane's two neighbours, in the last bits of `magic`."""
+    lines = [".reg .b32 t;"]
+    for plane in range(8):
+        word = f"${8 + plane // 4}"
+        if plane % 4:
+            lines.append(f"shr.u32 t, {word}, {4 * (plane % 4)};")
+            word = "t"
+        lines.append(f"lop3.b32 ${plane}, {word}, 0x000f000f, {magic}, 0xea;")
+    return "{ " + " ".join(lines) + " }"
 
 
-@triton.jit
-def code_of_amax(FORMAT: tl.constexpr):
-    """What the largest value of a head becomes where its scale is measured."""
-    return 448.0 if FORMAT == _E4M3 else (1.75 if FORMAT == _E5M2 else 127.0)
+def _lookups() -> str:
+    """Two words and the table's low bytes ($10, $12, .. $16) and high bytes ($18 .. $24) to eight pairs.
 
-
-@triton.jit
-def code_unit(FORMAT: tl.constexpr):
-    """What conversions of codes to float16 have to be multiplied by."""
-    return 256.0 if FORMAT == _E4M3 else (128.0 if FORMAT == _INT8 else 1.0)
-
-
-@triton.jit
-def encode(values, FORMAT: tl.constexpr):
-    """uint8 codes of float32 `values`, which saturate. Rounds half to even, as torch does."""
-    largest = largest_code(FORMAT)
-    values = tl.minimum(tl.maximum(values, -largest), largest)
-    if FORMAT == _INT8:
-        # Adding 1.5 * 2 ** 23 leaves the rounded number in the low bits; 128 is the bias.
-        return ((values + 12583040.0).to(tl.int32, bitcast=True) & 0xFF).to(tl.uint8)
-    BIAS: tl.constexpr = 7 if FORMAT == _E4M3 else 15
-    DROPPED: tl.constexpr = 20 if FORMAT == _E4M3 else 21
-    bits = values.to(tl.int32, bitcast=True)
-    size = bits & 0x7FFFFFFF
-    normal = (size + ((size >> DROPPED) & 1) + ((BIAS - 127) * (1 << 23) + (1 << (DROPPED - 1)) - 1)) >> DROPPED
-    # Subnormal codes: a power of two, added, leaves them in the low bits, rounded.
-    SHIFTER: tl.constexpr = 128 - BIAS + DROPPED
-    shifter = tl.full([], SHIFTER << 23, dtype=tl.int32).to(tl.float32, bitcast=True)
-    subnormal = (tl.abs(values) + shifter).to(tl.int32, bitcast=True) - (SHIFTER << 23)
-    codes = tl.where(size < ((128 - BIAS) << 23), subnormal, normal)
-    return (codes | ((bits >> 24) & 0x80)).to(tl.uint8)
-
-
-@triton.jit
-def _plain(codes, FORMAT: tl.constexpr):
-    """float16 of int32 codes, one by one."""
-    if FORMAT == _INT8:
-        return (codes.to(tl.float32) * (1.0 / 128) - 1.0).to(tl.float16)
-    if FORMAT == _E5M2:
-        return (codes << 8).to(tl.int16).to(tl.float16, bitcast=True)
-    return (((codes & 0x80) << 8) | ((codes & 0x7F) << 7)).to(tl.int16).to(tl.float16, bitcast=True)
-
-
-@triton.jit
-def widen(codes, FORMAT: tl.constexpr):
-    """float16 of uint8 codes, in units of `code_unit`: two `prmt` put four codes into float16 places."""
-    if _INTERPRETED:
-        return _plain(codes.to(tl.int32), FORMAT)
-    if FORMAT == _INT8:
-        # 0x64 above a code makes 1024 + code; 2 ** -7 (0x2000) of it less 9 (0x4880) is (code - 128) / 128.
-        return tl.inline_asm_elementwise(
-            """{ .reg .b32 lo, hi, unit, nine;
-            mov.b32 unit, 0x20002000;
-            mov.b32 nine, 0xc880c880;
-            prmt.b32 lo, $2, 0x64646464, 0x4140;
-            prmt.b32 hi, $2, 0x64646464, 0x4342;
-            fma.rn.f16x2 $0, lo, unit, nine;
-            fma.rn.f16x2 $1, hi, unit, nine; }""",
-            "=r,=r,r", [codes], dtype=tl.float16, is_pure=True, pack=4,
-        )  # fmt: skip
-    if FORMAT == _E5M2:
-        return tl.inline_asm_elementwise(
-            """prmt.b32 $0, $2, 0, 0x1404;
-            prmt.b32 $1, $2, 0, 0x3424;""",
-            "=&r,=r,r", [codes], dtype=tl.float16, is_pure=True, pack=4,
-        )  # fmt: skip
-    return tl.inline_asm_elementwise(
-        """{ .reg .b32 lo, hi, t;
-        prmt.b32 lo, $2, 0, 0x1404;
-        prmt.b32 hi, $2, 0, 0x3424;
-        shr.b32 t, lo, 1;
-        and.b32 t, t, 0x3f803f80;
-        lop3.b32 $0, lo, 0x80008000, t, 0xea;
-        shr.b32 t, hi, 1;
-        and.b32 t, t, 0x3f803f80;
-        lop3.b32 $1, hi, 0x80008000, t, 0xea; }""",
-        "=&r,=r,r", [codes], dtype=tl.float16, is_pure=True, pack=4,
-    )  # fmt: skip
-
-
-@triton.jit
-def widen_words(words, FORMAT: tl.constexpr):
-    """Four float16 tensors of int32 words, in units of `code_unit`: the first codes of all words, the second, ...
-
-    Codes of two words become pairs. So values, whose neighbours in memory are of one token, are in registers as a
-    matrix product over tokens takes them, without a way through shared memory.
+    A byte permutation looks up four codes among eight bytes; another chooses between both halves of the table.
     """
-    if _INTERPRETED:
-        return (
-            _plain(words & 0xFF, FORMAT),
-            _plain((words >> 8) & 0xFF, FORMAT),
-            _plain((words >> 16) & 0xFF, FORMAT),
-            _plain((words >> 24) & 0xFF, FORMAT),
-        )
-    if FORMAT == _INT8:
-        return tl.inline_asm_elementwise(
-            """{ .reg .b32 lo, hi, t, unit, nine;
-            mov.b32 unit, 0x20002000;
-            mov.b32 nine, 0xc880c880;
-            prmt.b32 lo, $4, $5, 0x5140;
-            prmt.b32 hi, $4, $5, 0x7362;
-            prmt.b32 t, lo, 0x64646464, 0x4140;
-            fma.rn.f16x2 $0, t, unit, nine;
-            prmt.b32 t, lo, 0x64646464, 0x4342;
-            fma.rn.f16x2 $1, t, unit, nine;
-            prmt.b32 t, hi, 0x64646464, 0x4140;
-            fma.rn.f16x2 $2, t, unit, nine;
-            prmt.b32 t, hi, 0x64646464, 0x4342;
-            fma.rn.f16x2 $3, t, unit, nine; }""",
-            "=&r,=&r,=&r,=&r,r,r", [words],
-            dtype=(tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=2,
-        )  # fmt: skip
-    if FORMAT == _E5M2:
-        return tl.inline_asm_elementwise(
-            """{ .reg .b32 lo, hi;
-            prmt.b32 lo, $4, $5, 0x5140;
-            prmt.b32 hi, $4, $5, 0x7362;
-            prmt.b32 $0, lo, 0, 0x1404;
-            prmt.b32 $1, lo, 0, 0x3424;
-            prmt.b32 $2, hi, 0, 0x1404;
-            prmt.b32 $3, hi, 0, 0x3424; }""",
-            "=&r,=&r,=&r,=&r,r,r", [words],
-            dtype=(tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=2,
-        )  # fmt: skip
-    if FORMAT == _E4M3_BY_HARDWARE:
-        return tl.inline_asm_elementwise(
-            """{ .reg .b32 lo, hi;
-            .reg .b16 a, b, c, d;
-            prmt.b32 lo, $4, $5, 0x5140;
-            prmt.b32 hi, $4, $5, 0x7362;
-            mov.b32 {a, b}, lo;
-            mov.b32 {c, d}, hi;
-            cvt.rn.f16x2.e4m3x2 $0, a;
-            cvt.rn.f16x2.e4m3x2 $1, b;
-            cvt.rn.f16x2.e4m3x2 $2, c;
-            cvt.rn.f16x2.e4m3x2 $3, d; }""",
-            "=&r,=&r,=&r,=&r,r,r", [words],
-            dtype=(tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=2,
-        )  # fmt: skip
-    return tl.inline_asm_elementwise(
-        """{ .reg .b32 lo, hi, t, s;
-        prmt.b32 lo, $4, $5, 0x4501;
-        prmt.b32 hi, $4, $5, 0x6723;
-        shr.b32 t, lo, 1;
-        and.b32 t, t, 0x3f803f80;
-        lop3.b32 $0, lo, 0x80008000, t, 0xea;
-        shl.b32 t, lo, 7;
-        and.b32 t, t, 0x3f803f80;
-        shl.b32 s, lo, 8;
-        lop3.b32 $1, s, 0x80008000, t, 0xea;
-        shr.b32 t, hi, 1;
-        and.b32 t, t, 0x3f803f80;
-        lop3.b32 $2, hi, 0x80008000, t, 0xea;
-        shl.b32 t, hi, 7;
-        and.b32 t, t, 0x3f803f80;
-        shl.b32 s, hi, 8;
-        lop3.b32 $3, s, 0x80008000, t, 0xea; }""",
-        "=&r,=&r,=&r,=&r,r,r", [words],
-        dtype=(tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=2,
-    )  # fmt: skip
+    lines = [".reg .b32 low, high, s, c, a, b, el, eh, ol, oh, e0, e1, o0, o1;"]
+    for word in range(2):
+        code = f"${8 + word}"
+        lines += [f"and.b32 low, {code}, 0x77777777;", "shr.u32 high, low, 16;"]
+        lines += [f"shr.u32 s, {code}, 1;", "lop3.b32 c, s, 0x44444444, 0x32103210, 0xea;", "shr.u32 s, c, 16;"]
+        for member, selector, choice in (("e", "low", "c"), ("o", "high", "s")):
+            for part, first in (("l", 10), ("h", 18)):
+                lines.append(f"prmt.b32 a, ${first}, ${first + 2}, {selector};")
+                lines.append(f"prmt.b32 b, ${first + 4}, ${first + 6}, {selector};")
+                lines.append(f"prmt.b32 {member}{part}, a, b, {choice};")
+            lines.append(f"prmt.b32 {member}0, {member}l, {member}h, 0x5140;")
+            lines.append(f"prmt.b32 {member}1, {member}l, {member}h, 0x7362;")
+        for plane in range(4):
+            pair = f"e{plane // 2}, o{plane // 2}"
+            lines.append(f"prmt.b32 ${4 * word + plane}, {pair}, {'0x7632' if plane % 2 else '0x5410'};")
+    return "{ " + " ".join(lines) + " }"
 
 
-@triton.jit
-def to_float16(queries):
-    """Queries for products with codes. They saturate: what float16 cannot hold must not become infinite."""
-    wide = queries.to(tl.float32)
-    return tl.minimum(tl.maximum(wide, -65504.0), 65504.0).to(tl.float16)
-
-
-@triton.jit
-def split_words(x, ROWS: tl.constexpr, WORDS: tl.constexpr):
-    """[ROWS, 4 * WORDS] as four [ROWS, WORDS]: the elements that lie in the first place of a word, the second, ..."""
-    even, odd = tl.split(tl.reshape(x, [ROWS, WORDS, 2, 2]))
-    first, third = tl.split(even)
-    second, fourth = tl.split(odd)
-    return first, second, third, fourth
-
-
-@triton.jit
-def join_words(first, second, third, fourth, ROWS: tl.constexpr, WORDS: tl.constexpr):
-    """The inverse of `split_words`."""
-    return tl.reshape(tl.join(tl.join(first, third), tl.join(second, fourth)), [ROWS, 4 * WORDS])
-
-
-@triton.jit
-def load_scales(scales_head_ptr, slots, stride_slot, valid, FORMAT: tl.constexpr):
-    """Scales [N] of keys and of values of one head: `scales_head_ptr` has both in one int64 for each slot.
-
-    Both are for converted codes; 0 where not `valid`.
-    """
-    pairs = tl.load(scales_head_ptr + slots * stride_slot, mask=valid, other=0)
-    k_scales = (pairs & 0xFFFFFFFF).to(tl.int32).to(tl.float32, bitcast=True)
-    v_scales = (pairs >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-    return k_scales * code_unit(FORMAT), v_scales * code_unit(FORMAT)
-
-
-@triton.jit
-def log2_of_scales(scales):
-    """Of scales, which are no subnormal numbers: one instruction instead of the polynomial of `tl.log2`."""
-    if _INTERPRETED:
-        return tl.log2(scales)
-    return tl.inline_asm_elementwise(
-        "lg2.approx.ftz.f32 $0, $1;", "=f,f", [scales], dtype=tl.float32, is_pure=True, pack=1
+_OUTPUTS = "=r,=r,=r,=r,=r,=r,=r,=r"
+_NIBBLES_BF16 = tl.constexpr(_nibbles("0x43004300"))
+_NIBBLES_FP16 = tl.constexpr(_nibbles("0x64006400"))
+_NIBBLES_ARGUMENTS = tl.constexpr(_OUTPUTS + ",r,r")
+_LOOKUPS = tl.constexpr(_lookups())
+_LOOKUPS_ARGUMENTS = tl.constexpr(_OUTPUTS + ",r" * 18)
+# Four codes to two pairs. 128 + the last seven bits, less 128 or 256 by the first bit, and 1024 + code - 1152.
+_BYTES_BF16 = tl.constexpr(
+    "{ .reg .b32 p, a, b, one; mov.b32 one, 0x3f803f80;"
+    + "".join(
+        f" prmt.b32 p, $2, 0, {selector}; lop3.b32 a, p, 0x007f007f, 0x43004300, 0xea;"
+        f" lop3.b32 b, p, 0x00800080, 0xc380c380, 0x6a; fma.rn.bf16x2 ${pair}, a, one, b;"
+        for pair, selector in enumerate(("0x4140", "0x4342"))
     )
+    + " }"
+)
+_BYTES_FP16 = tl.constexpr(
+    "{ .reg .b32 p, one, less; mov.b32 one, 0x3c003c00; mov.b32 less, 0xe480e480;"
+    + "".join(
+        f" prmt.b32 p, $2, 0x64646464, {selector}; fma.rn.f16x2 ${pair}, p, one, less;"
+        for pair, selector in enumerate(("0x4140", "0x4342"))
+    )
+    + " }"
+)
+
+
+def _float8(shift: int, mask: str, factor: str, scaled: str) -> str:
+    """Sign, exponent and mantissa of e4m3 in the places of a wider type, times 2 to the difference of the biases."""
+    return (
+        f"{{ .reg .b32 p, t, factor, zero; mov.b32 factor, {factor}; mov.b32 zero, 0x80008000;"
+        + "".join(
+            f" prmt.b32 p, $2, 0, {selector}; shr.u32 t, p, {shift}; and.b32 t, t, {mask};"
+            f" lop3.b32 t, p, 0x80008000, t, 0xea; {scaled.format(pair)}"
+            for pair, selector in enumerate(("0x1404", "0x3424"))
+        )
+        + " }"
+    )
+
+
+_FLOAT8_BF16 = tl.constexpr(_float8(4, "0x07f007f0", "0x7b807b80", "fma.rn.bf16x2 ${}, t, factor, zero;"))
+_FLOAT8_FP16 = tl.constexpr(_float8(1, "0x3f803f80", "0x5c005c00", "mul.rn.f16x2 ${}, t, factor;"))
+
+
+@triton.jit
+def nibbles(words, FP16: tl.constexpr):
+    """Words [rows, 32] of a block to its eight planes [rows, 32]: 128 + code in bfloat16, or 1024 + code in float16.
+
+    Neighbours in a row must be in one thread, one after the other, as they are for operands of matrix instructions.
+    """
+    if FP16:
+        return tl.inline_asm_elementwise(
+            _NIBBLES_FP16, _NIBBLES_ARGUMENTS, [words], dtype=(tl.float16,) * 8, is_pure=True, pack=2
+        )
+    else:
+        return tl.inline_asm_elementwise(
+            _NIBBLES_BF16, _NIBBLES_ARGUMENTS, [words], dtype=(tl.bfloat16,) * 8, is_pure=True, pack=2
+        )
+
+
+@triton.jit
+def lookups(words, table, FP16: tl.constexpr):
+    """Words [rows, 32] of a block to its eight planes [rows, 32] of entries of `table`, which `load_table` made.
+
+    Neighbours in a row must be in one thread, as for `nibbles`.
+    """
+    if FP16:
+        return tl.inline_asm_elementwise(
+            _LOOKUPS,
+            _LOOKUPS_ARGUMENTS,
+            [words, table[0], table[1], table[2], table[3], table[4], table[5], table[6], table[7]],
+            dtype=(tl.float16,) * 8,
+            is_pure=True,
+            pack=2,
+        )
+    else:
+        return tl.inline_asm_elementwise(
+            _LOOKUPS,
+            _LOOKUPS_ARGUMENTS,
+            [words, table[0], table[1], table[2], table[3], table[4], table[5], table[6], table[7]],
+            dtype=(tl.bfloat16,) * 8,
+            is_pure=True,
+            pack=2,
+        )
+
+
+@triton.jit
+def _four_bytes(table_ptr, first, shift, FP16: tl.constexpr):
+    """One byte of each of four entries."""
+    word = 0
+    for index in tl.static_range(4):
+        entry = tl.load(table_ptr + first + index).to(tl.float16 if FP16 else tl.bfloat16)
+        bits = entry.to(tl.int16, bitcast=True).to(tl.int32)
+        word |= (bits >> shift & 255) << (8 * index)
+    return word
+
+
+@triton.jit
+def load_table(table_ptr, FP16: tl.constexpr):
+    """[16] float32 to eight words: the low bytes of its entries in 16 bits, then the high bytes."""
+    return (
+        _four_bytes(table_ptr, 0, 0, FP16),
+        _four_bytes(table_ptr, 4, 0, FP16),
+        _four_bytes(table_ptr, 8, 0, FP16),
+        _four_bytes(table_ptr, 12, 0, FP16),
+        _four_bytes(table_ptr, 0, 8, FP16),
+        _four_bytes(table_ptr, 4, 8, FP16),
+        _four_bytes(table_ptr, 8, 8, FP16),
+        _four_bytes(table_ptr, 12, 8, FP16),
+    )
+
+
+@triton.jit
+def plain_plane(block_ptrs, table_ptr, PLANE: tl.constexpr, dtype: tl.constexpr):
+    """One plane [rows, 32] of the block at `block_ptrs` [rows, 1], as `nibbles` or `lookups` give it."""
+    element = tl.arange(0, 32)[None, :]
+    words = tl.load(block_ptrs + element // 2 * 2 + PLANE // 4)
+    codes = words >> (element % 2 * 16 + PLANE % 4 * 4) & 15
+    if table_ptr is not None:
+        return tl.load(table_ptr + codes).to(dtype)
+    else:
+        return (codes + (1024 if dtype == tl.float16 else 128)).to(dtype)
+
+
+@triton.jit
+def eight_bits(codes, FLOAT8: tl.constexpr, dtype: tl.constexpr, PLAIN: tl.constexpr):
+    """uint8 to 16 bits: the code less 128, or the value of the float8 of that byte."""
+    if PLAIN:
+        if FLOAT8:
+            return codes.to(tl.float8e4nv, bitcast=True).to(tl.float32).to(dtype)
+        else:
+            return (codes.to(tl.int32) - 128).to(dtype)
+    elif FLOAT8:
+        if dtype == tl.float16:
+            return tl.inline_asm_elementwise(_FLOAT8_FP16, "=r,=r,r", [codes], dtype=tl.float16, is_pure=True, pack=4)
+        else:
+            return tl.inline_asm_elementwise(_FLOAT8_BF16, "=r,=r,r", [codes], dtype=tl.bfloat16, is_pure=True, pack=4)
+    elif dtype == tl.float16:
+        return tl.inline_asm_elementwise(_BYTES_FP16, "=r,=r,r", [codes], dtype=tl.float16, is_pure=True, pack=4)
+    else:
+        return tl.inline_asm_elementwise(_BYTES_BF16, "=r,=r,r", [codes], dtype=tl.bfloat16, is_pure=True, pack=4)

@@ -17,6 +17,8 @@ from torch import Tensor
 
 BLOCK = 256
 """Inputs of one block of packed 4-bit codes."""
+KERNEL_GROUPS = (128, 64, 32)
+"""Inputs that share a scale, where not all do, in the product kernel."""
 _PLANES, _PAIRS = 8, 16
 
 
@@ -55,25 +57,37 @@ def unpack_codes(packed: Tensor, inputs: int) -> Tensor:
 
 
 def pack_scales(values: Tensor, inputs: int, group_size: int, group_offset: int = 0) -> tuple[Tensor, int]:
-    """Scales or zeros, [outputs, groups] of any floating type, as the kernels read them: [groups, outputs] and the
-    number of inputs of each group, of which the last may be shorter.
+    """Scales or zeros, [outputs, groups] of any floating type, as the kernels read them, and the number of inputs of
+    each group then, of which the last may be shorter (0: all inputs are one group).
 
     The first group lacks its first `group_offset` inputs, which belong to another rank. Where that is not 0, groups
-    are divided into equal ones, so that each but the last is whole. The type is the first of bfloat16, float16 and
-    float32 that holds all values exactly.
+    are divided into equal ones, so that each but the last is whole; and so are groups of more than 128.
+    [1, outputs] where all inputs are one group; [blocks of 256 inputs, outputs, groups of a block] where a block holds
+    2, 4 or 8 groups, so that a row's values of one block lie together; [groups, outputs] for other sizes, which only
+    `dequantise` reads. The type is the first of bfloat16, float16 and float32 that holds all values exactly.
     """
-    values = values.float()
+    values = _smallest_exact(values.float())
     offset = group_offset % group_size if group_size else 0
-    if offset:
-        part = gcd(group_size, offset)
-        first = torch.arange(0, inputs, part, device=values.device)
-        values = values[:, (first + offset) // group_size]
-        group_size = part
+    if (group_size in (0, inputs) and not offset) or values.shape[1] == 1:
+        return values.t().contiguous(), 0
+    part = gcd(group_size, offset)
+    part = next((size for size in KERNEL_GROUPS if part % size == 0), part)
+    first = torch.arange(0, inputs, part, device=values.device)
+    values = values[:, (first + offset) // group_size].t()
+    if part in KERNEL_GROUPS:
+        of_block = BLOCK // part
+        padded = values.new_zeros(-(-len(values) // of_block) * of_block, values.shape[1])
+        padded[: len(values)] = values
+        values = padded.view(-1, of_block, values.shape[1]).transpose(1, 2)
+    return values.contiguous(), part
+
+
+def _smallest_exact(values: Tensor) -> Tensor:
     for dtype in (torch.bfloat16, torch.float16):
         rounded = values.to(dtype)
         if torch.equal(rounded.float(), values):
-            return rounded.t().contiguous(), group_size
-    return values.t().contiguous(), group_size
+            return rounded
+    return values
 
 
 def group_values(
@@ -92,7 +106,9 @@ def group_values(
 
 
 def _spread(values: Tensor, inputs: int, group_size: int) -> Tensor:
-    """[groups, outputs] to float32 [outputs, inputs], or [outputs, 1] for one group."""
+    """Packed scales to float32 [outputs, inputs], or [outputs, 1] for one group."""
+    if values.dim() == 3:
+        values = values.transpose(1, 2).flatten(0, 1)
     if values.shape[0] == 1:
         return values.float().t()
     return values.float().t().repeat_interleave(group_size, 1)[:, :inputs]

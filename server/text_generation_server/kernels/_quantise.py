@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ._device import has_fp8_products
+from ._triton import tl, triton
 
 LIMITS = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
 """The 8-bit types, and the largest number that a value of theirs stands for."""
@@ -45,6 +46,67 @@ def quantise_torch(x: Tensor, out8: Tensor, scale: Tensor, group: int, static: T
     out8.copy_(quotient.view(tokens, -1)[:, :inputs])
 
 
+@triton.jit
+def _scale_of(
+    values,  # float32
+    axis: tl.constexpr,
+    BOUND: tl.constexpr,
+    LIMIT: tl.constexpr,
+    TINIEST: tl.constexpr,
+):
+    """Scales of what lies along `axis`.
+
+    Absolute values are compared by their bits, as integers, which have the same order, and NaN above all.
+    """
+    bits = tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis)
+    amax = tl.maximum(bits.to(tl.float32, bitcast=True), TINIEST, propagate_nan=tl.PropagateNan.ALL)
+    if BOUND != 0.0:
+        amax = tl.minimum(amax, BOUND, propagate_nan=tl.PropagateNan.ALL)
+    return amax * (1.0 / LIMIT)
+
+
+@triton.jit
+def store_quantised(
+    row,  # [BLOCK] float32: inputs of one token, zero from `inputs` on
+    columns,  # [BLOCK]: which inputs these are, in order, from a multiple of GROUP on
+    inputs,
+    out8_ptr,  # of this token
+    scale_ptr,  # of this token
+    stride_scale_group,
+    static_ptr,  # [1] float32 or None
+    GROUP: tl.constexpr,  # power of two that divides BLOCK; 0: `row` is the whole token
+    BOUND: tl.constexpr,
+    TINIEST: tl.constexpr,  # TINY
+):
+    """The formula above for one token in registers, or for whole groups of it."""
+    LIMIT: tl.constexpr = 127.0 if out8_ptr.dtype.element_ty == tl.int8 else 448.0
+    BLOCK: tl.constexpr = row.shape[0]
+    if static_ptr is not None:
+        scale = tl.load(static_ptr)
+        quotient = row * tl.div_rn(1.0, scale)
+        if GROUP == 0:
+            tl.store(scale_ptr, scale)
+        else:
+            places = scale_ptr + columns // GROUP * stride_scale_group
+            tl.store(places, tl.zeros_like(row) + scale, mask=(columns < inputs) & (columns % GROUP == 0))
+    elif GROUP == 0:
+        scale = _scale_of(row, 0, BOUND, LIMIT, TINIEST)
+        quotient = row * tl.div_rn(1.0, scale)
+        tl.store(scale_ptr, scale)
+    else:
+        grouped = tl.reshape(row, [BLOCK // GROUP, GROUP])
+        scale = _scale_of(grouped, 1, BOUND, LIMIT, TINIEST)
+        quotient = tl.reshape(grouped * tl.div_rn(1.0, scale)[:, None], [BLOCK])
+        first = tl.min(columns, 0) // GROUP
+        groups = first + tl.arange(0, BLOCK // GROUP)
+        tl.store(scale_ptr + groups * stride_scale_group, scale, mask=groups * GROUP < inputs)
+    eight = tl.clamp(quotient, -LIMIT, LIMIT, propagate_nan=tl.PropagateNan.ALL)
+    if out8_ptr.dtype.element_ty == tl.int8:
+        # Adding 1.5 * 2**23 leaves no bits for a fraction: float32 rounds half to even.
+        eight = (eight + 12582912.0) - 12582912.0
+    tl.store(out8_ptr + columns, eight.to(out8_ptr.dtype.element_ty), mask=columns < inputs)
+
+
 def check_quantised(
     operator: str,
     tokens: int,
@@ -71,3 +133,10 @@ def check_quantised(
         raise ValueError(f"{operator}: shapes of the 8-bit values, scales, static do not fit: {shapes}")
     if out8.stride(1) != 1:
         raise ValueError(f"{operator}: the last dimension of the 8-bit values must have stride 1")
+
+
+def strides_of(out8: Tensor | None, scale: Tensor | None) -> tuple[int, int, int]:
+    """Strides of the 8-bit values between tokens, and of the scales between tokens and groups, for a launch."""
+    if out8 is None or scale is None:
+        return 0, 0, 0
+    return out8.stride(0), scale.stride(0), scale.stride(-1)

@@ -47,9 +47,9 @@ from ._attention import (
 )
 from ._attention_torch import attend
 from ._chunks import in_window, merge_chunks, merge_kernel, plan
-from ._codes import E4M3, E4M3_BY_HARDWARE, join_words, load_scales, split_words, to_float16, widen_words
 from ._config import nearest
 from ._device import has_fp8_products, num_processors, shared_kib
+from ._kv_codes import E4M3, E4M3_BY_HARDWARE, join_words, load_scales, split_words, to_float16, widen_words
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton

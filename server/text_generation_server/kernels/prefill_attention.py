@@ -53,9 +53,9 @@ from ._attention import (
     padded_head_dim,
 )
 from ._attention_torch import attend
-from ._codes import load_scales, to_float16, widen
 from ._config import nearest
 from ._device import num_processors, shared_kib
+from ._kv_codes import load_scales, to_float16, widen
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton

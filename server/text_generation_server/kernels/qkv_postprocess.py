@@ -31,8 +31,8 @@ heads, 46 % with 4 and 1, where a block is half empty and a program too short; 1
 import torch
 from torch import Tensor
 
-from ._codes import code_of_amax, encode
 from ._config import nearest
+from ._kv_codes import code_of_amax, encode
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton

@@ -10,7 +10,8 @@ from ..json_object import JsonObject
 from .refusal import refused
 from .schemes import BLOCK, ActivationScale, Fp8, Int8, KvCacheType, Packed, Rule, Scheme, Schemes, WeightScale
 
-_FORMATS = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized", "mixed-precision", "dense")
+_MXFP4, _MXFP4_GROUP = "mxfp4-pack-quantized", 32
+_FORMATS = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantized", _MXFP4, "mixed-precision", "dense")
 _CLASSES = ("Linear", "torch.nn.Linear", "torch.nn.modules.linear.Linear")
 _BITS = range(2, 9)
 _FP8_SCALES: dict[str, WeightScale] = {"tensor": "tensor", "channel": "channel", "block": "block"}
@@ -40,19 +41,19 @@ def compressed_tensors(config: JsonObject) -> Schemes:
 def _check_whole(config: JsonObject) -> None:
     """Refuses what concerns all groups."""
     if list(config.child("transform_config").child("config_groups")):
-        raise refused(config, "transform_config", "a checkpoint with rotations")
+        raise refused("transform_config", "a checkpoint with rotations")
     sparsity = config.child("sparsity_config")
     if sparsity.string("format", default="dense") != "dense":
-        raise refused(config, "sparsity_config", f"the sparse format {sparsity.string('format')!r}")
+        raise refused("sparsity_config", f"the sparse format {sparsity.string('format')!r}")
     status = config.string("quantization_status", default="compressed")
     if status not in ("compressed", "frozen"):
-        raise refused(config, "quantization_status", f"a checkpoint that is {status!r}, not compressed")
-    _check_format(config, config.string("format", default="dense"))
+        raise refused("quantization_status", f"a checkpoint that is {status!r}, not compressed")
+    _check_format(config.string("format", default="dense"))
 
 
-def _check_format(config: JsonObject, name: str) -> None:
+def _check_format(name: str) -> None:
     if name not in _FORMATS:
-        raise refused(config, "format", f"the format {name!r}", f"read are {', '.join(_FORMATS[:4])}")
+        raise refused("format", f"the format {name!r}", f"read are {', '.join(_FORMATS[:5])}")
 
 
 def _ignored(names: Sequence[str]) -> list[Rule]:
@@ -66,46 +67,48 @@ def _scheme(config: JsonObject, group: JsonObject) -> Scheme | None:
     if "weights" not in group:
         return None
     form = group.string("format", default=config.string("format", default="dense"))
-    _check_format(group, form)
+    _check_format(form)
     weights = group.child("weights")
     bits, kind = weights.integer("num_bits", default=8), weights.string("type", default="int")
     strategy = weights.string("strategy", default="tensor")
-    if "input_activations" in group and form == "pack-quantized":
-        raise refused(group, "input_activations", "the format 'pack-quantized' with quantised inputs (W4A8)")
+    if "input_activations" in group and form in ("pack-quantized", _MXFP4):
+        inputs = group.child("input_activations").integer("num_bits", default=8)
+        raise refused("input_activations", f"the format {form!r} with quantised inputs (W{bits}A{inputs})")
     if "output_activations" in group:
-        raise refused(group, "output_activations", "a checkpoint with quantised outputs")
+        raise refused("output_activations", "a checkpoint with quantised outputs")
+    if form == _MXFP4:
+        return Packed("mxfp4", 4, _MXFP4_GROUP)
     if kind == "float":
         if bits != 8:
-            raise refused(group, "weights", f"a float type of {bits} bits")
+            raise refused("weights", f"a float type of {bits} bits")
         return _fp8(group, weights, strategy)
     if kind != "int" or bits not in _BITS:
-        raise refused(group, "weights", f"the type {kind!r} of {bits} bits")
-    if form == "pack-quantized" or strategy == "group":
-        return _packed(group, weights, bits, strategy, form)
+        raise refused("weights", f"the type {kind!r} of {bits} bits")
+    whole_bytes = bits == 8 and strategy != "group" and weights.boolean("symmetric", default=True)
+    if form == "pack-quantized" or not (whole_bytes or "input_activations" in group):
+        return _packed(weights, bits, strategy)
     return _int8(group, weights, bits, strategy)
 
 
 def _fp8(group: JsonObject, weights: JsonObject, strategy: str) -> Fp8:
     if strategy not in _FP8_SCALES:
-        raise refused(group, "weights", f"float8 weights with the strategy {strategy!r}")
+        raise refused("weights", f"float8 weights with the strategy {strategy!r}")
     if strategy == "block" and (structure := weights.integers("block_structure", 2, 2**20)) != (BLOCK, BLOCK):
-        raise refused(group, "block_structure", f"blocks of {structure[0]} x {structure[1]}", "128 x 128 is")
+        raise refused("block_structure", f"blocks of {structure[0]} x {structure[1]}", "128 x 128 is")
     return Fp8(_FP8_SCALES[strategy], _activations(group, "float"))
 
 
 def _int8(group: JsonObject, weights: JsonObject, bits: int, strategy: str) -> Int8:
     if bits != 8 or strategy not in ("tensor", "channel"):
-        raise refused(group, "weights", f"int weights of {bits} bits with the strategy {strategy!r}, not packed")
+        raise refused("weights", f"int weights of {bits} bits with the strategy {strategy!r}, not packed")
     if not weights.boolean("symmetric", default=True):
-        raise refused(group, "weights", "int8 weights with zero points")
+        raise refused("weights", "int8 weights with zero points")
     return Int8("tensor" if strategy == "tensor" else "channel", _activations(group, "int"))
 
 
-def _packed(group: JsonObject, weights: JsonObject, bits: int, strategy: str, form: str) -> Packed:
+def _packed(weights: JsonObject, bits: int, strategy: str) -> Packed:
     if strategy not in ("group", "channel", "tensor"):
-        raise refused(group, "weights", f"packed weights with the strategy {strategy!r}")
-    if form != "pack-quantized":
-        raise refused(group, "format", f"{bits} bits in groups that are not packed")
+        raise refused("weights", f"packed weights with the strategy {strategy!r}")
     order = weights.string("actorder", default="") if isinstance(weights.plain().get("actorder"), str) else ""
     size = weights.integer("group_size", default=0, minimum=-1) if strategy == "group" else 0
     symmetric = weights.boolean("symmetric", default=True)
@@ -118,9 +121,9 @@ def _activations(group: JsonObject, kind: str) -> ActivationScale:
     inputs = group.child("input_activations")
     found, bits = inputs.string("type", default="int"), inputs.integer("num_bits", default=8)
     if found != kind or bits != 8:
-        raise refused(group, "input_activations", f"inputs of type {found!r} with {bits} bits beside {kind} weights")
+        raise refused("input_activations", f"inputs of type {found!r} with {bits} bits beside {kind} weights")
     if not inputs.boolean("symmetric", default=True):
-        raise refused(group, "input_activations", "quantised inputs with zero points")
+        raise refused("input_activations", "quantised inputs with zero points")
     # `dynamic` may be "local", for formats that are refused above.
     return "dynamic" if inputs.boolean("dynamic", default=False) else "static"
 
@@ -131,5 +134,5 @@ def _kv_cache(config: JsonObject) -> KvCacheType | None:
     scheme = config.child("kv_cache_scheme")
     kind, bits = scheme.string("type", default="float"), scheme.integer("num_bits", default=8)
     if bits != 8 or kind not in ("float", "int"):
-        raise refused(config, "kv_cache_scheme", f"a KV cache of type {kind!r} with {bits} bits")
+        raise refused("kv_cache_scheme", f"a KV cache of type {kind!r} with {bits} bits")
     return "fp8_e4m3fn" if kind == "float" else "int8"

@@ -17,10 +17,10 @@ def fp8(config: JsonObject) -> Schemes:
     if config.string("activation_scheme", default="dynamic") not in _ACTIVATIONS:
         raise config.error("activation_scheme", "dynamic or static")
     if (kind := config.string("fmt", default="e4m3")) not in ("e4m3", "float8_e4m3fn"):
-        raise refused(config, "fmt", f"the float type {kind!r}", "e4m3 is")
+        raise refused("fmt", f"the float type {kind!r}", "e4m3 is")
     blocks = "weight_block_size" in config
     if blocks and (size := config.integers("weight_block_size", 2, 2**20)) != (BLOCK, BLOCK):
-        raise refused(config, "weight_block_size", f"blocks of {size[0]} x {size[1]}", "128 x 128 is")
+        raise refused("weight_block_size", f"blocks of {size[0]} x {size[1]}", "128 x 128 is")
     scheme = Fp8("block" if blocks else "tensor", "static" if is_static and not blocks else "dynamic")
     skipped = (Rule(None, "path", name) for key in _SKIP_KEYS for name in config.strings(key))
     # The output matrix keeps 16 bits though lists often leave it out.
@@ -40,7 +40,7 @@ def modelopt(config: JsonObject) -> Schemes:
     algorithm = inner.string("quant_algo", default="FP8")
     schemes = {"FP8": Fp8("tensor", "static"), "FP8_PER_CHANNEL_PER_TOKEN": Fp8("channel", "dynamic")}
     if algorithm not in schemes:
-        raise refused(config, "quant_algo", f"modelopt's {algorithm!r}", f"{' and '.join(schemes)} are")
+        raise refused("quant_algo", f"modelopt's {algorithm!r}", f"{' and '.join(schemes)} are")
     names = (*inner.strings("exclude_modules"), *inner.strings("ignore"))
     skipped = tuple(rule for name in names for rule in (Rule(None, "glob", name), Rule(None, "glob", f"{name}.*")))
     rules = (*skipped, Rule(None, "path", "lm_head"), Rule(schemes[algorithm], "all"))
@@ -54,7 +54,7 @@ def bitsandbytes(config: JsonObject) -> Schemes:
     four = config.boolean("load_in_4bit", default=config.boolean("_load_in_4bit", default=False))
     eight = config.boolean("load_in_8bit", default=config.boolean("_load_in_8bit", default=False))
     if four == eight:
-        raise refused(config, "load_in_4bit", "a checkpoint that says neither or both of 4 and 8 bits")
+        raise refused("load_in_4bit", "a checkpoint that says neither or both of 4 and 8 bits")
     if four:
         kinds: dict[str, PackedFormat] = {"nf4": "bnb-nf4", "fp4": "bnb-fp4"}
         scheme = Packed(config.choice("bnb_4bit_quant_type", kinds, "fp4"), 4, _BNB_BLOCK)

@@ -15,13 +15,13 @@ def gptq(config: JsonObject) -> Schemes:
     """GPTQ (Frantar et al., 2023) as AutoGPTQ and GPTQModel write it."""
     inner = config.child("quantization_config") if "quantization_config" in config else config
     if inner.boolean("is_marlin_format", default=False):
-        raise refused(inner, "is_marlin_format", "a checkpoint in Marlin's order", _INSTEAD)
+        raise refused("is_marlin_format", "a checkpoint in Marlin's order", _INSTEAD)
     key = "checkpoint_format" if "checkpoint_format" in inner else "format"
     # AutoRound writes `int`, older tools nothing.
     form = inner.string(key, default="gptq").lower()
     formats: dict[str, PackedFormat] = {"gptq": "gptq", "gptq_v2": "gptq_v2", "int": "gptq"}
     if form not in formats:
-        raise refused(inner, key, f"the GPTQ format {form!r}", "gptq and gptq_v2 are")
+        raise refused(key, f"the GPTQ format {form!r}", "gptq and gptq_v2 are")
     scheme = _scheme(inner, formats[form])
     rules = [Rule(None, "path", "lm_head")] if not inner.boolean("lm_head", default=False) else []
     rules += _overrides(inner, scheme)
@@ -33,7 +33,7 @@ def gptq(config: JsonObject) -> Schemes:
 def _scheme(config: JsonObject, form: PackedFormat) -> Packed:
     bits = config.integer("bits")
     if bits not in _BITS:
-        raise refused(config, "bits", f"GPTQ with {bits} bits", "2 to 8 are")
+        raise refused("bits", f"GPTQ with {bits} bits", "2 to 8 are")
     size = config.integer("group_size", default=128, minimum=-1)
     symmetric, act_order = config.boolean("sym", default=True), config.boolean("desc_act", default=False)
     return Packed(form, bits, max(size, 0), symmetric, act_order)
@@ -75,10 +75,10 @@ def awq(config: JsonObject) -> Schemes:
     """AWQ (Lin et al., 2024) as AutoAWQ writes it. Its own file has other names for the keys."""
     version = config.string("version", default="gemm").lower()
     if version != "gemm":
-        raise refused(config, "version", f"the AWQ layout {version!r}", "gemm is")
+        raise refused("version", f"the AWQ layout {version!r}", "gemm is")
     bits = config.integer("w_bit" if "w_bit" in config else "bits", default=4)
     if bits != 4:
-        raise refused(config, "bits", f"AWQ with {bits} bits", "4 are")
+        raise refused("bits", f"AWQ with {bits} bits", "4 are")
     size = config.integer("q_group_size" if "q_group_size" in config else "group_size", default=128, minimum=-1)
     scheme = Packed("awq", 4, max(size, 0), symmetric=not config.boolean("zero_point", default=True))
     skipped = (Rule(None, "text", name) for name in config.strings("modules_to_not_convert"))
@@ -89,9 +89,9 @@ def auto_round(config: JsonObject) -> Schemes:
     """AutoRound writes the tensors of GPTQ or of AWQ."""
     packing = config.string("packing_format", default="auto_round:auto_gptq").lower()
     if list(config.child("extra_config")):
-        raise refused(config, "extra_config", "an AutoRound checkpoint with other numbers for some modules")
+        raise refused("extra_config", "an AutoRound checkpoint with other numbers for some modules")
     if "awq" in packing:
         return awq(config)
     if "gptq" in packing:
         return gptq(config)
-    raise refused(config, "packing_format", f"AutoRound's {packing!r}", "auto_gptq and auto_awq are")
+    raise refused("packing_format", f"AutoRound's {packing!r}", "auto_gptq and auto_awq are")

@@ -64,4 +64,4 @@ def _guessed(config: JsonObject) -> str:
         return "bitsandbytes"
     if "bits" in config and "group_size" in config:
         return "gptq"
-    raise refused(config, "quant_method", "a checkpoint that does not say by what it was quantised")
+    raise refused("quant_method", "a checkpoint that does not say by what it was quantised")

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import lcm
 from typing import Literal
 
 WeightScale = Literal["tensor", "channel", "block"]
@@ -27,6 +28,9 @@ PackedFormat = Literal[
 KvCacheType = Literal["fp8_e4m3fn", "int8"]
 BLOCK = 128
 """Edge of the blocks that share a scale."""
+_ROW_UNIT = 16
+_WORD_UNIT = 32
+"""Codes of any number of bits fill whole words of 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,11 @@ class Fp8:
     """Stored with 16 bits, quantised while it is read."""
 
     @property
+    def align(self) -> int:
+        """Inputs of which a rank should have whole multiples: a block, or what instructions read at once."""
+        return BLOCK if self.weights == "block" else _ROW_UNIT
+
+    @property
     def bytes_per_weight(self) -> float:
         """In the memory of the device, about."""
         return 1.0
@@ -52,6 +61,11 @@ class Int8:
 
     weights: WeightScale = "channel"
     activations: ActivationScale = "dynamic"
+
+    @property
+    def align(self) -> int:
+        """See `Fp8`."""
+        return _ROW_UNIT
 
     @property
     def bytes_per_weight(self) -> float:
@@ -71,6 +85,11 @@ class Packed:
     """False: each group has a zero point."""
     act_order: bool = False
     """Groups are of inputs in another order."""
+
+    @property
+    def align(self) -> int:
+        """See `Fp8`: whole groups, and whole words of codes."""
+        return lcm(self.group_size or _WORD_UNIT, _WORD_UNIT)
 
     @property
     def bytes_per_weight(self) -> float:
@@ -127,6 +146,10 @@ class Schemes:
     def of(self, module: str) -> Scheme | None:
         """That of a module, by its name in the checkpoint, without `.weight`: `model.layers.0.self_attn.q_proj`."""
         return next((rule.scheme for rule in self.rules if rule.matches(module)), None)
+
+    def align(self, *modules: str) -> int:
+        """Inputs or outputs of which a rank should have whole multiples in matrices of these names."""
+        return lcm(*(scheme.align for scheme in map(self.of, modules) if scheme is not None))
 
     @property
     def used(self) -> tuple[Scheme, ...]:

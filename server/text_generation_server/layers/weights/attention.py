@@ -1,6 +1,5 @@
 """What an attention holds: its heads are shared among the ranks."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 from ...config.spec import AttentionSpec
 from ...weights import Slice
 from ..rope import rotary_order
-from .blocks import RowBlock
+from .blocks import RowBlock, ranges
 from .checkpoint import Checkpoint, fold_norm_weight
 from .linear import Linear
 from .loading import column_parallel, row_parallel
@@ -105,7 +104,7 @@ def _qkv_blocks(
             (names.v, spec.num_kv_heads, kv_heads, ()),
         )
         return [
-            RowBlock(checkpoint.inside(layer, name), count * size, _rows(held, size), turned)
+            RowBlock(checkpoint.inside(layer, name), count * size, ranges(held, size), turned)
             for name, count, held, turned in parts
         ]
     if names.qkv_layout == "blocks":
@@ -119,14 +118,5 @@ def _qkv_blocks(
         values = [head * (group + 2) + group + 1 for head in kv_heads]
     name, total = checkpoint.inside(layer, names.qkv), (spec.num_heads + 2 * spec.num_kv_heads) * size
     if not order:
-        return [RowBlock(name, total, _rows([*turned, *values], size))]
-    return [RowBlock(name, total, _rows(turned, size), order), RowBlock(name, total, _rows(values, size))]
-
-
-def _rows(heads: Sequence[int], size: int) -> tuple[tuple[int, int], ...]:
-    """Rows of heads at these places; neighbours become one range."""
-    ranges: list[tuple[int, int]] = []
-    for head in heads:
-        start = ranges.pop()[0] if ranges and ranges[-1][1] == head * size else head * size
-        ranges.append((start, (head + 1) * size))
-    return tuple(ranges)
+        return [RowBlock(name, total, ranges([*turned, *values], size))]
+    return [RowBlock(name, total, ranges(turned, size), order), RowBlock(name, total, ranges(values, size))]

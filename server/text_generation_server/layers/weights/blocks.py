@@ -31,15 +31,24 @@ class RowBlock:
         return min(start for start, _ in self.ranges), max(stop for _, stop in self.ranges)
 
 
+def ranges(rows: Sequence[int], size: int = 1) -> tuple[tuple[int, int], ...]:
+    """Those of stretches of `size` rows at these places; neighbours become one range."""
+    found: list[tuple[int, int]] = []
+    for row in rows:
+        start = found.pop()[0] if found and found[-1][1] == row * size else row * size
+        found.append((start, (row + 1) * size))
+    return tuple(found)
+
+
 def read_ranges(
-    source: WeightSource, name: str, shape: tuple[int, ...], dim: int, ranges: Sequence[tuple[int, int]]
+    source: WeightSource, name: str, shape: tuple[int, ...], dim: int, cuts: Sequence[tuple[int, int]]
 ) -> Tensor:
     """Parts of dimension `dim` of a stored tensor, read at once, in the model's type."""
-    first, last = min(start for start, _ in ranges), max(stop for _, stop in ranges)
+    first, last = min(start for start, _ in cuts), max(stop for _, stop in cuts)
     tensor = source.read(name, shape, Slice(dim, first, last))
-    if len(ranges) == 1:
+    if len(cuts) == 1:
         return tensor
-    return torch.cat([tensor.narrow(dim, start - first, stop - start) for start, stop in ranges], dim)
+    return torch.cat([tensor.narrow(dim, start - first, stop - start) for start, stop in cuts], dim)
 
 
 def row_order(blocks: Sequence[RowBlock], device: torch.device) -> Tensor | None:

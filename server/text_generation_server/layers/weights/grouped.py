@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ... import kernels
-from ...config.quantisation import BLOCK
 from .activations import Activations, ActivationScheme
 from .linear import in_blocks, total_bytes
 
@@ -22,17 +21,6 @@ class Grouped:
     group_size: int
     bias: Tensor | None = None
     wants: ActivationScheme | None = None
-
-    @classmethod
-    def of_float8(cls, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> "Grouped":
-        """float8 weights [outputs, inputs] that run without float8 products; scales as those of `Rows8`."""
-        inputs = weight.shape[1]
-        blocks = scale if scale.dim() == 2 else scale[:, None]
-        if blocks.shape[0] != weight.shape[0]:
-            blocks = blocks.repeat_interleave(BLOCK, 0)[: weight.shape[0]]
-        group_size = BLOCK if scale.dim() == 2 else 0
-        packed, size = kernels.pack_scales(blocks, inputs, group_size)
-        return cls(weight, packed, None, None, None, size, bias)
 
     @property
     def outputs(self) -> int:

@@ -14,8 +14,10 @@ from ...config.names import ExpertLayout
 from ...config.spec import MoeSpec
 from ...errors import ConfigurationError
 from ...weights import Slice
+from .blocks import RowBlock
 from .checkpoint import Checkpoint
 from .linear import Dense, Linear
+from .loading import dense_columns, dense_rows
 from .mxfp4 import BLOCK, dequantise
 from .split import even_span
 
@@ -121,14 +123,13 @@ def _names(part: _Part) -> tuple[str, str, str]:
 
 def _read_network(part: _Part, names: tuple[str, ...], inner: int, expert: int, target: Target, first: int = 0) -> None:
     """Fills one expert with this rank's part of a network of `inner`, from its row `first` on."""
-    source = part.checkpoint.source
     start, stop = min(first + part.start, inner), min(first + part.stop, inner)
     for name, each in zip(names[:2], target[:2], strict=True):
-        each[expert, : stop - start] = source.read(f"{name}.weight", (inner, part.hidden), Slice(0, start, stop))
+        rows = RowBlock(name, inner, ((start, stop),))
+        each[expert, : stop - start] = dense_rows(part.checkpoint, rows, part.hidden)
         each[expert, stop - start :] = 0.0
     down = target[2]
-    stored = source.read(f"{names[2]}.weight", (part.hidden, inner), Slice(1, start, stop))
-    down[expert, :, : stop - start] = stored
+    down[expert, :, : stop - start] = dense_columns(part.checkpoint, names[2], (part.hidden, inner), (start, stop))
     down[expert, :, stop - start :] = 0.0
 
 
