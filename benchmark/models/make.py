@@ -229,6 +229,34 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 32000,
     },
 }
+
+
+def eight_bits(form: str, kind: str) -> dict[str, Any]:
+    """What compressed-tensors writes for weights with a scale for each row and inputs with one for each token."""
+    number = {"num_bits": 8, "type": kind, "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": {**number, "strategy": "channel", "dynamic": False},
+        "input_activations": {**number, "strategy": "token", "dynamic": True},
+    }
+    config = {"quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed"}
+    return {**config, "config_groups": {"group_0": group}, "ignore": ["lm_head"]}
+
+
+GPTQ_INT4: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False}
+AWQ_INT4: dict[str, Any] = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+QUANTISED: dict[str, dict[str, Any]] = {
+    "FP8-dynamic": eight_bits("float-quantized", "float"),
+    "FP8-block": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+    "INT8": eight_bits("int-quantized", "int"),
+    "GPTQ-INT4": GPTQ_INT4,
+    "AWQ-INT4": AWQ_INT4,
+}
+"""Endings of names, as the hub has them, and the `quantization_config` that they add."""
+QUANTISED_NAMES = {
+    f"{shape}-{ending}": (shape, ending) for shape in ("Llama-3.1-8B", "Llama-3.1-70B") for ending in QUANTISED
+}
+"""Names of quantised models: of which shape they are, and how they are quantised."""
 COMMON: dict[str, Any] = {"hidden_act": "silu", "torch_dtype": "bfloat16", "use_cache": True}
 BOS, EOS = "<|begin|>", "<|end|>"
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}assistant:"
@@ -260,9 +288,16 @@ def make_tokenizer(vocab_size: int, bos_id: int, eos_id: int, *, adds_bos: bool)
     return tokenizer
 
 
+def config_of(name: str) -> dict[str, Any]:
+    """Contents of `config.json`."""
+    shape, ending = QUANTISED_NAMES.get(name, (name, None))
+    quantisation = {} if ending is None else {"quantization_config": QUANTISED[ending]}
+    return COMMON | SHAPES[shape] | quantisation
+
+
 def make_folder(shape: str, folder: Path) -> None:
     """Write the folder of one shape; files of the same names are replaced."""
-    config = COMMON | SHAPES[shape]
+    config = config_of(shape)
     bos_id, eos_id = config["bos_token_id"], config["eos_token_id"]
     # Qwen has one token for both ends and puts none before a text.
     adds_bos = bos_id != eos_id
@@ -288,7 +323,7 @@ def make_folder(shape: str, folder: Path) -> None:
 def main() -> None:
     """Parse the command line and write the folder."""
     parser = argparse.ArgumentParser(description="Write a model folder for benchmarks, without weights.")
-    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("shape", choices=[*SHAPES, *QUANTISED_NAMES])
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()
     make_folder(arguments.shape, arguments.folder)

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 use clap::{ArgAction, Parser, value_parser};
 
-pub use self::values::{Attention, Dtype, LoadFormat, ModelImpl, RopeScaling, Secret, UsageStats};
+pub use self::values::{Attention, Dtype, KvCacheDtype, LoadFormat, ModelImpl, RopeScaling, Secret, UsageStats};
 
 /// Everything that a start can be told.
 #[derive(Debug, Parser)]
@@ -70,12 +70,19 @@ pub struct ModelArgs {
     /// Number type of weights and computation. Default: what the model's configuration says
     #[arg(long, env, value_enum)]
     pub dtype: Option<Dtype>,
+    /// Number type of stored keys and values. Default: what the checkpoint wants, which is `--dtype` for most
+    #[arg(long, env, value_enum, default_value_t = KvCacheDtype::Auto)]
+    pub kv_cache_dtype: KvCacheDtype,
     /// How weights are read; `dummy` makes random weights from the configuration alone, for benchmarks
     #[arg(long, env, value_enum, default_value_t = LoadFormat::Auto)]
     pub load_format: LoadFormat,
     /// Code that computes the model: ours (`native`), or its class of Transformers. Default: ours where it knows the family
     #[arg(long, env, value_enum)]
     pub model_impl: Option<ModelImpl>,
+    /// Quantise 16-bit weights while they are read: fp8, eetq, bitsandbytes-nf4 and others (docs/quantisation.md).
+    /// Checkpoints that are quantised need no flag
+    #[arg(long, env)]
+    pub quantize: Option<String>,
     /// Convert `.bin` weights to safetensors, with a loader that executes no code from the file
     #[arg(long, env)]
     pub auto_convert: bool,
@@ -314,15 +321,9 @@ pub struct CompatibilityArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Not available yet: refused when set")]
 pub struct UnavailableArgs {
-    /// Quantised weights
-    #[arg(long, env)]
-    pub quantize: Option<String>,
     /// Number of speculated tokens; 0 is accepted
     #[arg(long, env)]
     pub speculate: Option<usize>,
-    /// Number type of the KV cache
-    #[arg(long, env)]
-    pub kv_cache_dtype: Option<String>,
     /// LoRA adapters
     #[arg(long, env)]
     pub lora_adapters: Option<String>,

@@ -111,9 +111,7 @@ fn check_events(server: &ServerArgs) -> Result<(), LauncherError> {
 
 fn check_available(args: &Args) -> Result<(), LauncherError> {
     let UnavailableArgs {
-        quantize,
         speculate,
-        kv_cache_dtype,
         lora_adapters,
         ngrok,
         ngrok_authtoken,
@@ -123,19 +121,9 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
     let no_tunnel = "leave it out and put a tunnel or proxy of your own in front of --port";
     let features = [
         (
-            "--quantize",
-            given(quantize),
-            "leave it out to serve the weights as they are stored",
-        ),
-        (
             "--speculate",
             speculate.is_some_and(|tokens| tokens > 0),
             "leave it out or set it to 0",
-        ),
-        (
-            "--kv-cache-dtype",
-            given(kv_cache_dtype),
-            "leave it out; the cache has the number type of --dtype",
         ),
         (
             "--lora-adapters",

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use self::flags::{Flags, name_of};
 pub use self::router::{router, router_grace};
-use crate::args::{Args, RopeScaling};
+use crate::args::{Args, ModelArgs, RopeScaling};
 use crate::checks::max_input_tokens;
 use crate::error::LauncherError;
 
@@ -85,6 +85,11 @@ pub fn shard_count(
     }
 }
 
+/// How weights are quantised while they are read; as environment variables are, an empty value is none.
+fn quantize(model: &ModelArgs) -> Option<&String> {
+    model.quantize.as_ref().filter(|name| !name.is_empty())
+}
+
 /// The step that finds or downloads the model and reports its folder.
 pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
     let model = &args.model;
@@ -93,6 +98,7 @@ pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
     flags.optional("--revision", model.revision.as_ref());
     flags.value("--load-format", name_of(model.load_format));
     flags.optional("--model-impl", model.model_impl.map(name_of));
+    flags.optional("--quantize", quantize(model));
     flags.switch("--auto-convert", model.auto_convert);
     // What the model cannot serve is found out before its weights are downloaded.
     flags.optional("--max-input-tokens", max_input_tokens(&args.limits));
@@ -124,6 +130,7 @@ pub fn doctor(args: &Args, surroundings: &Surroundings, shards: usize) -> Proces
     flags.value("--load-format", name_of(model.load_format));
     flags.switch("--auto-convert", model.auto_convert);
     flags.optional("--model-impl", model.model_impl.map(name_of));
+    flags.optional("--quantize", quantize(model));
     let mut env = server_env(args, surroundings);
     env.push((
         "CUDA_MEMORY_FRACTION",
@@ -149,6 +156,8 @@ pub fn shard(
     flags.optional("--dtype", args.model.dtype.map(name_of));
     flags.value("--load-format", name_of(args.model.load_format));
     flags.optional("--model-impl", args.model.model_impl.map(name_of));
+    flags.optional("--quantize", quantize(&args.model));
+    flags.value("--kv-cache-dtype", name_of(args.model.kv_cache_dtype));
     flags.optional("--attention", args.shards.attention.map(name_of));
     flags.optional("--cuda-graphs", args.shards.cuda_graphs.clone());
     flags.switch("--deterministic", args.shards.deterministic);

@@ -16,6 +16,7 @@ from . import __version__
 from .config.facts import Dtype
 from .config.fallback import FallbackConfig
 from .config.implementation import ModelImpl
+from .config.kv_cache import KvCacheDtype
 from .config.parallel import DEFAULT_UDS_PATH
 from .config.server import Attention, Environment, LoadFormat, ServerConfig, parse_cuda_graphs
 from .config.serving import AskedLimits, check_servable
@@ -48,6 +49,12 @@ Impl = Annotated[
     ModelImpl,
     typer.Option(help="Code that computes the model; auto: ours where the family is known, else Transformers"),
 ]
+KvCache = Annotated[
+    KvCacheDtype, typer.Option(help="Number type of keys and values; auto: what the checkpoint wants, else the model's")
+]
+Quantize = Annotated[
+    str | None, typer.Option(help="Quantise 16-bit weights while they are read: fp8, eetq, bitsandbytes-nf4 and others")
+]
 Format = Annotated[LoadFormat, typer.Option(help="`dummy` makes random weights from config.json alone")]
 
 
@@ -74,6 +81,7 @@ def serve(
     dtype: Annotated[Dtype | None, typer.Option(help="Default: float32 on CPU, that of the model on CUDA")] = None,
     load_format: Format = "auto",
     model_impl: Impl = "auto",
+    quantize: Quantize = None,
     attention: Annotated[
         Attention | None, typer.Option(help="Attention implementation; default: triton on CUDA, torch on CPU")
     ] = None,
@@ -83,6 +91,7 @@ def serve(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Results of a request are bitwise the same in every batch; slower")
     ] = False,
+    kv_cache_dtype: KvCache = "auto",
     trust_remote_code: TrustRemoteCode = False,
     uds_path: Annotated[str, typer.Option(help="Rank r listens on <uds-path>-<r>")] = DEFAULT_UDS_PATH,
     socket_dir_owned: Annotated[
@@ -113,6 +122,8 @@ def serve(
             cuda_graphs=parse_cuda_graphs(cuda_graphs),
             deterministic=deterministic,
             model_impl=model_impl,
+            kv_cache_dtype=kv_cache_dtype,
+            quantize=quantize,
         )
         _note_remote_code(trust_remote_code)
         traces = None
@@ -132,6 +143,7 @@ def download_weights(
     auto_convert: Annotated[bool, typer.Option(help="Convert .bin weights, running no code from them")] = False,
     load_format: Format = "auto",
     model_impl: Impl = "auto",
+    quantize: Quantize = None,
     trust_remote_code: TrustRemoteCode = False,
     exit_on_stdin_eof: ExitOnEof = False,
     logger_level: Level = "INFO",
@@ -149,7 +161,7 @@ def download_weights(
         limits = AskedLimits(max_input_tokens, max_total_tokens)
 
         def check(folder: Path) -> None:
-            config = check_servable(folder, environment, limits, source.needs_weights, model_impl)
+            config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize)
             if isinstance(config, FallbackConfig):
                 # Loads torch and transformers, which other models need not wait for.
                 from .models.fallback import check_runnable
@@ -171,6 +183,7 @@ def doctor(
     load_format: Format = "auto",
     auto_convert: Annotated[bool, typer.Option(help="As it would be served with")] = False,
     model_impl: Impl = "auto",
+    quantize: Quantize = None,
 ) -> None:
     """Print findings about this machine and a model, one JSON record a line; see `text-generation-launcher doctor`."""
     with _reported_errors():
@@ -180,7 +193,7 @@ def doctor(
         if model_id is not None:
             source = ModelSource(model_id, revision, load_format, auto_convert)
         limits = AskedLimits(max_input_tokens, max_total_tokens)
-        for finding in examine(source, Environment.read(), limits, dtype, num_shard, model_impl):
+        for finding in examine(source, Environment.read(), limits, dtype, num_shard, model_impl, quantize):
             typer.echo(json.dumps(asdict(finding)))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from make import COMMON, SHAPES, make_folder
+from make import COMMON, QUANTISED_NAMES, SHAPES, config_of, make_folder
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -35,6 +35,14 @@ def test_the_model_has_the_published_number_of_parameters(shape: str) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[shape]
+
+
+def test_quantised_models_have_the_shape_of_their_name() -> None:
+    assert {shape for shape, _ in QUANTISED_NAMES.values()} == {"Llama-3.1-8B", "Llama-3.1-70B"}
+    for name, (shape, _) in QUANTISED_NAMES.items():
+        config = config_of(name)
+        assert config.pop("quantization_config")["quant_method"] in ("compressed-tensors", "fp8", "gptq", "awq")
+        assert config == config_of(shape)
 
 
 @pytest.mark.parametrize("shape", ["Llama-3.1-8B", "Qwen2.5-0.5B"])

@@ -11,6 +11,19 @@ pub enum Dtype {
     Bfloat16,
 }
 
+/// TGI's names; LightLLM's modes and vLLM's names are other names of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum KvCacheDtype {
+    #[default]
+    Auto,
+    #[value(name = "fp8_e4m3fn", aliases = ["fp8", "fp8_e4m3", "triton_fp8kv"])]
+    Fp8E4m3fn,
+    #[value(name = "fp8_e5m2")]
+    Fp8E5m2,
+    #[value(name = "int8", alias = "triton_int8kv")]
+    Int8,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum LoadFormat {
     Auto,

@@ -79,11 +79,11 @@ fn the_download_step_gets_the_model() {
     with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1
     without LOG_LEVEL API_KEY
     ");
-    let flags = "--revision r1 --load-format safetensors --model-impl native --auto-convert --trust-remote-code \
+    let flags = "--revision r1 --load-format safetensors --model-impl native --quantize fp8 --auto-convert --trust-remote-code \
                  --huggingface-hub-cache /cache --weights-cache-override /weights --api-key secret \
                  --max-input-length 7 --max-total-tokens 9 --rope-scaling linear --rope-factor 2";
     insta::assert_snapshot!(render(&download(&args(flags), &surroundings())), @r"
-    text-generation-server download-weights org/model --revision r1 --load-format safetensors --model-impl native --auto-convert --max-input-tokens 7 --max-total-tokens 9 --trust-remote-code --exit-on-stdin-eof --logger-level INFO --json-output
+    text-generation-server download-weights org/model --revision r1 --load-format safetensors --model-impl native --quantize fp8 --auto-convert --max-input-tokens 7 --max-total-tokens 9 --trust-remote-code --exit-on-stdin-eof --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 HUGGINGFACE_HUB_CACHE=/cache WEIGHTS_CACHE_OVERRIDE=/weights ROPE_SCALING=linear ROPE_FACTOR=2
     without LOG_LEVEL API_KEY
     ");
@@ -94,11 +94,11 @@ fn a_shard_gets_its_place_in_the_group() {
     let lone = shard(&args(""), &surroundings(), "/models/m", &group(1, true), 0);
     assert_eq!((lone.name.as_str(), lone.rank), ("shard 0", Some(0)));
     insta::assert_snapshot!(render(&lone), @r"
-    text-generation-server serve /models/m --uds-path /run/tgi-x/shard --socket-dir-owned --exit-on-stdin-eof --load-format auto --logger-level INFO --json-output
+    text-generation-server serve /models/m --uds-path /run/tgi-x/shard --socket-dir-owned --exit-on-stdin-eof --load-format auto --kv-cache-dtype auto --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 HF_HUB_OFFLINE=1 RANK=0 WORLD_SIZE=1 CUDA_MEMORY_FRACTION=1
     without LOG_LEVEL API_KEY
     ");
-    let flags = "--dtype bfloat16 --load-format dummy --model-impl transformers --trust-remote-code --master-addr 10.0.0.1 --master-port 7 \
+    let flags = "--dtype bfloat16 --load-format dummy --model-impl transformers --quantize eetq --kv-cache-dtype triton_int8kv --trust-remote-code --master-addr 10.0.0.1 --master-port 7 \
                  --cuda-memory-fraction 0.5 --rope-factor 2 --watermark-gamma 0.25 --watermark-delta 2 \
                  --attention torch --cuda-graphs 1,2 --deterministic --disable-custom-kernels --api-key secret";
     let second = shard(
@@ -109,7 +109,7 @@ fn a_shard_gets_its_place_in_the_group() {
         1,
     );
     insta::assert_snapshot!(render(&second), @r"
-    text-generation-server serve /models/m --uds-path /run/tgi-x/shard --exit-on-stdin-eof --sharded --dtype bfloat16 --load-format dummy --model-impl transformers --attention torch --cuda-graphs 1,2 --deterministic --trust-remote-code --logger-level INFO --json-output
+    text-generation-server serve /models/m --uds-path /run/tgi-x/shard --exit-on-stdin-eof --sharded --dtype bfloat16 --load-format dummy --model-impl transformers --quantize eetq --kv-cache-dtype int8 --attention torch --cuda-graphs 1,2 --deterministic --trust-remote-code --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 HF_HUB_OFFLINE=1 RANK=1 WORLD_SIZE=2 CUDA_MEMORY_FRACTION=0.5 ROPE_SCALING=linear ROPE_FACTOR=2 WATERMARK_GAMMA=0.25 WATERMARK_DELTA=2 DISABLE_CUSTOM_KERNELS=True
     without LOG_LEVEL API_KEY
     ");

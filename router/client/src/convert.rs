@@ -185,6 +185,7 @@ impl From<v1::InfoResponse> for ShardInfo {
             eos_token_ids: reply.eos_token_ids,
             attention_impl: reply.attention_impl,
             version: reply.version,
+            kv_cache_dtype: reply.kv_cache_dtype,
         }
     }
 }

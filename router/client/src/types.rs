@@ -20,6 +20,8 @@ pub struct ShardInfo {
     pub eos_token_ids: Vec<u32>,
     pub attention_impl: String,
     pub version: String,
+    /// Number type of stored keys and values.
+    pub kv_cache_dtype: String,
 }
 
 /// Limits that the operator asked for; `None` is left to the shards.

@@ -263,11 +263,12 @@ pub(crate) struct BatchMetrics {
 }
 
 impl BatchMetrics {
-    pub(crate) fn new(slots: u32) -> Self {
+    pub(crate) fn new(slots: u32, kv_cache_dtype: String) -> Self {
         gauge!(BATCH_MAX_TOTAL_TOKENS).set(slots);
         gauge!(KV_SLOTS_TOTAL).set(slots);
         let blocks = slots.to_string();
-        gauge!(CACHE_CONFIG_INFO, "block_size" => "1", "num_gpu_blocks" => blocks).set(1);
+        gauge!(CACHE_CONFIG_INFO, "block_size" => "1", "cache_dtype" => kv_cache_dtype, "num_gpu_blocks" => blocks)
+            .set(1);
         Self {
             prefill: MethodMetrics::new("prefill"),
             decode: MethodMetrics::new("decode"),

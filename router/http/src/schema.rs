@@ -214,6 +214,9 @@ pub struct Info {
     pub model_dtype: String,
     #[schema(example = "cuda")]
     pub model_device_type: String,
+    /// Number type of stored keys and values (`--kv-cache-dtype`).
+    #[schema(example = "fp8_e4m3fn")]
+    pub kv_cache_dtype: String,
     /// Null: a model folder does not say.
     #[schema(nullable = true, example = "text-generation")]
     pub model_pipeline_tag: Option<String>,

@@ -192,6 +192,7 @@ impl TextGenerationService for Rank {
             max_position_embeddings: self.config.max_total_tokens,
             eos_token_ids: self.config.eos_token_ids.clone(),
             attention_impl: "mock".to_owned(),
+            kv_cache_dtype: "float32".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             group: if self.config.named {
                 format!("start {}", self.life)

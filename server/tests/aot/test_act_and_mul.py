@@ -2,6 +2,7 @@
 
 import pytest
 from support.aot import compile_offline
+from support.aot_quantised import no_eight
 
 from text_generation_server.kernels._config import nearest
 from text_generation_server.kernels.act_and_mul import act_and_mul_kernel
@@ -14,10 +15,11 @@ def test_no_spills_and_wide_memory_accesses(activation: str, n: int, dtype: str)
     pointers = dict.fromkeys(("gate_up_ptr", "out_ptr"), f"*{dtype}")
     integers = dict.fromkeys(("n", "stride_gate_up_token", "stride_out_token"), "i32")
     config = nearest("act_and_mul", n=n)
+    more_types, more = no_eight()
     compiled = compile_offline(
         act_and_mul_kernel,
-        {**pointers, **integers},
-        {"ACTIVATION": activation, "BLOCK": config["BLOCK"]},
+        {**pointers, **integers, **more_types},
+        {"ACTIVATION": activation, "BLOCK": config["BLOCK"], **more},
         config["num_warps"],
     )
     compiled.check()
@@ -29,5 +31,6 @@ def test_clamped_swiglu() -> None:
     types = dict.fromkeys(("gate_up_ptr", "out_ptr"), "*bf16")
     types |= dict.fromkeys(("n", "stride_gate_up_token", "stride_out_token"), "i32")
     config = nearest("act_and_mul", n=2880)
-    constants = {"ACTIVATION": "clamped_swiglu", "BLOCK": config["BLOCK"]}
-    compile_offline(act_and_mul_kernel, types, constants, config["num_warps"]).check()
+    more_types, more = no_eight()
+    constants = {"ACTIVATION": "clamped_swiglu", "BLOCK": config["BLOCK"], **more}
+    compile_offline(act_and_mul_kernel, types | more_types, constants, config["num_warps"]).check()

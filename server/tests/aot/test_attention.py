@@ -1,4 +1,4 @@
-"""Every production form of the attention kernels compiles for sm_90, without a GPU."""
+"""Every production form of the attention kernels compiles for sm_90, without a GPU, and some for other cards."""
 
 from collections.abc import Mapping
 
@@ -10,6 +10,7 @@ from triton.backends.compiler import GPUTarget
 from text_generation_server.kernels._attention import padded_head_dim
 from text_generation_server.kernels._chunks import merge_kernel
 from text_generation_server.kernels._config import nearest
+from text_generation_server.kernels._kv_codes import E4M3, E4M3_BY_HARDWARE, E5M2, INT8
 from text_generation_server.kernels.decode_attention import decode_attention_kernel
 from text_generation_server.kernels.prefill_attention import prefill_attention_kernel
 
@@ -23,7 +24,10 @@ def _compile(
     config: Mapping[str, int],
     target: GPUTarget = SM_90,
 ) -> Compiled:
+    codes = "*i32" if kernel is decode_attention_kernel else "*u8"
     special = {
+        **(dict.fromkeys(("k_cache_ptr", "v_cache_ptr"), codes) if constants.get("FORMAT") else {}),
+        "scales_ptr": "*i64",
         "slot_table_ptr": "*i32",
         "b_row_ptr": "*i64",
         "b_q_start_ptr": "*i32",
@@ -36,6 +40,7 @@ def _compile(
         "slopes_ptr": "*fp32",
     }
     strides = {f"stride_{cache}_{unit}": size for cache in "kv" for unit, size in (("slot", 2048), ("head", 128))}
+    strides |= {"stride_scales_slot": 8, "stride_scales_head": 1}
     constants = constants | {name: size for name, size in strides.items() if name in kernel.arg_names}
     sizes = (name for name in kernel.arg_names if name.startswith("stride_") or name in PLAN)
     types = dict.fromkeys((name for name in kernel.arg_names if name.endswith("_ptr")), f"*{dtype}")
@@ -47,6 +52,7 @@ def _compile(
     return compile_offline(kernel, types, {**constants, **tiles}, **launch, target=target)
 
 
+NO_CODES: dict[str, int | float | None] = {"FORMAT": 0, "scales_ptr": None}
 NO_OPTIONS: dict[str, int | float | None] = {"WINDOW": 0, "SOFTCAP": 0.0, "sinks_ptr": None, "slopes_ptr": None}
 GEMMA_2 = NO_OPTIONS | {"WINDOW": 4096, "SOFTCAP": 50.0}
 GPT_OSS: dict[str, int | float | None] = {"WINDOW": 128, "SOFTCAP": 0.0, "slopes_ptr": None}
@@ -62,10 +68,13 @@ def _prefill(
     split: bool,
     target: GPUTarget = SM_90,
     options: Mapping[str, int | float | None] = NO_OPTIONS,
+    codes: int = 0,
 ) -> Compiled:
     block_d = padded_head_dim(head_dim)
-    sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d, "element_bytes": BYTES[dtype], "q_len": q_len}
+    sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d}
+    sizes |= {"element_bytes": 1 if codes else BYTES[dtype], "q_len": q_len}
     constants = {"GROUP": 4, "BLOCK_B": 16, "MIN_PART": 256, "SPLIT": split, **options}
+    constants |= {"FORMAT": codes} if codes else NO_CODES
     constants |= {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "V_DIM": head_dim, "BLOCK_V": block_d}
     return _compile(prefill_attention_kernel, dtype, constants, nearest("prefill_attention", **sizes), target)
 
@@ -77,10 +86,13 @@ def _decode(
     deterministic: bool,
     target: GPUTarget = SM_90,
     options: Mapping[str, int | float | None] = NO_OPTIONS,
+    codes: int = 0,
 ) -> Compiled:
-    block_d = padded_head_dim(head_dim)
-    sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d, "element_bytes": BYTES[dtype]}
+    block_d = padded_head_dim(head_dim, bool(codes))
+    sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d}
+    sizes |= {"element_bytes": 1 if codes else BYTES[dtype]}
     constants = {"BLOCK_B": batch, "DETERMINISTIC": deterministic, "GROUP": 4, **options}
+    constants |= {"FORMAT": codes} if codes else NO_CODES
     constants |= {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "V_DIM": head_dim, "BLOCK_V": block_d}
     constants |= {"BLOCK_G": 16, "BLOCK_H": 4, "BLOCK_C": 8, "LAST_MERGES": batch > 1}
     return _compile(decode_attention_kernel, dtype, constants, nearest("decode_attention", **sizes), target)
@@ -147,3 +159,34 @@ def test_head_sizes_between_powers_of_two_on_smaller_cards(capability: int, head
     target = GPUTarget("cuda", capability, 32)
     _prefill("bf16", head_dim, 512, split=True, target=target, options=GEMMA_2).check_shared()
     _decode("bf16", head_dim, 16, deterministic=False, target=target, options=GEMMA_2).check()
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("codes", [E4M3, E5M2, INT8])
+def test_codes(codes: int, head_dim: int) -> None:
+    decode = _decode("bf16", head_dim, 16, deterministic=False, codes=codes)
+    decode.check(max_spills=4)
+    # Codes become float16 in registers, by none of the slow conversions.
+    assert decode.count("HMMA")
+    assert decode.count("PRMT") > 32
+    assert not decode.count("F2F")
+    assert not decode.count("I2F")
+    prefill = _prefill("bf16", head_dim, 8192, split=False, codes=codes)
+    # With heads of 256, whose settings are not measured, what is converted takes some registers too many.
+    prefill.check(max_spills=64 if head_dim == 256 else 0)
+    assert prefill.count("HGMMA")
+    _prefill("bf16", head_dim, 16, split=True, codes=codes).check(max_spills=64 if head_dim == 256 else 0)
+
+
+@pytest.mark.parametrize("codes", [E4M3, INT8])
+@pytest.mark.parametrize("capability", [80, 86, 89])
+def test_codes_on_other_cards(capability: int, codes: int) -> None:
+    target = GPUTarget("cuda", capability, 32)
+    _prefill("bf16", 128, 512, split=True, target=target, codes=codes).check_shared()
+    _decode("bf16", 128, 16, deterministic=False, target=target, codes=codes).check()
+
+
+def test_hardware_converts_codes_where_it_can() -> None:
+    compiled = _decode("bf16", 128, 16, deterministic=False, codes=E4M3_BY_HARDWARE)
+    compiled.check(max_spills=4)
+    assert "F2FP.F16.E4M3.UNPACK_B" in compiled.sass

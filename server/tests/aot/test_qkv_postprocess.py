@@ -3,8 +3,10 @@
 import pytest
 import triton
 from support.aot import compile_offline
+from triton.backends.compiler import GPUTarget
 
 from text_generation_server.kernels._config import nearest
+from text_generation_server.kernels._kv_codes import E4M3, E5M2, INT8
 from text_generation_server.kernels.qkv_postprocess import qkv_postprocess_kernel
 
 STRIDES = (
@@ -14,7 +16,10 @@ STRIDES = (
     "stride_k_cache_head",
     "stride_v_cache_slot",
     "stride_v_cache_head",
+    "stride_scales_slot",
+    "stride_scales_head",
 )
+NO_CODES = {"FORMAT": 0, "SCALES_GIVEN": False, "scales_ptr": None}
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
@@ -34,7 +39,7 @@ def test_no_spills_and_wide_memory_accesses(
     optional = {"bias_ptr": with_bias, "q_norm_ptr": with_norms, "k_norm_ptr": with_norms}
     types |= {name: f"*{dtype}" for name, given in optional.items() if given}
     constants |= {name: None for name, given in optional.items() if not given}
-    constants |= {"NORM_OF_EACH_HEAD": False, "NORM_AFTER_ROPE": False}
+    constants |= {"NORM_OF_EACH_HEAD": False, "NORM_AFTER_ROPE": False, **NO_CODES}
     compiled = compile_offline(qkv_postprocess_kernel, types, constants, config["num_warps"])
     compiled.check()
     assert "LDG.E.128" in compiled.sass
@@ -50,4 +55,22 @@ def test_norms_of_each_head_in_float32(head_dim: int, norm_after_rope: bool) -> 
     config = nearest("qkv_postprocess", half=head_dim // 2)
     constants = {"HEADS": 16, "KV_HEADS": 8, "HEAD_DIM": head_dim, "BLOCK_HALF": head_dim // 2, "bias_ptr": None}
     constants |= {"NORM_OF_EACH_HEAD": True, "NORM_AFTER_ROPE": norm_after_rope, "BLOCK_HEADS": config["BLOCK_HEADS"]}
+    constants |= NO_CODES
     compile_offline(qkv_postprocess_kernel, types, constants, config["num_warps"]).check()
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("scales_given", [False, True])
+@pytest.mark.parametrize("codes", [E4M3, E5M2, INT8])
+def test_codes(codes: int, scales_given: bool, capability: int) -> None:
+    types = {"qkv_ptr": "*bf16", "k_cache_ptr": "*u8", "v_cache_ptr": "*u8", "scales_ptr": "*fp32"}
+    types |= dict.fromkeys(STRIDES, "i32")
+    types |= {"cos_sin_ptr": "*fp32", "positions_ptr": "*i64", "slots_ptr": "*i64", "eps": "fp32"}
+    config = nearest("qkv_postprocess", half=64)
+    constants = {"HEADS": 32, "KV_HEADS": 8, "HEAD_DIM": 128, "BLOCK_HALF": 64, "BLOCK_HEADS": config["BLOCK_HEADS"]}
+    constants |= dict.fromkeys(("bias_ptr", "q_norm_ptr", "k_norm_ptr"))
+    constants |= {"NORM_OF_EACH_HEAD": False, "NORM_AFTER_ROPE": False, "FORMAT": codes, "SCALES_GIVEN": scales_given}
+    target = GPUTarget("cuda", capability, 32)
+    compiled = compile_offline(qkv_postprocess_kernel, types, constants, config["num_warps"], target=target)
+    compiled.check()
+    assert "STG.E.64" in compiled.sass

@@ -3,6 +3,7 @@
 import pytest
 import triton
 from support.aot import compile_offline
+from support.aot_quantised import no_eight
 
 from text_generation_server.kernels._config import nearest
 from text_generation_server.kernels.rms_norm import rms_norm_kernel
@@ -14,10 +15,11 @@ def test_no_spills_and_wide_memory_accesses(hidden: int, dtype: str) -> None:
     pointers = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
     integers = dict.fromkeys(("hidden", "stride_x_token", "stride_out_token"), "i32")
     block = triton.next_power_of_2(hidden)
+    more_types, more = no_eight()
     compiled = compile_offline(
         rms_norm_kernel,
-        {**pointers, **integers, "eps": "fp32"},
-        {"BLOCK": block},
+        {**pointers, **integers, **more_types, "eps": "fp32"},
+        {"BLOCK": block, **more},
         nearest("rms_norm", block=block)["num_warps"],
     )
     compiled.check()

@@ -117,7 +117,7 @@ def test_a_context_stretched_beyond_what_positions_can_name_ends_there(tmp_path:
     "values",
     [
         {"rope_scaling": {"rope_type": "mrope", "factor": 4.0}},
-        {"quantization_config": {"quant_method": "gptq"}},
+        {"quantization_config": {"quant_method": "exl2"}},
     ],
     ids=str,
 )

@@ -52,7 +52,7 @@ def test_wrong_values_are_named(architecture: str, values: dict[str, Any], messa
 def test_quantised_checkpoints_are_refused_but_for_formats_that_a_family_reads() -> None:
     quantised = {"quantization_config": {"quant_method": "mxfp4"}}
     assert all(_parse("GptOssForCausalLM", **quantised))
-    with pytest.raises(UnsupportedModel, match="quantised by 'mxfp4' are not supported"):
+    with pytest.raises(UnsupportedModel, match="mxfp4 is read of the experts of gpt-oss only"):
         _parse("MixtralForCausalLM", **quantised)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from text_generation_server.distributed import TensorParallelGroup
-from text_generation_server.layers.infer import Chunks, Decodes, InferState, LayerCache
+from text_generation_server.layers.infer import CacheShape, Chunks, Decodes, InferState, LayerCache
 from text_generation_server.models import CausalLM
 
 
@@ -31,12 +31,8 @@ class Driver:
         generator = torch.Generator().manual_seed(seed)
         num_slots = num_rows * max_tokens + 1
 
-        def poisoned(heads: int, elements: int) -> torch.Tensor:
-            return torch.full((num_slots, heads, elements), float("nan"), dtype=model.dtype)
-
         self._caches = [
-            LayerCache(poisoned(cache.kv_heads, cache.head_dim), poisoned(cache.kv_heads, cache.value_dim))
-            for cache in model.caches
+            _poisoned(cache, cache.allocate(num_slots, model.dtype, model.device)) for cache in model.caches
         ]
         self._slot_table = torch.full((num_rows, max_tokens), num_slots - 1, dtype=torch.int32)
         self._free_slots = torch.randperm(num_slots - 1, generator=generator).tolist()
@@ -108,6 +104,21 @@ class Driver:
         if self._group is None or self.model.vocabulary.is_whole:
             return logits
         return self._group.all_gather(logits).transpose(0, 1).flatten(1)[:, : self.model.vocab_size]
+
+
+def _poisoned(shape: CacheShape, cache: LayerCache) -> LayerCache:
+    """NaN in every place. Codes have it in their scales, or, where those are given, are the largest there are: 0x7f is
+    NaN where codes are floats.
+    """
+    if shape.codes is None:
+        cache.k.fill_(float("nan"))
+        cache.v.fill_(float("nan"))
+        return cache
+    for codes in (cache.k, cache.v):
+        codes.view(torch.uint8).fill_(0x7F)
+    if cache.scales is not None and not cache.scales_given:
+        cache.scales.fill_(float("nan"))
+    return cache
 
 
 def greedy_by_turns(driver: Driver, prompts: Sequence[list[int]], steps: int) -> list[list[int]]:

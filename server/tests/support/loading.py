@@ -6,6 +6,7 @@ import torch
 
 from text_generation_server.config import ParallelConfig
 from text_generation_server.config.implementation import ModelImpl, read_model_config
+from text_generation_server.config.kv_cache import QuantisedKvCache
 from text_generation_server.distributed import TensorParallelGroup, init_group
 from text_generation_server.models import CausalLM, load_model
 
@@ -18,7 +19,9 @@ def load(
     group: TensorParallelGroup | None = None,
     dummy: bool = False,
     impl: ModelImpl = "auto",
+    kv_cache: QuantisedKvCache | None = None,
+    quantize: str | None = None,
 ) -> CausalLM:
     group = group or init_group(ParallelConfig(), CPU, timeout_s=1)
-    config = read_model_config(folder, impl)
-    return load_model(folder, config, group, dtype, CPU, "dummy" if dummy else "safetensors")
+    config = read_model_config(folder, impl, quantize)
+    return load_model(folder, config, group, dtype, CPU, "dummy" if dummy else "safetensors", kv_cache)

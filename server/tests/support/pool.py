@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from text_generation_server.kernels.attention_options import NO_OPTIONS, AttentionOptions
+from text_generation_server.kernels.kv_codes import dequantise, quantise
 
 from . import reference
 
@@ -19,7 +20,9 @@ class Pool:
         dtype: torch.dtype,
         device: str = "cpu",
         v_head_dim: int | None = None,
+        codes: torch.dtype | None = None,
     ) -> None:
+        """`codes`: type of a cache that is quantised; `k` and `v` are then what its codes stand for."""
         torch.manual_seed(0)
         num_slots, longest = sum(kv_lens) + 1, max(kv_lens, default=0) + 3
         order = torch.randperm(num_slots - 1)
@@ -30,6 +33,10 @@ class Pool:
         self.k, self.v = k[:, 1 : kv_heads + 1], v[:, :kv_heads]
         k[unused] = v[unused] = float("nan")
         k[:, 0] = k[:, -1] = v[:, -1] = float("nan")
+        self.caches: tuple[Tensor, Tensor] = self.k, self.v
+        self.scales: Tensor | None = None
+        if codes is not None:
+            self._quantise(k, v, codes)
         self.b_row = torch.randperm(len(kv_lens) + 2)[: len(kv_lens)].to(device)
         self.table = torch.full((len(kv_lens) + 2, longest), unused, dtype=torch.int32)
         self.kv_lens = kv_lens
@@ -39,6 +46,18 @@ class Pool:
             self.table[row, :kv_len] = order[start : start + kv_len].int()
             start += kv_len
         self.table = self.table.to(device)
+
+    def _quantise(self, k: Tensor, v: Tensor, codes: torch.dtype) -> None:
+        """Heads get sizes from 0.01 to 100, keys less, and one of them holds zeros."""
+        (slots, heads, _), device = self.k.shape, self.k.device
+        self.k *= 1 + torch.rand(slots, heads, 1).to(device)
+        self.v *= (10 ** (4 * torch.rand(slots, heads, 1) - 2)).to(device)
+        self.k[0, 0] = self.v[0, 0] = 0.0
+        (k_codes, k_scales), (v_codes, v_scales) = (quantise(each, codes) for each in (k, v))
+        kv_heads = self.k.shape[1]
+        self.caches = k_codes[:, 1 : kv_heads + 1], v_codes[:, :kv_heads]
+        self.scales = torch.stack((k_scales[:, 1 : kv_heads + 1], v_scales[:, :kv_heads]), dim=-1)
+        self.k, self.v = (dequantise(each, self.scales[..., place]).double() for place, each in enumerate(self.caches))
 
     def slots(self, request: int) -> Tensor:
         return self.table[self.b_row[request], : self.kv_lens[request]].long()

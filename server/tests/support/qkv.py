@@ -10,6 +10,8 @@ from . import reference
 Operator = Callable[..., None]
 MAX_POSITIONS = 50
 EPS = 1e-5
+_UNUSED = 77
+"""A byte of caches of codes, for those that nobody writes."""
 
 
 class Case:
@@ -28,7 +30,10 @@ class Case:
         norm_of_each_head: bool = False,
         norm_after_rope: bool = False,
         norm_dtype: torch.dtype | None = None,
+        codes: torch.dtype | None = None,
+        given: bool = False,
     ) -> None:
+        """`codes`: type of a quantised cache, whose scales are `given` or measured."""
         torch.manual_seed(head_dim)
         self.kv_heads, self.head_dim, self.num_slots = kv_heads, head_dim, 2 * tokens + 3
         size = (heads + 2 * kv_heads) * head_dim
@@ -46,12 +51,34 @@ class Case:
         self.slots = torch.randperm(self.num_slots)[:tokens].to(device)
         shape = (self.num_slots, kv_heads, head_dim)
         self.k_cache, self.v_cache = (torch.full(shape, float("nan"), dtype=dtype, device=device) for _ in range(2))
+        self.scales: Tensor | None = None
+        self.given = given
+        if codes is not None:
+            self.k_cache, self.v_cache = (
+                torch.full(shape, _UNUSED, dtype=torch.uint8, device=device).view(codes) for _ in range(2)
+            )
+            self.scales = torch.full((self.num_slots, kv_heads, 2), float("nan"), device=device)
+            if given:
+                self.scales = (0.01 + 0.02 * torch.rand(kv_heads, 2)).to(device).expand(self.num_slots, -1, -1)
 
     def arguments(self) -> tuple[Tensor | float | bool | None, ...]:
         """Of the operator, in order."""
         norms = (self.q_norm, self.k_norm, EPS)
         step = (self.cos_sin, self.positions, self.slots, self.k_cache, self.v_cache)
-        return self.qkv, self.bias, *norms, *step, self.norm_after_rope
+        if self.scales is None:
+            return self.qkv, self.bias, *norms, *step, self.norm_after_rope
+        return self.qkv, self.bias, *norms, *step, self.norm_after_rope, self.scales, self.given
+
+    def check_unused(self) -> None:
+        """No other slot was touched."""
+        unused = torch.ones(self.num_slots, dtype=torch.bool, device=self.slots.device)
+        unused[self.slots] = False
+        for cache in (self.k_cache, self.v_cache):
+            rest = cache[unused] if self.scales is None else cache.view(torch.uint8)[unused] == _UNUSED
+            if not (rest.isnan() if self.scales is None else rest).all():
+                raise AssertionError("a slot of no token was written")
+        if self.scales is not None and not self.given and not self.scales[unused].isnan().all():
+            raise AssertionError("a scale of no token was written")
 
     def check(self, operator: Operator, torch_operator: Operator) -> None:
         """Runs `operator`: at most twice as far from the formula as torch in the same type, no other slot touched."""
@@ -66,10 +93,24 @@ class Case:
             limit = 2 * (torch_got.double() - want).abs().max() + 1e-5
             if not (got.double() - want).abs().max() <= limit:
                 raise AssertionError(f"error {(got.double() - want).abs().max()} exceeds {limit}")
-        unused = torch.ones(self.num_slots, dtype=torch.bool, device=self.slots.device)
-        unused[self.slots] = False
-        if not (self.k_cache[unused].isnan().all() and self.v_cache[unused].isnan().all()):
-            raise AssertionError("a slot of no token was written")
+        self.check_unused()
+
+    def check_codes(self, operator: Operator, torch_operator: Operator) -> None:
+        """Runs `operator` and torch: scales are as close as the arithmetic, and few codes differ, by one step."""
+        state = (self.qkv, self.k_cache, self.v_cache, self.scales)
+        by_torch = [tensor.clone() if tensor is not None and not self.given else tensor for tensor in state]
+        self.qkv = state[0].clone()
+        operator(*self.arguments())
+        codes = [cache.view(torch.uint8)[self.slots].int() for cache in (self.k_cache, self.v_cache)]
+        self.check_unused()
+        found_scales = self.scales
+        self.qkv, self.k_cache, self.v_cache, self.scales = by_torch  # type: ignore[assignment]
+        torch_operator(*self.arguments())
+        for got, cache in zip(codes, (self.k_cache, self.v_cache), strict=True):
+            apart = (got - cache.view(torch.uint8)[self.slots].int()).abs() % 128
+            if apart.max() > 1 or (apart > 0).float().mean() > 0.02:
+                raise AssertionError(f"{(apart > 0).float().mean():.2%} of codes differ, by up to {apart.max()}")
+        torch.testing.assert_close(found_scales, self.scales, rtol=2e-3, atol=0, equal_nan=True)
 
     def results(self) -> tuple[Tensor, Tensor, Tensor]:
         """q, and k and v of the tokens' slots, after the operator."""

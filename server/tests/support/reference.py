@@ -104,3 +104,17 @@ def moe_experts(
             total += share * (output + (0 if down_bias is None else down_bias[expert].double()))
         rows.append(total)
     return torch.stack(rows)
+
+
+def stored_in_8_bits(heads: Tensor, dtype: torch.dtype, scale: Tensor | None = None) -> Tensor:
+    """`heads` [..., head_dim] as a cache of 8 bits gives them back. int8: 127 steps to each side; floats round as torch
+    does. The scale of a head is measured, or given [...].
+    """
+    largest = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 1.75}[dtype]
+    if scale is None:
+        scale = heads.float().abs().amax(-1).clamp(min=1e-6) / largest
+    codes = heads.float() / scale[..., None]
+    most = 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
+    codes = codes.clamp(-most, most)
+    codes = codes.round() if dtype == torch.int8 else codes.to(dtype).float()
+    return (codes * scale[..., None]).to(heads.dtype)

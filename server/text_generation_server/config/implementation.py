@@ -15,18 +15,22 @@ ModelImpl = Literal["auto", "native", "transformers"]
 AnyModelConfig = ModelConfig | FallbackConfig
 
 
-def read_model_config(folder: Path, impl: ModelImpl = "auto") -> AnyModelConfig:
-    """Reads the configuration files of a model folder for the implementation that was asked for.
+def read_model_config(folder: Path, impl: ModelImpl = "auto", quantize: str | None = None) -> AnyModelConfig:
+    """Reads the configuration files of a model folder for the implementation and the `--quantize` that was asked for.
 
     Raises ModelFilesError (unreadable), ConfigurationError (wrong value), UnsupportedModel.
     """
     config, generation = config_files(folder)
     architecture = architecture_of(config)
     if impl == "native" or (impl == "auto" and (architecture in FAMILIES or not is_candidate(architecture))):
-        return parse_model_config(config, generation)
+        return parse_model_config(config, generation, folder).quantised(quantize)
     if not is_candidate(architecture):
         raise UnsupportedModel(
             f"architecture {architecture!r} cannot run with --model-impl transformers, which takes `...ForCausalLM` "
             f"classes; {supported()}"
+        )
+    if quantize:
+        raise UnsupportedModel(
+            f"--quantize {quantize} does not apply to {architecture}, which runs through Transformers: leave it out"
         )
     return parse_fallback_config(config, generation)

@@ -37,11 +37,10 @@ def check_fits(needed: int, available: int, room: str) -> None:
         )
 
 
-def check_machine(folder: Path) -> None:
-    """Raises OutOfMemory when a model is larger than all devices of this machine together, ModelFilesError for an
-    index that cannot be read. What cannot be known is no error: the model is checked again before it is loaded.
+def check_machine(size: int | None) -> None:
+    """Raises OutOfMemory when weights of `size` bytes are larger than all devices of this machine together. What cannot
+    be known is no error: the model is checked again before it is loaded.
     """
-    size = stored_bytes(folder)
     if size is None:
         return
     devices = cuda_memory()

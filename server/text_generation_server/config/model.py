@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UnsupportedModel
-from .facts import Dtype, architecture_of, config_files, eos_token_ids, quantised, stored_dtype
+from .facts import Dtype, architecture_of, config_files, eos_token_ids, stored_dtype
 from .families import FAMILIES
 from .json_object import JsonObject
 from .names import TensorNames
-from .spec import DecoderSpec, LayerSpec, RopeSpec, RopeType
+from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
+from .spec import DecoderSpec, LayerSpec, MoeSpec, RopeSpec, RopeType
 
 MAX_CONTEXT_LENGTH = 2**31 - 1
 """Positions that the contract can name."""
@@ -31,6 +32,8 @@ class ModelConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     """Ids that end a text: those of `config.json` and of `generation_config.json`, ascending."""
+    schemes: Schemes = UNQUANTISED
+    """How its matrices are quantised."""
 
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
@@ -75,17 +78,24 @@ class ModelConfig:
         layers = tuple(stretched(layer) for layer in self.decoder.layers)
         return dataclasses.replace(self, decoder=dataclasses.replace(self.decoder, layers=layers))
 
+    def quantised(self, asked: str | None) -> "ModelConfig":
+        """The same served with `--quantize asked`. Raises ConfigurationError or UnsupportedModel."""
+        schemes = online_schemes(asked, self.schemes)
+        check_schemes(schemes, self.decoder, self.names)
+        return dataclasses.replace(self, schemes=schemes)
+
     @classmethod
     def from_folder(cls, folder: Path) -> "ModelConfig":
         """Reads the configuration files of a model folder.
 
         Raises ModelFilesError (unreadable), ConfigurationError (wrong value), UnsupportedModel.
         """
-        return parse_model_config(*config_files(folder))
+        return parse_model_config(*config_files(folder), folder)
 
 
-def parse_model_config(config: JsonObject, generation: JsonObject | None) -> ModelConfig:
-    """Checks the contents of `config.json`, and of `generation_config.json` where there is one.
+def parse_model_config(config: JsonObject, generation: JsonObject | None, folder: Path | None = None) -> ModelConfig:
+    """Checks the contents of `config.json`, and of `generation_config.json` where there is one. `folder`: where other
+    files may say how the weights are quantised.
 
     Raises ConfigurationError (wrong value) or UnsupportedModel.
     """
@@ -95,16 +105,19 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None) -> Mod
     config = config.for_family(family.defaults, family.aliases)
     decoder = family.decoder(config)
     bos_token_ids = config.token_ids("bos_token_id")
+    names, schemes = family.tensor_names(config), read_schemes(config, folder)
+    check_schemes(schemes, decoder, names)
     return ModelConfig(
         architecture=architecture,
         decoder=decoder,
-        names=family.tensor_names(config),
+        names=names,
         max_position_embeddings=config.integer(
             "max_position_embeddings", default=config.integer(family.longest, default=2048)
         ),
         dtype=stored_dtype(config),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         eos_token_ids=eos_token_ids(config, generation, decoder.vocab_size),
+        schemes=schemes,
     )
 
 
@@ -112,10 +125,31 @@ def _known_architecture(config: JsonObject) -> str:
     name = architecture_of(config)
     if name not in FAMILIES:
         raise UnsupportedModel(f"architecture {name!r} is not supported; {supported()}")
-    method = config.child("quantization_config").string("quant_method", default="")
-    if "quantization_config" in config and method not in FAMILIES[name].quantisations:
-        raise quantised(method)
     return name
+
+
+def check_schemes(schemes: Schemes, decoder: DecoderSpec, names: TensorNames) -> None:
+    """Raises UnsupportedModel for families whose tensors are not read in these formats."""
+    has_experts = any(isinstance(layer.ffn, MoeSpec) for layer in decoder.layers)
+    if schemes.method == "mxfp4" and not (has_experts and names.experts_layout == "interleaved"):
+        raise UnsupportedModel("`quantization_config` in config.json: mxfp4 is read of the experts of gpt-oss only")
+    if schemes.online and has_experts:
+        raise UnsupportedModel(
+            f"--quantize {schemes.method} is not supported for mixtures of experts, which are computed with 16 bits: "
+            "leave it out"
+        )
+    if not schemes.used or schemes.online:
+        return
+    if has_experts and names.experts_layout != "each":
+        raise UnsupportedModel(
+            f"checkpoints of this family quantised by {schemes.method!r} are not supported, since their experts lie in "
+            "one tensor; use the 16-bit checkpoint"
+        )
+    if names.transposed:
+        raise UnsupportedModel(
+            f"checkpoints of this family quantised by {schemes.method!r} are not supported, since their matrices are "
+            "transposed; use the 16-bit checkpoint, with --quantize fp8 or eetq"
+        )
 
 
 def supported() -> str:

@@ -12,6 +12,7 @@ from typing import Literal, TypeVar, cast, get_args
 from ..errors import ConfigurationError
 from .facts import Dtype
 from .implementation import ModelImpl
+from .kv_cache import KvCacheDtype
 from .parallel import DEFAULT_UDS_PATH, ParallelConfig, rendezvous_path
 
 _Number = TypeVar("_Number", int, float)
@@ -95,6 +96,9 @@ class ServerConfig:
     """Batch sizes of decode that get a CUDA graph; empty: none; None: a default set."""
     deterministic: bool = False
     model_impl: ModelImpl = "auto"
+    kv_cache_dtype: KvCacheDtype = "auto"
+    quantize: str | None = None
+    """What 16-bit weights become while they are read; checkpoints that are quantised need none."""
 
     def __post_init__(self) -> None:
         world_size = self.environment.parallel.world_size

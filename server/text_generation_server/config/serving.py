@@ -6,11 +6,15 @@ from pathlib import Path
 from ..errors import ConfigurationError, ModelFilesError
 from .fallback import FallbackConfig
 from .implementation import AnyModelConfig, ModelImpl, read_model_config
-from .memory import check_machine
+from .memory import check_machine, stored_bytes
+from .model import ModelConfig
 from .server import Environment
+from .sizes import weight_bytes
 
 _TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.json", "vocab.txt")
 """The router reads the first, and makes it from the others with transformers."""
+_HALF = 2
+"""Bytes of a number that is not quantised, where the device is not known yet."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +31,14 @@ def check_servable(
     limits: AskedLimits,
     needs_weights: bool = True,
     model_impl: ModelImpl = "auto",
+    quantize: str | None = None,
 ) -> AnyModelConfig:
     """Raises `ModelFilesError`, `UnsupportedModel`, `ConfigurationError` or `OutOfMemory` when `folder` cannot be
     served like this; returns its configuration. `needs_weights`: whether its weights will be read.
 
     Whether a class of Transformers can run is checked by `models/fallback/`, which needs torch.
     """
-    config = override_rope(read_model_config(folder, model_impl), environment)
+    config = override_rope(read_model_config(folder, model_impl, quantize), environment)
     if not any(next(folder.glob(pattern), None) for pattern in _TOKENIZERS):
         raise ModelFilesError(
             f"{folder} has no tokenizer: none of {', '.join(_TOKENIZERS)}; fetch the tokenizer.json of the model"
@@ -42,7 +47,8 @@ def check_servable(
     if positions is not None:
         _check_limits(limits, positions)
     if needs_weights:
-        check_machine(folder)
+        is_quantised = isinstance(config, ModelConfig) and config.schemes.method
+        check_machine(weight_bytes(config, _HALF) if is_quantised else stored_bytes(folder))
     return config
 
 

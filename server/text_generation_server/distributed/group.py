@@ -12,6 +12,7 @@ import socket
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -58,12 +59,16 @@ class TensorParallelGroup:
         eps: float,
         scale: float = 1.0,
         x_weight: Tensor | None = None,
+        *eight_bit: Any,
     ) -> None:
-        """`all_reduce(x)`, then `add_rms_norm` of it into `x` and `residual`, as one operator where that is faster."""
+        """`all_reduce(x)`, then `add_rms_norm` of it into `x` and `residual`, as one operator where that is faster and
+        nothing is written in 8 bits. `eight_bit`: the last arguments of `add_rms_norm`.
+        """
         way = self._ways.of(_num_bytes(x))
-        if self.world_size == 1 or not self._reduced(way, x, residual, weight, eps, scale, x_weight):
+        apart = self.world_size == 1 or len(eight_bit) > 0
+        if apart or not self._reduced(way, x, residual, weight, eps, scale, x_weight):
             self.all_reduce(x)
-            kernels.add_rms_norm(x, residual, weight, eps, x, scale, x_weight)
+            kernels.add_rms_norm(x, residual, weight, eps, x, scale, x_weight, *eight_bit)
 
     def _reduced(
         self,

@@ -22,6 +22,7 @@ def examine(
     dtype: str | None,
     shards: int,
     model_impl: ModelImpl = "auto",
+    quantize: str | None = None,
 ) -> Iterator[Finding]:
     """Findings in the order in which a person would look: programs, devices, folders, and a model, if one is named."""
     yield from software_findings()
@@ -32,4 +33,4 @@ def examine(
         if dtype is None and not devices.cards:
             dtype = "float32"
         memory = memory_of(devices, environment.cuda_memory_fraction, shards)
-        yield from model_findings(source, environment, limits, dtype, shards, memory, model_impl)
+        yield from model_findings(source, environment, limits, dtype, shards, memory, model_impl, quantize)

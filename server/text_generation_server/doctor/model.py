@@ -9,6 +9,7 @@ from ..config.memory import stored_bytes
 from ..config.model import ModelConfig
 from ..config.server import Environment
 from ..config.serving import AskedLimits, check_servable
+from ..config.sizes import weight_bytes
 from ..errors import EngineError
 from ..hub import ModelSource, find_folder, present_folder
 from .finding import Finding
@@ -27,6 +28,7 @@ def model_findings(
     shards: int,
     memory: int,
     model_impl: ModelImpl = "auto",
+    quantize: str | None = None,
 ) -> Iterator[Finding]:
     """`memory`: bytes that each shard may use; `dtype`: None for that of the model. Downloads nothing."""
     try:
@@ -34,7 +36,7 @@ def model_findings(
             yield from _to_download(source, environment)
             return
         folder = find_folder(source, environment.hub)
-        config = check_servable(folder, environment, limits, source.needs_weights, model_impl)
+        config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize)
         if isinstance(config, FallbackConfig):
             from ..models.fallback import check_runnable
 
@@ -79,8 +81,11 @@ def _memory(
             yield Finding(_SUBJECT, "warning", "how large the weights are cannot be known before they are converted")
         return
     served = dtype or config.dtype or "float16"
-    weights = stored * _BYTES[served] // _BYTES[config.dtype or served] // shards
-    text = f"{weights / _GIB:.2f} GiB of weights in {served} for each shard, of {memory / _GIB:.1f} GiB"
+    if isinstance(config, ModelConfig) and config.schemes.method:
+        weights, how = weight_bytes(config, _BYTES[served]) // shards, f"quantised by {config.schemes.method!r}"
+    else:
+        weights, how = stored * _BYTES[served] // _BYTES[config.dtype or served] // shards, f"in {served}"
+    text = f"{weights / _GIB:.2f} GiB of weights {how} for each shard, of {memory / _GIB:.1f} GiB"
     left = memory - weights
     if left <= 0:
         remedy = "use more shards (--num-shard), a smaller --dtype, or a smaller model"

@@ -53,9 +53,12 @@ class Engine:
         attention_impl: str,
         watermark: WatermarkConfig,
         options: EngineOptions,
+        kv_cache_dtype: str = "",
         memory: Memory | None = None,
     ) -> None:
-        """`memory`: that of the model's device, if None."""
+        """`kv_cache_dtype`: the name of the type of keys and values; empty: that of the model. `memory`: that of the
+        model's device, if None.
+        """
         self._model = model
         self._memory = memory or memory_of(model.device)
         self._group = group
@@ -63,13 +66,16 @@ class Engine:
         self._attention_impl = attention_impl
         self._watermark = watermark
         self._options = options
+        self._kv_cache_dtype = kv_cache_dtype
         self._runner: StepRunner | None = None
 
     @property
     def info(self) -> ShardInfo:
         """What is served; the same before and after Warmup."""
+        dtype = str(self._model.dtype).removeprefix("torch.")
         return ShardInfo(
-            dtype=str(self._model.dtype).removeprefix("torch."),
+            dtype=dtype,
+            kv_cache_dtype=self._kv_cache_dtype or dtype,
             device_type=self._model.device.type,
             world_size=self._group.world_size,
             vocab_size=self._model.vocab_size,

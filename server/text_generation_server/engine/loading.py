@@ -12,9 +12,13 @@ import torch
 from ..config.facts import Dtype
 from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig, read_model_config
+from ..config.kv_cache import quantised_kv_cache
 from ..config.memory import check_fits, stored_bytes
+from ..config.model import ModelConfig
+from ..config.quantisation import Packed
 from ..config.server import Attention, ServerConfig
 from ..config.serving import override_rope
+from ..config.sizes import weight_bytes
 from ..distributed.group import init_group
 from ..errors import ConfigurationError, OutOfMemory
 from ..kernels import use_triton
@@ -42,12 +46,13 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     device = choose_device(environment.parallel.rank)
     attention = choose_attention(config, device)
     use_triton(attention == "triton")
-    model_config = override_rope(read_model_config(folder, config.model_impl), environment)
+    model_config = override_rope(read_model_config(folder, config.model_impl, config.quantize), environment)
     if isinstance(model_config, FallbackConfig) and config.deterministic:
         raise ConfigurationError(
             f"--deterministic is not there for {model_config.architecture}, which runs through Transformers: "
             "leave it out"
         )
+    kv_cache = quantised_kv_cache(config.kv_cache_dtype, model_config)
     if device.type == "cpu":
         threads = cpu_threads(model_config, environment.parallel.world_size, environment.omp_num_threads)
         torch.set_num_threads(threads)
@@ -59,13 +64,17 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
         # Small and large sums are then added up in the same order, by NCCL.
         parallel = replace(parallel, peer_memory=False)
     group = init_group(parallel, device, _GROUP_TIMEOUT_S)
-    model = load_into(device, lambda: load_model(folder, model_config, group, dtype, device, config.load_format))
-    logger.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3)})
+    model = load_into(
+        device, lambda: load_model(folder, model_config, group, dtype, device, config.load_format, kv_cache)
+    )
+    stored = kv_cache or str(dtype).removeprefix("torch.")
+    logger.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3), "kv_cache_dtype": stored})
     return Engine(
         model,
         group,
         eos_token_ids=model_config.eos_token_ids,
         attention_impl=attention,
+        kv_cache_dtype=stored,
         watermark=environment.watermark,
         options=EngineOptions(
             memory_fraction=environment.cuda_memory_fraction,
@@ -115,11 +124,13 @@ def check_memory(
     folder: Path, model: AnyModelConfig, dtype: torch.dtype, device: torch.device, world_size: int
 ) -> None:
     """Raises `OutOfMemory` when this rank's part of the weights is larger than the memory left on its device."""
-    stored = stored_bytes(folder)
-    if stored is None:
+    if isinstance(model, ModelConfig) and model.schemes.method:
+        whole = weight_bytes(model, dtype.itemsize)
+    elif (stored := stored_bytes(folder)) is not None:
+        whole = stored * dtype.itemsize // (dtype if model.dtype is None else getattr(torch, model.dtype)).itemsize
+    else:
         return
-    stored_type = dtype if model.dtype is None else getattr(torch, model.dtype)
-    needed = stored * dtype.itemsize // stored_type.itemsize // world_size
+    needed = whole // world_size
     if device.type == "cuda":
         check_fits(needed, torch.cuda.mem_get_info(device)[0], f"{device} has {{}} left")
     else:
@@ -140,5 +151,12 @@ def cpu_threads(model: AnyModelConfig, world_size: int, omp_num_threads: int | N
 
 
 def default_dtype(config: AnyModelConfig, device: torch.device) -> Dtype:
-    """float32 on a CPU, where half precision is slow; else the type of the checkpoint."""
-    return "float32" if device.type == "cpu" else config.dtype or "float16"
+    """float32 on a CPU, where half precision is slow; else the type of the checkpoint.
+
+    bfloat16 for weights of few bits though files say float16: their products overflow it now and then.
+    """
+    if device.type == "cpu":
+        return "float32"
+    if isinstance(config, ModelConfig) and any(isinstance(each, Packed) for each in config.schemes.used):
+        return "bfloat16"
+    return config.dtype or "float16"

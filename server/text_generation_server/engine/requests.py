@@ -195,6 +195,8 @@ class ShardInfo:
     eos_token_ids: tuple[int, ...]
     attention_impl: str
     version: str
+    kv_cache_dtype: str = ""
+    """Name of the type of keys and values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,9 @@ Operators write into tensors that the caller passes, so that a captured graph re
 """
 
 from ._attention import padded_batch
+from ._device import has_fp8_products
 from ._exchange import Exchange
+from ._groups import pack_codes, pack_scales, unpack_codes
 from ._launch import compilations, compile_only
 from ._register import triton_enabled, use_triton
 from ._sampling import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits, split_size
@@ -16,21 +18,27 @@ from .advance_state import advance_state
 from .attention_options import AttentionOptions
 from .choose import choose
 from .decode_attention import decode_attention
+from .dequantise import dequantise
 from .draw import draw
+from .grouped_linear import grouped_linear
+from .kv_codes import KV_CODES
 from .layer_norm import layer_norm
 from .logits_process import logits_process
 from .moe_experts import moe_experts
 from .moe_route import RouteOptions, moe_route
 from .prefill_attention import prefill_attention
 from .qkv_postprocess import qkv_postprocess
+from .quantise_rows import quantise_rows
 from .reduce_add_norm import fits_one_shot, fits_two_shots, reduce_add_norm, reducible
 from .rms_norm import rms_norm
+from .scaled_linear import scaled_linear
 from .skinny_linear import skinny_linear
 from .survivors import survivors
 from .top_tokens import top_tokens
 
 __all__ = [
     "EXCLUDED",
+    "KV_CODES",
     "MAX_LOGIT_BIAS",
     "MAX_TOP",
     "AttentionOptions",
@@ -48,25 +56,33 @@ __all__ = [
     "compilations",
     "compile_only",
     "decode_attention",
+    "dequantise",
     "draw",
     "fits_one_shot",
     "fits_two_shots",
+    "grouped_linear",
+    "has_fp8_products",
     "layer_norm",
     "logits_process",
     "mask_words",
     "moe_experts",
     "moe_route",
     "num_splits",
+    "pack_codes",
+    "pack_scales",
     "padded_batch",
     "prefill_attention",
     "qkv_postprocess",
+    "quantise_rows",
     "reduce_add_norm",
     "reducible",
     "rms_norm",
+    "scaled_linear",
     "skinny_linear",
     "split_size",
     "survivors",
     "top_tokens",
     "triton_enabled",
+    "unpack_codes",
     "use_triton",
 ]

@@ -6,7 +6,9 @@ Options are compile-time switches: with none of them, the code that is compiled 
 # pyright: basic
 from torch import Tensor
 
+from ._kv_codes import log2_of_scales
 from ._triton import tl, triton
+from .kv_codes import check_codes
 
 LOG2_E = 1.4426950408889634
 _LOG2_E = tl.constexpr(LOG2_E)
@@ -101,6 +103,23 @@ def accumulate(scores, scale_log2, v, acc, row_max, row_sum, ALL_MASKED: tl.cons
     return acc, new_max, row_sum
 
 
+@triton.jit
+def scaled_weights(scores, scale_log2, v_scales, row_max, row_sum):
+    """The part of `accumulate` before the product, for values that are codes with `v_scales` [N].
+
+    Returns the weights of codes, what the sum of earlier ones is multiplied by, and the new `row_max` and `row_sum`.
+    Weights include the scales, and `row_max` is that of the products, so that none is above 1 and float16 holds them
+    however large or small scales are; `row_sum` is the sum without scales, in the same units.
+    """
+    scores = scores * scale_log2
+    scaled = scores + log2_of_scales(v_scales)[None, :]
+    new_max = tl.maximum(row_max, tl.max(scaled, axis=1))
+    weights = tl.exp2(scaled - new_max[:, None])
+    correction = tl.exp2(row_max - new_max)
+    row_sum = row_sum * correction + tl.sum(tl.exp2(scores - new_max[:, None]), axis=1)
+    return weights, correction, new_max, row_sum
+
+
 def check_layouts(
     name: str,
     q: Tensor,
@@ -110,6 +129,7 @@ def check_layouts(
     out: Tensor,
     sinks: Tensor | None,
     slopes: Tensor | None,
+    scales: Tensor | None = None,
 ) -> None:
     """Raises ValueError for what the kernels do not read."""
     tokens, heads, head_dim = q.shape
@@ -125,11 +145,12 @@ def check_layouts(
         raise ValueError(f"{name}: shapes of q, k_cache, v_cache, out (and sinks, slopes) do not fit: {shapes}")
     if not q.stride(2) == k_cache.stride(2) == v_cache.stride(2) == out.stride(2) == slot_table.stride(1) == 1:
         raise ValueError(f"{name}: the last dimension of every tensor must have stride 1")
+    check_codes(name, k_cache, v_cache, scales)
 
 
-def padded_head_dim(head_dim: int) -> int:
-    """Columns of a tile: a power of two, at least what a matrix instruction takes."""
-    return max(16, 1 << (head_dim - 1).bit_length())
+def padded_head_dim(head_dim: int, in_words: bool = False) -> int:
+    """Columns of a tile: a power of two, at least what a matrix instruction takes; of words with four of them each."""
+    return max(64 if in_words else 16, 1 << (head_dim - 1).bit_length())
 
 
 def padded_batch(batch: int) -> int:

@@ -17,3 +17,9 @@ def shared_kib(device: torch.device) -> int:
     if device.type != "cuda":
         return 227
     return torch.cuda.get_device_properties(device).shared_memory_per_block_optin // 1024
+
+
+@cache
+def has_fp8_products(device: torch.device) -> bool:
+    """Whether matrix products of float8 exist on the device: on cards from sm_89 on. A CPU computes what they would."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)

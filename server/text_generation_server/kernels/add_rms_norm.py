@@ -11,6 +11,8 @@ Statistics are float32. The sum is rounded to the storage type before its statis
 norm; the normalised value is rounded to the type of its weight before their product, as in `rms_norm`. That is what
 Transformers computes in several steps.
 
+Where `out8` and `out_scale` are given, the 8-bit form of `out` is written beside it (`_quantise.py` says how).
+
 Called twice a layer and once before the logits.
 Bytes floor: 4 * tokens * hidden * element size (read x and residual, write residual and out).
 Measured on an H200 in bfloat16 at 4096 tokens: 93 % of copy bandwidth with hidden 4096, 95 % with 8192; 1.4 us at one
@@ -23,6 +25,7 @@ from torch import Tensor
 
 from ._config import nearest
 from ._launch import Launcher, let_next_start, wait_for_previous
+from ._quantise import TINY, check_quantised, quantise_torch, store_quantised, strides_of
 from ._register import register
 from ._triton import tl, triton
 from .rms_norm import normalise, normalise_row
@@ -35,13 +38,22 @@ def add_rms_norm_kernel(
     weight_ptr,  # [hidden]
     x_weight_ptr,  # [hidden] or None
     out_ptr,  # [tokens, hidden]
+    out8_ptr,  # [tokens, hidden] or None
+    out_scale_ptr,  # [tokens] or [tokens, groups] or None
+    static_ptr,  # [1] float32 or None
     hidden,
     stride_x_token,
     stride_residual_token,
     stride_out_token,
+    stride_out8_token,
+    stride_scale_token,
+    stride_scale_group,
     eps,
     X_SCALE: tl.constexpr,
-    BLOCK: tl.constexpr,  # power of two, at least hidden
+    GROUP: tl.constexpr,
+    BOUND: tl.constexpr,
+    TINIEST: tl.constexpr,
+    BLOCK: tl.constexpr,  # power of two, at least hidden and GROUP
     PDL: tl.constexpr,
 ):
     """One program normalises one token, held in registers."""
@@ -64,7 +76,13 @@ def add_rms_norm_kernel(
     total = (x + residual).to(residual_ptr.dtype.element_ty)
     tl.store(residual_row, total, mask=valid)
     out = normalise_row(total.to(tl.float32), weight, hidden, eps, weight_ptr.dtype.element_ty)
-    tl.store(out_ptr + token * stride_out_token + columns, out.to(out_ptr.dtype.element_ty), mask=valid)
+    out = out.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + token * stride_out_token + columns, out, mask=valid)
+    if out8_ptr is not None:
+        store_quantised(
+            out.to(tl.float32), columns, hidden, out8_ptr + token * stride_out8_token,
+            out_scale_ptr + token * stride_scale_token, stride_scale_group, static_ptr, GROUP, BOUND, TINIEST,
+        )  # fmt: skip
 
 
 _launch = Launcher(add_rms_norm_kernel)
@@ -78,6 +96,11 @@ def add_rms_norm_triton(
     out: Tensor,
     x_scale: float = 1.0,
     x_weight: Tensor | None = None,
+    out8: Tensor | None = None,
+    out_scale: Tensor | None = None,
+    group: int = 0,
+    static: Tensor | None = None,
+    bound: float = 0.0,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     tokens, hidden = x.shape
@@ -87,15 +110,19 @@ def add_rms_norm_triton(
         raise ValueError(f"add_rms_norm: shapes of x, residual, out, weights do not fit: {shapes}")
     if any(tensor.stride(-1) != 1 for tensor in (x, residual, out, *weights)):
         raise ValueError("add_rms_norm: the last dimension of every tensor must have stride 1")
+    check_quantised("add_rms_norm", tokens, hidden, out8, out_scale, group, static)
     if tokens == 0:
         return
-    block = triton.next_power_of_2(hidden)
+    block = max(triton.next_power_of_2(hidden), group)
     _launch(
         (tokens,),
-        (x, residual, weight, x_weight, out),
-        (hidden, x.stride(0), residual.stride(0), out.stride(0)),
+        (x, residual, weight, x_weight, out, out8, out_scale, static),
+        (hidden, x.stride(0), residual.stride(0), out.stride(0), *strides_of(out8, out_scale)),
         (eps,),
         X_SCALE=x_scale,
+        GROUP=group,
+        BOUND=bound,
+        TINIEST=TINY,
         BLOCK=block,
         **nearest("add_rms_norm", block=block),
     )
@@ -109,6 +136,11 @@ def add_rms_norm_torch(
     out: Tensor,
     x_scale: float = 1.0,
     x_weight: Tensor | None = None,
+    out8: Tensor | None = None,
+    out_scale: Tensor | None = None,
+    group: int = 0,
+    static: Tensor | None = None,
+    bound: float = 0.0,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     if x_weight is not None:
@@ -117,6 +149,10 @@ def add_rms_norm_torch(
         x = normalised
     residual.add_(x, alpha=x_scale)
     normalise(residual, weight, eps, out)
+    if out8 is not None and out_scale is not None:
+        quantise_torch(out, out8, out_scale, group, static, bound)
 
 
-add_rms_norm = register(add_rms_norm_torch, mutates=("residual", "out"), triton=add_rms_norm_triton)
+add_rms_norm = register(
+    add_rms_norm_torch, mutates=("residual", "out", "out8", "out_scale"), triton=add_rms_norm_triton
+)

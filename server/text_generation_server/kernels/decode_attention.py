@@ -43,15 +43,18 @@ from ._attention import (
     locate,
     padded_batch,
     padded_head_dim,
+    scaled_weights,
 )
 from ._attention_torch import attend
 from ._chunks import in_window, merge_chunks, merge_kernel, plan
 from ._config import nearest
-from ._device import num_processors, shared_kib
+from ._device import has_fp8_products, num_processors, shared_kib
+from ._kv_codes import E4M3, E4M3_BY_HARDWARE, join_words, load_scales, split_words, to_float16, widen_words
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
 from .attention_options import NO_OPTIONS, AttentionOptions
+from .kv_codes import Caches, as_pairs, as_words, format_of, read_slots
 
 # Up to this many cache elements for the longest request, one padded call for the batch beats a call for each request:
 # measured on CPU, a call costs about as much as copying 20,000 elements.
@@ -77,14 +80,112 @@ _DETERMINISTIC_CHUNKS = 32
 _MERGED_ROWS = 32
 
 
+@triton.jit
+def _attend(
+    q,  # [BLOCK_G, BLOCK_D]
+    slopes,  # [BLOCK_G] or None
+    table_row_ptr,
+    k_head_ptr,
+    v_head_ptr,
+    begin,
+    end,
+    kv_len,
+    stride_k_slot,
+    stride_v_slot,
+    scale_log2,
+    SOFTCAP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    V_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Sum of values [BLOCK_G, BLOCK_V], maximum and sum of weights [BLOCK_G] over positions `begin` to `end`."""
+    acc = tl.zeros([BLOCK_G, BLOCK_V], dtype=tl.float32)
+    row_max = tl.full([BLOCK_G], float("-inf"), dtype=tl.float32)
+    row_sum = tl.zeros([BLOCK_G], dtype=tl.float32)
+    for start in range(begin, end, BLOCK_N):
+        positions = start + tl.arange(0, BLOCK_N)
+        valid = positions < end
+        slots = load_slots(table_row_ptr, positions, end, True)
+        k = load_rows(k_head_ptr, slots, stride_k_slot, valid, True, HEAD_DIM, BLOCK_D)
+        scores = tl.dot(q, k.T, input_precision="tf32x3")
+        scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
+        scores = tl.where(valid[None, :], scores, float("-inf"))
+        v = load_rows(v_head_ptr, slots, stride_v_slot, valid, True, V_DIM, BLOCK_V)
+        acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum, False)
+    return acc, row_max, row_sum
+
+
+@triton.jit
+def _attend_codes(
+    q,  # [BLOCK_G, BLOCK_D]
+    slopes,  # [BLOCK_G] or None
+    table_row_ptr,
+    k_head_ptr,  # int32 words, as strides are in words
+    v_head_ptr,
+    scales_head_ptr,
+    begin,
+    end,
+    kv_len,
+    stride_k_slot,
+    stride_v_slot,
+    stride_scales_slot,
+    scale_log2,
+    FORMAT: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    V_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """`_attend` over codes, read as words of four: each of the four places has products of its own."""
+    WORDS: tl.constexpr = BLOCK_D // 4
+    V_WORDS: tl.constexpr = BLOCK_V // 4
+    q0, q1, q2, q3 = split_words(to_float16(q), BLOCK_G, WORDS)
+    acc0 = tl.zeros([BLOCK_G, V_WORDS], dtype=tl.float32)
+    acc1 = tl.zeros([BLOCK_G, V_WORDS], dtype=tl.float32)
+    acc2 = tl.zeros([BLOCK_G, V_WORDS], dtype=tl.float32)
+    acc3 = tl.zeros([BLOCK_G, V_WORDS], dtype=tl.float32)
+    row_max = tl.full([BLOCK_G], float("-inf"), dtype=tl.float32)
+    row_sum = tl.zeros([BLOCK_G], dtype=tl.float32)
+    for start in range(begin, end, BLOCK_N):
+        positions = start + tl.arange(0, BLOCK_N)
+        valid = positions < end
+        slots = load_slots(table_row_ptr, positions, end, True)
+        k = load_rows(k_head_ptr, slots, stride_k_slot, valid, True, HEAD_DIM // 4, WORDS)
+        k_scales, v_scales = load_scales(scales_head_ptr, slots, stride_scales_slot, valid, FORMAT)
+        k0, k1, k2, k3 = widen_words(k, FORMAT)
+        scores = tl.dot(q0, k0.T)
+        scores = tl.dot(q1, k1.T, scores)
+        scores = tl.dot(q2, k2.T, scores)
+        scores = tl.dot(q3, k3.T, scores) * k_scales[None, :]
+        scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
+        scores = tl.where(valid[None, :], scores, float("-inf"))
+        v = load_rows(v_head_ptr, slots, stride_v_slot, valid, True, V_DIM // 4, V_WORDS)
+        weights, correction, row_max, row_sum = scaled_weights(scores, units, v_scales, row_max, row_sum)
+        v0, v1, v2, v3 = widen_words(v, FORMAT)
+        weights = weights.to(tl.float16)
+        correction = correction[:, None]
+        acc0 = tl.dot(weights, v0, acc0 * correction)
+        acc1 = tl.dot(weights, v1, acc1 * correction)
+        acc2 = tl.dot(weights, v2, acc2 * correction)
+        acc3 = tl.dot(weights, v3, acc3 * correction)
+    return join_words(acc0, acc1, acc2, acc3, BLOCK_G, V_WORDS), row_max, row_sum
+
+
 @triton.jit(
     do_not_specialize=["batch", "target_items", "one_wave", "min_chunk"],
     do_not_specialize_on_alignment=["b_row_ptr", "b_kv_len_ptr"],
 )
 def decode_attention_kernel(
     q_ptr,  # [batch, heads, HEAD_DIM]
-    k_cache_ptr,  # [slots, kv_heads, HEAD_DIM]
-    v_cache_ptr,  # [slots, kv_heads, V_DIM]
+    k_cache_ptr,  # [slots, kv_heads, HEAD_DIM], or, where FORMAT, int32 words of four codes
+    v_cache_ptr,  # [slots, kv_heads, V_DIM], likewise
+    scales_ptr,  # [slots, kv_heads] int64, both scales side by side, or None
     slot_table_ptr,  # [rows, positions]
     b_row_ptr,  # [batch]
     b_kv_len_ptr,  # [batch]
@@ -100,6 +201,8 @@ def decode_attention_kernel(
     stride_k_head,
     stride_v_slot,
     stride_v_head,
+    stride_scales_slot,
+    stride_scales_head,
     stride_table_row,
     stride_out_request,
     stride_out_head,
@@ -122,6 +225,7 @@ def decode_attention_kernel(
     DETERMINISTIC: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    FORMAT: tl.constexpr,  # of `kv_codes`
     PDL: tl.constexpr,
 ):
     """One program attends with all heads of one KV head over one chunk of one request.
@@ -162,19 +266,17 @@ def decode_attention_kernel(
     k_head_ptr = k_cache_ptr + kv_head * stride_k_head
     v_head_ptr = v_cache_ptr + kv_head * stride_v_head
 
-    acc = tl.zeros([BLOCK_G, BLOCK_V], dtype=tl.float32)
-    row_max = tl.full([BLOCK_G], float("-inf"), dtype=tl.float32)
-    row_sum = tl.zeros([BLOCK_G], dtype=tl.float32)
-    for start in range(begin, end, BLOCK_N):
-        positions = start + tl.arange(0, BLOCK_N)
-        valid = positions < end
-        slots = load_slots(table_row_ptr, positions, end, True)
-        k = load_rows(k_head_ptr, slots, stride_k_slot, valid, True, HEAD_DIM, BLOCK_D)
-        scores = tl.dot(q, k.T, input_precision="tf32x3")
-        scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
-        scores = tl.where(valid[None, :], scores, float("-inf"))
-        v = load_rows(v_head_ptr, slots, stride_v_slot, valid, True, V_DIM, BLOCK_V)
-        acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum, False)
+    if FORMAT:
+        acc, row_max, row_sum = _attend_codes(
+            q, slopes, table_row_ptr, k_head_ptr, v_head_ptr, scales_ptr + kv_head * stride_scales_head, begin, end,
+            kv_len, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
+            FORMAT, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N,
+        )  # fmt: skip
+    else:
+        acc, row_max, row_sum = _attend(
+            q, slopes, table_row_ptr, k_head_ptr, v_head_ptr, begin, end, kv_len, stride_k_slot, stride_v_slot,
+            scale_log2, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N,
+        )  # fmt: skip
 
     elements = tl.arange(0, BLOCK_V)
     stored = exists[:, None] & (elements < V_DIM)[None, :]
@@ -224,6 +326,7 @@ def decode_attention_triton(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
+    scales: Tensor | None = None,
 ) -> None:
     """Triton implementation: split-KV decoding (Flash-Decoding, Dao et al., 2023), planned on the device.
 
@@ -237,17 +340,20 @@ def decode_attention_triton(
     Partial results are allocated here, because their size follows from the plan, which nobody else knows; they are
     free again when the call returns, and in a graph they lie in the graph's pool.
     """
-    check_layouts("decode_attention", q, k_cache, v_cache, slot_table, out, sinks, slopes)
+    check_layouts("decode_attention", q, k_cache, v_cache, slot_table, out, sinks, slopes, scales)
     batch, num_heads, head_dim = q.shape
     _, num_kv_heads, v_head_dim = v_cache.shape
     if batch == 0:
         return
     if window:
         max_kv_len = min(max_kv_len, window)
-    block_d = padded_head_dim(head_dim)
-    config = dict(
-        nearest("decode_attention", shared_kib=shared_kib(q.device), head_dim=block_d, element_bytes=q.element_size())
-    )
+    format = format_of(k_cache)
+    if format == E4M3 and q.is_cuda and has_fp8_products(q.device):
+        format = E4M3_BY_HARDWARE
+    k_cache, v_cache = as_words(k_cache), as_words(v_cache)
+    block_d, block_v = (padded_head_dim(size, bool(format)) for size in (head_dim, v_head_dim))
+    sizes = {"head_dim": block_d, "element_bytes": 1 if format else q.element_size()}
+    config = dict(nearest("decode_attention", shared_kib=shared_kib(q.device), **sizes))
     processors = num_processors(q.device)
     programs, resident = (config.pop(name) * processors for name in ("programs", "resident"))
     one_wave = max(1, resident // num_kv_heads)
@@ -264,15 +370,20 @@ def decode_attention_triton(
     group_heads: int = triton.next_power_of_2(group)  # pyright: ignore[reportAssignmentType]
     # One request alone waits less for a kernel that merges its heads side by side, but sums in other steps.
     last_merges = batch > 1 or deterministic
-    sizes = {"V_DIM": v_head_dim, "BLOCK_V": padded_head_dim(v_head_dim), "BLOCK_B": padded_batch(batch)}
-    sizes |= {"DETERMINISTIC": deterministic, "WINDOW": window}
+    constants = {"V_DIM": v_head_dim, "BLOCK_V": block_v, "BLOCK_B": padded_batch(batch)}
+    constants |= {"DETERMINISTIC": deterministic, "WINDOW": window}
+    pairs = as_pairs(scales)
+    scale_strides = (0, 0) if pairs is None else pairs.stride()[:2]
     _launch(
         (num_kv_heads, items),
         (
-            q, k_cache, v_cache, slot_table, b_row, b_kv_len, sinks, slopes, out, partial, partial_log_sum,
-            arrivals(q.device, batch * num_kv_heads),
+            q, k_cache, v_cache, pairs, slot_table, b_row, b_kv_len, sinks, slopes, out, partial,
+            partial_log_sum, arrivals(q.device, batch * num_kv_heads),
         ),
-        (*q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], slot_table.stride(0), *out.stride()[:2]),
+        (
+            *q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides, slot_table.stride(0),
+            *out.stride()[:2],
+        ),
         (batch, target_items, one_wave, min_chunk, scale * LOG2_E),
         GROUP=group,
         HEAD_DIM=head_dim,
@@ -282,7 +393,8 @@ def decode_attention_triton(
         BLOCK_H=group_heads,
         BLOCK_C=max(1, _MERGED_ROWS // group_heads),
         LAST_MERGES=last_merges,
-        **sizes,
+        FORMAT=format,
+        **constants,
         **config,
     )  # fmt: skip
     if longest > 1 and not last_merges:
@@ -292,7 +404,7 @@ def decode_attention_triton(
             out.stride()[:2],
             (batch, target_items, one_wave, min_chunk),
             BLOCK_C=16,
-            **sizes,
+            **constants,
         )
 
 
@@ -311,12 +423,14 @@ def decode_attention_torch(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
+    scales: Tensor | None = None,
 ) -> None:
     """Torch implementation. `max_kv_len` is at least the largest of `b_kv_len`."""
     batch, num_heads, head_dim = q.shape
     num_kv_heads = k_cache.shape[1]
+    caches = (k_cache, v_cache, scales)
     if softcap or sinks is not None or slopes is not None:
-        for index, context in enumerate(_contexts(k_cache, v_cache, slot_table, b_row, b_kv_len, window)):
+        for index, context in enumerate(_contexts(caches, slot_table, b_row, b_kv_len, window, q.dtype)):
             if context is None:
                 out[index].zero_()
             else:
@@ -326,13 +440,12 @@ def decode_attention_torch(
     grouped = (batch, num_kv_heads, num_heads // num_kv_heads, -1)
     small = max_kv_len * num_kv_heads * head_dim <= _PADDED_LIMIT
     call = _padded if batch > 1 and small and not deterministic else _one_by_one
-    call(q.view(grouped), k_cache, v_cache, slot_table, b_row, b_kv_len, max_kv_len, scale, out.view(grouped), window)
+    call(q.view(grouped), caches, slot_table, b_row, b_kv_len, max_kv_len, scale, out.view(grouped), window)
 
 
 def _padded(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    caches: Caches,
     slot_table: Tensor,
     b_row: Tensor,
     b_kv_len: Tensor,
@@ -348,8 +461,8 @@ def _padded(
     slots = slot_table[b_row, :max_kv_len]
     slots = torch.where(valid, slots, slots[:, :1]).flatten()
     k, v = (
-        cache.index_select(0, slots).view(q.shape[0], max_kv_len, *cache.shape[1:]).transpose(1, 2)
-        for cache in (k_cache, v_cache)
+        each.view(q.shape[0], max_kv_len, *each.shape[1:]).transpose(1, 2)
+        for each in read_slots(caches, slots, q.dtype)
     )
     mask = valid[:, None, None, :]
     attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
@@ -359,8 +472,7 @@ def _padded(
 
 def _one_by_one(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    caches: Caches,
     slot_table: Tensor,
     b_row: Tensor,
     b_kv_len: Tensor,
@@ -369,7 +481,7 @@ def _one_by_one(
     out: Tensor,
     window: int,
 ) -> None:
-    for index, context in enumerate(_contexts(k_cache, v_cache, slot_table, b_row, b_kv_len, window)):
+    for index, context in enumerate(_contexts(caches, slot_table, b_row, b_kv_len, window, q.dtype)):
         if context is None:
             out[index].zero_()
             continue
@@ -378,7 +490,7 @@ def _one_by_one(
 
 
 def _contexts(
-    k_cache: Tensor, v_cache: Tensor, slot_table: Tensor, b_row: Tensor, b_kv_len: Tensor, window: int
+    caches: Caches, slot_table: Tensor, b_row: Tensor, b_kv_len: Tensor, window: int, dtype: torch.dtype
 ) -> Iterator[tuple[Tensor, Tensor] | None]:
     """K and V that the last position of each request sees, [seen, kv_heads, head_dim]; None where there are none."""
     for row, kv_len in zip(b_row.tolist(), b_kv_len.tolist(), strict=True):
@@ -386,7 +498,7 @@ def _contexts(
             yield None
             continue
         slots = slot_table[row, max(0, kv_len - window) if window else 0 : kv_len]
-        yield k_cache.index_select(0, slots), v_cache.index_select(0, slots)
+        yield read_slots(caches, slots, dtype)
 
 
 _operator = register(decode_attention_torch, mutates=("out",), triton=decode_attention_triton)
@@ -404,8 +516,10 @@ def decode_attention(
     out: Tensor,
     deterministic: bool = False,
     options: AttentionOptions = NO_OPTIONS,
+    scales: Tensor | None = None,
 ) -> None:
     """The operator: Triton or torch, as `use_triton` says."""
     _operator(
-        q, k_cache, v_cache, slot_table, b_row, b_kv_len, max_kv_len, scale, out, deterministic, *options.arguments()
-    )
+        q, k_cache, v_cache, slot_table, b_row, b_kv_len, max_kv_len, scale, out, deterministic, *options.arguments(),
+        scales,
+    )  # fmt: skip

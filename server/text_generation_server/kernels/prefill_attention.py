@@ -55,10 +55,12 @@ from ._attention import (
 from ._attention_torch import attend
 from ._config import nearest
 from ._device import num_processors, shared_kib
+from ._kv_codes import load_scales, to_float16, widen
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
 from .attention_options import NO_OPTIONS, AttentionOptions
+from .kv_codes import as_bytes, as_pairs, format_of, read_slots
 
 # A part is at least so many keys, in whole blocks of any tile, and there are at most so many: one program adds them up.
 _MIN_PART = 256
@@ -77,12 +79,15 @@ def _attend(
     table_row_ptr,
     k_head_ptr,
     v_head_ptr,
+    scales_head_ptr,
     begin,
     end,
     seen_end,
     stride_k_slot,
     stride_v_slot,
+    stride_scales_slot,
     scale_log2,
+    FORMAT: tl.constexpr,
     MASKED: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
@@ -102,6 +107,9 @@ def _attend(
         keys = start + tl.arange(0, BLOCK_N)
         next_slots = load_slots(table_row_ptr, keys + BLOCK_N, seen_end, True)
         k = load_rows(k_head_ptr, slots, stride_k_slot, keys < end, MASKED, HEAD_DIM, BLOCK_D)
+        if FORMAT:
+            k_scales, v_scales = load_scales(scales_head_ptr, slots, stride_scales_slot, keys < end, FORMAT)
+            k = widen(k, FORMAT) * k_scales.to(tl.float16)[:, None]
         scores = tl.dot(q, k.T, input_precision="tf32x3")
         distances = keys[None, :] - positions[:, None]
         scores, units = apply_options(scores, scale_log2, distances, slopes, SOFTCAP)
@@ -111,6 +119,8 @@ def _attend(
                 seen &= distances > -WINDOW
             scores = tl.where(seen, scores, float("-inf"))
         v = load_rows(v_head_ptr, slots, stride_v_slot, keys < end, MASKED, V_DIM, BLOCK_V)
+        if FORMAT:
+            v = widen(v, FORMAT) * v_scales.to(tl.float16)[:, None]
         acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum, WINDOW > 0 and MASKED)
         slots = next_slots
     return acc, row_max, row_sum, slots
@@ -156,8 +166,9 @@ def _merge(
 )
 def prefill_attention_kernel(
     q_ptr,  # [tokens, heads, HEAD_DIM]
-    k_cache_ptr,  # [slots, kv_heads, HEAD_DIM]
-    v_cache_ptr,  # [slots, kv_heads, V_DIM]
+    k_cache_ptr,  # [slots, kv_heads, HEAD_DIM], where FORMAT uint8
+    v_cache_ptr,  # [slots, kv_heads, V_DIM], likewise
+    scales_ptr,  # [slots, kv_heads] int64, both scales side by side, or None
     slot_table_ptr,  # [rows, positions]
     b_row_ptr,  # [batch]
     b_q_start_ptr,  # [batch + 1]
@@ -174,6 +185,8 @@ def prefill_attention_kernel(
     stride_k_head: tl.constexpr,
     stride_v_slot: tl.constexpr,
     stride_v_head: tl.constexpr,
+    stride_scales_slot: tl.constexpr,
+    stride_scales_head: tl.constexpr,
     stride_table_row,
     stride_out_token,
     stride_out_head,
@@ -190,6 +203,7 @@ def prefill_attention_kernel(
     SPLIT: tl.constexpr,  # whether max_parts > 1
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    FORMAT: tl.constexpr,  # of `kv_codes`
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
@@ -254,6 +268,11 @@ def prefill_attention_kernel(
         sinks = load_per_head(sinks_ptr, heads, exists)
 
     table_row_ptr = slot_table_ptr + tl.load(b_row_ptr + request).to(tl.int64) * stride_table_row
+    if FORMAT:
+        q = to_float16(q)
+        scales_head_ptr = scales_ptr + kv_head * stride_scales_head
+    else:
+        scales_head_ptr = None
     k_head_ptr = k_cache_ptr + kv_head * stride_k_head
     v_head_ptr = v_cache_ptr + kv_head * stride_v_head
     positions = prefix + rows // GROUP
@@ -265,17 +284,20 @@ def prefill_attention_kernel(
     if WINDOW:
         full = tl.minimum(tl.maximum(full, begin), part_end)
         acc, row_max, row_sum, slots = _attend(
-            acc, row_max, row_sum, slots, q, positions, slopes, table_row_ptr, k_head_ptr, v_head_ptr, begin, full, end,
-            stride_k_slot, stride_v_slot, scale_log2, True, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_N,
+            acc, row_max, row_sum, slots, q, positions, slopes, table_row_ptr, k_head_ptr, v_head_ptr,
+            scales_head_ptr, begin, full, end, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
+            FORMAT, True, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_N,
         )  # fmt: skip
         begin = full
     acc, row_max, row_sum, slots = _attend(
-        acc, row_max, row_sum, slots, q, positions, slopes, table_row_ptr, k_head_ptr, v_head_ptr, begin, part_end, end,
-        stride_k_slot, stride_v_slot, scale_log2, False, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_N,
+        acc, row_max, row_sum, slots, q, positions, slopes, table_row_ptr, k_head_ptr, v_head_ptr,
+        scales_head_ptr, begin, part_end, end, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
+        FORMAT, False, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_N,
     )  # fmt: skip
     acc, row_max, row_sum, slots = _attend(
-        acc, row_max, row_sum, slots, q, positions, slopes, table_row_ptr, k_head_ptr, v_head_ptr, part_end, end, end,
-        stride_k_slot, stride_v_slot, scale_log2, True, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_N,
+        acc, row_max, row_sum, slots, q, positions, slopes, table_row_ptr, k_head_ptr, v_head_ptr,
+        scales_head_ptr, part_end, end, end, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
+        FORMAT, True, WINDOW, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_N,
     )  # fmt: skip
     elements = tl.arange(0, BLOCK_V)
     if sinks is not None:
@@ -324,19 +346,23 @@ def prefill_attention_triton(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
+    scales: Tensor | None = None,
 ) -> None:
     """Triton implementation. `max_q_len` only chooses the tiles; nothing is read back from the device.
 
     Raises ValueError for layouts that the kernel does not read.
     """
-    check_layouts("prefill_attention", q, k_cache, v_cache, slot_table, out, sinks, slopes)
+    check_layouts("prefill_attention", q, k_cache, v_cache, slot_table, out, sinks, slopes, scales)
     num_tokens, num_heads, head_dim = q.shape
     _, num_kv_heads, v_head_dim = v_cache.shape
     batch = b_row.shape[0]
     if num_tokens == 0:
         return
     block_d, block_v = padded_head_dim(head_dim), padded_head_dim(v_head_dim)
-    sizes = {"head_dim": block_d, "element_bytes": q.element_size(), "q_len": max(1, max_q_len)}
+    format = format_of(k_cache)
+    pairs = as_pairs(scales)
+    scale_strides = (0, 0) if pairs is None else pairs.stride()[:2]
+    sizes = {"head_dim": block_d, "element_bytes": 1 if format else q.element_size(), "q_len": max(1, max_q_len)}
     config = dict(nearest("prefill_attention", shared_kib=shared_kib(q.device), **sizes))
     resident = config.pop("resident") * num_processors(q.device)
     group = num_heads // num_kv_heads
@@ -351,10 +377,13 @@ def prefill_attention_triton(
     _launch(
         (num_kv_heads, tiles, max_parts),
         (
-            q, k_cache, v_cache, slot_table, b_row, b_q_start, b_kv_len, sinks, slopes, out, partial, partial_log_sum,
-            arrived,
+            q, as_bytes(k_cache), as_bytes(v_cache), pairs, slot_table, b_row, b_q_start, b_kv_len, sinks,
+            slopes, out, partial, partial_log_sum, arrived,
         ),
-        (*q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], slot_table.stride(0), *out.stride()[:2]),
+        (
+            *q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides, slot_table.stride(0),
+            *out.stride()[:2],
+        ),
         (batch, max_parts, scale * LOG2_E),
         GROUP=group,
         HEAD_DIM=head_dim,
@@ -366,6 +395,7 @@ def prefill_attention_triton(
         SPLIT=max_parts > 1,
         WINDOW=window,
         SOFTCAP=softcap,
+        FORMAT=format,
         **config,
     )  # fmt: skip
 
@@ -391,6 +421,7 @@ def prefill_attention_torch(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
+    scales: Tensor | None = None,
 ) -> None:
     """Torch implementation: one fused attention call a request, so nothing is padded."""
     starts, kv_lens, rows = b_q_start.tolist(), b_kv_len.tolist(), b_row.tolist()
@@ -400,7 +431,7 @@ def prefill_attention_torch(
             continue
         first_seen = max(0, kv_len - q_len + 1 - window) if window else 0
         slots = slot_table[row, first_seen:kv_len]
-        k, v = k_cache.index_select(0, slots), v_cache.index_select(0, slots)
+        k, v = read_slots((k_cache, v_cache, scales), slots, q.dtype)
         if softcap or sinks is not None or slopes is not None:
             out[start:end] = attend(q[start:end], k, v, scale, window, softcap, sinks, slopes)
         else:
@@ -443,7 +474,8 @@ def prefill_attention(
     out: Tensor,
     deterministic: bool = False,
     options: AttentionOptions = NO_OPTIONS,
+    scales: Tensor | None = None,
 ) -> None:
     """The operator: Triton or torch, as `use_triton` says."""
     batch = (slot_table, b_row, b_q_start, b_kv_len, max_q_len)
-    _operator(q, k_cache, v_cache, *batch, scale, out, deterministic, *options.arguments())
+    _operator(q, k_cache, v_cache, *batch, scale, out, deterministic, *options.arguments(), scales)

@@ -32,10 +32,14 @@ import torch
 from torch import Tensor
 
 from ._config import nearest
+from ._kv_codes import code_of_amax, encode
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
+from .kv_codes import SMALLEST_AMAX, as_bytes, check_codes, format_of, quantise
 from .rms_norm import normalise
+
+_SMALLEST_AMAX = tl.constexpr(SMALLEST_AMAX)
 
 
 @triton.jit
@@ -92,6 +96,29 @@ def _normalise_heads(
     return first, second
 
 
+@triton.jit
+def _quantise_heads(
+    first,  # [BLOCK_HEADS, BLOCK_HALF] float32, zero where there is no element
+    second,
+    scales_ptr,  # [BLOCK_HEADS, 1], where the scale of each head is
+    is_kv,  # [BLOCK_HEADS, 1]
+    FORMAT: tl.constexpr,
+    SCALES_GIVEN: tl.constexpr,
+):
+    """Codes of both halves of each head, as by `quantise` of `kv_codes`. Stores scales, or reads those given."""
+    if SCALES_GIVEN:
+        inverse = tl.div_rn(1.0, tl.load(scales_ptr, mask=is_kv, other=1.0))
+    else:
+        largest = code_of_amax(FORMAT)
+        amax = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=1, keep_dims=True)
+        # NaN where one of the head is not finite, which the maximum may hide.
+        sums = tl.sum(first * 0.0 + second * 0.0, axis=1, keep_dims=True)
+        amax = tl.maximum(amax, _SMALLEST_AMAX) + sums
+        tl.store(scales_ptr, tl.div_rn(amax, amax * 0.0 + largest), mask=is_kv)
+        inverse = tl.div_rn(amax * 0.0 + largest, amax)
+    return encode(first * inverse, FORMAT), encode(second * inverse, FORMAT)
+
+
 @triton.jit(do_not_specialize_on_alignment=["positions_ptr", "slots_ptr"])
 def qkv_postprocess_kernel(
     qkv_ptr,  # [tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM], q updated in place
@@ -101,14 +128,17 @@ def qkv_postprocess_kernel(
     cos_sin_ptr,  # [positions, HEAD_DIM] float32
     positions_ptr,  # [tokens] int64
     slots_ptr,  # [tokens] int64
-    k_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM]
-    v_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM]
+    k_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM], where FORMAT uint8
+    v_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM], likewise
+    scales_ptr,  # [slots, KV_HEADS, 2] float32 or None
     stride_qkv_token,
     stride_cos_sin_position,
     stride_k_cache_slot,
     stride_k_cache_head,
     stride_v_cache_slot,
     stride_v_cache_head,
+    stride_scales_slot,
+    stride_scales_head,
     eps,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -117,6 +147,8 @@ def qkv_postprocess_kernel(
     BLOCK_HEADS: tl.constexpr,  # power of two
     NORM_OF_EACH_HEAD: tl.constexpr,
     NORM_AFTER_ROPE: tl.constexpr,
+    FORMAT: tl.constexpr,  # of `kv_codes`
+    SCALES_GIVEN: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One program handles BLOCK_HEADS heads of one token; q, k and v may meet in one block."""
@@ -165,12 +197,19 @@ def qkv_postprocess_kernel(
     is_q = valid & (heads < HEADS)
     tl.store(qkv, turned_first, mask=is_q)
     tl.store(qkv + HALF, turned_second, mask=is_q)
+    kv_heads = tl.where(turns, heads - HEADS, heads - HEADS - KV_HEADS)
+    if FORMAT:
+        is_kv = (heads >= HEADS) & (heads < HEADS + 2 * KV_HEADS)
+        scales = scales_ptr + slot * stride_scales_slot + kv_heads * stride_scales_head + tl.where(turns, 0, 1)
+        turned_first, turned_second = _quantise_heads(
+            turned_first.to(tl.float32), turned_second.to(tl.float32), scales, is_kv, FORMAT, SCALES_GIVEN
+        )
     is_k = valid & (heads >= HEADS) & turns
-    k = k_cache_ptr + slot * stride_k_cache_slot + (heads - HEADS) * stride_k_cache_head + pairs
+    k = k_cache_ptr + slot * stride_k_cache_slot + kv_heads * stride_k_cache_head + pairs
     tl.store(k, turned_first, mask=is_k)
     tl.store(k + HALF, turned_second, mask=is_k)
     is_v = valid & (heads >= HEADS + KV_HEADS)
-    v = v_cache_ptr + slot * stride_v_cache_slot + (heads - HEADS - KV_HEADS) * stride_v_cache_head + pairs
+    v = v_cache_ptr + slot * stride_v_cache_slot + kv_heads * stride_v_cache_head + pairs
     tl.store(v, turned_first, mask=is_v)
     tl.store(v + HALF, turned_second, mask=is_v)
 
@@ -188,6 +227,7 @@ def _check(
     slots: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
+    scales: Tensor | None,
 ) -> int:
     """Raises ValueError for layouts that the kernel does not read. Returns the number of query heads."""
     tokens, size = qkv.shape
@@ -212,6 +252,7 @@ def _check(
     # The stride of a single element says nothing.
     if any(tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1 for tensor in tensors):
         raise ValueError("qkv_postprocess: the last dimension of every tensor must have stride 1")
+    check_codes("qkv_postprocess", k_cache, v_cache, scales)
     return heads
 
 
@@ -239,19 +280,22 @@ def qkv_postprocess_triton(
     k_cache: Tensor,
     v_cache: Tensor,
     norm_after_rope: bool = False,
+    scales: Tensor | None = None,
+    scales_given: bool = False,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     tokens = qkv.shape[0]
     if tokens == 0:
         return
-    heads = _check(qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache)
+    heads = _check(qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, scales)
     _, kv_heads, head_dim = k_cache.shape
     block_half = triton.next_power_of_2(head_dim // 2)
     config = nearest("qkv_postprocess", half=block_half)
+    scale_strides = (0, 0) if scales is None else scales.stride()[:2]
     _launch(
         (tokens, triton.cdiv(heads + 2 * kv_heads, config["BLOCK_HEADS"])),
-        (qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache),
-        (qkv.stride(0), cos_sin.stride(0), *k_cache.stride()[:2], *v_cache.stride()[:2]),
+        (qkv, bias, q_norm, k_norm, cos_sin, positions, slots, as_bytes(k_cache), as_bytes(v_cache), scales),
+        (qkv.stride(0), cos_sin.stride(0), *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides),
         (norm_eps,),
         HEADS=heads,
         KV_HEADS=kv_heads,
@@ -259,6 +303,8 @@ def qkv_postprocess_triton(
         BLOCK_HALF=block_half,
         NORM_OF_EACH_HEAD=q_norm is not None and q_norm.dim() == 2,
         NORM_AFTER_ROPE=norm_after_rope,
+        FORMAT=format_of(k_cache),
+        SCALES_GIVEN=scales_given,
         **config,
     )
 
@@ -275,6 +321,8 @@ def qkv_postprocess_torch(
     k_cache: Tensor,
     v_cache: Tensor,
     norm_after_rope: bool = False,
+    scales: Tensor | None = None,
+    scales_given: bool = False,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     _, num_kv_heads, head_dim = k_cache.shape
@@ -289,8 +337,16 @@ def qkv_postprocess_torch(
         normalise(k, k_norm, norm_eps, k)
     if not norm_after_rope:
         _rotate(heads[:, :-num_kv_heads], cos_sin, positions)
-    k_cache.index_copy_(0, slots, k)
-    v_cache.index_copy_(0, slots, v)
+    if scales is None:
+        k_cache.index_copy_(0, slots, k)
+        v_cache.index_copy_(0, slots, v)
+        return
+    given = scales.index_select(0, slots) if scales_given else None
+    for place, (heads, cache) in enumerate(((k, k_cache), (v, v_cache))):
+        codes, measured = quantise(heads, cache.dtype, None if given is None else given[..., place])
+        as_bytes(cache).index_copy_(0, slots, as_bytes(codes))
+        if given is None:
+            scales[..., place].index_copy_(0, slots, measured)
 
 
 def _rotate(q_and_k: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
@@ -301,4 +357,6 @@ def _rotate(q_and_k: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
     q_and_k.copy_(torch.cat(rotated, dim=-1))
 
 
-qkv_postprocess = register(qkv_postprocess_torch, mutates=("qkv", "k_cache", "v_cache"), triton=qkv_postprocess_triton)
+qkv_postprocess = register(
+    qkv_postprocess_torch, mutates=("qkv", "k_cache", "v_cache", "scales"), triton=qkv_postprocess_triton
+)

@@ -4,9 +4,11 @@ from functools import partial
 
 import torch
 
+from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
 from ..config.spec import AttentionSpec, FeedForwardSpec, LayerSpec, MoeSpec, NormSpec, RopeSpec
 from ..distributed import TensorParallelGroup
+from ..kernels import KV_CODES
 from ..layers.infer import (
     Attention,
     DenseFeedForward,
@@ -21,6 +23,7 @@ from ..layers.infer import (
 )
 from ..layers.rope import RopeTable
 from ..layers.weights import (
+    ActivationScheme,
     Checkpoint,
     HeadSplit,
     VocabularyPart,
@@ -28,6 +31,7 @@ from ..layers.weights import (
     load_dense,
     load_embedding,
     load_head,
+    load_kv_scales,
     load_moe,
 )
 from ..weights import WeightSource
@@ -38,11 +42,18 @@ class DecoderBuilder:
     """Reads this rank's part of a model. For one use: it holds the files."""
 
     def __init__(
-        self, config: ModelConfig, group: TensorParallelGroup, source: WeightSource, device: torch.device
+        self,
+        config: ModelConfig,
+        group: TensorParallelGroup,
+        source: WeightSource,
+        device: torch.device,
+        kv_cache: QuantisedKvCache | None = None,
     ) -> None:
+        """`kv_cache`: the type of 8 bits in which keys and values are stored."""
         self._config = config
-        self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group)
+        self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group, config.schemes)
         self._device = device
+        self._kv_cache: QuantisedKvCache | None = kv_cache
         self._ropes: dict[tuple[RopeSpec | None, int], RopeTable] = {}
 
     def build(self) -> Decoder:
@@ -61,23 +72,29 @@ class DecoderBuilder:
 
     def _layer(self, index: int, spec: LayerSpec) -> TransformerLayer | ParallelLayer:
         names, inside = self._checkpoint.names, partial(self._checkpoint.inside, index)
-        before = self._junction(
-            self._norm(inside(names.attention_norm), spec.attention_norm), self._ffn_output_norm(index - 1)
-        )
         attention = self._attention(index, spec.attention)
+        attention_norm = self._norm(inside(names.attention_norm), spec.attention_norm)
+        before = self._junction(attention_norm, self._ffn_output_norm(index - 1), attention.wants)
         ffn_norm = self._norm(inside(names.ffn_norm), spec.ffn_norm)
         ffn = feed_forward(self._checkpoint, index, spec.ffn)
         if spec.parallel:
             return ParallelLayer(before, attention, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
-        return TransformerLayer(before, attention, self._junction(ffn_norm, output_norm), ffn)
+        return TransformerLayer(before, attention, self._junction(ffn_norm, output_norm, ffn.wants), ffn)
 
     def _attention(self, index: int, spec: AttentionSpec) -> Attention:
         group = self._checkpoint.group
         heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, group)
         key = (spec.rope, spec.head_dim)
         rope = self._ropes.setdefault(key, RopeTable(*key, self._device))
-        return Attention(index, spec, load_attention(self._checkpoint, index, spec, heads), heads, rope, group)
+        weights = load_attention(self._checkpoint, index, spec, heads)
+        if self._kv_cache is None:
+            return Attention(index, spec, weights, heads, rope, group)
+        scales = None
+        # Scales were calibrated for one type, and mean nothing for another.
+        if self._kv_cache == self._config.schemes.kv_cache:
+            scales = load_kv_scales(self._checkpoint, index, spec.num_kv_heads, heads)
+        return Attention(index, spec, weights, heads, rope, group, KV_CODES[self._kv_cache], scales)
 
     def _ffn_output_norm(self, index: int) -> Norm | None:
         """That of layer `index`, which is applied where the next one reads."""
@@ -93,8 +110,11 @@ class DecoderBuilder:
             return None
         return Norm(spec, self._checkpoint.norm(name, spec, self._checkpoint.spec.hidden_size))
 
-    def _junction(self, input_norm: Norm | None, output_norm: Norm | None) -> Junction:
-        return Junction(self._checkpoint.group, input_norm, output_norm, self._checkpoint.spec.residual_scale)
+    def _junction(
+        self, input_norm: Norm | None, output_norm: Norm | None, wants: ActivationScheme | None = None
+    ) -> Junction:
+        checkpoint = self._checkpoint
+        return Junction(checkpoint.group, input_norm, output_norm, checkpoint.spec.residual_scale, wants)
 
 
 def feed_forward(checkpoint: Checkpoint, index: int, spec: FeedForwardSpec) -> FeedForward:

@@ -52,7 +52,7 @@ class Decoder(CausalLM):
         for layer in self._layers[-1:]:
             x, residual = layer.forward(x, residual, state, state.logit_tokens)
         hidden, _ = self._last.read(x, residual)
-        return hidden
+        return hidden.x
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 
 from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig
+from ..config.kv_cache import QuantisedKvCache
 from ..distributed import TensorParallelGroup
 from ..errors import OutOfMemory
 from ..weights import DummySource, SafetensorsSource, WeightSource
@@ -23,15 +24,16 @@ def load_model(
     dtype: torch.dtype,
     device: torch.device,
     load_format: LoadFormat,
+    kv_cache: QuantisedKvCache | None = None,
 ) -> CausalLM:
-    """Loads this rank's part of the model in `folder`.
+    """Loads this rank's part of the model in `folder`. `kv_cache`: the type of 8 bits of its keys and values.
 
     "auto" means safetensors; "dummy" reads nothing from `folder` and fills the weights with random numbers.
     Raises ConfigurationError, ModelFilesError or OutOfMemory.
     """
     try:
         source = DummySource(dtype, device) if load_format == "dummy" else SafetensorsSource(folder, dtype, device)
-        model = _build(config, group, source, dtype, device)
+        model = _build(config, group, source, dtype, device, kv_cache)
         if isinstance(source, SafetensorsSource):
             source.warn_not_finite()
     except torch.OutOfMemoryError as error:
@@ -42,14 +44,19 @@ def load_model(
 
 
 def _build(
-    config: AnyModelConfig, group: TensorParallelGroup, source: WeightSource, dtype: torch.dtype, device: torch.device
+    config: AnyModelConfig,
+    group: TensorParallelGroup,
+    source: WeightSource,
+    dtype: torch.dtype,
+    device: torch.device,
+    kv_cache: QuantisedKvCache | None,
 ) -> CausalLM:
     if isinstance(config, FallbackConfig):
         # Imports transformers, which takes seconds that other models need not wait.
         from .fallback import load_fallback
 
         return load_fallback(config, group, source, dtype, device)
-    model = DecoderBuilder(config, group, source, device).build()
+    model = DecoderBuilder(config, group, source, device, kv_cache).build()
     if isinstance(source, SafetensorsSource):
         # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
         tied = (f"{config.names.head}.weight",) if config.decoder.head.tied else ()

@@ -109,6 +109,7 @@ def info_to_pb(info: r.ShardInfo, group: str) -> pb.InfoResponse:
         attention_impl=info.attention_impl,
         version=info.version,
         group=group,
+        kv_cache_dtype=info.kv_cache_dtype,
     )
 
 

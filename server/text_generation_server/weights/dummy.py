@@ -1,14 +1,17 @@
 """Random weights for benchmarks and tests of everything but the answers: only a configuration is needed."""
 
 import zlib
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from ..errors import ModelFilesError
 from .source import Slice, WeightSource
 
 # Small enough that deep models stay finite in float16.
 _STANDARD_DEVIATION = 0.02
+_STORED_ONLY = ("_scale", "_scale_inv", "_scales", "_blocks", ".qweight", ".weight_packed", ".SCB", ".g_idx")
 
 
 class DummySource(WeightSource):
@@ -34,10 +37,24 @@ class DummySource(WeightSource):
             tensor.normal_(std=_STANDARD_DEVIATION, generator=generator)
         return tensor if part is None else tensor.narrow(part.dim, part.start, part.stop - part.start).clone()
 
+    def raw(
+        self,
+        name: str,
+        part: Slice | None = None,  # noqa: ARG002 - there is none
+        shape: tuple[int, ...] | None = None,  # noqa: ARG002
+        dtypes: Sequence[torch.dtype] = (),  # noqa: ARG002
+    ) -> Tensor:
+        """See `WeightSource`: always raises, for quantised matrices are made in the form in which they run."""
+        raise ModelFilesError(f"random weights have no stored form of `{name}`")
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """See `WeightSource`: always raises."""
+        raise ModelFilesError(f"random weights have no stored form of `{name}`")
+
     def empty(self, shape: tuple[int, ...]) -> Tensor:
         """See `WeightSource`."""
         return torch.empty(shape, dtype=self._dtype, device=self._device)
 
-    def has(self, name: str) -> bool:  # noqa: ARG002 - there is everything
-        """See `WeightSource`: always."""
-        return True
+    def has(self, name: str) -> bool:
+        """See `WeightSource`: everything but scales and packed codes, which `raw` would have to make."""
+        return not name.endswith(_STORED_ONLY)

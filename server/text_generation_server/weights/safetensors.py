@@ -21,6 +21,19 @@ from .source import Slice, WeightSource
 _PROGRESS_INTERVAL_S = 2.0
 _FLOATING_TYPES = ("F32", "F16", "BF16", "F64")
 _BYTE_TYPES = ("U8",)
+_STORED_TYPES = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F64": torch.float64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "I32": torch.int32,
+    "I64": torch.int64,
+}
+"""What `raw` reads."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,26 +60,32 @@ class SafetensorsSource(WeightSource):
         self, name: str, shape: tuple[int, ...], part: Slice | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
         """See `WeightSource`."""
-        if name not in self._tensors:
-            raise ModelFilesError(f"tensor `{name}` is in none of the model's safetensors files")
-        path, file = self._tensors[name]
-        try:
-            stored = file.get_slice(name)
-            allowed = _BYTE_TYPES if dtype == torch.uint8 else _FLOATING_TYPES
-            _check(path, name, tuple(stored.get_shape()), shape, stored.get_dtype(), allowed)
-            region = [slice(None)] * len(shape)
-            if part is not None:
-                region[part.dim] = slice(part.start, part.stop)
-            tensor: Tensor = stored[tuple(region)]
-        except SafetensorError as error:
-            raise ModelFilesError(f"{path}: tensor `{name}` cannot be read: {error}") from error
-        self._unread.discard(name)
-        self._report_progress()
+        allowed = _BYTE_TYPES if dtype == torch.uint8 else _FLOATING_TYPES
+        tensor = self._stored(name, part, shape, allowed)
         # A part may be a view of the mapped file; the model must own its memory.
         loaded = tensor.to(device=self._device, dtype=dtype or self._dtype, copy=True)
         if loaded.numel() and loaded.is_floating_point():
             self._extremes.append((name, torch.stack(torch.aminmax(loaded)).float()))
         return loaded
+
+    def raw(
+        self,
+        name: str,
+        part: Slice | None = None,
+        shape: tuple[int, ...] | None = None,
+        dtypes: Sequence[torch.dtype] = (),
+    ) -> Tensor:
+        """See `WeightSource`."""
+        allowed = [stored for stored, dtype in _STORED_TYPES.items() if dtype in dtypes] or list(_STORED_TYPES)
+        return self._stored(name, part, shape, allowed).to(device=self._device, copy=True)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """See `WeightSource`."""
+        path, file = self._file(name)
+        try:
+            return tuple(file.get_slice(name).get_shape())
+        except SafetensorError as error:
+            raise _unreadable(path, name, error) from error
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
         """See `WeightSource`."""
@@ -79,6 +98,29 @@ class SafetensorsSource(WeightSource):
     def has(self, name: str) -> bool:
         """See `WeightSource`."""
         return name in self._tensors
+
+    def _file(self, name: str) -> tuple[Path, safe_open]:
+        if name not in self._tensors:
+            raise ModelFilesError(f"tensor `{name}` is in none of the model's safetensors files")
+        return self._tensors[name]
+
+    def _stored(self, name: str, part: Slice | None, shape: tuple[int, ...] | None, allowed: Sequence[str]) -> Tensor:
+        """A tensor or a part of it, which may be a view of the mapped file."""
+        path, file = self._file(name)
+        try:
+            stored = file.get_slice(name)
+            found = tuple(stored.get_shape())
+            _check(path, name, found, found if shape is None else shape, stored.get_dtype(), allowed)
+            region = [slice(None)] * len(found)
+            if part is not None:
+                region[part.dim] = slice(part.start, part.stop)
+            # Of a number, which has no dimensions, there are no slices.
+            tensor: Tensor = stored[tuple(region)] if found else file.get_tensor(name)
+        except SafetensorError as error:
+            raise _unreadable(path, name, error) from error
+        self._unread.discard(name)
+        self._report_progress()
+        return tensor
 
     def _report_progress(self) -> None:
         """One log line every few seconds: small models are silent."""
@@ -119,6 +161,10 @@ def _open(path: Path) -> safe_open:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
         raise ModelFilesError(f"{path} is damaged or not a safetensors file: {error}") from error
+
+
+def _unreadable(path: Path, name: str, error: SafetensorError) -> ModelFilesError:
+    return ModelFilesError(f"{path}: tensor `{name}` cannot be read: {error}")
 
 
 def _check(

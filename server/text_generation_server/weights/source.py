@@ -1,5 +1,6 @@
 """The interface that layers load their weights through."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +27,22 @@ class WeightSource(Protocol):
 
         `dtype`: another type than the model's. With uint8, bytes are read as they are, and must be stored as such.
         """
+        ...
+
+    def raw(
+        self,
+        name: str,
+        part: Slice | None = None,
+        shape: tuple[int, ...] | None = None,
+        dtypes: Sequence[torch.dtype] = (),
+    ) -> Tensor:
+        """The tensor `name`, or only a part of it, on the device as it is stored: packed codes and their scales.
+        Raises ModelFilesError, also where it has another shape or type than those that are given.
+        """
+        ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of the stored tensor `name`, which is not read. Raises ModelFilesError."""
         ...
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:

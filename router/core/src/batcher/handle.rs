@@ -59,6 +59,8 @@ pub struct Shards {
     pub eos_token_ids: Vec<u32>,
     /// Mask slots, slot 0 among them; where there are fewer than three, grammars are refused.
     pub max_masks: u32,
+    /// Number type of stored keys and values.
+    pub kv_cache_dtype: String,
     /// A step that takes longer hangs, and the shards are lost.
     pub step_timeout: Duration,
     /// Hears of what is cached.

@@ -115,7 +115,7 @@ impl Batcher {
             cost: shards.cost,
             eos_token_ids: shards.eos_token_ids,
             limits,
-            metrics: BatchMetrics::new(limits.max_batch_total_tokens),
+            metrics: BatchMetrics::new(limits.max_batch_total_tokens, shards.kv_cache_dtype),
             submissions: mailbox.submissions,
             found_lost: mailbox.found_lost,
             status: mailbox.status,

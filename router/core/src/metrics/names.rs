@@ -43,7 +43,7 @@ pub const KV_SLOTS_TOTAL: &str = "tgi_kv_slots_total";
 pub const KV_SLOTS_CACHED: &str = "tgi_kv_slots_cached";
 /// Share of the slots that running requests hold, 0 to 1.
 pub const KV_CACHE_USAGE: &str = "tgi_kv_cache_usage";
-/// Always 1. Labels `block_size` and `num_gpu_blocks`: a block of the pool is one slot.
+/// Always 1. Labels `block_size`, `cache_dtype` and `num_gpu_blocks`: a block of the pool is one slot.
 pub const CACHE_CONFIG_INFO: &str = "tgi_cache_config_info";
 /// Tokens of prompts, and those of them that were found in the prefix tree.
 pub const PREFIX_CACHE_QUERY_TOKENS: &str = "tgi_prefix_cache_query_tokens";

@@ -91,6 +91,7 @@ impl Server {
         let client = ShardedClient::from_channels(mock.channels(), Deadlines::default());
         let ms = |tokens| step_time(tokens).as_secs_f32() * 1e3;
         let shards = Shards {
+            kv_cache_dtype: "float32".to_owned(),
             client: client.unwrap(),
             cost: StepCost::new(&[1, 4096], &[ms(1), ms(4096)], 0.0, 0.0, &[]),
             eos_token_ids: vec![END],

@@ -9,14 +9,15 @@ from torch import Tensor
 
 from text_generation_server.kernels.attention_options import NO_OPTIONS, AttentionOptions
 from text_generation_server.kernels.decode_attention import decode_attention_torch, decode_attention_triton
+from text_generation_server.kernels.kv_codes import KV_CODES
 
 
 def _attend(
     pool: Pool, q: Tensor, max_kv_len: int, deterministic: bool = False, options: AttentionOptions = NO_OPTIONS
 ) -> Tensor:
     out = q.new_full((*q.shape[:2], pool.v.shape[2]), float("nan"))
-    arguments = (q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, max_kv_len, q.shape[2] ** -0.5)
-    decode_attention_triton(*arguments, out, deterministic, *options.arguments())
+    arguments = (q, *pool.caches, pool.table, pool.b_row, pool.b_kv_len, max_kv_len, q.shape[2] ** -0.5)
+    decode_attention_triton(*arguments, out, deterministic, *options.arguments(), pool.scales)
     return out
 
 
@@ -30,13 +31,14 @@ def _check(
     deterministic: bool = False,
     options: AttentionOptions = NO_OPTIONS,
     v_head_dim: int | None = None,
+    codes: torch.dtype | None = None,
 ) -> None:
-    pool = Pool(kv_lens, kv_heads, head_dim, dtype, v_head_dim=v_head_dim)
+    pool = Pool(kv_lens, kv_heads, head_dim, dtype, v_head_dim=v_head_dim, codes=codes)
     q = strided_q(len(kv_lens), heads, head_dim, dtype)
     scale = head_dim**-0.5
     torch_out = q.new_full((*q.shape[:2], pool.v.shape[2]), float("nan"))
-    arguments = (q, pool.k, pool.v, pool.table, pool.b_row, pool.b_kv_len, max(kv_lens), scale)
-    decode_attention_torch(*arguments, torch_out, deterministic, *options.arguments())
+    arguments = (q, *pool.caches, pool.table, pool.b_row, pool.b_kv_len, max(kv_lens), scale)
+    decode_attention_torch(*arguments, torch_out, deterministic, *options.arguments(), pool.scales)
 
     out = _attend(pool, q, max_kv_len or max(kv_lens), deterministic, options)
 
@@ -151,6 +153,27 @@ def test_a_window_smaller_than_a_tile() -> None:
 
 def test_values_may_have_another_head_size() -> None:
     _check([20, 300], 2, 1, 24, torch.float32, options=attention_options("sinks", 2), v_head_dim=16)
+
+
+CODES = list(KV_CODES.values())
+
+
+@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(4, 1, 16), (17, 1, 96), (4, 2, 128)], ids=str)
+def test_codes_at_tile_boundaries(heads: int, kv_heads: int, head_dim: int, codes: torch.dtype) -> None:
+    _check([1, 63, 64, 65, 0], heads, kv_heads, head_dim, torch.float16, codes=codes)
+
+
+@pytest.mark.parametrize("codes", CODES, ids=str)
+def test_codes_where_contexts_are_cut(codes: torch.dtype) -> None:
+    options = attention_options("window softcap sinks slopes", 2, window=300)
+    for deterministic in (False, True):
+        _check([301, 700, 40], 2, 1, 16, torch.float16, deterministic=deterministic, options=options, codes=codes)
+    _check([400], 3, 1, 16, torch.float16, codes=codes)
+
+
+def test_codes_may_be_of_another_head_size_for_values() -> None:
+    _check([20, 300], 2, 1, 24, torch.float16, v_head_dim=16, codes=torch.uint8)
 
 
 def test_layouts_that_the_kernel_cannot_read_are_refused() -> None:

@@ -5,6 +5,7 @@ import torch
 from support.pool import Pool, attention_options, query_starts, strided_q
 
 from text_generation_server.kernels.attention_options import NO_OPTIONS, AttentionOptions
+from text_generation_server.kernels.kv_codes import KV_CODES
 from text_generation_server.kernels.prefill_attention import prefill_attention_torch, prefill_attention_triton
 
 
@@ -18,16 +19,17 @@ def _check(
     max_q_len: int | None = None,
     options: AttentionOptions = NO_OPTIONS,
     v_head_dim: int | None = None,
+    codes: torch.dtype | None = None,
 ) -> None:
-    pool = Pool(kv_lens, kv_heads, head_dim, dtype, v_head_dim=v_head_dim)
+    pool = Pool(kv_lens, kv_heads, head_dim, dtype, v_head_dim=v_head_dim, codes=codes)
     q = strided_q(sum(q_lens), heads, head_dim, dtype)
     out, torch_out = (q.new_full((*q.shape[:2], pool.v.shape[2]), float("nan")) for _ in range(2))
     scale = head_dim**-0.5
-    arguments = (q, pool.k, pool.v, pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len)
+    arguments = (q, *pool.caches, pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len)
 
-    prefill_attention_triton(*arguments, max_q_len or max(q_lens), scale, out, False, *options.arguments())
+    prefill_attention_triton(*arguments, max_q_len or max(q_lens), scale, out, False, *options.arguments(), pool.scales)
 
-    prefill_attention_torch(*arguments, max(q_lens), scale, torch_out, False, *options.arguments())
+    prefill_attention_torch(*arguments, max(q_lens), scale, torch_out, False, *options.arguments(), pool.scales)
     expected = pool.expected_prefill(q, q_lens, scale, options)
     # At most twice as far from the formula as torch in the same type.
     error = (out.double() - expected).abs().max()
@@ -100,7 +102,7 @@ def _check_bits_wherever_prompts_are_cut(dtype: torch.dtype, options: AttentionO
         out = torch.full_like(q, float("nan"))
         starts = query_starts([end - begin for _, begin, end in pieces])
         batch = (pool.table, rows, starts, kv_len, 1024)
-        prefill_attention_triton(q, pool.k, pool.v, *batch, 0.25, out, True, *options.arguments())
+        prefill_attention_triton(q, pool.k, pool.v, *batch, 0.25, out, True, *options.arguments(), pool.scales)
         return out
 
     whole = attend([(0, 0, 150), (1, 0, 70)])
@@ -142,7 +144,7 @@ def test_nothing_to_do() -> None:
     for q_lens in ([], [0], [0, 0]):
         pool = Pool([4] * len(q_lens), 1, 16, torch.float32)
         q = strided_q(0, 2, 16, torch.float32)
-        arguments = (q, pool.k, pool.v, pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len)
+        arguments = (q, *pool.caches, pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len)
         prefill_attention_triton(*arguments, 0, 1.0, q.clone())
 
 
@@ -155,3 +157,44 @@ def test_layouts_that_the_kernel_cannot_read_are_refused() -> None:
     q = torch.randn(16, 2, 4).transpose(0, 2)
     with pytest.raises(ValueError, match="stride 1"):
         prefill_attention_triton(q, pool.k, pool.v, *rest, q)
+
+
+CODES = list(KV_CODES.values())
+
+
+@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize("head_dim", [16, 96])
+def test_codes_at_tile_boundaries(head_dim: int, codes: torch.dtype) -> None:
+    lengths = [63, 64, 65, 1]
+    _check_codes(lengths, lengths, 4, 1, head_dim, codes)
+
+
+@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize("names", ["", "window softcap sinks slopes"])
+def test_codes_after_a_cached_prefix(names: str, codes: torch.dtype) -> None:
+    q_lens = [1, 65, 0, 3]
+    options = attention_options(names, 4, window=70)
+    _check_codes(q_lens, [65 + q_len for q_len in q_lens], 4, 2, 16, codes, options)
+
+
+def test_codes_of_a_prefix_that_programs_share() -> None:
+    _check_codes([5, 1, 20], [2000, 700, 1100], 6, 2, 16, torch.uint8)
+
+
+def _check_codes(
+    q_lens: list[int],
+    kv_lens: list[int],
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    codes: torch.dtype,
+    options: AttentionOptions = NO_OPTIONS,
+) -> None:
+    """Values are multiplied by their scales in float16, which is about as coarse as what torch rounds them to."""
+    pool = Pool(kv_lens, kv_heads, head_dim, torch.float16, codes=codes)
+    q = strided_q(sum(q_lens), heads, head_dim, torch.float16)
+    out, scale = q.new_full(q.shape, float("nan")), head_dim**-0.5
+    arguments = (q, *pool.caches, pool.table, pool.b_row, query_starts(q_lens), pool.b_kv_len, max(q_lens))
+    prefill_attention_triton(*arguments, scale, out, False, *options.arguments(), pool.scales)
+    expected = pool.expected_prefill(q, q_lens, scale, options)
+    assert (out.double() - expected).norm() <= 2e-3 * expected.norm()

@@ -6,6 +6,7 @@ import torch
 from support.qkv import Case
 
 from text_generation_server.kernels._config import nearest
+from text_generation_server.kernels.kv_codes import KV_CODES
 from text_generation_server.kernels.qkv_postprocess import qkv_postprocess_torch, qkv_postprocess_triton
 
 BLOCK = nearest("qkv_postprocess", half=1)["BLOCK_HEADS"]
@@ -120,3 +121,27 @@ def test_positions_choose_the_angle() -> None:
     case.qkv[:, :4] = torch.tensor([1.0, 1.0, 0.0, 0.0])
     qkv_postprocess_triton(*case.arguments())
     assert torch.equal(case.qkv[:, :4], case.cos_sin[case.positions])
+
+
+@pytest.mark.parametrize("codes", list(KV_CODES.values()), ids=str)
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(BLOCK - 3, 2, 20), (3, 3, 36), (32, 8, 128)])
+def test_codes(heads: int, kv_heads: int, head_dim: int, given: bool, codes: torch.dtype) -> None:
+    case = Case(5, heads, kv_heads, head_dim, torch.float32, True, with_norms=True, codes=codes, given=given)
+    # Heads of every size, one of zeros.
+    case.qkv *= 10 ** (torch.rand(5, 1) * 6 - 3)
+    case.bias = None
+    case.qkv[0, -head_dim:] = 0.0
+    case.check_codes(qkv_postprocess_triton, qkv_postprocess_torch)
+
+
+@pytest.mark.parametrize("codes", list(KV_CODES.values()), ids=str)
+def test_a_value_that_is_not_finite_makes_the_scale_of_its_head_nan(codes: torch.dtype) -> None:
+    for bad in (float("nan"), float("inf")):
+        case = Case(2, 4, 2, 8, torch.float32, with_bias=False, codes=codes)
+        case.qkv[0, -1] = bad
+        qkv_postprocess_triton(*case.arguments())
+        assert case.scales is not None
+        found = case.scales[case.slots]
+        assert found[0, 1, 1].isnan()
+        assert found.isnan().sum() == 1

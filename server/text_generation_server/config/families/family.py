@@ -23,8 +23,6 @@ class Family:
     """The key with the number of positions, where the usual one is absent."""
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     """From the usual name of a key to the one that the family has."""
-    quantisations: tuple[str, ...] = ()
-    """What `quant_method` may be: formats that are converted while they are read."""
 
     def tensor_names(self, config: JsonObject) -> TensorNames:
         """Those of the model with this configuration."""

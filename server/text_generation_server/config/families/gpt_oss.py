@@ -56,5 +56,4 @@ GPT_OSS = Family(
         "num_experts_per_tok": 4,
         "max_position_embeddings": 131072,
     },
-    quantisations=("mxfp4",),
 )

@@ -1,12 +1,13 @@
 """The part of a layer in which tokens of one request read each other."""
 
+import torch
 from torch import Tensor
 
 from ... import kernels
 from ...config.spec import AttentionSpec
 from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
-from ..weights import AttentionWeights, HeadSplit
+from ..weights import Activations, ActivationScheme, AttentionWeights, HeadSplit
 from .qk_norm import QkNorm
 from .state import CacheShape, InferState
 
@@ -22,7 +23,10 @@ class Attention:
         heads: HeadSplit,
         rope: RopeTable,
         group: TensorParallelGroup,
+        codes: torch.dtype | None = None,
+        kv_scales: Tensor | None = None,
     ) -> None:
+        """`codes` and `kv_scales`: as of `CacheShape`."""
         self._index = index
         self._spec = spec
         self._weights = weights
@@ -37,18 +41,23 @@ class Attention:
         self._norm_eps = 0.0 if norm is None else norm.norm.eps
         self._norm_after_rope = norm is not None and norm.after_rope
         self._options = kernels.AttentionOptions(spec.window, spec.softcap, weights.sinks, weights.slopes)
-        self.cache = CacheShape(heads.num_kv_heads, spec.head_dim, spec.head_dim)
+        self.cache = CacheShape(heads.num_kv_heads, spec.head_dim, spec.head_dim, codes, kv_scales)
         """What it keeps of each position."""
 
-    def forward(self, x: Tensor, state: InferState) -> Tensor:
+    @property
+    def wants(self) -> ActivationScheme | None:
+        """How it wants its input; see `Linear`."""
+        return self._weights.qkv.wants
+
+    def forward(self, x: Activations, state: InferState) -> Tensor:
         """[T, hidden] to what the heads of this rank read, [T, heads * head_dim]. Writes this layer's cache."""
         qkv = self._qkv(x, state)
         cache = state.caches[self._index]
-        num_tokens = x.shape[0]
+        num_tokens = qkv.shape[0]
         q = qkv[:, : self._q_size].view(num_tokens, -1, self._spec.head_dim)
         out = q.new_empty(q.shape)
         read, scale = (cache.k, cache.v, state.slot_table), self._spec.scale
-        how = (state.deterministic, self._options)
+        how = (state.deterministic, self._options, cache.scales)
         # Padded decodes reach into the tokens of chunks and write zeros there: chunks come second.
         if (d := state.decodes) is not None:
             n = len(d.rows)
@@ -57,7 +66,7 @@ class Attention:
             kernels.prefill_attention(q, *read, c.rows, c.starts, c.kv_lens, c.max_len, scale, out, *how)
         return out.view(num_tokens, self._q_size)
 
-    def _qkv(self, x: Tensor, state: InferState) -> Tensor:
+    def _qkv(self, x: Activations, state: InferState) -> Tensor:
         """Turned queries in the first columns of [T, (heads + 2 * kv_heads) * head_dim]; keys and values are in the
         cache.
         """
@@ -70,17 +79,18 @@ class Attention:
             if spec.clip:
                 qkv.clamp_(-spec.clip, spec.clip)
             if self._qk_norm is not None:
-                heads = qkv.view(x.shape[0], -1, spec.head_dim)
+                heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
                 q, k, _ = heads.split((self._heads.num_heads, *[self._heads.num_kv_heads] * 2), dim=1)
                 self._qk_norm.apply(q, k)
         table, norms = self._rope.cos_sin, (*self._norms, self._norm_eps)
         kernels.qkv_postprocess(
-            qkv, bias, *norms, table, state.positions, state.slots, cache.k, cache.v, self._norm_after_rope
-        )
+            qkv, bias, *norms, table, state.positions, state.slots, cache.k, cache.v, self._norm_after_rope,
+            cache.scales, cache.scales_given,
+        )  # fmt: skip
         return qkv
 
     def project(self, heads: Tensor, state: InferState) -> Tensor:
         """What `forward` returned, or some of its tokens, to this rank's part of the result, [N, hidden]: the sum over
         the ranks is for the caller.
         """
-        return self._weights.out.apply(heads, state.linear_block)
+        return self._weights.out.apply(Activations(heads), state.linear_block)

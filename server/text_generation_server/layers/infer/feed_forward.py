@@ -6,14 +6,19 @@ from torch import Tensor
 
 from ... import kernels
 from ...config.spec import DenseSpec
-from ..weights import DenseWeights
+from ..weights import Activations, ActivationScheme, DenseWeights
 from .state import InferState
 
 
 class FeedForward(Protocol):
     """Of one layer."""
 
-    def forward(self, x: Tensor, state: InferState) -> Tensor:
+    @property
+    def wants(self) -> ActivationScheme | None:
+        """How it wants its input; see `Linear`."""
+        ...
+
+    def forward(self, x: Activations, state: InferState) -> Tensor:
         """[N, hidden] to this rank's part of the result, [N, hidden]: the sum over the ranks is for the caller."""
         ...
 
@@ -26,13 +31,18 @@ class DenseFeedForward(FeedForward):
         self._gated = spec.gated
         self._weights = weights
 
-    def forward(self, x: Tensor, state: InferState) -> Tensor:
+    @property
+    def wants(self) -> ActivationScheme | None:
         """See `FeedForward`."""
-        first = self._weights.first.apply(x, state.linear_block)
+        return self._weights.first.wants
+
+    def forward(self, x: Activations, state: InferState) -> Tensor:
+        """See `FeedForward`."""
+        first, down = self._weights.first.apply(x, state.linear_block), self._weights.down
         if self._gated:
-            activated = first.new_empty(x.shape[0], first.shape[1] // 2)
-            kernels.act_and_mul(first, self._activation, activated)
+            activated, room = Activations.to_fill(first.new_empty(first.shape[0], first.shape[1] // 2), down.wants)
+            kernels.act_and_mul(first, self._activation, activated.x, *room)
         else:
-            activated = first
-            kernels.activate(first, self._activation, activated)
-        return self._weights.down.apply(activated, state.linear_block)
+            activated = Activations(first)
+            kernels.activate(first, self._activation, first)
+        return down.apply(activated, state.linear_block)

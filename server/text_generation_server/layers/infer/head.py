@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ...config.spec import HeadSpec
-from ..weights import Linear, VocabularyPart
+from ..weights import Activations, Linear, VocabularyPart
 from .state import LINEAR_BLOCK
 
 
@@ -17,7 +17,7 @@ class Head:
 
     def logits(self, hidden: Tensor, deterministic: bool) -> Tensor:
         """[N, hidden] to [N, width of the part]; `deterministic` as in `InferState`."""
-        logits = self._linear.apply(hidden, LINEAR_BLOCK if deterministic else None)
+        logits = self._linear.apply(Activations(hidden), LINEAR_BLOCK if deterministic else None)
         scale, cap = self._spec.scale, self._spec.softcap
         if cap:
             logits.mul_(scale / cap).tanh_().mul_(cap)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ... import kernels
 from ...config.spec import MoeSpec
-from ..weights import MoeWeights, shared_experts
+from ..weights import Activations, ActivationScheme, MoeWeights, shared_experts
 from .feed_forward import FeedForward
 from .state import InferState
 
@@ -31,10 +31,18 @@ class MoeFeedForward(FeedForward):
             shared_gate=spec.shared_gate,
         )
 
-    def forward(self, x: Tensor, state: InferState) -> Tensor:
+    @property
+    def wants(self) -> ActivationScheme | None:
+        """See `FeedForward`: router and experts read 16 bits."""
+        return None
+
+    def forward(self, x: Activations, state: InferState) -> Tensor:
         """See `FeedForward`."""
+        return self._forward(x.x, state)
+
+    def _forward(self, x: Tensor, state: InferState) -> Tensor:
         weights = self._weights
-        logits = weights.router.apply(x.float() if self._wide else x, state.linear_block)
+        logits = weights.router.apply(Activations(x.float() if self._wide else x), state.linear_block)
         shape = (x.shape[0], self._options.slots)
         ids, shares = x.new_empty(shape, dtype=torch.int32), x.new_empty(shape, dtype=torch.float32)
         kernels.moe_route(logits, weights.correction, self._options, ids, shares)

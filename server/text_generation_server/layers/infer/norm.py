@@ -5,7 +5,7 @@ from torch import Tensor
 from ... import kernels
 from ...config.spec import NormSpec
 from ...distributed import TensorParallelGroup
-from ..weights import NormWeights
+from ..weights import Activations, ActivationScheme, NormWeights
 
 
 class Norm:
@@ -23,24 +23,39 @@ class Norm:
         else:
             kernels.layer_norm(x, self.weights.weight, self.weights.bias, self.eps, out)
 
+    def read(self, x: Tensor, out: Tensor, wants: ActivationScheme | None) -> Activations:
+        """As `apply`, for a matrix that wants its input so."""
+        if not self.is_rms:
+            self.apply(x, out)
+            return Activations(out)
+        made, room = Activations.to_fill(out, wants)
+        kernels.rms_norm(x, self.weights.weight, self.eps, out, *room)
+        return made
+
 
 class Junction:
     """Where the output of one part of a layer is added to the sum, and the next part reads it.
 
     `output_norm` is that of the part before, `input_norm` that of the part behind. Collective, addition and
-    normalisations are in one place so that they can be one operator.
+    normalisations are in one place so that they can be one operator. `wants`: how the next part wants its input.
     """
 
     def __init__(
-        self, group: TensorParallelGroup, input_norm: Norm | None, output_norm: Norm | None = None, scale: float = 1.0
+        self,
+        group: TensorParallelGroup,
+        input_norm: Norm | None,
+        output_norm: Norm | None = None,
+        scale: float = 1.0,
+        wants: ActivationScheme | None = None,
     ) -> None:
         self._group = group
         self._input = input_norm
         self._output = output_norm
         self._scale = scale
+        self._wants = wants
         self._is_one = input_norm is not None and input_norm.is_rms and _fits(input_norm, output_norm)
 
-    def read(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+    def read(self, x: Tensor, residual: Tensor | None) -> tuple[Activations, Tensor]:
         """Adds `x`, which the ranks have parts of, to `residual`, both [N, hidden]: what the next part reads, and the
         sum, which may be one tensor. Reuses the memory of both. Without `residual`, `x` is the whole sum.
         """
@@ -48,25 +63,25 @@ class Junction:
             return self._first(x)
         if self._is_one and self._input is not None:
             x_weight = None if self._output is None else self._output.weights.weight
-            self._group.reduce_add_norm(x, residual, self._input.weights.weight, self._input.eps, self._scale, x_weight)
-            return x, residual
+            weight, eps = self._input.weights.weight, self._input.eps
+            made, room = Activations.to_fill(x, self._wants)
+            self._group.reduce_add_norm(x, residual, weight, eps, self._scale, x_weight, *room)
+            return made, residual
         self._group.all_reduce(x)
         if self._output is not None:
             self._output.apply(x, x)
         if self._input is None:
-            return residual.add_(x, alpha=self._scale), residual
+            return Activations(residual.add_(x, alpha=self._scale)), residual
         if self._scale != 1.0:
             x.mul_(self._scale)
         weights = self._input.weights
         kernels.add_layer_norm(x, residual, weights.weight, weights.bias, self._input.eps, x)
-        return x, residual
+        return Activations(x), residual
 
-    def _first(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _first(self, x: Tensor) -> tuple[Activations, Tensor]:
         if self._input is None:
-            return x, x
-        out = x.new_empty(x.shape)
-        self._input.apply(x, out)
-        return out, x
+            return Activations(x), x
+        return self._input.read(x, x.new_empty(x.shape), self._wants), x
 
 
 def _fits(input_norm: Norm, output_norm: Norm | None) -> bool:

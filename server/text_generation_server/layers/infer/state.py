@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 LINEAR_BLOCK = 64
@@ -45,11 +46,33 @@ class CacheShape:
     """Elements of a key."""
     value_dim: int
     """Elements of a value."""
+    codes: torch.dtype | None = None
+    """Type of codes of 8 bits that stand for elements (`kernels/kv_codes.py`); None: elements of the model's type."""
+    given_scales: Tensor | None = None
+    """[kv_heads, 2] float32: the scales of keys and values of all positions, where the checkpoint has them."""
 
-    @property
-    def elements(self) -> int:
-        """Elements of one position."""
-        return self.kv_heads * (self.head_dim + self.value_dim)
+    def bytes_per_slot(self, dtype: torch.dtype) -> int:
+        """Bytes of one position in a model of type `dtype`, scales that are its own included."""
+        elements = self.kv_heads * (self.head_dim + self.value_dim)
+        if self.codes is None:
+            return elements * dtype.itemsize
+        scales = 0 if self.given_scales is not None else 2 * self.kv_heads * torch.float32.itemsize
+        return elements * self.codes.itemsize + scales
+
+    def allocate(self, slots: int, dtype: torch.dtype, device: torch.device) -> "LayerCache":
+        """Room for so many positions, all zeros: an attention kernel may multiply a slot that it masks by 0, and
+        0 * NaN is NaN.
+        """
+        stored = self.codes or dtype
+        k, v = (
+            torch.zeros((slots, self.kv_heads, size), dtype=stored, device=device)
+            for size in (self.head_dim, self.value_dim)
+        )
+        if self.codes is None:
+            return LayerCache(k, v)
+        if self.given_scales is not None:
+            return LayerCache(k, v, self.given_scales.expand(slots, -1, -1), True)
+        return LayerCache(k, v, torch.zeros((slots, self.kv_heads, 2), dtype=torch.float32, device=device))
 
 
 @dataclass(frozen=True)
@@ -60,6 +83,10 @@ class LayerCache:
     """[slots, kv_heads of this rank, head_dim]"""
     v: Tensor
     """[slots, kv_heads of this rank, value_dim]"""
+    scales: Tensor | None = None
+    """[slots, kv_heads of this rank, 2] float32, of keys and of values, where those are codes."""
+    scales_given: bool = False
+    """They are the same for all slots, and never written."""
 
 
 @dataclass(frozen=True)

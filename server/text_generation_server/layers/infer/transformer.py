@@ -31,12 +31,12 @@ class TransformerLayer:
         `kept`, [N] int64: of the new tokens only these are needed after this layer, so what follows attention is
         computed for them alone, and the results are [N, hidden].
         """
-        x, residual = self._before_attention.read(x, residual)
-        heads = self.attention.forward(x, state)
+        read, residual = self._before_attention.read(x, residual)
+        heads = self.attention.forward(read, state)
         if kept is not None:
             heads, residual = heads.index_select(0, kept), residual.index_select(0, kept)
-        x, residual = self._before_ffn.read(self.attention.project(heads, state), residual)
-        return self._ffn.forward(x, state), residual
+        read, residual = self._before_ffn.read(self.attention.project(heads, state), residual)
+        return self._ffn.forward(read, state), residual
 
 
 class ParallelLayer:
@@ -52,11 +52,12 @@ class ParallelLayer:
         self, x: Tensor, residual: Tensor | None, state: InferState, kept: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """See `TransformerLayer.forward`."""
-        x, residual = self._before.read(x, residual)
-        heads = self.attention.forward(x, state)
+        read, residual = self._before.read(x, residual)
+        heads = self.attention.forward(read, state)
         if kept is not None:
-            x, heads, residual = (each.index_select(0, kept) for each in (x, heads, residual))
+            read = read.select(kept)
+            heads, residual = heads.index_select(0, kept), residual.index_select(0, kept)
         if self._ffn_norm is not None:
-            self._ffn_norm.apply(residual, x)
+            read = self._ffn_norm.read(residual, read.x, self._ffn.wants)
         total = self.attention.project(heads, state)
-        return total.add_(self._ffn.forward(x, state)), residual
+        return total.add_(self._ffn.forward(read, state)), residual

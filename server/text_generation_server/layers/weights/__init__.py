@@ -1,16 +1,23 @@
 """What layers hold, and how the ranks of a group share it."""
 
+from .activations import Activations, ActivationScheme
 from .attention import AttentionWeights, load_attention
+from .blocks import RowBlock
 from .checkpoint import Checkpoint, NormWeights
 from .ends import EmbeddingWeights, load_embedding, load_head, rounded
 from .feed_forward import DenseWeights, load_dense
-from .linear import Linear, RowBlock, column_parallel, row_parallel
+from .kv_scales import load_kv_scales
+from .linear import Dense, Linear, Split
+from .loading import column_parallel, row_parallel
 from .moe import MoeWeights, load_moe, shared_experts
 from .split import HeadSplit, VocabularyPart, even_span, padded_rows, vocabulary_shard
 
 __all__ = [
+    "ActivationScheme",
+    "Activations",
     "AttentionWeights",
     "Checkpoint",
+    "Dense",
     "DenseWeights",
     "EmbeddingWeights",
     "HeadSplit",
@@ -18,6 +25,7 @@ __all__ = [
     "MoeWeights",
     "NormWeights",
     "RowBlock",
+    "Split",
     "VocabularyPart",
     "column_parallel",
     "even_span",
@@ -25,6 +33,7 @@ __all__ = [
     "load_dense",
     "load_embedding",
     "load_head",
+    "load_kv_scales",
     "load_moe",
     "padded_rows",
     "rounded",

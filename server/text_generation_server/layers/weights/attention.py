@@ -1,6 +1,5 @@
 """What an attention holds: its heads are shared among the ranks."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,8 +8,10 @@ from torch import Tensor
 from ...config.spec import AttentionSpec
 from ...weights import Slice
 from ..rope import rotary_order
+from .blocks import RowBlock, ranges
 from .checkpoint import Checkpoint, fold_norm_weight
-from .linear import Linear, RowBlock, column_parallel, row_parallel
+from .linear import Linear
+from .loading import column_parallel, row_parallel
 from .split import HeadSplit
 
 
@@ -36,23 +37,19 @@ def load_attention(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, head
     """Reads the heads of this rank. Raises ModelFilesError."""
     names, hidden = checkpoint.names, checkpoint.spec.hidden_size
     order = list(range(spec.head_dim)) if spec.rope is None else rotary_order(spec.rope, spec.head_dim)
-    blocks = _qkv_blocks(checkpoint, layer, spec, heads)
-    qkv = column_parallel(checkpoint.source, blocks, hidden, spec.qkv_bias, names.transposed)
-    columns = (heads.q_start * spec.head_dim, heads.q_stop * spec.head_dim)
+    blocks = _qkv_blocks(checkpoint, layer, spec, heads, tuple(order) if order != sorted(order) else ())
+    qkv = column_parallel(checkpoint, blocks, hidden, spec.qkv_bias)
     out = row_parallel(
-        checkpoint.source,
+        checkpoint,
         checkpoint.inside(layer, names.out),
         (hidden, spec.num_heads * spec.head_dim),
-        columns,
+        (heads.q_start * spec.head_dim, heads.q_stop * spec.head_dim),
         spec.out_bias and checkpoint.is_first,
-        names.transposed,
     )
-    turned = heads.num_heads + heads.num_kv_heads
-    if order != sorted(order):
-        _reorder(qkv.weight, turned, order)
-        if qkv.bias is not None:
-            _reorder(qkv.bias, turned, order)
-    slopes = torch.tensor(spec.slopes[heads.q_start : heads.q_stop], device=out.weight.device) if spec.slopes else None
+    slopes = None
+    if spec.slopes:
+        device = checkpoint.source.empty((0,)).device
+        slopes = torch.tensor(spec.slopes[heads.q_start : heads.q_stop], device=device)
     return AttentionWeights(
         qkv, out, *_norms(checkpoint, layer, spec, heads, order), _sinks(checkpoint, layer, spec, heads), slopes
     )
@@ -94,38 +91,32 @@ def _sinks(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadS
     return checkpoint.source.read(name, (spec.num_heads,), part).float()
 
 
-def _qkv_blocks(checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit) -> list[RowBlock]:
-    """Where the rows of this rank's heads are stored."""
+def _qkv_blocks(
+    checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit, order: tuple[int, ...]
+) -> list[RowBlock]:
+    """Where the rows of this rank's heads are stored. Queries and keys are brought into `order`."""
     names, size = checkpoint.names, spec.head_dim
     q_heads, kv_heads = range(heads.q_start, heads.q_stop), range(heads.kv_start, heads.kv_stop)
     if names.qkv is None:
-        parts = ((names.q, spec.num_heads, q_heads), *((n, spec.num_kv_heads, kv_heads) for n in (names.k, names.v)))
+        parts = (
+            (names.q, spec.num_heads, q_heads, order),
+            (names.k, spec.num_kv_heads, kv_heads, order),
+            (names.v, spec.num_kv_heads, kv_heads, ()),
+        )
         return [
-            RowBlock(checkpoint.inside(layer, name), count * size, _rows(held, size)) for name, count, held in parts
+            RowBlock(checkpoint.inside(layer, name), count * size, ranges(held, size), turned)
+            for name, count, held, turned in parts
         ]
     if names.qkv_layout == "blocks":
         first_v = spec.num_heads + spec.num_kv_heads
-        places = [*q_heads, *(spec.num_heads + head for head in kv_heads), *(first_v + head for head in kv_heads)]
+        turned = [*q_heads, *(spec.num_heads + head for head in kv_heads)]
+        values = [first_v + head for head in kv_heads]
     else:
         group = spec.num_heads // spec.num_kv_heads
-        places = [head // group * (group + 2) + head % group for head in q_heads]
-        places += [head * (group + 2) + group for head in kv_heads]
-        places += [head * (group + 2) + group + 1 for head in kv_heads]
-    total = (spec.num_heads + 2 * spec.num_kv_heads) * size
-    return [RowBlock(checkpoint.inside(layer, names.qkv), total, _rows(places, size))]
-
-
-def _rows(heads: Sequence[int], size: int) -> tuple[tuple[int, int], ...]:
-    """Rows of heads at these places; neighbours become one range."""
-    ranges: list[tuple[int, int]] = []
-    for head in heads:
-        start = ranges.pop()[0] if ranges and ranges[-1][1] == head * size else head * size
-        ranges.append((start, (head + 1) * size))
-    return tuple(ranges)
-
-
-def _reorder(tensor: Tensor, heads: int, order: list[int]) -> None:
-    """Brings the rows of each of the first `heads` heads into this order, in place."""
-    size = len(order)
-    turned = tensor[: heads * size].view(heads, size, *tensor.shape[1:])
-    turned.copy_(turned[:, order])
+        turned = [head // group * (group + 2) + head % group for head in q_heads]
+        turned += [head * (group + 2) + group for head in kv_heads]
+        values = [head * (group + 2) + group + 1 for head in kv_heads]
+    name, total = checkpoint.inside(layer, names.qkv), (spec.num_heads + 2 * spec.num_kv_heads) * size
+    if not order:
+        return [RowBlock(name, total, ranges([*turned, *values], size))]
+    return [RowBlock(name, total, ranges(turned, size), order), RowBlock(name, total, ranges(values, size))]

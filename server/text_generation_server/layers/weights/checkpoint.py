@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from ...config.names import TensorNames
+from ...config.quantisation import UNQUANTISED, Schemes
 from ...config.spec import DecoderSpec, NormSpec
 from ...distributed import TensorParallelGroup
-from ...weights import WeightSource
+from ...weights import DummySource, WeightSource
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,32 @@ class Checkpoint:
     names: TensorNames
     group: TensorParallelGroup
     prefix: str
+    schemes: Schemes = UNQUANTISED
 
     @classmethod
     def of(
-        cls, source: WeightSource, spec: DecoderSpec, names: TensorNames, group: TensorParallelGroup
+        cls,
+        source: WeightSource,
+        spec: DecoderSpec,
+        names: TensorNames,
+        group: TensorParallelGroup,
+        schemes: Schemes = UNQUANTISED,
     ) -> "Checkpoint":
         """With the first prefix under which there is an embedding."""
         found = (prefix for prefix in names.prefixes if source.has(f"{prefix}{names.embedding}.weight"))
-        return cls(source, spec, names, group, next(found, names.prefixes[0]))
+        return cls(source, spec, names, group, next(found, names.prefixes[0]), schemes)
+
+    @property
+    def makes_quantised(self) -> bool:
+        """Whether matrices are read with 16 bits and quantised here: as `--quantize` asks, and where they are random
+        numbers, so that none of their layouts in files need be made.
+        """
+        return self.schemes.online or isinstance(self.source, DummySource)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of everything that is not quantised."""
+        return self.source.empty((0,)).dtype
 
     @property
     def is_first(self) -> bool:

@@ -8,8 +8,10 @@ from torch.nn import functional
 
 from ...errors import ModelFilesError
 from ...weights import Slice
+from .blocks import RowBlock
 from .checkpoint import Checkpoint
-from .linear import Linear
+from .linear import Dense, Linear, Split
+from .loading import column_parallel, dense_rows, scheme_of
 from .split import padded_rows, vocabulary_shard
 
 
@@ -39,8 +41,13 @@ def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
     """Column parallel, equally many rows on every rank (`vocabulary_shard`). Raises ModelFilesError."""
     spec, name, source = checkpoint.spec, checkpoint.names.head, checkpoint.source
     start, stop, padding = vocabulary_shard(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
+    quantised = not spec.head.tied and not checkpoint.schemes.online and scheme_of(checkpoint, name) is not None
+    if quantised and not spec.head.unit_rows:
+        return _quantised_head(checkpoint, start, stop, padding)
     if spec.head.tied:
         weight = embedding.tokens[start:stop]
+    elif quantised:
+        weight = dense_rows(checkpoint, RowBlock(name, spec.vocab_size, ((start, stop),)), spec.hidden_size)
     elif source.has(f"{name}.weight"):
         weight = source.read(f"{name}.weight", (spec.vocab_size, spec.hidden_size), Slice(0, start, stop))
     else:
@@ -53,7 +60,22 @@ def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
     bias = None
     if spec.head.bias:
         bias = padded_rows(source.read(f"{name}.bias", (spec.vocab_size,), Slice(0, start, stop)), padding)
-    return Linear(padded_rows(weight, padding), bias)
+    return Dense(padded_rows(weight, padding), bias)
+
+
+def _quantised_head(checkpoint: Checkpoint, start: int, stop: int, padding: int) -> Linear:
+    """Rows `start` to `stop`, with rows of zeros behind them."""
+    spec, name = checkpoint.spec, checkpoint.names.head
+    parts: list[Linear] = []
+    if stop > start:
+        block = RowBlock(name, spec.vocab_size, ((start, stop),))
+        parts.append(column_parallel(checkpoint, [block], spec.hidden_size, spec.head.bias))
+    if padding or not parts:
+        parts.append(Dense(checkpoint.source.empty((padding, spec.hidden_size)).zero_()))
+    if len(parts) == 1:
+        return parts[0]
+    bias = None if parts[0].bias is None else padded_rows(parts[0].bias, padding)
+    return Split(parts, bias)
 
 
 def rounded(value: float, dtype: torch.dtype) -> float:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from ...config.spec import DenseSpec
+from .blocks import RowBlock, ranges
 from .checkpoint import Checkpoint
-from .linear import Linear, RowBlock, column_parallel, row_parallel
+from .linear import Linear
+from .loading import column_parallel, input_order, row_parallel
 from .split import even_span
 
 
@@ -21,20 +23,27 @@ class DenseWeights:
 def load_dense(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights:
     """Reads this rank's part. Raises ModelFilesError."""
     names, hidden, inner = checkpoint.names, checkpoint.spec.hidden_size, spec.inner
-    start, stop = even_span(inner, checkpoint.group.rank, checkpoint.group.world_size)
+    stored = (names.gate, names.up) if spec.gated else (names.up,)
     if spec.gated and names.gate_up is not None:
-        halves = ((start, stop), (inner + start, inner + stop))
+        stored = (names.gate_up,)
+    align = checkpoint.schemes.align(*(checkpoint.inside(layer, name) for name in (*stored, names.down)))
+    start, stop = even_span(inner, checkpoint.group.rank, checkpoint.group.world_size, align)
+    down_name, down_shape = checkpoint.inside(layer, names.down), (hidden, inner)
+    order = input_order(checkpoint, down_name, down_shape)
+    # What the second matrix reads in an order of its own, the first one makes in that order.
+    rows = ((start, stop),) if order is None else ranges(order[start:stop])
+    if spec.gated and names.gate_up is not None:
+        halves = (*rows, *((inner + first, inner + last) for first, last in rows))
         blocks = [RowBlock(checkpoint.inside(layer, names.gate_up), 2 * inner, halves)]
     else:
-        stored = (names.gate, names.up) if spec.gated else (names.up,)
-        blocks = [RowBlock(checkpoint.inside(layer, name), inner, ((start, stop),)) for name in stored]
-    first = column_parallel(checkpoint.source, blocks, hidden, spec.in_bias, names.transposed)
+        blocks = [RowBlock(checkpoint.inside(layer, name), inner, rows) for name in stored]
+    first = column_parallel(checkpoint, blocks, hidden, spec.in_bias)
     down = row_parallel(
-        checkpoint.source,
-        checkpoint.inside(layer, names.down),
-        (hidden, inner),
+        checkpoint,
+        down_name,
+        down_shape,
         (start, stop),
         spec.out_bias and checkpoint.is_first,
-        names.transposed,
+        in_order=order is not None,
     )
     return DenseWeights(first, down)

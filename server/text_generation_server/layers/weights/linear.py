@@ -1,50 +1,116 @@
-"""Matrices, and the two ways of cutting them (Megatron-LM, Shoeybi et al., 2019).
+"""Matrices in the forms in which they run."""
 
-Column parallel: each rank holds some outputs, and no communication is needed. Row parallel: each rank holds some
-inputs, and the outputs of all ranks must be summed.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ...kernels.skinny_linear import MAX_TOKENS, skinny_linear
-from ...weights import Slice, WeightSource
+from .activations import Activations, ActivationScheme, padded
 
 
-@dataclass(frozen=True)
-class Linear:
-    """`x @ weight.T + bias`, or a rank's part of it."""
+class Linear(Protocol):
+    """`x @ weight.T + bias`, or a rank's part of it, whatever the weight is stored as."""
 
-    weight: Tensor
-    """[outputs, inputs]"""
-    bias: Tensor | None = None
-    """[outputs]"""
+    @property
+    def bias(self) -> Tensor | None:
+        """[outputs]"""
+        ...
 
-    def apply(self, x: Tensor, block: int | None = None) -> Tensor:
+    @property
+    def wants(self) -> ActivationScheme | None:
+        """How inputs are best quantised where they are made; None: not at all."""
+        ...
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the weight."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Of everything that it holds."""
+        ...
+
+    def apply(self, x: Activations, block: int | None = None) -> Tensor:
         """[T, inputs] to [T, outputs].
 
         With `block`, products are made of so many tokens at a time, the last ones padded: libraries choose their way
         of adding up by the number of tokens, so only then does a token's result not depend on the others.
         """
-        return _linear(x, self.weight, self.bias, block)
+        ...
 
-    def product(self, x: Tensor, block: int | None = None) -> Tensor:
+    def product(self, x: Activations, block: int | None = None) -> Tensor:
         """The same without the bias, for callers that add it elsewhere."""
-        return _linear(x, self.weight, None, block)
+        ...
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, block: int | None) -> Tensor:
-    if block is None:
-        return _whole(x, weight, bias)
-    padded = functional.pad(x, (0, 0, 0, -x.shape[0] % block))
-    return torch.cat([_whole(part, weight, bias) for part in padded.split(block)])[: x.shape[0]]
+@dataclass(frozen=True)
+class Dense:
+    """A weight with 16 or 32 bits."""
+
+    weight: Tensor
+    """[outputs, inputs]"""
+    bias: Tensor | None = None
+    wants: ActivationScheme | None = None
+
+    @property
+    def outputs(self) -> int:
+        """See `Linear`."""
+        return self.weight.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """See `Linear`."""
+        return total_bytes(self.weight, self.bias)
+
+    def apply(self, x: Activations, block: int | None = None) -> Tensor:
+        """See `Linear`."""
+        return in_blocks((x.x,), block, lambda x: dense_product(x, self.weight, self.bias))
+
+    def product(self, x: Activations, block: int | None = None) -> Tensor:
+        """See `Linear`."""
+        return in_blocks((x.x,), block, lambda x: dense_product(x, self.weight, None))
 
 
-def _whole(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+@dataclass(frozen=True)
+class Split:
+    """Several matrices that read one tensor and differ in how they are stored: their outputs stand side by side."""
+
+    parts: Sequence[Linear]
+    bias: Tensor | None = None
+    """Of all of them; those of the parts do not count."""
+
+    @property
+    def wants(self) -> ActivationScheme | None:
+        """See `Linear`: what the first part wants that wants anything."""
+        return next((part.wants for part in self.parts if part.wants is not None), None)
+
+    @property
+    def outputs(self) -> int:
+        """See `Linear`."""
+        return sum(part.outputs for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """See `Linear`."""
+        return sum(part.nbytes for part in self.parts) + total_bytes(self.bias)
+
+    def apply(self, x: Activations, block: int | None = None) -> Tensor:
+        """See `Linear`."""
+        out = self.product(x, block)
+        return out if self.bias is None else out.add_(self.bias)
+
+    def product(self, x: Activations, block: int | None = None) -> Tensor:
+        """See `Linear`."""
+        made = x.made_for(self.wants)
+        return torch.cat([part.product(made, block) for part in self.parts], dim=-1)
+
+
+def dense_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """On CUDA, few tokens have an operator of ours, which reads the matrix faster."""
     if not x.is_cuda or x.shape[0] > MAX_TOKENS:
         return functional.linear(x, weight, bias)
@@ -53,58 +119,15 @@ def _whole(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out
 
 
-@dataclass(frozen=True)
-class RowBlock:
-    """Rows of the stored matrix `name`, which has `size` rows: those of each of `ranges`, one after the other."""
-
-    name: str
-    size: int
-    ranges: tuple[tuple[int, int], ...]
-
-
-def column_parallel(
-    source: WeightSource, blocks: Sequence[RowBlock], inputs: int, bias: bool, transposed: bool = False
-) -> Linear:
-    """Stacks this rank's rows of several stored matrices into one, so that one product computes them all.
-
-    `transposed`: what is called a row here is stored as a column.
-    """
-
-    def weight(block: RowBlock) -> Tensor:
-        if transposed:
-            return _ranges(source, f"{block.name}.weight", (inputs, block.size), 1, block.ranges).t()
-        return _ranges(source, f"{block.name}.weight", (block.size, inputs), 0, block.ranges)
-
-    biases = [_ranges(source, f"{block.name}.bias", (block.size,), 0, block.ranges) for block in blocks if bias]
-    weights = [weight(block) for block in blocks]
-    return Linear(torch.cat(weights).contiguous(), torch.cat(biases) if biases else None)
+def in_blocks(inputs: Sequence[Tensor], block: int | None, product: Callable[..., Tensor]) -> Tensor:
+    """`product` of tensors that have a row for each token: at once, or of `block` tokens at a time."""
+    if block is None:
+        return product(*inputs)
+    tokens = inputs[0].shape[0]
+    split = [padded(each, -tokens % block).split(block) for each in inputs]
+    return torch.cat([product(*parts) for parts in zip(*split, strict=True)])[:tokens]
 
 
-def _ranges(
-    source: WeightSource, name: str, shape: tuple[int, ...], dim: int, ranges: Sequence[tuple[int, int]]
-) -> Tensor:
-    """Parts of dimension `dim` of a stored tensor, read at once."""
-    first, last = min(start for start, _ in ranges), max(stop for _, stop in ranges)
-    tensor = source.read(name, shape, Slice(dim, first, last))
-    if len(ranges) == 1:
-        return tensor
-    return torch.cat([tensor.narrow(dim, start - first, stop - start) for start, stop in ranges], dim)
-
-
-def row_parallel(
-    source: WeightSource,
-    name: str,
-    shape: tuple[int, int],
-    columns: tuple[int, int],
-    bias: bool,
-    transposed: bool = False,
-) -> Linear:
-    """Reads this rank's input columns of a stored matrix [outputs, inputs], which may be stored the other way round.
-
-    `bias`: whether this rank adds it; one of the ranks must.
-    """
-    if transposed:
-        weight = source.read(f"{name}.weight", (shape[1], shape[0]), Slice(0, *columns)).t().contiguous()
-    else:
-        weight = source.read(f"{name}.weight", shape, Slice(1, *columns))
-    return Linear(weight, source.read(f"{name}.bias", shape[:1]) if bias else None)
+def total_bytes(*tensors: Tensor | None) -> int:
+    """Of those that are there."""
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)

@@ -14,8 +14,10 @@ from ...config.names import ExpertLayout
 from ...config.spec import MoeSpec
 from ...errors import ConfigurationError
 from ...weights import Slice
+from .blocks import RowBlock
 from .checkpoint import Checkpoint
-from .linear import Linear
+from .linear import Dense, Linear
+from .loading import dense_columns, dense_rows
 from .mxfp4 import BLOCK, dequantise
 from .split import even_span
 
@@ -97,7 +99,7 @@ def _router(part: _Part) -> Linear:
         gate = source.read(f"{part.name(names.shared_weight)}.weight", (1, part.hidden), dtype=dtype)
         weight = torch.cat((weight, gate))
     bias = source.read(f"{part.name(names.router)}.bias", (spec.experts,), dtype=dtype) if spec.route.bias else None
-    return Linear(weight, bias)
+    return Dense(weight, bias)
 
 
 def _correction(part: _Part) -> Tensor | None:
@@ -121,14 +123,13 @@ def _names(part: _Part) -> tuple[str, str, str]:
 
 def _read_network(part: _Part, names: tuple[str, ...], inner: int, expert: int, target: Target, first: int = 0) -> None:
     """Fills one expert with this rank's part of a network of `inner`, from its row `first` on."""
-    source = part.checkpoint.source
     start, stop = min(first + part.start, inner), min(first + part.stop, inner)
     for name, each in zip(names[:2], target[:2], strict=True):
-        each[expert, : stop - start] = source.read(f"{name}.weight", (inner, part.hidden), Slice(0, start, stop))
+        rows = RowBlock(name, inner, ((start, stop),))
+        each[expert, : stop - start] = dense_rows(part.checkpoint, rows, part.hidden)
         each[expert, stop - start :] = 0.0
     down = target[2]
-    stored = source.read(f"{names[2]}.weight", (part.hidden, inner), Slice(1, start, stop))
-    down[expert, :, : stop - start] = stored
+    down[expert, :, : stop - start] = dense_columns(part.checkpoint, names[2], (part.hidden, inner), (start, stop))
     down[expert, :, stop - start :] = 0.0
 
 

@@ -5,14 +5,25 @@ from torch import Tensor
 
 BLOCK = 32
 _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_EXPONENT_BIAS = 127
+_EXPONENT_SHIFT = 23
+_LEAST_POWER = 1 << 22
+"""The bits of 2 ** -127, which float32 holds without a leading one."""
+
+
+def table(device: torch.device) -> Tensor:
+    """[16] float32: what each code stands for."""
+    return torch.tensor([*_VALUES, *(-value for value in _VALUES)], dtype=torch.float32, device=device)
+
+
+def powers(exponents: Tensor) -> Tensor:
+    """2 to the power of stored exponents, uint8, less 127: float32, of the same bits on every device."""
+    bits = exponents.to(torch.int32) << _EXPONENT_SHIFT
+    return torch.where(bits == 0, _LEAST_POWER, bits).view(torch.float32)
 
 
 def dequantise(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """`blocks` [..., groups, 16] uint8, in each byte the lower half first, and `scales` [..., groups] uint8 to
     [..., groups * 32]. Exact in every floating type with an exponent as wide as bfloat16's.
     """
-    table = torch.tensor([*_VALUES, *(-value for value in _VALUES)], dtype=torch.float32, device=blocks.device)
     halves = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(-2)
-    exponents = scales.to(torch.int32).sub_(_EXPONENT_BIAS)
-    return torch.ldexp(table[halves.int()], exponents[..., None]).to(dtype).flatten(-2)
+    return (table(blocks.device)[halves.int()] * powers(scales)[..., None]).to(dtype).flatten(-2)

@@ -10,9 +10,15 @@ from ...errors import ConfigurationError
 from ...kernels import num_splits, split_size
 
 
-def even_span(size: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Start and end of a rank's part of `size` items; parts differ by at most one item and cover all."""
-    return rank * size // world_size, (rank + 1) * size // world_size
+def even_span(size: int, rank: int, world_size: int, align: int = 1) -> tuple[int, int]:
+    """Start and end of a rank's part of `size` items; parts differ by at most `align` items and cover all. They begin
+    at multiples of `align`, where each rank can have one.
+    """
+    units = -(-size // align)
+    if units < world_size:
+        align, units = 1, size
+    start, stop = (part * units // world_size * align for part in (rank, rank + 1))
+    return start, min(stop, size)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from ...distributed import TensorParallelGroup
 from ...layers.infer import Head
-from ...layers.weights import Linear
+from ...layers.weights import Activations, Dense
 
 
 class ServedLinear(nn.Module):
     """`x @ weight.T + bias`, or this rank's part of it."""
 
-    def __init__(self, linear: Linear, group: TensorParallelGroup | None) -> None:
+    def __init__(self, linear: Dense, group: TensorParallelGroup | None) -> None:
         """`group`: whose results are summed."""
         super().__init__()
         self._linear = linear
@@ -31,7 +31,7 @@ class ServedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] to [..., outputs]."""
-        out = self._linear.apply(x.reshape(-1, x.shape[-1]))
+        out = self._linear.apply(Activations(x.reshape(-1, x.shape[-1])))
         if self._group is not None:
             self._group.all_reduce(out)
         return out.view(*x.shape[:-1], -1)
@@ -40,7 +40,7 @@ class ServedLinear(nn.Module):
 class Merged:
     """Several matrices that read one tensor, as one product: computed when the first of them is called."""
 
-    def __init__(self, linears: Sequence[Linear]) -> None:
+    def __init__(self, linears: Sequence[Dense]) -> None:
         weights = [linear.weight for linear in linears]
         self.sizes = [len(weight) for weight in weights]
         biases = None
@@ -49,14 +49,14 @@ class Merged:
             biases = torch.cat(
                 [zero if linear.bias is None else linear.bias for linear, zero in zip(linears, zeros, strict=True)]
             )
-        self.linear = Linear(torch.cat(weights), biases)
+        self.linear = Dense(torch.cat(weights), biases)
         self._read: Tensor | None = None
         self._parts: dict[int, Tensor] = {}
 
     def part(self, index: int, x: Tensor) -> Tensor:
         """Result of the matrix `index`."""
         if self._read is not x or index not in self._parts:
-            out = self.linear.apply(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+            out = self.linear.apply(Activations(x.reshape(-1, x.shape[-1]))).view(*x.shape[:-1], -1)
             self._read, self._parts = x, dict(enumerate(out.split(self.sizes, dim=-1)))
         result = self._parts.pop(index)
         if not self._parts:

@@ -12,7 +12,7 @@ from ...config.spec import HeadSpec
 from ...distributed import TensorParallelGroup
 from ...errors import ConfigurationError
 from ...layers.infer import CacheShape, Head
-from ...layers.weights import Linear, VocabularyPart, padded_rows, vocabulary_shard
+from ...layers.weights import Dense, VocabularyPart, padded_rows, vocabulary_shard
 from ...weights import WeightSource
 from .attention import ServedAttention, Step
 from .checkpoint import ClassCheckpoint
@@ -102,7 +102,7 @@ class _Builder:
         bias = None
         if getattr(head, "bias", None) is not None:
             bias = padded_rows(read(f"{name}.bias")[start:stop], padding)
-        linear = Linear(part if tied_to else part.clone(), bias)
+        linear = Dense(part if tied_to else part.clone(), bias)
         self._model.set_submodule(name, ServedHead(Head(HeadSpec(), linear, vocabulary), self._group))
 
     def _read_linears(self, names: tuple[str, ...]) -> None:
@@ -118,14 +118,14 @@ class _Builder:
             for index, name in enumerate(plain):
                 self._model.set_submodule(name, MergedLinear(merged, index))
 
-    def _linear(self, name: str, summed: bool = False) -> Linear:
+    def _linear(self, name: str, summed: bool = False) -> Dense:
         module = self._model.get_submodule(name)
         bias = None
         if getattr(module, "bias", None) is not None:
             bias = self._checkpoint.read(f"{name}.bias")
             # Of results that are summed, one rank adds it.
             bias = None if summed and self._group.rank else bias
-        return Linear(self._checkpoint.read(f"{name}.weight"), bias)
+        return Dense(self._checkpoint.read(f"{name}.weight"), bias)
 
     def _read_rest(self) -> None:
         """Everything that the class computes itself."""

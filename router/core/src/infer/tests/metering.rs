@@ -164,7 +164,7 @@ fn steps_tokens_and_the_pool_are_reported() {
             "tgi_queue_size 0",
             "tgi_kv_slots_used 0",
             "tgi_kv_cache_usage 0",
-            r#"tgi_cache_config_info{block_size="1",num_gpu_blocks="16384"} 1"#,
+            r#"tgi_cache_config_info{block_size="1",cache_dtype="float32",num_gpu_blocks="16384"} 1"#,
             r#"tgi_request_failure{err="dropped"} 0"#,
             "tgi_kv_slots_total 16384",
             "tgi_batch_max_total_tokens 16384",

@@ -102,6 +102,7 @@ impl Server {
         };
         let validator = Validator::new(pool, validation);
         let shards = Shards {
+            kv_cache_dtype: "float32".to_owned(),
             client,
             cost: StepCost::new(&[], &[], 0.0, 0.0, &[]),
             eos_token_ids: mock_eos(),

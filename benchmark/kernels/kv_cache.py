@@ -1,0 +1,129 @@
+"""Attention over keys and values of 8 bits, and the operator that writes them, beside the 16-bit form.
+
+    python benchmark/kernels/kv_cache.py [--dry-run] > benchmark/results/kv_cache.json
+
+One layer of Llama 3.1 8B (32 heads) and of the 70B (64 heads): 8 KV heads, head size 128. Decode: bytes are codes and
+scales, or elements, of K and V; slots in order or at random. Prefill: one prompt, or a chunk behind a prefix.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+
+import torch
+from _timing import Plan, Row, report, seconds_per_call
+from torch import Tensor
+
+from text_generation_server import kernels
+from text_generation_server.kernels.attention_options import NO_OPTIONS
+from text_generation_server.kernels.kv_codes import quantise
+
+KV_HEADS, HEAD_DIM = 8, 128
+TYPES: dict[str, torch.dtype | None] = {"bfloat16": None, **kernels.KV_CODES}
+DECODES = ((64, 2048), (16, 8192), (1, 8192), (256, 1024))
+PREFILLS = ((1, 2048, 0), (1, 8192, 0), (1, 448, 8192), (64, 16, 512), (1, 16, 8192))
+"""Requests, new tokens of each, and tokens before them."""
+WRITES = (1, 64, 4096)
+_FEW = 4
+"""Sets of buffers where bandwidth is not the bound."""
+
+
+def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
+    """One for each type and shape."""
+    if not plan.dry_run:
+        with kernels.compile_only(len(os.sched_getaffinity(0))):
+            for _, _, call in cases(plan):
+                call(0)
+    for labels, num_bytes, call in cases(plan):
+        seconds = seconds_per_call(plan, call, plan.buffers(num_bytes) if num_bytes else _FEW)
+        fraction = {"fraction_of_copy": num_bytes / seconds / ceiling} if num_bytes else {}
+        yield {**labels, "microseconds": seconds * 1e6, **fraction}
+
+
+def cases(plan: Plan) -> Iterator[tuple[Row, int, Callable[[int], None]]]:
+    """What it is, its bytes where they bound it, and the call."""
+    shapes = [(heads, *shape, scattered) for heads in (32, 64) for shape in DECODES for scattered in (False, True)]
+    for heads, batch, length, scattered in [(32, 2, 3, True)] if plan.dry_run else shapes:
+        for name, codes in TYPES.items():
+            labels = {"decode": f"{batch} x {length}", "heads": heads, "slots": "random" if scattered else "in order"}
+            yield {**labels, "kv_cache_dtype": name}, *decode(plan, codes, heads, batch, length, scattered)
+    for batch, new, prefix in ((2, 3, 2),) if plan.dry_run else PREFILLS:
+        for name, codes in TYPES.items():
+            labels = {"prefill": f"{batch} x {new} after {prefix}", "kv_cache_dtype": name}
+            yield labels, 0, prefill(plan, codes, batch, new, prefix)
+    for tokens in (3,) if plan.dry_run else WRITES:
+        for name, codes in TYPES.items():
+            yield {"qkv_postprocess": tokens, "kv_cache_dtype": name}, 0, write(plan, codes, tokens)
+
+
+def caches(
+    plan: Plan, codes: torch.dtype | None, buffers: int, slots: int
+) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+    """K, V and scales."""
+    made: list[tuple[Tensor, Tensor, Tensor | None]] = []
+    for _ in range(buffers):
+        k, v = torch.empty(2, slots, KV_HEADS, HEAD_DIM, dtype=plan.dtype, device=plan.device).normal_()
+        if codes is None:
+            made.append((k, v, None))
+            continue
+        (k, k_scales), (v, v_scales) = quantise(k, codes), quantise(v, codes)
+        made.append((k, v, torch.stack((k_scales, v_scales), dim=-1)))
+    return made
+
+
+def decode(
+    plan: Plan, codes: torch.dtype | None, heads: int, batch: int, length: int, scattered: bool
+) -> tuple[int, Callable[[int], None]]:
+    """Bytes of K and V of all contexts, and the call."""
+    slots = batch * length
+    per_head = HEAD_DIM * plan.dtype.itemsize if codes is None else HEAD_DIM + 4
+    num_bytes = 2 * slots * KV_HEADS * per_head
+    stored = caches(plan, codes, plan.buffers(num_bytes), slots)
+    order = torch.randperm(slots, device=plan.device) if scattered else torch.arange(slots, device=plan.device)
+    table, row = order.int().view(batch, length), torch.arange(batch, device=plan.device)
+    kv_len = torch.full((batch,), length, dtype=torch.int32, device=plan.device)
+    q, out = torch.empty(2, batch, heads, HEAD_DIM, dtype=plan.dtype, device=plan.device).normal_()
+
+    def call(index: int) -> None:
+        k, v, scales = stored[index]
+        context = (table, row, kv_len, length, HEAD_DIM**-0.5)
+        kernels.decode_attention(q, k, v, *context, out, False, NO_OPTIONS, scales)
+
+    return num_bytes, call
+
+
+def prefill(plan: Plan, codes: torch.dtype | None, batch: int, new: int, prefix: int) -> Callable[[int], None]:
+    """The call."""
+    slots = batch * (new + prefix)
+    stored = caches(plan, codes, _FEW, slots)
+    table = torch.randperm(slots, device=plan.device).int().view(batch, -1)
+    row, starts = torch.arange(batch, device=plan.device), (torch.arange(batch + 1, device=plan.device) * new).int()
+    kv_len = torch.full((batch,), new + prefix, dtype=torch.int32, device=plan.device)
+    q, out = torch.empty(2, batch * new, 32, HEAD_DIM, dtype=plan.dtype, device=plan.device).normal_()
+
+    def call(index: int) -> None:
+        k, v, scales = stored[index]
+        context = (table, row, starts, kv_len, new, HEAD_DIM**-0.5)
+        kernels.prefill_attention(q, k, v, *context, out, False, NO_OPTIONS, scales)
+
+    return call
+
+
+def write(plan: Plan, codes: torch.dtype | None, tokens: int) -> Callable[[int], None]:
+    """The call."""
+    stored = caches(plan, codes, _FEW, 2 * tokens)
+    qkv = torch.empty(_FEW, tokens, (32 + 2 * KV_HEADS) * HEAD_DIM, dtype=plan.dtype, device=plan.device).normal_()
+    cos_sin = torch.empty(tokens, HEAD_DIM, device=plan.device).normal_()
+    positions = torch.arange(tokens, device=plan.device)
+    slots = torch.randperm(2 * tokens, device=plan.device)[:tokens]
+
+    def call(index: int) -> None:
+        k, v, scales = stored[index]
+        kernels.qkv_postprocess(
+            qkv[index], None, None, None, 0.0, cos_sin, positions, slots, k, v, False, scales, False
+        )  # fmt: skip
+
+    return call
+
+
+if __name__ == "__main__":
+    report("kv_cache", __doc__.splitlines()[0], rows)

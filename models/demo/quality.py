@@ -1,0 +1,75 @@
+"""Measures what quantisation costs the demo model: perplexity of documents that it was not trained on.
+
+    PYTHONPATH=server python models/demo/quality.py --output-json benchmark/results/quality_demo.json
+
+Runs on a CPU, in the arithmetic that the kernels have on a device.
+"""
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+
+import torch
+from corpus import documents
+from tokenizers import Tokenizer
+
+from text_generation_server.config.implementation import read_model_config
+from text_generation_server.config.parallel import ParallelConfig
+from text_generation_server.distributed.group import init_group
+from text_generation_server.layers.infer import Chunks, InferState, LayerCache
+from text_generation_server.models import CausalLM, load_model
+
+FOLDER = Path(__file__).parent
+NAMES = (None, "fp8", "vllm-fp8w8a8-b128", "eetq", "triton_w4a16", "bitsandbytes-nf4", "bitsandbytes-fp4")
+UNSEEN_PART = 999
+LONGEST = 1024
+
+
+@torch.inference_mode()
+def log_likelihood(model: CausalLM, ids: list[int]) -> float:
+    """Of all tokens but the first, in nats."""
+    count = len(ids)
+    caches = [
+        LayerCache(
+            torch.zeros(count, cache.kv_heads, cache.head_dim), torch.zeros(count, cache.kv_heads, cache.value_dim)
+        )
+        for cache in model.caches
+    ]
+    rows, lens = torch.zeros(1, dtype=torch.int64), torch.tensor([count], dtype=torch.int32)
+    chunks = Chunks(rows, torch.tensor([0, count], dtype=torch.int32), lens, count)
+    places = torch.arange(count)
+    state = InferState(False, places, places, None, chunks, places.int()[None], caches, None)
+    logits = model.logits(model.forward(torch.tensor(ids), state))
+    return logits.log_softmax(-1)[:-1].gather(1, torch.tensor(ids[1:])[:, None]).sum().item()
+
+
+def main() -> None:
+    """Measures every name and writes the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", type=int, default=400)
+    parser.add_argument("--output-json", type=Path)
+    arguments = parser.parse_args()
+    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    # Of conversations the model learned the answers alone.
+    texts = [text for text in documents(1, UNSEEN_PART, arguments.documents) if "<|im_start|>" not in text]
+    encoded = [tokenizer.encode(text, add_special_tokens=False).ids[:LONGEST] for text in texts]
+    encoded = [ids for ids in encoded if len(ids) > 1]
+    tokens = sum(len(ids) - 1 for ids in encoded)
+    result: dict[str, object] = {"command": " ".join(sys.argv), "documents": len(encoded), "tokens": tokens}
+    device = torch.device("cpu")
+    group = init_group(ParallelConfig(), device, 1.0)
+    for name in NAMES:
+        config = read_model_config(FOLDER, quantize=name)
+        model = load_model(FOLDER, config, group, torch.float32, device, "safetensors")
+        model.reserve_positions(LONGEST)
+        perplexity = math.exp(-sum(log_likelihood(model, ids) for ids in encoded) / tokens)
+        result[name or "16 bits"] = round(perplexity, 5)
+        print(name or "16 bits", result[name or "16 bits"], flush=True)
+    if arguments.output_json:
+        arguments.output_json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

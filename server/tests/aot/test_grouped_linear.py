@@ -1,0 +1,99 @@
+"""Production forms of the kernels of grouped weights compile, without a GPU."""
+
+import json
+from importlib import resources
+
+import pytest
+from support.aot import SM_90, Compiled, compile_offline
+from triton.backends.compiler import GPUTarget
+
+from text_generation_server.kernels.dequantise import dequantise_kernel
+from text_generation_server.kernels.grouped_linear import grouped_linear_kernel
+
+_ENTRIES = json.loads(
+    (resources.files("text_generation_server.kernels") / "tuned" / "grouped_linear.json").read_text(encoding="utf-8")
+)
+_NAMES = ("BLOCK_N", "SWAP", "FOLD", "num_warps", "num_stages")
+Form = tuple[int, ...]
+"""Bits, tokens, BLOCK_N, SWAP, FOLD, num_warps, num_stages."""
+KINDS = {
+    "symmetric": {"packed_ptr": "*i32"},
+    "zeros": {"packed_ptr": "*i32", "zeros_ptr": "*bf16"},
+    "table": {"packed_ptr": "*i32", "table_ptr": "*fp32"},
+    "eight": {"packed_ptr": "*u8"},
+    "float8": {"packed_ptr": "*u8"},
+}
+
+
+def _forms(shared_kib: int, bits: int) -> list[Form]:
+    return sorted(
+        {
+            (bits, entry["key"]["tokens"], *(entry["config"][name] for name in _NAMES))
+            for entry in _ENTRIES
+            if (entry["key"]["shared_kib"], entry["key"]["bits"]) == (shared_kib, bits)
+        }
+    )
+
+
+def _compile(form: Form, kind: str, dtype: str = "bf16", groups: int = 2, target: GPUTarget = SM_90) -> Compiled:
+    _, tokens, block_n, swap, fold, num_warps, num_stages = form
+    names = ("inputs", "outputs", "stride_x_token", "stride_packed_output", "stride_out_token", "tokens", "splits")
+    types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
+    types |= {"scales_ptr": "*bf16", "partial_ptr": "*fp32", "arrived_ptr": "*i32", **KINDS[kind]}
+    sums = dtype == "bf16" and tokens <= 32 and not fold
+    constants = {name: None for name in ("zeros_ptr", "table_ptr") if name not in types}
+    constants |= {"FLOAT8": kind == "float8", "GROUPS": groups, "MASK_K": False, "PLAIN": False}
+    constants |= {"FOLD": bool(fold), "SUMS": sums, "SWAP": bool(swap), "BLOCK_M": tokens, "BLOCK_N": block_n}
+    constants |= {"BLOCK_S": min(block_n, num_warps * (8 if swap else 16))}
+    return compile_offline(grouped_linear_kernel, types, constants, num_warps, num_stages, target)
+
+
+@pytest.mark.parametrize("form", _forms(227, 4), ids=str)
+def test_few_instructions_a_weight_no_spills_and_wide_copies(form: Form) -> None:
+    compiled = _compile(form, "symmetric")
+    compiled.check()
+    assert compiled.count("HMMA") + compiled.count("HGMMA")
+    assert "LDGSTS.E.BYPASS.128" in compiled.sass
+    # No weight is converted on its own: the few are of divisions of sizes.
+    assert compiled.count("I2F") + compiled.count("I2FP") <= 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "groups"),
+    [("zeros", "bf16", 2), ("zeros", "fp16", 1), ("table", "bf16", 4), ("symmetric", "fp16", 8)],
+)
+def test_kinds_of_four_bits(kind: str, dtype: str, groups: int) -> None:
+    form = max(_forms(227, 4)) if dtype == "fp16" else min(_forms(227, 4))
+    _compile(form, kind, dtype, groups).check_shared()
+
+
+@pytest.mark.parametrize("kind", ["eight", "float8"])
+def test_kinds_of_eight_bits(kind: str) -> None:
+    compiled = _compile(max(_forms(227, 8)) if kind == "eight" else min(_forms(227, 8)), kind, groups=1)
+    compiled.check()
+    assert compiled.count("I2F") + compiled.count("F2F") <= 4
+
+
+# A card of 163 KiB takes the forms of the nearest class, 227; one of 99 has its own.
+@pytest.mark.parametrize(
+    ("capability", "form", "kind"),
+    [
+        (80, max(_forms(227, 4)), "zeros"),
+        (80, max(_forms(227, 8)), "float8"),
+        (86, min(_forms(99, 4)), "table"),
+        (86, max(_forms(99, 4)), "zeros"),
+        (89, max(_forms(99, 8)), "float8"),
+    ],
+)
+def test_cards_with_less_shared_memory(capability: int, form: Form, kind: str) -> None:
+    _compile(form, kind, target=GPUTarget("cuda", capability, 32)).check_shared()
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_dequantise(kind: str, capability: int) -> None:
+    names = ("inputs", "stride_packed_output", "stride_scales_block", "stride_zeros_block", "stride_out_output")
+    types = dict.fromkeys((*names, "outputs"), "i32") | {"scales_ptr": "*bf16", "out_ptr": "*bf16", **KINDS[kind]}
+    constants = {name: None for name in ("zeros_ptr", "table_ptr") if name not in types}
+    constants |= {"FLOAT8": kind == "float8", "GROUPS": 2, "PLAIN": False, "BLOCK_N": 32}
+    compile_offline(dequantise_kernel, types, constants, 4, target=GPUTarget("cuda", capability, 32)).check()

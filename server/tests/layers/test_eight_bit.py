@@ -1,0 +1,117 @@
+"""A rank's part of matrices with 8 bits is that part of what the checkpoint stands for, wherever it begins."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.checkpoints import tiny_llama
+from support.eight_bit import FORMATS, quantise_folder
+from support.loading import CPU
+from torch import Tensor
+
+from text_generation_server.config.model import ModelConfig
+from text_generation_server.config.quantisation import Fp8, Int8
+from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.errors import ModelFilesError
+from text_generation_server.layers.weights import Checkpoint, HeadSplit, Linear, load_attention, load_dense
+from text_generation_server.layers.weights.activations import Activations
+from text_generation_server.layers.weights.eight_bit import quantise_weight
+from text_generation_server.weights import SafetensorsSource
+
+# Heads of 64 and an inner size that is no multiple of 128: parts of ranks begin within blocks.
+SIZES = {"hidden_size": 384, "intermediate_size": 448, "num_attention_heads": 6, "num_key_value_heads": 3}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory, **SIZES, num_hidden_layers=1, initializer_range=0.1)
+
+
+def checkpoint(folder: Path, rank: int = 0, world_size: int = 1) -> Checkpoint:
+    config = ModelConfig.from_folder(folder)
+    source, group = SafetensorsSource(folder, torch.float32, CPU), TensorParallelGroup(rank, world_size, CPU)
+    return Checkpoint.of(source, config.decoder, config.names, group, config.schemes)
+
+
+def weight_of(linear: Linear, inputs: int) -> Tensor:
+    """[outputs, inputs], found by what it computes. Inputs of one number are not changed by rounding."""
+    ones = torch.eye(inputs)
+    if (static := getattr(linear.wants, "static", None)) is not None:
+        return linear.apply(Activations(ones * static * 2)).t() / (static * 2)
+    return linear.apply(Activations(ones)).t()
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("name", FORMATS)
+def test_parts_of_ranks_are_parts_of_the_whole(plain: Path, tmp_path: Path, name: str, world_size: int) -> None:
+    tensors = quantise_folder(plain, tmp_path / "made", name)
+    whole = {key.rsplit(".", 2)[1]: value for key, value in tensors.items() if "_proj" in key}
+    hidden, inner, size = SIZES["hidden_size"], SIZES["intermediate_size"], 64
+    firsts, downs, outs = [], [], []
+    for rank in range(world_size):
+        part = checkpoint(tmp_path / "made", rank, world_size)
+        layer = part.spec.layers[0]
+        heads = HeadSplit.of(layer.attention.num_heads, layer.attention.num_kv_heads, part.group)
+        attention = load_attention(part, 0, layer.attention, heads)
+        rows = (
+            whole["q_proj"][heads.q_start * size : heads.q_stop * size],
+            whole["k_proj"][heads.kv_start * size : heads.kv_stop * size],
+            whole["v_proj"][heads.kv_start * size : heads.kv_stop * size],
+        )
+        torch.testing.assert_close(weight_of(attention.qkv, hidden), torch.cat(rows), atol=1e-5, rtol=1e-4)
+        outs.append(weight_of(attention.out, heads.num_heads * size))
+        dense = load_dense(part, 0, layer.ffn)  # type: ignore[arg-type]
+        first = weight_of(dense.first, hidden)
+        firsts.append(first.chunk(2))
+        downs.append(weight_of(dense.down, first.shape[0] // 2))
+    torch.testing.assert_close(torch.cat(outs, 1), whole["o_proj"], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(torch.cat([gate for gate, _ in firsts]), whole["gate_proj"], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(torch.cat([up for _, up in firsts]), whole["up_proj"], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(torch.cat(downs, 1), whole["down_proj"], atol=1e-5, rtol=1e-4)
+    assert sum(part.shape[1] for part in downs) == inner
+
+
+@pytest.mark.parametrize("scheme", [Fp8(), Fp8("block"), Int8()])
+def test_weights_that_are_quantised_here_saturate_and_are_near(scheme: Fp8 | Int8) -> None:
+    weight = torch.randn(200, 300, generator=torch.Generator().manual_seed(0))
+    # The largest number of a row lands on the largest code, where a cast without a bound may give NaN.
+    weight[3] = 0.0
+    weight[4] *= 1e4
+    made = quantise_weight(weight, scheme).dequantised(torch.float32)
+    assert made.isfinite().all()
+    bound = 2.0**-4 * weight.abs() + weight.abs().amax() * (2.0**-9 if scheme.weights == "block" else 1e-5)
+    if isinstance(scheme, Int8):
+        bound = weight.abs().amax(1, keepdim=True) / 127
+    assert ((made - weight).abs() <= bound).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda state, key: state.pop(f"{key}_scale"), "weight_scale` is in none of"),
+        (lambda state, key: state.update({f"{key}_scale": torch.tensor(float("nan"))}), "not a number"),
+        (lambda state, key: state.update({f"{key}_scale": torch.tensor(-1.0)}), "negative"),
+        (lambda state, key: state.update({f"{key}_scale": torch.ones(7)}), r"shape \[7\], which is no scale of"),
+        (lambda state, key: state.update({f"{key}_scale": torch.ones(1, dtype=torch.int32)}), "type I32; only"),
+        (lambda state, key: state.update({key: state[key][:-1].clone()}), "has shape"),
+        (lambda state, key: state.update({key: state[key].float()}), "has type F32; only F8_E4M3 work"),
+    ],
+)
+def test_a_checkpoint_that_is_not_what_it_says_is_refused(plain: Path, tmp_path: Path, change, said: str) -> None:  # type: ignore[no-untyped-def]
+    quantise_folder(plain, tmp_path / "made", "fp8 of matrices")
+    path = tmp_path / "made" / "model.safetensors"
+    state = load_file(path)
+    change(state, "model.layers.0.mlp.down_proj.weight")
+    save_file(state, path)
+    part = checkpoint(tmp_path / "made")
+    with pytest.raises(ModelFilesError, match=said):
+        load_dense(part, 0, part.spec.layers[0].ffn)  # type: ignore[arg-type]
+
+
+def test_a_file_that_was_cut_is_refused(plain: Path, tmp_path: Path) -> None:
+    quantise_folder(plain, tmp_path / "made", "fp8 of blocks")
+    path = tmp_path / "made" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(ModelFilesError, match="damaged"):
+        checkpoint(tmp_path / "made")

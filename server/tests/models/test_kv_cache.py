@@ -1,0 +1,186 @@
+"""Keys and values of 8 bits: what Transformers computes where its cache gives them back as they would be stored."""
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.checkpoints import tiny_llama
+from support.driver import Driver, greedy_by_turns
+from support.loading import load
+from support.oracle import oracle
+from support.reference import stored_in_8_bits
+from support.thread_ranks import thread_groups, together
+from torch import Tensor
+from transformers import DynamicCache, LlamaForCausalLM
+
+from text_generation_server.config.kv_cache import QuantisedKvCache, quantised_kv_cache
+from text_generation_server.config.model import ModelConfig
+from text_generation_server.engine.kv_pool import allocate_pool, bytes_per_slot
+from text_generation_server.errors import ConfigurationError, ModelFilesError
+from text_generation_server.models import CausalLM
+
+TYPES: dict[QuantisedKvCache, torch.dtype] = {
+    "fp8_e4m3fn": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+    "int8": torch.int8,
+}
+PROMPTS = [list(range(5, 25)), [7], [99, 3, 64, 12, 81], list(range(40, 110)), [11, 11, 11]]
+# A number may be rounded the other way where ours and theirs differ in the last bit.
+LIMIT = {"fp8_e4m3fn": 2e-3, "fp8_e5m2": 4e-3, "int8": 5e-4}
+# How far 8 bits are from 32: mean difference of log-probabilities.
+CLOSE = {"fp8_e4m3fn": 0.05, "fp8_e5m2": 0.1, "int8": 0.02}
+
+
+class StoredCache(DynamicCache):
+    """Gives keys and values back as they would be stored: a token's own too."""
+
+    def __init__(self, dtype: torch.dtype, scales: tuple[Tensor, Tensor] | None = None) -> None:
+        super().__init__()
+        self._dtype = dtype
+        self._scales = scales
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        """[batch, kv_heads, tokens, head_dim]"""
+        stored = []
+        for place, heads in enumerate((key_states, value_states)):
+            scale = None if self._scales is None else self._scales[place][layer_idx].view(1, -1, 1)
+            stored.append(stored_in_8_bits(heads, self._dtype, scale))
+        return super().update(*stored, layer_idx, *args, **kwargs)
+
+
+@torch.inference_mode()
+def said(model: LlamaForCausalLM, cache: StoredCache, ids: list[int]) -> Tensor:
+    """Log-probabilities at all positions."""
+    return model(torch.tensor([ids]), past_key_values=cache, use_cache=True).logits[0].log_softmax(-1)
+
+
+def greedy(model: LlamaForCausalLM, dtype: torch.dtype, prompt: list[int], steps: int) -> list[int]:
+    ids = list(prompt)
+    for _ in range(steps):
+        ids.append(int(said(model, StoredCache(dtype), ids)[-1].argmax()))
+    return ids[len(prompt) :]
+
+
+def computed(model: CausalLM, ids: list[int], pieces: int = 1 << 20) -> Tensor:
+    """Log-probabilities at the ends of pieces of so many tokens."""
+    driver = Driver(model)
+    driver.register("a", ids)
+    ends = [driver.extend("a", min(pieces, len(ids) - start)) for start in range(0, len(ids), pieces)]
+    return torch.cat(ends).log_softmax(-1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory, initializer_range=0.1)
+
+
+@pytest.mark.parametrize("name", get_args(QuantisedKvCache))
+def test_transformers_says_the_same(folder: Path, name: QuantisedKvCache) -> None:
+    reference, model = oracle(folder), load(folder, kv_cache=name)
+    whole = Driver(model).prefill({str(i): prompt for i, prompt in enumerate(PROMPTS)}, all_logits=True)
+    expected = torch.cat([said(reference, StoredCache(TYPES[name]), prompt) for prompt in PROMPTS])
+    assert (whole.log_softmax(-1) - expected).abs().mean() < LIMIT[name]
+
+    with torch.inference_mode():
+        plain = torch.cat([reference(torch.tensor([prompt])).logits[0] for prompt in PROMPTS]).log_softmax(-1)
+    assert LIMIT[name] < (whole.log_softmax(-1) - plain).abs().mean() < CLOSE[name]
+
+    for size in (1, 7, 64):
+        ends = [min(end, 70) - 1 for end in range(size, 70 + size, size)]
+        pieces = computed(model, PROMPTS[3], size)
+        assert (pieces - said(reference, StoredCache(TYPES[name]), PROMPTS[3])[ends]).abs().mean() < LIMIT[name]
+
+
+@pytest.mark.parametrize("name", get_args(QuantisedKvCache))
+def test_greedy_ids_are_the_same_while_requests_join_and_leave_and_on_two_ranks(
+    folder: Path, name: QuantisedKvCache
+) -> None:
+    reference = oracle(folder)
+    expected = [greedy(reference, TYPES[name], prompt, 6) for prompt in PROMPTS]
+    assert greedy_by_turns(Driver(load(folder, kv_cache=name)), PROMPTS, steps=6) == expected
+
+    def on_rank(group: Any) -> list[list[int]]:
+        return greedy_by_turns(Driver(load(folder, group=group, kv_cache=name)), PROMPTS, steps=6)
+
+    assert together([lambda group=group: on_rank(group) for group in thread_groups(2)]) == [expected, expected]
+
+
+def calibrated(folder: Path, out: Path, scales: dict[str, Tensor]) -> Path:
+    """The model with an fp8 KV cache in its configuration, and these tensors beside its own."""
+    out.mkdir()
+    for file in folder.iterdir():
+        (out / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    group = {"targets": ["Nothing"], "weights": {"type": "float", "num_bits": 8, "strategy": "channel"}}
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {"group_0": group},
+        "kv_cache_scheme": {"type": "float", "num_bits": 8, "strategy": "tensor", "dynamic": False, "symmetric": True},
+    }
+    (out / "config.json").write_text(json.dumps(config))
+    save_file(load_file(folder / "model.safetensors") | scales, out / "model.safetensors")
+    return out
+
+
+def scales_of(layers: int, k: list[float], v: list[float]) -> dict[str, Tensor]:
+    return {
+        f"model.layers.{layer}.self_attn.{kind}_scale": torch.tensor(values)
+        for layer in range(layers)
+        for kind, values in (("k", k), ("v", v))
+    }
+
+
+def asked(folder: Path) -> QuantisedKvCache | None:
+    return quantised_kv_cache("auto", ModelConfig.from_folder(folder))
+
+
+@pytest.mark.parametrize(("k", "v"), [([0.02], [0.01]), ([0.02, 0.03], [0.01, 0.004])], ids=["tensor", "heads"])
+def test_scales_of_the_checkpoint_are_used(folder: Path, tmp_path: Path, k: list[float], v: list[float]) -> None:
+    reference = oracle(folder)
+    layers, heads = reference.config.num_hidden_layers, reference.config.num_key_value_heads
+    made = calibrated(folder, tmp_path / "made", scales_of(layers, k, v))
+    model = load(made, kv_cache=asked(made))
+    each = [torch.tensor(values).expand(layers, heads) for values in (k, v)]
+    expected = said(reference, StoredCache(torch.float8_e4m3fn, (each[0], each[1])), PROMPTS[0])
+    assert (computed(model, PROMPTS[0], 1) - expected).abs().mean() < LIMIT["fp8_e4m3fn"]
+
+    # A rank has those of its heads, and no slot has one of its own.
+    ranks = together([lambda group=group: load(made, group=group, kv_cache="fp8_e4m3fn") for group in thread_groups(2)])
+    stacked = torch.stack((each[0][0], each[1][0]), dim=-1)
+    for rank, part in enumerate(ranks):
+        assert torch.equal(part.caches[0].given_scales, stacked[rank : rank + 1])  # type: ignore[arg-type]
+    assert bytes_per_slot(ranks[0]) == layers * 2 * ranks[0].caches[0].head_dim
+    # They say nothing about another type.
+    assert load(made, kv_cache="int8").caches[0].given_scales is None
+
+
+def test_checkpoints_without_scales_and_with_wrong_ones(folder: Path, tmp_path: Path) -> None:
+    layers = oracle(folder).config.num_hidden_layers
+    assert asked(folder) is None
+    for name, scales in (("none", {}), ("unset", scales_of(layers, [-1.0], [-1.0]))):
+        made = calibrated(folder, tmp_path / name, scales)
+        assert asked(made) == "fp8_e4m3fn"
+        assert load(made, kv_cache="fp8_e4m3fn").caches[0].given_scales is None
+    made = calibrated(folder, tmp_path / "wrong", scales_of(layers, [1.0] * 3, [1.0]))
+    with pytest.raises(ModelFilesError, match=r"k_scale.*one for each of 2 heads"):
+        load(made, kv_cache="fp8_e4m3fn")
+
+
+def test_slots_take_half_the_room_and_their_scales(folder: Path) -> None:
+    plain, model = load(folder, torch.bfloat16), load(folder, torch.bfloat16, kv_cache="int8")
+    shape = model.caches[0]
+    assert bytes_per_slot(model) == bytes_per_slot(plain) // 2 + len(model.caches) * shape.kv_heads * 2 * 4
+    pool = allocate_pool(model, 5)
+    caches = [each for cache in pool.caches for each in (cache.k, cache.v, cache.scales) if each is not None]
+    assert sum(each.nbytes for each in caches) == 6 * bytes_per_slot(model)
+    assert not any(each.any() for each in caches)
+
+
+def test_heads_that_are_no_whole_words_are_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tiny_llama(tmp_path_factory, head_dim=6)
+    with pytest.raises(ConfigurationError, match=r"--kv-cache-dtype int8 needs heads .* multiple of 4"):
+        quantised_kv_cache("int8", ModelConfig.from_folder(folder))

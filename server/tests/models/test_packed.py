@@ -1,0 +1,77 @@
+"""Models of few bits in every format, with one rank and two, beside transformers with the weights they stand for."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.checkpoints import tiny_llama
+from support.driver import Driver
+from support.families import PROMPTS as FAMILY_PROMPTS
+from support.families import model_of, write
+from support.family_cases import CASES as FAMILIES
+from support.loading import load
+from support.oracle import oracle
+from support.packed_files import CASES, ORDERED, write_packed
+from support.thread_ranks import thread_groups, together
+
+from text_generation_server.models import CausalLM
+
+# Parts of two ranks begin and end inside groups and words.
+SIZES = {"hidden_size": 192, "intermediate_size": 320, "num_attention_heads": 6, "num_key_value_heads": 2}
+PROMPTS = [[5, 9, 17, 23, 42, 77, 101], [4], list(range(30, 60))]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory, **SIZES, initializer_range=0.1)
+
+
+def log_probabilities(model: CausalLM, prompts: list[list[int]] = PROMPTS) -> torch.Tensor:
+    driver = Driver(model, max_tokens=64)
+    return driver.prefill({str(i): ids for i, ids in enumerate(prompts)}, all_logits=True).log_softmax(-1)
+
+
+def of_two_ranks(folder: Path, prompts: list[list[int]] = PROMPTS) -> torch.Tensor:
+    works = [lambda group=group: log_probabilities(load(folder, group=group), prompts) for group in thread_groups(2)]
+    first, second = together(works)
+    assert torch.equal(first, second)
+    return first
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_checkpoint_computes_what_its_weights_stand_for(plain: Path, tmp_path: Path, name: str) -> None:
+    meant = write_packed(plain, tmp_path / "packed", CASES[name])
+    model = oracle(plain)
+    model.load_state_dict(meant)
+    with torch.inference_mode():
+        expected = torch.cat([model(torch.tensor([ids])).logits[0] for ids in PROMPTS]).log_softmax(-1)
+    torch.testing.assert_close(log_probabilities(load(tmp_path / "packed")), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(of_two_ranks(tmp_path / "packed"), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["glm4", "gpt neox", "phi3", "qwen2 moe"])
+def test_matrices_of_every_place_may_be_packed(name: str, tmp_path: Path) -> None:
+    """Fused ones, heads whose elements change places, one without a gate, experts: all with inputs in orders of their
+    own. Beside the same model with 16 bits.
+    """
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    write(FAMILIES[name], model_of(name), plain)
+    meant = write_packed(plain, packed, ORDERED)
+    expected = tmp_path / "meant"
+    shutil.copytree(plain, expected)
+    save_file({key: tensor.contiguous() for key, tensor in meant.items()}, expected / "model.safetensors")
+    ours = log_probabilities(load(expected), FAMILY_PROMPTS)
+    torch.testing.assert_close(log_probabilities(load(packed), FAMILY_PROMPTS), ours, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(of_two_ranks(packed, FAMILY_PROMPTS), ours, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gptq, an order for each", "awq", "bitsandbytes, nf4", "gptq_v2, 8 bits, head too"])
+def test_random_weights_need_the_configuration_alone(plain: Path, tmp_path: Path, name: str) -> None:
+    """They are rounded as the checkpoint would be."""
+    write_packed(plain, tmp_path / "packed", CASES[name])
+    (tmp_path / "packed" / "model.safetensors").unlink()
+    computed = log_probabilities(load(tmp_path / "packed", dummy=True))
+    assert computed.isfinite().all()
+    assert not torch.equal(computed, log_probabilities(load(plain, dummy=True)))

@@ -1,0 +1,106 @@
+"""Models with 8-bit weights: beside what compressed-tensors says that they compute, and beside those with 16 bits."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from compressed_tensors.quantization import QuantizationScheme
+from safetensors.torch import save_file
+from support.checkpoints import tiny_llama
+from support.compressed import compress_folder, preset, reference
+from support.driver import Driver
+from support.eight_bit import quantise_folder
+from support.families import model_of, write
+from support.family_cases import CASES
+from support.generating import generations, warm_engine
+from support.loading import load
+from support.oracle import oracle
+from support.thread_ranks import thread_groups, together
+
+from text_generation_server.models import CausalLM
+
+SIZES = {"hidden_size": 192, "intermediate_size": 320, "num_attention_heads": 6, "num_key_value_heads": 2}
+PROMPTS = [[5, 9, 17, 23, 42, 77, 91], [4], list(range(30, 60))]
+SCHEMES: dict[str, Mapping[str, QuantizationScheme]] = {
+    "fp8 dynamic": {"": preset("FP8_DYNAMIC")},
+    "fp8 static": {"": preset("FP8")},
+    "fp8 blocks": {"": preset("FP8_BLOCK")},
+    "int8": {"": preset("W8A8")},
+    "mixed": {
+        "q_proj": preset("W8A8", ("re:.*q_proj",)),
+        "k_proj": preset("FP8", ("re:.*k_proj",)),
+        "mlp": preset("FP8_DYNAMIC", ("re:.*mlp.*",)),
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory, **SIZES, initializer_range=0.1)
+
+
+def log_probabilities(model: CausalLM) -> torch.Tensor:
+    driver = Driver(model, max_tokens=64)
+    return driver.prefill({str(i): ids for i, ids in enumerate(PROMPTS)}, all_logits=True).log_softmax(-1)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_checkpoint_of_compressed_tensors_computes_what_the_library_says(
+    plain: Path, tmp_path: Path, name: str
+) -> None:
+    folder = compress_folder(plain, tmp_path / "made", SCHEMES[name])
+    said = reference(oracle(plain), folder, SCHEMES[name])
+    with torch.inference_mode():
+        expected = torch.cat([said(torch.tensor([ids])).logits[0] for ids in PROMPTS]).log_softmax(-1)
+    torch.testing.assert_close(log_probabilities(load(folder)), expected, atol=1e-4, rtol=1e-4)
+    works = [lambda group=group: log_probabilities(load(folder, group=group)) for group in thread_groups(2)]
+    first, second = together(works)
+    assert torch.equal(first, second)
+    # Each rank measures the scales of its own part of the inputs, and what is rounded otherwise is a little apart.
+    assert (first - expected).abs().mean() < (1e-4 if name == "fp8 static" else 0.12)
+
+
+@pytest.mark.parametrize(("asked", "apart"), [("fp8", 0.25), ("eetq", 0.05), ("bitsandbytes-nf4", 0.5)])
+def test_16_bits_that_are_quantised_while_they_are_read_are_near(plain: Path, asked: str, apart: float) -> None:
+    expected = log_probabilities(load(plain))
+    assert 0 < (log_probabilities(load(plain, quantize=asked)) - expected).abs().mean() < apart
+    works = [
+        lambda group=group: log_probabilities(load(plain, group=group, quantize=asked)) for group in thread_groups(2)
+    ]
+    for each in together(works):
+        assert 0 < (each - expected).abs().mean() < apart
+
+
+@pytest.mark.parametrize("name", ["fp8 dynamic", "fp8 static", "fp8 blocks", "int8", "mixed"])
+def test_random_weights_need_the_configuration_alone(plain: Path, tmp_path: Path, name: str) -> None:
+    folder = compress_folder(plain, tmp_path / "made", SCHEMES[name])
+    (folder / "model.safetensors").unlink()
+    computed = log_probabilities(load(folder, dummy=True))
+    assert computed.isfinite().all()
+    assert torch.equal(log_probabilities(load(folder, dummy=True)), computed)
+
+
+def test_deterministic_results_do_not_depend_on_chunks_or_batch(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = compress_folder(plain, tmp_path / "made", SCHEMES["mixed"])
+    engine = warm_engine(load(folder), monkeypatch, deterministic=True)
+    every = generations(engine, 0, 1, 2, 3, 4, chunk=3, pause=0.1)
+    (alone,) = generations(engine, 4, chunk=64, pause=0.0)
+    assert (alone.tokens, alone.logprobs) == (every[4].tokens, every[4].logprobs)
+
+
+def test_experts_are_computed_with_the_numbers_that_8_bits_stand_for(tmp_path: Path) -> None:
+    case = "mixtral"
+    write(CASES[case], model_of(case), tmp_path / "plain")
+    attention = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    tensors = quantise_folder(
+        tmp_path / "plain", tmp_path / "made", "fp8 of blocks", ("w1", "w2", "w3"), modules_to_not_convert=attention
+    )
+    save_file(tensors, tmp_path / "plain" / "model.safetensors")
+    works = [lambda group=group: log_probabilities(load(tmp_path / "made", group=group)) for group in thread_groups(2)]
+    expected = log_probabilities(load(tmp_path / "plain"))
+    torch.testing.assert_close(log_probabilities(load(tmp_path / "made")), expected)
+    for each in together(works):
+        torch.testing.assert_close(each, expected, atol=1e-4, rtol=1e-4)

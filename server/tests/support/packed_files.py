@@ -1,0 +1,178 @@
+"""Checkpoints of few bits, made of a tiny model: by the libraries that write them, or by a packer of ours.
+
+Each also says what its codes stand for, which is what the reference computes with.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from bitsandbytes.functional import dequantize_4bit, int8_vectorwise_quant, quantize_4bit
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from support.compressed_matrices import compressed_matrix
+from support.gptq_files import gptq_matrix, packed_rows
+
+State = dict[str, Tensor]
+Pack = Callable[[str, Tensor], tuple[State, Tensor] | None]
+"""From the name of a module and its weight [outputs, inputs] to its tensors and what they stand for. None: it stays."""
+
+
+@dataclass(frozen=True)
+class PackedCase:
+    """A kind of checkpoint."""
+
+    config: dict[str, Any]
+    """`quantization_config`"""
+    pack: Pack
+
+
+def write_packed(plain: Path, out: Path, case: PackedCase) -> State:
+    """Writes the model of `plain` to `out` as the case has it; returns the weights that it stands for."""
+    shutil.copytree(plain, out)
+    stored: State = {}
+    meant = load_file(plain / "model.safetensors")
+    for name, tensor in list(meant.items()):
+        module, _, kind = name.rpartition(".")
+        is_matrix = kind == "weight" and tensor.dim() == 2 and "embed" not in module
+        # The choice of experts is never quantised.
+        packed = case.pack(module, tensor) if is_matrix and not module.endswith((".gate", "expert_gate")) else None
+        if packed is None:
+            stored[name] = tensor
+            continue
+        tensors, meant[name] = packed
+        stored |= {f"{module}.{suffix}": each.contiguous() for suffix, each in tensors.items()}
+    save_file(stored, out / "model.safetensors")
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps({**config, "quantization_config": case.config}))
+    return meant
+
+
+def _without_head(pack: Pack) -> Pack:
+    return lambda module, weight: None if module == "lm_head" else pack(module, weight)
+
+
+def gptq_pack(bits: int = 4, group_size: int = 64, *, order: str = "", **how: Any) -> Pack:
+    """`order`: "each" module has one of its own for its inputs, "shared": those with as many inputs have the same."""
+
+    def pack(module: str, weight: Tensor) -> tuple[State, Tensor]:
+        inputs = weight.shape[1]
+        seed = sum(module.encode()) if order == "each" else inputs
+        perm = torch.randperm(inputs, generator=torch.Generator().manual_seed(seed)) if order else None
+        matrix = gptq_matrix(weight, bits, group_size, act_order=perm, **how)
+        return matrix.tensors, matrix.weight
+
+    return pack
+
+
+def awq_pack(group_size: int) -> Pack:
+    """The words of AutoAWQ, with zeros."""
+
+    def pack(module: str, weight: Tensor) -> tuple[State, Tensor] | None:
+        if "v_proj" in module:
+            # As files are whose list of exceptions is empty.
+            return None
+        groups = weight.unflatten(1, (-1, group_size))
+        low = groups.amin(-1).clamp(max=0)
+        scales = ((groups.amax(-1).clamp(min=0) - low) / 15).half().float()
+        zeros = (-low / scales).round().clamp(0, 15)
+        codes = ((groups / scales[..., None]).round() + zeros[..., None]).clamp(0, 15)
+        tensors = {
+            "qweight": _by_turns(codes.flatten(1).t()),
+            "qzeros": _by_turns(zeros.t()),
+            "scales": scales.t().half(),
+        }
+        return tensors, ((codes - zeros[..., None]) * scales[..., None]).flatten(1)
+
+    return pack
+
+
+def _by_turns(codes: Tensor) -> Tensor:
+    """[n, outputs] to [n, outputs / 8]."""
+    turns = codes.long().unflatten(1, (-1, 8))[..., [0, 2, 4, 6, 1, 3, 5, 7]].flatten(1)
+    return packed_rows(turns.t(), 4).t()
+
+
+def _compressed(bits: int, group_size: int, symmetric: bool, form: str = "pack-quantized") -> PackedCase:
+    """By compressed-tensors."""
+
+    def pack(module: str, weight: Tensor) -> tuple[State, Tensor]:
+        matrix = compressed_matrix(weight, bits, group_size, symmetric, form)
+        return matrix.tensors, matrix.weight
+
+    kind = "float" if form.startswith("mxfp4") else "int"
+    weights: dict[str, Any] = {"num_bits": bits, "type": kind, "symmetric": symmetric}
+    weights |= {"strategy": "group", "group_size": group_size} if group_size else {"strategy": "channel"}
+    config = {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+        "ignore": ["lm_head"],
+    }
+    return PackedCase(config, _without_head(pack))
+
+
+def four_bits_pack(kind: str) -> Pack:
+    """By bitsandbytes, with scales that are quantised too."""
+
+    def pack(module: str, weight: Tensor) -> tuple[State, Tensor]:
+        packed, state = quantize_4bit(weight, compress_statistics=True, quant_type=kind)
+        tensors = {f"weight.{name}": tensor for name, tensor in state.as_dict(packed=True).items()}
+        return {"weight": packed, **tensors}, dequantize_4bit(packed, state)
+
+    return pack
+
+
+def _int8_pack(module: str, weight: Tensor) -> tuple[State, Tensor]:
+    codes, largest, _ = int8_vectorwise_quant(weight.half())
+    return {"weight": codes, "SCB": largest.float()}, codes.float() * (largest.float() / 127)[:, None]
+
+
+def _overridden(module: str, weight: Tensor) -> tuple[State, Tensor] | None:
+    """As `dynamic` of the configuration says."""
+    if "v_proj" in module or module == "lm_head":
+        return None
+    return gptq_pack(8, 32)(module, weight) if "q_proj" in module else gptq_pack()(module, weight)
+
+
+def _gptq(bits: int = 4, group_size: int = 64, **keys: Any) -> dict[str, Any]:
+    return {"quant_method": "gptq", "bits": bits, "group_size": group_size, "sym": True, **keys}
+
+
+CASES: dict[str, PackedCase] = {
+    "gptq": PackedCase(_gptq(), _without_head(gptq_pack())),
+    "gptq, one order of inputs": PackedCase(_gptq(desc_act=True), _without_head(gptq_pack(order="shared"))),
+    "gptq, an order for each": PackedCase(
+        _gptq(desc_act=True, sym=False), _without_head(gptq_pack(order="each", symmetric=False))
+    ),
+    "gptq, 3 bits, asymmetric": PackedCase(_gptq(3, 32, sym=False), _without_head(gptq_pack(3, 32, symmetric=False))),
+    "gptq_v2, 8 bits, head too": PackedCase(
+        _gptq(8, -1, checkpoint_format="gptq_v2", lm_head=True), gptq_pack(8, -1, zeros_less_one=False)
+    ),
+    "gptq, exceptions": PackedCase(
+        _gptq(dynamic={"-:.*v_proj": {}, "+:.*q_proj": {"bits": 8, "group_size": 32}}), _overridden
+    ),
+    "awq": PackedCase(
+        {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"},
+        _without_head(awq_pack(64)),
+    ),
+    "compressed-tensors, w4a16, asymmetric": _compressed(4, 64, False),
+    "compressed-tensors, w8a16": _compressed(8, 0, True),
+    "compressed-tensors, bytes of 4 bits": _compressed(4, 64, False, "int-quantized"),
+    "compressed-tensors, mxfp4": _compressed(4, 32, True, "mxfp4-pack-quantized"),
+    "bitsandbytes, nf4": PackedCase(
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+        _without_head(four_bits_pack("nf4")),
+    ),
+    "bitsandbytes, int8": PackedCase({"quant_method": "bitsandbytes", "load_in_8bit": True}, _without_head(_int8_pack)),
+}
+
+ORDERED = PackedCase(
+    _gptq(4, 16, desc_act=True, sym=False), _without_head(gptq_pack(4, 16, order="each", symmetric=False))
+)
+"""Of families with tiny sizes."""

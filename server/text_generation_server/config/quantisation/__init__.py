@@ -1,0 +1,20 @@
+"""Which matrices of a checkpoint are quantised, and how: read from its configuration, or asked for by `--quantize`."""
+
+from .online import QUANTIZE_NAMES, online_schemes
+from .reading import read_schemes
+from .schemes import BLOCK, UNQUANTISED, Fp8, Int8, Packed, PackedFormat, Rule, Scheme, Schemes
+
+__all__ = [
+    "BLOCK",
+    "QUANTIZE_NAMES",
+    "UNQUANTISED",
+    "Fp8",
+    "Int8",
+    "Packed",
+    "PackedFormat",
+    "Rule",
+    "Scheme",
+    "Schemes",
+    "online_schemes",
+    "read_schemes",
+]

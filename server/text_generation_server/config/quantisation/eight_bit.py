@@ -1,0 +1,64 @@
+"""Methods whose weights have 8 bits: `fp8` (DeepSeek, Qwen, vLLM), `fbgemm_fp8` (Meta), `modelopt` (NVIDIA), and
+`bitsandbytes`, which has 4 bits besides.
+"""
+
+from ..json_object import JsonObject
+from .refusal import refused
+from .schemes import BLOCK, Fp8, KvCacheType, Packed, PackedFormat, Rule, Schemes
+
+_ACTIVATIONS = {"dynamic": "dynamic", "static": "static"}
+_SKIP_KEYS = ("ignored_layers", "modules_to_not_convert")
+_BNB_BLOCK = 64
+
+
+def fp8(config: JsonObject) -> Schemes:
+    """One scale for a matrix, or for each 128 x 128 block (`weight_block_size`)."""
+    is_static = config.string("activation_scheme", default="dynamic") == "static"
+    if config.string("activation_scheme", default="dynamic") not in _ACTIVATIONS:
+        raise config.error("activation_scheme", "dynamic or static")
+    if (kind := config.string("fmt", default="e4m3")) not in ("e4m3", "float8_e4m3fn"):
+        raise refused("fmt", f"the float type {kind!r}", "e4m3 is")
+    blocks = "weight_block_size" in config
+    if blocks and (size := config.integers("weight_block_size", 2, 2**20)) != (BLOCK, BLOCK):
+        raise refused("weight_block_size", f"blocks of {size[0]} x {size[1]}", "128 x 128 is")
+    scheme = Fp8("block" if blocks else "tensor", "static" if is_static and not blocks else "dynamic")
+    skipped = (Rule(None, "path", name) for key in _SKIP_KEYS for name in config.strings(key))
+    # The output matrix keeps 16 bits though lists often leave it out.
+    return Schemes("fp8", (*skipped, Rule(None, "path", "lm_head"), Rule(scheme, "all")))
+
+
+def fbgemm_fp8(config: JsonObject) -> Schemes:
+    """A scale for each row; the scale of a token has an upper bound."""
+    scheme = Fp8("channel", "dynamic", bound=config.optional_number("activation_scale_ub"))
+    skipped = (Rule(None, "path", name) for name in config.strings("modules_to_not_convert"))
+    return Schemes("fbgemm_fp8", (*skipped, Rule(None, "path", "lm_head"), Rule(scheme, "all")))
+
+
+def modelopt(config: JsonObject) -> Schemes:
+    """`hf_quant_config.json` nests everything under `quantization`."""
+    inner = config.child("quantization") if "quantization" in config else config
+    algorithm = inner.string("quant_algo", default="FP8")
+    schemes = {"FP8": Fp8("tensor", "static"), "FP8_PER_CHANNEL_PER_TOKEN": Fp8("channel", "dynamic")}
+    if algorithm not in schemes:
+        raise refused("quant_algo", f"modelopt's {algorithm!r}", f"{' and '.join(schemes)} are")
+    names = (*inner.strings("exclude_modules"), *inner.strings("ignore"))
+    skipped = tuple(rule for name in names for rule in (Rule(None, "glob", name), Rule(None, "glob", f"{name}.*")))
+    rules = (*skipped, Rule(None, "path", "lm_head"), Rule(schemes[algorithm], "all"))
+    kinds: dict[str, KvCacheType] = {"FP8": "fp8_e4m3fn", "INT8": "int8"}
+    kv_cache = inner.choice("kv_cache_quant_algo", kinds) if "kv_cache_quant_algo" in inner else None
+    return Schemes("modelopt", rules, kv_cache=kv_cache)
+
+
+def bitsandbytes(config: JsonObject) -> Schemes:
+    """4 bits by a table of 16 numbers, or 8 bits with a scale for each row."""
+    four = config.boolean("load_in_4bit", default=config.boolean("_load_in_4bit", default=False))
+    eight = config.boolean("load_in_8bit", default=config.boolean("_load_in_8bit", default=False))
+    if four == eight:
+        raise refused("load_in_4bit", "a checkpoint that says neither or both of 4 and 8 bits")
+    if four:
+        kinds: dict[str, PackedFormat] = {"nf4": "bnb-nf4", "fp4": "bnb-fp4"}
+        scheme = Packed(config.choice("bnb_4bit_quant_type", kinds, "fp4"), 4, _BNB_BLOCK)
+    else:
+        scheme = Packed("bnb-int8", 8, 0)
+    skipped = (Rule(None, "path", name) for name in config.strings("llm_int8_skip_modules"))
+    return Schemes("bitsandbytes", (*skipped, Rule(None, "path", "lm_head"), Rule(scheme, "all")))

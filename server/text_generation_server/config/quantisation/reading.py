@@ -1,0 +1,67 @@
+"""From the configuration of a checkpoint to its schemes. Everything that is not read is refused here, by name."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ...errors import UnsupportedModel
+from ..json_object import JsonObject
+from .compressed_tensors import compressed_tensors
+from .eight_bit import bitsandbytes, fbgemm_fp8, fp8, modelopt
+from .grouped import auto_round, awq, gptq
+from .refusal import refused
+from .schemes import UNQUANTISED, Schemes
+
+_READERS: Mapping[str, Callable[[JsonObject], Schemes]] = {
+    "compressed-tensors": compressed_tensors,
+    "fp8": fp8,
+    "fbgemm_fp8": fbgemm_fp8,
+    "modelopt": modelopt,
+    "bitsandbytes": bitsandbytes,
+    "gptq": gptq,
+    "awq": awq,
+    "auto-round": auto_round,
+    # The experts are recognised by their tensors, and nothing else is quantised.
+    "mxfp4": lambda _: Schemes("mxfp4"),
+}
+_KEYS = ("quantization_config", "compression_config")
+_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
+"""Files beside `config.json` in which older tools describe what they made, and who made it."""
+
+
+def read_schemes(config: JsonObject, folder: Path | None = None) -> Schemes:
+    """Those that `config.json` names, or a file of `folder` beside it. Raises UnsupportedModel for formats that are
+    not read, ConfigurationError for wrong values, ModelFilesError for files that cannot be read.
+    """
+    for holder in (config, config.child("text_config")):
+        for key in _KEYS:
+            if key in holder:
+                return _read(holder.child(key), "compressed-tensors" if key == "compression_config" else None)
+    if folder is not None:
+        for name, method in _FILES.items():
+            if (folder / name).is_file():
+                return _read(JsonObject.from_file(folder / name), method)
+    return UNQUANTISED
+
+
+def _read(config: JsonObject, default: str | None) -> Schemes:
+    method = config.string("quant_method", default="").lower() or default or _guessed(config)
+    method = {"compressed_tensors": "compressed-tensors", "modelopt_fp8": "modelopt", "auto_round": "auto-round"}.get(
+        method, method
+    )
+    if method not in _READERS:
+        raise UnsupportedModel(
+            f"`quantization_config` in config.json: checkpoints quantised by {method!r} are not supported; read are "
+            f"{', '.join(_READERS)} (docs/quantisation.md)"
+        )
+    return _READERS[method](config)
+
+
+def _guessed(config: JsonObject) -> str:
+    """The method of configurations that do not name it."""
+    if "config_groups" in config:
+        return "compressed-tensors"
+    if "load_in_4bit" in config or "load_in_8bit" in config:
+        return "bitsandbytes"
+    if "bits" in config and "group_size" in config:
+        return "gptq"
+    raise refused("quant_method", "a checkpoint that does not say by what it was quantised")

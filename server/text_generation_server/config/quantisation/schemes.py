@@ -1,0 +1,160 @@
+"""How one matrix is stored, and which matrices are stored how."""
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from math import lcm
+from typing import Literal
+
+WeightScale = Literal["tensor", "channel", "block"]
+"""What shares a scale: the whole matrix, a row, or a block of 128 x 128."""
+ActivationScale = Literal["dynamic", "static", "none"]
+"""Inputs are quantised by a scale that is measured for each token, by one that the checkpoint has, or not at all."""
+PackedFormat = Literal[
+    "gptq",
+    "gptq_v2",
+    "awq",
+    "compressed-tensors",
+    "bnb-nf4",
+    "bnb-fp4",
+    "bnb-int8",
+    "mxfp4",
+    "online-int8",
+    "online-int4",
+    "online-nf4",
+    "online-fp4",
+]
+"""Layouts of codes in groups. "online-...": made while a 16-bit checkpoint is read."""
+KvCacheType = Literal["fp8_e4m3fn", "int8"]
+BLOCK = 128
+"""Edge of the blocks that share a scale."""
+_ROW_UNIT = 16
+_WORD_UNIT = 32
+"""Codes of any number of bits fill whole words of 32 bits."""
+
+
+@dataclass(frozen=True)
+class Fp8:
+    """float8_e4m3fn weights."""
+
+    weights: WeightScale = "channel"
+    activations: ActivationScale = "dynamic"
+    bound: float | None = None
+    """The largest number of a token is taken as at most this when its scale is measured."""
+    online: bool = False
+    """Stored with 16 bits, quantised while it is read."""
+
+    @property
+    def align(self) -> int:
+        """Inputs of which a rank should have whole multiples: a block, or what instructions read at once."""
+        return BLOCK if self.weights == "block" else _ROW_UNIT
+
+    @property
+    def bytes_per_weight(self) -> float:
+        """In the memory of the device, about."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Int8:
+    """int8 weights."""
+
+    weights: WeightScale = "channel"
+    activations: ActivationScale = "dynamic"
+
+    @property
+    def align(self) -> int:
+        """See `Fp8`."""
+        return _ROW_UNIT
+
+    @property
+    def bytes_per_weight(self) -> float:
+        """In the memory of the device, about."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Codes of a few bits in groups along the inputs; inputs stay as they are."""
+
+    format: PackedFormat
+    bits: int
+    group_size: int
+    """Inputs that share a scale; 0: all of them."""
+    symmetric: bool = True
+    """False: each group has a zero point."""
+    act_order: bool = False
+    """Groups are of inputs in another order."""
+
+    @property
+    def align(self) -> int:
+        """See `Fp8`: whole groups, and whole words of codes."""
+        return lcm(self.group_size or _WORD_UNIT, _WORD_UNIT)
+
+    @property
+    def bytes_per_weight(self) -> float:
+        """In the memory of the device, about."""
+        scales = 4.0 / self.group_size if self.group_size else 0.0
+        return (0.5 if self.bits <= 4 else 1.0) + scales
+
+
+Scheme = Fp8 | Int8 | Packed
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What holds for the modules of some names."""
+
+    scheme: Scheme | None
+    """None: they are not quantised."""
+    how: Literal["all", "exact", "path", "text", "regex", "glob"]
+    """Every name; this name; a name of which this is the beginning or the end, in whole parts between dots; a name
+    that has this in it; that begins as this regular expression says; that is as this wildcard says.
+    """
+    pattern: str = ""
+
+    def matches(self, module: str) -> bool:
+        """Whether the rule is for this name."""
+        match self.how:
+            case "all":
+                return True
+            case "exact":
+                return module == self.pattern
+            case "path":
+                whole, part = f".{module}.", f".{self.pattern}."
+                return whole.startswith(part) or whole.endswith(part)
+            case "text":
+                return self.pattern in module
+            case "regex":
+                return re.match(self.pattern, module) is not None
+            case "glob":
+                return fnmatchcase(module, self.pattern)
+
+
+@dataclass(frozen=True)
+class Schemes:
+    """Of one model. The first rule that matches counts; without one a module is not quantised."""
+
+    method: str = ""
+    """What the configuration or the command line calls it; empty: nothing is quantised."""
+    rules: tuple[Rule, ...] = ()
+    online: bool = False
+    """Made from 16-bit weights while they are read."""
+    kv_cache: KvCacheType | None = None
+    """What the checkpoint wants keys and values to be stored as."""
+
+    def of(self, module: str) -> Scheme | None:
+        """That of a module, by its name in the checkpoint, without `.weight`: `model.layers.0.self_attn.q_proj`."""
+        return next((rule.scheme for rule in self.rules if rule.matches(module)), None)
+
+    def align(self, *modules: str) -> int:
+        """Inputs or outputs of which a rank should have whole multiples in matrices of these names."""
+        return lcm(*(scheme.align for scheme in map(self.of, modules) if scheme is not None))
+
+    @property
+    def used(self) -> tuple[Scheme, ...]:
+        """All schemes of the model."""
+        return tuple(dict.fromkeys(rule.scheme for rule in self.rules if rule.scheme is not None))
+
+
+UNQUANTISED = Schemes()

@@ -1,0 +1,130 @@
+"""Product of 8-bit activations with an 8-bit weight matrix.
+
+    out = (x8 * x_scale) @ (weight8 * weight_scale).T + bias
+
+Layouts: `x8` `[tokens, inputs]`, `weight8` `[outputs, inputs]`, both float8_e4m3fn or both int8, `out`
+`[tokens, outputs]` of 16 bits (or 32); unit stride in the last dimension, any stride between rows. `x_scale` float32
+`[tokens]`, or `[tokens, ceil(inputs / 128)]`: one for each 128 inputs. `weight_scale` float32 `[outputs]`, or
+`[outputs, ceil(inputs / 128)]`, or `[ceil(outputs / 128), ceil(inputs / 128)]`; any strides. `bias` `[outputs]` or
+None, in the type of `out`.
+
+Called four times a layer where a model's weights have 8 bits. Up to 64 tokens the kernel of `_scaled_product.py`
+computes it: batches that are padded to one size (16, 32 or 64 tokens) give a token the same result to the bit,
+whichever others are there. For more, a data file says what is faster: the kernel, or a way of the libraries
+(`_scaled_library.py`). What a library does not take, the kernel does. Cards without float8 products compute float8 as
+the torch implementation does, which is right and slow: a server keeps the activations of such a card in 16 bits.
+Bytes floor: outputs * inputs.
+"""
+
+# pyright: basic
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ._config import nearest
+from ._device import has_fp8_products, shared_kib
+from ._launch import rehearsing
+from ._quantise import LIMITS
+from ._register import register
+from ._scaled_library import library_product, takes
+from ._scaled_product import BLOCK, SMALLEST_TILE, scaled_product
+from ._triton import triton
+
+MAX_TOKENS = 64
+"""More tokens than this may be for a library."""
+_MANY = (128, 256, 512, 1024, 2048, 4096)
+"""Numbers of tokens that have launch settings of their own, beyond MAX_TOKENS."""
+
+
+def scaled_linear_triton(
+    x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
+) -> None:
+    """Triton implementation, and the libraries'. Raises ValueError for shapes that do not fit.
+
+    On one stream at a time, as `scaled_product`. Run once before a capture.
+    """
+    _check(x8, x_scale, weight8, weight_scale, bias, out)
+    tokens = len(x8)
+    if tokens == 0:
+        return
+    if x8.dtype == torch.float8_e4m3fn and not has_fp8_products(x8.device):
+        scaled_linear_torch(x8, x_scale, weight8, weight_scale, bias, out)
+        return
+    if tokens <= MAX_TOKENS:
+        sizes = (max(SMALLEST_TILE, triton.next_power_of_2(tokens)),)
+    else:
+        way = _library(x8, x_scale, weight8, weight_scale)
+        if way and takes(way, x8, x_scale, weight8, weight_scale):
+            library_product(way, x8, x_scale, weight8, weight_scale, bias, out)
+            if not rehearsing():
+                return
+        # A rehearsal does not meet every number of tokens.
+        sizes = _MANY if rehearsing() else (tokens,)
+    for size in sizes:
+        config = tile(x8, x_scale, weight8, weight_scale, size)
+        scaled_product(x8, x_scale, weight8, weight_scale, bias, out, config)
+
+
+def _library(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> int:
+    """The way of the libraries that is fastest, or 0 for the kernel."""
+    kind = {"int8": 1 + (x8.dtype == torch.int8), "by_block": 1 + _by_block(x_scale, weight_scale)}
+    outputs, inputs = weight8.shape
+    return nearest("scaled_linear_library", **kind, outputs=outputs, inputs=inputs, tokens=len(x8))["library"]
+
+
+def tile(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, tokens: int) -> Mapping[str, int]:
+    """Launch settings of the kernel. Those for up to 64 tokens have tiles of as many."""
+    card = {"shared_kib": shared_kib(x8.device), "by_block": 1 + _by_block(x_scale, weight_scale)}
+    outputs, inputs = weight8.shape
+    return nearest("scaled_linear", **card, outputs=outputs, inputs=inputs, tokens=tokens)
+
+
+def _by_block(x_scale: Tensor, weight_scale: Tensor) -> bool:
+    return x_scale.dim() > 1 or weight_scale.dim() > 1
+
+
+def _check(
+    x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
+) -> None:
+    tokens, inputs = x8.shape
+    outputs, blocks = len(weight8), -(-inputs // BLOCK)
+    fits = (
+        weight8.shape[1] == inputs
+        and out.shape == (tokens, outputs)
+        and x_scale.shape in ((tokens,), (tokens, blocks))
+        and weight_scale.shape in ((outputs,), (outputs, blocks), (-(-outputs // BLOCK), blocks))
+        and (bias is None or bias.shape == (outputs,))
+    )
+    if not fits:
+        tensors = (x8, x_scale, weight8, weight_scale, bias, out)
+        shapes = [tuple(tensor.shape) for tensor in tensors if tensor is not None]
+        raise ValueError(f"scaled_linear: shapes of x8, x_scale, weight8, weight_scale, bias, out do not fit: {shapes}")
+    if x8.dtype != weight8.dtype or x8.dtype not in LIMITS:
+        raise ValueError(f"scaled_linear: x8 is {x8.dtype} and weight8 {weight8.dtype}; both must be one 8-bit type")
+    if x_scale.dtype != torch.float32 or weight_scale.dtype != torch.float32:
+        raise ValueError("scaled_linear: scales must be float32")
+    if not x8.stride(1) == weight8.stride(1) == out.stride(1) == 1:
+        raise ValueError("scaled_linear: the last dimension of every matrix must have stride 1")
+
+
+def scaled_linear_torch(
+    x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
+) -> None:
+    """Torch implementation, in float32: the CPU path and the reference of the tests."""
+    product = functional.linear(dequantise(x8, x_scale), dequantise(weight8, weight_scale))
+    out.copy_(product if bias is None else product + bias)
+
+
+def dequantise(values: Tensor, scale: Tensor) -> Tensor:
+    """What the values stand for, float32."""
+    if scale.dim() == 1:
+        return values.float() * scale[:, None]
+    rows, inputs = values.shape
+    if len(scale) != rows:
+        scale = scale.repeat_interleave(BLOCK, 0)[:rows]
+    return values.float() * scale.repeat_interleave(BLOCK, 1)[:, :inputs]
+
+
+scaled_linear = register(scaled_linear_torch, mutates=("out",), triton=scaled_linear_triton)

@@ -1,0 +1,93 @@
+"""Inputs of matrices, and the form in which a matrix wants them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ... import kernels
+
+
+@dataclass(frozen=True, eq=False)
+class ActivationScheme:
+    """How inputs are quantised to 8 bits. Symmetric, with a scale that multiplies the codes."""
+
+    dtype: torch.dtype
+    """float8_e4m3fn or int8."""
+    group: int = 0
+    """Inputs that share a scale; 0: all inputs of a token."""
+    static: Tensor | None = None
+    """[1] float32: one scale for everything, which the checkpoint has, instead of one that is measured."""
+    bound: float = 0.0
+    """The largest number of a token is taken as at most this when its scale is measured; 0: as it is."""
+
+    def equals(self, other: "ActivationScheme | None") -> bool:
+        """Whether inputs that are quantised for one serve the other."""
+        if other is None or (self.dtype, self.group, self.bound) != (other.dtype, other.group, other.bound):
+            return False
+        return self.static is other.static
+
+    def room(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What an operator fills: codes and float32 scales of `x` [T, inputs]."""
+        scales = (x.shape[0],) if not self.group else (x.shape[0], -(-x.shape[1] // self.group))
+        return x.new_empty(x.shape, dtype=self.dtype), x.new_empty(scales, dtype=torch.float32)
+
+
+@dataclass(frozen=True)
+class Activations:
+    """What a matrix reads."""
+
+    x: Tensor
+    """[T, inputs], 16 or 32 bits."""
+    eight: Tensor | None = None
+    """[T, inputs] of `scheme.dtype`."""
+    scale: Tensor | None = None
+    """float32 [T] or [T, inputs / scheme.group]"""
+    scheme: ActivationScheme | None = None
+    """How `eight` was made."""
+
+    @classmethod
+    def to_fill(cls, x: Tensor, wants: ActivationScheme | None) -> tuple["Activations", tuple[Any, ...]]:
+        """For an operator that is about to write to `x`, and to the 8-bit form where one is wanted: the result, and
+        the last arguments of the operator.
+        """
+        if wants is None:
+            return cls(x), ()
+        eight, scale = wants.room(x)
+        return cls(x, eight, scale, wants), (eight, scale, wants.group, wants.static, wants.bound)
+
+    def made_for(self, wants: ActivationScheme | None) -> "Activations":
+        """The same with the 8-bit form that a matrix wants."""
+        if wants is None or (self.eight is not None and wants.equals(self.scheme)):
+            return self
+        made, room = Activations.to_fill(self.x, wants)
+        kernels.quantise_rows(self.x, *room)
+        return made
+
+    def eight_bit(self, scheme: ActivationScheme) -> tuple[Tensor, Tensor]:
+        """Codes and scales by `scheme`: those that there are, or new ones."""
+        made = self.made_for(scheme)
+        if made.eight is None or made.scale is None:
+            raise ValueError("8-bit activations are without codes or scales")
+        return made.eight, made.scale
+
+    def select(self, tokens: Tensor) -> "Activations":
+        """Some of the tokens, by their int64 indices."""
+        x = self.x.index_select(0, tokens)
+        if self.eight is None or self.scale is None:
+            return Activations(x)
+        eight = _bytes(self.eight).index_select(0, tokens).view(self.eight.dtype)
+        return Activations(x, eight, self.scale.index_select(0, tokens), self.scheme)
+
+
+def padded(tensor: Tensor, rows: int) -> Tensor:
+    """`tensor` with so many rows of zeros behind it."""
+    plain = _bytes(tensor)
+    return functional.pad(plain, (0, 0) * (plain.dim() - 1) + (0, rows)).view(tensor.dtype)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """Few operators of torch know 8-bit floats."""
+    return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn else tensor

@@ -1,0 +1,68 @@
+"""Rows of stored matrices that become one matrix, so that one product computes them all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...weights import Slice, WeightSource
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Rows of the stored matrix `name`, which has `size` rows: those of each of `ranges`, one after the other."""
+
+    name: str
+    """Without `.weight`."""
+    size: int
+    ranges: tuple[tuple[int, int], ...]
+    order: tuple[int, ...] = ()
+    """Where there is one: in each stretch of so many rows, which row comes first, second, and so on."""
+
+    @property
+    def rows(self) -> int:
+        """How many these are."""
+        return sum(stop - start for start, stop in self.ranges)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first of them, and behind the last."""
+        return min(start for start, _ in self.ranges), max(stop for _, stop in self.ranges)
+
+
+def ranges(rows: Sequence[int], size: int = 1) -> tuple[tuple[int, int], ...]:
+    """Those of stretches of `size` rows at these places; neighbours become one range."""
+    found: list[tuple[int, int]] = []
+    for row in rows:
+        start = found.pop()[0] if found and found[-1][1] == row * size else row * size
+        found.append((start, (row + 1) * size))
+    return tuple(found)
+
+
+def read_ranges(
+    source: WeightSource, name: str, shape: tuple[int, ...], dim: int, cuts: Sequence[tuple[int, int]]
+) -> Tensor:
+    """Parts of dimension `dim` of a stored tensor, read at once, in the model's type."""
+    first, last = min(start for start, _ in cuts), max(stop for _, stop in cuts)
+    tensor = source.read(name, shape, Slice(dim, first, last))
+    if len(cuts) == 1:
+        return tensor
+    return torch.cat([tensor.narrow(dim, start - first, stop - start) for start, stop in cuts], dim)
+
+
+def row_order(blocks: Sequence[RowBlock], device: torch.device) -> Tensor | None:
+    """[rows of all blocks] int64, which of the rows in the order of `ranges` is first, second, and so on. None: they
+    stay as they are.
+    """
+    if not any(block.order for block in blocks):
+        return None
+    indices: list[Tensor] = []
+    first = 0
+    for block in blocks:
+        rows = torch.arange(block.rows, device=device)
+        if block.order:
+            rows = rows.view(-1, len(block.order))[:, torch.tensor(block.order, device=device)].flatten()
+        indices.append(rows + first)
+        first += block.rows
+    return torch.cat(indices)

@@ -1,0 +1,8 @@
+"""From the tensors of a checkpoint to codes in groups: a file for each format. Nothing of the engine is known here."""
+
+from .groups import Groups, stacked
+from .online import OnlineKind, quantise_groups
+from .part import Part
+from .reading import input_order, is_plain, read_groups
+
+__all__ = ["Groups", "OnlineKind", "Part", "input_order", "is_plain", "quantise_groups", "read_groups", "stacked"]

@@ -1,0 +1,90 @@
+"""Quantisation while loading, by rounding alone: each part of a matrix by itself, without looking at any text.
+
+nf4 and fp4 are those of bitsandbytes (QLoRA, Dettmers et al., 2023), int4 has groups of 128, int8 one scale a row, as
+EETQ has.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .groups import Groups
+
+OnlineKind = Literal["nf4", "fp4", "int4", "int8"]
+
+_NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+"""Quantiles of the normal distribution, from the appendix of the paper."""
+_FP4 = (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)
+"""Three bits of an exponent and a mantissa as bitsandbytes reads them, times 12; a fourth bit is the sign."""
+_LARGEST_PIECE = 1 << 24
+"""Weights that are quantised at a time: intermediate numbers are wider than what comes out."""
+
+
+def quantise_groups(weight: Tensor, kind: OnlineKind, group_size: int | None = None) -> Groups:
+    """[N, K] of a floating type. `group_size`: instead of the usual one; 0 or more than K: one group."""
+    size = _GROUPS[kind] if group_size is None else group_size
+    size = size if 0 < size < weight.shape[1] else weight.shape[1]
+    rows = max(1, _LARGEST_PIECE // max(1, weight.shape[1]))
+    pieces = [_KINDS[kind](piece.float(), size) for piece in weight.split(rows)]
+    codes, scales = (torch.cat(each) for each in zip(*((piece.codes, piece.scales) for piece in pieces), strict=True))
+    return replace(pieces[0], codes=codes, scales=scales)
+
+
+def _nf4(weight: Tensor, group_size: int) -> Groups:
+    return _by_table(weight, _NF4, group_size)
+
+
+def _fp4(weight: Tensor, group_size: int) -> Groups:
+    values = [value / max(_FP4) for value in _FP4]
+    return _by_table(weight, [*values, *(-value for value in values)], group_size)
+
+
+def _by_table(weight: Tensor, values: Sequence[float], group_size: int) -> Groups:
+    """The nearest of these values, times the largest amount of a group."""
+    table = torch.tensor(values, dtype=torch.float32, device=weight.device)
+    ascending, codes = torch.sort(table, stable=True)
+    edges = (ascending[1:] + ascending[:-1]) / 2
+    grouped = _grouped(weight, group_size)
+    scales = grouped.abs().amax(dim=-1)
+    places = torch.bucketize(grouped / _divisor(scales), edges, out_int32=True)
+    found = codes.to(torch.uint8)[places].flatten(1)[:, : weight.shape[1]]
+    return Groups(found.contiguous(), scales, None, 4, group_size, table=table)
+
+
+def _int4(weight: Tensor, group_size: int) -> Groups:
+    """Symmetric, with the least code as far from the middle as the largest weight: as compressed-tensors does."""
+    return _integers(weight, 4, group_size, 7.5)
+
+
+def _int8(weight: Tensor, group_size: int) -> Groups:
+    return _integers(weight, 8, group_size, 127.0)
+
+
+def _integers(weight: Tensor, bits: int, group_size: int, steps: float) -> Groups:
+    """`steps`: how many scales the largest weight of a group is."""
+    grouped, middle = _grouped(weight, group_size), 2 ** (bits - 1)
+    scales = grouped.abs().amax(dim=-1) / steps
+    numbers = (grouped / _divisor(scales)).round_().clamp_(-middle, middle - 1).add_(middle)
+    codes = numbers.to(torch.uint8).flatten(1)[:, : weight.shape[1]]
+    return Groups(codes.contiguous(), scales, None, bits, group_size)
+
+
+def _grouped(weight: Tensor, size: int) -> Tensor:
+    """[N, groups, size], the last group filled up with zeros."""
+    return torch.nn.functional.pad(weight, (0, -weight.shape[1] % size)).unflatten(1, (-1, size))
+
+
+def _divisor(scales: Tensor) -> Tensor:
+    """[N, groups, 1]. A group of zeros has the scale 0 and may be divided by anything."""
+    return torch.where(scales == 0, 1.0, scales)[..., None]
+
+
+_KINDS: dict[OnlineKind, Callable[[Tensor, int], Groups]] = {"nf4": _nf4, "fp4": _fp4, "int4": _int4, "int8": _int8}
+_GROUPS: dict[OnlineKind, int] = {"nf4": 64, "fp4": 64, "int4": 128, "int8": 0}
