@@ -47,8 +47,10 @@ def check_servable(
     if positions is not None:
         _check_limits(limits, positions)
     if needs_weights:
-        is_quantised = isinstance(config, ModelConfig) and config.schemes.method
-        check_machine(weight_bytes(config, _HALF) if is_quantised else stored_bytes(folder))
+        if isinstance(config, ModelConfig) and config.schemes.method:
+            check_machine(weight_bytes(config, _HALF))
+        else:
+            check_machine(stored_bytes(folder))
     return config
 
 

@@ -164,10 +164,7 @@ def grouped_linear_kernel(
         block = tl.where(block + 1 == end, begin, block + 1)
         if FOUR and not PLAIN:
             words = tl.load(packed_ptrs + tl.arange(0, 32)[None, :], eviction_policy="evict_first")
-            if table_ptr is None:
-                planes = nibbles(words, FP16)
-            else:
-                planes = lookups(words, table, FP16)
+            planes = nibbles(words, FP16) if table_ptr is None else lookups(words, table, FP16)
         if GROUPS > 1:
             # Of the next block, because these loads are not part of Triton's pipeline.
             places = row_places + block * outputs * COUNT

@@ -1,6 +1,6 @@
 """Measures what quantisation costs the demo model: perplexity of documents that it was not trained on.
 
-    PYTHONPATH=server python models/demo/quality.py --output-json benchmark/results/quality_demo.json
+    PYTHONPATH=server:models/demo python benchmark/quality.py --output-json benchmark/results/quality_demo.json
 
 Runs on a CPU, in the arithmetic that the kernels have on a device.
 """
@@ -21,7 +21,7 @@ from text_generation_server.distributed.group import init_group
 from text_generation_server.layers.infer import Chunks, InferState, LayerCache
 from text_generation_server.models import CausalLM, load_model
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent.parent / "models" / "demo"
 NAMES = (None, "fp8", "vllm-fp8w8a8-b128", "eetq", "triton_w4a16", "bitsandbytes-nf4", "bitsandbytes-fp4")
 UNSEEN_PART = 999
 LONGEST = 1024
