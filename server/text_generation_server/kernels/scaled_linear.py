@@ -16,7 +16,7 @@ the torch implementation does, which is right and slow: a server keeps the activ
 Bytes floor: outputs * inputs.
 """
 
-# pyright: basic
+# pyright: basic, reportArgumentType=false
 from collections.abc import Mapping
 
 import torch
