@@ -11,7 +11,7 @@ Called for products of many tokens, where a matrix in 16 bits and the library's 
 Bytes floor: outputs * inputs * (bits / 8 + 2).
 """
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 import torch
 from torch import Tensor
 

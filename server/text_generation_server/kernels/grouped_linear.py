@@ -8,7 +8,7 @@ the `group_size` that it returns (0: all inputs are one group); `table` [16] flo
 `[outputs]`, each or None. Zeros that are not given are 2 ** (bits - 1).
 """
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 import torch
 from torch import Tensor
 
@@ -76,9 +76,9 @@ def _columns(values, COUNT: tl.constexpr):
         return a, b, c, d
     else:
         even, odd = tl.split(tl.reshape(values, [rows, 4, 2]))
-        a, c, e, g = _columns(even, 4)
-        b, d, f, h = _columns(odd, 4)
-        return a, b, c, d, e, f, g, h
+        even = _columns(even, 4)
+        odd = _columns(odd, 4)
+        return even[0], odd[0], even[1], odd[1], even[2], odd[2], even[3], odd[3]
 
 
 @triton.jit(do_not_specialize=["tokens", "splits"])
