@@ -10,7 +10,7 @@ What is quantised are values of the 16-bit type that they are stored in, so it d
 the kernel that makes them. The quotient is the product with 1 / scale, which is rounded for itself.
 """
 
-# pyright: basic
+# pyright: basic, reportAssignmentType=false
 import math
 
 import torch

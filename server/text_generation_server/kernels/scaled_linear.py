@@ -16,7 +16,7 @@ the torch implementation does, which is right and slow: a server keeps the activ
 Bytes floor: outputs * inputs.
 """
 
-# pyright: basic
+# pyright: basic, reportArgumentType=false
 from collections.abc import Mapping
 
 import torch
@@ -28,9 +28,8 @@ from ._device import has_fp8_products, shared_kib
 from ._launch import rehearsing
 from ._quantise import LIMITS
 from ._register import register
-from ._scaled_library import library_product, takes
+from ._scaled_library import SUMS, library_product, takes
 from ._scaled_product import BLOCK, SMALLEST_TILE, scaled_product
-from ._triton import triton
 
 MAX_TOKENS = 64
 """More tokens than this may be for a library."""
@@ -52,30 +51,31 @@ def scaled_linear_triton(
     if x8.dtype == torch.float8_e4m3fn and not has_fp8_products(x8.device):
         scaled_linear_torch(x8, x_scale, weight8, weight_scale, bias, out)
         return
-    if tokens <= MAX_TOKENS:
-        sizes = (max(SMALLEST_TILE, triton.next_power_of_2(tokens)),)
-    else:
-        way = _library(x8, x_scale, weight8, weight_scale)
+    size = max(SMALLEST_TILE, 1 << (tokens - 1).bit_length())
+    ways: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > MAX_TOKENS else ()
+    sizes: tuple[int, ...] = (size,)
+    if tokens > MAX_TOKENS and rehearsing():
+        # It does not meet every number of tokens.
+        ways, sizes = (*ways, SUMS), _MANY
+    for way in ways:
         if way and takes(way, x8, x_scale, weight8, weight_scale):
             library_product(way, x8, x_scale, weight8, weight_scale, bias, out)
             if not rehearsing():
                 return
-        # A rehearsal does not meet every number of tokens.
-        sizes = _MANY if rehearsing() else (tokens,)
-    for size in sizes:
-        config = tile(x8, x_scale, weight8, weight_scale, size)
+    for each in sizes:
+        config = tile(x8, x_scale, weight8, weight_scale, each)
         scaled_product(x8, x_scale, weight8, weight_scale, bias, out, config)
 
 
-def _library(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> int:
-    """The way of the libraries that is fastest, or 0 for the kernel."""
+def library(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, tokens: int) -> int:
+    """The way of the libraries that is fastest for about so many tokens, or 0 for the kernel."""
     kind = {"int8": 1 + (x8.dtype == torch.int8), "by_block": 1 + _by_block(x_scale, weight_scale)}
     outputs, inputs = weight8.shape
-    return nearest("scaled_linear_library", **kind, outputs=outputs, inputs=inputs, tokens=len(x8))["library"]
+    return nearest("scaled_linear_library", **kind, outputs=outputs, inputs=inputs, tokens=tokens)["library"]
 
 
 def tile(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, tokens: int) -> Mapping[str, int]:
-    """Launch settings of the kernel. Those for up to 64 tokens have tiles of as many."""
+    """Launch settings of the kernel for about so many tokens. Those for up to 64 have tiles of as many."""
     card = {"shared_kib": shared_kib(x8.device), "by_block": 1 + _by_block(x_scale, weight_scale)}
     outputs, inputs = weight8.shape
     return nearest("scaled_linear", **card, outputs=outputs, inputs=inputs, tokens=tokens)
