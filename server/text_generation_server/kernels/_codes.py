@@ -5,7 +5,7 @@ Integers become floats without a conversion, which costs most of the time where 
 that is put into the last bits of the mantissa of 128 (bfloat16) or 1024 (float16) is that number plus the code.
 """
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from ._triton import tl, triton
 
 

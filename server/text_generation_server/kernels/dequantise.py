@@ -11,7 +11,7 @@ Called for products of many tokens, where a matrix in 16 bits and the library's 
 Bytes floor: outputs * inputs * (bits / 8 + 2).
 """
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 import torch
 from torch import Tensor
 
@@ -62,18 +62,12 @@ def dequantise_kernel(
         block_ptrs = row_ptrs + block * 32
         if not PLAIN:
             words = tl.load(block_ptrs + columns, eviction_policy="evict_first")
-            if table_ptr is None:
-                planes = nibbles(words, FP16)
-            else:
-                planes = lookups(words, load_table(table_ptr, FP16), FP16)
+            planes = nibbles(words, FP16) if table_ptr is None else lookups(words, load_table(table_ptr, FP16), FP16)
     for plane in tl.static_range(8):
         first = block * 256 + plane * 32
         inside = here & (columns < inputs - first)
         if FOUR:
-            if PLAIN:
-                weight = plain_plane(block_ptrs, table_ptr, plane, DTYPE)
-            else:
-                weight = planes[plane]
+            weight = plain_plane(block_ptrs, table_ptr, plane, DTYPE) if PLAIN else planes[plane]
         else:
             codes = tl.load(row_ptrs + first + columns, mask=inside, other=0)
             weight = eight_bits(codes, FLOAT8, DTYPE, PLAIN)

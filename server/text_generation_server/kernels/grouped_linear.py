@@ -8,7 +8,7 @@ the `group_size` that it returns (0: all inputs are one group); `table` [16] flo
 `[outputs]`, each or None. Zeros that are not given are 2 ** (bits - 1).
 """
 
-# pyright: basic, reportArgumentType=false, reportCallIssue=false
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 import torch
 from torch import Tensor
 
@@ -76,9 +76,9 @@ def _columns(values, COUNT: tl.constexpr):
         return a, b, c, d
     else:
         even, odd = tl.split(tl.reshape(values, [rows, 4, 2]))
-        a, c, e, g = _columns(even, 4)
-        b, d, f, h = _columns(odd, 4)
-        return a, b, c, d, e, f, g, h
+        even = _columns(even, 4)
+        odd = _columns(odd, 4)
+        return even[0], odd[0], even[1], odd[1], even[2], odd[2], even[3], odd[3]
 
 
 @triton.jit(do_not_specialize=["tokens", "splits"])
@@ -164,10 +164,7 @@ def grouped_linear_kernel(
         block = tl.where(block + 1 == end, begin, block + 1)
         if FOUR and not PLAIN:
             words = tl.load(packed_ptrs + tl.arange(0, 32)[None, :], eviction_policy="evict_first")
-            if table_ptr is None:
-                planes = nibbles(words, FP16)
-            else:
-                planes = lookups(words, table, FP16)
+            planes = nibbles(words, FP16) if table_ptr is None else lookups(words, table, FP16)
         if GROUPS > 1:
             # Of the next block, because these loads are not part of Triton's pipeline.
             places = row_places + block * outputs * COUNT

@@ -1,0 +1,97 @@
+"""The Triton kernels as they serve: through the dispatcher, on the device."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from text_generation_server import kernels
+from text_generation_server.kernels._groups import group_values
+
+pytestmark = pytest.mark.gpu
+KINDS = ["symmetric", "zeros", "table", "eight", "eight zeros", "float8"]
+SHAPES = [(6144, 4096), (4096, 14336), (1000, 2048), (50, 264), (70, 100)]
+Weight = tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]
+"""Packed codes, scales, zeros, table, group size."""
+
+
+def _weight(kind: str, outputs: int, inputs: int, group_size: int) -> Weight:
+    torch.manual_seed(outputs)
+    bits = 8 if kind in ("eight", "eight zeros", "float8") else 4
+    groups = -(-inputs // (group_size or inputs))
+    codes = torch.randint(0, 2**bits, (outputs, inputs), dtype=torch.uint8, device="cuda")
+    packed = kernels.pack_codes(codes, bits)
+    if kind == "float8":
+        packed = torch.randn(outputs, inputs, device="cuda").to(torch.float8_e4m3fn)
+    values = (torch.rand(outputs, groups, device="cuda") + 0.5).bfloat16() / 64
+    scales, size = kernels.pack_scales(values, inputs, group_size)
+    points = torch.randint(0, 2**bits, (outputs, groups), device="cuda")
+    zeros = kernels.pack_scales(points, inputs, group_size)[0] if "zeros" in kind else None
+    return packed, scales, zeros, torch.randn(16, device="cuda") if kind == "table" else None, size
+
+
+def _check(weight: Weight, x: Tensor, outputs: int, extra: bool) -> None:
+    packed, scales, zeros, table, size = weight
+    inputs = x.shape[1]
+    bias = torch.randn(outputs, device="cuda").to(x.dtype) if extra else None
+    perm = torch.randperm(inputs, device="cuda") if extra else None
+    out = torch.full((x.shape[0], outputs), float("nan"), device="cuda", dtype=x.dtype)
+    kernels.grouped_linear(x, packed, scales, zeros, table, perm, bias, out, size)
+    matrix = group_values(packed, scales, zeros, table, inputs, size).double()
+    expected = (x if perm is None else x[:, perm]).double() @ matrix.t() + (0 if bias is None else bias.double())
+    bound = 5e-3 if x.dtype == torch.bfloat16 else 1e-3
+    assert (out.double() - expected).norm() <= bound * expected.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("tokens", [1, 9, 17, 64, 65, 200])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+def test_close_to_the_formula(outputs: int, inputs: int, kind: str, tokens: int, dtype: torch.dtype) -> None:
+    weight = _weight(kind, outputs, inputs, 128)
+    _check(weight, torch.randn(tokens, inputs, device="cuda").to(dtype), outputs, extra=tokens in (9, 65))
+
+
+@pytest.mark.parametrize("group_size", [32, 64, 0, 48, 256])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sizes_of_groups(kind: str, group_size: int) -> None:
+    weight = _weight(kind, 1000, 2048, group_size)
+    for tokens in (1, 12, 33):
+        _check(weight, torch.randn(tokens, 2048, device="cuda").bfloat16(), 1000, extra=False)
+
+
+@pytest.mark.parametrize("kind", ["symmetric", "float8"])
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES[:2])
+def test_same_bits_for_every_number_of_tokens_of_one_padded_size(outputs: int, inputs: int, kind: str) -> None:
+    packed, scales, zeros, table, size = _weight(kind, outputs, inputs, 128)
+    x = torch.randn(16, inputs, device="cuda").bfloat16()
+    results: list[Tensor] = []
+    for tokens in (9, 10, 13, 16):
+        out = torch.empty(tokens, outputs, device="cuda", dtype=x.dtype)
+        for _ in range(3):
+            kernels.grouped_linear(x[:tokens], packed, scales, zeros, table, None, None, out, size)
+            results.append(out[0].clone())
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("tokens", [3, 100])
+def test_a_graph_of_products_that_depend_on_each_other(tokens: int) -> None:
+    weights = [_weight("symmetric", 4096, 4096, 128) for _ in range(4)]
+    matrices = [group_values(*weight[:4], 4096, weight[4]).double() for weight in weights]
+    states = torch.zeros(5, tokens, 4096, device="cuda", dtype=torch.bfloat16)
+
+    def run() -> None:
+        for index, (packed, scales, zeros, table, size) in enumerate(weights):
+            kernels.grouped_linear(states[index], packed, scales, zeros, table, None, None, states[index + 1], size)
+
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    for _ in range(5):
+        states[1:] = float("nan")
+        states[0].normal_()
+        expected = states[0].double()
+        for matrix in matrices:
+            expected = expected @ matrix.t()
+        graph.replay()
+        assert (states[4].double() - expected).norm() <= 2e-2 * expected.norm()
