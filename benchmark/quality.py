@@ -1,6 +1,6 @@
 """Measures what quantisation costs the demo model: perplexity of documents that it was not trained on.
 
-    PYTHONPATH=server:models/demo python benchmark/quality.py --output-json benchmark/results/quality_demo.json
+    PYTHONPATH=server:models/demo python benchmark/quality.py --output-json benchmark/results/quality-demo.json
 
 Runs on a CPU, in the arithmetic that the kernels have on a device.
 """

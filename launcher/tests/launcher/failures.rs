@@ -204,9 +204,9 @@ fn a_missing_command_is_named() {
 fn arguments_that_cannot_work_start_nothing() {
     let cases: [(&[&str], Env<'_>, &str); 5] = [
         (
-            &["--quantize", "fp8"],
+            &["--speculate", "2"],
             &[],
-            "--quantize (or QUANTIZE) asks for something that is not available yet",
+            "--speculate (or SPECULATE) asks for something that is not available yet",
         ),
         (
             &[],

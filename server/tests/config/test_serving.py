@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from text_generation_server.config import memory
+from text_generation_server.config.implementation import read_model_config
+from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.server import Environment
 from text_generation_server.config.serving import AskedLimits, check_servable
+from text_generation_server.config.sizes import weight_bytes
 from text_generation_server.errors import ConfigurationError, ModelFilesError, OutOfMemory, UnsupportedModel
 
 
@@ -86,3 +89,14 @@ def test_files_that_hold_the_weights_again_do_not_count(llama_folder: Path, tmp_
     copy = Path(shutil.copytree(llama_folder, tmp_path / "copy"))
     shutil.copy(copy / "model.safetensors", copy / "consolidated.safetensors")
     assert memory.stored_bytes(copy) == memory.stored_bytes(llama_folder)
+
+
+def test_memory_of_weights_follows_how_they_are_quantised(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = {"architectures": ["LlamaForCausalLM"], "vocab_size": 100, "rms_norm_eps": 1e-5, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ends, matrices = 2 * 100 * 128, 2 * (4 * 128 * 128 + 3 * 128 * 256)
+    for asked, each in ((None, 2.0), ("fp8", 1.0), ("eetq", 1.0), ("triton_w4a16", 0.5 + 4 / 128)):
+        model = read_model_config(tmp_path, quantize=asked)
+        assert isinstance(model, ModelConfig)
+        assert weight_bytes(model, 2) == ends * 2 + matrices * each

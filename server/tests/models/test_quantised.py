@@ -104,3 +104,13 @@ def test_experts_are_computed_with_the_numbers_that_8_bits_stand_for(tmp_path: P
     torch.testing.assert_close(log_probabilities(load(tmp_path / "made")), expected)
     for each in together(works):
         torch.testing.assert_close(each, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["cohere", "gptj", "gpt2", "glm", "gemma2", "phi3", "opt"])
+def test_layers_of_every_kind_run_with_8_bits(tmp_path: Path, case: str) -> None:
+    write(CASES[case], model_of(case), tmp_path / "plain")
+    expected = log_probabilities(load(tmp_path / "plain"))
+    deviation = (expected - expected.mean()).norm()
+    for asked, apart in (("fp8", 0.3), ("eetq", 0.06)):
+        computed = log_probabilities(load(tmp_path / "plain", quantize=asked))
+        assert 0 < (computed - expected).norm() < apart * deviation
