@@ -93,7 +93,7 @@ def _wide(plan: Plan, weights: Tensor, tokens: int) -> float:
 def _library(plan: Plan, weights: list[Tensor], tokens: int, by_row: bool) -> float:
     x8 = _values(plan, tokens, weights[0])
     shapes = ((tokens, 1), (1, len(weights[0]))) if by_row else ((), ())
-    a, b = (torch.ones(*shape, device=plan.device) for shape in shapes)
+    a, b = (torch.ones(shape, device=plan.device) for shape in shapes)
     return _seconds(
         plan,
         tokens,

@@ -302,9 +302,11 @@ def ways_for(rows: list[Row], by_block: bool) -> tuple[list[Row], list[Row]]:
             library[key] = min(library.get(key, (1e9, 0)), (each["microseconds"], each["library"]))
 
     def cost(form: Form) -> float:
+        """Over what no library computes faster."""
         return sum(
-            min(by_form.get(form, {0: 1e9}).values()) / min(min(each.values()) for each in by_form.values())
-            for by_form in times.values()
+            min(by_form.get(form, {0: 1e9}).values()) / best
+            for key, by_form in times.items()
+            if (best := min(min(each.values()) for each in by_form.values())) < library.get(key, (1e9, 0))[0]
         )
 
     form = min(FORMS_OF_MANY, key=cost)
@@ -313,7 +315,7 @@ def ways_for(rows: list[Row], by_block: bool) -> tuple[list[Row], list[Row]]:
     for key, by_form in times.items():
         int8, outputs, inputs, tokens = key
         head = row((outputs, inputs), tokens, int8, by_block)  # type: ignore[arg-type]
-        time_, splits = min((value, splits) for splits, value in by_form[form].items())
+        time_, splits = min((value, splits) for splits, value in by_form.get(form, {1: 1e9}).items())
         if head["tokens"] <= TILES_OF_MANY:
             tiles.setdefault(key[1:], head | settings(form, splits) | {"microseconds": time_})
         faster, way = library.get(key, (1e9, 0))

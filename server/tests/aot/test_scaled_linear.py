@@ -40,7 +40,8 @@ def _compile(
     types |= {"bias_ptr": "*bf16"} if with_bias else {}
     constants: dict[str, int | None] = {} if with_bias else {"bias_ptr": None}
     constants |= {"X_BLOCKS": by_block, "WEIGHT_BLOCKS": by_block, "SCALE_ROWS": 128 if by_block else 1}
-    constants |= {"MASK_K": mask, "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "STAGES": num_stages}
+    constants |= {"MASK_K": mask, "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k}
+    constants["STAGES"] = num_stages if by_block and block_m <= 32 else None
     return compile_offline(scaled_product_kernel, types, constants, num_warps, num_stages, target)
 
 

@@ -20,6 +20,8 @@ BLOCK = 128
 """Inputs, and outputs, that share a scale where scales are by block."""
 SMALLEST_TILE = 16
 """Tokens that a tile has at least."""
+_MOST_AHEAD = 32
+"""Tokens of a tile whose scales of blocks are read ahead. With 64 registers run short, and it was slower."""
 
 
 @triton.jit(do_not_specialize=["tokens", "splits"])
@@ -50,7 +52,7 @@ def scaled_product_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,  # 128 where there are scales by block
-    STAGES: tl.constexpr,  # that loads are ahead of their use, those of scales too
+    STAGES: tl.constexpr,  # how far scales of blocks are read ahead, as the matrix is; None: they are not
     PDL: tl.constexpr,
 ):
     """One program computes BLOCK_N outputs of BLOCK_M tokens, over one of `splits` parts of the inputs.
@@ -180,6 +182,6 @@ def scaled_product(
         BLOCK_N=block_n,
         BLOCK_K=block_k,
         num_warps=config["num_warps"],
-        STAGES=config["num_stages"],
+        STAGES=config["num_stages"] if by_block and block_m <= _MOST_AHEAD else None,
         num_stages=config["num_stages"],
     )
