@@ -70,7 +70,8 @@ def test_kinds_of_four_bits(kind: str, dtype: str, groups: int) -> None:
 @pytest.mark.parametrize("kind", ["eight", "float8"])
 def test_kinds_of_eight_bits(kind: str) -> None:
     compiled = _compile(max(_forms(227, 8)) if kind == "eight" else min(_forms(227, 8)), kind, groups=1)
-    compiled.check()
+    # The fastest form for 64 tokens spills a little.
+    compiled.check(max_spills=8)
     assert compiled.count("I2F") + compiled.count("F2F") <= 4
 
 
@@ -89,8 +90,7 @@ def test_cards_with_less_shared_memory(capability: int, form: Form, kind: str) -
     _compile(form, kind, target=GPUTarget("cuda", capability, 32)).check_shared()
 
 
-@pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize(("kind", "capability"), [*((kind, 90) for kind in KINDS), ("float8", 80)])
 def test_dequantise(kind: str, capability: int) -> None:
     names = ("inputs", "stride_packed_output", "stride_scales_block", "stride_zeros_block", "stride_out_output")
     types = dict.fromkeys((*names, "outputs"), "i32") | {"scales_ptr": "*bf16", "out_ptr": "*bf16", **KINDS[kind]}

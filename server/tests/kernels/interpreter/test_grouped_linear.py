@@ -60,7 +60,8 @@ def test_every_kind_of_codes_and_size_of_groups(kind: str, group_size: int) -> N
 @pytest.mark.usefixtures("config")
 @pytest.mark.parametrize("kind", ["zeros", "eight"])
 @pytest.mark.parametrize(
-    ("tokens", "outputs", "inputs"), [(1, 31, 256), (8, 32, 264), (16, 33, 600), (17, 5, 40), (64, 34, 256)]
+    ("tokens", "outputs", "inputs"),
+    [(1, 31, 256), (8, 32, 264), (16, 33, 600), (17, 5, 40), (64, 34, 256), (65, 16, 256)],
 )
 def test_tile_boundaries(kind: str, tokens: int, outputs: int, inputs: int) -> None:
     _check(kind, (tokens, outputs, inputs), 128, torch.float16, extra=False)
@@ -73,7 +74,7 @@ def test_counters_are_zero_again() -> None:
         assert not arrivals(torch.device("cpu"), 3).any()
 
 
-@pytest.mark.parametrize(("tokens", "group_size", "dtype"), [(65, 128, torch.bfloat16), (2, 48, torch.float16)])
+@pytest.mark.parametrize(("tokens", "group_size", "dtype"), [(193, 128, torch.bfloat16), (2, 48, torch.float16)])
 def test_what_the_kernel_does_not_take_goes_by_a_matrix(tokens: int, group_size: int, dtype: torch.dtype) -> None:
     _check("zeros", (tokens, 33, 300), group_size, dtype, extra=True)
 
