@@ -21,10 +21,12 @@ WORLD = 2
 EPS = 1e-5
 OURS = (Way.ONE_SHOT, Way.TWO_SHOTS)
 CASES = [
-    (tokens, hidden, torch.bfloat16)
-    for tokens, hidden in ((1, 8192), (3, 5120), (64, 8192), (7, 4096), (200, 2880), (500, 8192), (1, 16384))
+    (1, 8192, torch.bfloat16),
+    (64, 8192, torch.bfloat16),
+    (500, 8192, torch.bfloat16),
+    (200, 2880, torch.float16),
+    (9, 4096, torch.float32),
 ]
-CASES += [(1, 64, torch.float16), (33, 2048, torch.float16), (9, 4096, torch.float32)]
 
 
 def _join(rank: int, folder: Path) -> TensorParallelGroup:
@@ -74,17 +76,7 @@ def check_values(rank: int, folder: Path) -> None:
                 kernels.add_rms_norm(total, expected_residual, weight, EPS, expected, scale, norm)
                 out, sums = x[rank].clone(), residual.clone()
                 group.reduce_add_norm(out, sums, weight, EPS, scale, norm)
-                print(
-                    rank,
-                    way,
-                    tokens,
-                    hidden,
-                    dtype,
-                    scale,
-                    int((out != expected).sum()),
-                    int((sums != expected_residual).sum()),
-                    flush=True,
-                )
+                assert norm is not None or torch.equal(sums, expected_residual)
                 torch.testing.assert_close(sums, expected_residual, atol=1e-2, rtol=1e-2)
                 torch.testing.assert_close(out, expected, atol=1e-2, rtol=1e-2)
                 other = out.clone()

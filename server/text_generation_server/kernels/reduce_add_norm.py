@@ -11,6 +11,10 @@ The ranks write into each other's memory (`_exchange.py`), over NVLink or whatev
 One shot: each rank sends its part to all, and all add up everything. Two shots: each rank sends slices of its part to
 their owners, which add up and send the sum to all.
 Bytes that a rank sends, of S in the message and N ranks: (N - 1) * S in one shot, 2 * S * (N - 1) / N in two.
+Measured on two H200 over NVLink without multicast, bfloat16, hidden 8192, microseconds in a graph at 16 KiB / 128 KiB /
+1 MiB / 8 MiB (benchmark/results/reduce_add_norm.json; runs differ by about 1 us at small sizes):
+sums in one shot 4.6 / 4.4 / 9.4 / 33.9, in two 7.5 / 6.3 / 10.0 / 30.1, by NCCL 15.2 / 15.3 / 18.1 / 52.9;
+with addition and norm 5.3 / 5.4 / 9.0 / 41.0, 8.0 / 6.4 / 10.4 / 34.8, and in two kernels 10.7 / 11.3 / 16.1 / 53.7.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportReturnType=false
