@@ -131,7 +131,7 @@ pub async fn start(
 /// Traces requests, where a collector is named. Steps are traced too where the log shows details.
 fn tracer(config: &Config, model_names: &[String]) -> anyhow::Result<Option<Arc<Tracer>>> {
     // A variable that is set to nothing is none.
-    let given = |value: &'_ Option<String>| value.clone().filter(|text| !text.is_empty());
+    let given = |value: &Option<String>| value.clone().filter(|text| !text.is_empty());
     let Some(endpoint) = given(&config.otlp_endpoint) else {
         return Ok(None);
     };

@@ -23,9 +23,8 @@ fn free_port() -> u16 {
 
 /// Number and events of a batch.
 fn read(frames: &[Bytes]) -> (i64, Vec<Value>) {
-    let [topic, number, payload] = frames else {
-        panic!("{} frames", frames.len());
-    };
+    let frames: &[Bytes; 3] = frames.try_into().expect("three frames");
+    let [topic, number, payload] = frames;
     assert_eq!(topic.as_ref(), TOPIC.as_bytes());
     let number = i64::from_be_bytes(number.as_ref().try_into().expect("eight bytes"));
     if number < 0 {
@@ -131,7 +130,8 @@ async fn subscribers_hear_what_is_cached_and_may_ask_again() {
     // A subscription takes a moment to arrive: something new is cached until something is heard.
     let mut heard = None;
     for turn in 0_u32.. {
-        let body = json!({"inputs": format!("{turn:0>40}"), "parameters": {"max_new_tokens": 1}});
+        let body =
+            json!({"inputs": format!("{turn} {prompt}"), "parameters": {"max_new_tokens": 1}});
         server.good("/generate", &body).await;
         if let Ok(message) = timeout(Duration::from_millis(100), live.recv()).await {
             heard = Some(message.expect("a message").into_vec());

@@ -151,7 +151,7 @@ impl World {
         };
         let prompts = self.cached.keys().map(whole);
         let mut blocks: Vec<_> = prompts
-            .filter(|ids| ids.len() % BLOCK_TOKENS as usize == 0)
+            .filter(|ids| ids.len().is_multiple_of(BLOCK_TOKENS as usize))
             .collect();
         blocks.sort();
         blocks
