@@ -103,7 +103,7 @@ def test_greedy_ids_are_the_same_while_requests_join_and_leave_and_on_two_ranks(
     assert greedy_by_turns(Driver(load(folder, kv_cache=name)), PROMPTS, steps=6) == expected
 
     def on_rank(group: Any) -> list[list[int]]:
-        return greedy_by_turns(Driver(load(folder, group=group, kv_cache=name)), PROMPTS, steps=6)
+        return greedy_by_turns(Driver(load(folder, group=group, kv_cache=name), group=group), PROMPTS, steps=6)
 
     assert together([lambda group=group: on_rank(group) for group in thread_groups(2)]) == [expected, expected]
 

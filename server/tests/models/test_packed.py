@@ -16,6 +16,7 @@ from support.oracle import oracle
 from support.packed_files import CASES, ORDERED, write_packed
 from support.thread_ranks import thread_groups, together
 
+from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.models import CausalLM
 
 # Parts of two ranks begin and end inside groups and words.
@@ -28,13 +29,17 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory, **SIZES, initializer_range=0.1)
 
 
-def log_probabilities(model: CausalLM, prompts: list[list[int]] = PROMPTS) -> torch.Tensor:
-    driver = Driver(model, max_tokens=64)
+def log_probabilities(
+    model: CausalLM, prompts: list[list[int]] = PROMPTS, group: TensorParallelGroup | None = None
+) -> torch.Tensor:
+    driver = Driver(model, max_tokens=64, group=group)
     return driver.prefill({str(i): ids for i, ids in enumerate(prompts)}, all_logits=True).log_softmax(-1)
 
 
 def of_two_ranks(folder: Path, prompts: list[list[int]] = PROMPTS) -> torch.Tensor:
-    works = [lambda group=group: log_probabilities(load(folder, group=group), prompts) for group in thread_groups(2)]
+    works = [
+        lambda group=group: log_probabilities(load(folder, group=group), prompts, group) for group in thread_groups(2)
+    ]
     first, second = together(works)
     assert torch.equal(first, second)
     return first

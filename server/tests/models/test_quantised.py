@@ -18,6 +18,7 @@ from support.loading import load
 from support.oracle import oracle
 from support.thread_ranks import thread_groups, together
 
+from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.models import CausalLM
 
 SIZES = {"hidden_size": 192, "intermediate_size": 320, "num_attention_heads": 6, "num_key_value_heads": 2}
@@ -40,8 +41,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory, **SIZES, initializer_range=0.1)
 
 
-def log_probabilities(model: CausalLM) -> torch.Tensor:
-    driver = Driver(model, max_tokens=64)
+def log_probabilities(model: CausalLM, group: TensorParallelGroup | None = None) -> torch.Tensor:
+    driver = Driver(model, max_tokens=64, group=group)
     return driver.prefill({str(i): ids for i, ids in enumerate(PROMPTS)}, all_logits=True).log_softmax(-1)
 
 
@@ -54,7 +55,7 @@ def test_a_checkpoint_of_compressed_tensors_computes_what_the_library_says(
     with torch.inference_mode():
         expected = torch.cat([said(torch.tensor([ids])).logits[0] for ids in PROMPTS]).log_softmax(-1)
     torch.testing.assert_close(log_probabilities(load(folder)), expected, atol=1e-4, rtol=1e-4)
-    works = [lambda group=group: log_probabilities(load(folder, group=group)) for group in thread_groups(2)]
+    works = [lambda group=group: log_probabilities(load(folder, group=group), group) for group in thread_groups(2)]
     first, second = together(works)
     assert torch.equal(first, second)
     # Each rank measures the scales of its own part of the inputs, and what is rounded otherwise is a little apart.
@@ -66,7 +67,8 @@ def test_16_bits_that_are_quantised_while_they_are_read_are_near(plain: Path, as
     expected = log_probabilities(load(plain))
     assert 0 < (log_probabilities(load(plain, quantize=asked)) - expected).abs().mean() < apart
     works = [
-        lambda group=group: log_probabilities(load(plain, group=group, quantize=asked)) for group in thread_groups(2)
+        lambda group=group: log_probabilities(load(plain, group=group, quantize=asked), group)
+        for group in thread_groups(2)
     ]
     for each in together(works):
         assert 0 < (each - expected).abs().mean() < apart
@@ -99,7 +101,9 @@ def test_experts_are_computed_with_the_numbers_that_8_bits_stand_for(tmp_path: P
         tmp_path / "plain", tmp_path / "made", "fp8 of blocks", ("w1", "w2", "w3"), modules_to_not_convert=attention
     )
     save_file(tensors, tmp_path / "plain" / "model.safetensors")
-    works = [lambda group=group: log_probabilities(load(tmp_path / "made", group=group)) for group in thread_groups(2)]
+    works = [
+        lambda group=group: log_probabilities(load(tmp_path / "made", group=group), group) for group in thread_groups(2)
+    ]
     expected = log_probabilities(load(tmp_path / "plain"))
     torch.testing.assert_close(log_probabilities(load(tmp_path / "made")), expected)
     for each in together(works):
