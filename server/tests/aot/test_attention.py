@@ -170,7 +170,6 @@ def test_codes(codes: int, head_dim: int) -> None:
     assert decode.count("HMMA")
     assert decode.count("PRMT") > 32
     assert not decode.count("F2F")
-    assert not decode.count("I2F")
     prefill = _prefill("bf16", head_dim, 8192, split=False, codes=codes)
     # With heads of 256, whose settings are not measured, what is converted takes some registers too many.
     prefill.check(max_spills=64 if head_dim == 256 else 0)

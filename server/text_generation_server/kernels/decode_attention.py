@@ -11,6 +11,9 @@ caches of V with heads of another size; position c of request b lies in slot `sl
 `[rows, positions]` int32, `b_row` `[batch]` int64, `b_kv_len` `[batch]` int32. Caches `[slots, kv_heads, head_dim or
 v_head_dim]`, already holding K and V of the new tokens. Entries of the table from `b_kv_len[b]` on may be stale and are
 never followed: what another request left there must not reach this one, not even times zero.
+Caches may hold codes of 8 bits with `scales` (`kv_codes.py`). They are read as words of four codes, and each place
+within the words has products of its own, so that codes reach the matrix units from registers; scales are applied to
+scores and to weights. Queries and weights are float16 then.
 `deterministic`: the result of a request does not depend, to the bit, on which others are in the batch.
 
 Called once a layer in a decode step.
