@@ -355,8 +355,7 @@ def decode_attention_triton(
         format = E4M3_BY_HARDWARE
     k_cache, v_cache = as_words(k_cache), as_words(v_cache)
     block_d, block_v = (padded_head_dim(size, bool(format)) for size in (head_dim, v_head_dim))
-    sizes = {"head_dim": block_d, "element_bytes": 1 if format else q.element_size()}
-    config = dict(nearest("decode_attention", shared_kib=shared_kib(q.device), **sizes))
+    config = _settings(q, block_d, bool(format), deterministic)
     processors = num_processors(q.device)
     programs, resident = (config.pop(name) * processors for name in ("programs", "resident"))
     one_wave = max(1, resident // num_kv_heads)
@@ -409,6 +408,16 @@ def decode_attention_triton(
             BLOCK_C=16,
             **constants,
         )
+
+
+def _settings(q: Tensor, block_d: int, codes: bool, deterministic: bool) -> dict[str, int]:
+    """Tiles, and how many programs there are. Those of codes depend on how many requests a program plans for, where
+    results may depend on the batch.
+    """
+    sizes = {"shared_kib": shared_kib(q.device), "head_dim": block_d}
+    if codes:
+        return dict(nearest("decode_attention_codes", **sizes, batch=16 if deterministic else padded_batch(q.shape[0])))
+    return dict(nearest("decode_attention", **sizes, element_bytes=q.element_size()))
 
 
 def decode_attention_torch(
