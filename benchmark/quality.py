@@ -10,19 +10,22 @@ import json
 import math
 import sys
 from pathlib import Path
+from typing import get_args
 
 import torch
 from corpus import documents
 from tokenizers import Tokenizer
 
 from text_generation_server.config.implementation import read_model_config
+from text_generation_server.config.kv_cache import QuantisedKvCache
 from text_generation_server.config.parallel import ParallelConfig
 from text_generation_server.distributed.group import init_group
-from text_generation_server.layers.infer import Chunks, InferState, LayerCache
+from text_generation_server.layers.infer import Chunks, InferState
 from text_generation_server.models import CausalLM, load_model
 
 FOLDER = Path(__file__).parent.parent / "models" / "demo"
 NAMES = (None, "fp8", "vllm-fp8w8a8-b128", "eetq", "triton_w4a16", "bitsandbytes-nf4", "bitsandbytes-fp4")
+KV_NAMES = get_args(QuantisedKvCache)
 UNSEEN_PART = 999
 LONGEST = 1024
 
@@ -31,12 +34,7 @@ LONGEST = 1024
 def log_likelihood(model: CausalLM, ids: list[int]) -> float:
     """Of all tokens but the first, in nats."""
     count = len(ids)
-    caches = [
-        LayerCache(
-            torch.zeros(count, cache.kv_heads, cache.head_dim), torch.zeros(count, cache.kv_heads, cache.value_dim)
-        )
-        for cache in model.caches
-    ]
+    caches = [cache.allocate(count, model.dtype, model.device) for cache in model.caches]
     rows, lens = torch.zeros(1, dtype=torch.int64), torch.tensor([count], dtype=torch.int32)
     chunks = Chunks(rows, torch.tensor([0, count], dtype=torch.int32), lens, count)
     places = torch.arange(count)
@@ -60,13 +58,14 @@ def main() -> None:
     result: dict[str, object] = {"command": " ".join(sys.argv), "documents": len(encoded), "tokens": tokens}
     device = torch.device("cpu")
     group = init_group(ParallelConfig(), device, 1.0)
-    for name in NAMES:
+    runs = [(name or "16 bits", name, None) for name in NAMES]
+    for title, name, kv_cache in (*runs, *((f"keys and values {kind}", None, kind) for kind in KV_NAMES)):
         config = read_model_config(FOLDER, quantize=name)
-        model = load_model(FOLDER, config, group, torch.float32, device, "safetensors")
+        model = load_model(FOLDER, config, group, torch.float32, device, "safetensors", kv_cache)
         model.reserve_positions(LONGEST)
         perplexity = math.exp(-sum(log_likelihood(model, ids) for ids in encoded) / tokens)
-        result[name or "16 bits"] = round(perplexity, 5)
-        print(name or "16 bits", result[name or "16 bits"], flush=True)
+        result[title] = round(perplexity, 5)
+        print(title, result[title], flush=True)
     if arguments.output_json:
         arguments.output_json.write_text(json.dumps(result, indent=2) + "\n")
 

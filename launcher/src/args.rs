@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 use clap::{ArgAction, Parser, value_parser};
 
-pub use self::values::{Attention, Dtype, KvCacheDtype, LoadFormat, ModelImpl, RopeScaling, Secret, UsageStats};
+pub use self::values::{
+    Attention, Dtype, KvCacheDtype, LoadFormat, ModelImpl, RopeScaling, Secret, UsageStats,
+};
 
 /// Everything that a start can be told.
 #[derive(Debug, Parser)]

@@ -79,8 +79,7 @@ async fn every_name_that_is_asked_for_is_on_the_page() {
         let declared = format!("# TYPE vllm:{theirs} {kind}\nvllm:{theirs}{{model_name=\"m\"}} ");
         assert!(page.contains(&declared), "{declared} is not in\n{page}");
     }
-    let cache =
-        "vllm:cache_config_info{model_name=\"m\",block_size=\"1\",cache_dtype=\"float32\",num_gpu_blocks=\"16384\"} 1";
+    let cache = "vllm:cache_config_info{model_name=\"m\",block_size=\"1\",cache_dtype=\"float32\",num_gpu_blocks=\"16384\"} 1";
     assert!(page.contains(cache), "{page}");
 }
 

@@ -201,3 +201,36 @@ def test_prefill_with_options(window: int, names: str, heads: int, kv_heads: int
         kernels.prefill_attention(q, pool.k, pool.v, *batch, scale, out, False, options)
         prefill_attention_torch(q, pool.k, pool.v, *batch, scale, torch_out, False, *options.arguments())
         _assert_as_close_as_torch(out, torch_out, pool.expected_prefill(q, q_lens, scale, options))
+
+
+CODES = list(kernels.KV_CODES.values())
+
+
+@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (8, 1, 96), (4, 2, 256)], ids=str)
+@pytest.mark.parametrize("kv_lens", [[5000], [63, 64, 65, 0, 255, 257, 1], [8, 4000, 129] * 20], ids=len)
+def test_decode_over_codes(kv_lens: list[int], heads: int, kv_heads: int, head_dim: int, codes: torch.dtype) -> None:
+    pool = Pool(kv_lens, kv_heads, head_dim, torch.bfloat16, "cuda", codes=codes)
+    q = strided_q(len(kv_lens), heads, head_dim, torch.bfloat16, "cuda")
+    out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
+    scale = head_dim**-0.5
+    arguments = (q, *pool.caches, pool.table, pool.b_row, pool.b_kv_len, max(kv_lens), scale)
+    for options in (attention_options("", heads), attention_options("window sinks", heads, 1000, "cuda")):
+        kernels.decode_attention(*arguments, out, False, options, pool.scales)
+        decode_attention_torch(*arguments, torch_out, False, *options.arguments(), pool.scales)
+        _assert_as_close_as_torch(out, torch_out, pool.expected_decode(q, scale, options))
+
+
+@pytest.mark.parametrize("codes", CODES, ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (8, 1, 96), (4, 2, 256)], ids=str)
+def test_prefill_over_codes(heads: int, kv_heads: int, head_dim: int, codes: torch.dtype) -> None:
+    scale = head_dim**-0.5
+    for q_lens, kv_lens in (([127, 128, 129, 1], [127, 128, 129, 1]), ([1, 200, 0, 65], [900, 333, 7, 128])):
+        pool = Pool(kv_lens, kv_heads, head_dim, torch.bfloat16, "cuda", codes=codes)
+        q = strided_q(sum(q_lens), heads, head_dim, torch.bfloat16, "cuda")
+        out, torch_out = (torch.full_like(q, float("nan")) for _ in range(2))
+        batch = (pool.table, pool.b_row, query_starts(q_lens, "cuda"), pool.b_kv_len, max(q_lens))
+        options = attention_options("", heads)
+        kernels.prefill_attention(q, *pool.caches, *batch, scale, out, False, options, pool.scales)
+        prefill_attention_torch(q, *pool.caches, *batch, scale, torch_out, False, *options.arguments(), pool.scales)
+        _assert_as_close_as_torch(out, torch_out, pool.expected_prefill(q, q_lens, scale))

@@ -63,3 +63,11 @@ def test_norms_of_heads(head_dim: int, norm_after_rope: bool, norm_of_each_head:
     norms = (True, norm_of_each_head, norm_after_rope, norm_dtype)
     case = Case(20, 29, 2, head_dim, torch.bfloat16, True, "cuda", *norms)
     case.check(kernels.qkv_postprocess, qkv_postprocess_torch)
+
+
+@pytest.mark.parametrize("codes", list(kernels.KV_CODES.values()), ids=str)
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (8, 1, 96), (4, 2, 256)])
+def test_codes(heads: int, kv_heads: int, head_dim: int, given: bool, codes: torch.dtype) -> None:
+    case = Case(70, heads, kv_heads, head_dim, torch.bfloat16, False, "cuda", codes=codes, given=given)
+    case.check_codes(kernels.qkv_postprocess, qkv_postprocess_torch)

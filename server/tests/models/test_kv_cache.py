@@ -16,6 +16,7 @@ from support.thread_ranks import thread_groups, together
 from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM
 
+from text_generation_server.config.fallback import FallbackConfig
 from text_generation_server.config.kv_cache import QuantisedKvCache, quantised_kv_cache
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.engine.kv_pool import allocate_pool, bytes_per_slot
@@ -184,3 +185,11 @@ def test_heads_that_are_no_whole_words_are_refused(tmp_path_factory: pytest.Temp
     folder = tiny_llama(tmp_path_factory, head_dim=6)
     with pytest.raises(ConfigurationError, match=r"--kv-cache-dtype int8 needs heads .* multiple of 4"):
         quantised_kv_cache("int8", ModelConfig.from_folder(folder))
+
+
+def test_models_through_transformers_are_refused() -> None:
+    model = FallbackConfig.__new__(FallbackConfig)
+    object.__setattr__(model, "architecture", "ApertusForCausalLM")
+    with pytest.raises(ConfigurationError, match="int8 is not there for ApertusForCausalLM"):
+        quantised_kv_cache("int8", model)
+    assert quantised_kv_cache("auto", model) is None

@@ -108,9 +108,11 @@ class Case:
         torch_operator(*self.arguments())
         for got, cache in zip(codes, (self.k_cache, self.v_cache), strict=True):
             apart = (got - cache.view(torch.uint8)[self.slots].int()).abs() % 128
-            if apart.max() > 1 or (apart > 0).float().mean() > 0.02:
+            if apart.max() > 1 or (apart > 0).float().mean() > 0.05:
                 raise AssertionError(f"{(apart > 0).float().mean():.2%} of codes differ, by up to {apart.max()}")
-        torch.testing.assert_close(found_scales, self.scales, rtol=2e-3, atol=0, equal_nan=True)
+        # The largest of a head may be rounded the other way.
+        rtol = 1e-5 if self.qkv.dtype == torch.float32 else 1e-2
+        torch.testing.assert_close(found_scales, self.scales, rtol=rtol, atol=0, equal_nan=True)
 
     def results(self) -> tuple[Tensor, Tensor, Tensor]:
         """q, and k and v of the tokens' slots, after the operator."""

@@ -11,6 +11,9 @@ caches of V with heads of another size; position c of request b lies in slot `sl
 `[rows, positions]` int32, `b_row` `[batch]` int64, `b_kv_len` `[batch]` int32. Caches `[slots, kv_heads, head_dim or
 v_head_dim]`, already holding K and V of the new tokens. Entries of the table from `b_kv_len[b]` on may be stale and are
 never followed: what another request left there must not reach this one, not even times zero.
+Caches may hold codes of 8 bits with `scales` (`kv_codes.py`). They are read as words of four codes, and each place
+within the words has products of its own, so that codes reach the matrix units from registers; scales are applied to
+scores and to weights. Queries and weights are float16 then.
 `deterministic`: the result of a request does not depend, to the bit, on which others are in the batch.
 
 Called once a layer in a decode step.
@@ -352,8 +355,7 @@ def decode_attention_triton(
         format = E4M3_BY_HARDWARE
     k_cache, v_cache = as_words(k_cache), as_words(v_cache)
     block_d, block_v = (padded_head_dim(size, bool(format)) for size in (head_dim, v_head_dim))
-    sizes = {"head_dim": block_d, "element_bytes": 1 if format else q.element_size()}
-    config = dict(nearest("decode_attention", shared_kib=shared_kib(q.device), **sizes))
+    config = _settings(q, block_d, bool(format), deterministic)
     processors = num_processors(q.device)
     programs, resident = (config.pop(name) * processors for name in ("programs", "resident"))
     one_wave = max(1, resident // num_kv_heads)
@@ -406,6 +408,16 @@ def decode_attention_triton(
             BLOCK_C=16,
             **constants,
         )
+
+
+def _settings(q: Tensor, block_d: int, codes: bool, deterministic: bool) -> dict[str, int]:
+    """Tiles, and how many programs there are. Those of codes depend on how many requests a program plans for, where
+    results may depend on the batch.
+    """
+    sizes = {"shared_kib": shared_kib(q.device), "head_dim": block_d}
+    if codes:
+        return dict(nearest("decode_attention_codes", **sizes, batch=16 if deterministic else padded_batch(q.shape[0])))
+    return dict(nearest("decode_attention", **sizes, element_bytes=q.element_size()))
 
 
 def decode_attention_torch(

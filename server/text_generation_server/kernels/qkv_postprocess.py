@@ -19,6 +19,8 @@ sine 0: partial rotary embeddings, and layers without any. Where a checkpoint pa
 permuted when it is loaded.
 `positions`, `slots` `[tokens]` int64. Caches `[slots, kv_heads, head_dim]`, any strides but unit stride in the last
 dimension. One floating type for `qkv`, `bias`, norms and the caches. Rotation is computed in float32.
+Caches may hold codes of 8 bits (`kv_codes.py`): `scales` `[slots, kv_heads, 2]` are then written too, or, with
+`scales_given`, read.
 Tokens that share a slot leave any one of their keys and values there: only padding may do so.
 
 Called once a layer. Bytes floor: tokens * element size * 2 * (heads + 2 * kv_heads) * head_dim.
