@@ -268,7 +268,6 @@ async fn warmup(
         max_batch_prefill_tokens: config.max_batch_prefill_tokens.unwrap_or_else(|| {
             let whole = config.max_input_tokens.filter(|_| !config.prefill_chunking);
             DEFAULT_PREFILL_TOKENS.max(whole.unwrap_or_default())
-            regained: false,
         }),
         max_batch_total_tokens: config.max_batch_total_tokens,
         max_batch_size: config
@@ -276,6 +275,7 @@ async fn warmup(
             .unwrap_or(u32::MAX)
             .min(config.max_concurrent_requests),
         prefill_chunking: config.prefill_chunking,
+        regained: false,
     };
     tracing::info!("warming up the shards");
     let warmed = client.warmup(wanted).await.context("warm-up failed")?;
