@@ -171,18 +171,17 @@ def test_head_sizes_between_powers_of_two_on_smaller_cards(capability: int, head
 @pytest.mark.parametrize("codes", [E4M3, E5M2, INT8])
 def test_codes(codes: int, head_dim: int) -> None:
     for batch in (1, 256):
-        _decode("bf16", head_dim, batch, deterministic=False, codes=codes).check(max_spills=4)
+        _decode("bf16", head_dim, batch, deterministic=False, codes=codes).check_shared()
     decode = _decode("bf16", head_dim, 16, deterministic=False, codes=codes)
-    decode.check(max_spills=4)
+    decode.check_shared()
     # Codes become float16 in registers, by none of the slow conversions.
     assert decode.count("HMMA")
     assert decode.count("PRMT") > 32
     assert not decode.count("F2F")
     prefill = _prefill("bf16", head_dim, 8192, split=False, codes=codes)
-    # With heads of 256, whose settings are not measured, what is converted takes some registers too many.
-    prefill.check(max_spills=64 if head_dim == 256 else 0)
+    prefill.check_shared()
     assert prefill.count("HGMMA")
-    _prefill("bf16", head_dim, 16, split=True, codes=codes).check(max_spills=64 if head_dim == 256 else 0)
+    _prefill("bf16", head_dim, 16, split=True, codes=codes).check_shared()
 
 
 @pytest.mark.parametrize("codes", [E4M3, INT8])
@@ -190,10 +189,10 @@ def test_codes(codes: int, head_dim: int) -> None:
 def test_codes_on_other_cards(capability: int, codes: int) -> None:
     target = GPUTarget("cuda", capability, 32)
     _prefill("bf16", 128, 512, split=True, target=target, codes=codes).check_shared()
-    _decode("bf16", 128, 16, deterministic=False, target=target, codes=codes).check()
+    _decode("bf16", 128, 16, deterministic=False, target=target, codes=codes).check_shared()
 
 
 def test_hardware_converts_codes_where_it_can() -> None:
     compiled = _decode("bf16", 128, 16, deterministic=False, codes=E4M3_BY_HARDWARE)
-    compiled.check(max_spills=4)
+    compiled.check_shared()
     assert "F2FP.F16.E4M3.UNPACK_B" in compiled.sass

@@ -142,7 +142,7 @@ def asked(folder: Path) -> QuantisedKvCache | None:
 @pytest.mark.parametrize(("k", "v"), [([0.02], [0.01]), ([0.02, 0.03], [0.01, 0.004])], ids=["tensor", "heads"])
 def test_scales_of_the_checkpoint_are_used(folder: Path, tmp_path: Path, k: list[float], v: list[float]) -> None:
     reference = oracle(folder)
-    layers, heads = reference.config.num_hidden_layers, reference.config.num_key_value_heads
+    layers, heads = reference.config.num_hidden_layers, int(reference.config.num_key_value_heads or 0)
     made = calibrated(folder, tmp_path / "made", scales_of(layers, k, v))
     model = load(made, kv_cache=asked(made))
     each = [torch.tensor(values).expand(layers, heads) for values in (k, v)]

@@ -97,14 +97,14 @@ class Case:
 
     def check_codes(self, operator: Operator, torch_operator: Operator) -> None:
         """Runs `operator` and torch: scales are as close as the arithmetic, and few codes differ, by one step."""
-        state = (self.qkv, self.k_cache, self.v_cache, self.scales)
-        by_torch = [tensor.clone() if tensor is not None and not self.given else tensor for tensor in state]
-        self.qkv = state[0].clone()
+        by_torch = [tensor.clone() for tensor in (self.qkv, self.k_cache, self.v_cache)]
+        torch_scales = self.scales if self.scales is None or self.given else self.scales.clone()
         operator(*self.arguments())
         codes = [cache.view(torch.uint8)[self.slots].int() for cache in (self.k_cache, self.v_cache)]
         self.check_unused()
-        found_scales = self.scales
-        self.qkv, self.k_cache, self.v_cache, self.scales = by_torch  # type: ignore[assignment]
+        scales = self.scales
+        self.qkv, self.k_cache, self.v_cache = by_torch
+        self.scales = torch_scales
         torch_operator(*self.arguments())
         for got, cache in zip(codes, (self.k_cache, self.v_cache), strict=True):
             apart = (got - cache.view(torch.uint8)[self.slots].int()).abs() % 128
@@ -112,7 +112,7 @@ class Case:
                 raise AssertionError(f"{(apart > 0).float().mean():.2%} of codes differ, by up to {apart.max()}")
         # The largest of a head may be rounded the other way.
         rtol = 1e-5 if self.qkv.dtype == torch.float32 else 1e-2
-        torch.testing.assert_close(found_scales, self.scales, rtol=rtol, atol=0, equal_nan=True)
+        torch.testing.assert_close(scales, self.scales, rtol=rtol, atol=0, equal_nan=True)
 
     def results(self) -> tuple[Tensor, Tensor, Tensor]:
         """q, and k and v of the tokens' slots, after the operator."""

@@ -11,8 +11,8 @@ request b at `b_q_start[b] : b_q_start[b + 1]`, no padding; they are the last of
 may come in pieces or continue a cached one. Position c of request b lies in slot `slot_table[b_row[b], c]`. Caches
 `[slots, kv_heads, head_dim or v_head_dim]`, already holding K and V of the new tokens. `b_row` `[batch]` int64,
 `b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32.
-Caches may hold codes of 8 bits with `scales` (`kv_codes.py`): a tile of them becomes float16, times its scales, once for
-all queries of a program. Queries and weights are float16 then.
+Caches may hold codes of 8 bits with `scales` (`kv_codes.py`): a tile of them becomes float16, times its scales, once
+for all queries of a program. Queries and weights are float16 then.
 A request without new tokens is allowed. Scores and sums are float32 on CUDA and CPU alike.
 
 Called once a layer when a batch holds prompt tokens.
