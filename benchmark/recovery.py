@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bars import URL, served
+from bars import PORT, URL, served
 
 TIMEOUT_S = 120.0
 
@@ -55,18 +55,19 @@ class Stream:
 
 
 def shard_processes() -> dict[int, int]:
-    """Process ids of the running shards by rank."""
+    """Process ids of the running shards by rank: children of the launcher that listens on our port."""
     found: dict[int, int] = {}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
+    for process in filter(str.isdigit, os.listdir("/proc")):
         try:
-            arguments = (folder / "cmdline").read_bytes().split(b"\0")
-            environment = dict(each.split(b"=", 1) for each in (folder / "environ").read_bytes().split(b"\0") if each)
+            parent = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1]
+            launcher = Path(f"/proc/{parent}/cmdline").read_text().split("\0")
+            arguments = Path(f"/proc/{process}/cmdline").read_text().split("\0")
+            environment = Path(f"/proc/{process}/environ").read_text().split("\0")
         except (OSError, ValueError):
             continue
-        if b"serve" in arguments and b"--uds-path" in arguments and b"SHARD_GROUP" in environment:
-            found[int(environment.get(b"RANK", b"0"))] = int(folder.name)
+        if "--uds-path" in arguments and str(PORT) in launcher:
+            rank = next((each.removeprefix("RANK=") for each in environment if each.startswith("RANK=")), "0")
+            found[int(rank)] = int(process)
     return found
 
 
