@@ -131,6 +131,7 @@ pub fn doctor(args: &Args, surroundings: &Surroundings, shards: usize) -> Proces
     flags.switch("--auto-convert", model.auto_convert);
     flags.optional("--model-impl", model.model_impl.map(name_of));
     flags.optional("--quantize", quantize(model));
+    flags.value("--kv-cache-dtype", name_of(model.kv_cache_dtype));
     let mut env = server_env(args, surroundings);
     env.push((
         "CUDA_MEMORY_FRACTION",

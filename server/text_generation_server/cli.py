@@ -184,6 +184,7 @@ def doctor(
     auto_convert: Annotated[bool, typer.Option(help="As it would be served with")] = False,
     model_impl: Impl = "auto",
     quantize: Quantize = None,
+    kv_cache_dtype: KvCache = "auto",
 ) -> None:
     """Print findings about this machine and a model, one JSON record a line; see `text-generation-launcher doctor`."""
     with _reported_errors():
@@ -193,7 +194,8 @@ def doctor(
         if model_id is not None:
             source = ModelSource(model_id, revision, load_format, auto_convert)
         limits = AskedLimits(max_input_tokens, max_total_tokens)
-        for finding in examine(source, Environment.read(), limits, dtype, num_shard, model_impl, quantize):
+        environment = Environment.read()
+        for finding in examine(source, environment, limits, dtype, num_shard, model_impl, quantize, kv_cache_dtype):
             typer.echo(json.dumps(asdict(finding)))
 
 

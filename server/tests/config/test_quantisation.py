@@ -192,6 +192,7 @@ def test_the_kv_cache_of_a_checkpoint_is_known() -> None:
         (compressed(BYTES, TOKENS, quantization_status="initialized"), "initialized"),
         (compressed(integers(8, "channel"), {**TOKENS, "type": "int", "symmetric": False}), "zero points"),
         (compressed(integers(4, "group", group_size=128), TOKENS, format="pack-quantized"), "W4A8"),
+        (compressed(BYTES, TOKENS, kv_cache_scheme={"type": "int", "symmetric": False}), "zero is not 0"),
     ],
 )
 def test_what_is_not_read_is_refused_by_name(config: Raw, named: str) -> None:

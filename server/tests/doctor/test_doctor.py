@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from text_generation_server.config.kv_cache import KvCacheDtype
 from text_generation_server.config.server import Environment
 from text_generation_server.config.serving import AskedLimits
 from text_generation_server.doctor.devices import Card, Devices, device_findings, memory_of
@@ -84,19 +85,28 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["cache"]
 
 
-def of_model(model_id: str, *, memory: int = GIB, shards: int = 1, limits: AskedLimits | None = None) -> list[Finding]:
-    source = ModelSource(model_id)
-    return list(model_findings(source, Environment.read({}), limits or AskedLimits(), "float32", shards, memory))
+def of_model(
+    model_id: str,
+    *,
+    memory: int = GIB,
+    shards: int = 1,
+    limits: AskedLimits | None = None,
+    kv_cache_dtype: KvCacheDtype = "auto",
+) -> list[Finding]:
+    source, environment = ModelSource(model_id), Environment.read({})
+    asked = limits or AskedLimits()
+    return list(model_findings(source, environment, asked, "float32", shards, memory, kv_cache_dtype=kv_cache_dtype))
 
 
-def test_a_model_is_set_beside_the_memory() -> None:
-    plan, memory = of_model(str(DEMO))
+@pytest.mark.parametrize(("kv_cache_dtype", "element", "scale"), [("auto", 4, 0), ("int8", 1, 4)])
+def test_a_model_is_set_beside_the_memory(kv_cache_dtype: KvCacheDtype, element: int, scale: int) -> None:
+    plan, memory = of_model(str(DEMO), kv_cache_dtype=kv_cache_dtype)
     assert plan.status == "plan"
     assert plan.text == f"serve LlamaForCausalLM from {DEMO}"
     config = json.loads((DEMO / "config.json").read_text())
     stored = sum(file.stat().st_size for file in DEMO.glob("*.safetensors"))
     head_dim = config["hidden_size"] // config["num_attention_heads"]
-    a_token = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * head_dim * 4
+    a_token = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * (head_dim * element + scale)
     tokens = (GIB - 2 * stored) // a_token
     assert memory.status == "ok"
     said = int(memory.text.split("about ")[1].split(" tokens")[0].replace(",", ""))

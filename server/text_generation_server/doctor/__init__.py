@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ..config.implementation import ModelImpl
+from ..config.kv_cache import KvCacheDtype
 from ..config.server import Environment
 from ..config.serving import AskedLimits
 from ..hub import ModelSource
@@ -23,6 +24,7 @@ def examine(
     shards: int,
     model_impl: ModelImpl = "auto",
     quantize: str | None = None,
+    kv_cache_dtype: KvCacheDtype = "auto",
 ) -> Iterator[Finding]:
     """Findings in the order in which a person would look: programs, devices, folders, and a model, if one is named."""
     yield from software_findings()
@@ -33,4 +35,6 @@ def examine(
         if dtype is None and not devices.cards:
             dtype = "float32"
         memory = memory_of(devices, environment.cuda_memory_fraction, shards)
-        yield from model_findings(source, environment, limits, dtype, shards, memory, model_impl, quantize)
+        yield from model_findings(
+            source, environment, limits, dtype, shards, memory, model_impl, quantize, kv_cache_dtype
+        )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig, ModelImpl
+from ..config.kv_cache import KvCacheDtype, quantised_kv_cache
 from ..config.memory import stored_bytes
 from ..config.model import ModelConfig
 from ..config.server import Environment
@@ -29,6 +30,7 @@ def model_findings(
     memory: int,
     model_impl: ModelImpl = "auto",
     quantize: str | None = None,
+    kv_cache_dtype: KvCacheDtype = "auto",
 ) -> Iterator[Finding]:
     """`memory`: bytes that each shard may use; `dtype`: None for that of the model. Downloads nothing."""
     try:
@@ -37,6 +39,7 @@ def model_findings(
             return
         folder = find_folder(source, environment.hub)
         config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize)
+        kv_cache = quantised_kv_cache(kv_cache_dtype, config)
         if isinstance(config, FallbackConfig):
             from ..models.fallback import check_runnable
 
@@ -46,7 +49,7 @@ def model_findings(
         return
     how = ", through its class of Transformers" if isinstance(config, FallbackConfig) else ""
     yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}{how}")
-    yield from _memory(folder, config, source, dtype, shards, memory)
+    yield from _memory(folder, config, source, dtype, kv_cache is not None, shards, memory)
 
 
 def _to_download(source: ModelSource, environment: Environment) -> Iterator[Finding]:
@@ -73,7 +76,13 @@ def _to_download(source: ModelSource, environment: Environment) -> Iterator[Find
 
 
 def _memory(
-    folder: Path, config: AnyModelConfig, source: ModelSource, dtype: str | None, shards: int, memory: int
+    folder: Path,
+    config: AnyModelConfig,
+    source: ModelSource,
+    dtype: str | None,
+    has_kv_codes: bool,
+    shards: int,
+    memory: int,
 ) -> Iterator[Finding]:
     stored = stored_bytes(folder)
     if stored is None:
@@ -94,7 +103,7 @@ def _memory(
     if isinstance(config, FallbackConfig):
         yield Finding("memory", "ok", text)
         return
-    tokens = left // (kv_elements_per_token(config, shards) * _BYTES[served])
+    tokens = left // kv_bytes_per_token(config, shards, None if has_kv_codes else _BYTES[served])
     context = config.max_context_length
     text = f"{text}; the rest holds about {tokens:,} tokens, and a request has at most {context:,}"
     if tokens < context:
@@ -104,8 +113,11 @@ def _memory(
         yield Finding("memory", "ok", text)
 
 
-def kv_elements_per_token(config: ModelConfig, shards: int) -> int:
-    """Elements of K and V that a token takes on one shard, in all layers. With more shards than heads each has one."""
-    return sum(
-        2 * max(1, layer.attention.num_kv_heads // shards) * layer.attention.head_dim for layer in config.decoder.layers
-    )
+def kv_bytes_per_token(config: ModelConfig, shards: int, element: int | None) -> int:
+    """What K and V of a token take on one shard, in all layers. With more shards than heads each has one.
+
+    `element`: bytes of a number; None for codes of 8 bits, with a scale of 4 bytes for each head.
+    """
+    attentions = (layer.attention for layer in config.decoder.layers)
+    heads = ((2 * max(1, each.num_kv_heads // shards), each.head_dim) for each in attentions)
+    return sum(count * (size + 4 if element is None else size * element) for count, size in heads)

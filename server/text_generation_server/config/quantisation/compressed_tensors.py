@@ -135,4 +135,6 @@ def _kv_cache(config: JsonObject) -> KvCacheType | None:
     kind, bits = scheme.string("type", default="float"), scheme.integer("num_bits", default=8)
     if bits != 8 or kind not in ("float", "int"):
         raise refused("kv_cache_scheme", f"a KV cache of type {kind!r} with {bits} bits")
+    if not scheme.boolean("symmetric", default=True):
+        raise refused("kv_cache_scheme", "a KV cache whose zero is not 0")
     return "fp8_e4m3fn" if kind == "float" else "int8"
