@@ -204,7 +204,7 @@ pub struct BatchingArgs {
     #[arg(long, env, default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
     pub prefill_chunking: bool,
     /// Milliseconds that a running stream should wait for its next token at most while prompts are computed; 0: no
-    /// promise. Default: the router decides
+    /// promise. Default: 36, and more for models so large that prompts would hardly get on
     #[arg(long, env)]
     pub max_token_gap: Option<u32>,
     /// Whether what was computed stays for requests that begin with the same tokens: true, false or per-key

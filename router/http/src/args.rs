@@ -19,11 +19,6 @@ use crate::headers::X_API_KEY;
 use crate::kv_events::KvEventsConfig;
 use crate::tenant::PrefixCaching;
 
-/// The longest of the gaps that were promised is some 10 % above this in measurements. On an H200 with an 8B model it is
-/// room for 1,200 to 1,600 tokens of prompts beside the streams; with 25 ms prompts of 10,000 tokens took longer than
-/// without chunks.
-const DEFAULT_MAX_TOKEN_GAP_MS: u32 = 36;
-
 /// HTTP front end of the text generation server. `text-generation-launcher` starts it, with the shards that it needs.
 #[derive(Debug, Parser)]
 #[command(
@@ -82,8 +77,9 @@ pub struct Config {
     #[arg(long, env, default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
     pub prefill_chunking: bool,
     /// Milliseconds that a running stream should wait for its next token at most while prompts are computed; 0: no promise.
-    #[arg(long, env, default_value_t = DEFAULT_MAX_TOKEN_GAP_MS)]
-    pub max_token_gap: u32,
+    /// Default: 36, and more for models so large that prompts would hardly get on.
+    #[arg(long, env)]
+    pub max_token_gap: Option<u32>,
     /// Whether what was computed stays for requests that begin with the same tokens: true, false, or per-key, where only
     /// requests with the same API key share it.
     #[arg(long, env, default_value = "true", value_parser = PrefixCaching::from_str)]

@@ -67,6 +67,7 @@ pub async fn start(
     let metrics = metrics::install(limits.max_input_tokens, limits.max_total_tokens)?;
     let pool = TokenizerPool::new(tokenizer.clone(), config.validation_workers as usize)?;
     let validator = Validator::new(pool, validation_limits(config, &shard, &limits));
+    let batch_limits = batch_limits(config, &limits, &cost);
     let infer = {
         let _entered = stepping.enter();
         Infer::new(
@@ -80,7 +81,7 @@ pub async fn start(
                 step_timeout: Duration::from_secs(config.step_timeout.into()),
                 kv_events,
             },
-            batch_limits(config, &limits),
+            batch_limits,
             config.max_concurrent_requests as usize,
         )
     };

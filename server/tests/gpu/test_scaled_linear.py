@@ -32,6 +32,8 @@ def _operands(tokens: int, outputs: int, inputs: int, dtype: torch.dtype, by_blo
         quantised += [eight, scale]
     if by_block:  # as checkpoints have them
         quantised[3] = torch.rand(-(-outputs // BLOCK), blocks, device="cuda")
+    # Scales of a matrix are read before the kernel before has ended, because in a server they never change.
+    torch.cuda.synchronize()
     x8, x_scale, weight8, weight_scale = quantised
     return x8, x_scale, weight8, weight_scale
 

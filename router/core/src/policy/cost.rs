@@ -120,6 +120,11 @@ impl StepCost {
         }
     }
 
+    /// How long a step takes that computes so many tokens of a prompt, from its beginning on, and nothing else.
+    pub fn prompt(&self, tokens: u32) -> Duration {
+        self.predict(&StepShape::default().with_chunk(0, tokens))
+    }
+
     /// How long this step will take.
     pub fn predict(&self, shape: &StepShape) -> Duration {
         Duration::try_from_secs_f64(self.predict_ms(shape) / 1e3).unwrap_or(Duration::MAX)
