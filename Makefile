@@ -21,7 +21,7 @@ rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' 
 PYTHON_PROJECTS := server clients/python
 
 .PHONY: run install benchmark wheel test lint fmt clean bench-router bench-client bench-encode bench-kv-pool bench-policy
-.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-ui test-chart
+.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-ui test-chart test-ray
 
 run: install
 	@exec text-generation-launcher --model-id '$(MODEL_ID)' --hostname 127.0.0.1 $(ARGS)
@@ -152,6 +152,15 @@ test-chart: target/chart-packages/.installed
 	PYTHONPATH=target/chart-packages $(BIN)/python -m pytest -q deploy/kubernetes/tests
 
 target/chart-packages/.installed: deploy/kubernetes/tests/requirements.txt | $(VENV)/bin/python
+	rm -rf $(@D)
+	$(PIP) --target $(@D) -r $<
+	@touch $@
+
+# Not part of test: Ray is 500 MB.
+test-ray: install target/ray-packages/.installed
+	PYTHONPATH=target/ray-packages $(BIN)/python -m pytest -q deploy/ray/tests
+
+target/ray-packages/.installed: deploy/ray/tests/requirements.txt | $(VENV)/bin/python
 	rm -rf $(@D)
 	$(PIP) --target $(@D) -r $<
 	@touch $@
