@@ -20,7 +20,10 @@ import ray
 from ray import serve
 
 ROOT = Path(__file__).parents[3]
-sys.path.insert(0, str(Path(__file__).parents[1]))
+APPLICATION = str(Path(__file__).parents[1])
+sys.path.insert(0, APPLICATION)
+# Workers of Ray find the module there too.
+os.environ["PYTHONPATH"] = os.pathsep.join([APPLICATION, *filter(None, [os.environ.get("PYTHONPATH")])])
 URL = "http://127.0.0.1:8123"
 REPLACED_WITHIN_S = 20.0
 
