@@ -9,8 +9,11 @@ import torch
 
 from text_generation_server.config.json_object import JsonObject
 from text_generation_server.config.model import ModelConfig, parse_model_config
-from text_generation_server.engine.loading import check_memory, cpu_threads
+from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.engine.loading import check_memory, cpu_threads, load_into
 from text_generation_server.errors import OutOfMemory
+from text_generation_server.models.builder import DecoderBuilder
+from text_generation_server.models.registry import load_model
 
 
 def llama(hidden_size: int, intermediate_size: int) -> ModelConfig:
@@ -46,3 +49,16 @@ def test_weights_are_compared_with_the_memory_left_before_they_are_read(
     else:
         with pytest.raises(OutOfMemory, match=r"cuda:0 has 0\.0 GiB left: .*--num-shard"):
             check_memory(*arguments)
+
+
+def test_memory_that_runs_out_while_weights_are_read_is_told_with_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(_: DecoderBuilder) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(DecoderBuilder, "build", build)
+    device = torch.device("cpu")
+    group = TensorParallelGroup(0, 1, device)
+    with pytest.raises(OutOfMemory, match=r"the weights do not fit: .* GiB of them are on .* are left; use more"):
+        load_into(device, lambda: load_model(tmp_path, SMALL, group, torch.float32, device, "dummy"))

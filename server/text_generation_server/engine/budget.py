@@ -53,7 +53,7 @@ class MemoryBudget:
 
 def gib(size: float) -> str:
     """Bytes as people read them."""
-    return f"{size / _GIB:.1f} GiB"
+    return f"{_gib(size)} GiB"
 
 
 def _gib(size: float) -> str:

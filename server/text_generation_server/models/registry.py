@@ -9,7 +9,6 @@ from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig
 from ..config.kv_cache import QuantisedKvCache
 from ..distributed import TensorParallelGroup
-from ..errors import OutOfMemory
 from ..weights import DummySource, SafetensorsSource, WeightSource
 from .base import CausalLM
 from .builder import DecoderBuilder
@@ -29,17 +28,12 @@ def load_model(
     """Loads this rank's part of the model in `folder`. `kv_cache`: the type of 8 bits of its keys and values.
 
     "auto" means safetensors; "dummy" reads nothing from `folder` and fills the weights with random numbers.
-    Raises ConfigurationError, ModelFilesError or OutOfMemory.
+    Raises ConfigurationError or ModelFilesError, and the allocator's own errors where memory runs out.
     """
-    try:
-        source = DummySource(dtype, device) if load_format == "dummy" else SafetensorsSource(folder, dtype, device)
-        model = _build(config, group, source, dtype, device, kv_cache)
-        if isinstance(source, SafetensorsSource):
-            source.warn_not_finite()
-    except torch.OutOfMemoryError as error:
-        raise OutOfMemory(
-            f"the weights do not fit into the memory of {device}: use more shards (--num-shard) or a smaller --dtype"
-        ) from error
+    source = DummySource(dtype, device) if load_format == "dummy" else SafetensorsSource(folder, dtype, device)
+    model = _build(config, group, source, dtype, device, kv_cache)
+    if isinstance(source, SafetensorsSource):
+        source.warn_not_finite()
     return model
 
 
