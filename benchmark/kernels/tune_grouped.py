@@ -12,9 +12,9 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator
-from importlib import resources
 
 import torch
+from _settings import replace_settings
 from _timing import GPU_PLAN, Row
 from grouped_linear import make_weights, seconds, sixteen_bits
 
@@ -95,13 +95,7 @@ def write(rows: list[Row]) -> None:
     keys, configs = ("bits", "outputs", "inputs", "tokens"), (*NAMES, "splits")
     shared = {"shared_kib": shared_kib(GPU_PLAN.device)}
     entries = [{"key": shared | {k: row[k] for k in keys}, "config": {k: row[k] for k in configs}} for row in rows]
-    file = resources.files("text_generation_server.kernels") / "tuned" / "grouped_linear.json"
-    with resources.as_file(file) as path:
-        others = [
-            each for each in json.loads(path.read_text(encoding="utf-8")) if not shared.items() <= each["key"].items()
-        ]
-        lines = ",\n".join(f"  {json.dumps(entry)}" for entry in entries + others)
-        path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    replace_settings("grouped_linear", entries, lambda key: shared.items() <= key.items())
 
 
 def main() -> None:

@@ -20,10 +20,10 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterator
-from importlib import resources
 from pathlib import Path
 
 import torch
+from _settings import replace_settings
 from _timing import GPU_PLAN, Row, seconds_per_call
 from torch import Tensor
 
@@ -339,10 +339,7 @@ def write(operator: str, rows: list[Row], card: Row, keys: tuple[str, ...], name
         for each in rows
     ]
     kinds = {kind_of(each["key"]) for each in entries}
-    with resources.as_file(resources.files("text_generation_server.kernels") / "tuned" / f"{operator}.json") as path:
-        others = [each for each in json.loads(path.read_text(encoding="utf-8")) if kind_of(each["key"]) not in kinds]
-        lines = ",\n".join(f"  {json.dumps(entry)}" for entry in entries + others)
-        path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    replace_settings(operator, entries, lambda key: kind_of(key) in kinds)
 
 
 if __name__ == "__main__":
