@@ -203,25 +203,25 @@ def narrow_kernel(
     let_next_start(PDL)
     split = tl.program_id(0)
     splits = tl.num_programs(0)
-    position = tl.program_id(1).to(tl.int64)
+    batch_index = tl.program_id(1).to(tl.int64)
     batch = tl.num_programs(1)
-    row = tl.load(rows_ptr + position)
+    row = tl.load(rows_ptr + batch_index)
     if (tl.load(ints_ptr + row * INTS + FLAGS) & HAS_FILTERS) == 0:
         return
     top_k = tl.load(ints_ptr + row * INTS + TOP_K)
     top_p = tl.load(floats_ptr + row * FLOATS + TOP_P)
-    best, sound = row_best(best_ptr + position * splits, splits, BLOCK_S)
+    best, sound = row_best(best_ptr + batch_index * splits, splits, BLOCK_S)
     if (not sound) | ((top_k == 0) & (top_p >= 1.0)):
         return
     temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)
-    here = ROUND * batch + position
+    here = ROUND * batch + batch_index
     gathers = False
     if ROUND == 0:
         if split == 0:
-            tl.store(counter_ptr + position, 0)
+            tl.store(counter_ptr + batch_index, 0)
         state = (-1, 0x7F800000, 0, 2147483647, tl.full([], 0, dtype=tl.int64), tl.full([], 0, dtype=tl.int64))
         pivots = _first_pivots(
-            best_ptr + position * splits, total_ptr + position * splits, splits, best, temperature, vocab, BLOCK_S
+            best_ptr + batch_index * splits, total_ptr + batch_index * splits, splits, best, temperature, vocab, BLOCK_S
         )
     else:
         before = here - batch
@@ -249,10 +249,10 @@ def narrow_kernel(
         tl.store(state_ptr + 4, state[4])
         tl.store(state_ptr + 5, state[5])
         tl.store(state_ptr + 8 + tl.arange(0, _PIVOTS), pivots)
-    scores_ptr += position * stride_scores
+    scores_ptr += batch_index * stride_scores
     if gathers:
-        candidates_ptr += position * CANDIDATES
-        counter_ptr += position
+        candidates_ptr += batch_index * CANDIDATES
+        counter_ptr += batch_index
         first_id = split * CHUNK
         _gather(
             scores_ptr,

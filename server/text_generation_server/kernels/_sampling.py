@@ -102,14 +102,14 @@ def mask_words(vocab_size: int) -> int:
     return -(-vocab_size // 32)
 
 
-def asked(ints: Tensor, rows: Tensor) -> list[int]:
-    """The flags of each position, on the host: most batches ask for little, and then most operators are not needed."""
+def flags_of(ints: Tensor, rows: Tensor) -> list[int]:
+    """The flags of each row of a batch, on the host: most batches ask for little and skip most operators."""
     return ints[:, Ints.FLAGS].index_select(0, rows).tolist()
 
 
-def positions(flags: list[int], wanted: Flags) -> list[int]:
-    """Where one of `wanted` is asked for."""
-    return [position for position, row_flags in enumerate(flags) if row_flags & wanted]
+def batch_indices(flags: list[int], wanted: Flags) -> list[int]:
+    """The places in the batch whose row has one of the `wanted` flags."""
+    return [batch_index for batch_index, row_flags in enumerate(flags) if row_flags & wanted]
 
 
 def distance(scores: Tensor, best: Tensor, temperature: Tensor) -> Tensor:

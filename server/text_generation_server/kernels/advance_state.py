@@ -3,13 +3,13 @@
     last_token[r] = token,  length[r] += 1,  generated[r] += 1
     counts[r, token] = (counts[r, token] | 1) + 2       for rows with penalties
 
-Rows of length 0 belong to nobody: batches are padded with them, in several positions at once, and they stay as they
-are. Every other row stands in one position only.
+Rows of length 0 belong to nobody: batches are padded with them, several times in one batch, and they stay as they are.
+Every other row occurs once in a batch.
 
 Layouts: `tokens` int64 `[N]` with any stride, `rows` int64 `[N]`; `last_token`, `length`, `generated` int64 and `ints`
 int32 by row; `counts` int32 `[rows, vocab]`.
 
-Called once a step. Bytes floor: about 100 a position; only the launch costs anything.
+Called once a step. Bytes floor: about 100 a token; only the launch costs anything.
 """
 
 # pyright: basic, reportArgumentType=false
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
-from ._sampling import FLAGS, HAS_PENALTIES, INTS, Flags, asked, positions
+from ._sampling import FLAGS, HAS_PENALTIES, INTS, Flags, batch_indices, flags_of
 from ._triton import tl, triton
 
 
@@ -37,13 +37,13 @@ def advance_state_kernel(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program advances BLOCK positions."""
+    """One program advances BLOCK tokens."""
     wait_for_previous(PDL)
     let_next_start(PDL)
-    position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    valid = position < batch
-    row = tl.load(rows_ptr + position, mask=valid, other=0)
-    token = tl.load(tokens_ptr + position * stride_tokens, mask=valid, other=0)
+    batch_index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    valid = batch_index < batch
+    row = tl.load(rows_ptr + batch_index, mask=valid, other=0)
+    token = tl.load(tokens_ptr + batch_index * stride_tokens, mask=valid, other=0)
     length = tl.load(length_ptr + row, mask=valid, other=0)
     owned = length > 0
     generated = tl.load(generated_ptr + row, mask=owned, other=0)
@@ -93,14 +93,14 @@ def advance_state_torch(
     counts: Tensor,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    owned = [position for position, n in enumerate(length.index_select(0, rows).tolist()) if n > 0]
+    owned = [batch_index for batch_index, n in enumerate(length.index_select(0, rows).tolist()) if n > 0]
     if len(owned) < rows.shape[0]:
         tokens, rows = tokens[owned], rows[owned]
     one = torch.ones_like(rows)
     last_token.index_copy_(0, rows, tokens)
     length.index_add_(0, rows, one)
     generated.index_add_(0, rows, one)
-    if penalised := positions(asked(ints, rows), Flags.PENALTIES):
+    if penalised := batch_indices(flags_of(ints, rows), Flags.PENALTIES):
         where = rows[penalised], tokens[penalised]
         counts[where] = (counts[where] | 1) + 2
 

@@ -69,13 +69,13 @@ def choose_kernel(
     """One program merges the splits of one row."""
     wait_for_previous(PDL)
     let_next_start(PDL)
-    position = tl.program_id(0).to(tl.int64)
-    row = tl.load(rows_ptr + position)
+    batch_index = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows_ptr + batch_index)
     flags = tl.load(ints_ptr + row * INTS + FLAGS)
     temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)
     split = tl.arange(0, BLOCK_S)
     valid = split < number
-    part = (split // splits) * stride_rank + position * splits + split % splits
+    part = (split // splits) * stride_rank + batch_index * splits + split % splits
     of_splits = tl.load(best_ptr + part, mask=valid, other=float("-inf"))
     best = tl.max(of_splits, axis=0)
     broken = tl.max((of_splits != of_splits).to(tl.int32), axis=0) != 0
@@ -96,10 +96,10 @@ def choose_kernel(
     log_total = tl.log(tl.sum(total * tl.exp(-below), axis=0))
     logprob = -distance_below(chosen, best, temperature) - log_total
     sound = (tl.abs(best) < float("inf")) & (not broken) & (tl.abs(logprob) < float("inf"))
-    tl.store(tokens_ptr + position * stride_tokens, tl.where(sound, token, 0).to(tl.int64))
-    tl.store(logprobs_ptr + position * stride_logprobs, tl.where(sound, logprob, float("nan")))
-    tl.store(valid_ptr + position * stride_valid, tl.where(excluded, _EXCLUDED, sound.to(tl.int32)))
-    tl.store(log_total_ptr + position, log_total)
+    tl.store(tokens_ptr + batch_index * stride_tokens, tl.where(sound, token, 0).to(tl.int64))
+    tl.store(logprobs_ptr + batch_index * stride_logprobs, tl.where(sound, logprob, float("nan")))
+    tl.store(valid_ptr + batch_index * stride_valid, tl.where(excluded, _EXCLUDED, sound.to(tl.int32)))
+    tl.store(log_total_ptr + batch_index, log_total)
 
 
 _launch = Launcher(choose_kernel)

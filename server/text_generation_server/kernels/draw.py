@@ -33,11 +33,11 @@ from ._sampling import (
     WRITES_SCORES,
     Flags,
     Floats,
-    asked,
+    batch_indices,
     distance_below,
+    flags_of,
     in_splits,
     inverse,
-    positions,
     row_best,
     split_size,
     survives,
@@ -83,12 +83,12 @@ def draw_kernel(
     let_next_start(PDL)
     split = tl.program_id(0)
     splits = tl.num_programs(0)
-    position = tl.program_id(1).to(tl.int64)
-    row = tl.load(rows_ptr + position)
+    batch_index = tl.program_id(1).to(tl.int64)
+    row = tl.load(rows_ptr + batch_index)
     flags = tl.load(ints_ptr + row * INTS + FLAGS)
     if (flags & (SAMPLES | HAS_FILTERS)) == 0:
         return
-    part = position * splits + split
+    part = batch_index * splits + split
     best = tl.load(best_ptr + part)
     temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)
     seed = tl.load(seed_ptr + row)
@@ -98,16 +98,16 @@ def draw_kernel(
     centre = tl.full([], 0.0, dtype=tl.float32)
     radius = tl.full([], float("inf"), dtype=tl.float32)
     if (flags & HAS_FILTERS) != 0:
-        best, _ = row_best(best_ptr + position * splits, splits, BLOCK_S)
-        bound_ptr = bounds_ptr + position * 4
+        best, _ = row_best(best_ptr + batch_index * splits, splits, BLOCK_S)
+        bound_ptr = bounds_ptr + batch_index * 4
         largest = tl.load(bound_ptr)
         bound_id = tl.load(bound_ptr + 1)
         centre = tl.load(bound_ptr + 2)
         radius = tl.load(bound_ptr + 3)
     first = first_id + split * CHUNK
     # Ids of the whole vocabulary count from here.
-    logits_ptr += position * stride_logits - first_id
-    scores_ptr += position * stride_scores - first_id
+    logits_ptr += batch_index * stride_logits - first_id
+    scores_ptr += batch_index * stride_scores - first_id
     highest = tl.full([BLOCK], float("-inf"), dtype=tl.float32)
     winner = first + tl.arange(0, BLOCK)
     winner_x = tl.full([BLOCK], float("-inf"), dtype=tl.float32)
@@ -208,18 +208,18 @@ def draw_torch(
     score: Tensor,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    flags = asked(ints, rows)
-    chosen = positions(flags, Flags.SAMPLE | Flags.FILTERS)
+    flags = flags_of(ints, rows)
+    chosen = batch_indices(flags, Flags.SAMPLE | Flags.FILTERS)
     if not chosen:
         return
     size, r = split_size(vocab), rows[chosen]
-    flags = [flags[position] for position in chosen]
+    flags = [flags[batch_index] for batch_index in chosen]
     uses_scores = torch.tensor([f & Flags.SCORES != 0 for f in flags], device=scores.device).unsqueeze(1)
     x = torch.where(uses_scores, scores[chosen], logits[chosen].float())
     x[:, max(0, vocab - first_id) :] = -torch.inf
     parts = in_splits(x, size)
     reference = best[chosen]
-    filtered = positions(flags, Flags.FILTERS)
+    filtered = batch_indices(flags, Flags.FILTERS)
     reference[filtered] = reference[filtered].amax(dim=1, keepdim=True)
     scale = inverse(floats[r, Floats.TEMPERATURE])[:, None, None]
     # Excluded as a whole, a split has no best to be below.
@@ -228,7 +228,7 @@ def draw_torch(
         kept = survives(u[filtered].flatten(1), bounds[chosen][filtered])
         u[filtered] = u[filtered].masked_fill(~kept.unflatten(1, (-1, size)), torch.inf)
     offered = -u
-    if drawn := positions(flags, Flags.SAMPLE):
+    if drawn := batch_indices(flags, Flags.SAMPLE):
         noise = gumbel_noise(seed[r[drawn]], generated[r[drawn]], offered[0].numel(), first_id)
         offered[drawn] += noise.unflatten(1, (-1, size))
     index = offered.argmax(dim=2, keepdim=True)

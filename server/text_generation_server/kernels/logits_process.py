@@ -12,7 +12,7 @@ In this order, each where the row asks for it:
 
 Layouts: `logits` `[N, vocab]` of any floating type, unit stride in the last dimension; `scores` `[N, vocab]` float32,
 may be `logits`. A row of `scores` is written only where the row's flags hold `Flags.SCORES`: what is plain and greedy
-costs one read of its logits. Parameters are columns by row, batch position i uses row `rows[i]`.
+costs one read of its logits. Parameters are columns by row, place i of the batch uses row `rows[i]`.
 Masks are shared by rows: `masks` int32 `[max_masks, mask_words]`, of which a row reads the one that its column
 `MASK_SLOT` names; slot 0 allows everything, and a row that has it (no `Flags.MASK`) reads no mask.
 
@@ -54,12 +54,12 @@ from ._sampling import (
     Flags,
     Floats,
     Ints,
-    asked,
+    batch_indices,
     distance_below,
+    flags_of,
     in_splits,
     inverse,
     mask_words,
-    positions,
     split_size,
 )
 from ._triton import tl, triton
@@ -127,16 +127,16 @@ def logits_process_kernel(
     wait_for_previous(PDL)
     let_next_start(PDL)
     split = tl.program_id(0)
-    position = tl.program_id(1).to(tl.int64)
+    batch_index = tl.program_id(1).to(tl.int64)
     first = first_id + split * CHUNK
     ids = first + tl.arange(0, CHUNK)
     inside = ids < vocab
     # Ids of the whole vocabulary count from here.
-    logits_ptr += position * stride_logits - first_id
-    scores_ptr += position * stride_scores - first_id
+    logits_ptr += batch_index * stride_logits - first_id
+    scores_ptr += batch_index * stride_scores - first_id
     # On its way while the parameters are looked up.
     x = tl.load(logits_ptr + ids, mask=inside, other=float("-inf")).to(tl.float32)
-    row = tl.load(rows_ptr + position)
+    row = tl.load(rows_ptr + batch_index)
     floats_ptr += row * FLOATS
     ints_ptr += row * INTS
     temperature = tl.load(floats_ptr + TEMPERATURE)
@@ -176,7 +176,7 @@ def logits_process_kernel(
     best, best_id = tl.max(tl.where(x != x, float("inf"), x), axis=0, return_indices=True)
     u = distance_below(x, best, temperature)
     total = tl.sum(tl.where(x > float("-inf"), tl.exp(-u), 0.0), axis=0)
-    part = position * tl.num_programs(0) + split
+    part = batch_index * tl.num_programs(0) + split
     tl.store(best_ptr + part, tl.where(best == float("inf"), float("nan"), best))
     tl.store(best_id_ptr + part, first + best_id)
     tl.store(total_ptr + part, total)
@@ -274,24 +274,24 @@ def logits_process_torch(
     number = max(0, stop - first_id)
     scores[:, number:] = -torch.inf
     inside = scores[:, :number]
-    flags = asked(ints, rows)
-    for position in positions(flags, Flags.BIAS):
-        row = rows[position]
+    flags = flags_of(ints, rows)
+    for batch_index in batch_indices(flags, Flags.BIAS):
+        row = rows[batch_index]
         entries = ints[row, Ints.NUM_BIAS]
         ids = bias_ids[row, :entries] - first_id
         ours = (ids >= 0) & (ids < number)
-        inside[position].index_add_(0, ids[ours], bias_values[row, :entries][ours])
-    if chosen := positions(flags, Flags.WATERMARK):
+        inside[batch_index].index_add_(0, ids[ours], bias_values[row, :entries][ours])
+    if chosen := batch_indices(flags, Flags.WATERMARK):
         inside[chosen] += delta * green_list(last_token[rows[chosen]], gamma, number, first_id)
-    if chosen := positions(flags, Flags.PENALTIES):
+    if chosen := batch_indices(flags, Flags.PENALTIES):
         counted = counts[rows[chosen], first_id:stop]
         inside[chosen] = _penalise(inside[chosen], counted, floats[rows[chosen]])
-    if chosen := positions(flags, Flags.MIN_NEW_TOKENS):
+    if chosen := batch_indices(flags, Flags.MIN_NEW_TOKENS):
         r = rows[chosen]
         early = torch.tensor(chosen, device=scores.device)[generated[r] < ints[r, Ints.MIN_NEW_TOKENS]]
         ends = eos_token_ids[(eos_token_ids >= first_id) & (eos_token_ids < stop)] - first_id
         inside[early.unsqueeze(1), ends.unsqueeze(0)] = -torch.inf
-    if chosen := positions(flags, Flags.MASK):
+    if chosen := batch_indices(flags, Flags.MASK):
         words = masks[ints[rows[chosen], Ints.MASK_SLOT], first_id // 32 :]
         inside[chosen] = inside[chosen].masked_fill(~_bits(words, number), -torch.inf)
     size = split_size(counts.shape[1])

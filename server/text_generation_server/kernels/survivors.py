@@ -46,10 +46,10 @@ from ._sampling import (
     Flags,
     Floats,
     Ints,
-    asked,
+    batch_indices,
     distance,
+    flags_of,
     mass,
-    positions,
     row_best,
     share,
     survives,
@@ -65,7 +65,7 @@ def _narrowed(
     states_ptr,
     numbers_ptr,
     masses_ptr,
-    position,
+    batch_index,
     splits,
     top_k,
     top_p,
@@ -74,7 +74,7 @@ def _narrowed(
     BLOCK_S: tl.constexpr,
 ):
     """What `narrow` has left to do for the first filter of a row, and whether its candidates are gathered."""
-    last = (_ROUNDS - 1) * tl.num_programs(0) + position
+    last = (_ROUNDS - 1) * tl.num_programs(0) + batch_index
     state = next_state(
         states_ptr + last * _STATE,
         numbers_ptr + last * splits * 8,
@@ -88,6 +88,55 @@ def _narrowed(
         BLOCK_S,
     )
     return state, not is_wide(load_state(states_ptr + last * _STATE), CANDIDATES)
+
+
+@triton.jit
+def _bounds_of(
+    scores_ptr,  # this and the others: of the row alone
+    floats_ptr,
+    ints_ptr,
+    best,
+    vocab,
+    narrowed,  # what `narrow` has left to do for the first filter
+    gathered,
+    scratch,  # (candidates, counter)
+    TILE: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+):
+    """(largest, first_id, centre, radius) of a row with filters: one filter after the other, each on what is left."""
+    largest = tl.full([], _LARGEST, dtype=tl.float32)
+    first_id = tl.full([], 0.0, dtype=tl.float32)
+    centre = tl.full([], 0.0, dtype=tl.float32)
+    radius = tl.full([], float("inf"), dtype=tl.float32)
+    temperature = tl.load(floats_ptr + TEMPERATURE)
+    rounds = _ROUNDS
+    top_k = tl.load(ints_ptr + TOP_K)
+    if top_k > 0:
+        state = (best, temperature, largest, first_id, centre, radius)
+        largest = top_k_bound(scores_ptr, vocab, state, top_k, narrowed, rounds, gathered, scratch, TILE, CANDIDATES)
+        narrowed = fresh()
+        rounds = 0
+        gathered = False
+    top_p = tl.load(floats_ptr + TOP_P)
+    if top_p < 1.0:
+        state = (best, temperature, largest, first_id, centre, radius)
+        largest, first_id = top_p_bounds(
+            scores_ptr, vocab, state, top_p, narrowed, rounds, gathered, scratch, TILE, CANDIDATES
+        )
+    typical_p = tl.load(floats_ptr + TYPICAL_P)
+    if typical_p < 1.0:
+        state = (best, temperature, largest, first_id, centre, radius)
+        centre, radius = typical_p_bounds(scores_ptr, vocab, state, typical_p, scratch, TILE, CANDIDATES)
+    min_p = tl.load(floats_ptr + MIN_P)
+    if min_p > 0.0:
+        limit = -tl.log(tl.maximum(min_p, 1.1754943508222875e-38))
+        if typical_p < 1.0:
+            state = (best, temperature, largest, first_id, centre, radius)
+            limit += smallest(scores_ptr, vocab, state, TILE)
+        if limit < largest:
+            largest = limit
+            first_id = 0.0
+    return largest, first_id, centre, radius
 
 
 @triton.jit
@@ -114,58 +163,38 @@ def survivors_kernel(
     """One program finds the bounds of one row."""
     wait_for_previous(PDL)
     let_next_start(PDL)
-    position = tl.program_id(0).to(tl.int64)
-    row = tl.load(rows_ptr + position)
-    flags = tl.load(ints_ptr + row * INTS + FLAGS)
+    batch_index = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows_ptr + batch_index)
+    floats_ptr += row * FLOATS
+    ints_ptr += row * INTS
     largest = tl.full([], _LARGEST, dtype=tl.float32)
     first_id = tl.full([], 0.0, dtype=tl.float32)
     centre = tl.full([], 0.0, dtype=tl.float32)
     radius = tl.full([], float("inf"), dtype=tl.float32)
-    if (flags & HAS_FILTERS) != 0:
-        best, sound = row_best(best_ptr + position * splits, splits, BLOCK_S)
+    if (tl.load(ints_ptr + FLAGS) & HAS_FILTERS) != 0:
+        best, sound = row_best(best_ptr + batch_index * splits, splits, BLOCK_S)
         if sound:
-            scores_ptr += position * stride_scores
-            candidates_ptr += position * CANDIDATES
-            counter_ptr += position
-            floats_ptr += row * FLOATS
-            temperature = tl.load(floats_ptr + TEMPERATURE)
-            top_k = tl.load(ints_ptr + row * INTS + TOP_K)
+            top_k = tl.load(ints_ptr + TOP_K)
             top_p = tl.load(floats_ptr + TOP_P)
-            scratch = (candidates_ptr, counter_ptr)
             narrowed = fresh()
             gathered = False
             if (top_k > 0) | (top_p < 1.0):
                 narrowed, gathered = _narrowed(
-                    states_ptr, numbers_ptr, masses_ptr, position, splits, top_k, top_p, vocab, CANDIDATES, BLOCK_S
+                    states_ptr, numbers_ptr, masses_ptr, batch_index, splits, top_k, top_p, vocab, CANDIDATES, BLOCK_S
                 )
-            rounds = _ROUNDS
-            if top_k > 0:
-                state = (best, temperature, largest, first_id, centre, radius)
-                largest = top_k_bound(
-                    scores_ptr, vocab, state, top_k, narrowed, rounds, gathered, scratch, TILE, CANDIDATES
-                )
-                narrowed = fresh()
-                rounds = 0
-                gathered = False
-            if top_p < 1.0:
-                state = (best, temperature, largest, first_id, centre, radius)
-                largest, first_id = top_p_bounds(
-                    scores_ptr, vocab, state, top_p, narrowed, rounds, gathered, scratch, TILE, CANDIDATES
-                )
-            typical_p = tl.load(floats_ptr + TYPICAL_P)
-            if typical_p < 1.0:
-                state = (best, temperature, largest, first_id, centre, radius)
-                centre, radius = typical_p_bounds(scores_ptr, vocab, state, typical_p, scratch, TILE, CANDIDATES)
-            min_p = tl.load(floats_ptr + MIN_P)
-            if min_p > 0.0:
-                limit = -tl.log(tl.maximum(min_p, 1.1754943508222875e-38))
-                if typical_p < 1.0:
-                    state = (best, temperature, largest, first_id, centre, radius)
-                    limit += smallest(scores_ptr, vocab, state, TILE)
-                if limit < largest:
-                    largest = limit
-                    first_id = 0.0
-    bound_ptr = bounds_ptr + position * 4
+            largest, first_id, centre, radius = _bounds_of(
+                scores_ptr + batch_index * stride_scores,
+                floats_ptr,
+                ints_ptr,
+                best,
+                vocab,
+                narrowed,
+                gathered,
+                (candidates_ptr + batch_index * CANDIDATES, counter_ptr + batch_index),
+                TILE,
+                CANDIDATES,
+            )
+    bound_ptr = bounds_ptr + batch_index * 4
     tl.store(bound_ptr, largest)
     tl.store(bound_ptr + 1, first_id)
     tl.store(bound_ptr + 2, centre)
@@ -215,7 +244,7 @@ def survivors_torch(
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Sorts."""
     bounds.copy_(_ALL)
-    filtered = positions(asked(ints, rows), Flags.FILTERS)
+    filtered = batch_indices(flags_of(ints, rows), Flags.FILTERS)
     if not filtered:
         return
     highest = best.amax(dim=1)

@@ -23,10 +23,10 @@ from ._sampling import (
     Flags,
     Floats,
     Ints,
-    asked,
+    batch_indices,
     distance,
     distance_below,
-    positions,
+    flags_of,
     row_best,
     survives,
 )
@@ -98,14 +98,14 @@ def top_tokens_kernel(
     """One program reports one row."""
     wait_for_previous(PDL)
     let_next_start(PDL)
-    position = tl.program_id(0).to(tl.int64)
-    row = tl.load(rows_ptr + position)
+    batch_index = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows_ptr + batch_index)
     n = tl.load(ints_ptr + row * INTS + TOP_N)
-    valid = tl.load(valid_ptr + position * stride_valid)
+    valid = tl.load(valid_ptr + batch_index * stride_valid)
     number = 0
     if (n > 0) & (valid > 0):
-        best, _ = row_best(best_ptr + position * splits, splits, BLOCK_S)
-        bound_ptr = bounds_ptr + position * 4
+        best, _ = row_best(best_ptr + batch_index * splits, splits, BLOCK_S)
+        bound_ptr = bounds_ptr + batch_index * 4
         state = (
             best,
             tl.load(floats_ptr + row * FLOATS + TEMPERATURE),
@@ -114,8 +114,8 @@ def top_tokens_kernel(
             tl.load(bound_ptr + 2),
             tl.load(bound_ptr + 3),
         )
-        scores_ptr += position * stride_scores
-        candidates_ptr += position * CANDIDATES
+        scores_ptr += batch_index * stride_scores
+        candidates_ptr += batch_index * CANDIDATES
         target = n.to(tl.int64)
         key, missing, _ = search(
             scores_ptr,
@@ -126,16 +126,16 @@ def top_tokens_kernel(
             fresh(),
             0,
             False,
-            _nth_split(best_ptr + position * splits, splits, n, state[0], state[1], BLOCK_S),
+            _nth_split(best_ptr + batch_index * splits, splits, n, state[0], state[1], BLOCK_S),
             candidates_ptr,
-            counter_ptr + position,
+            counter_ptr + batch_index,
             False,
             False,
             TILE,
             CANDIDATES,
         )
-        ids_ptr = top_ids_ptr + position * stride_top_ids
-        logprobs_ptr = top_logprobs_ptr + position * stride_top_logprobs
+        ids_ptr = top_ids_ptr + batch_index * stride_top_ids
+        logprobs_ptr = top_logprobs_ptr + batch_index * stride_top_logprobs
         better = (target - missing).to(tl.int32)
         number = _collect(
             scores_ptr, vocab, state, key.to(tl.float32, bitcast=True), better, ids_ptr, logprobs_ptr, TILE
@@ -149,8 +149,8 @@ def top_tokens_kernel(
         before = (u[None, :] < u[:, None]) | ((u[None, :] == u[:, None]) & (ids[None, :] < ids[:, None]))
         rank = tl.sum(before.to(tl.int32), axis=1)
         tl.store(ids_ptr + rank, ids, mask=place < number)
-        tl.store(logprobs_ptr + rank, -u - tl.load(log_total_ptr + position), mask=place < number)
-    tl.store(num_top_ptr + position * stride_num_top, number)
+        tl.store(logprobs_ptr + rank, -u - tl.load(log_total_ptr + batch_index), mask=place < number)
+    tl.store(num_top_ptr + batch_index * stride_num_top, number)
 
 
 _launch = Launcher(top_tokens_kernel)
@@ -225,7 +225,7 @@ def top_tokens_torch(
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     num_top.zero_()
-    for i in positions(asked(ints, rows), Flags.TOP):
+    for i in batch_indices(flags_of(ints, rows), Flags.TOP):
         if valid[i] <= 0:
             continue
         row = rows[i]
