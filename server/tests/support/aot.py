@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -18,7 +19,12 @@ SHARED_KIB = {80: 163, 86: 99, 89: 99, 90: 227}
 class Compiled:
     shared_bytes: int
     shared_limit: int
-    sass: str
+    cubin: bytes
+
+    @cached_property
+    def sass(self) -> str:
+        """The instructions. Made only where they are asked for: the disassembler takes half a second."""
+        return get_sass(self.cubin)
 
     def count(self, instruction: str) -> int:
         return len(re.findall(rf"\b{instruction}\b", self.sass))
@@ -65,4 +71,4 @@ def compile_offline(
     )
     compiled = triton.compile(source, target=target, options={"num_warps": num_warps, "num_stages": num_stages})
     limit = SHARED_KIB[target.arch] * 1024
-    return Compiled(compiled.metadata.shared, limit, get_sass(compiled.asm["cubin"]))
+    return Compiled(compiled.metadata.shared, limit, compiled.asm["cubin"])
