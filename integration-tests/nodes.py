@@ -35,7 +35,18 @@ class Certificates:
 def make_certificates(directory: Path) -> Certificates:
     """As docs/nodes.md says."""
     directory.mkdir()
-    new_key = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "9"]
+    new_key = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "9",
+    ]
     authority = [*new_key, "-subj", "/CN=nodes", "-keyout", "ca.key", "-out", "ca.pem"]
     node = [*new_key, "-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME}"]
     node += ["-addext", "basicConstraints=CA:FALSE", "-CA", "ca.pem", "-CAkey", "ca.key"]

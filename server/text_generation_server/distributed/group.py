@@ -37,9 +37,7 @@ class TensorParallelGroup:
     `local_world_size`: ranks that share this host, all of them unless told otherwise.
     """
 
-    def __init__(
-        self, rank: int, world_size: int, device: torch.device, local_world_size: int | None = None
-    ) -> None:
+    def __init__(self, rank: int, world_size: int, device: torch.device, local_world_size: int | None = None) -> None:
         self.rank = rank
         self.world_size = world_size
         self.local_world_size = local_world_size or world_size

@@ -23,9 +23,7 @@ def listen_for_nodes(server: aio.Server, listener: ClusterListener) -> None:
 def _credentials(files: ClusterFiles) -> grpc.ServerCredentials:
     """Whoever connects must have a certificate of the same authority."""
     try:
-        certificate, key, authority = (
-            path.read_bytes() for path in (files.certificate, files.key, files.authority)
-        )
+        certificate, key, authority = (path.read_bytes() for path in (files.certificate, files.key, files.authority))
     except OSError as error:
         raise ConfigurationError(f"cannot read {error.filename}: {error.strerror}") from error
     return grpc.ssl_server_credentials([(key, certificate)], root_certificates=authority, require_client_auth=True)
