@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Literal, TypeVar, cast, get_args
 
 from ..errors import ConfigurationError
+from .cluster import ClusterListener
 from .facts import Dtype
 from .implementation import ModelImpl
 from .kv_cache import KvCacheDtype
-from .cluster import ClusterListener
 from .parallel import DEFAULT_UDS_PATH, NodeConfig, ParallelConfig, rendezvous_path
 
 _Number = TypeVar("_Number", int, float)

@@ -8,7 +8,7 @@ from ..errors import ConfigurationError
 
 
 def listen_for_nodes(server: aio.Server, listener: ClusterListener) -> None:
-    """Lets `server` listen there too. Raises `ConfigurationError` naming the address or the file that cannot be used."""
+    """Lets `server` listen there too. Raises `ConfigurationError` naming the address or file that cannot be used."""
     try:
         if listener.files is None:
             server.add_insecure_port(listener.address)

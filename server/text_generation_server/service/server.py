@@ -52,7 +52,7 @@ class TraceSettings:
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """`urls`: where all ranks listen, in rank order; `model_folder`: for the tokenizer of the Tokens call; `rendezvous`:
+    """`urls`: where all ranks listen, in rank order; `model_folder`: of the tokenizer of the Tokens call; `rendezvous`:
     the file by which the ranks met; `group`: what this start of all ranks is called; `traces`: where spans of steps go;
     `listener`: where the router of another node connects.
     """
