@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from harness import Server, alive, command_line, descendants, wait_for
-from nodes import LOOPBACK, Certificates, Host, make_certificates, namespaces, two_nodes
+from nodes import LOOPBACK, NAME, Certificates, Host, make_certificates, namespaces, two_nodes
 from test_lifecycle import stream_in_background
 
 END_LIMIT_S = 10.0
@@ -35,6 +38,20 @@ def link() -> Iterator[tuple[Sequence[Host], Sequence[str]]]:
 
 def processes(nodes: Sequence[Server]) -> list[int]:
     return [pid for node in nodes for pid in (node.process.pid, *descendants(node.process.pid))]
+
+
+def assert_certificate_needed(node: Server, certificates: Certificates) -> None:
+    """The shard of a node does not answer a client that trusts it and has no certificate itself."""
+    address = re.search(r"--listen (\S+)", command_line(node.shards()[0]))
+    assert address is not None
+    credentials = grpc.ssl_channel_credentials(certificates.authority.read_bytes())
+    options = (("grpc.ssl_target_name_override", NAME),)
+    with (
+        grpc.secure_channel(address.group(1), credentials, options) as channel,
+        pytest.raises(grpc.RpcError) as refused,
+    ):
+        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+    assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
 def end_of_all(nodes: Sequence[Server], pids: Sequence[int], limit_s: float = END_LIMIT_S) -> list[int]:
@@ -78,6 +95,7 @@ def test_a_shard_that_is_lost_ends_both_and_a_stop_of_either_lets_streams_finish
     with two_nodes(tiny_llama, tmp_path, LOOPBACK, [certificates.flags] * 2) as nodes:
         nodes[0].wait_ready()
         pids = processes(nodes)
+        assert_certificate_needed(nodes[1], certificates)
         thread, lines, started = stream_in_background(nodes[0], 300)
         assert started.wait(60)
         if number is None:
