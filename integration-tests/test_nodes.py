@@ -85,6 +85,8 @@ def test_answers_are_those_of_one_host_and_a_link_that_goes_down_ends_both(
             assert f"{other} is lost: nothing came from it for 5 s" in nodes[own].output()
 
 
+# The thread of a stream that is cut off ends with the error of its client.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(
     ("rank", "number", "said"),
     [(1, signal.SIGKILL, "shard 1 stopped: signal 9"), (1, signal.SIGSTOP, "shard 1 did not answer"), (1, None, "")],
