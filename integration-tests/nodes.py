@@ -125,4 +125,6 @@ def namespaces() -> Iterator[tuple[list[Host], list[str]]]:
         run(*inside, "ip", "link", "set", "lo", "up")
         yield [Host(addresses[0]), Host(addresses[1], inside)], ["ip", "link", "set", f"{link}a", "down"]
     finally:
-        subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+        # The link goes with either end.
+        for leftover in (["link", "delete", f"{link}a"], ["netns", "delete", name]):
+            subprocess.run(["ip", *leftover], check=False, capture_output=True)
