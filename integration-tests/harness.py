@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -143,8 +143,17 @@ class Server:
         return [token["id"] for token in self.generate(inputs, **parameters)["details"]["tokens"]]
 
 
-def start(model: Path, directory: Path, *arguments: str, environment: dict[str, str] | None = None) -> Server:
-    """Starts the launcher for `model`; `directory` takes its output and sockets. Does not wait."""
+def start(
+    model: Path,
+    directory: Path,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    wrapper: Sequence[str] = (),
+) -> Server:
+    """Starts the launcher for `model`; `directory` takes its output and sockets. Does not wait.
+
+    `wrapper`: a command that runs the rest of its command line.
+    """
     port = free_port()
     runtime_dir = directory / "run"
     runtime_dir.mkdir(mode=0o700)
@@ -153,7 +162,7 @@ def start(model: Path, directory: Path, *arguments: str, environment: dict[str, 
     command += ["--max-batch-total-tokens", POOL_TOKENS]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, *arguments],
+            [*wrapper, *command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -170,14 +179,19 @@ def serving(model: Path, directory: Path, *arguments: str) -> Iterator[Server]:
         server.wait_ready()
         yield server
     finally:
-        server.client.close()
-        below = descendants(server.process.pid)
-        if server.process.poll() is None:
-            server.process.send_signal(signal.SIGTERM)
-            try:
-                server.process.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                server.process.kill()
-        for pid in filter(alive, below):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        end(server)
+
+
+def end(server: Server) -> None:
+    """Stops a server whatever has happened to it, and what is left of it."""
+    server.client.close()
+    below = descendants(server.process.pid)
+    if server.process.poll() is None:
+        server.process.send_signal(signal.SIGTERM)
+        try:
+            server.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            server.process.kill()
+    for pid in filter(alive, below):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

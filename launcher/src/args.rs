@@ -26,6 +26,8 @@ pub struct Args {
     #[command(flatten)]
     pub shards: ShardArgs,
     #[command(flatten)]
+    pub nodes: NodeArgs,
+    #[command(flatten)]
     pub limits: LimitArgs,
     #[command(flatten)]
     pub batching: BatchingArgs,
@@ -117,7 +119,7 @@ pub struct ShardArgs {
     /// Spread the model over all visible devices (true), or not (false). Default: as many shards as visible devices
     #[arg(long, env)]
     pub sharded: Option<bool>,
-    /// Number of shards
+    /// Number of shards, of each node where there are several
     #[arg(long, env)]
     pub num_shard: Option<usize>,
     /// Attention implementation. Default: triton on GPUs, torch on CPUs
@@ -148,6 +150,38 @@ pub struct ShardArgs {
     /// Seconds after which a loss of shards is forgotten
     #[arg(long, env, default_value_t = 600, value_parser = value_parser!(u64).range(1..))]
     pub shard_loss_window: u64,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Several nodes (docs/nodes.md)")]
+pub struct NodeArgs {
+    /// Nodes that serve the model together; each is started with the same flags, but for its own addresses and rank
+    #[arg(long, env, default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+    pub nnodes: usize,
+    /// Which of the nodes this is; node 0 takes requests
+    #[arg(long, env, default_value_t = 0)]
+    pub node_rank: usize,
+    /// Name or IP address of node 0. Without effect for one node
+    #[arg(long, env)]
+    pub master_addr: Option<String>,
+    /// Port of node 0 for the other nodes. Shards use those above it: 1 and one more for each shard of all nodes
+    #[arg(long, env, default_value_t = 29500)]
+    pub master_port: u16,
+    /// IP address of this node on the network of the nodes. Default: the one by which it reaches node 0
+    #[arg(long, env)]
+    pub local_addr: Option<IpAddr>,
+    /// PEM file with the certificate of this node, which must be for the name `text-generation`
+    #[arg(long, env)]
+    pub cluster_cert: Option<PathBuf>,
+    /// PEM file with the key of that certificate
+    #[arg(long, env)]
+    pub cluster_key: Option<PathBuf>,
+    /// PEM file with the authority that has signed the certificates of all nodes, and nothing else
+    #[arg(long, env)]
+    pub cluster_ca: Option<PathBuf>,
+    /// Connect nodes without certificates: whoever reaches their ports may use the shards
+    #[arg(long, env)]
+    pub cluster_insecure: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -308,12 +342,6 @@ pub struct LogArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Accepted for compatibility, without effect")]
 pub struct CompatibilityArgs {
-    /// The shards find each other by a file beside their sockets, not by an address
-    #[arg(long, env)]
-    pub master_addr: Option<String>,
-    /// See `--master-addr`
-    #[arg(long, env)]
-    pub master_port: Option<u16>,
     /// Nothing is ever sent to anyone, whatever the value
     #[arg(long, env, value_enum)]
     pub usage_stats: Option<UsageStats>,

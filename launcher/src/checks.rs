@@ -2,7 +2,7 @@
 
 use text_generation_limits::TokenLimits;
 
-use crate::args::{Args, CompatibilityArgs, LimitArgs, ServerArgs, UnavailableArgs};
+use crate::args::{Args, LimitArgs, NodeArgs, ServerArgs, UnavailableArgs};
 use crate::error::LauncherError;
 
 /// Alternatives to each token that a shard gives at most.
@@ -22,18 +22,19 @@ pub fn check_flags(args: &Args) -> Result<(), LauncherError> {
     check_events(&args.server)?;
     check_positive(args)?;
     check_numbers(args)?;
+    check_nodes(&args.nodes)?;
     check_limits(args)
 }
 
 /// Flags that were given and change nothing, each with the reason.
-pub fn without_effect(args: &CompatibilityArgs) -> Vec<&'static str> {
+pub fn without_effect(args: &Args) -> Vec<&'static str> {
     let notes = [
         (
-            args.master_addr.is_some() || args.master_port.is_some(),
-            "--master-addr and --master-port have no effect: the shards find each other by a file beside their sockets",
+            args.nodes.master_addr.is_some() && args.nodes.nnodes == 1,
+            "--master-addr has no effect with one node: its shards find each other by a file beside their sockets",
         ),
         (
-            args.usage_stats.is_some(),
+            args.compatibility.usage_stats.is_some(),
             "--usage-stats has no effect: nothing is ever sent",
         ),
     ];
@@ -253,6 +254,34 @@ fn check_keys(server: &ServerArgs) -> Result<(), LauncherError> {
             file.display()
         )),
         _ => Ok(()),
+    }
+}
+
+fn check_nodes(nodes: &NodeArgs) -> Result<(), LauncherError> {
+    if nodes.node_rank >= nodes.nnodes {
+        return refuse(format!(
+            "--node-rank ({}) must be below --nnodes ({}); the first node has rank 0",
+            nodes.node_rank, nodes.nnodes
+        ));
+    }
+    if nodes.nnodes == 1 {
+        return Ok(());
+    }
+    if nodes.master_addr.as_deref().is_none_or(str::is_empty) {
+        return refuse("--nnodes above 1 needs --master-addr, the name or IP address of node 0");
+    }
+    let files = [&nodes.cluster_cert, &nodes.cluster_key, &nodes.cluster_ca];
+    match files.iter().filter(|file| file.is_some()).count() {
+        0 if nodes.cluster_insecure => Ok(()),
+        3 if !nodes.cluster_insecure => Ok(()),
+        0 => refuse(
+            "--nnodes above 1 needs --cluster-cert, --cluster-key and --cluster-ca, by which nodes know each other \
+             (docs/nodes.md says how to make them), or --cluster-insecure on a network of the nodes alone",
+        ),
+        3 => refuse("--cluster-insecure contradicts --cluster-cert; leave one of them out"),
+        _ => refuse(
+            "--cluster-cert, --cluster-key and --cluster-ca are given together or not at all",
+        ),
     }
 }
 

@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use crate::args::Args;
+use crate::nodes::Place;
 use crate::plan::{self, ProcessSpec, Surroundings};
 use crate::process::command_path;
 use crate::supervisor::hub_token;
@@ -101,7 +102,9 @@ async fn examine(args: &Args) -> Vec<Finding> {
     let counted = plan::shard_count(args.shards.sharded, args.shards.num_shard, visible);
     let shards = counted.as_ref().copied().unwrap_or(1);
     let mut findings = vec![host::flags(
-        checks::check_flags(args).and(counted.map(drop)),
+        checks::check_flags(args)
+            .and(Place::of(&args.nodes).map(drop))
+            .and(counted.map(drop)),
     )];
     let address = SocketAddr::new(args.server.hostname, args.server.port);
     findings.push(host::address(address));
@@ -116,7 +119,14 @@ async fn examine(args: &Args) -> Vec<Finding> {
         log_level: "WARN".to_owned(),
         hf_token: hub_token(),
     };
-    findings.extend(ask_server(plan::doctor(args, &surroundings, shards)).await);
+    findings.extend(
+        ask_server(plan::doctor(
+            args,
+            &surroundings,
+            shards * args.nodes.nnodes,
+        ))
+        .await,
+    );
     if args.model.model_id.is_none() {
         let finding = Finding::new(
             "model",

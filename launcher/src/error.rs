@@ -34,6 +34,44 @@ pub enum LauncherError {
         program: &'static str,
         source: io::Error,
     },
+    #[error(
+        "cannot listen on {address} for the other nodes: {source}; --master-addr must be an address of node 0, or \
+         --local-addr one, and --master-port free"
+    )]
+    NodeAddress {
+        address: std::net::SocketAddr,
+        source: io::Error,
+    },
+    #[error("cannot find --master-addr {address}: {reason}")]
+    MasterAddress { address: String, reason: String },
+    #[error("{flag} {path} cannot be used: {reason}")]
+    Certificate {
+        flag: &'static str,
+        path: String,
+        reason: String,
+    },
+    #[error(
+        "{missing} did not come within {seconds} s; the log says who was refused. If it only needs more time, raise \
+         --shard-startup-timeout"
+    )]
+    NodesMissing { missing: String, seconds: u64 },
+    #[error(
+        "node 0 was not found at {master} within {seconds} s: {reason}; if it only needs more time, raise \
+         --shard-startup-timeout"
+    )]
+    MasterMissing {
+        master: String,
+        seconds: u64,
+        reason: String,
+    },
+    #[error("node 0 at {master} cannot be joined: {reason}")]
+    NodeRefused { master: String, reason: String },
+    #[error(
+        "node {node} has another model under this name; give all the same --revision, or the same folder"
+    )]
+    OtherModel { node: usize },
+    #[error("{0}")]
+    Node(String),
     #[error("cannot prepare model `{model_id}`: {reason}")]
     Download { model_id: String, reason: String },
     #[error("{process} could not start: {exit}")]

@@ -9,6 +9,7 @@ mod download;
 mod error;
 mod logs;
 mod management;
+mod nodes;
 mod notify;
 mod output;
 mod plan;
@@ -104,7 +105,7 @@ fn listen() -> Result<(Runtime, Signals), LauncherError> {
 
 fn prepare(args: &Args) -> Result<(), LauncherError> {
     checks::check(args)?;
-    checks::without_effect(&args.compatibility)
+    checks::without_effect(args)
         .iter()
         .for_each(|note| tracing::info!("{note}"));
     Ok(())

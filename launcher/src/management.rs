@@ -26,6 +26,8 @@ pub enum Phase {
     Downloading,
     Loading,
     WarmingUp,
+    /// The shards of this node serve a router on another one.
+    ServingNode0,
     /// What was started ends.
     Stopping,
 }
@@ -36,6 +38,7 @@ impl Phase {
             Self::Downloading => "downloading",
             Self::Loading => "loading",
             Self::WarmingUp => "warming up",
+            Self::ServingNode0 => "serving node 0",
             Self::Stopping => "stopping",
         }
     }
@@ -114,6 +117,9 @@ fn routes(phase: watch::Receiver<Since>) -> Router {
 /// The next question must find the process that listens then, so no connection is kept.
 async fn starting(State(phase): State<watch::Receiver<Since>>) -> Response {
     let (phase, began) = *phase.borrow();
+    if phase == Phase::ServingNode0 {
+        return ([(header::CONNECTION, "close")], StatusCode::OK).into_response();
+    }
     let error = match phase {
         Phase::Stopping => "the server is stopping".to_owned(),
         _ => format!("the server is starting: {}", phase.name()),

@@ -2,13 +2,10 @@
 //! and, with `WatchdogSec`, that it serves. Elsewhere all of this does nothing.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::time::sleep;
-
-use crate::readiness;
 
 /// How systemd says where and how often it listens. They are for the launcher alone.
 pub const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
@@ -23,16 +20,16 @@ pub fn stopping() {
     tell(NotifyState::Stopping);
 }
 
-/// Tells the watchdog, three times in its period, that the router named `instance` is healthy, and nothing where it is
-/// not. Waits for ever where there is no watchdog.
-pub async fn keep_alive(listening: SocketAddr, instance: &str) -> Infallible {
+/// Tells the watchdog, three times in its period, that the server is `healthy`, and nothing where it is not. Waits for
+/// ever where there is no watchdog.
+pub async fn keep_alive(healthy: impl AsyncFn() -> bool) -> Infallible {
     let Some(period) = sd_notify::watchdog_enabled().filter(|period| *period > Duration::ZERO)
     else {
         return std::future::pending().await;
     };
     loop {
         sleep(period / 3).await;
-        if readiness::router_serves(listening, instance).await {
+        if healthy().await {
             tell(NotifyState::Watchdog);
         }
     }

@@ -3,13 +3,14 @@
 mod flags;
 mod router;
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use self::flags::{Flags, name_of};
 pub use self::router::{router, router_grace};
-use crate::args::{Args, ModelArgs, RopeScaling};
+use crate::args::{Args, ModelArgs, NodeArgs, RopeScaling};
 use crate::checks::max_input_tokens;
 use crate::error::LauncherError;
 
@@ -43,11 +44,41 @@ pub struct Surroundings {
 /// The shards as a group.
 #[derive(Debug)]
 pub struct ShardGroup {
+    /// Shards of this node.
     pub size: usize,
-    /// Shard r listens on `<uds_prefix>-<r>`.
+    /// Shard r of this node listens on `<uds_prefix>-<r>`.
     pub uds_prefix: String,
     /// True where the launcher made the sockets' directory, so that the last shard may remove it.
     pub directory_owned: bool,
+    /// Where the group has several nodes.
+    pub node: Option<NodeGroup>,
+}
+
+/// What the shards of one node have to know of the others.
+#[derive(Debug)]
+pub struct NodeGroup {
+    pub rank: usize,
+    pub count: usize,
+    /// Where the ranks of all nodes meet.
+    pub meeting: SocketAddr,
+    /// The network interface on which they talk, where it has a name.
+    pub interface: Option<String>,
+    /// Where each shard of this node listens for the router; empty on node 0, which has it.
+    pub listen: Vec<SocketAddr>,
+    /// The shards of other nodes in rank order; only node 0 has to know.
+    pub remote_urls: Vec<String>,
+}
+
+impl ShardGroup {
+    /// The rank of the first shard of this node.
+    fn first_rank(&self) -> usize {
+        self.node.as_ref().map_or(0, |node| node.rank * self.size)
+    }
+
+    /// Shards of all nodes.
+    pub fn world_size(&self) -> usize {
+        self.node.as_ref().map_or(1, |node| node.count) * self.size
+    }
 }
 
 /// Socket of shard `rank` under a common prefix.
@@ -141,19 +172,8 @@ pub fn doctor(args: &Args, surroundings: &Surroundings, shards: usize) -> Proces
     server_process("doctor", None, flags, env)
 }
 
-/// Shard `rank` of `group`, serving the model in `folder`.
-pub fn shard(
-    args: &Args,
-    surroundings: &Surroundings,
-    folder: &str,
-    group: &ShardGroup,
-    rank: usize,
-) -> ProcessSpec {
-    let mut flags = Flags(vec!["serve".to_owned(), folder.to_owned()]);
-    flags.value("--uds-path", &group.uds_prefix);
-    flags.switch("--socket-dir-owned", group.directory_owned);
-    flags.switch("--exit-on-stdin-eof", true);
-    flags.switch("--sharded", group.size > 1);
+/// How the model is computed, as flags of every shard.
+fn model_flags(args: &Args, flags: &mut Flags) {
     flags.optional("--dtype", args.model.dtype.map(name_of));
     flags.value("--load-format", name_of(args.model.load_format));
     flags.optional("--model-impl", args.model.model_impl.map(name_of));
@@ -163,6 +183,40 @@ pub fn shard(
     flags.optional("--cuda-graphs", args.shards.cuda_graphs.clone());
     flags.switch("--deterministic", args.shards.deterministic);
     flags.switch("--trust-remote-code", args.model.trust_remote_code);
+}
+
+/// The same by name, with what shards are told by environment: what must be equal on all nodes.
+pub fn model_settings(args: &Args) -> Vec<(String, String)> {
+    let mut flags = Flags(Vec::new());
+    model_flags(args, &mut flags);
+    let env = model_env(args).into_iter();
+    let mut settings: Vec<_> = env.map(|(name, value)| (name.to_owned(), value)).collect();
+    let mut words = flags.0.into_iter().peekable();
+    while let Some(flag) = words.next() {
+        let value = words.next_if(|word| !word.starts_with("--"));
+        settings.push((flag, value.unwrap_or_else(|| "true".to_owned())));
+    }
+    settings
+}
+
+/// Shard `local_rank` of this node's part of `group`, serving the model in `folder`.
+pub fn shard(
+    args: &Args,
+    surroundings: &Surroundings,
+    folder: &str,
+    group: &ShardGroup,
+    local_rank: usize,
+) -> ProcessSpec {
+    let rank = group.first_rank() + local_rank;
+    let mut flags = Flags(vec!["serve".to_owned(), folder.to_owned()]);
+    flags.value("--uds-path", &group.uds_prefix);
+    flags.switch("--socket-dir-owned", group.directory_owned);
+    flags.switch("--exit-on-stdin-eof", true);
+    flags.switch("--sharded", group.world_size() > 1);
+    model_flags(args, &mut flags);
+    if let Some(node) = &group.node {
+        node_flags(&args.nodes, node, local_rank, &mut flags);
+    }
     for (flag, value) in args.server.otlp() {
         flags.optional(flag, value);
     }
@@ -174,14 +228,54 @@ pub fn shard(
         // The model is in a folder, also when the shard is started again.
         ("HF_HUB_OFFLINE", "1".to_owned()),
         ("RANK", rank.to_string()),
-        ("WORLD_SIZE", group.size.to_string()),
+        ("WORLD_SIZE", group.world_size().to_string()),
+        ("LOCAL_RANK", local_rank.to_string()),
+        ("LOCAL_WORLD_SIZE", group.size.to_string()),
         (
             "CUDA_MEMORY_FRACTION",
             args.shards.cuda_memory_fraction.to_string(),
         ),
     ]);
     env.extend(model_env(args));
+    env.extend(group.node.iter().flat_map(node_env));
     server_process(&format!("shard {rank}"), Some(rank), flags, env)
+}
+
+/// How a shard listens for a router on another node, or knows of shards there.
+fn node_flags(args: &NodeArgs, node: &NodeGroup, local_rank: usize, flags: &mut Flags) {
+    if let Some(address) = node.listen.get(local_rank) {
+        flags.value("--listen", address);
+        cluster_flags(args, flags);
+        flags.switch("--cluster-insecure", args.cluster_insecure);
+    }
+    for url in node.remote_urls.iter().filter(|_| local_rank == 0) {
+        flags.value("--remote-url", url);
+    }
+}
+
+/// The certificates between nodes.
+fn cluster_flags(args: &NodeArgs, flags: &mut Flags) {
+    for (flag, path) in [
+        ("--cluster-cert", &args.cluster_cert),
+        ("--cluster-key", &args.cluster_key),
+        ("--cluster-ca", &args.cluster_ca),
+    ] {
+        flags.optional(flag, path.as_ref().map(|path| path.display()));
+    }
+}
+
+/// Where ranks of several nodes meet and talk. What the operator has set for gloo or NCCL counts.
+fn node_env(node: &NodeGroup) -> Vec<(&'static str, String)> {
+    let mut env = vec![
+        ("MASTER_ADDR", node.meeting.ip().to_string()),
+        ("MASTER_PORT", node.meeting.port().to_string()),
+    ];
+    let names = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"];
+    let unset = names
+        .into_iter()
+        .filter(|name| std::env::var_os(name).is_none());
+    env.extend(unset.filter_map(|name| Some((name, node.interface.clone()?))));
+    env
 }
 
 fn server_process(

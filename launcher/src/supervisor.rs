@@ -7,6 +7,7 @@ mod signals;
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::time::Duration;
 
 use tracing::info;
@@ -16,17 +17,19 @@ use crate::args::Args;
 use crate::error::LauncherError;
 use crate::logs::Console;
 use crate::management::{ManagementPort, Phase};
+use crate::nodes::{Agreement, Ending, Place};
 use crate::plan::{self, ShardGroup, Surroundings};
 use crate::process::Process;
 use crate::sockets::Sockets;
 use crate::supervisor::fleet::Fleet;
 use crate::supervisor::shards::Shards;
 pub use crate::supervisor::signals::Signals;
-use crate::{banner, devices, download, notify};
+use crate::{banner, devices, download, notify, readiness};
 
 /// Serves until a signal (Ok) or a failure (Err, already logged). No process and no socket outlives this call.
 pub async fn run(args: &Args, console: Console, mut signals: Signals) -> Result<(), LauncherError> {
     let mut fleet = Fleet::new(console);
+    let ending = fleet.nodes.ending();
     let outcome = tokio::select! {
         // Service managers may signal the children too; their end is then no failure.
         biased;
@@ -35,6 +38,7 @@ pub async fn run(args: &Args, console: Console, mut signals: Signals) -> Result<
             notify::stopping();
             Ok(())
         }
+        ending = ending => end_with_others(ending),
         failure = serve(args, &mut fleet) => failure.map(|never| match never {}),
     };
     let grace = plan::router_grace(&args.server);
@@ -48,47 +52,71 @@ pub async fn run(args: &Args, console: Console, mut signals: Signals) -> Result<
     }
 }
 
+/// How this node ends because of another one.
+fn end_with_others(ending: Ending) -> Result<(), LauncherError> {
+    match ending {
+        Ending::Stop(reason) => {
+            info!("Stopping with all nodes: {reason}");
+            notify::stopping();
+            Ok(())
+        }
+        Ending::Lost(reason) => Err(LauncherError::Node(reason)),
+    }
+}
+
 /// Brings everything up and watches it. Ends only with a failure.
 async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherError> {
     let management = args.server.management_address();
     fleet.management = management.map(ManagementPort::open).transpose()?;
     let address = SocketAddr::new(args.server.hostname, args.server.port);
-    // Found out now, not after minutes of loading.
-    TcpListener::bind(address).map_err(|source| LauncherError::Address { address, source })?;
+    let place = Place::of(&args.nodes)?;
+    if args.nodes.node_rank == 0 {
+        // Found out now, not after minutes of loading.
+        TcpListener::bind(address).map_err(|source| LauncherError::Address { address, source })?;
+    }
     if args.logs.env {
         info!("{}", devices::runtime_environment().await);
     }
-    let size = plan::shard_count(
-        args.shards.sharded,
-        args.shards.num_shard,
-        devices::count().await,
-    )?;
+    let devices = devices::count().await;
+    let size = plan::shard_count(args.shards.sharded, args.shards.num_shard, devices)?;
     let surroundings = Surroundings {
         log_level: fleet.console.level_name(),
         hf_token: hub_token(),
     };
+    if let Some(place) = place {
+        let agreement = Agreement::of(args, size, devices.is_some_and(|count| count > 0));
+        let limit = args.shards.shard_startup_timeout;
+        fleet.nodes.meet(place, agreement, limit).await?;
+    }
     let folder = prepare_model(args, &surroundings, fleet).await?;
+    let name = fleet.nodes.start_together(Path::new(&folder)).await?;
 
     let sockets = Sockets::prepare(args.shards.shard_uds_path.as_deref(), size)?;
     let group = ShardGroup {
         size,
         uds_prefix: sockets.prefix().to_owned(),
         directory_owned: sockets.directory_owned(),
+        node: fleet.nodes.group(size)?,
     };
     if let Some(port) = &fleet.management {
         port.enter(Phase::Loading);
     }
     let specs = (0..size)
-        .map(|rank| plan::shard(args, &surroundings, &folder, &group, rank))
+        .map(|local_rank| plan::shard(args, &surroundings, &folder, &group, local_rank))
         .collect();
-    let shards = Shards::new(fleet.console.clone(), specs, sockets, &args.shards);
+    let several = fleet.nodes.are_several();
+    let shards = Shards::new(fleet.console.clone(), specs, sockets, &args.shards, several);
     let shards = fleet.shards.insert(shards);
-    shards.start()?;
+    shards.start(&name)?;
     shards.ready().await?;
+    fleet.nodes.ready_together().await;
+    if fleet.nodes.is_led() {
+        return Err(serve_node_0(fleet, args.nodes.node_rank).await);
+    }
 
     let compute_type = match std::env::var_os("COMPUTE_TYPE") {
         Some(_) => None,
-        None => Some(devices::compute_type(size).await),
+        None => Some(devices::compute_type(group.world_size()).await),
     };
     info!("Starting router");
     let instance = Uuid::new_v4().to_string();
@@ -103,11 +131,31 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
     // From now on the router answers there.
     fleet.management = None;
     let model_id = args.model.model_id.as_deref().unwrap_or_default();
-    banner::show(&fleet.console, model_id, size, address, &args.server);
+    banner::show(
+        &fleet.console,
+        model_id,
+        group.world_size(),
+        address,
+        &args.server,
+    );
     notify::ready();
     tokio::select! {
         reason = fleet.watch() => Err(reason),
-        never = notify::keep_alive(address, &instance) => match never {},
+        never = notify::keep_alive(async || readiness::router_serves(address, &instance).await) => match never {},
+    }
+}
+
+/// Keeps the shards of this node running for the router of node 0. Returns the reason why they cannot be.
+async fn serve_node_0(fleet: &mut Fleet, rank: usize) -> LauncherError {
+    if let Some(port) = &fleet.management {
+        port.enter(Phase::ServingNode0);
+    }
+    info!("The shards of node {rank} are ready for node 0");
+    notify::ready();
+    tokio::select! {
+        reason = fleet.watch() => reason,
+        // Shards that hang, and a node 0 that is gone, end this process in any case.
+        never = notify::keep_alive(async || true) => match never {},
     }
 }
 
@@ -143,9 +191,8 @@ async fn end(
         .as_ref()
         .err()
         .map(ToString::to_string)
-        .inspect(|error| tracing::error!("{error}"))
-        .unwrap_or_default();
-    fleet.stop(&reported).await;
+        .inspect(|error| tracing::error!("{error}"));
+    fleet.stop(reported.as_deref()).await;
     outcome
 }
 

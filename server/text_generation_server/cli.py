@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from . import __version__
+from .config.cluster import cluster_listener
 from .config.facts import Dtype
 from .config.fallback import FallbackConfig
 from .config.implementation import ModelImpl
@@ -93,10 +94,22 @@ def serve(
     ] = False,
     kv_cache_dtype: KvCache = "auto",
     trust_remote_code: TrustRemoteCode = False,
-    uds_path: Annotated[str, typer.Option(help="Rank r listens on <uds-path>-<r>")] = DEFAULT_UDS_PATH,
+    uds_path: Annotated[str, typer.Option(help="Rank r of this host listens on <uds-path>-<r>")] = DEFAULT_UDS_PATH,
     socket_dir_owned: Annotated[
         bool, typer.Option("--socket-dir-owned", help="Remove the folder of the socket at the end, if it is empty")
     ] = False,
+    listen: Annotated[
+        str | None, typer.Option(help="Address and port for the router of another node, such as 10.0.0.3:29503")
+    ] = None,
+    cluster_cert: Annotated[Path | None, typer.Option(help="PEM file with the certificate of this node")] = None,
+    cluster_key: Annotated[Path | None, typer.Option(help="PEM file with its key")] = None,
+    cluster_ca: Annotated[Path | None, typer.Option(help="PEM file with the authority that all nodes trust")] = None,
+    cluster_insecure: Annotated[
+        bool, typer.Option("--cluster-insecure", help="Let everybody use --listen, without TLS")
+    ] = False,
+    remote_url: Annotated[
+        list[str] | None, typer.Option(help="Address of a rank of another node, in rank order; for rank 0")
+    ] = None,
     exit_on_stdin_eof: ExitOnEof = False,
     otlp_endpoint: Annotated[
         str | None, typer.Option(help="Collector of traces, as OTLP over gRPC; gets steps where the level is DEBUG")
@@ -105,7 +118,7 @@ def serve(
     logger_level: Level = "INFO",
     json_output: Json = False,
 ) -> None:
-    """Serve one rank of a model over a Unix socket."""
+    """Serve one rank of a model over a Unix socket, and over TCP where it has its router on another node."""
     configure_logging(logger_level, json_output)
     with _reported_errors():
         config = ServerConfig(
@@ -124,6 +137,8 @@ def serve(
             model_impl=model_impl,
             kv_cache_dtype=kv_cache_dtype,
             quantize=quantize,
+            listener=cluster_listener(listen, cluster_cert, cluster_key, cluster_ca, cluster_insecure),
+            remote_urls=tuple(remote_url or ()),
         )
         _note_remote_code(trust_remote_code)
         traces = None
@@ -227,6 +242,7 @@ def _serve(config: ServerConfig, traces: TraceSettings | None) -> None:
         config.socket_dir_owned,
         config.exit_on_stdin_eof,
         traces,
+        config.listener,
     )
     serve_shard(worker, settings)
     # A thread inside torch cannot be ended, and torch's own end waits for the other ranks: leave without either.

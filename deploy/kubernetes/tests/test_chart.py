@@ -125,6 +125,40 @@ def test_devices_are_as_many_as_shards() -> None:
     assert server["args"][server["args"].index("--num-shard") + 1] == "4"
 
 
+@pytest.mark.parametrize("secret", ["", "certificates"])
+def test_several_nodes_are_a_group_of_which_the_first_takes_requests(secret: str) -> None:
+    objects = rendered(
+        nodes=2,
+        nodesSecret=secret,
+        gpus=8,
+        autoscaling={"kind": "hpa"},
+        networkPolicy={"enabled": True},
+    )
+    assert "Deployment" not in objects
+    group = objects["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
+    assert (group["size"], group["restartPolicy"]) == (2, "RecreateGroupOnPodRestart")
+    pod = group["workerTemplate"]
+    for version in VERSIONS:
+        as_deployment = {"selector": {"matchLabels": pod["metadata"]["labels"]}, "template": pod}
+        kubernetes_validate.validate(
+            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": as_deployment},
+            version,
+            strict=True,
+        )
+    (server,) = pod["spec"]["containers"]
+    flags = shlex.join(server["args"])
+    assert "--nnodes 2 --node-rank '$(LWS_WORKER_INDEX)' --master-addr '$(LWS_LEADER_ADDRESS)'" in flags
+    assert ("--cluster-insecure" in flags) is not bool(secret)
+    if secret:
+        (mount,) = [each for each in server["volumeMounts"] if each["name"] == "nodes"]
+        assert f"--cluster-cert {mount['mountPath']}/tls.crt" in flags
+    assert {"name": "LOCAL_ADDR", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in server["env"]
+    assert objects["Service"]["spec"]["selector"]["leaderworkerset.sigs.k8s.io/worker-index"] == "0"
+    assert objects["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["kind"] == "LeaderWorkerSet"
+    among = {"from": [{"podSelector": {"matchLabels": objects["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]}}]}
+    assert among in objects["NetworkPolicy"]["spec"]["ingress"]
+
+
 def test_ports_of_probes_and_services_are_those_of_the_server() -> None:
     objects = rendered(ports={"http": 8080, "management": 8081})
     server = container(objects)

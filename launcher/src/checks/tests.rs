@@ -54,6 +54,32 @@ fn flags_of_missing_features_are_refused_by_name() {
 }
 
 #[test]
+fn nodes_need_an_address_a_rank_and_certificates_or_none_by_name() {
+    let verdict = |flags: &str| verdict(&flags.split(' ').collect::<Vec<_>>());
+    let two = "--nnodes=2 --node-rank=1 --master-addr=a";
+    let files = "--cluster-cert=a --cluster-key=b --cluster-ca=c";
+    assert_eq!(verdict(&format!("{two} {files}")), Ok(()));
+    assert_eq!(verdict(&format!("{two} --cluster-insecure")), Ok(()));
+    assert_eq!(verdict("--master-addr=a --master-port=7"), Ok(()));
+    for (flags, said) in [
+        (
+            "--node-rank=1",
+            "--node-rank (1) must be below --nnodes (1)",
+        ),
+        ("--nnodes=2 --cluster-insecure", "needs --master-addr"),
+        (two, "needs --cluster-cert, --cluster-key and --cluster-ca"),
+        (&format!("{two} --cluster-cert=a"), "together or not at all"),
+        (
+            &format!("{two} {files} --cluster-insecure"),
+            "--cluster-insecure contradicts",
+        ),
+    ] {
+        let message = verdict(flags).unwrap_err();
+        assert!(message.contains(said), "{message}");
+    }
+}
+
+#[test]
 fn values_that_cannot_work_are_refused() {
     let cases = [
         (

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::flags::Flags;
-use super::{ProcessSpec, ShardGroup, socket_path};
+use super::{ProcessSpec, ShardGroup, cluster_flags, socket_path};
 use crate::args::{Args, ServerArgs};
 use crate::checks::max_input_tokens;
 
@@ -32,6 +32,9 @@ pub fn router(
         (&args.model, &args.limits, &args.batching, &args.server);
     let mut flags = Flags(Vec::new());
     flags.value("--master-shard-uds-path", socket_path(&group.uds_prefix, 0));
+    if group.node.is_some() {
+        cluster_flags(&args.nodes, &mut flags);
+    }
     flags.value("--tokenizer-name", folder);
     flags.optional("--model-id", model.model_id.as_ref());
     for name in &model.served_model_name {

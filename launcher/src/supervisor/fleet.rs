@@ -4,18 +4,21 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
 use crate::error::LauncherError;
 use crate::logs::Console;
 use crate::management::ManagementPort;
+use crate::nodes::Nodes;
 use crate::process::Process;
 use crate::readiness;
 use crate::supervisor::shards::{self, Shards, first_exit};
 
 /// Time for processes that have nothing left to finish.
 const SHORT_GRACE: Duration = Duration::from_secs(5);
+/// The same after a failure of several nodes, all of which end within 10 s: what is lost may be what would end.
+const HURRIED_GRACE: Duration = Duration::from_secs(1);
 
 /// Everything that is running.
 pub struct Fleet {
@@ -24,6 +27,7 @@ pub struct Fleet {
     pub management: Option<ManagementPort>,
     pub download: Option<Process>,
     pub router: Option<Process>,
+    pub nodes: Nodes,
     /// Last, so that the router is told to end before the sockets go.
     pub shards: Option<Shards>,
 }
@@ -35,6 +39,7 @@ impl Fleet {
             management: None,
             download: None,
             router: None,
+            nodes: Nodes::new(),
             shards: None,
         }
     }
@@ -72,8 +77,10 @@ impl Fleet {
 
     /// Keeps the shards running. Resolves with the reason why the server has to end.
     pub async fn watch(&mut self) -> LauncherError {
-        let (Some(router), Some(shards)) = (&self.router, &mut self.shards) else {
-            return std::future::pending().await;
+        let (router, shards) = match (&self.router, &mut self.shards) {
+            (Some(router), Some(shards)) => (router, shards),
+            (None, Some(shards)) => return shards.keep_running().await,
+            _ => return std::future::pending().await,
         };
         tokio::select! {
             exit = router.exited() => LauncherError::Died {
@@ -84,31 +91,55 @@ impl Fleet {
         }
     }
 
-    /// The router finishes its requests, for at most `grace`. Meanwhile the shards are kept running for them.
+    /// The router finishes its requests, for at most `grace`. Meanwhile the shards are kept running for them. Where the
+    /// router is on another node, that one is asked.
     pub async fn drain(&mut self, grace: Duration) -> Result<(), LauncherError> {
-        let (Some(router), Some(shards)) = (&self.router, &mut self.shards) else {
-            return Ok(());
+        let (router, nodes) = (&self.router, &self.nodes);
+        let finished = async {
+            match router {
+                Some(router) => {
+                    router.signal(Signal::SIGTERM);
+                    end_by(router, Instant::now() + grace).await;
+                }
+                // The other node has the same time, and some to say that it is done.
+                None => drop(timeout(grace + SHORT_GRACE, nodes.stop_in_order()).await),
+            }
         };
-        router.signal(Signal::SIGTERM);
+        let shards = self.shards.as_mut();
+        let failed = async {
+            match shards {
+                Some(shards) => shards.keep_running().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            () = end_by(router, Instant::now() + grace) => Ok(()),
-            reason = shards.keep_running() => Err(reason),
+            biased;
+            () = finished => Ok(()),
+            reason = failed => Err(reason),
+            reason = nodes.lost() => Err(reason),
         }
     }
 
-    /// Router first, then the workers, all at once; none has anything left to finish. `reported` is in the log already.
-    pub async fn stop(&self, reported: &str) {
+    /// Router first, then the workers, all at once; none has anything left to finish. The other nodes are told to do the
+    /// same. `failure` is why, where it is one; it is in the log already.
+    pub async fn stop(&mut self, failure: Option<&str>) {
+        self.nodes.end(failure);
+        let grace = match failure {
+            Some(_) if self.nodes.are_several() => HURRIED_GRACE,
+            _ => SHORT_GRACE,
+        };
         if let Some(router) = &self.router {
             router.signal(Signal::SIGTERM);
-            end_by(router, Instant::now() + SHORT_GRACE).await;
+            end_by(router, Instant::now() + grace).await;
         }
         self.workers()
             .for_each(|worker| worker.signal(Signal::SIGTERM));
-        let deadline = Instant::now() + SHORT_GRACE;
+        let deadline = Instant::now() + grace;
         for worker in self.workers() {
             end_by(worker, deadline).await;
         }
-        shards::warn_of_unsaid(self.processes(), reported).await;
+        shards::warn_of_unsaid(self.processes(), failure.unwrap_or_default()).await;
+        self.nodes.close().await;
     }
 
     /// Ends everything at once.

@@ -47,14 +47,20 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// `specs` in rank order; nothing runs before `start`.
+    /// `specs` in rank order; nothing runs before `start`. Of `several_nodes` all end with the first loss.
     pub fn new(
         console: Console,
         specs: Vec<ProcessSpec>,
         sockets: Sockets,
         args: &ShardArgs,
+        several_nodes: bool,
     ) -> Self {
         let window = Duration::from_secs(args.shard_loss_window);
+        let most_losses = if several_nodes {
+            1
+        } else {
+            args.max_shard_losses
+        };
         Self {
             console,
             specs,
@@ -64,18 +70,17 @@ impl Shards {
                 told: String::new(),
             },
             startup_limit_s: args.shard_startup_timeout,
-            losses: Losses::new(args.max_shard_losses, window),
+            losses: Losses::new(most_losses, window),
             loss_window_s: args.shard_loss_window,
         }
     }
 
     /// Starts every rank, all with one new name of the group, by which the router tells this start from others.
-    pub fn start(&mut self) -> Result<(), LauncherError> {
-        let name = Uuid::new_v4().to_string();
-        for (rank, spec) in self.specs.iter().enumerate() {
-            info!(rank, "Starting shard {rank}");
+    pub fn start(&mut self, name: &str) -> Result<(), LauncherError> {
+        for spec in &self.specs {
+            info!(rank = spec.rank, "Starting {}", spec.name);
             let mut spec = spec.clone();
-            spec.env.push(("SHARD_GROUP", name.clone()));
+            spec.env.push(("SHARD_GROUP", name.to_owned()));
             self.processes
                 .push(Process::spawn(spec, self.console.clone())?);
         }
@@ -90,8 +95,14 @@ impl Shards {
         };
         let deadline = begin + Duration::from_secs(self.startup_limit_s);
         let mut waits = JoinSet::new();
-        for rank in 0..self.specs.len() {
-            waits.spawn(wait_for_shard(rank, self.socket(rank), begin, deadline));
+        for (local_rank, spec) in self.specs.iter().enumerate() {
+            let rank = spec.rank.unwrap_or(local_rank);
+            waits.spawn(wait_for_shard(
+                rank,
+                self.socket(local_rank),
+                begin,
+                deadline,
+            ));
         }
         let all_ready = async {
             while let Some(ready) = waits.join_next().await {
@@ -132,7 +143,7 @@ impl Shards {
                 warn_of_unsaid(&self.processes, told).await;
                 self.processes.clear();
                 self.sockets.clear()?;
-                self.start()
+                self.start(&Uuid::new_v4().to_string())
             }
             State::Starting(_) => match self.ready().await {
                 Err(loss @ LauncherError::CannotStart { .. }) => self.count(loss),
@@ -144,8 +155,8 @@ impl Shards {
     /// The first rank that ends, or that does not serve any more.
     async fn lost(&self) -> LauncherError {
         let mut watches = JoinSet::new();
-        for (rank, process) in self.processes.iter().enumerate() {
-            let (name, socket) = (process.name.clone(), self.socket(rank));
+        for (local_rank, process) in self.processes.iter().enumerate() {
+            let (name, socket) = (process.name.clone(), self.socket(local_rank));
             watches.spawn(async move {
                 let reason = readiness::shard_silent(socket).await;
                 LauncherError::Silent {
@@ -183,8 +194,8 @@ impl Shards {
         &self.processes
     }
 
-    fn socket(&self, rank: usize) -> String {
-        plan::socket_path(self.sockets.prefix(), rank)
+    fn socket(&self, local_rank: usize) -> String {
+        plan::socket_path(self.sockets.prefix(), local_rank)
     }
 }
 

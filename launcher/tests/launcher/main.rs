@@ -9,5 +9,6 @@ mod harness;
 mod lifecycle;
 mod logs;
 mod management;
+mod nodes;
 mod notify;
 mod recovery;

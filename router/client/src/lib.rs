@@ -1,5 +1,6 @@
 //! Typed client of the shards: deadlines, error mapping, join of all ranks. Generated types stay inside.
 
+mod cluster;
 mod convert;
 mod encoded;
 mod error;
@@ -8,6 +9,7 @@ mod shard;
 mod sharded;
 pub mod types;
 
+pub use cluster::ClusterTls;
 pub use error::ClientError;
 pub use group::Regained;
 pub use shard::Deadlines;

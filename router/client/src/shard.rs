@@ -1,5 +1,6 @@
-//! One shard: a channel over its Unix socket, a deadline for every call.
+//! One shard: a channel over its Unix socket, or over TCP to another node, and a deadline for every call.
 
+use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
+use crate::cluster::ClusterTls;
 use crate::encoded::{Encoded, StepMethod};
 use crate::error::ClientError;
 
@@ -48,16 +50,21 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// Connects to `url`, for example `unix:///run/x/shard-0`.
+    /// Connects to `url`, for example `unix:///run/x/shard-0`, or `https://10.0.0.3:29502` with certificates.
     pub(crate) async fn connect(
         rank: usize,
         url: &str,
         deadlines: Deadlines,
+        tls: Option<&ClusterTls>,
     ) -> Result<Self, ClientError> {
         let refused = |error: tonic::transport::Error| {
-            ClientError::Connection(format!("shard {rank} at {url}: {error}"))
+            let reason = with_causes(&error);
+            ClientError::Connection(format!("shard {rank} at {url}: {reason}"))
         };
-        let endpoint = Endpoint::from_shared(url.to_owned()).map_err(refused)?;
+        let mut endpoint = Endpoint::from_shared(url.to_owned()).map_err(refused)?;
+        if let Some(tls) = tls.filter(|_| url.starts_with("https:")) {
+            endpoint = endpoint.tls_config(tls.config()).map_err(refused)?;
+        }
         let channel = endpoint
             .connect_timeout(deadlines.control)
             .connect()
@@ -200,4 +207,16 @@ impl Shard {
         .await?;
         Ok(())
     }
+}
+
+/// An error of the connection says in its sources what happened.
+fn with_causes(error: &dyn Error) -> String {
+    let mut words = vec![error.to_string()];
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        words.push(inner.to_string());
+        cause = inner.source();
+    }
+    words.dedup();
+    words.join(": ")
 }

@@ -9,6 +9,7 @@ use prost::Message;
 use text_generation_proto::v1;
 use tonic::transport::Channel;
 
+use crate::cluster::ClusterTls;
 use crate::encoded::StepMethod;
 use crate::error::ClientError;
 use crate::shard::{Deadlines, Shard};
@@ -25,15 +26,27 @@ pub struct ShardedClient {
 }
 
 impl ShardedClient {
-    /// Connects to the shard listening on `path`, asks it for the others, and connects to all.
+    /// Connects to the shard listening on `path`, asks it for the others, and connects to all, which are on this host.
     pub async fn connect_uds(path: &Path, deadlines: Deadlines) -> Result<Self, ClientError> {
+        Self::connect(path, deadlines, None).await
+    }
+
+    /// The same where some may be on other nodes, with `tls` unless those renounce it.
+    ///
+    /// # Errors
+    /// `Connection` says which shard cannot be reached, and why.
+    pub async fn connect(
+        path: &Path,
+        deadlines: Deadlines,
+        tls: Option<&ClusterTls>,
+    ) -> Result<Self, ClientError> {
         let url = format!("unix://{}", path.display());
-        let first = Shard::connect(0, &url, deadlines).await?;
+        let first = Shard::connect(0, &url, deadlines, None).await?;
         let urls = first.service_discovery().await?;
         let shards = urls
             .iter()
             .enumerate()
-            .map(|(rank, url)| Shard::connect(rank, url, deadlines));
+            .map(|(rank, url)| Shard::connect(rank, url, deadlines, tls));
         let shards = join_all(shards)
             .await
             .into_iter()

@@ -9,6 +9,7 @@ use anyhow::Context;
 use axum::http::{HeaderName, HeaderValue, header};
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser, Subcommand, value_parser};
+use text_generation_client::ClusterTls;
 use text_generation_limits::TokenLimits;
 
 use crate::aliases::MetricsAliases;
@@ -108,6 +109,15 @@ pub struct Config {
     /// Socket of the first shard.
     #[arg(long, env, default_value = "/tmp/text-generation-server-0")]
     pub master_shard_uds_path: PathBuf,
+    /// PEM file with the certificate of this node, where shards are on other nodes.
+    #[arg(long, env, requires_all = ["cluster_key", "cluster_ca"])]
+    pub cluster_cert: Option<PathBuf>,
+    /// PEM file with its key.
+    #[arg(long, env, requires = "cluster_cert")]
+    pub cluster_key: Option<PathBuf>,
+    /// PEM file with the authority that all nodes trust.
+    #[arg(long, env, requires = "cluster_cert")]
+    pub cluster_ca: Option<PathBuf>,
     /// Folder with the tokenizer. Needed by everything but the commands.
     #[arg(long, env)]
     pub tokenizer_name: Option<PathBuf>,
@@ -296,6 +306,19 @@ impl Config {
     /// Whether the log has every detail of this server.
     pub fn logs_details(&self) -> bool {
         ["debug", "trace"].contains(&self.log_level.trim().to_ascii_lowercase().as_str())
+    }
+
+    /// The certificates for shards of other nodes, where there are any.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn cluster_tls(&self) -> anyhow::Result<Option<ClusterTls>> {
+        match (&self.cluster_cert, &self.cluster_key, &self.cluster_ca) {
+            (Some(certificate), Some(key), Some(authority)) => {
+                Ok(Some(ClusterTls::from_files(certificate, key, authority)?))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// The token limits as given.

@@ -237,9 +237,10 @@ async fn load_tokenizer(
 /// A router that died may have left batches behind.
 async fn connect(config: &Config, stepping: &Handle) -> anyhow::Result<(ShardedClient, ShardInfo)> {
     let path = config.master_shard_uds_path.clone();
+    let tls = config.cluster_tls()?;
     let connecting = {
         let path = path.clone();
-        async move { ShardedClient::connect_uds(&path, Deadlines::default()).await }
+        async move { ShardedClient::connect(&path, Deadlines::default(), tls.as_ref()).await }
     };
     let client = stepping.spawn(connecting).await?.with_context(|| {
         format!(

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from text_generation_server.config.parallel import ParallelConfig
+from text_generation_server.config.cluster import ClusterFiles, ClusterListener, cluster_listener
+from text_generation_server.config.parallel import NodeConfig, ParallelConfig
 from text_generation_server.config.server import Environment, HubConfig, ServerConfig, WatermarkConfig
 from text_generation_server.errors import ConfigurationError
 
@@ -55,6 +56,7 @@ def test_every_variable_is_read() -> None:
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE must be a whole number, not 'two'"),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE must be between 1"),
         ({"WORLD_SIZE": "2"}, "RANK is not set"),
+        ({"WORLD_SIZE": "2", "RANK": "1", "LOCAL_WORLD_SIZE": "1"}, "several nodes: LOCAL_RANK, MASTER_ADDR"),
         ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK must be between 0 and 1, not 2"),
         ({"WATERMARK_GAMMA": "1.5"}, "WATERMARK_GAMMA must be between"),
         ({"WATERMARK_DELTA": "nan"}, "WATERMARK_DELTA must be between"),
@@ -70,7 +72,7 @@ def test_a_wrong_variable_is_named(variables: dict[str, str], message: str) -> N
         Environment.read(variables)
 
 
-def config(variables: dict[str, str], sharded: bool) -> ServerConfig:
+def config(variables: dict[str, str], sharded: bool, remote_urls: tuple[str, ...] = ()) -> ServerConfig:
     return ServerConfig(
         model_id="model",
         revision=None,
@@ -82,6 +84,7 @@ def config(variables: dict[str, str], sharded: bool) -> ServerConfig:
         socket_dir_owned=False,
         exit_on_stdin_eof=False,
         environment=Environment.read(variables),
+        remote_urls=remote_urls,
     )
 
 
@@ -94,6 +97,28 @@ def test_sockets_follow_the_rank() -> None:
     server = config({"RANK": "1", "WORLD_SIZE": "2"}, sharded=True)
     assert server.socket_path == Path("/run/shard-1")
     assert server.urls == ["unix:///run/shard-0", "unix:///run/shard-1"]
+
+
+def test_ranks_of_several_nodes_have_a_place_on_their_own() -> None:
+    variables = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1"}
+    server = config({**variables, "MASTER_PORT": "29501"}, sharded=True, remote_urls=("https://10.0.0.2:29503",))
+    assert server.environment.parallel.node == NodeConfig(1, 2, "10.0.0.1", 29501)
+    assert server.socket_path == Path("/run/shard-1")
+    assert server.urls == ["unix:///run/shard-0", "unix:///run/shard-1", "https://10.0.0.2:29503"]
+    alone = Environment.read({**variables, "LOCAL_WORLD_SIZE": "4"})
+    assert alone.parallel.node is None
+
+
+def test_a_port_for_other_nodes_needs_certificates_or_none_by_name() -> None:
+    files = (Path("node.pem"), Path("node.key"), Path("ca.pem"))
+    with pytest.raises(ConfigurationError, match="--listen needs --cluster-cert"):
+        cluster_listener("10.0.0.2:29502", files[0], files[1], None, insecure=False)
+    assert cluster_listener("10.0.0.2:29502", *files, insecure=False) == ClusterListener(
+        "10.0.0.2:29502", ClusterFiles(*files)
+    )
+    assert cluster_listener("10.0.0.2:29502", None, None, None, insecure=True) == ClusterListener(
+        "10.0.0.2:29502", None
+    )
 
 
 def test_sharded_and_world_size_must_agree() -> None:

@@ -14,17 +14,46 @@ def rendezvous_path(uds_path: str) -> Path:
 
 
 @dataclass(frozen=True)
+class NodeConfig:
+    """Rank `local_rank` of the `local_world_size` ranks of this node, where a group has several nodes.
+
+    All ranks meet at `master_addr`, an IP address of the node of rank 0, and `master_port`.
+    """
+
+    local_rank: int
+    local_world_size: int
+    master_addr: str
+    master_port: int
+
+
+@dataclass(frozen=True)
 class ParallelConfig:
-    """Rank `rank` of `world_size`; the ranks meet by the file `rendezvous` (unused when alone)."""
+    """Rank `rank` of `world_size`; the ranks of one host meet by the file `rendezvous` (unused when alone)."""
 
     rank: int = 0
     world_size: int = 1
     rendezvous: Path = field(default_factory=lambda: rendezvous_path(DEFAULT_UDS_PATH))
     peer_memory: bool = True
     """Whether sums over the ranks may go through memory that they share; false: through NCCL alone."""
+    node: NodeConfig | None = None
+    """None where all ranks are on one host."""
 
     def __post_init__(self) -> None:
         if self.world_size < 1:
             raise ConfigurationError(f"WORLD_SIZE must be at least 1, not {self.world_size}")
         if not 0 <= self.rank < self.world_size:
             raise ConfigurationError(f"RANK must be from 0 to {self.world_size - 1}, not {self.rank}")
+        if self.node is not None and self.world_size % self.node.local_world_size:
+            raise ConfigurationError(
+                f"WORLD_SIZE ({self.world_size}) must be a multiple of LOCAL_WORLD_SIZE ({self.node.local_world_size})"
+            )
+
+    @property
+    def local_rank(self) -> int:
+        """The place among the ranks of this host."""
+        return self.rank if self.node is None else self.node.local_rank
+
+    @property
+    def local_world_size(self) -> int:
+        """How many ranks share this host."""
+        return self.world_size if self.node is None else self.node.local_world_size

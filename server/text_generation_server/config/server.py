@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Literal, TypeVar, cast, get_args
 
 from ..errors import ConfigurationError
+from .cluster import ClusterListener
 from .facts import Dtype
 from .implementation import ModelImpl
 from .kv_cache import KvCacheDtype
-from .parallel import DEFAULT_UDS_PATH, ParallelConfig, rendezvous_path
+from .parallel import DEFAULT_UDS_PATH, NodeConfig, ParallelConfig, rendezvous_path
 
 _Number = TypeVar("_Number", int, float)
 
@@ -99,6 +100,10 @@ class ServerConfig:
     kv_cache_dtype: KvCacheDtype = "auto"
     quantize: str | None = None
     """What 16-bit weights become while they are read; checkpoints that are quantised need none."""
+    listener: ClusterListener | None = None
+    """Where the router of another node reaches this rank; None on its own node."""
+    remote_urls: tuple[str, ...] = ()
+    """Addresses of the ranks of other nodes, in rank order, as rank 0 tells them to the router."""
 
     def __post_init__(self) -> None:
         world_size = self.environment.parallel.world_size
@@ -112,12 +117,13 @@ class ServerConfig:
     @property
     def socket_path(self) -> Path:
         """The socket of this rank."""
-        return Path(f"{self.uds_path}-{self.environment.parallel.rank}")
+        return Path(f"{self.uds_path}-{self.environment.parallel.local_rank}")
 
     @property
     def urls(self) -> list[str]:
-        """The sockets of all ranks as gRPC addresses, in rank order."""
-        return [f"unix://{self.uds_path}-{rank}" for rank in range(self.environment.parallel.world_size)]
+        """Where all ranks listen, in rank order: those of this host on sockets."""
+        local = [f"unix://{self.uds_path}-{rank}" for rank in range(self.environment.parallel.local_world_size)]
+        return [*local, *self.remote_urls]
 
 
 class _Variables:
@@ -177,6 +183,26 @@ def _parallel(env: _Variables, uds_path: str) -> ParallelConfig:
         world_size=world_size,
         rendezvous=rendezvous_path(uds_path),
         peer_memory=not env.flag("DISABLE_PEER_MEMORY"),
+        node=_node(env, world_size),
+    )
+
+
+def _node(env: _Variables, world_size: int) -> NodeConfig | None:
+    """By torchrun's variables. None where all ranks are on this host."""
+    local_world_size = env.integer("LOCAL_WORLD_SIZE", world_size, low=1, high=world_size)
+    if local_world_size == world_size:
+        return None
+    master_addr = env.get("MASTER_ADDR")
+    if master_addr is None or env.get("LOCAL_RANK") is None:
+        raise ConfigurationError(
+            f"WORLD_SIZE is {world_size} and LOCAL_WORLD_SIZE is {local_world_size}, which is several nodes: "
+            "LOCAL_RANK, MASTER_ADDR and MASTER_PORT must be set too"
+        )
+    return NodeConfig(
+        local_rank=env.integer("LOCAL_RANK", 0, low=0, high=local_world_size - 1),
+        local_world_size=local_world_size,
+        master_addr=master_addr,
+        master_port=env.integer("MASTER_PORT", 29500, low=1, high=65535),
     )
 
 

@@ -7,8 +7,6 @@ Sums on CUDA go through memory that the ranks share where that is there and fast
 
 import logging
 import math
-import os
-import socket
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -22,6 +20,7 @@ from .. import kernels
 from ..config.parallel import ParallelConfig
 from ..errors import EngineFailed
 from .peer_memory import PeerMemory, can_map, peer_memory
+from .rendezvous import meeting_place, meeting_store
 from .ways import Way, Ways, measure
 
 CLOSING_LIMIT_S = 1.0
@@ -33,11 +32,15 @@ logger = logging.getLogger(__name__)
 
 
 class TensorParallelGroup:
-    """Made by `init_group`, used by the engine thread alone, but for `check`."""
+    """Made by `init_group`, used by the engine thread alone, but for `check`.
 
-    def __init__(self, rank: int, world_size: int, device: torch.device) -> None:
+    `local_world_size`: ranks that share this host, all of them unless told otherwise.
+    """
+
+    def __init__(self, rank: int, world_size: int, device: torch.device, local_world_size: int | None = None) -> None:
         self.rank = rank
         self.world_size = world_size
+        self.local_world_size = local_world_size or world_size
         self._device = device
         self._peers: PeerMemory | None = None
         self._ways = Ways()
@@ -184,17 +187,15 @@ class TensorParallelGroup:
 
 
 def init_group(parallel: ParallelConfig, device: torch.device, timeout_s: float) -> TensorParallelGroup:
-    """Meets the other ranks at `parallel.rendezvous` within `timeout_s`, which then limits every collective too.
+    """Meets the other ranks within `timeout_s`, which then limits every collective too.
 
-    A file in the folder of the sockets needs no port, and nobody else can write to it. Raises EngineFailed when the
-    ranks do not come.
+    Raises EngineFailed when the ranks do not come.
     """
-    group = TensorParallelGroup(parallel.rank, parallel.world_size, device)
+    group = TensorParallelGroup(parallel.rank, parallel.world_size, device, parallel.local_world_size)
     if parallel.world_size == 1:
         return group
-    _stay_on_loopback()
-    store = dist.FileStore(str(parallel.rendezvous), parallel.world_size)  # pyright: ignore[reportPrivateImportUsage]
     try:
+        store = meeting_store(parallel, timeout_s)
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
             store=store,
@@ -203,12 +204,14 @@ def init_group(parallel: ParallelConfig, device: torch.device, timeout_s: float)
             timeout=timedelta(seconds=timeout_s),
             device_id=device if device.type == "cuda" else None,
         )
-    except (RuntimeError, ValueError) as error:  # torch raises either, by cause
+    except (RuntimeError, ValueError, OSError) as error:  # torch raises either of the first, by cause
+        place, remedy = meeting_place(parallel)
         raise EngineFailed(
-            f"rank {parallel.rank} could not meet the other {parallel.world_size - 1} shards by the file "
-            f"{parallel.rendezvous} within {timeout_s:g} s; remove it if an earlier run has left it: {error}"
+            f"rank {parallel.rank} could not meet the other {parallel.world_size - 1} shards {place} "
+            f"within {timeout_s:g} s; {remedy}: {error}"
         ) from error
-    if device.type == "cuda" and parallel.peer_memory and kernels.triton_enabled():
+    # Devices of several nodes cannot map each other's memory.
+    if device.type == "cuda" and parallel.node is None and parallel.peer_memory and kernels.triton_enabled():
         group.open_peer_memory(timeout_s)
     return group
 
@@ -225,14 +228,3 @@ def _as_rows(tensor: Tensor) -> Tensor | None:
         return tensor.view(1, -1)
     length = tensor.shape[-1] if tensor.dim() > 1 else math.gcd(tensor.numel(), _LONGEST_ROW)
     return tensor.view(-1, length) if length >= _SHORTEST_ROW else None
-
-
-def _stay_on_loopback() -> None:
-    """The listeners of gloo and NCCL are for the other ranks and ask for no password; all are on this machine.
-
-    What the operator has set counts.
-    """
-    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
-    if loopback is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback)

@@ -43,7 +43,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     """
     started = time.perf_counter()
     environment = config.environment
-    device = choose_device(environment.parallel.rank)
+    device = choose_device(environment.parallel.local_rank)
     attention = choose_attention(config, device)
     use_triton(attention == "triton")
     model_config = override_rope(read_model_config(folder, config.model_impl, config.quantize), environment)
@@ -54,7 +54,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
         )
     kv_cache = quantised_kv_cache(config.kv_cache_dtype, model_config)
     if device.type == "cpu":
-        threads = cpu_threads(model_config, environment.parallel.world_size, environment.omp_num_threads)
+        threads = cpu_threads(model_config, environment.parallel.local_world_size, environment.omp_num_threads)
         torch.set_num_threads(threads)
     dtype = getattr(torch, config.dtype or default_dtype(model_config, device))
     if config.load_format != "dummy":
@@ -100,11 +100,11 @@ def load_into(device: torch.device, load: Callable[[], CausalLM]) -> CausalLM:
         ) from error
 
 
-def choose_device(rank: int) -> torch.device:
-    """The CUDA device of this rank, or the CPU where there is none."""
+def choose_device(local_rank: int) -> torch.device:
+    """The CUDA device of the rank that is `local_rank` of its host, or the CPU where there is none."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    device = torch.device("cuda", rank % torch.cuda.device_count())
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
     let_segments_grow()
     torch.cuda.set_device(device)
     return device
@@ -137,7 +137,7 @@ def check_memory(
         check_fits(needed, available_host_memory(), "the machine has {} left")
 
 
-def cpu_threads(model: AnyModelConfig, world_size: int, omp_num_threads: int | None) -> int:
+def cpu_threads(model: AnyModelConfig, local_world_size: int, omp_num_threads: int | None) -> int:
     """Threads of one rank: OMP_NUM_THREADS, else an even part of the cores that this process may use.
 
     A model so small that a product takes no longer than to wake threads has one; the other cores serve the requests.
@@ -147,7 +147,7 @@ def cpu_threads(model: AnyModelConfig, world_size: int, omp_num_threads: int | N
     if model.largest_matrix < _WORTH_THREADS:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // world_size)
+    return max(1, cores // local_world_size)
 
 
 def default_dtype(config: AnyModelConfig, device: torch.device) -> Dtype:

@@ -123,7 +123,7 @@ class Probe:
         if not self._memory.shared:
             self.budget = self._measured()
             return self._slots_in(self.budget.room(chosen))
-        available = self._memory.free() // self._group.world_size
+        available = self._memory.free() // self._group.local_world_size
         if chosen:
             return self._slots_in(available)
         longest = asked.max_total_tokens or self._model.max_context_length

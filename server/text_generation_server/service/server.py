@@ -15,9 +15,11 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from ..config.cluster import ClusterListener
 from ..engine.worker import EngineWorker
 from ..errors import ConfigurationError, EngineFailed
 from ..pb import generate_pb2, generate_pb2_grpc
+from .cluster import listen_for_nodes
 from .interceptor import ErrorInterceptor
 from .parent import watch_parent
 from .servicer import HealthServicer, TextGenerationServicer
@@ -50,8 +52,9 @@ class TraceSettings:
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """`urls`: sockets of all ranks in rank order; `model_folder`: for the tokenizer of the Tokens call; `rendezvous`:
-    the file by which the ranks met; `group`: what this start of all ranks is called; `traces`: where spans of steps go.
+    """`urls`: where all ranks listen, in rank order; `model_folder`: of the tokenizer of the Tokens call; `rendezvous`:
+    the file by which the ranks met; `group`: what this start of all ranks is called; `traces`: where spans of steps go;
+    `listener`: where the router of another node connects.
     """
 
     socket_path: Path
@@ -62,6 +65,7 @@ class ServiceSettings:
     socket_dir_owned: bool = False
     exit_on_stdin_eof: bool = False
     traces: TraceSettings | None = None
+    listener: ClusterListener | None = None
 
 
 class ShardServer:
@@ -158,6 +162,8 @@ class ShardServer:
             raise ConfigurationError(f"cannot listen on {settings.socket_path}: {error}") from error
         finally:
             os.umask(mask)
+        if settings.listener is not None:
+            listen_for_nodes(server, settings.listener)
         return server, health_servicer
 
     def _orphaned(self, loop: asyncio.AbstractEventLoop) -> None:

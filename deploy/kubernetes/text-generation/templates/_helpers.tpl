@@ -14,6 +14,26 @@ app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- /* Pods that take requests: of several nodes the first. */ -}}
+{{- define "text-generation.serving" -}}
+{{ include "text-generation.selector" . }}
+{{- if gt (int .Values.nodes) 1 }}
+leaderworkerset.sigs.k8s.io/worker-index: "0"
+{{- end }}
+{{- end -}}
+
+{{- /* What is scaled. */ -}}
+{{- define "text-generation.scaled" -}}
+{{- if gt (int .Values.nodes) 1 -}}
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+{{- else -}}
+apiVersion: apps/v1
+kind: Deployment
+{{- end }}
+name: {{ include "text-generation.name" . }}
+{{- end -}}
+
 {{- define "text-generation.labels" -}}
 {{ include "text-generation.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -52,6 +72,26 @@ labels:
 - --graceful-termination-timeout
 - {{ .Values.terminationTimeout | quote }}
 - --json-output
+{{- if gt (int .Values.nodes) 1 }}
+- --nnodes
+- {{ .Values.nodes | quote }}
+- --node-rank
+- $(LWS_WORKER_INDEX)
+- --master-addr
+- $(LWS_LEADER_ADDRESS)
+- --shard-startup-timeout
+- {{ .Values.startTimeout | quote }}
+{{- if .Values.nodesSecret }}
+- --cluster-cert
+- /etc/text-generation-nodes/tls.crt
+- --cluster-key
+- /etc/text-generation-nodes/tls.key
+- --cluster-ca
+- /etc/text-generation-nodes/ca.crt
+{{- else }}
+- --cluster-insecure
+{{- end }}
+{{- end }}
 {{- if .Values.apiKeySecret }}
 - --api-key-file
 - /etc/text-generation/api-keys

@@ -6,7 +6,8 @@ import sys
 import threading
 from collections.abc import Callable
 
-NAMES = ["RANK", "WORLD_SIZE", "SHARD_GROUP", "API_KEY", "LOG_LEVEL", "COMPUTE_TYPE", "HF_TOKEN", "NOTIFY_SOCKET"]
+RANKS = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SHARD_GROUP"]
+NAMES = [*RANKS, "API_KEY", "LOG_LEVEL", "COMPUTE_TYPE", "HF_TOKEN", "NOTIFY_SOCKET"]
 
 
 def note(process: str, event: str) -> None:
