@@ -4,6 +4,7 @@ mod fleet;
 mod losses;
 mod shards;
 mod signals;
+mod standby;
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
@@ -83,7 +84,10 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
         .collect();
     let shards = Shards::new(fleet.console.clone(), specs, sockets, &args.shards);
     let shards = fleet.shards.insert(shards);
-    shards.start()?;
+    shards.start().await?;
+    if let Some(port) = &fleet.management {
+        port.follow(shards.processes());
+    }
     shards.ready().await?;
 
     let compute_type = match std::env::var_os("COMPUTE_TYPE") {
@@ -121,6 +125,9 @@ async fn prepare_model(
     info!("Preparing model {model_id}");
     let spec = plan::download(args, surroundings);
     let step = Process::spawn(spec, fleet.console.clone())?;
+    if let Some(port) = &fleet.management {
+        port.follow([&step]);
+    }
     let folder = download::model_folder(fleet.download.insert(step), model_id).await?;
     fleet.download = None;
     Ok(folder)

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .config.memory import is_duplicate
 from .config.server import HubConfig, LoadFormat
 from .errors import ModelFilesError
+from .telemetry import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -163,8 +165,30 @@ def _snapshot(source: ModelSource, hub: HubConfig, weights: str | None, local_on
             allow_patterns=[*_SMALL_FILES, *([f"*{weights}"] if weights else [])],
             ignore_patterns=["*/*", "consolidated*"],
             local_files_only=local_only,
+            tqdm_class=_logging_bar(),
         )
     )
+
+
+def _logging_bar() -> type:
+    """The bars of a download, of which that of the files writes into the log and none to a terminal."""
+    from huggingface_hub.utils import tqdm
+
+    progress = Progress(logger, "downloading", "downloading files")
+
+    class Bar(tqdm):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self._counts_files = options.get("unit") != "B"
+            self._done = 0
+            super().__init__(*arguments, **{**options, "disable": True})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            if self._counts_files and self.total:
+                self._done += int(n or 0)
+                progress.report(self._done, int(self.total))
+            return super().update(n)
+
+    return Bar
 
 
 def _cached_snapshot(source: ModelSource, hub: HubConfig) -> Path | None:
