@@ -177,9 +177,11 @@ def start(model: Path, directory: Path, *arguments: str, environment: dict[str, 
 
 
 @contextlib.contextmanager
-def serving(model: Path, directory: Path, *arguments: str) -> Iterator[Server]:
+def serving(
+    model: Path, directory: Path, *arguments: str, environment: dict[str, str] | None = None
+) -> Iterator[Server]:
     """A ready server that is stopped at the end, whatever happened to it."""
-    server = start(model, directory, *arguments)
+    server = start(model, directory, *arguments, environment=environment)
     try:
         server.wait_ready()
         yield server

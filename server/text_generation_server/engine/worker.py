@@ -248,7 +248,7 @@ class EngineWorker:
             due.future.set_exception(ended.told)
 
     def _wait_for_masks(self, number: int, before_s: float) -> StepMasks:
-        """Has a limit of its own: however long it takes, the engine is healthy. `before_s`: limit of the step before."""
+        """Has a limit of its own: however long it takes, the engine is healthy. `before_s`: that of the step before."""
         with self._heartbeat.paused("engine"):
             return self._masks.take(number, before_s)
 
