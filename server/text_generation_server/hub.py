@@ -4,6 +4,7 @@ Weights are safetensors. `.bin` files are pickles; they are converted only when 
 which runs no code from the file. Offline mode, endpoint and token are huggingface_hub's own settings.
 """
 
+import errno
 import json
 import logging
 import os
@@ -24,6 +25,7 @@ _SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 _NO_WEIGHTS = ("training", "optimizer", "scheduler", "args", "arguments")
 _DOWNLOAD_ATTEMPTS = 5
 _BACK_OFF_S = 5.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,11 @@ def _retried(call: Callable[[], Path], source: ModelSource, pause: Callable[[flo
                 "if it is private"
             ) from error
         except (OSError, httpx.HTTPError) as error:
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise ModelFilesError(
+                    f"the disk is full: {name} does not fit into the hub cache; free space there, or name another "
+                    "folder with --huggingface-hub-cache (HUGGINGFACE_HUB_CACHE)"
+                ) from error
             if is_offline_mode():
                 raise ModelFilesError(
                     f"{name} is not in the hub cache and HF_HUB_OFFLINE forbids a download"

@@ -1,5 +1,6 @@
 """Finding, downloading and converting model folders; huggingface_hub is a stub."""
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -243,6 +244,13 @@ def test_faults_of_the_network_are_retried(stub: Callable[..., Snapshots]) -> No
     with pytest.raises(ModelFilesError, match="failed 5 times"):
         prepare_folder(ModelSource("some/model"), HUB, pause=pauses.append)
     assert len(snapshots.calls) == 5
+
+
+def test_a_full_disk_is_no_fault_of_the_network(stub: Callable[..., Snapshots]) -> None:
+    snapshots = stub(OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(ModelFilesError, match="the disk is full: some/model does not fit into the hub cache"):
+        prepare_folder(ModelSource("some/model"), HUB, pause=pytest.fail)
+    assert len(snapshots.calls) == 1
 
 
 def test_a_hub_that_cannot_be_reached_is_asked_once_more(stub: Callable[..., Snapshots]) -> None:
