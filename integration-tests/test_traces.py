@@ -28,7 +28,9 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         self.endpoint = ""
 
     def Export(
-        self, request: trace_service_pb2.ExportTraceServiceRequest, context: Any
+        self,
+        request: trace_service_pb2.ExportTraceServiceRequest,
+        context: Any,  # noqa: ARG002 - gRPC gives it
     ) -> trace_service_pb2.ExportTraceServiceResponse:
         with self._lock:
             for of in request.resource_spans:

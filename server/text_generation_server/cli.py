@@ -1,6 +1,7 @@
 """The command `text-generation-server`: builds the configuration from flags and environment, and starts the work."""
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -211,6 +212,11 @@ def _serve(config: ServerConfig, traces: TraceSettings | None, standby: bool) ->
     folder = find_folder(ModelSource(config.model_id, config.revision, config.load_format), config.environment.hub)
     if standby:
         _engine_builder()
+        from .kernels import fingerprint_compiler
+
+        fingerprint_compiler()
+        # Imports live for good: the collector need not walk them, as it does several times in warm-up.
+        gc.freeze()
         if not start_is_due():
             return
 
