@@ -29,7 +29,7 @@ const CLIENTS: usize = 64;
 const TOKENS: u32 = 100;
 /// Requests of each client in a run.
 const REQUESTS: usize = 20;
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 5;
 
 /// Counts the spans that it gets.
 #[derive(Debug, Clone, Default)]
@@ -68,6 +68,9 @@ fn main() -> BenchResult<()> {
             pair[index] = clients.block_on(measure(&shards, flags))?;
             micros[index].push(pair[index]);
         }
+        eprintln!(
+            "round {round}: {pair:.2?} us of the router for a token, without and with traces"
+        );
         ratios.push(pair[1] / pair[0]);
     }
     let [without, with] = micros.map(median);

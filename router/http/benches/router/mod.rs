@@ -49,12 +49,13 @@ pub fn runtime(threads: usize) -> io::Result<Runtime> {
 /// The streams that are measured.
 #[derive(Debug, Clone, Copy)]
 pub enum Api {
+    #[allow(dead_code, reason = "not every benchmark has all")]
     Raw,
     Chat,
 }
 
 impl Api {
-    fn path(self) -> &'static str {
+    pub fn path(self) -> &'static str {
         match self {
             Self::Raw => "/generate_stream",
             Self::Chat => "/v1/chat/completions",
