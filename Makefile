@@ -20,7 +20,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.proto' -o -name '*.py' -o -name '*.pyi' -o -path '*/ui/*' \) -print) Cargo.toml Cargo.lock
 PYTHON_PROJECTS := server clients/python
 
-.PHONY: run install benchmark wheel test lint fmt clean bench-router bench-client bench-encode bench-kv-pool bench-policy
+.PHONY: run install benchmark wheel test lint fmt clean bench-router bench-traces bench-client bench-encode bench-kv-pool bench-policy
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-ui test-chart test-ray
 
 run: install
@@ -175,6 +175,9 @@ target/ui-packages/.installed: integration-tests/requirements-ui.txt | $(VENV)/b
 # Prints JSON; keep it in benchmark/results/ with the machine it ran on.
 bench-router:
 	cargo bench --quiet --locked -p text-generation-http --bench streaming
+
+bench-traces:
+	cargo bench --quiet --locked -p text-generation-http --bench traces
 
 bench-client:
 	cargo bench --quiet --locked -p text-generation-benchmark --bench client

@@ -55,11 +55,14 @@ class Stream:
 
 
 def shard_processes() -> dict[int, int]:
-    """Process ids of the running shards by rank: children of the launcher that listens on our port."""
-    found: dict[int, int] = {}
+    """Process ids of the running shards by rank: children of the launcher that listens on our port, of which those on
+    standby are the younger ones.
+    """
+    found: dict[int, tuple[int, int]] = {}
     for process in filter(str.isdigit, os.listdir("/proc")):
         try:
-            parent = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1]
+            stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            parent, begun = stat[1], int(stat[19])
             launcher = Path(f"/proc/{parent}/cmdline").read_text().split("\0")
             arguments = Path(f"/proc/{process}/cmdline").read_text().split("\0")
             environment = Path(f"/proc/{process}/environ").read_text().split("\0")
@@ -67,8 +70,9 @@ def shard_processes() -> dict[int, int]:
             continue
         if "--uds-path" in arguments and str(PORT) in launcher:
             rank = next((each.removeprefix("RANK=") for each in environment if each.startswith("RANK=")), "0")
-            found[int(rank)] = int(process)
-    return found
+            candidate = (begun, int(process))
+            found[int(rank)] = min(found.get(int(rank), candidate), candidate)
+    return {rank: process for rank, (_, process) in found.items()}
 
 
 def run(streams: int, tokens: int, kill_rank: int | None) -> list[Stream]:

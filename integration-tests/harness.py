@@ -70,6 +70,14 @@ def alive(pid: int) -> bool:
         return False
 
 
+def started_at(pid: int) -> int:
+    """Ticks since the machine's start; of a process that is gone 0."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+    except OSError:
+        return 0
+
+
 def command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -94,12 +102,12 @@ class Server:
         return self.log.read_text(errors="replace")
 
     def shards(self) -> list[int]:
-        """The launcher's own children; on a GPU a shard has children that look like it."""
+        """The launcher's own children, the oldest first; on a GPU a shard has children that look like it."""
         own = children_by_parent().get(self.process.pid, [])
-        return [pid for pid in own if "serve" in command_line(pid).split()]
+        return sorted((pid for pid in own if "serve" in command_line(pid).split()), key=started_at)
 
     def shard(self, rank: int) -> int:
-        """The shard of a rank."""
+        """The shard of a rank. One on standby for it is younger."""
 
         def is_rank(pid: int) -> bool:
             with contextlib.suppress(OSError):
@@ -166,15 +174,23 @@ def start(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "XDG_RUNTIME_DIR": str(runtime_dir), **(environment or {})},
+            # Processes on standby take seconds of a core, and few tests lose shards.
+            env={
+                **os.environ,
+                "XDG_RUNTIME_DIR": str(runtime_dir),
+                "STANDBY_SHARDS": "false",
+                **(environment or {}),
+            },
         )
     return Server(process, f"http://127.0.0.1:{port}", log, runtime_dir)
 
 
 @contextlib.contextmanager
-def serving(model: Path, directory: Path, *arguments: str) -> Iterator[Server]:
+def serving(
+    model: Path, directory: Path, *arguments: str, environment: dict[str, str] | None = None
+) -> Iterator[Server]:
     """A ready server that is stopped at the end, whatever happened to it."""
-    server = start(model, directory, *arguments)
+    server = start(model, directory, *arguments, environment=environment)
     try:
         server.wait_ready()
         yield server

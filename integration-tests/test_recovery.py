@@ -86,7 +86,7 @@ def test_streams_go_on_after_the_loss_of_a_shard(
     tiny_llama: Path, tmp_path: Path, prompts: list[str], shards: int, losses: list[tuple[int, signal.Signals]]
 ) -> None:
     choose = random.Random(shards)
-    flags = ["--num-shard", str(shards), "--max-shard-losses", "9", "--deterministic"]
+    flags = ["--num-shard", str(shards), "--max-shard-losses", "9", "--deterministic", "--standby-shards", "true"]
     with serving(tiny_llama, tmp_path, *flags) as server:
         expected = Load(server, prompts).run()
         assert all(expected)

@@ -150,6 +150,10 @@ pub struct ShardArgs {
     /// Seconds after which a loss of shards is forgotten
     #[arg(long, env, default_value_t = 600, value_parser = value_parser!(u64).range(1..))]
     pub shard_loss_window: u64,
+    /// Keep a process for each shard that has its code loaded and takes over when shards are lost: they start again
+    /// seconds earlier, for a few hundred MiB of memory of the host each
+    #[arg(long, env, default_value_t = true, action = ArgAction::Set, value_parser = BoolishValueParser::new())]
+    pub standby_shards: bool,
 }
 
 #[derive(Debug, clap::Args)]

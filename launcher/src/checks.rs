@@ -99,7 +99,11 @@ fn check_collector(server: &ServerArgs) -> Result<(), LauncherError> {
 
 /// Likewise; the router knows the fields.
 fn check_events(server: &ServerArgs) -> Result<(), LauncherError> {
-    let given = server.kv_events_config.as_deref();
+    // As of every variable, an empty value is none.
+    let given = server
+        .kv_events_config
+        .as_deref()
+        .filter(|text| !text.is_empty());
     let object = |text| serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text);
     match given.map(object) {
         Some(Err(error)) => refuse(format!(

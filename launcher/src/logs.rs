@@ -126,6 +126,14 @@ pub struct Origin {
     pub rank: Option<usize>,
 }
 
+/// What a child has told of its start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    pub phase: String,
+    /// 0 to 100.
+    pub percent: u64,
+}
+
 impl Record {
     /// Reads a record, or none where the line is not a JSON object with a known `level` and a `message`.
     pub fn parse(line: &str, origin: &Origin) -> Option<Self> {
@@ -165,6 +173,13 @@ impl Record {
 
     pub fn level(&self) -> Level {
         self.level
+    }
+
+    /// How far a start has come: the field `percent` of a record that names a phase.
+    pub fn progress(&self) -> Option<Progress> {
+        let percent = self.fields.get("percent")?.as_u64()?.min(100);
+        let phase = self.fields.get("phase")?.as_str()?.to_owned();
+        Some(Progress { phase, percent })
     }
 
     /// A field that holds a string, or the empty string.

@@ -18,7 +18,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::error::LauncherError;
+use crate::logs::Progress;
 use crate::plan::ProcessSpec;
+use crate::process::Process;
 
 /// What a server does before it can answer, or where it is stopped before it could.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +46,31 @@ impl Phase {
     }
 }
 
-/// A phase, and when it began.
-type Since = (Phase, Instant);
+/// What the server does, and who says how far it has come.
+#[derive(Debug)]
+struct Start {
+    phase: Phase,
+    began: Instant,
+    progress: Vec<watch::Receiver<Option<Progress>>>,
+}
+
+impl Start {
+    /// How much of the phase is done, as the slowest process says, where one has said something.
+    fn percent(&self) -> Option<u64> {
+        let told = self.progress.iter().filter_map(|told| {
+            let told = told.borrow();
+            let progress = told.as_ref()?;
+            (progress.phase == self.phase.name()).then_some(progress.percent)
+        });
+        told.min()
+    }
+}
 
 /// The open port. Dropping it ends the answers of this process, not those of the router.
 #[derive(Debug)]
 pub struct ManagementPort {
     listener: TcpListener,
-    phase: watch::Sender<Since>,
+    start: watch::Sender<Start>,
     answering: JoinHandle<()>,
 }
 
@@ -66,7 +85,11 @@ impl ManagementPort {
         };
         let (listener, accepting) =
             opened().map_err(|source| LauncherError::ManagementAddress { address, source })?;
-        let (phase, current) = watch::channel((Phase::Downloading, Instant::now()));
+        let (start, current) = watch::channel(Start {
+            phase: Phase::Downloading,
+            began: Instant::now(),
+            progress: Vec::new(),
+        });
         let answering = tokio::spawn(async move {
             if let Err(error) = axum::serve(accepting, routes(current)).await {
                 tracing::warn!("the port for probes and metrics has failed: {error}");
@@ -74,14 +97,23 @@ impl ManagementPort {
         });
         Ok(Self {
             listener,
-            phase,
+            start,
             answering,
         })
     }
 
     /// From now on this is what the server does.
     pub fn enter(&self, phase: Phase) {
-        self.phase.send_replace((phase, Instant::now()));
+        self.start.send_modify(|start| {
+            start.phase = phase;
+            start.began = Instant::now();
+        });
+    }
+
+    /// From now on these processes say how far it has come.
+    pub fn follow<'a>(&self, processes: impl IntoIterator<Item = &'a Process>) {
+        let progress = processes.into_iter().map(Process::progress).collect();
+        self.start.send_modify(|start| start.progress = progress);
     }
 
     /// Lets a process that is to be started listen too. It learns of the socket as systemd would tell it.
@@ -104,32 +136,35 @@ impl Drop for ManagementPort {
     }
 }
 
-fn routes(phase: watch::Receiver<Since>) -> Router {
+fn routes(start: watch::Receiver<Start>) -> Router {
     Router::new()
         .route("/live", get(|| async {}))
         .route("/ready", get(starting))
         .route("/health", get(starting))
         .route("/metrics", get(starting))
         .fallback(|| async { StatusCode::NOT_FOUND })
-        .with_state(phase)
+        .with_state(start)
 }
 
 /// The next question must find the process that listens then, so no connection is kept.
-async fn starting(State(phase): State<watch::Receiver<Since>>) -> Response {
-    let (phase, began) = *phase.borrow();
-    if phase == Phase::ServingNode0 {
+async fn starting(State(start): State<watch::Receiver<Start>>) -> Response {
+    let start = start.borrow();
+    if start.phase == Phase::ServingNode0 {
         return ([(header::CONNECTION, "close")], StatusCode::OK).into_response();
     }
-    let error = match phase {
-        Phase::Stopping => "the server is stopping".to_owned(),
-        _ => format!("the server is starting: {}", phase.name()),
+    let (name, percent) = (start.phase.name(), start.percent());
+    let error = match (start.phase, percent) {
+        (Phase::Stopping, _) => "the server is stopping".to_owned(),
+        (_, Some(percent)) => format!("the server is starting: {name}, {percent} %"),
+        (_, None) => format!("the server is starting: {name}"),
     };
     let headers = [(header::CONNECTION, "close"), (header::RETRY_AFTER, "1")];
     let body = json!({
         "error": error,
         "error_type": "healthcheck",
-        "phase": phase.name(),
-        "seconds": began.elapsed().as_secs(),
+        "phase": name,
+        "percent": percent,
+        "seconds": start.began.elapsed().as_secs(),
     });
     (StatusCode::SERVICE_UNAVAILABLE, headers, Json(body)).into_response()
 }

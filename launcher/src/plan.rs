@@ -121,6 +121,15 @@ fn quantize(model: &ModelArgs) -> Option<&String> {
     model.quantize.as_ref().filter(|name| !name.is_empty())
 }
 
+/// A level at which children tell the launcher what it needs to know, the folder of the model and the progress of a
+/// start: records of level INFO. What is not asked for it does not print.
+fn talking_level(surroundings: &Surroundings) -> &str {
+    match surroundings.log_level.as_str() {
+        "ERROR" | "WARN" => "INFO",
+        level => level,
+    }
+}
+
 /// The step that finds or downloads the model and reports its folder.
 pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
     let model = &args.model;
@@ -136,12 +145,7 @@ pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
     flags.optional("--max-total-tokens", args.limits.max_total_tokens);
     flags.switch("--trust-remote-code", model.trust_remote_code);
     flags.switch("--exit-on-stdin-eof", true);
-    // The answer is a record of level INFO, so a quieter step would be mute.
-    let level = match surroundings.log_level.as_str() {
-        "ERROR" | "WARN" => "INFO",
-        level => level,
-    };
-    flags.value("--logger-level", level);
+    flags.value("--logger-level", talking_level(surroundings));
     flags.switch("--json-output", true);
     let mut env = server_env(args, surroundings);
     env.extend(model_env(args));
@@ -220,7 +224,7 @@ pub fn shard(
     for (flag, value) in args.server.otlp() {
         flags.optional(flag, value);
     }
-    flags.value("--logger-level", &surroundings.log_level);
+    flags.value("--logger-level", talking_level(surroundings));
     flags.switch("--json-output", true);
 
     let mut env = server_env(args, surroundings);

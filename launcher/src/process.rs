@@ -1,6 +1,7 @@
 //! A child process in its own group: spawn, read both pipes, terminate, wait with a limit.
 
 use std::fmt;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -10,14 +11,14 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Level;
 
 use crate::error::LauncherError;
-use crate::logs::{Console, Origin, Record};
+use crate::logs::{Console, Origin, Progress, Record};
 use crate::notify;
 use crate::plan::ProcessSpec;
 
@@ -63,7 +64,8 @@ pub struct Process {
     pub name: String,
     group: Pid,
     exit: watch::Receiver<Option<Exit>>,
-    _stdin: Option<ChildStdin>,
+    progress: watch::Receiver<Option<Progress>>,
+    stdin: Option<ChildStdin>,
 }
 
 impl Process {
@@ -98,16 +100,32 @@ impl Process {
             rank: spec.rank,
         };
         let (sender, exit) = watch::channel(None);
+        let (told, progress) = watch::channel(None);
+        let forwarder = Forwarder::new(console, origin, told);
         tokio::spawn(async move {
-            let exit = forward_until_exit(child, group, Forwarder::new(console, origin)).await;
+            let exit = forward_until_exit(child, group, forwarder).await;
             sender.send_replace(Some(exit));
         });
         Ok(Self {
             name: spec.name,
             group,
             exit,
-            _stdin: stdin,
+            progress,
+            stdin,
         })
+    }
+
+    /// Tells a process that waits on its standard input to go on. An error where it has ended.
+    pub async fn release(&mut self) -> io::Result<()> {
+        match &mut self.stdin {
+            Some(stdin) if self.exit.borrow().is_none() => stdin.write_all(b"\n").await,
+            _ => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// What it has told last of its start.
+    pub fn progress(&self) -> watch::Receiver<Option<Progress>> {
+        self.progress.clone()
     }
 
     /// Resolves when the process has ended and its output was read to the end.
@@ -266,10 +284,11 @@ struct Forwarder {
     /// The last line on standard error that is no warning, for want of one that names an error.
     last_text: Option<String>,
     last_record: Option<Record>,
+    progress: watch::Sender<Option<Progress>>,
 }
 
 impl Forwarder {
-    fn new(console: Console, origin: Origin) -> Self {
+    fn new(console: Console, origin: Origin, progress: watch::Sender<Option<Progress>>) -> Self {
         Self {
             console,
             origin,
@@ -277,6 +296,7 @@ impl Forwarder {
             last_error: None,
             last_text: None,
             last_record: None,
+            progress,
         }
     }
 
@@ -295,6 +315,9 @@ impl Forwarder {
             Some(record) => {
                 if record.level() == Level::ERROR {
                     self.last_error = record.text("message").lines().next().map(str::to_owned);
+                }
+                if let Some(progress) = record.progress() {
+                    self.progress.send_replace(Some(progress));
                 }
                 self.console.write(&record);
                 if is_stdout {

@@ -4,6 +4,7 @@ mod fleet;
 mod losses;
 mod shards;
 mod signals;
+mod standby;
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
@@ -107,7 +108,10 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
     let several = fleet.nodes.are_several();
     let shards = Shards::new(fleet.console.clone(), specs, sockets, &args.shards, several);
     let shards = fleet.shards.insert(shards);
-    shards.start(&name)?;
+    shards.start(&name).await?;
+    if let Some(port) = &fleet.management {
+        port.follow(shards.processes());
+    }
     shards.ready().await?;
     fleet.nodes.ready_together().await;
     if fleet.nodes.is_led() {
@@ -169,6 +173,9 @@ async fn prepare_model(
     info!("Preparing model {model_id}");
     let spec = plan::download(args, surroundings);
     let step = Process::spawn(spec, fleet.console.clone())?;
+    if let Some(port) = &fleet.management {
+        port.follow([&step]);
+    }
     let folder = download::model_folder(fleet.download.insert(step), model_id).await?;
     fleet.download = None;
     Ok(folder)

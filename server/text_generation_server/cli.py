@@ -1,11 +1,12 @@
 """The command `text-generation-server`: builds the configuration from flags and environment, and starts the work."""
 
 import contextlib
+import gc
 import json
 import logging
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,7 +26,7 @@ from .engine.requests import ShardEngine
 from .engine.worker import EngineWorker
 from .errors import EngineError
 from .hub import ModelSource, find_folder, prepare_folder
-from .service.parent import watch_parent
+from .service.parent import start_is_due, watch_parent
 from .service.server import ServiceSettings, TraceSettings
 from .service.server import serve as serve_shard
 from .telemetry import LEVELS, configure_logging
@@ -111,6 +112,9 @@ def serve(
         list[str] | None, typer.Option(help="Address of a rank of another node, in rank order; for rank 0")
     ] = None,
     exit_on_stdin_eof: ExitOnEof = False,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Load the code, then wait for a byte on standard input before the rest")
+    ] = False,
     otlp_endpoint: Annotated[
         str | None, typer.Option(help="Collector of traces, as OTLP over gRPC; gets steps where the level is DEBUG")
     ] = None,
@@ -145,7 +149,7 @@ def serve(
         # A span for each step is a detail, as its log records are.
         if otlp_endpoint and LEVELS[logger_level] <= LEVELS["DEBUG"]:
             traces = TraceSettings(otlp_endpoint, otlp_service_name, config.environment.parallel.rank)
-        _serve(config, traces)
+        _serve(config, traces, standby)
 
 
 @app.command()
@@ -219,18 +223,21 @@ def _note_remote_code(trusted: bool) -> None:
         logger.info("--trust-remote-code has no effect: the shard runs no code that comes with a model")
 
 
-def _serve(config: ServerConfig, traces: TraceSettings | None) -> None:
+def _serve(config: ServerConfig, traces: TraceSettings | None, standby: bool) -> None:
     folder = find_folder(ModelSource(config.model_id, config.revision, config.load_format), config.environment.hub)
+    if standby:
+        _engine_builder()
+        from .kernels import fingerprint_compiler
+
+        fingerprint_compiler()
+        # Imports live for good: the collector need not walk them, as it does several times in warm-up.
+        gc.freeze()
+        if not start_is_due():
+            return
 
     def build() -> ShardEngine:
-        # Torch's CPU threads spin while they wait for each other; OpenMP reads this once, when torch loads. On cores
-        # that router and clients use too, a spinning thread keeps the one it waits for from running, and steps take
-        # 10 times as long.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Imported on the engine thread: the socket is up while torch loads.
-        from .engine.loading import build_engine
-
-        return build_engine(config, folder)
+        return _engine_builder()(config, folder)
 
     worker = EngineWorker(build)
     settings = ServiceSettings(
@@ -248,6 +255,17 @@ def _serve(config: ServerConfig, traces: TraceSettings | None) -> None:
     # A thread inside torch cannot be ended, and torch's own end waits for the other ranks: leave without either.
     logging.shutdown()
     os._exit(0)
+
+
+def _engine_builder() -> Callable[[ServerConfig, Path], ShardEngine]:
+    """Imports torch and all that computes, which takes seconds the first time. Touches no device."""
+    # Torch's CPU threads spin while they wait for each other; OpenMP reads this once, when torch loads. On cores that
+    # router and clients use too, a spinning thread keeps the one it waits for from running, and steps take 10 times as
+    # long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from .engine.loading import build_engine
+
+    return build_engine
 
 
 @contextlib.contextmanager

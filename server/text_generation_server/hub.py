@@ -4,6 +4,7 @@ Weights are safetensors. `.bin` files are pickles; they are converted only when 
 which runs no code from the file. Offline mode, endpoint and token are huggingface_hub's own settings.
 """
 
+import errno
 import json
 import logging
 import os
@@ -11,10 +12,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .config.memory import is_duplicate
 from .config.server import HubConfig, LoadFormat
 from .errors import ModelFilesError
+from .telemetry import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +25,7 @@ _SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 _NO_WEIGHTS = ("training", "optimizer", "scheduler", "args", "arguments")
 _DOWNLOAD_ATTEMPTS = 5
 _BACK_OFF_S = 5.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -163,8 +167,30 @@ def _snapshot(source: ModelSource, hub: HubConfig, weights: str | None, local_on
             allow_patterns=[*_SMALL_FILES, *([f"*{weights}"] if weights else [])],
             ignore_patterns=["*/*", "consolidated*"],
             local_files_only=local_only,
+            tqdm_class=_logging_bar(),
         )
     )
+
+
+def _logging_bar() -> type:
+    """The bars of a download, of which that of the files writes into the log and none to a terminal."""
+    from huggingface_hub.utils import tqdm
+
+    progress = Progress(logger, "downloading", "downloading files")
+
+    class Bar(tqdm):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self._counts_files = options.get("unit") != "B"
+            self._done = 0
+            super().__init__(*arguments, **{**options, "disable": True})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            if self._counts_files and self.total:
+                self._done += int(n or 0)
+                progress.report(self._done, int(self.total))
+            return super().update(n)
+
+    return Bar
 
 
 def _cached_snapshot(source: ModelSource, hub: HubConfig) -> Path | None:
@@ -212,6 +238,11 @@ def _retried(call: Callable[[], Path], source: ModelSource, pause: Callable[[flo
                 "if it is private"
             ) from error
         except (OSError, httpx.HTTPError) as error:
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise ModelFilesError(
+                    f"the disk is full: {name} does not fit into the hub cache; free space there, or name another "
+                    "folder with --huggingface-hub-cache (HUGGINGFACE_HUB_CACHE)"
+                ) from error
             if is_offline_mode():
                 raise ModelFilesError(
                     f"{name} is not in the hub cache and HF_HUB_OFFLINE forbids a download"

@@ -8,10 +8,13 @@ import datetime
 import json
 import logging
 import sys
-from typing import Any, TextIO
+import time
+from collections.abc import Callable
+from typing import Any, Literal, TextIO
 
 TRACE = 5
 LEVELS = {"TRACE": TRACE, "DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
+PROGRESS_INTERVAL_S = 2.0
 _STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -28,6 +31,34 @@ def _timestamp(created: float) -> str:
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:
     return {key: value for key, value in record.__dict__.items() if key not in _STANDARD_ATTRIBUTES}
+
+
+class Progress:
+    """Says in the log how far a slow part of a start has come, every few seconds; what is quick is silent.
+
+    The launcher reads the fields `phase` and `percent` and tells them on its port for probes. One thread at a time.
+    """
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        phase: Literal["downloading", "loading", "warming up"],
+        message: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logger = logger
+        self._phase = phase
+        self._message = message
+        self._clock = clock
+        self._reported = clock()
+
+    def report(self, done: int, total: int) -> None:
+        """So many of `total` parts are done."""
+        now = self._clock()
+        if now - self._reported >= PROGRESS_INTERVAL_S:
+            self._reported = now
+            percent = 100 * done // max(total, 1)
+            self._logger.info(self._message, extra={"phase": self._phase, "percent": percent})
 
 
 class JsonFormatter(logging.Formatter):

@@ -93,7 +93,11 @@ pub fn router(
     flags.optional("--prometheus-hostname", server.prometheus_hostname);
     flags.switch("--open-metrics", server.open_metrics);
     flags.optional("--metrics-aliases", server.metrics_aliases.as_ref());
-    flags.optional("--kv-events-config", server.kv_events_config.as_ref());
+    let kv_events = server.kv_events_config.as_ref();
+    flags.optional(
+        "--kv-events-config",
+        kv_events.filter(|text| !text.is_empty()),
+    );
     for (flag, value) in server.otlp() {
         flags.optional(flag, value);
     }

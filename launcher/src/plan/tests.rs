@@ -166,8 +166,9 @@ fn router_and_shards_send_traces_to_the_same_collector() {
     for spec in specs(&given) {
         assert!(render(&spec).contains(named), "{}", render(&spec));
     }
-    for spec in specs(&args("--otlp-endpoint=")) {
+    for spec in specs(&args("--otlp-endpoint= --kv-events-config=")) {
         assert!(!render(&spec).contains("--otlp"), "{}", render(&spec));
+        assert!(!render(&spec).contains("--kv-events"), "{}", render(&spec));
     }
 }
 

@@ -17,6 +17,7 @@ use crate::process::Process;
 use crate::readiness;
 use crate::sockets::Sockets;
 use crate::supervisor::losses::{Losses, Verdict};
+use crate::supervisor::standby::{self, Standby};
 
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -38,6 +39,9 @@ pub struct Shards {
     /// What to run, in rank order. The same for every start, but for the group's name.
     specs: Vec<ProcessSpec>,
     processes: Vec<Process>,
+    /// Those of the next start, while the present ones serve.
+    standby: Option<Standby>,
+    keeps_standby: bool,
     /// After the processes, so that those are told to end before their sockets go.
     sockets: Sockets,
     state: State,
@@ -65,6 +69,9 @@ impl Shards {
             console,
             specs,
             processes: Vec::new(),
+            standby: None,
+            // Where the first loss is the last there is no next start.
+            keeps_standby: args.standby_shards && most_losses > 1,
             sockets,
             state: State::Lost {
                 told: String::new(),
@@ -75,17 +82,32 @@ impl Shards {
         }
     }
 
-    /// Starts every rank, all with one new name of the group, by which the router tells this start from others.
-    pub fn start(&mut self, name: &str) -> Result<(), LauncherError> {
+    /// Starts every rank, with the processes on standby where there are some. `name`: of the group, by which the router
+    /// tells this start from others; those on standby have theirs.
+    pub async fn start(&mut self, name: &str) -> Result<(), LauncherError> {
         for spec in &self.specs {
             info!(rank = spec.rank, "Starting {}", spec.name);
-            let mut spec = spec.clone();
-            spec.env.push(("SHARD_GROUP", name.to_owned()));
-            self.processes
-                .push(Process::spawn(spec, self.console.clone())?);
         }
+        let begun = match self.standby.take() {
+            Some(standby) => standby.begin().await,
+            None => None,
+        };
+        self.processes = match begun {
+            Some(processes) => processes,
+            None => standby::start(self.specs.iter().cloned(), name, &self.console)?,
+        };
         self.state = State::Starting(Instant::now());
         Ok(())
+    }
+
+    /// Prepares the next start. The present shards do not need it, so a failure is but logged.
+    fn stand_by(&mut self) {
+        if self.keeps_standby && self.standby.is_none() {
+            match Standby::prepare(&self.specs, &self.console) {
+                Ok(standby) => self.standby = Some(standby),
+                Err(error) => warn!("no shards on standby: {error}"),
+            }
+        }
     }
 
     /// Waits until every rank of the present start answers, or one of them ends.
@@ -135,6 +157,7 @@ impl Shards {
     async fn advance(&mut self) -> Result<(), LauncherError> {
         match &self.state {
             State::Ready => {
+                self.stand_by();
                 let loss = self.lost().await;
                 self.count(loss)
             }
@@ -143,7 +166,7 @@ impl Shards {
                 warn_of_unsaid(&self.processes, told).await;
                 self.processes.clear();
                 self.sockets.clear()?;
-                self.start(&Uuid::new_v4().to_string())
+                self.start(&Uuid::new_v4().to_string()).await
             }
             State::Starting(_) => match self.ready().await {
                 Err(loss @ LauncherError::CannotStart { .. }) => self.count(loss),
@@ -190,8 +213,10 @@ impl Shards {
         }
     }
 
-    pub fn processes(&self) -> &[Process] {
-        &self.processes
+    /// The shards in rank order, and those on standby.
+    pub fn processes(&self) -> impl Iterator<Item = &Process> + Clone {
+        let standby = self.standby.iter().flat_map(Standby::processes);
+        self.processes.iter().chain(standby)
     }
 
     fn socket(&self, local_rank: usize) -> String {

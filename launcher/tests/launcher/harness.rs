@@ -83,6 +83,8 @@ impl Launcher {
             .env("PATH", "/nonexistent")
             .env("TMPDIR", &temporary)
             .env("FAKE_JOURNAL", folder.path().join("journal"))
+            // Most tests count processes and their events.
+            .env("STANDBY_SHARDS", "false")
             .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(stdout)
@@ -142,6 +144,11 @@ impl Launcher {
         };
         let entry = self.wait_for(&format!("{process} {event}"), found);
         Pid::from_raw(entry["pid"].as_i64().unwrap() as i32)
+    }
+
+    /// Waits until a process is there no more, whoever it belongs to.
+    pub fn wait_until_gone(&self, pid: Pid) {
+        self.wait_for("its end", || is_gone(pid).then_some(()));
     }
 
     /// Waits until a process has made an event so many times.
@@ -210,6 +217,11 @@ impl Launcher {
             journal,
             left_files,
         }
+    }
+
+    /// Asks again and again until there is an answer.
+    pub fn wait_until<T>(&self, found: impl FnMut() -> Option<T>) -> T {
+        self.wait_for("what was asked for", found)
     }
 
     fn wait_for<T>(&self, what: &str, mut found: impl FnMut() -> Option<T>) -> T {

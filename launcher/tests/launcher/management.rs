@@ -25,12 +25,16 @@ fn ask(port: u16, path: &str) -> io::Result<String> {
 
 /// What the port says of a server that starts.
 fn phase(port: u16) -> Value {
+    status(port)["phase"].clone()
+}
+
+fn status(port: u16) -> Value {
     let answer = ask(port, "/ready").unwrap();
     assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
     let (_, body) = answer.split_once("\r\n\r\n").unwrap();
     let body: Value = serde_json::from_str(body).unwrap();
     assert!(body["seconds"].is_u64(), "{body}");
-    body["phase"].clone()
+    body
 }
 
 fn start(port: u16, env: &[(&str, &str)]) -> Launcher {
@@ -80,6 +84,23 @@ fn it_is_open_while_shards_load() {
     launcher.signal(Signal::SIGTERM);
     assert_eq!(launcher.end().code, Some(0));
     assert!(ask(port, "/live").is_err());
+}
+
+#[test]
+fn it_tells_how_much_of_the_weights_is_read_whatever_is_logged() {
+    for level in ["info", "warn"] {
+        let port = free_port();
+        let launcher = start(port, &[("FAKE_SHARD_0", "loading"), ("LOG_LEVEL", level)]);
+        launcher.wait_for_event("shard 0", "start");
+        let told = launcher.wait_until(|| status(port)["percent"].as_u64());
+        assert_eq!(told, 40);
+        assert_eq!(
+            status(port)["error"],
+            "the server is starting: loading, 40 %"
+        );
+        launcher.signal(Signal::SIGTERM);
+        assert_eq!(launcher.end().code, Some(0));
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A shard that is lost is started again with all the others, while the router goes on.
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 
 use crate::harness::{Ended, Launcher};
 
@@ -34,6 +34,57 @@ fn all_shards_start_again_on_the_same_sockets_and_the_router_goes_on() {
     assert_eq!(group(first[0]), group(second[0]));
     assert_eq!(group(first[1]), group(second[1]));
     assert_ne!(group(first[0]), group(first[1]));
+    ended.assert_nothing_left();
+}
+
+const STANDBY: &[(&str, &str)] = &[("STANDBY_SHARDS", "true")];
+
+#[test]
+fn shards_on_standby_take_over_and_others_stand_by_for_the_next_loss() {
+    let launcher = Launcher::start(&["--num-shard", "2"], STANDBY);
+    launcher.wait_until_ready();
+    let waiting = ["shard 0", "shard 1"].map(|shard| launcher.wait_for_event(shard, "standby"));
+    launcher.signal_child("shard 1", Signal::SIGKILL);
+    launcher.wait_for_lines("Shard ready in", 4);
+    launcher.wait_for_events("shard 0", "standby", 2);
+    launcher.wait_for_events("shard 1", "standby", 2);
+    launcher.signal(Signal::SIGTERM);
+    let ended = launcher.end();
+
+    assert_eq!(ended.code, Some(0), "{:#?}", ended.output);
+    let mut groups = Vec::new();
+    for (shard, waited) in ["shard 0", "shard 1"].iter().zip(waiting) {
+        let starts = ended.starts_of(shard);
+        assert_eq!(starts.len(), 2);
+        assert_eq!(starts[1]["pid"], waited.as_raw());
+        let group = |start: &&serde_json::Value| start["env"]["SHARD_GROUP"].clone();
+        groups.push(starts.iter().map(group).collect::<Vec<_>>());
+    }
+    assert_eq!(groups[0], groups[1]);
+    assert_ne!(groups[0][0], groups[0][1]);
+    ended.assert_nothing_left();
+}
+
+#[test]
+fn a_shard_that_has_ended_on_standby_is_started_as_usual() {
+    let launcher = Launcher::start(&["--num-shard", "2"], STANDBY);
+    launcher.wait_until_ready();
+    launcher.wait_for_event("shard 0", "standby");
+    let waiting = launcher.wait_for_event("shard 1", "standby");
+    kill(waiting, Signal::SIGKILL).unwrap();
+    launcher.wait_until_gone(waiting);
+    launcher.signal_child("shard 0", Signal::SIGKILL);
+    launcher.wait_for_lines("Shard ready in", 4);
+    launcher.signal(Signal::SIGTERM);
+    let ended = launcher.end();
+
+    assert_eq!(ended.code, Some(0), "{:#?}", ended.output);
+    let told = |line: &String| line.contains("shard 1 cannot take over from standby");
+    assert!(ended.output.iter().any(told), "{:#?}", ended.output);
+    for shard in ["shard 0", "shard 1"] {
+        let starts = ended.starts_of(shard);
+        assert_eq!(starts[0]["argv"], starts[1]["argv"]);
+    }
     ended.assert_nothing_left();
 }
 

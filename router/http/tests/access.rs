@@ -103,6 +103,8 @@ async fn keys_come_from_the_flag_and_from_a_file() {
         ("first", 200),
         ("second", 200),
         ("third", 200),
+        ("First", 401),
+        ("THIRD", 401),
         ("# team a", 401),
         ("", 401),
     ] {

@@ -1,5 +1,6 @@
 """Finding, downloading and converting model folders; huggingface_hub is a stub."""
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -184,6 +185,22 @@ def test_a_hub_model_is_downloaded_with_what_serving_reads(stub: Callable[..., S
     assert "*.bin" not in call["allow_patterns"]
 
 
+def test_a_slow_download_says_how_many_files_are_there(
+    stub: Callable[..., Snapshots], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshots = stub()
+    prepare_folder(ModelSource("org/model"), HUB)
+    monkeypatch.setattr("text_generation_server.telemetry.PROGRESS_INTERVAL_S", 0.0)
+    caplog.set_level("INFO")
+    bar = snapshots.calls[-1]["tqdm_class"]
+    with bar(total=0, unit="B") as in_bytes, bar(total=4, desc="files") as files:
+        in_bytes.update(1000)
+        for _ in range(3):
+            files.update(1)
+    told = [(record.__dict__["phase"], record.__dict__["percent"]) for record in caplog.records]
+    assert told == [("downloading", 25), ("downloading", 50), ("downloading", 75)]
+
+
 def test_dummy_weights_download_no_weights(stub: Callable[..., Snapshots]) -> None:
     snapshots = stub()
     folder = prepare_folder(ModelSource("some/model", load_format="dummy"), HUB)
@@ -227,6 +244,13 @@ def test_faults_of_the_network_are_retried(stub: Callable[..., Snapshots]) -> No
     with pytest.raises(ModelFilesError, match="failed 5 times"):
         prepare_folder(ModelSource("some/model"), HUB, pause=pauses.append)
     assert len(snapshots.calls) == 5
+
+
+def test_a_full_disk_is_no_fault_of_the_network(stub: Callable[..., Snapshots]) -> None:
+    snapshots = stub(OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(ModelFilesError, match="the disk is full: some/model does not fit into the hub cache"):
+        prepare_folder(ModelSource("some/model"), HUB, pause=lambda _: pytest.fail("it waited"))
+    assert len(snapshots.calls) == 1
 
 
 def test_a_hub_that_cannot_be_reached_is_asked_once_more(stub: Callable[..., Snapshots]) -> None:

@@ -47,6 +47,26 @@ def test_the_end_of_standard_input_ends_the_shard_and_its_folder(llama_folder: P
         assert not sockets.exists()
 
 
+def test_a_shard_on_standby_starts_when_it_is_told_to(llama_folder: Path, tmp_path: Path) -> None:
+    with started(*serve_arguments(llama_folder, tmp_path, "--standby", "--exit-on-stdin-eof")) as process:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        wait_until_serving(process)
+        close_stdin(process)
+        assert process.wait(WAIT_S) == 0
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shard_on_standby_does_nothing_before_and_ends_with_its_parent(tmp_path: Path) -> None:
+    """A start would fail, for there is no model."""
+    (tmp_path / "config.json").write_text("{}")
+    with started(*serve_arguments(tmp_path, tmp_path, "--standby", "--load-format", "dummy")) as process:
+        close_stdin(process)
+        assert process.wait(WAIT_S) == 0
+        assert process.communicate() == ("", "")
+
+
 HANGING = """
 import sys, threading
 from pathlib import Path

@@ -1,5 +1,6 @@
 """Steps that wait for their masks on the threads of the worker: order, limits, and what ends a wait."""
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -83,6 +84,18 @@ def test_masks_that_never_come_are_named(worker: EngineWorker) -> None:
         impatient.clear_cache(None).result(WAIT_S)
         impatient.constrain(only(0, 5))
         assert ids(impatient.step(first())) == [5]
+    finally:
+        impatient.stop(WAIT_S)
+
+
+def test_the_wait_begins_when_the_step_before_may_be_done() -> None:
+    """Masks follow from its tokens: where steps may take longer than masks, they may come later too."""
+    impatient = serve(mask_limit_s=0.01)
+    try:
+        impatient.constrain(only(0, 5))
+        impatient.step(dataclasses.replace(first(), limit_ms=20)).result(WAIT_S)
+        with pytest.raises(MasksMissing, match=r"no Constrain with `number` 1 came within 0.03 s"):
+            impatient.step(decode(1)).result(WAIT_S)
     finally:
         impatient.stop(WAIT_S)
 

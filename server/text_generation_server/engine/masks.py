@@ -13,8 +13,8 @@ from .plans import MAX_AHEAD
 from .requests import MaskForm, MaskWrite, StepMasks
 
 WAIT_LIMIT_S = 60.0
-"""How long a step waits for its masks. Whoever sends them gives up earlier and calls ClearCache; this is for callers
-that are gone."""
+"""How long a step waits for its masks, once the step before may be expected to be done. Whoever sends them gives up
+earlier and calls ClearCache; this is for callers that are gone."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,17 @@ class MaskInbox:
             finally:
                 self._changed.notify_all()
 
-    def take(self, number: int) -> StepMasks:
-        """Waits for the masks of plan `number`.
+    def take(self, number: int, before_s: float = 0.0) -> StepMasks:
+        """Waits for the masks of plan `number`. They follow from what the step before chooses, which may take
+        `before_s` seconds more.
 
         Raises `InvalidRequest` where they were wrong, `MasksMissing` where they do not come in time, and `WaitEnded`
         where ClearCache or the end of the engine is on its way.
         """
+        limit_s = self._wait_limit_s + before_s
         with self._changed:
             self._changed.wait_for(
-                lambda: number in self._held or self._clears > 0 or self._closed is not None, self._wait_limit_s
+                lambda: number in self._held or self._clears > 0 or self._closed is not None, limit_s
             )
             self._first = number + 1
             found = self._held.pop(number, None)
@@ -101,7 +103,7 @@ class MaskInbox:
                 raise WaitEnded(PlanRefused(f"ClearCache came before the masks of plan {number}"))
         raise MasksMissing(
             f"plan {number} has `constrained` rows, but no Constrain with `number` {number} came within "
-            f"{self._wait_limit_s:g} s; call ClearCache"
+            f"{limit_s:g} s; call ClearCache"
         )
 
     def skip(self, number: int) -> None:

@@ -11,6 +11,7 @@ from ..distributed.group import TensorParallelGroup
 from ..errors import EngineFailed, InvalidRequest, OutOfMemory
 from ..kernels import compilations
 from ..models.base import CausalLM
+from ..telemetry import Progress
 from .budget import MemoryBudget, gib
 from .cost import fit, measure, shapes
 from .kv_pool import bytes_per_slot
@@ -65,7 +66,7 @@ def _prepare(
     model: CausalLM, group: TensorParallelGroup, memory: Memory, asked: WarmupLimits, probe: Probe
 ) -> tuple[ServingLimits, StepCost, StepRunner]:
     """The parts of warm-up that take memory. What one of them leaves unused is given back before the next."""
-    clock = _Stopwatch()
+    clock = _Stopwatch(parts=5)
     probe.compile_ahead()
     clock.lap("compiling_s")
     if asked.regained and asked.max_batch_total_tokens is not None:
@@ -120,10 +121,12 @@ def measured_cost(runner: StepRunner, group: TensorParallelGroup, device: torch.
 
 
 class _Stopwatch:
-    """Seconds of each part of a sequence."""
+    """Seconds of each part of a sequence of so many."""
 
-    def __init__(self) -> None:
+    def __init__(self, parts: int) -> None:
         self.laps: dict[str, float] = {}
+        self._parts = parts
+        self._progress = Progress(logger, "warming up", "warming up")
         self._last = time.perf_counter()
 
     def lap(self, name: str) -> None:
@@ -131,6 +134,7 @@ class _Stopwatch:
         now = time.perf_counter()
         self.laps[name] = round(now - self._last, 2)
         self._last = now
+        self._progress.report(len(self.laps), self._parts)
 
 
 def check_limits(asked: WarmupLimits, max_positions: int) -> None:

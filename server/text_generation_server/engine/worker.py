@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -233,22 +234,23 @@ class EngineWorker:
                 self._refuse(self._plans.fail(), PlanRefused("a plan before this one failed"))
 
     def _launch(self, engine: ShardEngine, due: _Planned) -> None:
-        limit_s = due.plan.limit_ms / 1000
+        limit_s, before_s = due.plan.limit_ms / 1000, self._limit_before_s
         # On a device that is full, a launch waits for the step before.
-        self._heartbeat.begin("engine", limit_s + self._limit_before_s if limit_s else 0.0)
+        self._heartbeat.begin("engine", limit_s + before_s if limit_s else 0.0)
         self._limit_before_s = limit_s
         if not due.plan.constrained:
             self._masks.skip(due.plan.number)
         try:
-            self._launched.put(_Launched(engine.step(due.plan, self._wait_for_masks), limit_s, due.future))
+            step = engine.step(due.plan, partial(self._wait_for_masks, before_s=before_s))
+            self._launched.put(_Launched(step, limit_s, due.future))
         except WaitEnded as ended:
             # The plans behind it are launched as well; see `clear_cache`.
             due.future.set_exception(ended.told)
 
-    def _wait_for_masks(self, number: int) -> StepMasks:
-        """Has a limit of its own: however long it takes, the engine is healthy."""
+    def _wait_for_masks(self, number: int, before_s: float) -> StepMasks:
+        """Has a limit of its own: however long it takes, the engine is healthy. `before_s`: that of the step before."""
         with self._heartbeat.paused("engine"):
-            return self._masks.take(number)
+            return self._masks.take(number, before_s)
 
     def _run_replies(self) -> None:
         """The thread that waits for steps, in their order."""

@@ -7,7 +7,7 @@ from ._attention import padded_batch
 from ._device import has_fp8_products
 from ._exchange import Exchange
 from ._groups import pack_codes, pack_scales, unpack_codes
-from ._launch import compilations, compile_only
+from ._launch import compilations, compile_only, fingerprint_compiler
 from ._register import triton_enabled, use_triton
 from ._sampling import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits, split_size
 from .act_and_mul import act_and_mul
@@ -58,6 +58,7 @@ __all__ = [
     "decode_attention",
     "dequantise",
     "draw",
+    "fingerprint_compiler",
     "fits_one_shot",
     "fits_two_shots",
     "grouped_linear",

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ._triton import cuda, knobs, tl, triton
+from ._triton import INSTALLED, cuda, knobs, tl, triton
 
 _ALIGNMENT = 16
-# The order of arguments of a compiled form's launch function is that of these versions. Others launch as usual.
+# The order of arguments of a compiled form's launch function, and the place of the compiler's hash, are those of these
+# versions. Others launch as usual.
 _DIRECT = triton.__version__.startswith("3.6.")
 _compilations = 0
 _named: dict[object, Any] | None = None
@@ -64,6 +65,16 @@ def compile_only(threads: int) -> Generator[None, None, None]:
                 list(executor.map(_load, _named.values()))
     finally:
         _named = None
+
+
+def fingerprint_compiler() -> None:
+    """Triton finds what it has compiled by a hash of itself, which it computes once: half a second for 400 MB. Touches
+    no device, and does nothing where there can be none.
+    """
+    if INSTALLED and _DIRECT and torch.version.cuda is not None:
+        from triton.runtime.cache import triton_key
+
+        triton_key()
 
 
 def rehearsing() -> bool:

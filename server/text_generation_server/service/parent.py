@@ -1,10 +1,20 @@
-"""Notices that the process which started this one is gone: its end of our standard input is closed."""
+"""What the process which started this one says by our standard input: that a shard on standby is to start, and, by
+closing its end, that it is gone.
+"""
 
 import os
 import threading
 from collections.abc import Callable
 
 _READ_BYTES = 4096
+
+
+def start_is_due(descriptor: int = 0) -> bool:
+    """Waits until the parent writes a byte. False where it is gone instead."""
+    try:
+        return bool(os.read(descriptor, 1))
+    except OSError:
+        return False
 
 
 def watch_parent(on_end: Callable[[], None], descriptor: int = 0) -> threading.Thread:

@@ -15,10 +15,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..errors import ModelFilesError
+from ..telemetry import Progress
 from .index import weight_files
 from .source import Slice, WeightSource
 
-_PROGRESS_INTERVAL_S = 2.0
 _FLOATING_TYPES = ("F32", "F16", "BF16", "F64")
 _BYTE_TYPES = ("U8",)
 _STORED_TYPES = {
@@ -44,8 +44,7 @@ class SafetensorsSource(WeightSource):
     def __init__(
         self, folder: Path, dtype: torch.dtype, device: torch.device, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._clock = clock
-        self._reported = clock()
+        self._progress = Progress(logger, "loading", "loading weights", clock)
         self._dtype = dtype
         self._device = device
         self._extremes: list[tuple[str, Tensor]] = []
@@ -119,16 +118,8 @@ class SafetensorsSource(WeightSource):
         except SafetensorError as error:
             raise _unreadable(path, name, error) from error
         self._unread.discard(name)
-        self._report_progress()
+        self._progress.report(len(self._tensors) - len(self._unread), len(self._tensors))
         return tensor
-
-    def _report_progress(self) -> None:
-        """One log line every few seconds: small models are silent."""
-        now = self._clock()
-        if now - self._reported >= _PROGRESS_INTERVAL_S:
-            self._reported = now
-            percent = 100 * (len(self._tensors) - len(self._unread)) // len(self._tensors)
-            logger.info("loading weights", extra={"percent": percent})
 
     def warn_unread(self, ignored: Sequence[str] = ()) -> None:
         """Logs the tensors that the model did not ask for: a sign of a configuration that does not fit. `ignored`:

@@ -60,9 +60,14 @@ impl Default for KvEventsConfig {
 impl FromStr for KvEventsConfig {
     type Err = String;
 
+    /// Nothing at all, as an empty variable says, is the default: off.
+    ///
     /// # Errors
     /// When it is not JSON, names an unknown field, or holds a value that cannot work.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
         let config: Self = serde_json::from_str(text).map_err(|error| {
             format!(
                 "must be a JSON object such as {{\"enable_kv_cache_events\": true}}, with the fields of vLLM: {error}"

@@ -1,0 +1,61 @@
+//! Processes for the next start of the shards, which load their code while the present shards serve.
+//!
+//! Python and torch take seconds to load, more than half of a start of a small model. A process on standby holds no
+//! device, no socket and no weights; it waits on its standard input.
+
+use tracing::warn;
+use uuid::Uuid;
+
+use crate::error::LauncherError;
+use crate::logs::Console;
+use crate::plan::ProcessSpec;
+use crate::process::Process;
+
+/// One process for each rank, in rank order.
+#[derive(Debug)]
+pub struct Standby(Vec<Process>);
+
+impl Standby {
+    /// Starts the processes that wait. `specs` in rank order.
+    pub fn prepare(specs: &[ProcessSpec], console: &Console) -> Result<Self, LauncherError> {
+        let waiting = |spec: &ProcessSpec| {
+            let mut spec = spec.clone();
+            spec.args.push("--standby".to_owned());
+            spec
+        };
+        start(
+            specs.iter().map(waiting),
+            &Uuid::new_v4().to_string(),
+            console,
+        )
+        .map(Self)
+    }
+
+    pub fn processes(&self) -> &[Process] {
+        &self.0
+    }
+
+    /// Lets them go on as the shards of a group. None where one has ended meanwhile; the others end then too.
+    pub async fn begin(mut self) -> Option<Vec<Process>> {
+        for process in &mut self.0 {
+            if let Err(error) = process.release().await {
+                warn!("{} cannot take over from standby: {error}", process.name);
+                return None;
+            }
+        }
+        Some(self.0)
+    }
+}
+
+/// Starts every rank, all with one name of the group.
+pub fn start(
+    specs: impl IntoIterator<Item = ProcessSpec>,
+    name: &str,
+    console: &Console,
+) -> Result<Vec<Process>, LauncherError> {
+    let spawn = |mut spec: ProcessSpec| {
+        spec.env.push(("SHARD_GROUP", name.to_owned()));
+        Process::spawn(spec, console.clone())
+    };
+    specs.into_iter().map(spawn).collect()
+}
