@@ -67,6 +67,26 @@ def test_four_and_eight_ranks_equal_one(name: str, world_size: int, tmp_path: Pa
         assert ids == expected_ids
 
 
+def test_a_step_in_parts_equals_a_whole_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    MORE_RANKS["uneven"]().save_pretrained(tmp_path)
+    monkeypatch.setattr("text_generation_server.layers.infer.parts._TILES", 64)
+    begun: list[int] = []
+    begin_sum = TensorParallelGroup.begin_sum
+    monkeypatch.setattr(
+        TensorParallelGroup, "begin_sum", lambda group, x, place: (begun.append(len(x)), begin_sum(group, x, place))[1]
+    )
+    prompts = [list(range(7, 62)), list(range(200, 255))]
+    expected_logits, expected_ids = single_rank(tmp_path, prompts=prompts, steps=3)
+    groups = thread_groups(2)
+    for group in groups:
+        group.overlapped_bytes = 1
+    works = [partial(results, load(tmp_path, group=group), prompts, 3, group) for group in groups]
+    for logits, ids in together(works):
+        torch.testing.assert_close(logits, expected_logits, atol=1e-4, rtol=1e-4)
+        assert ids == expected_ids
+    assert set(begun) == {64, 110 - 64}
+
+
 @pytest.mark.parametrize(
     ("num_kv_heads", "world_size", "expected"),
     [
