@@ -26,7 +26,14 @@ class Parts:
 
     def __init__(self, group: TensorParallelGroup, layers: Sequence[TransformerLayer | ParallelLayer]) -> None:
         self._group = group
-        dense = [each for each in layers if isinstance(each, TransformerLayer) and _takes_parts(each)]
+        # Experts would be read once for each part.
+        dense = [
+            (each, each.attention)
+            for each in layers
+            if isinstance(each, TransformerLayer)
+            and type(each.attention) is Attention
+            and isinstance(each.ffn, DenseFeedForward)
+        ]
         self._layers = dense if len(dense) == len(layers) > 1 else []
 
     def cuts(self, x: Tensor, state: InferState) -> Sequence[slice]:
@@ -42,14 +49,13 @@ class Parts:
 
     def forward(self, x: Tensor, state: InferState, cuts: Sequence[slice]) -> tuple[Tensor, Tensor]:
         """As `forward` of one layer after the other, the last one with `state.logit_tokens`."""
-        first = self._layers[0]
+        first, attention = self._layers[0]
         read, residual = first.before_attention.read(x, None)
-        qkv = first.attention.product(read, state)
-        for layer, following in pairwise(self._layers):
-            heads = layer.attention.attend(qkv, state)
+        qkv = attention.product(read, state)
+        for (layer, attention), (following, next_attention) in pairwise(self._layers):
+            heads = attention.attend(qkv, state)
             sums = [
-                self._group.begin_sum(layer.attention.project(heads[cut], state), place)
-                for place, cut in enumerate(cuts)
+                self._group.begin_sum(attention.project(heads[cut], state), place) for place, cut in enumerate(cuts)
             ]
             for index, cut in enumerate(cuts):
                 read, _ = layer.before_ffn.read_sum(sums[index], residual[cut])
@@ -57,12 +63,7 @@ class Parts:
             products: list[Tensor] = []
             for under_way, cut in zip(sums, cuts, strict=True):
                 read, _ = following.before_attention.read_sum(under_way, residual[cut])
-                products.append(following.attention.product(read, state))
+                products.append(next_attention.product(read, state))
             qkv = torch.cat(products)
-        last = self._layers[-1]
-        return last.after_attention(last.attention.attend(qkv, state), residual, state, state.logit_tokens)
-
-
-def _takes_parts(layer: TransformerLayer) -> bool:
-    """Experts would be read once for each part."""
-    return type(layer.attention) is Attention and isinstance(layer.ffn, DenseFeedForward)
+        last, attention = self._layers[-1]
+        return last.after_attention(attention.attend(qkv, state), residual, state, state.logit_tokens)
