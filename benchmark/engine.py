@@ -128,13 +128,19 @@ class Load:
 
 
 def build(
-    folder: Path, options: EngineOptions, limits: WarmupLimits, parallel: ParallelConfig
+    folder: Path,
+    options: EngineOptions,
+    limits: WarmupLimits,
+    parallel: ParallelConfig,
+    overlapped_bytes: int | None = None,
 ) -> tuple[Engine, WarmupResult, dict[str, float]]:
-    """An engine with random weights, warmed up, and what that took."""
+    """An engine with random weights, warmed up, and what that took. `overlapped_bytes`: instead of the group's own."""
     started = time.perf_counter()
     device = choose_device(parallel.rank)
     config = ModelConfig.from_folder(folder)
     group = init_group(parallel, device, 120.0)
+    if overlapped_bytes is not None:
+        group.overlapped_bytes = overlapped_bytes
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     with torch.inference_mode():
         model = load_model(folder, config, group, dtype, device, "dummy")

@@ -7,6 +7,7 @@ from support.aot import SM_90, compile_offline
 from triton.backends.compiler import GPUTarget
 
 from text_generation_server.distributed.peer_memory import SET_BYTES
+from text_generation_server.kernels.peer_add_norm import peer_add_norm_kernel
 from text_generation_server.kernels.reduce_add_norm import one_shot_kernel, two_shot_kernel
 
 SM_80 = GPUTarget("cuda", 80, 32)
@@ -55,3 +56,15 @@ def test_two_shots(world_size: int, hidden: int, dtype: str, target: GPUTarget) 
     compiled = compile_offline(two_shot_kernel, types, constants, 16, target=target)
     compiled.check(max_spills=8)
     assert "STG.E.128" in compiled.sass
+
+
+@pytest.mark.parametrize(("dtype", "target"), [("bf16", SM_90), ("fp16", SM_80)])
+def test_sum_of_what_is_copied(dtype: str, target: GPUTarget) -> None:
+    pointers = dict.fromkeys(("flag_ptr", "arrived_ptr"), "*i32") | {
+        "other_ptr": f"*{dtype}",
+        "x_weight_ptr": f"*{dtype}",
+    }
+    constants = {"X_SCALE": 1.0, "BLOCK": 8192, "CHECKED": 64}
+    compiled = compile_offline(peer_add_norm_kernel, _types(dtype) | pointers, constants, 16, target=target)
+    compiled.check()
+    assert "LDG.E.STRONG.SYS" in compiled.sass

@@ -21,6 +21,10 @@ def test_graphs_are_replayed_in_turns(tmp_path: Path) -> None:
     mp.spawn(peer_ranks.ended, (peer_ranks.check_replays, tmp_path), nprocs=peer_ranks.WORLD)
 
 
+def test_sums_run_beside_other_kernels(tmp_path: Path) -> None:
+    mp.spawn(peer_ranks.ended, (peer_ranks.check_under_way, tmp_path), nprocs=peer_ranks.WORLD)
+
+
 def test_a_rank_that_is_killed_is_an_error_and_nobody_hangs(tmp_path: Path) -> None:
     context = mp.spawn(peer_ranks.ended, (peer_ranks.check_absent, tmp_path), nprocs=peer_ranks.WORLD, join=False)
     for process in context.processes:

@@ -56,8 +56,7 @@ def test_parts_of_ranks_are_parts_of_the_whole(plain: Path, tmp_path: Path, name
         attention = load_attention(part, 0, layer.attention, heads)
         rows = (
             whole["q_proj"][heads.q_start * size : heads.q_stop * size],
-            whole["k_proj"][heads.kv_start * size : heads.kv_stop * size],
-            whole["v_proj"][heads.kv_start * size : heads.kv_stop * size],
+            *(whole[name][head * size : (head + 1) * size] for name in ("k_proj", "v_proj") for head in heads.kv_heads),
         )
         torch.testing.assert_close(weight_of(attention.qkv, hidden), torch.cat(rows), atol=1e-5, rtol=1e-4)
         outs.append(weight_of(attention.out, heads.num_heads * size))

@@ -46,11 +46,13 @@ def test_two_ranks_equal_one(tmp_path_factory: pytest.TempPathFactory, tmp_path:
 
 
 MORE_RANKS = {
-    "uneven": tiny_model("llama", vocab_size=509, intermediate_size=95, num_key_value_heads=2),
+    "uneven": tiny_model(
+        "olmo2", vocab_size=509, intermediate_size=95, num_attention_heads=24, num_key_value_heads=3, head_dim=8
+    ),
     "tied, few splits of the vocabulary": tiny_model("llama", vocab_size=131, tie_word_embeddings=True),
     "experts": tiny_model("mixtral", vocab_size=257, intermediate_size=36, num_local_experts=5, num_key_value_heads=8),
 }
-"""Models of 8 heads, where no size but that of the heads is divisible by the number of ranks."""
+"""Models where no size but the number of query heads is divisible by the number of ranks."""
 
 
 @pytest.mark.parametrize("world_size", [4, 8])
@@ -65,22 +67,47 @@ def test_four_and_eight_ranks_equal_one(name: str, world_size: int, tmp_path: Pa
         assert ids == expected_ids
 
 
+def test_a_step_in_parts_equals_a_whole_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    MORE_RANKS["uneven"]().save_pretrained(tmp_path)
+    monkeypatch.setattr("text_generation_server.layers.infer.parts._TILES", 64)
+    begun: list[int] = []
+    begin_sum = TensorParallelGroup.begin_sum
+    monkeypatch.setattr(
+        TensorParallelGroup, "begin_sum", lambda group, x, place: (begun.append(len(x)), begin_sum(group, x, place))[1]
+    )
+    prompts = [list(range(7, 62)), list(range(200, 255))]
+    expected_logits, expected_ids = single_rank(tmp_path, prompts=prompts, steps=3)
+    groups = thread_groups(2)
+    for group in groups:
+        group.overlapped_bytes = 1
+    works = [partial(results, load(tmp_path, group=group), prompts, 3, group) for group in groups]
+    for logits, ids in together(works):
+        torch.testing.assert_close(logits, expected_logits, atol=1e-4, rtol=1e-4)
+        assert ids == expected_ids
+    assert set(begun) == {64, 110 - 64}
+
+
 @pytest.mark.parametrize(
     ("num_kv_heads", "world_size", "expected"),
     [
-        (4, 2, [(0, 4, 0, 2), (4, 8, 2, 4)]),
-        (2, 4, [(0, 2, 0, 1), (2, 4, 0, 1), (4, 6, 1, 2), (6, 8, 1, 2)]),
-        (1, 2, [(0, 4, 0, 1), (4, 8, 0, 1)]),
+        (4, 2, [(0, 4, (0, 1)), (4, 8, (2, 3))]),
+        (2, 4, [(0, 2, (0,)), (2, 4, (0,)), (4, 6, (1,)), (6, 8, (1,))]),
+        (1, 2, [(0, 4, (0,)), (4, 8, (0,))]),
     ],
 )
 def test_every_query_head_is_on_the_rank_that_holds_its_keys(
     num_kv_heads: int, world_size: int, expected: list[tuple[int, ...]]
 ) -> None:
     splits = [HeadSplit.of(8, num_kv_heads, TensorParallelGroup(rank, world_size, CPU)) for rank in range(world_size)]
-    assert [(s.q_start, s.q_stop, s.kv_start, s.kv_stop) for s in splits] == expected
+    assert [(s.q_start, s.q_stop, s.kv_heads) for s in splits] == expected
 
 
-@pytest.mark.parametrize(("num_heads", "num_kv_heads", "world_size"), [(8, 4, 3), (6, 6, 4), (12, 3, 2)])
+def test_a_rank_holds_a_head_as_often_as_equal_groups_of_its_query_heads_need_it() -> None:
+    splits = [HeadSplit.of(12, 3, TensorParallelGroup(rank, 2, CPU)) for rank in range(2)]
+    assert [split.kv_heads for split in splits] == [(0, 0, 1), (1, 2, 2)]
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "world_size"), [(8, 4, 3), (6, 6, 4)])
 def test_heads_that_cannot_be_shared_are_refused(num_heads: int, num_kv_heads: int, world_size: int) -> None:
     with pytest.raises(ConfigurationError, match="--num-shard"):
         HeadSplit.of(num_heads, num_kv_heads, TensorParallelGroup(0, world_size, CPU))

@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,36 @@ def check_replays(rank: int, folder: Path) -> None:
         graph.replay()
         failures += wrong
     assert failures.item() == 0
+    group.check()
+    group.close()
+
+
+def check_under_way(rank: int, folder: Path) -> None:
+    """Sums that run beside other kernels, two at a time as in a step in parts, in graphs of ranks that run apart."""
+    group = _join(rank, folder)
+    captured = []
+    for tokens, hidden, dtype in CASES:
+        x, residual, weight, x_weight = _parts(tokens, hidden, dtype, rank)
+        total = (x[0].float() + x[1].float()).to(dtype)
+        expected, expected_sums = torch.empty_like(total), residual.clone()
+        kernels.add_rms_norm(total, expected_sums, weight, EPS, expected, 0.22, x_weight)
+        wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        for capture in (nullcontext(), torch.cuda.graph(graph, capture_error_mode="thread_local")):
+            torch.cuda.synchronize()
+            with capture:
+                for first in (0, 2):
+                    begun = [group.begin_sum(x[rank].clone(), first + index) for index in range(2)]
+                    sums = residual.clone()
+                    begun[0].add_norm(sums, weight, EPS, 0.22, x_weight)
+                    wrong += (begun[0].x - expected).abs().gt(0.01 * (1 + expected.abs())).sum()
+                    wrong += (begun[1].end() != total).sum()
+        captured.append((graph, wrong))
+    for number in range(200):
+        if (number + rank) % 20 == 0:
+            torch.cuda._sleep(2_000_000)
+        captured[number % len(captured)][0].replay()
+    assert [wrong.item() for _, wrong in captured] == [0] * len(captured)
     group.check()
     group.close()
 

@@ -1,5 +1,6 @@
 """The place of a process among the ranks of its tensor-parallel group."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +12,14 @@ DEFAULT_UDS_PATH = "/tmp/text-generation-server"
 def rendezvous_path(uds_path: str) -> Path:
     """The file by which ranks with sockets `<uds_path>-<rank>` find each other; the launcher clears it away."""
     return Path(f"{uds_path}-rendezvous")
+
+
+def kv_heads_of_rank(num_heads: int, num_kv_heads: int, world_size: int) -> int:
+    """K and V heads that each of `world_size` ranks holds, copies among them: as few as let each be read by equally
+    many of the rank's query heads.
+    """
+    own = num_heads // world_size
+    return own // math.gcd(own, num_heads // num_kv_heads)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ Sums on CUDA go through memory that the ranks share where that is there and fast
 
 import logging
 import math
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,10 +22,14 @@ from ..config.parallel import ParallelConfig
 from ..errors import EngineFailed
 from .peer_memory import PeerMemory, can_map, peer_memory
 from .rendezvous import meeting_place, meeting_store
+from .under_way import SumUnderWay
 from .ways import Way, Ways, measure
 
 CLOSING_LIMIT_S = 1.0
 """How long kernels wait for other ranks once this one leaves."""
+_OVERLAPPED_BYTES = 12 << 20
+"""From here on parts win: on two H200 a layer of 70B took 6 % longer in two parts than whole for 512 tokens of 16 KiB,
+9 % less time for 768, and 3 to 6 % less for 1,024 to 4,096."""
 _LONGEST_ROW = 1 << 13
 _SHORTEST_ROW = 1 << 8
 
@@ -44,6 +49,8 @@ class TensorParallelGroup:
         self._device = device
         self._peers: PeerMemory | None = None
         self._ways = Ways()
+        self.overlapped_bytes = sys.maxsize
+        """Steps with messages of so many bytes are computed in parts, so that sums run beside products."""
 
     def all_reduce(self, tensor: Tensor) -> None:
         """Sums `tensor` over the ranks, in place."""
@@ -53,6 +60,16 @@ class TensorParallelGroup:
         if rows is None or not self._reduced(self._ways.of(_num_bytes(rows)), rows):
             with self._collective():
                 dist.all_reduce(tensor)
+
+    def begin_sum(self, x: Tensor, place: int) -> SumUnderWay:
+        """Begins to sum `x` [N, hidden] over the ranks, in place, beside the kernels that follow on this stream; it is
+        not to be touched before the end. At most two sums are under way, and `place` counts them: 0, 1, 2, 3, 0, ...
+        """
+        copies = None if self._peers is None else self._peers.copies
+        if copies is not None and copies.fits(x):
+            return copies.begin(x, place)
+        self.all_reduce(x)
+        return SumUnderWay(x, None)
 
     def reduce_add_norm(
         self,
@@ -153,9 +170,11 @@ class TensorParallelGroup:
             logger.warning("sums over the ranks go through NCCL: %s", opened)
             return
         self._peers = opened
+        if opened.copies is not None:
+            self.overlapped_bytes = _OVERLAPPED_BYTES
         self._ways = Ways.fastest(self._timings())
         self.check()
-        if not self._ways.any_of_ours:
+        if not self._ways.any_of_ours and opened.copies is None:
             self._peers = None
 
     def _timings(self) -> dict[int, dict[Way, int]]:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _SymmetricMemory  # pyright: ignore[reportPrivateUsage]
 
 from ..kernels._exchange import LIMIT, NOTHING, SETS, Exchange, control_block
+from .peer_copies import PeerCopies
 
 SET_BYTES = 16 << 20
 """Of one of the three sets: two ranks send messages of up to 8 MiB."""
@@ -35,6 +36,8 @@ class PeerMemory:
         self._control = control_block(self._handle.buffer_ptrs, self._report.data_ptr(), device)
         self._aside = torch.cuda.Stream(device)
         self.exchange = Exchange(rank, world_size, self._control, SET_BYTES)
+        self.copies = PeerCopies(self.exchange, device) if world_size == 2 else None
+        """For sums beside other kernels."""
         self.limit_waits(limit_s)
         torch.cuda.synchronize(device)
 

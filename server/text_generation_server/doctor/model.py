@@ -8,6 +8,7 @@ from ..config.implementation import AnyModelConfig, ModelImpl
 from ..config.kv_cache import KvCacheDtype, quantised_kv_cache
 from ..config.memory import stored_bytes
 from ..config.model import ModelConfig
+from ..config.parallel import kv_heads_of_rank
 from ..config.server import Environment
 from ..config.serving import AskedLimits, check_servable
 from ..config.sizes import weight_bytes
@@ -114,10 +115,10 @@ def _memory(
 
 
 def kv_bytes_per_token(config: ModelConfig, shards: int, element: int | None) -> int:
-    """What K and V of a token take on one shard, in all layers. With more shards than heads each has one.
+    """What K and V of a token take on one shard, in all layers, copies of heads that shards share among them.
 
     `element`: bytes of a number; None for codes of 8 bits, with a scale of 4 bytes for each head.
     """
     attentions = (layer.attention for layer in config.decoder.layers)
-    heads = ((2 * max(1, each.num_kv_heads // shards), each.head_dim) for each in attentions)
+    heads = ((2 * kv_heads_of_rank(each.num_heads, each.num_kv_heads, shards), each.head_dim) for each in attentions)
     return sum(count * (size + 4 if element is None else size * element) for count, size in heads)

@@ -26,6 +26,7 @@ from .layer_norm import layer_norm
 from .logits_process import logits_process
 from .moe_experts import moe_experts
 from .moe_route import RouteOptions, moe_route
+from .peer_add_norm import announce, peer_add_norm
 from .prefill_attention import prefill_attention
 from .qkv_postprocess import qkv_postprocess
 from .quantise_rows import quantise_rows
@@ -52,6 +53,7 @@ __all__ = [
     "add_layer_norm",
     "add_rms_norm",
     "advance_state",
+    "announce",
     "choose",
     "compilations",
     "compile_only",
@@ -72,6 +74,7 @@ __all__ = [
     "pack_codes",
     "pack_scales",
     "padded_batch",
+    "peer_add_norm",
     "prefill_attention",
     "qkv_postprocess",
     "quantise_rows",

@@ -19,6 +19,7 @@ from ..layers.infer import (
     MoeFeedForward,
     Norm,
     ParallelLayer,
+    Parts,
     TransformerLayer,
 )
 from ..layers.rope import RopeTable
@@ -68,7 +69,8 @@ class DecoderBuilder:
         vocabulary = VocabularyPart.of(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
         head = Head(spec.head, load_head(checkpoint, weights), vocabulary)
         ropes = tuple(self._ropes.values())
-        return Decoder(embedding, layers, last, head, ropes, self._config.max_context_length)
+        parts = Parts(checkpoint.group, layers)
+        return Decoder(embedding, layers, parts, last, head, ropes, self._config.max_context_length)
 
     def _layer(self, index: int, spec: LayerSpec) -> TransformerLayer | ParallelLayer:
         names, inside = self._checkpoint.names, partial(self._checkpoint.inside, index)

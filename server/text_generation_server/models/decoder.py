@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..layers.infer import Embedding, Head, InferState, Junction, ParallelLayer, TransformerLayer
+from ..layers.infer import Embedding, Head, InferState, Junction, ParallelLayer, Parts, TransformerLayer
 from ..layers.rope import RopeTable
 from .base import CausalLM
 
@@ -17,6 +17,7 @@ class Decoder(CausalLM):
         self,
         embedding: Embedding,
         layers: Sequence[TransformerLayer | ParallelLayer],
+        parts: Parts,
         last: Junction,
         head: Head,
         ropes: Sequence[RopeTable],
@@ -25,6 +26,7 @@ class Decoder(CausalLM):
         """`last` is where the output of the last layer is added to the sum and normalised."""
         self._embedding = embedding
         self._layers = layers
+        self._parts = parts
         self._last = last
         self._head = head
         self._ropes = ropes
@@ -46,11 +48,14 @@ class Decoder(CausalLM):
         """See `CausalLM`."""
         x = self._embedding.forward(input_ids, state)
         residual: Tensor | None = None
-        for layer in self._layers[:-1]:
-            x, residual = layer.forward(x, residual, state)
-        # After the last attention, tokens without logits are done.
-        for layer in self._layers[-1:]:
-            x, residual = layer.forward(x, residual, state, state.logit_tokens)
+        if cuts := self._parts.cuts(x, state):
+            x, residual = self._parts.forward(x, state, cuts)
+        else:
+            for layer in self._layers[:-1]:
+                x, residual = layer.forward(x, residual, state)
+            # After the last attention, tokens without logits are done.
+            for layer in self._layers[-1:]:
+                x, residual = layer.forward(x, residual, state, state.logit_tokens)
         hidden, _ = self._last.read(x, residual)
         return hidden.x
 

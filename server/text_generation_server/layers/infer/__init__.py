@@ -6,6 +6,7 @@ from .feed_forward import DenseFeedForward, FeedForward
 from .head import Head
 from .moe import MoeFeedForward
 from .norm import Junction, Norm
+from .parts import Parts
 from .state import CacheShape, Chunks, Decodes, InferState, LayerCache
 from .transformer import ParallelLayer, TransformerLayer
 
@@ -24,5 +25,6 @@ __all__ = [
     "MoeFeedForward",
     "Norm",
     "ParallelLayer",
+    "Parts",
     "TransformerLayer",
 ]

@@ -51,7 +51,19 @@ class Attention:
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """[T, hidden] to what the heads of this rank read, [T, heads * head_dim]. Writes this layer's cache."""
-        qkv = self._qkv(x, state)
+        return self.attend(self.product(x, state), state)
+
+    def product(self, x: Activations, state: InferState) -> Tensor:
+        """[N, hidden] to queries, keys and values of some tokens, [N, (heads + 2 * kv_heads) * head_dim], for
+        `attend`.
+        """
+        return self._weights.qkv.product(x, state.linear_block)
+
+    def attend(self, qkv: Tensor, state: InferState) -> Tensor:
+        """What `product` made of all tokens to what the heads of this rank read, [T, heads * head_dim]. Writes this
+        layer's cache, and reuses the memory of `qkv`.
+        """
+        self._prepare(qkv, state)
         cache = state.caches[self._index]
         num_tokens = qkv.shape[0]
         q = qkv[:, : self._q_size].view(num_tokens, -1, self._spec.head_dim)
@@ -66,12 +78,9 @@ class Attention:
             kernels.prefill_attention(q, *read, c.rows, c.starts, c.kv_lens, c.max_len, scale, out, *how)
         return out.view(num_tokens, self._q_size)
 
-    def _qkv(self, x: Activations, state: InferState) -> Tensor:
-        """Turned queries in the first columns of [T, (heads + 2 * kv_heads) * head_dim]; keys and values are in the
-        cache.
-        """
-        weights, cache, spec = self._weights, state.caches[self._index], self._spec
-        qkv, bias = weights.qkv.product(x, state.linear_block), weights.qkv.bias
+    def _prepare(self, qkv: Tensor, state: InferState) -> None:
+        """Leaves turned queries in the first columns, and keys and values in the cache."""
+        cache, spec, bias = state.caches[self._index], self._spec, self._weights.qkv.bias
         if spec.clip or self._qk_norm is not None:
             if bias is not None:
                 qkv.add_(bias)
@@ -87,7 +96,6 @@ class Attention:
             qkv, bias, *norms, table, state.positions, state.slots, cache.k, cache.v, self._norm_after_rope,
             cache.scales, cache.scales_given,
         )  # fmt: skip
-        return qkv
 
     def project(self, heads: Tensor, state: InferState) -> Tensor:
         """What `forward` returned, or some of its tokens, to this rank's part of the result, [N, hidden]: the sum over

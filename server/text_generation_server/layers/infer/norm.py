@@ -4,7 +4,7 @@ from torch import Tensor
 
 from ... import kernels
 from ...config.spec import NormSpec
-from ...distributed import TensorParallelGroup
+from ...distributed import SumUnderWay, TensorParallelGroup
 from ..weights import Activations, ActivationScheme, NormWeights
 
 
@@ -62,12 +62,22 @@ class Junction:
         if residual is None:
             return self._first(x)
         if self._is_one and self._input is not None:
-            x_weight = None if self._output is None else self._output.weights.weight
             weight, eps = self._input.weights.weight, self._input.eps
             made, room = Activations.to_fill(x, self._wants)
-            self._group.reduce_add_norm(x, residual, weight, eps, self._scale, x_weight, *room)
+            self._group.reduce_add_norm(x, residual, weight, eps, self._scale, self._x_weight, *room)
             return made, residual
         self._group.all_reduce(x)
+        return self._read_summed(x, residual)
+
+    def read_sum(self, x: SumUnderWay, residual: Tensor) -> tuple[Activations, Tensor]:
+        """As `read`, of a sum that was begun before."""
+        if self._is_one and self._input is not None:
+            made, room = Activations.to_fill(x.x, self._wants)
+            x.add_norm(residual, self._input.weights.weight, self._input.eps, self._scale, self._x_weight, *room)
+            return made, residual
+        return self._read_summed(x.end(), residual)
+
+    def _read_summed(self, x: Tensor, residual: Tensor) -> tuple[Activations, Tensor]:
         if self._output is not None:
             self._output.apply(x, x)
         if self._input is None:
@@ -77,6 +87,10 @@ class Junction:
         weights = self._input.weights
         kernels.add_layer_norm(x, residual, weights.weight, weights.bias, self._input.eps, x)
         return Activations(x), residual
+
+    @property
+    def _x_weight(self) -> Tensor | None:
+        return None if self._output is None else self._output.weights.weight
 
     def _first(self, x: Tensor) -> tuple[Activations, Tensor]:
         if self._input is None:

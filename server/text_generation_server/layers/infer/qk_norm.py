@@ -25,7 +25,7 @@ class QkNorm:
         self._weights = weights
         self._group = group
         self._widths = (spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim)
-        # A key head that several ranks hold counts once.
+        # A key head of which ranks hold several copies counts once; there are as many copies of each.
         self._share = spec.num_kv_heads / (heads.num_kv_heads * group.world_size)
 
     def apply(self, q: Tensor, k: Tensor) -> None:

@@ -18,10 +18,10 @@ class TransformerLayer:
     def __init__(
         self, before_attention: Junction, attention: Attention, before_ffn: Junction, ffn: FeedForward
     ) -> None:
-        self._before_attention = before_attention
+        self.before_attention = before_attention
         self.attention = attention
-        self._before_ffn = before_ffn
-        self._ffn = ffn
+        self.before_ffn = before_ffn
+        self.ffn = ffn
 
     def forward(
         self, x: Tensor, residual: Tensor | None, state: InferState, kept: Tensor | None = None
@@ -31,12 +31,17 @@ class TransformerLayer:
         `kept`, [N] int64: of the new tokens only these are needed after this layer, so what follows attention is
         computed for them alone, and the results are [N, hidden].
         """
-        read, residual = self._before_attention.read(x, residual)
-        heads = self.attention.forward(read, state)
+        read, residual = self.before_attention.read(x, residual)
+        return self.after_attention(self.attention.forward(read, state), residual, state, kept)
+
+    def after_attention(
+        self, heads: Tensor, residual: Tensor, state: InferState, kept: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The rest of `forward`, from what the heads read, [T, heads * head_dim]."""
         if kept is not None:
             heads, residual = heads.index_select(0, kept), residual.index_select(0, kept)
-        read, residual = self._before_ffn.read(self.attention.project(heads, state), residual)
-        return self._ffn.forward(read, state), residual
+        read, residual = self.before_ffn.read(self.attention.project(heads, state), residual)
+        return self.ffn.forward(read, state), residual
 
 
 class ParallelLayer:

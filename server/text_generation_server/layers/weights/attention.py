@@ -1,5 +1,6 @@
 """What an attention holds: its heads are shared among the ranks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from ...config.spec import AttentionSpec
 from ...weights import Slice
 from ..rope import rotary_order
-from .blocks import RowBlock, ranges
+from .blocks import RowBlock, ranges, read_ranges
 from .checkpoint import Checkpoint, fold_norm_weight
 from .linear import Linear
 from .loading import column_parallel, row_parallel
@@ -63,23 +64,23 @@ def _norms(
         return None, None
     names, size = checkpoint.names, spec.head_dim
 
-    def weight(name: str, count: int, start: int, stop: int) -> Tensor:
+    def weight(name: str, count: int, held: Sequence[int]) -> Tensor:
         inside = checkpoint.inside(layer, name)
         if norm.over == "head":
             stored = checkpoint.source.read(f"{inside}.weight", (size,))
         elif "{head}" in name:
-            each = (f"{inside.replace('{head}', str(head))}.weight" for head in range(start, stop))
+            each = (f"{inside.replace('{head}', str(head))}.weight" for head in held)
             stored = torch.stack([checkpoint.source.read(one, (size,)) for one in each])
         elif norm.over == "heads":
-            stored = checkpoint.source.read(f"{inside}.weight", (count, size), Slice(0, start, stop))
+            stored = read_ranges(checkpoint.source, f"{inside}.weight", (count, size), 0, ranges(held))
         else:
-            part = Slice(0, start * size, stop * size)
-            stored = checkpoint.source.read(f"{inside}.weight", (count * size,), part).view(-1, size)
+            cuts = ranges(held, size)
+            stored = read_ranges(checkpoint.source, f"{inside}.weight", (count * size,), 0, cuts).view(-1, size)
         return fold_norm_weight(stored[..., order], norm.norm)
 
     return (
-        weight(names.q_norm, spec.num_heads, heads.q_start, heads.q_stop),
-        weight(names.k_norm, spec.num_kv_heads, heads.kv_start, heads.kv_stop),
+        weight(names.q_norm, spec.num_heads, range(heads.q_start, heads.q_stop)),
+        weight(names.k_norm, spec.num_kv_heads, heads.kv_heads),
     )
 
 
@@ -96,7 +97,7 @@ def _qkv_blocks(
 ) -> list[RowBlock]:
     """Where the rows of this rank's heads are stored. Queries and keys are brought into `order`."""
     names, size = checkpoint.names, spec.head_dim
-    q_heads, kv_heads = range(heads.q_start, heads.q_stop), range(heads.kv_start, heads.kv_stop)
+    q_heads, kv_heads = range(heads.q_start, heads.q_stop), heads.kv_heads
     if names.qkv is None:
         parts = (
             (names.q, spec.num_heads, q_heads, order),

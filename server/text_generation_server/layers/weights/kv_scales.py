@@ -33,4 +33,4 @@ def _load(checkpoint: Checkpoint, layer: int, kind: str, num_kv_heads: int, head
         )
     if not bool((scale.isfinite() & (scale > 0)).all()):
         return None
-    return scale.expand(num_kv_heads)[heads.kv_start : heads.kv_stop].contiguous()
+    return scale.expand(num_kv_heads)[list(heads.kv_heads)]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
+from ...config.parallel import kv_heads_of_rank
 from ...distributed import TensorParallelGroup
 from ...errors import ConfigurationError
 from ...kernels import num_splits, split_size
@@ -25,14 +26,14 @@ def even_span(size: int, rank: int, world_size: int, align: int = 1) -> tuple[in
 class HeadSplit:
     """Attention heads of one rank: query heads from `q_start` to `q_stop`, and the K and V heads they read.
 
-    Every rank has the same number of query heads. Where there are fewer K and V heads than ranks, neighbouring ranks
-    hold the same one.
+    Every rank has the same number of query heads, and each of its K and V heads is read by as many of them. Where ranks
+    cannot have whole K and V heads of their own, several hold the same one, and a rank may hold one more than once.
     """
 
     q_start: int
     q_stop: int
-    kv_start: int
-    kv_stop: int
+    kv_heads: tuple[int, ...]
+    """Which of the model's, in the order of the query heads that read them."""
 
     @property
     def num_heads(self) -> int:
@@ -42,26 +43,20 @@ class HeadSplit:
     @property
     def num_kv_heads(self) -> int:
         """K and V heads that this rank holds, and its caches have."""
-        return self.kv_stop - self.kv_start
+        return len(self.kv_heads)
 
     @classmethod
     def of(cls, num_heads: int, num_kv_heads: int, group: TensorParallelGroup) -> "HeadSplit":
         """Raises ConfigurationError when the heads cannot be shared evenly."""
-        rank, world_size = group.rank, group.world_size
-        replicated = num_kv_heads < world_size
-        larger, smaller = sorted((num_kv_heads, world_size), reverse=True)
-        if num_heads % world_size or larger % smaller:
+        if num_heads % group.world_size:
             raise ConfigurationError(
-                f"{world_size} shards cannot share {num_heads} attention heads with {num_kv_heads} "
-                "key-value heads evenly: set --num-shard to a divisor of both numbers"
+                f"{group.world_size} shards cannot share {num_heads} attention heads evenly: set --num-shard to a "
+                "divisor of that number"
             )
-        if replicated:
-            kv_start = rank * num_kv_heads // world_size
-            kv_stop = kv_start + 1
-        else:
-            kv_start, kv_stop = even_span(num_kv_heads, rank, world_size)
-        q_start, q_stop = even_span(num_heads, rank, world_size)
-        return cls(q_start, q_stop, kv_start, kv_stop)
+        q_start, q_stop = even_span(num_heads, group.rank, group.world_size)
+        readers = (q_stop - q_start) // kv_heads_of_rank(num_heads, num_kv_heads, group.world_size)
+        all_readers = num_heads // num_kv_heads
+        return cls(q_start, q_stop, tuple(head // all_readers for head in range(q_start, q_stop, readers)))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,79 @@
+"""Sums over the ranks that run beside other kernels."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import kernels
+from ..kernels._exchange import Exchange
+
+
+@dataclass(frozen=True)
+class SumUnderWay:
+    """Begun by `TensorParallelGroup.begin_sum`. Engine thread only."""
+
+    x: Tensor
+    """This rank's part, and the sum once `done`."""
+    done: torch.cuda.Event | None
+    """None: it is."""
+
+    def end(self) -> Tensor:
+        """The sum, in the memory of what was summed up. Kernels of the current stream that follow wait for it."""
+        self._wait()
+        return self.x
+
+    def add_norm(
+        self,
+        residual: Tensor,
+        weight: Tensor,
+        eps: float,
+        scale: float,
+        x_weight: Tensor | None,
+        *eight_bit: Any,
+    ) -> None:
+        """`end`, and `add_rms_norm` of the sum into its own memory and `residual`."""
+        kernels.add_rms_norm(self.end(), residual, weight, eps, self.x, scale, x_weight, *eight_bit)
+
+    def _wait(self) -> None:
+        if self.done is not None:
+            torch.cuda.current_stream().wait_event(self.done)
+
+
+@dataclass(frozen=True)
+class CopiedSum(SumUnderWay):
+    """Of two ranks, each of which copies its part to the other: `done` once the own one is copied."""
+
+    other: Tensor
+    """The other rank's part, there once `flag` is set."""
+    flag: Tensor
+    """[1] int32"""
+    exchange: Exchange
+
+    def end(self) -> Tensor:
+        """See `SumUnderWay`."""
+        self._finish(None, None, 0.0, 1.0, None)
+        return self.x
+
+    def add_norm(
+        self,
+        residual: Tensor,
+        weight: Tensor,
+        eps: float,
+        scale: float,
+        x_weight: Tensor | None,
+        *eight_bit: Any,
+    ) -> None:
+        """See `SumUnderWay`."""
+        if eight_bit:
+            super().add_norm(residual, weight, eps, scale, x_weight, *eight_bit)
+        else:
+            self._finish(residual, weight, eps, scale, x_weight)
+
+    def _finish(
+        self, residual: Tensor | None, weight: Tensor | None, eps: float, scale: float, x_weight: Tensor | None
+    ) -> None:
+        # What is written replaces what is copied.
+        self._wait()
+        kernels.peer_add_norm(self.x, self.other, residual, weight, eps, scale, x_weight, self.flag, self.exchange)
