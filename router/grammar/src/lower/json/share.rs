@@ -1,5 +1,5 @@
 //! Gives equal leaves of a schema one definition: the engine builds the regular expression of a range, a pattern or a
-//! format anew at each place where it stands, which is most of what large schemas cost to compile.
+//! format anew at each place where it stands, which is most of what schemas that repeat them cost to compile.
 
 use std::collections::HashMap;
 
