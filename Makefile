@@ -21,7 +21,7 @@ rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' 
 PYTHON_PROJECTS := server clients/python
 
 .PHONY: run install benchmark wheel test lint fmt clean bench-router bench-traces bench-client bench-encode bench-kv-pool bench-policy
-.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-ui test-chart test-ray
+.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-agents test-ui test-chart test-ray
 
 run: install
 	@exec text-generation-launcher --model-id '$(MODEL_ID)' --hostname 127.0.0.1 $(ARGS)
@@ -142,6 +142,17 @@ test-integration: install $(VENV)/.dev-dependencies
 # Clients of others: test-integration has the most used, this has all, and requests made up from the OpenAPI document.
 test-clients: install $(VENV)/.dev-dependencies
 	$(BIN)/python -m pytest -q integration-tests/test_clients.py --all-clients
+
+# Not part of test: Codex and Claude Code, over a mock model. It needs Node with npm; see docs/clients.md.
+test-agents: target/agent-packages/.installed
+	TEXT_GENERATION_AGENTS=$(CURDIR)/target/agent-packages/node_modules/.bin cargo test --quiet --locked -p text-generation-http --test agents -- --ignored terminal
+
+target/agent-packages/.installed: integration-tests/agents/package.json integration-tests/agents/package-lock.json
+	rm -rf $(@D)
+	mkdir -p $(@D)
+	cp $^ $(@D)
+	cd $(@D) && npm ci --silent --no-audit --no-fund
+	@touch $@
 
 # Not part of test: it needs a Chromium, which it takes from the variable CHROMIUM or the path; see docs/ui.md.
 test-ui: install $(VENV)/.dev-dependencies target/ui-packages/.installed

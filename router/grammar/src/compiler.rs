@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::cache::{Cache, Lookup, Outcome};
+use crate::clock::Clock;
 use crate::lower::{self, Lowered};
 use crate::workers::Workers;
 use crate::{Grammar, GrammarError, GrammarSource, Vocabulary};
@@ -45,6 +46,9 @@ pub struct CompilerLimits {
     pub mask_fuel: u64,
     /// Items of the parser that one mask may make; about 20,000 take 1 ms.
     pub mask_items: usize,
+    /// How long one mask, or taking one token, may take by the clock: a bound for grammars whose ambiguity makes items
+    /// costly.
+    pub mask_time: Duration,
     /// States of the regular expression engine that one sample may have; each takes 1 to 2 kB.
     pub states: usize,
 }
@@ -67,6 +71,7 @@ impl Default for CompilerLimits {
             compile_fuel: 1_000_000,
             mask_fuel: 200_000,
             mask_items: 50_000,
+            mask_time: Duration::from_millis(500),
             states: 50_000,
         }
     }
@@ -99,6 +104,7 @@ struct Shared {
     vocabulary: Vocabulary,
     limits: CompilerLimits,
     cache: Cache,
+    clock: Arc<Clock>,
 }
 
 impl Compiler {
@@ -106,11 +112,13 @@ impl Compiler {
     pub fn new(vocabulary: Vocabulary, limits: CompilerLimits) -> Self {
         let workers = Workers::new(limits.threads, limits.queue);
         let cache = Cache::new(limits.cache_bytes);
+        let clock = Arc::new(Clock::new(limits.mask_time));
         Self {
             shared: Arc::new(Shared {
                 vocabulary,
                 limits,
                 cache,
+                clock,
             }),
             workers: Arc::new(workers),
         }
@@ -184,7 +192,15 @@ impl Shared {
         not_enforced: Vec<String>,
     ) -> Result<Grammar, GrammarError> {
         let limits = self.limits.parser();
-        Grammar::new(&self.vocabulary, &limits, part, grammar, not_enforced)
+        let clock = self.clock.clone();
+        Grammar::new(
+            &self.vocabulary,
+            &limits,
+            clock,
+            part,
+            grammar,
+            not_enforced,
+        )
     }
 
     /// Refuses a schema, in the engine's words, of which the engine itself does not enforce a part.

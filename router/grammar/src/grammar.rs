@@ -1,12 +1,13 @@
 //! A compiled grammar.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use llguidance::{Logger, TokenParser};
 use toktrie::InferenceCapabilities;
 
+use crate::clock::Clock;
 use crate::lower::warning;
 use crate::matcher::Matcher;
 use crate::{GrammarError, Vocabulary};
@@ -15,6 +16,7 @@ use crate::{GrammarError, Vocabulary};
 pub struct Grammar {
     /// Never moved on: every matcher begins as a copy of its own, so no sample uses up another one's limits.
     start: Mutex<TokenParser>,
+    clock: Arc<Clock>,
     not_enforced: Vec<String>,
     bytes: usize,
 }
@@ -24,6 +26,7 @@ impl Grammar {
     pub(crate) fn new(
         vocabulary: &Vocabulary,
         limits: &ParserLimits,
+        clock: Arc<Clock>,
         part: &'static str,
         grammar: TopLevelGrammar,
         mut not_enforced: Vec<String>,
@@ -42,6 +45,7 @@ impl Grammar {
         let bytes = parser.parser.lexer_stats().num_bytes;
         Ok(Self {
             start: Mutex::new(parser),
+            clock,
             not_enforced,
             bytes,
         })
@@ -50,7 +54,7 @@ impl Grammar {
     /// A new sample at the beginning of the grammar.
     pub fn matcher(&self) -> Matcher {
         let start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
-        Matcher::new(start.deep_clone())
+        Matcher::new(start.deep_clone(), &self.clock)
     }
 
     /// What the source asks for and masks do not ensure: keywords of the schema with their places.

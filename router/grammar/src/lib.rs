@@ -5,6 +5,7 @@
 //! llguidance (Earley's parser over derivatives of regular expressions); nothing of it is visible outside this crate.
 
 mod cache;
+mod clock;
 mod compiler;
 mod error;
 mod grammar;

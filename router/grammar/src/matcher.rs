@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use llguidance::api::StopReason;
 use llguidance::{TokenParser, panic_utils};
 use toktrie::{Recognizer, TokenId};
 
+use crate::clock::{Clock, Watch};
 use crate::grammar::first_line;
 use crate::{GrammarError, Mask};
 
@@ -16,6 +18,7 @@ use crate::{GrammarError, Mask};
 /// It belongs to one thread at a time (`Send`). After an error it stays at that error.
 pub struct Matcher {
     parser: TokenParser,
+    watch: Arc<Watch>,
     /// The mask of this position, once it was asked for.
     mask: Option<Mask>,
     finished: bool,
@@ -24,9 +27,11 @@ pub struct Matcher {
 
 impl Matcher {
     /// Of a parser that has accepted nothing yet.
-    pub(crate) fn new(parser: TokenParser) -> Self {
+    pub(crate) fn new(mut parser: TokenParser, clock: &Clock) -> Self {
+        let watch = clock.watch(parser.enable_cancellation());
         Self {
             parser,
+            watch,
             mask: None,
             finished: false,
             failed: None,
@@ -36,7 +41,7 @@ impl Matcher {
     /// The tokens that may come next. Where the text may end, all ids that end a text are among them.
     ///
     /// # Errors
-    /// `OutOfFuel`, if finding them takes more work than a step may take.
+    /// `OutOfFuel`, if finding them takes more work, or time, than a step may take.
     pub fn mask(&mut self) -> Result<Mask, GrammarError> {
         if let Some(mask) = &self.mask {
             return Ok(mask.clone());
@@ -56,8 +61,8 @@ impl Matcher {
     /// Takes the token that came.
     ///
     /// # Errors
-    /// `Rejected`, if the mask of this position does not have it; `OutOfFuel`, if to follow it takes more work than a
-    /// step may take.
+    /// `Rejected`, if the mask of this position does not have it; `OutOfFuel`, if to follow it takes more work, or time,
+    /// than a step may take.
     pub fn accept(&mut self, id: u32) -> Result<(), GrammarError> {
         let trie = self.parser.token_env.tok_trie();
         let ends = trie.eos_tokens().contains(&id);
@@ -106,10 +111,19 @@ impl Matcher {
             return Err(error.clone());
         }
         let parser = &mut self.parser;
-        let outcome = panic_utils::catch_unwind(AssertUnwindSafe(|| {
-            let outcome = step(parser);
-            Ok((outcome, parser.parser.get_error()))
-        }));
+        let outcome = self.watch.time(|| {
+            panic_utils::catch_unwind(AssertUnwindSafe(|| {
+                let outcome = step(parser);
+                Ok((outcome, parser.parser.get_error()))
+            }))
+        });
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(limit) => {
+                let reason = format!("one token took more than {} ms", limit.as_millis());
+                return Err(self.fail(GrammarError::OutOfFuel { reason }));
+            }
+        };
         match outcome {
             Ok((_, Some(error))) => {
                 let reason = error.message();

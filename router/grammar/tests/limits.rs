@@ -8,7 +8,7 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::vocabulary;
 use serde_json::{Value, json};
@@ -144,6 +144,44 @@ async fn a_mask_that_runs_out_of_fuel_is_an_error_and_no_end() {
     );
     assert_eq!(matcher.mask().err(), error, "it stays at its error");
     assert!(!matcher.is_finished());
+}
+
+/// Two hundred ways to cut a text in two: a few tokens on, one more takes seconds, with few items of the parser.
+fn ambiguous() -> GrammarSource {
+    let names: Vec<String> = (0..200).map(|index| format!("r{index}")).collect();
+    let rules: String = names
+        .iter()
+        .map(|name| format!("{name}: text text\n"))
+        .collect();
+    GrammarSource::Lark(format!(
+        "start: text\ntext: \"a\" | {}\n{rules}",
+        names.join(" | ")
+    ))
+}
+
+#[tokio::test]
+async fn a_token_that_takes_too_long_is_an_error_of_its_sample_alone() {
+    let limits = CompilerLimits {
+        mask_time: Duration::from_millis(300),
+        ..CompilerLimits::default()
+    };
+    let compiler = Compiler::new(vocabulary(), limits);
+    let grammar = compiler.compile(ambiguous()).await.unwrap();
+    let mut matcher = grammar.matcher();
+    let mut step = || {
+        matcher.mask()?;
+        matcher.accept(u32::from(b'a'))
+    };
+    let began = Instant::now();
+    let error = (0..50).find_map(|_| step().err()).unwrap();
+    let reason = "one token took more than 300 ms".to_owned();
+    assert_eq!(error, GrammarError::OutOfFuel { reason });
+    // Without the limit a single one of these tokens takes longer.
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert_eq!(matcher.mask().err(), Some(error), "it stays at its error");
+    let regex = GrammarSource::Regex("a".into());
+    let mut other = compiler.compile(regex).await.unwrap().matcher();
+    assert!(other.mask().unwrap().allows(u32::from(b'a')));
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ mod common;
 mod messages;
 mod replay;
 mod responses;
+mod terminal;
 
 use common::{Server, header, saying, with};
 use serde_json::{Value, json};

@@ -5,6 +5,7 @@ mod formats;
 mod patterns;
 mod relax;
 mod rewrite;
+mod share;
 
 use serde_json::{Map, Value, json};
 
@@ -42,6 +43,7 @@ pub(super) fn relax(
     if let Some(feature) = not_enforced.first().filter(|_| strict) {
         return Err(super::not_enforceable(feature));
     }
+    share::share(&mut schema);
     schema.insert(OPTIONS.to_owned(), options(limits.json_whitespace));
     Ok(Relaxed {
         schema: Value::Object(schema),
