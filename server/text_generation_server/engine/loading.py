@@ -67,10 +67,6 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     model = load_into(
         device, lambda: load_model(folder, model_config, group, dtype, device, config.load_format, kv_cache)
     )
-    if device.type == "cuda":
-        # What is left for the host are small tables, for which threads cost more than they bring: with 64 on a machine
-        # that gives this process 16 cores, warm-up of an 8B model spends 1.4 s more on its rotary table.
-        torch.set_num_threads(1)
     stored = kv_cache or str(dtype).removeprefix("torch.")
     logger.info("model loaded", extra={"seconds": round(time.perf_counter() - started, 3), "kv_cache_dtype": stored})
     return Engine(
