@@ -102,7 +102,7 @@ class SingleGroup:
 
     def __init__(self, rank: int = 0, world_size: int = 1) -> None:
         self.rank = rank
-        self.world_size = world_size
+        self.world_size = self.local_world_size = world_size
         self.lost = False
         """Whether another rank did not come."""
 
