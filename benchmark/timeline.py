@@ -5,7 +5,8 @@
 FOLDER holds a config.json; weights are random. Each case runs equal steps two deep under torch's profiler, as
 `engine.py` does. A kernel counts from the end of the one before it, because dependent launches let it start earlier.
 Of a sum, what it takes longer on a rank than on the fastest one counts as waiting: ranks make the same sums in the same
-order, and the last one to come does not wait. Copies to other ranks run beside kernels and do not count. On a machine without a GPU nothing is recorded: that proves the script.
+order, and the last one to come does not wait. Copies to other ranks run beside kernels and do not count. On a machine
+without a GPU nothing is recorded: that proves the script.
 """
 
 import argparse
