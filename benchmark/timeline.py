@@ -5,7 +5,8 @@
 FOLDER holds a config.json; weights are random. Each case runs equal steps two deep under torch's profiler, as
 `engine.py` does. A kernel counts from the end of the one before it, because dependent launches let it start earlier.
 Of a sum, what it takes longer on a rank than on the fastest one counts as waiting: ranks make the same sums in the same
-order, and the last one to come does not wait. On a machine without a GPU nothing is recorded: that proves the script.
+order, and the last one to come does not wait. Copies to other ranks run beside kernels and do not count. On a machine
+without a GPU nothing is recorded: that proves the script.
 """
 
 import argparse
@@ -30,12 +31,13 @@ from text_generation_server.engine.requests import Chunk, WarmupLimits
 PROMPT = 2048
 """Tokens of the longest prompt of a mixed step; more tokens are several prompts."""
 CLASSES = {
-    "sums": ("one_shot", "two_shot", "AllReduce", "send_part", "wait_part", "pair_add_norm"),
+    "sums": ("one_shot", "two_shot", "AllReduce", "peer_add_norm"),
     "attention": ("attention_kernel", "prefill_kernel", "decode_kernel", "merge", "combine", "qkv_postprocess"),
     "products": ("skinny_linear", "nvjet", "gemm", "xmma", "cutlass", "splitK", "scaled", "grouped", "moe_product"),
     "norms and activations": ("rms_norm", "layer_norm", "act_and_mul", "activate", "quantise"),
 }
 """Parts of the names of kernels."""
+BESIDE = ("PtoP", "announce")
 TAIL, REST, WAITING, GAPS = "logits and sampling", "others", "waiting for other ranks", "gaps"
 
 
@@ -129,6 +131,7 @@ def recorded(run: Callable[[int], None], load: Load, steps: int) -> list[Kernel]
         torch.cuda.synchronize()
     on_device = torch.autograd.DeviceType.CUDA
     events = [event for event in profiler.events() or [] if event.device_type == on_device]
+    events = [event for event in events if not any(name in event.name for name in BESIDE)]
     kernels = kernels_of((event.name, event.time_range.start, event.time_range.end) for event in events)
     ends = tails(kernels, steps + 1)
     return kernels[ends[0].stop :] if ends else kernels

@@ -141,12 +141,12 @@ def check_under_way(rank: int, folder: Path) -> None:
                     begun[0].add_norm(sums, weight, EPS, 0.22, x_weight)
                     wrong += (begun[0].x - expected).abs().gt(0.01 * (1 + expected.abs())).sum()
                     wrong += (begun[1].end() != total).sum()
-        captured.append((graph, wrong))
+        captured.append((graph, wrong, x, residual, weight, x_weight, expected, total))
     for number in range(200):
         if (number + rank) % 20 == 0:
             torch.cuda._sleep(2_000_000)
         captured[number % len(captured)][0].replay()
-    assert [wrong.item() for _, wrong in captured] == [0] * len(captured)
+    assert [wrong.item() for _, wrong, *_ in captured] == [0] * len(captured)
     group.check()
     group.close()
 

@@ -28,8 +28,8 @@ from .ways import Way, Ways, measure
 CLOSING_LIMIT_S = 1.0
 """How long kernels wait for other ranks once this one leaves."""
 _OVERLAPPED_BYTES = 12 << 20
-"""From here on parts win: on two H200 a layer of 70B took 6 % longer in two parts than whole for 512 tokens of 16 KiB,
-9 % less time for 768, and 3 to 6 % less for 1,024 to 4,096."""
+"""From here on parts win: in two parts a layer of 70B took 6 % longer than whole for 512 tokens of 16 KiB on two H200,
+9 % less time for 768, and 3 to 6 % less for 1,024 to 4,096. Whole steps are in docs/benchmark.md."""
 _LONGEST_ROW = 1 << 13
 _SHORTEST_ROW = 1 << 8
 
