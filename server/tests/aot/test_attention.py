@@ -10,9 +10,9 @@ from triton.backends.compiler import GPUTarget
 from text_generation_server.kernels._attention import padded_head_dim
 from text_generation_server.kernels._chunks import merge_kernel
 from text_generation_server.kernels._config import nearest
+from text_generation_server.kernels._decode_kernel import decode_attention_kernel
 from text_generation_server.kernels._kv_codes import E4M3, E4M3_BY_HARDWARE, E5M2, INT8
-from text_generation_server.kernels.decode_attention import decode_attention_kernel
-from text_generation_server.kernels.prefill_attention import prefill_attention_kernel
+from text_generation_server.kernels._prefill_kernel import prefill_attention_kernel
 
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
