@@ -18,11 +18,18 @@ A request without new tokens is allowed. Scores and sums are float32 on CUDA and
 Called once a layer when a batch holds prompt tokens.
 Floor: bytes of q, out, and K and V of each request once; operations 4 * heads * head_dim * (q, k pairs), bound by the
 matrix rate from a few hundred tokens on.
-On an H200 with 32 heads, 8 KV heads and head size 128 in bfloat16, scattered slots: 154 TFLOP/s at 512 tokens, 380 at
-2,048, 452 at 8,192 (1.22 ms; cuDNN on contiguous tensors 0.91), 458 at 16,384. Chunks behind 8,192 tokens, microseconds
-for 1 / 16 / 128 / 448 / 960 tokens: 30 / 38 / 77 / 155 / 319. See benchmark/results/prefill_attention.json.
+On an H200 with 32 heads, 8 KV heads and head size 128 in bfloat16, scattered slots, the kernel for any card has 154
+TFLOP/s at 512 tokens, 380 at 2,048, 452 at 8,192 (cuDNN on contiguous tensors 601), 458 at 16,384. Chunks behind
+8,192 tokens, microseconds for 1 / 16 / 128 / 448 / 960 tokens: 30 / 38 / 77 / 155 / 319
+(benchmark/results/prefill_attention.json).
 
-What that rests on, each measured on that card:
+Long chunks on a Hopper card, with heads of 128 or 256 and 16-bit queries, have a kernel of their own
+(`_prefill_hopper.py`). Microseconds before and with it, in one run on that card: 1,167 and 1,035 at 8,192 tokens
+(531 TFLOP/s), 101 and 84 at 2,048, 167 and 142 at 16 prompts of 512, 388 and 334 at 4 of 2,048, 4,902 and 4,562 at
+16,384, 159 and 139 for 448 behind 8,192. Over codes it takes 1,363 where the other takes 1,750: only the warp
+group that copies converts them. Not used where `deterministic`: its sums have other steps.
+
+What the first rests on, each measured on that card:
 - Slots are read one step ahead of their keys: 1.18 ms instead of 1.82 at 8,192 tokens for the same tile. With slots in
   a row and no table at all it is 1.17, so ranges of slots have no path of their own; bulk copies (TMA) gave 1.21.
 - The heads of a group share a tile, so one token of a chunk is a row for each of them: 64 chunks of 16 tokens behind
@@ -43,7 +50,8 @@ from torch import Tensor
 from ._attention import LOG2_E, check_layouts, padded_batch, padded_head_dim
 from ._config import nearest
 from ._device import num_processors, shared_kib
-from ._launch import Launcher, arrivals
+from ._launch import Launcher, arrivals, rehearsing
+from ._prefill_hopper import fills_hopper, hopper_takes, launch_on_hopper
 from ._prefill_kernel import prefill_attention_kernel
 from ._prefill_torch import prefill_attention_torch
 from ._register import register
@@ -87,8 +95,15 @@ def prefill_attention_triton(
     batch = b_row.shape[0]
     if num_tokens == 0:
         return
-    block_d, block_v = padded_head_dim(head_dim), padded_head_dim(v_head_dim)
     format = format_of(k_cache)
+    on_hopper = not deterministic and hopper_takes(q, k_cache, v_cache)
+    # A rehearsal does not meet every length.
+    if on_hopper and (rehearsing() or fills_hopper(q, k_cache, max_q_len, batch)):
+        batch_tensors, options = (slot_table, b_row, b_q_start, b_kv_len), (window, softcap, sinks, slopes)
+        launch_on_hopper(q, k_cache, v_cache, *batch_tensors, scale, out, *options, scales)
+        if not rehearsing():
+            return
+    block_d, block_v = padded_head_dim(head_dim), padded_head_dim(v_head_dim)
     pairs = as_pairs(scales)
     scale_strides = (0, 0) if pairs is None else pairs.stride()[:2]
     sizes = {"head_dim": block_d, "element_bytes": 1 if format else q.element_size(), "q_len": max(1, max_q_len)}
