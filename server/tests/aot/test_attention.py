@@ -10,9 +10,10 @@ from triton.backends.compiler import GPUTarget
 from text_generation_server.kernels._attention import padded_head_dim
 from text_generation_server.kernels._chunks import merge_kernel
 from text_generation_server.kernels._config import nearest
+from text_generation_server.kernels._decode_kernel import decode_attention_kernel
 from text_generation_server.kernels._kv_codes import E4M3, E4M3_BY_HARDWARE, E5M2, INT8
-from text_generation_server.kernels.decode_attention import decode_attention_kernel
-from text_generation_server.kernels.prefill_attention import prefill_attention_kernel
+from text_generation_server.kernels._prefill_hopper_kernel import prefill_attention_hopper_kernel
+from text_generation_server.kernels._prefill_kernel import prefill_attention_kernel
 
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
@@ -24,7 +25,7 @@ def _compile(
     config: Mapping[str, int],
     target: GPUTarget = SM_90,
 ) -> Compiled:
-    codes = "*i32" if kernel is decode_attention_kernel else "*u8"
+    codes = "*u8" if kernel is prefill_attention_kernel else "*i32"
     special = {
         **(dict.fromkeys(("k_cache_ptr", "v_cache_ptr"), codes) if constants.get("FORMAT") else {}),
         "scales_ptr": "*i64",
@@ -122,6 +123,18 @@ def test_prefill_in_float32_with_large_heads_fits_in_shared_memory() -> None:
     # It spills, three tf32 products being kept apart: float32 is for comparison, not for serving.
     for head_dim in (128, 256):
         _prefill("fp32", head_dim, 16, split=True).check_shared()
+
+
+@pytest.mark.parametrize("codes", [0, E4M3_BY_HARDWARE])
+def test_prefill_of_long_chunks_on_hopper(codes: int) -> None:
+    config = nearest("prefill_attention_hopper", head_dim=128, element_bytes=1 if codes else 2)
+    constants = {"GROUP": 4, "BLOCK_B": 16, "HEAD_DIM": 128, **NO_OPTIONS, **config}
+    constants |= {"FORMAT": codes} if codes else NO_CODES
+    compiled = _compile(prefill_attention_hopper_kernel, "bf16", constants, {"num_warps": 4})
+    compiled.check_shared()
+    # Warp groups share out registers, copy on their own, and the products are those of a warp group.
+    for instruction in ("USETMAXREG", "HGMMA", "SYNCS"):
+        assert compiled.count(instruction)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -8,6 +8,7 @@ from functools import cached_property
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 from triton.tools.disasm import get_sass
 
 SM_90 = GPUTarget("cuda", 90, 32)
@@ -63,7 +64,7 @@ def compile_offline(
         if (signature[parameter.name].startswith("*") or signature[parameter.name] == "i32")
         and not (parameter.do_not_specialize or parameter.do_not_specialize_on_alignment)
     }
-    source = ASTSource(
+    source = (GluonASTSource if kernel.is_gluon() else ASTSource)(
         fn=kernel,
         signature=signature,
         constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},

@@ -11,6 +11,9 @@ try:
     import triton
     import triton.language as tl
     from triton import knobs
+    from triton.experimental import gluon
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.language.nvidia import hopper
     from triton.language.extra import cuda
 
     INSTALLED = True
@@ -32,6 +35,6 @@ except ModuleNotFoundError as error:
             return arguments[0] if arguments and callable(arguments[0]) else self
 
     INSTALLED = False
-    triton = tl = knobs = cuda = _Absent()
+    triton = tl = knobs = cuda = gluon = gl = hopper = _Absent()
 
-__all__ = ["INSTALLED", "cuda", "knobs", "tl", "triton"]
+__all__ = ["INSTALLED", "cuda", "gl", "gluon", "hopper", "knobs", "tl", "triton"]
