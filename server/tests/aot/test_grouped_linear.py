@@ -7,12 +7,13 @@ import pytest
 from support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
+from text_generation_server.kernels._grouped_product import grouped_product_kernel
 from text_generation_server.kernels.dequantise import dequantise_kernel
-from text_generation_server.kernels.grouped_linear import grouped_linear_kernel
 
 _ENTRIES = json.loads(
     (resources.files("text_generation_server.kernels") / "tuned" / "grouped_linear.json").read_text(encoding="utf-8")
 )
+AHEAD = 0
 _NAMES = ("BLOCK_N", "SWAP", "FOLD", "num_warps", "num_stages")
 Form = tuple[int, ...]
 """Bits, tokens, BLOCK_N, SWAP, FOLD, num_warps, num_stages."""
@@ -44,8 +45,8 @@ def _compile(form: Form, kind: str, dtype: str = "bf16", groups: int = 2, target
     constants = {name: None for name in ("zeros_ptr", "table_ptr") if name not in types}
     constants |= {"FLOAT8": kind == "float8", "GROUPS": groups, "MASK_K": False, "PLAIN": False}
     constants |= {"FOLD": bool(fold), "SUMS": sums, "SWAP": bool(swap), "BLOCK_M": tokens, "BLOCK_N": block_n}
-    constants |= {"BLOCK_S": min(block_n, num_warps * (8 if swap else 16))}
-    return compile_offline(grouped_linear_kernel, types, constants, num_warps, num_stages, target)
+    constants |= {"AHEAD": AHEAD, "BLOCK_S": min(block_n, num_warps * (8 if swap else 16))}
+    return compile_offline(grouped_product_kernel, types, constants, num_warps, num_stages, target)
 
 
 @pytest.mark.parametrize("form", _forms(227, 4), ids=str)
