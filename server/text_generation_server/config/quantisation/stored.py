@@ -1,5 +1,5 @@
-"""Quantisation that only tensors of a checkpoint tell of: what Hugging Face's TGI quantised has a `config.json` as before,
-and `gptq_bits`, `gptq_groupsize` and, from later versions, `gptq_sym` beside the weights.
+"""Quantisation that only tensors of a checkpoint tell of. What Hugging Face's TGI quantised has a `config.json` as
+before, and `gptq_bits`, `gptq_groupsize` and, from later versions, `gptq_sym` beside the weights.
 """
 
 import json
