@@ -219,7 +219,7 @@ def scaled_product(
         BLOCK_M=block_m,
         BLOCK_N=block_n,
         BLOCK_K=block_k,
-        AHEAD=config.get("AHEAD", 0),
+        AHEAD=config["AHEAD"],
         num_warps=config["num_warps"],
         STAGES=config["num_stages"] if by_block and block_m <= _MOST_AHEAD else None,
         num_stages=config["num_stages"],

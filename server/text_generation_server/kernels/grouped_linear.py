@@ -33,19 +33,18 @@ from ._config import nearest
 from ._device import shared_kib
 from ._grouped_product import grouped_product
 from ._groups import BLOCK, group_values
+from ._launch import rehearsing
 from ._register import register
 from .dequantise import dequantise
 
-MAX_TOKENS = 192
-"""More tokens than this are for a matrix in 16 bits. On an H200 that takes 150 us for 128 tokens and 28672 x 4096
-(175 for 256), and the kernel 48 for each 64.
-"""
-_BLOCK_TOKENS = 64
-"""Of one launch."""
+MAX_TOKENS = 512
+"""More tokens than this are for a matrix in 16 bits; for fewer a data file says whether the kernel is faster."""
+_FEW = 64
+"""Up to so many tokens all are in one tile."""
+_MANY = (128, 256, 512)
+"""Numbers of tokens that have launch settings of their own, beyond that."""
 _SMALLEST_TILE = 8
 """Tokens that a tile has at least."""
-
-
 _SCRATCH_BYTES = 512 << 20
 """What a matrix in 16 bits may take; larger ones are made in parts. Parts that stay in the L2 cache (16 to 64 MiB) were
 slower on an H200, because the library's products with them are small.
@@ -77,21 +76,23 @@ def grouped_linear_triton(
         return
     if perm is not None:
         x = x.index_select(1, perm)
-    if tokens > MAX_TOKENS or not _fits(x, packed, scales, out, group_size):
-        _by_matrix(x, packed, scales, zeros, table, bias, out, group_size)
-        return
-    for first in range(0, tokens, _BLOCK_TOKENS):
-        block = slice(first, first + _BLOCK_TOKENS)
-        config = settings(x[block], packed)
-        grouped_product(x[block], packed, scales, zeros, table, bias, out[block], config)
+    fits = _fits(x, packed, scales, out, group_size)
+    sizes: tuple[int, ...] = (max(_SMALLEST_TILE, 1 << (tokens - 1).bit_length()),)
+    if tokens > _FEW and rehearsing():
+        # It does not meet every number of tokens.
+        sizes = (*_MANY, MAX_TOKENS + 1)
+    for size in sizes:
+        config = settings(x, packed, size)
+        if fits and size <= MAX_TOKENS and config["splits"]:
+            grouped_product(x, packed, scales, zeros, table, bias, out, config)
+        else:
+            by_matrix(x, packed, scales, zeros, table, bias, out, group_size)
 
 
-def settings(x: Tensor, packed: Tensor) -> Mapping[str, int]:
-    """Launch settings of the kernel."""
-    size = max(_SMALLEST_TILE, 1 << (len(x) - 1).bit_length())
+def settings(x: Tensor, packed: Tensor, tokens: int) -> Mapping[str, int]:
+    """Launch settings of the kernel for about so many tokens; no `splits` where a matrix in 16 bits is faster."""
     sizes = {"bits": 4 if packed.dtype == torch.int32 else 8, "outputs": packed.shape[0], "inputs": x.shape[1]}
-    config = nearest("grouped_linear", shared_kib=shared_kib(x.device), **sizes, tokens=size)
-    return {"BLOCK_M": size, **config}
+    return nearest("grouped_linear", shared_kib=shared_kib(x.device), **sizes, tokens=tokens)
 
 
 def _fits(x: Tensor, packed: Tensor, scales: Tensor, out: Tensor, group_size: int) -> bool:
@@ -104,7 +105,7 @@ def _fits(x: Tensor, packed: Tensor, scales: Tensor, out: Tensor, group_size: in
     )
 
 
-def _by_matrix(
+def by_matrix(
     x: Tensor,
     packed: Tensor,
     scales: Tensor,
