@@ -344,8 +344,8 @@ def kind_of(key: Row) -> tuple[object, ...]:
 
 
 def write(operator: str, rows: list[Row], card: Row, keys: tuple[str, ...], names: tuple[str, ...]) -> None:
-    """Replaces the entries of this card's class, and of the kinds and numbers of tokens that were measured. A key counts
-    no as 1 and yes as 2.
+    """Replaces the entries of this card's class, and of the kinds and numbers of tokens that were measured. A key
+    counts no as 1 and yes as 2.
     """
     entries = [
         {
