@@ -5,8 +5,9 @@ r"""Chooses launch settings of `grouped_linear`, by measuring all candidates bes
 
 The first needs a CUDA device. For few tokens a product is timed together with the norm in front of it, as it runs in a
 model, because codes that are read before waiting count only there. The second replaces the entries of cards with 227
-KiB and of these bits in the data file. For each padded number of tokens two compiled forms serve all matrices, as in
-tune_linear.py; for many tokens each matrix gets one of them, or its form in 16 bits where that is faster.
+KiB, of these matrices and numbers of tokens, in the data file. For each padded number of tokens two compiled forms
+serve all matrices, as in tune_linear.py; for many tokens each matrix gets one of them, or its form in 16 bits where
+that is faster.
 """
 
 import argparse
@@ -36,35 +37,25 @@ SHAPES = [
 ]
 KINDS = {4: "symmetric", 8: "int8"}
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14)
-NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "WIDE", "AHEAD", "num_warps", "num_stages")
+NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages")
 Form = tuple[int, ...]
 """In the order of `NAMES`."""
 FEW = 64
 """Up to so many tokens the norm in front counts."""
-# By bits and padded tokens. Left out after first sweeps: more stages, a limit of registers, 256 outputs or tokens.
-_FEW_TOKENS = [(32, 0, 0, 0, 1, 1, 3), (64, 0, 0, 0, 0, 2, 3), (64, 0, 0, 0, 1, 2, 2), (64, 0, 0, 0, 2, 2, 3)]
-_SOME_TOKENS = [(64, 0, 1, 0, 0, 4, 3), (128, 0, 1, 0, 0, 4, 3), (128, 0, 1, 0, 0, 4, 2), (128, 0, 1, 1, 0, 4, 2)]
-_SOME_TOKENS += [(128, 0, 1, 1, 0, 4, 3), (64, 0, 1, 1, 0, 4, 3), (64, 0, 1, 1, 1, 4, 2), (128, 0, 1, 1, 0, 8, 2)]
-_MANY_TOKENS = [(128, 0, 1, 1, 0, 8, 2), (128, 0, 1, 1, 0, 8, 3)]
-_EIGHT_BITS = [(64, 0, 0, 0, 0, 2, 2), (64, 0, 0, 0, 0, 2, 3), (64, 0, 0, 0, 0, 4, 3), (64, 1, 0, 0, 0, 4, 3)]
+# By bits and padded tokens. Left out after first sweeps: more stages, a limit of registers, 256 outputs, tiles of 128
+# tokens, and 256 inputs at a time for matrix instructions.
+_FEW_TOKENS = [(32, 0, 0, 1, 1, 3), (64, 0, 0, 0, 2, 2), (64, 0, 0, 0, 2, 3), (64, 0, 0, 1, 2, 2), (64, 0, 0, 2, 2, 3)]
+_SOME_TOKENS = [(64, 0, 1, 0, 4, 3), (128, 0, 1, 0, 4, 3), (128, 0, 1, 0, 4, 2)]
+_EIGHT_BITS = [(64, 0, 0, 0, 2, 2), (64, 0, 0, 0, 2, 3), (64, 0, 0, 0, 4, 3), (64, 1, 0, 0, 4, 3)]
 FORMS: dict[tuple[int, int], list[Form]] = {
-    (4, 8): [(8, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 0, 2, 2, 2), (64, 0, 0, 0, 2, 4, 2)]],
-    (4, 16): [(16, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 0, 0, 2, 2), (128, 0, 1, 1, 0, 4, 3)]],
+    (4, 8): [(8, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 2, 2, 2), (64, 0, 0, 2, 4, 2)]],
+    (4, 16): [(16, *each) for each in _FEW_TOKENS],
     (4, 32): [(32, *each) for each in _SOME_TOKENS],
-    (4, 64): [(64, *each) for each in _SOME_TOKENS],
-    **{
-        (4, tokens): [
-            *((64, *each) for each in [*_MANY_TOKENS, (128, 0, 1, 0, 0, 4, 2), (128, 0, 1, 1, 0, 4, 2)]),
-            *((128, *each) for each in [*_MANY_TOKENS, (64, 0, 1, 1, 0, 4, 2)]),
-        ]
-        for tokens in (128, 256, 512)
-    },
+    **{(4, tokens): [(64, *each) for each in _SOME_TOKENS] for tokens in (64, 128, 256, 512)},
     (8, 8): [(8, *each) for each in _EIGHT_BITS],
     (8, 16): [(16, *each) for each in _EIGHT_BITS],
-    (8, 32): [(32, 64, 0, 0, 0, 0, 4, 2), (32, 64, 0, 0, 0, 0, 4, 3), (32, 128, 0, 0, 0, 0, 4, 2)],
-    (8, 64): [(64, 64, 0, 0, 0, 0, 4, 2), (64, 128, 0, 0, 0, 0, 4, 2)],
-    (8, 128): [(64, 64, 0, 0, 0, 0, 4, 2), (64, 128, 0, 0, 0, 0, 4, 2)],
-    (8, 256): [(64, 128, 0, 0, 0, 0, 4, 2)],
+    (8, 32): [(32, 64, 0, 0, 0, 4, 2), (32, 64, 0, 0, 0, 4, 3), (32, 128, 0, 0, 0, 4, 2)],
+    **{(8, tokens): [(64, 64, 0, 0, 0, 4, 2), (64, 128, 0, 0, 0, 4, 2)] for tokens in (64, 128, 256)},
 }
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=5)
 PROGRAMS = (120, 1800)
@@ -144,12 +135,12 @@ def choose(rows: list[Row]) -> Iterator[Row]:
         for shape, by_form in times.items():
             taken, form, splits = min((t, form, s) for form in pair for s, t in by_form.get(form, {}).items())
             config = settings(form, splits)
-            matrix = float(others[shape].get("matrix_microseconds", taken))
+            matrix = float(others.get(shape, {}).get("matrix_microseconds", taken))
             if matrix < taken:
                 config, taken = config | {"splits": 0}, matrix
             head: Row = {"bits": bits, "outputs": shape[0], "inputs": shape[1], "tokens": tokens}
             best = min(min(each.values()) for each in by_form.values())
-            yield head | config | {"microseconds": taken, "best_microseconds": best} | others[shape]
+            yield head | config | {"microseconds": taken, "best_microseconds": best} | others.get(shape, {})
 
 
 def pair_for(times: dict[tuple[int, int], Times]) -> tuple[Form, ...]:
@@ -167,16 +158,14 @@ def pair_for(times: dict[tuple[int, int], Times]) -> tuple[Form, ...]:
 
 
 def write(rows: list[Row]) -> None:
-    """Replaces the entries of this card's class and these bits in the data file."""
+    """Replaces the entries of these matrices and numbers of tokens for this card's class in the data file."""
     keys, configs = ("bits", "outputs", "inputs", "tokens"), (*NAMES, "splits")
     entries = [
         {"key": {"shared_kib": 227} | {key: row[key] for key in keys}, "config": {name: row[name] for name in configs}}
         for row in rows
     ]
-    known = {(row["bits"], row["tokens"]) for row in rows}
-    replace_settings(
-        "grouped_linear", entries, lambda key: key["shared_kib"] == 227 and (key["bits"], key["tokens"]) in known
-    )
+    known = [entry["key"] for entry in entries]
+    replace_settings("grouped_linear", entries, lambda key: key in known)
 
 
 def main() -> None:

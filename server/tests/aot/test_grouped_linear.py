@@ -13,7 +13,7 @@ from text_generation_server.kernels.dequantise import dequantise_kernel
 _ENTRIES = json.loads(
     (resources.files("text_generation_server.kernels") / "tuned" / "grouped_linear.json").read_text(encoding="utf-8")
 )
-_NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "WIDE", "AHEAD", "num_warps", "num_stages")
+_NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages")
 Form = tuple[int, ...]
 """Bits, and what `_NAMES` are."""
 KINDS = {
@@ -36,7 +36,7 @@ def _forms(shared_kib: int, bits: int) -> list[Form]:
 
 
 def _compile(form: Form, kind: str, dtype: str = "bf16", groups: int = 2, target: GPUTarget = SM_90) -> Compiled:
-    _, block_m, block_n, swap, fold, wide, ahead, num_warps, num_stages = form
+    _, block_m, block_n, swap, fold, ahead, num_warps, num_stages = form
     names = ("inputs", "outputs", "stride_x_token", "stride_packed_output", "stride_out_token", "tokens", "splits")
     types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
     types |= {"scales_ptr": "*bf16", "partial_ptr": "*fp32", "arrived_ptr": "*i32", **KINDS[kind]}
@@ -47,7 +47,6 @@ def _compile(form: Form, kind: str, dtype: str = "bf16", groups: int = 2, target
         "FOLD": bool(fold),
         "SUMS": sums,
         "SWAP": bool(swap),
-        "WIDE": bool(wide),
         "BLOCK_M": block_m,
         "BLOCK_N": block_n,
     }

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ._codes import eight_bits, load_table, lookups, nibbles, plain_plane
-from ._grouped_tiles import columns_of, of_outputs, product, repeated, side_by_side, zeros
+from ._grouped_tiles import columns_of, of_outputs, product, repeated, zeros
 from ._groups import BLOCK
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._triton import tl, triton
@@ -57,7 +57,6 @@ def _add_block(
     FOLD: tl.constexpr,
     SUMS: tl.constexpr,
     SWAP: tl.constexpr,
-    WIDE: tl.constexpr,
     PLAIN: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BASE: tl.constexpr,
@@ -81,20 +80,6 @@ def _add_block(
         scales = columns_of(scales, COUNT)
         if points is not None:
             points = columns_of(points, COUNT)
-    if WIDE:
-        weights = ()
-        for plane in tl.static_range(8):
-            weight = planes[plane] if words is not None else plain_plane(block_ptrs, table_ptr, plane, DTYPE)
-            if points is not None:
-                weight -= (points[plane * COUNT // 8] + BASE if GROUPS > 1 else points).to(DTYPE)[:, None]
-            elif table_ptr is None:
-                weight -= BASE + 8
-            if GROUPS > 1:
-                weight *= scales[plane * COUNT // 8].to(DTYPE)[:, None]
-            weights += (weight,)
-        lower = side_by_side(side_by_side(weights[0], weights[1]), side_by_side(weights[2], weights[3]))
-        upper = side_by_side(side_by_side(weights[4], weights[5]), side_by_side(weights[6], weights[7]))
-        return product(side_by_side(lower, upper), x[0], acc, SWAP), sums
     for group in tl.static_range(COUNT):
         partial = zeros(BLOCK_N, BLOCK_M, SWAP) if OF_GROUP else acc
         part_sums = zeros(BLOCK_S, BLOCK_M, SWAP) if OF_GROUP else sums
@@ -158,7 +143,6 @@ def grouped_product_kernel(
     FOLD: tl.constexpr,  # weights are scaled and rounded to 16 bits, not sums of a group
     SUMS: tl.constexpr,  # zeros are subtracted from sums of a group, not from weights
     SWAP: tl.constexpr,  # tokens are the left operand
-    WIDE: tl.constexpr,  # 256 inputs are one product, not 32: weights go through shared memory; 4 bits and FOLD only
     PLAIN: tl.constexpr,  # no inline instructions
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -176,7 +160,7 @@ def grouped_product_kernel(
     FP16: tl.constexpr = tl.float16 == DTYPE
     BLOCK_K: tl.constexpr = 256
     COUNT: tl.constexpr = GROUPS if GROUPS > 1 else 2
-    DEPTH: tl.constexpr = (BLOCK_K if WIDE else 32) if FOUR else BLOCK_K // COUNT
+    DEPTH: tl.constexpr = 32 if FOUR else BLOCK_K // COUNT
     # What codes are in registers, more than they stand for where zeros are not given.
     BASE: tl.constexpr = (0 if table_ptr is not None else 1024 if FP16 else 128) if FOUR else -128
     tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
@@ -249,7 +233,7 @@ def grouped_product_kernel(
                 next_points = tl.load(zeros_ptr + places + block * outputs * COUNT)
         acc, sums = _add_block(
             acc, sums, x, words, block_ptrs, left, scales, points, table_ptr, table,
-            FLOAT8, GROUPS, MASK_K, FOLD, SUMS, SWAP, WIDE, PLAIN, BLOCK_S, BASE,
+            FLOAT8, GROUPS, MASK_K, FOLD, SUMS, SWAP, PLAIN, BLOCK_S, BASE,
         )  # fmt: skip
     for ahead in tl.static_range(AHEAD):
         acc, sums = _add_block(
@@ -257,7 +241,7 @@ def grouped_product_kernel(
             row_ptrs + first_blocks[ahead] * step, inputs - first_blocks[ahead] * BLOCK_K,
             first_scales[ahead] if GROUPS > 1 else None,
             whole_points if GROUPS == 1 or zeros_ptr is None else first_points[ahead], table_ptr, table,
-            FLOAT8, GROUPS, MASK_K, FOLD, SUMS, SWAP, WIDE, PLAIN, BLOCK_S, BASE,
+            FLOAT8, GROUPS, MASK_K, FOLD, SUMS, SWAP, PLAIN, BLOCK_S, BASE,
         )  # fmt: skip
     # Not earlier: a kernel that has waited relies on all before the last product being finished.
     let_next_start(PDL)
@@ -329,7 +313,6 @@ def grouped_product(
         FOLD=fold,
         SUMS=not fold and _sums(x.dtype, block_m),
         SWAP=swap,
-        WIDE=bool(config["WIDE"]) and packed.dtype == torch.int32,
         PLAIN=not x.is_cuda or torch.version.cuda is None,
         BLOCK_M=block_m,
         BLOCK_N=block_n,

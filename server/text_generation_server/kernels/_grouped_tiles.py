@@ -58,11 +58,3 @@ def columns_of(values, COUNT: tl.constexpr):
         even = columns_of(even, 4)
         odd = columns_of(odd, 4)
         return even[0], odd[0], even[1], odd[1], even[2], odd[2], even[3], odd[3]
-
-
-@triton.jit
-def side_by_side(left, right):
-    """[rows, columns] each to [rows, 2 * columns]."""
-    rows: tl.constexpr = left.shape[0]
-    columns: tl.constexpr = left.shape[1]
-    return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), [rows, 2 * columns])

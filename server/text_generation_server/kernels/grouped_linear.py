@@ -9,8 +9,9 @@ the `group_size` that it returns (0: all inputs are one group); `table` [16] flo
 multiple of 128 is right, but slow. Batches that are padded to one size give a token the same result to the bit,
 whichever others are there.
 
-Up to 192 tokens the kernel reads codes, 64 tokens at a time; more are multiplied with a matrix in 16 bits, which
-`dequantise` writes into scratch memory of 512 MiB at most.
+Up to 512 tokens a data file says what is faster: the kernel, which reads codes (`_grouped_product.py`), or a product
+with a matrix in 16 bits, which `dequantise` writes into scratch memory of 512 MiB at most; more tokens are for the
+latter.
 Bytes floor: outputs * inputs * bits / 8, and the scales.
 Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at 1 / 16 / 32 / 64 tokens, the matrix in
 16 bits in brackets (`skinny_linear`):
@@ -19,8 +20,10 @@ Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at
 (32.7 / 31.6 / 32.6 / 35.0), 57344 x 8192 67.4 / 95.1 / 116.1 / 166.5 (209.4 / 213.3 / 217.7 / 229.4).
 28672 x 4096 as int8 with a scale for each output 32.5 / 34.0 / 57.3 / 82.0, as float8 32.9 / 35.7 / 62.5 / 87.9; with a
 table of 16 values and groups of 64, 49.9 / 57.6 / 66.4 / 88.5. That is 68 % of a copy's bandwidth at one token for
-28672 x 4096, 87 % for 57344 x 8192. Many tokens of 28672 x 4096: 256 175 (89), 512 233 (154), 2048 679 (597).
-See benchmark/results/tune_grouped.json.
+28672 x 4096, 87 % for 57344 x 8192. Many tokens of 28672 x 4096: 128 86 (68), 256 163 (91), 512 240 (156), 2048 679
+(597). One stream of an 8B model took 2.28 ms a token instead of 2.34 once the first codes were read before waiting.
+Tried and left out: tiles of 128 tokens, and 256 inputs at a time for matrix instructions, which were as fast or slower.
+See benchmark/results/tune_grouped.json, and tune_grouped_more.json for one token behind a norm and for many tokens.
 """
 
 # pyright: basic

@@ -14,12 +14,12 @@ Weight = tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]
 """Packed codes, scales, zeros, table, group size."""
 
 
-@pytest.fixture(params=[(1, 0, 0, 0, 1), (2, 1, 1, 0, 0), (5, 0, 1, 1, 2)], ids=str)
+@pytest.fixture(params=[(1, 0, 0, 1), (2, 1, 0, 0), (5, 0, 1, 2)], ids=str)
 def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tiles, in parts, weights or tokens as the left operand, zeros subtracted from sums or from weights, wide
-    products, codes that are read before waiting.
+    """Small tiles, in parts, weights or tokens as the left operand, zeros subtracted from sums or from weights, codes
+    read before waiting.
     """
-    splits, swap, fold, wide, ahead = request.param
+    splits, swap, fold, ahead = request.param
     monkeypatch.setitem(grouped_product.__globals__, "_sums", lambda *_: splits < 5)
     settings = {
         "BLOCK_M": 16,
@@ -30,7 +30,7 @@ def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         "num_stages": 2,
         "splits": splits,
     }
-    settings |= {"AHEAD": ahead, "WIDE": wide}
+    settings |= {"AHEAD": ahead}
     monkeypatch.setitem(grouped_linear_triton.__globals__, "nearest", lambda *_, **__: settings)
 
 
@@ -61,7 +61,7 @@ def _check(kind: str, shape: tuple[int, int, int], group_size: int, dtype: torch
     assert (out.double() - expected).norm() <= 6e-3 * expected.norm()
 
 
-@pytest.mark.parametrize("config", [(2, 1, 0, 0, 0), (1, 0, 1, 1, 0)], indirect=True)
+@pytest.mark.parametrize("config", [(2, 1, 0, 0)], indirect=True)
 @pytest.mark.parametrize("group_size", [32, 64, 128, 0])
 @pytest.mark.parametrize("kind", ["symmetric", "zeros", "table", "eight", "eight zeros", "float8"])
 @pytest.mark.usefixtures("config")
