@@ -5,10 +5,11 @@ r"""Chooses launch settings of `scaled_linear`, and where a library is faster, b
         benchmark/results/tune_scaled_linear.json
 
 The first needs a CUDA device with float8 products; it leaves out what it has no time for, and what other runs on such a
-device have measured. The second replaces the entries of cards with 227 KiB in the data files. For each padded number of
-tokens two compiled forms serve all matrices, because each costs a second of start-up: the pair with the smallest sum of
-times, each as a ratio to the best time of its matrix. Then each matrix gets the better of them with the number of parts
-that is best there. For many tokens one form serves all, and each matrix gets it or a way of the libraries.
+device have measured. The second replaces the entries of cards with 227 KiB and of the numbers of tokens that were
+measured in the data files. For each padded number of tokens three compiled forms at most serve all matrices, because
+each costs a second of start-up: those with the smallest sum of times, each as a ratio to the best time of its matrix.
+Then each matrix gets the best of them with the number of parts that is best there. For many tokens one form serves all,
+and each matrix gets it or a way of the libraries.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from _settings import replace_settings
 from _timing import GPU_PLAN, Row, seconds_per_call
 from torch import Tensor
 
+from text_generation_server import kernels
 from text_generation_server.kernels._scaled_library import BLOCKS, ROWS, SUMS, library_product, takes
 from text_generation_server.kernels._scaled_product import BLOCK, scaled_product
 
@@ -48,9 +50,13 @@ SPLITS = (1, 2, 3, 4, 6, 8)
 SPLITS_OF_MANY = (1, 2, 4)
 PROGRAMS_OF_PARTS = 300
 """Up to so many programs the inputs are divided where tokens are many."""
-NAMES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
+NAMES = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "AHEAD", "num_warps", "num_stages")
 Form = tuple[int, ...]
 """As in NAMES."""
+AHEAD = (0, 4)
+"""Tiles that are read before waiting."""
+MOST_AHEAD = 32
+"""Tokens for which that is tried: with 64 it was slower."""
 SHARED_LIMIT = 220 << 10
 PROGRAMS = (90, 1400)
 """How many programs a launch may have: fewer leave processors idle, more are only overhead."""
@@ -61,19 +67,21 @@ Operands = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def forms(tokens: int, by_block: bool) -> list[Form]:
-    """Candidates whose tiles fit in shared memory and keep 40 KiB or more of the matrix in flight."""
+    """Candidates whose tiles fit in shared memory and keep 24 KiB or more of the matrix in flight."""
     blocks = [(64, 128, 4), (64, 256, 4), (128, 128, 4), (128, 128, 8), (128, 256, 8)]
     return [
-        (tokens, block_n, block_k, warps, stages)
+        (tokens, block_n, block_k, ahead, warps, stages)
         for (block_n, block_k, warps), stages in itertools.product(blocks, (3, 4, 6, 8, 10, 12, 16))
-        if (block_n + tokens) * block_k * stages <= SHARED_LIMIT
-        and block_n * block_k * (stages - 1) >= 40 << 10
+        for ahead in AHEAD
+        if (block_n + tokens) * block_k * (stages + ahead) <= SHARED_LIMIT
+        and block_n * block_k * (stages + ahead - 1) >= 24 << 10
+        and not (ahead and tokens > MOST_AHEAD)
         and not (by_block and block_k != BLOCK)
         and (stages <= 8 or (block_n, block_k) == (64, 128))
     ]
 
 
-FORMS_OF_MANY: list[Form] = [(64, 128, 128, 4, 4), (128, 128, 128, 8, 3), (128, 128, 128, 8, 4)]
+FORMS_OF_MANY: list[Form] = [(64, 128, 128, 0, 4, 4), (128, 128, 128, 0, 8, 3), (128, 128, 128, 0, 8, 4)]
 """Tiles whose sums fit into registers."""
 TILES_OF_MANY = 512
 """The kernel's settings for more tokens than these are those for these."""
@@ -106,10 +114,16 @@ def num_copies(shape: tuple[int, int]) -> int:
 
 
 def measure(plan: object, given: Operands, product: Callable[..., object]) -> float:
-    """Microseconds of one product."""
+    """Microseconds of one product; of few tokens with the operator in front that makes its 8-bit inputs."""
     x8, x_scale, weights, weight_scale = given
     out = torch.empty(len(x8), weights.shape[1], dtype=torch.bfloat16, device=PLAN.device)
-    call = lambda index: product(x8, x_scale, weights[index], weight_scale, None, out)  # noqa: E731
+    x = torch.randn(x8.shape, dtype=torch.bfloat16, device=PLAN.device)
+
+    def call(index: int) -> None:
+        if len(x) <= max(TOKENS):
+            kernels.quantise_rows(x, x8, x_scale, BLOCK if x_scale.dim() > 1 else 0)
+        product(x8, x_scale, weights[index], weight_scale, None, out)
+
     return seconds_per_call(plan, call, len(weights)) * 1e6  # type: ignore[arg-type]
 
 
@@ -245,7 +259,7 @@ def choose(measured: list[Row]) -> list[Row]:
         of_few = [each for each in measured if each["by_block"] == by_block and each["tokens"] in TOKENS]
         of_many = [each for each in measured if each["by_block"] == by_block and each["tokens"] in MANY]
         for tokens in TOKENS:
-            tiles += pair_for([each for each in of_few if each["tokens"] == tokens], by_block, tokens)
+            tiles += forms_for([each for each in of_few if each["tokens"] == tokens], by_block, tokens)
         if of_many:
             chosen, libraries = ways_for(of_many, by_block)
             tiles += chosen
@@ -266,23 +280,23 @@ def times_by(rows: list[Row], *names: str) -> dict[tuple[object, ...], Times]:
     return times
 
 
-def pair_for(rows: list[Row], by_block: bool, tokens: int) -> Iterator[Row]:
-    """The better of two forms for each matrix."""
+def forms_for(rows: list[Row], by_block: bool, tokens: int) -> Iterator[Row]:
+    """The best of three forms for each matrix."""
     times = times_by(rows, "outputs", "inputs")
     if not times:
         return
     best = {shape: min(min(each.values()) for each in by_form.values()) for shape, by_form in times.items()}
 
-    def cost(pair: tuple[Form, ...]) -> float:
+    def cost(some: tuple[Form, ...]) -> float:
         return sum(
-            min(min(by_form.get(form, {0: 1e9}).values()) for form in pair) / best[shape]
+            min(min(by_form.get(form, {0: 1e9}).values()) for form in some) / best[shape]
             for shape, by_form in times.items()
         )
 
-    pair = min(itertools.combinations({form for each in times.values() for form in each}, 2), key=cost)
+    some = min(itertools.combinations({form for each in times.values() for form in each}, 3), key=cost)
     for shape, by_form in times.items():
         time_, form, splits = min(
-            (value, form, splits) for form in pair for splits, value in by_form.get(form, {}).items()
+            (value, form, splits) for form in some for splits, value in by_form.get(form, {}).items()
         )
         yield {
             **row(shape, tokens, False, by_block),
@@ -325,12 +339,14 @@ def ways_for(rows: list[Row], by_block: bool) -> tuple[list[Row], list[Row]]:
 
 
 def kind_of(key: Row) -> tuple[object, ...]:
-    """Everything in a key but sizes."""
-    return tuple(value for name, value in key.items() if name not in ("outputs", "inputs", "tokens"))
+    """Everything in a key but sizes of matrices."""
+    return tuple(value for name, value in key.items() if name not in ("outputs", "inputs"))
 
 
 def write(operator: str, rows: list[Row], card: Row, keys: tuple[str, ...], names: tuple[str, ...]) -> None:
-    """Replaces the entries of this card's class and of what was measured. A key counts no as 1 and yes as 2."""
+    """Replaces the entries of this card's class, and of the kinds and numbers of tokens that were measured. A key
+    counts no as 1 and yes as 2.
+    """
     entries = [
         {
             "key": card | {key: 1 + each[key] if isinstance(each[key], bool) else each[key] for key in keys},

@@ -7,15 +7,15 @@ import pytest
 from support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
+from text_generation_server.kernels._grouped_product import grouped_product_kernel
 from text_generation_server.kernels.dequantise import dequantise_kernel
-from text_generation_server.kernels.grouped_linear import grouped_linear_kernel
 
 _ENTRIES = json.loads(
     (resources.files("text_generation_server.kernels") / "tuned" / "grouped_linear.json").read_text(encoding="utf-8")
 )
-_NAMES = ("BLOCK_N", "SWAP", "FOLD", "num_warps", "num_stages")
+_NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages")
 Form = tuple[int, ...]
-"""Bits, tokens, BLOCK_N, SWAP, FOLD, num_warps, num_stages."""
+"""Bits, and what `_NAMES` are."""
 KINDS = {
     "symmetric": {"packed_ptr": "*i32"},
     "zeros": {"packed_ptr": "*i32", "zeros_ptr": "*bf16"},
@@ -28,24 +28,33 @@ KINDS = {
 def _forms(shared_kib: int, bits: int) -> list[Form]:
     return sorted(
         {
-            (bits, entry["key"]["tokens"], *(entry["config"][name] for name in _NAMES))
+            (bits, *(entry["config"][name] for name in _NAMES))
             for entry in _ENTRIES
-            if (entry["key"]["shared_kib"], entry["key"]["bits"]) == (shared_kib, bits)
+            if (entry["key"]["shared_kib"], entry["key"]["bits"]) == (shared_kib, bits) and entry["config"]["splits"]
         }
     )
 
 
 def _compile(form: Form, kind: str, dtype: str = "bf16", groups: int = 2, target: GPUTarget = SM_90) -> Compiled:
-    _, tokens, block_n, swap, fold, num_warps, num_stages = form
+    _, block_m, block_n, swap, fold, ahead, num_warps, num_stages = form
     names = ("inputs", "outputs", "stride_x_token", "stride_packed_output", "stride_out_token", "tokens", "splits")
     types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
     types |= {"scales_ptr": "*bf16", "partial_ptr": "*fp32", "arrived_ptr": "*i32", **KINDS[kind]}
-    sums = dtype == "bf16" and tokens <= 32 and not fold
+    sums = dtype == "bf16" and block_m <= 32 and not fold
     constants = {name: None for name in ("zeros_ptr", "table_ptr") if name not in types}
     constants |= {"FLOAT8": kind == "float8", "GROUPS": groups, "MASK_K": False, "PLAIN": False}
-    constants |= {"FOLD": bool(fold), "SUMS": sums, "SWAP": bool(swap), "BLOCK_M": tokens, "BLOCK_N": block_n}
-    constants |= {"BLOCK_S": min(block_n, num_warps * (8 if swap else 16))}
-    return compile_offline(grouped_linear_kernel, types, constants, num_warps, num_stages, target)
+    constants |= {
+        "FOLD": bool(fold),
+        "SUMS": sums,
+        "SWAP": bool(swap),
+        "BLOCK_M": block_m,
+        "BLOCK_N": block_n,
+    }
+    constants |= {
+        "AHEAD": ahead if kind not in ("eight", "float8") else 0,
+        "BLOCK_S": min(block_n, num_warps * (8 if swap else 16)),
+    }
+    return compile_offline(grouped_product_kernel, types, constants, num_warps, num_stages, target)
 
 
 @pytest.mark.parametrize("form", _forms(227, 4), ids=str)

@@ -15,11 +15,11 @@ _ENTRIES = json.loads(
     (resources.files("text_generation_server.kernels") / "tuned" / "scaled_linear.json").read_text(encoding="utf-8")
 )
 Form = tuple[int, ...]
-"""BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages."""
+"""BLOCK_M, BLOCK_N, BLOCK_K, AHEAD, num_warps, num_stages."""
 
 
 def _forms(shared_kib: int, by_block: bool) -> list[Form]:
-    names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")
+    names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "AHEAD", "num_warps", "num_stages")
     return sorted(
         {
             tuple(entry["config"][name] for name in names)
@@ -32,7 +32,7 @@ def _forms(shared_kib: int, by_block: bool) -> list[Form]:
 def _compile(
     form: Form, dtype: str, by_block: bool, mask: bool = False, with_bias: bool = False, target: GPUTarget = SM_90
 ) -> Compiled:
-    block_m, block_n, block_k, num_warps, num_stages = form
+    block_m, block_n, block_k, ahead, num_warps, num_stages = form
     names = scaled_product_kernel.arg_names
     types = {name: "i32" for name in names if name.islower() and not name.endswith("_ptr")}
     types |= {"x_ptr": f"*{dtype}", "weight_ptr": f"*{dtype}", "out_ptr": "*bf16", "arrived_ptr": "*i32"}
@@ -40,7 +40,7 @@ def _compile(
     types |= {"bias_ptr": "*bf16"} if with_bias else {}
     constants: dict[str, int | None] = {} if with_bias else {"bias_ptr": None}
     constants |= {"X_BLOCKS": by_block, "WEIGHT_BLOCKS": by_block, "SCALE_ROWS": 128 if by_block else 1}
-    constants |= {"MASK_K": mask, "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k}
+    constants |= {"MASK_K": mask, "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "AHEAD": ahead}
     constants["STAGES"] = num_stages if by_block and block_m <= 32 else None
     return compile_offline(scaled_product_kernel, types, constants, num_warps, num_stages, target)
 

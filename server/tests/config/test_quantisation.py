@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.json_object import JsonObject
@@ -17,7 +19,7 @@ from text_generation_server.config.quantisation import (
     online_schemes,
     read_schemes,
 )
-from text_generation_server.errors import ConfigurationError, UnsupportedModel
+from text_generation_server.errors import ConfigurationError, ModelFilesError, UnsupportedModel
 
 Raw = dict[str, Any]
 Q, DOWN, HEAD = "model.layers.0.self_attn.q_proj", "model.layers.11.mlp.down_proj", "lm_head"
@@ -156,6 +158,31 @@ def test_files_of_older_tools_are_read(tmp_path: Path, name: str, content: Raw, 
     (tmp_path / name).write_text(json.dumps(content))
     config = read_model_config(tmp_path)
     assert config.schemes.of(Q) == expected  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("symmetric", [None, False, True])
+def test_tensors_that_say_how_they_are_quantised_are_read(
+    tmp_path: Path, indexed: bool, symmetric: bool | None
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    numbers = {"gptq_bits": torch.tensor([4]), "gptq_groupsize": torch.tensor([64])}
+    if symmetric is not None:
+        numbers["gptq_sym"] = torch.tensor([symmetric])
+    save_file(numbers, tmp_path / ("model-1.safetensors" if indexed else "model.safetensors"))
+    if indexed:
+        index = {"weight_map": dict.fromkeys(numbers, "model-1.safetensors")}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    schemes = read_model_config(tmp_path).schemes  # type: ignore[union-attr]
+    assert schemes.of(Q) == Packed("gptq", 4, 64, symmetric=bool(symmetric))
+    assert schemes.of(HEAD) is None
+
+
+def test_tensors_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    save_file({"gptq_bits": torch.ones(2), "gptq_groupsize": torch.ones(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelFilesError, match="gptq_bits"):
+        read_model_config(tmp_path)
 
 
 def test_other_places_of_the_configuration_are_read() -> None:

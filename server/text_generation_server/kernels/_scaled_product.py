@@ -2,9 +2,10 @@
 
 The design is that of `skinny_linear`: the matrix is the left operand, so that its rows fill what a matrix instruction
 takes and tokens are the short side; the inputs may be divided among programs, whose sums the last one adds up in their
-order. Sums of float8 products leave the matrix unit's short accumulator after every 128 inputs, as DeepSeek-V3 does
-(2024, section 3.3.2); those of int8 are exact. Scales of whole rows multiply the sum at the end, scales of 128 inputs
-the part of the sum that they belong to.
+order. The first tiles of the matrix are read before the operators in front are waited for, so that memory does not idle
+while small ones run. Sums of float8 products leave the matrix unit's short accumulator after every 128 inputs, as
+DeepSeek-V3 does (2024, section 3.3.2); those of int8 are exact. Scales of whole rows multiply the sum at the end,
+scales of 128 inputs the part of the sum that they belong to.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -22,6 +23,29 @@ SMALLEST_TILE = 16
 """Tokens that a tile has at least."""
 _MOST_AHEAD = 32
 """Tokens of a tile whose scales of blocks are read ahead. With 64 registers run short, and it was slower."""
+
+
+@triton.jit
+def _add_product(
+    acc,  # [BLOCK_N, BLOCK_M]
+    weight,  # [BLOCK_N, BLOCK_K]
+    x,  # [BLOCK_M, BLOCK_K]
+    x_scale,  # [BLOCK_M], of this block of inputs, or None
+    weight_scale,  # [BLOCK_N], of this block of inputs, or None
+):
+    """`acc` plus the product of two tiles."""
+    WHOLE: tl.constexpr = weight.dtype == tl.int8
+    if x_scale is not None or weight_scale is not None:
+        product = tl.dot(weight, x.T, out_dtype=tl.int32 if WHOLE else tl.float32).to(tl.float32)
+        if x_scale is not None:
+            product *= x_scale[None, :]
+        if weight_scale is not None:
+            product *= weight_scale[:, None]
+        return acc + product
+    elif WHOLE:
+        return tl.dot(weight, x.T, acc, out_dtype=tl.int32)
+    else:
+        return tl.dot(weight, x.T, acc, max_num_imprecise_acc=128)
 
 
 @triton.jit(do_not_specialize=["tokens", "splits"])
@@ -52,6 +76,7 @@ def scaled_product_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,  # 128 where there are scales by block
+    AHEAD: tl.constexpr,  # tiles of the matrix that are read before waiting
     STAGES: tl.constexpr,  # how far scales of blocks are read ahead, as the matrix is; None: they are not
     PDL: tl.constexpr,
 ):
@@ -76,15 +101,29 @@ def scaled_product_kernel(
     weight_scale_row_ptr = weight_scale_ptr + (weight_rows // SCALE_ROWS).to(tl.int64) * stride_weight_scale_row
     if not WEIGHT_BLOCKS:
         weight_scale = tl.load(weight_scale_row_ptr)
+    first_weights = ()
+    for ahead in tl.static_range(AHEAD):
+        at = begin + ahead * BLOCK_K
+        inside = (inner < inputs - at) & (at < end) if MASK_K else at < end
+        weight = tl.load(weight_tile_ptr, mask=inside, other=0.0, eviction_policy="evict_first")
+        first_weights += (weight,)
+        weight_tile_ptr += BLOCK_K
 
     wait_for_previous(PDL)
     if not X_BLOCKS:
         x_scale = tl.load(x_scale_row_ptr, mask=here, other=0.0)
+    first_inputs = ()
+    for ahead in tl.static_range(AHEAD):
+        at = begin + ahead * BLOCK_K
+        inside = (inner < inputs - at) & (at < end) if MASK_K else at < end
+        first_inputs += (tl.load(x_tile_ptr, mask=here[:, None] & inside, other=0.0),)
+        x_tile_ptr += BLOCK_K
     BY_BLOCK: tl.constexpr = X_BLOCKS or WEIGHT_BLOCKS
     WHOLE: tl.constexpr = x_ptr.dtype.element_ty == tl.int8
-    SUM: tl.constexpr = tl.int32 if WHOLE else tl.float32
-    acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32 if BY_BLOCK else SUM)
-    for at in tl.range(begin, end, BLOCK_K, num_stages=STAGES):
+    x_block_scale = None
+    weight_block_scale = None
+    acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.int32 if WHOLE and not BY_BLOCK else tl.float32)
+    for at in tl.range(begin + AHEAD * BLOCK_K, end, BLOCK_K, num_stages=STAGES):
         if X_BLOCKS:
             x_block_ptr = x_scale_row_ptr + at // BLOCK_K * stride_x_scale_block
             x_block_scale = tl.load(x_block_ptr, mask=here, other=0.0)
@@ -97,19 +136,18 @@ def scaled_product_kernel(
         else:
             weight = tl.load(weight_tile_ptr, eviction_policy="evict_first")
             x = tl.load(x_tile_ptr, mask=here[:, None], other=0.0)
-        if BY_BLOCK:
-            product = tl.dot(weight, x.T, out_dtype=SUM).to(tl.float32)
-            if X_BLOCKS:
-                product *= x_block_scale[None, :]
-            if WEIGHT_BLOCKS:
-                product *= weight_block_scale[:, None]
-            acc += product
-        elif WHOLE:
-            acc = tl.dot(weight, x.T, acc, out_dtype=tl.int32)
-        else:
-            acc = tl.dot(weight, x.T, acc, max_num_imprecise_acc=128)
+        acc = _add_product(acc, weight, x, x_block_scale, weight_block_scale)
         weight_tile_ptr += BLOCK_K
         x_tile_ptr += BLOCK_K
+    for ahead in tl.static_range(AHEAD):
+        # Past the end are zeros, whatever their scales.
+        at = tl.minimum(begin + ahead * BLOCK_K, inputs - 1)
+        if X_BLOCKS:
+            x_block_ptr = x_scale_row_ptr + at // BLOCK_K * stride_x_scale_block
+            x_block_scale = tl.load(x_block_ptr, mask=here, other=0.0)
+        if WEIGHT_BLOCKS:
+            weight_block_scale = tl.load(weight_scale_row_ptr + at // BLOCK_K * stride_weight_scale_block)
+        acc = _add_product(acc, first_weights[ahead], first_inputs[ahead], x_block_scale, weight_block_scale)
     # Not earlier: a kernel that has waited relies on all before the last product being finished.
     let_next_start(PDL)
 
@@ -181,6 +219,7 @@ def scaled_product(
         BLOCK_M=block_m,
         BLOCK_N=block_n,
         BLOCK_K=block_k,
+        AHEAD=config["AHEAD"],
         num_warps=config["num_warps"],
         STAGES=config["num_stages"] if by_block and block_m <= _MOST_AHEAD else None,
         num_stages=config["num_stages"],

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from text_generation_server.kernels import pack_codes, pack_scales
+from text_generation_server.kernels._grouped_product import grouped_product
 from text_generation_server.kernels._groups import group_values
 from text_generation_server.kernels._launch import arrivals
 from text_generation_server.kernels.grouped_linear import grouped_linear_triton
@@ -13,12 +14,23 @@ Weight = tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]
 """Packed codes, scales, zeros, table, group size."""
 
 
-@pytest.fixture(params=[(1, 0, 0), (2, 1, 0), (5, 0, 1)], ids=str)
+@pytest.fixture(params=[(1, 0, 0, 1), (2, 1, 0, 0), (5, 0, 1, 2)], ids=str)
 def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tiles, in parts, weights or tokens as the left operand, zeros subtracted from sums or from weights."""
-    splits, swap, fold = request.param
-    monkeypatch.setitem(grouped_linear_triton.__globals__, "_sums", lambda *_: splits < 5)
-    settings = {"BLOCK_N": 32, "SWAP": swap, "FOLD": fold, "num_warps": 2, "num_stages": 2, "splits": splits}
+    """Small tiles, in parts, weights or tokens as the left operand, zeros subtracted from sums or from weights, codes
+    read before waiting.
+    """
+    splits, swap, fold, ahead = request.param
+    monkeypatch.setitem(grouped_product.__globals__, "_sums", lambda *_: splits < 5)
+    settings = {
+        "BLOCK_M": 16,
+        "BLOCK_N": 32,
+        "SWAP": swap,
+        "FOLD": fold,
+        "num_warps": 2,
+        "num_stages": 2,
+        "splits": splits,
+    }
+    settings |= {"AHEAD": ahead}
     monkeypatch.setitem(grouped_linear_triton.__globals__, "nearest", lambda *_, **__: settings)
 
 
@@ -49,7 +61,7 @@ def _check(kind: str, shape: tuple[int, int, int], group_size: int, dtype: torch
     assert (out.double() - expected).norm() <= 6e-3 * expected.norm()
 
 
-@pytest.mark.parametrize("config", [(2, 1, 0)], indirect=True)
+@pytest.mark.parametrize("config", [(2, 1, 0, 0)], indirect=True)
 @pytest.mark.parametrize("group_size", [32, 64, 128, 0])
 @pytest.mark.parametrize("kind", ["symmetric", "zeros", "table", "eight", "eight zeros", "float8"])
 @pytest.mark.usefixtures("config")
@@ -74,7 +86,7 @@ def test_counters_are_zero_again() -> None:
         assert not arrivals(torch.device("cpu"), 3).any()
 
 
-@pytest.mark.parametrize(("tokens", "group_size", "dtype"), [(193, 128, torch.bfloat16), (2, 48, torch.float16)])
+@pytest.mark.parametrize(("tokens", "group_size", "dtype"), [(513, 128, torch.bfloat16), (2, 48, torch.float16)])
 def test_what_the_kernel_does_not_take_goes_by_a_matrix(tokens: int, group_size: int, dtype: torch.dtype) -> None:
     _check("zeros", (tokens, 33, 300), group_size, dtype, extra=True)
 

@@ -10,6 +10,7 @@ from .eight_bit import bitsandbytes, fbgemm_fp8, fp8, modelopt
 from .grouped import auto_round, awq, gptq
 from .refusal import refused
 from .schemes import UNQUANTISED, Schemes
+from .stored import stored_schemes
 
 _READERS: Mapping[str, Callable[[JsonObject], Schemes]] = {
     "compressed-tensors": compressed_tensors,
@@ -29,8 +30,8 @@ _FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_
 
 
 def read_schemes(config: JsonObject, folder: Path | None = None) -> Schemes:
-    """Those that `config.json` names, or a file of `folder` beside it. Raises UnsupportedModel for formats that are
-    not read, ConfigurationError for wrong values, ModelFilesError for files that cannot be read.
+    """Those that `config.json` names, or a file of `folder` beside it, or tensors there. Raises UnsupportedModel for
+    formats that are not read, ConfigurationError for wrong values, ModelFilesError for files that cannot be read.
     """
     for holder in (config, config.child("text_config")):
         for key in _KEYS:
@@ -40,6 +41,7 @@ def read_schemes(config: JsonObject, folder: Path | None = None) -> Schemes:
         for name, method in _FILES.items():
             if (folder / name).is_file():
                 return _read(JsonObject.from_file(folder / name), method)
+        return stored_schemes(folder) or UNQUANTISED
     return UNQUANTISED
 
 

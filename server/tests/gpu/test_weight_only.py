@@ -1,0 +1,33 @@
+"""Matrices of float8 as cards before sm_89 multiply them, which have no float8 products: by 16-bit inputs."""
+
+import pytest
+import torch
+
+from text_generation_server import kernels
+from text_generation_server.config.quantisation import Fp8
+from text_generation_server.layers.weights import eight_bit
+from text_generation_server.layers.weights.activations import Activations
+from text_generation_server.layers.weights.grouped import Grouped
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("weights", ["channel", "block"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_float8_rows_are_exact_but_for_rounding(
+    weights: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "has_fp8_products", lambda _: False)
+    torch.manual_seed(0)
+    outputs, inputs = 1000, 2048
+    weight = torch.randn(outputs, inputs, device="cuda").to(torch.float8_e4m3fn)
+    shape = (outputs,) if weights == "channel" else (-(-outputs // 128), inputs // 128)
+    held = eight_bit.Eight(weight, torch.rand(shape, device="cuda") / 16)
+    linear = held.linear(Fp8(weights))  # type: ignore[arg-type]
+    assert isinstance(linear, Grouped)
+    matrix = held.dequantised(torch.float64)
+    for tokens in (1, 16, 33, 64, 65, 300):
+        x = torch.randn(tokens, inputs, device="cuda", dtype=dtype)
+        expected = x.double() @ matrix.t()
+        out = linear.apply(Activations(x)).double()
+        assert (out - expected).norm() <= 5e-3 * expected.norm()

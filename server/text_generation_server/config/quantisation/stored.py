@@ -1,0 +1,54 @@
+"""Quantisation that only tensors of a checkpoint tell of. What Hugging Face's TGI quantised has a `config.json` as
+before, and `gptq_bits`, `gptq_groupsize` and, from later versions, `gptq_sym` beside the weights.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from safetensors import SafetensorError, safe_open
+
+from ...errors import ModelFilesError
+from ..json_object import JsonObject
+from .grouped import gptq
+from .schemes import Schemes
+
+_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
+_BITS, _SIZE, _SYMMETRIC = "gptq_bits", "gptq_groupsize", "gptq_sym"
+
+
+def stored_schemes(folder: Path) -> Schemes | None:
+    """Those that tensors in `folder` tell of, or None. Raises ModelFilesError where such a tensor cannot be read, and
+    what `gptq` raises for its value.
+    """
+    files = _files(folder)
+    if _BITS not in files or _SIZE not in files:
+        return None
+    # Before there was the third tensor, zeros were always stored as they are.
+    symmetric = bool(_number(files[_SYMMETRIC], _SYMMETRIC)) if _SYMMETRIC in files else False
+    config = {"bits": _number(files[_BITS], _BITS), "group_size": _number(files[_SIZE], _SIZE), "sym": symmetric}
+    return gptq(JsonObject(config, str(folder)))
+
+
+def _files(folder: Path) -> Mapping[str, Path]:
+    """In which file which of the tensors is. What is wrong with files otherwise is told when weights are read."""
+    try:
+        if (folder / _INDEX).is_file():
+            index = cast("dict[str, Any]", json.loads((folder / _INDEX).read_text(encoding="utf-8")))
+            names = cast("dict[str, str]", index["weight_map"])
+            return {
+                tensor: folder / Path(names[tensor]).name for tensor in (_BITS, _SIZE, _SYMMETRIC) if tensor in names
+            }
+        with safe_open(folder / _SINGLE, framework="numpy") as file:
+            return dict.fromkeys(file.keys(), folder / _SINGLE)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        return {}
+
+
+def _number(path: Path, name: str) -> int:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return int(file.get_tensor(name).item())
+    except (OSError, ValueError, TypeError, SafetensorError) as error:
+        raise ModelFilesError(f"{path}: `{name}` must be one whole number: {error}") from error

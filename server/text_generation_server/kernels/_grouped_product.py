@@ -1,0 +1,330 @@
+"""The Triton kernel behind `grouped_linear`: products of a tile of tokens with codes in groups.
+
+Codes become 16-bit weights in registers (`_codes.py`), for matrix instructions. A group's scale multiplies the sum of
+its products, or its weights (`FOLD`) where tokens are many; zeros are subtracted from sums, or from weights, likewise.
+As in `_scaled_product.py` the inputs may be divided among programs, and the first codes are read before the operators
+in front are waited for.
+"""
+
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false, reportOptionalSubscript=false
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ._codes import eight_bits, load_table, lookups, nibbles, plain_plane
+from ._grouped_tiles import columns_of, of_outputs, product, repeated, zeros
+from ._groups import BLOCK
+from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ._triton import tl, triton
+
+
+@triton.jit
+def _inputs(
+    x_ptrs,  # [BLOCK_M, DEPTH]
+    here,  # [BLOCK_M, 1]: which tokens there are
+    left,  # inputs from this block on
+    MASK_K: tl.constexpr,
+):
+    """Inputs of one block, in tiles of DEPTH."""
+    DEPTH: tl.constexpr = x_ptrs.shape[1]
+    tiles = ()
+    for number in tl.static_range(256 // DEPTH):
+        if MASK_K:
+            inside = here & (tl.arange(0, DEPTH)[None, :] < left - number * DEPTH)
+            tiles += (tl.load(x_ptrs + number * DEPTH, mask=inside, other=0.0),)
+        else:
+            tiles += (tl.load(x_ptrs + number * DEPTH, mask=here, other=0.0),)
+    return tiles
+
+
+@triton.jit
+def _add_block(
+    acc,  # what `product` adds to
+    sums,  # of x, where all inputs are one group and zeros are subtracted from sums
+    x,  # tiles [BLOCK_M, DEPTH] of 256 inputs
+    words,  # [BLOCK_N, 32] int32, or None: codes are read here
+    block_ptrs,  # [BLOCK_N, 1], codes of this block
+    left,  # inputs from this block on
+    scales,  # [BLOCK_N, GROUPS]
+    points,  # zeros, as `scales`; [BLOCK_N] where all inputs are one group; or None
+    table_ptr,
+    table,
+    FLOAT8: tl.constexpr,
+    GROUPS: tl.constexpr,
+    MASK_K: tl.constexpr,
+    FOLD: tl.constexpr,
+    SUMS: tl.constexpr,
+    SWAP: tl.constexpr,
+    PLAIN: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BASE: tl.constexpr,
+):
+    """`acc` and `sums` with the products of 256 inputs."""
+    FOUR: tl.constexpr = block_ptrs.dtype.element_ty == tl.int32
+    DTYPE: tl.constexpr = x[0].dtype
+    FP16: tl.constexpr = tl.float16 == DTYPE
+    BLOCK_N: tl.constexpr = block_ptrs.shape[0]
+    BLOCK_M: tl.constexpr = x[0].shape[0]
+    DEPTH: tl.constexpr = x[0].shape[1]
+    COUNT: tl.constexpr = GROUPS if GROUPS > 1 else 2
+    GROUP: tl.constexpr = 256 // COUNT
+    OF_GROUP: tl.constexpr = GROUPS > 1 and not FOLD
+    columns = tl.arange(0, DEPTH)[None, :]
+    ones = tl.full([BLOCK_S, DEPTH], 1.0, tl.float32).to(DTYPE)
+    planes = None
+    if words is not None:
+        planes = nibbles(words, FP16) if table_ptr is None else lookups(words, table, FP16)
+    if GROUPS > 1:
+        scales = columns_of(scales, COUNT)
+        if points is not None:
+            points = columns_of(points, COUNT)
+    for group in tl.static_range(COUNT):
+        partial = zeros(BLOCK_N, BLOCK_M, SWAP) if OF_GROUP else acc
+        part_sums = zeros(BLOCK_S, BLOCK_M, SWAP) if OF_GROUP else sums
+        for dot in tl.static_range(GROUP // DEPTH):
+            first = group * GROUP + dot * DEPTH
+            if words is not None:
+                weight = planes[(group * GROUP + dot * DEPTH) // 32]
+            elif FOUR:
+                weight = plain_plane(block_ptrs, table_ptr, (group * GROUP + dot * DEPTH) // 32, DTYPE)
+            else:
+                if MASK_K:
+                    codes = tl.load(block_ptrs + first + columns, mask=columns < left - first, other=0)
+                else:
+                    codes = tl.load(block_ptrs + first + columns, eviction_policy="evict_first")
+                weight = eight_bits(codes, FLOAT8, DTYPE, PLAIN)
+            if points is not None or (FOUR and table_ptr is None):
+                if SUMS:
+                    part_sums = product(ones, x[group * (GROUP // DEPTH) + dot], part_sums, SWAP)
+                elif points is None:
+                    weight -= BASE + 8
+                elif GROUPS > 1:
+                    weight -= (points[group] + BASE).to(DTYPE)[:, None]
+                else:
+                    weight -= points.to(DTYPE)[:, None]
+            if FOLD and GROUPS > 1:
+                weight *= scales[group].to(DTYPE)[:, None]
+            partial = product(weight, x[group * (GROUP // DEPTH) + dot], partial, SWAP)
+        if OF_GROUP:
+            if SUMS and points is not None:
+                partial -= repeated(part_sums, BLOCK_N, SWAP) * of_outputs(points[group] + BASE, SWAP)
+            elif SUMS and FOUR and table_ptr is None:
+                partial -= repeated(part_sums, BLOCK_N, SWAP) * (BASE + 8.0)
+            acc += partial * of_outputs(scales[group], SWAP)
+        else:
+            acc = partial
+            sums = part_sums
+    return acc, sums
+
+
+@triton.jit(do_not_specialize=["tokens", "splits"])
+def grouped_product_kernel(
+    x_ptr,  # [tokens, inputs]
+    packed_ptr,  # int32 [outputs, blocks * 32], or uint8 [outputs, inputs]
+    scales_ptr,  # [blocks, outputs, GROUPS], or [1, outputs] where GROUPS is 1
+    zeros_ptr,  # as scales_ptr, or None
+    table_ptr,  # [16] float32 or None
+    bias_ptr,  # [outputs] or None
+    out_ptr,  # [tokens, outputs]
+    partial_ptr,  # [splits, tiles, BLOCK_N * BLOCK_M] float32, used where splits > 1
+    arrived_ptr,  # [tiles] int32, zero before and after
+    inputs,
+    outputs,
+    stride_x_token,
+    stride_packed_output,
+    stride_out_token,
+    tokens,
+    splits,
+    FLOAT8: tl.constexpr,  # uint8 are the bytes of float8
+    GROUPS: tl.constexpr,  # in 256 inputs; 1: all inputs are one group
+    MASK_K: tl.constexpr,  # whether inputs are no whole blocks of 256
+    FOLD: tl.constexpr,  # weights are scaled and rounded to 16 bits, not sums of a group
+    SUMS: tl.constexpr,  # zeros are subtracted from sums of a group, not from weights
+    SWAP: tl.constexpr,  # tokens are the left operand
+    PLAIN: tl.constexpr,  # no inline instructions
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_S: tl.constexpr,  # outputs that sums are computed for
+    AHEAD: tl.constexpr,  # blocks of 4-bit codes that are read before waiting
+    PDL: tl.constexpr,
+):
+    """One program computes BLOCK_N outputs of BLOCK_M tokens, over one of `splits` parts of the inputs.
+
+    Programs that share rows of the matrix are neighbours, so that it is read once. The last program of a tile adds up
+    its parts, in their order.
+    """
+    FOUR: tl.constexpr = packed_ptr.dtype.element_ty == tl.int32
+    DTYPE: tl.constexpr = x_ptr.dtype.element_ty
+    FP16: tl.constexpr = tl.float16 == DTYPE
+    BLOCK_K: tl.constexpr = 256
+    COUNT: tl.constexpr = GROUPS if GROUPS > 1 else 2
+    DEPTH: tl.constexpr = 32 if FOUR else BLOCK_K // COUNT
+    # What codes are in registers, more than they stand for where zeros are not given.
+    BASE: tl.constexpr = (0 if table_ptr is not None else 1024 if FP16 else 128) if FOUR else -128
+    tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    split = tl.program_id(2)
+    blocks = tl.cdiv(inputs, BLOCK_K)
+    part = tl.cdiv(blocks, splits)
+    begin = split * part
+    end = tl.minimum(begin + part, blocks)
+    rows = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    # Rows past the end read the last one, and are not stored.
+    weight_rows = tl.minimum(rows, outputs - 1)
+    members = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    here = (members < tokens)[:, None]
+    row_ptrs = packed_ptr + weight_rows.to(tl.int64)[:, None] * stride_packed_output
+    step = BLOCK_K // 8 if FOUR else BLOCK_K
+    x_rows = x_ptr + members.to(tl.int64)[:, None] * stride_x_token + tl.arange(0, DEPTH)[None, :]
+    word_columns = tl.arange(0, 32)[None, :]
+    places = weight_rows[:, None] * COUNT + tl.arange(0, COUNT)[None, :]
+    # Programs begin at different blocks, or all would read the same part of x at the same time from the L2 cache.
+    block = tl.minimum(begin + tl.program_id(1) % tl.maximum(end - begin, 1), blocks - 1)
+    table = None
+    if table_ptr is not None and not PLAIN:
+        table = load_table(table_ptr, FP16)
+    whole_points = None
+    if GROUPS == 1 and zeros_ptr is not None:
+        whole_points = tl.load(zeros_ptr + weight_rows).to(tl.float32) + BASE
+    first_blocks = ()
+    first_words = ()
+    first_scales = ()
+    first_points = ()
+    for ahead in tl.static_range(AHEAD + 1):
+        # Scales of the block after these too, because their loads are not part of Triton's pipeline.
+        first_blocks += (block,)
+        if not PLAIN and ahead < AHEAD:
+            word_ptrs = row_ptrs + block * step + word_columns
+            first_words += (tl.load(word_ptrs, eviction_policy="evict_first"),)
+        if GROUPS > 1:
+            first_scales += (tl.load(scales_ptr + places + block * outputs * COUNT),)
+            if zeros_ptr is not None:
+                first_points += (tl.load(zeros_ptr + places + block * outputs * COUNT),)
+        if ahead < AHEAD:
+            block = tl.minimum(tl.where(block + 1 == end, begin, block + 1), blocks - 1)
+
+    wait_for_previous(PDL)
+    first_inputs = ()
+    for ahead in tl.static_range(AHEAD):
+        at = first_blocks[ahead] * BLOCK_K
+        first_inputs += (_inputs(x_rows + at, here & (begin + ahead < end), inputs - at, MASK_K),)
+    acc = zeros(BLOCK_N, BLOCK_M, SWAP)
+    sums = zeros(BLOCK_S, BLOCK_M, SWAP)
+    if GROUPS > 1:
+        next_scales = first_scales[AHEAD]
+        if zeros_ptr is not None:
+            next_points = first_points[AHEAD]
+    for _ in range(begin + AHEAD, end):
+        block_ptrs = row_ptrs + block * step
+        left = inputs - block * BLOCK_K
+        x = _inputs(x_rows + block * BLOCK_K, here, left, MASK_K)
+        block = tl.where(block + 1 == end, begin, block + 1)
+        words = None
+        scales = None
+        points = whole_points
+        if FOUR and not PLAIN:
+            words = tl.load(block_ptrs + word_columns, eviction_policy="evict_first")
+        if GROUPS > 1:
+            scales = next_scales
+            next_scales = tl.load(scales_ptr + places + block * outputs * COUNT)
+            if zeros_ptr is not None:
+                points = next_points
+                next_points = tl.load(zeros_ptr + places + block * outputs * COUNT)
+        acc, sums = _add_block(
+            acc, sums, x, words, block_ptrs, left, scales, points, table_ptr, table,
+            FLOAT8, GROUPS, MASK_K, FOLD, SUMS, SWAP, PLAIN, BLOCK_S, BASE,
+        )  # fmt: skip
+    for ahead in tl.static_range(AHEAD):
+        acc, sums = _add_block(
+            acc, sums, first_inputs[ahead], None if PLAIN else first_words[ahead],
+            row_ptrs + first_blocks[ahead] * step, inputs - first_blocks[ahead] * BLOCK_K,
+            first_scales[ahead] if GROUPS > 1 else None,
+            whole_points if GROUPS == 1 or zeros_ptr is None else first_points[ahead], table_ptr, table,
+            FLOAT8, GROUPS, MASK_K, FOLD, SUMS, SWAP, PLAIN, BLOCK_S, BASE,
+        )  # fmt: skip
+    # Not earlier: a kernel that has waited relies on all before the last product being finished.
+    let_next_start(PDL)
+
+    if GROUPS == 1:
+        if SUMS and zeros_ptr is not None:
+            acc -= repeated(sums, BLOCK_N, SWAP) * of_outputs(whole_points, SWAP)
+        elif SUMS and FOUR and table_ptr is None:
+            acc -= repeated(sums, BLOCK_N, SWAP) * (BASE + 8.0)
+        acc *= of_outputs(tl.load(scales_ptr + weight_rows).to(tl.float32), SWAP)
+    output_places = of_outputs(tl.arange(0, BLOCK_N), SWAP)
+    token_places = tl.arange(0, BLOCK_M)
+    token_places = token_places[:, None] if SWAP else token_places[None, :]
+    if splits > 1:
+        # In the order in which a thread holds them.
+        order = token_places * BLOCK_N + output_places if SWAP else output_places * BLOCK_M + token_places
+        tile_ptr = partial_ptr + tile.to(tl.int64) * BLOCK_N * BLOCK_M + order
+        stride_split = (tl.num_programs(0) * tl.num_programs(1)).to(tl.int64) * BLOCK_N * BLOCK_M
+        tl.store(tile_ptr + split * stride_split, acc)
+        if not is_last(arrived_ptr + tile, splits):
+            return
+        acc = zeros(BLOCK_N, BLOCK_M, SWAP)
+        # Some parts at once, because each waits for memory.
+        for first_part in range(0, splits, 4):
+            for index in tl.static_range(4):
+                part_ptr = tile_ptr + (first_part + index) * stride_split
+                acc += tl.load(part_ptr, mask=first_part + index < splits, other=0.0, cache_modifier=".cg")
+    if bias_ptr is not None:
+        acc += of_outputs(tl.load(bias_ptr + weight_rows).to(tl.float32), SWAP)
+    token_places += tl.program_id(0) * BLOCK_M
+    out_ptrs = out_ptr + token_places.to(tl.int64) * stride_out_token + of_outputs(rows, SWAP)
+    tl.store(out_ptrs, acc.to(DTYPE), mask=(token_places < tokens) & of_outputs(rows < outputs, SWAP))
+
+
+_launch = Launcher(grouped_product_kernel)
+
+
+def grouped_product(
+    x: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    points: Tensor | None,
+    table: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor,
+    config: Mapping[str, int],
+) -> None:
+    """Launches the kernel: shapes as of `grouped_linear`, `points` are its zeros.
+
+    On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
+    """
+    tokens, inputs = x.shape
+    outputs = packed.shape[0]
+    block_m, block_n, splits = config["BLOCK_M"], config["BLOCK_N"], config["splits"]
+    swap, fold, num_warps = bool(config["SWAP"]), bool(config["FOLD"]), config["num_warps"]
+    grid = (triton.cdiv(tokens, block_m), triton.cdiv(outputs, block_n), splits)
+    tiles = grid[0] * grid[1]
+    float8 = packed.is_floating_point()
+    arrived = arrivals(x.device, tiles if splits > 1 else 0)
+    partial = x.new_empty(splits * tiles * block_n * block_m if splits > 1 else 0, dtype=torch.float32)
+    _launch(
+        grid,
+        (x, packed.view(torch.uint8) if float8 else packed, scales, points, table, bias, out, partial, arrived),
+        (inputs, outputs, x.stride(0), packed.stride(0), out.stride(0)),
+        (tokens, splits),
+        FLOAT8=float8,
+        GROUPS=scales.shape[2] if scales.dim() == 3 else 1,
+        MASK_K=inputs % BLOCK != 0,
+        FOLD=fold,
+        SUMS=not fold and _sums(x.dtype, block_m),
+        SWAP=swap,
+        PLAIN=not x.is_cuda or torch.version.cuda is None,
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+        BLOCK_S=min(block_n, num_warps * (8 if swap else 16)),
+        AHEAD=config["AHEAD"] if packed.dtype == torch.int32 else 0,
+        num_warps=num_warps,
+        num_stages=config["num_stages"],
+    )
+
+
+def _sums(dtype: torch.dtype, block_m: int) -> bool:
+    """Whether zeros are subtracted from sums: 136 x costs no bit that counts in float32, 1032 x would. For more tokens
+    it is fewer instructions to subtract them from weights.
+    """
+    return dtype == torch.bfloat16 and block_m <= 32
