@@ -9,6 +9,7 @@ from support.aot import SHARED_KIB, SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
 from text_generation_server.kernels._moe_codes import moe_codes_kernel
+from text_generation_server.kernels._moe_eight import moe_eight_kernel
 from text_generation_server.kernels._moe_product import moe_product_kernel, tile_columns
 from text_generation_server.kernels.moe_align import moe_align_kernel
 from text_generation_server.kernels.moe_experts import moe_combine_kernel
@@ -74,7 +75,7 @@ def test_cards_with_less_shared_memory(capability: int, form: Form) -> None:
     _product(form, "bf16", up=True, masked=True, target=target).check_shared()
 
 
-KINDS = {"int4": ("i32", 2), "mxfp4": ("i32", 8), "fp8 blocks": ("u8", 2), "fp8 rows": ("u8", 1)}
+KINDS = {"mxfp4": ("i32", 8), "fp8 blocks": ("u8", 2), "fp8 rows": ("u8", 1)}
 """Type of the codes, and groups in 256 inputs."""
 
 
@@ -126,6 +127,23 @@ def test_products_of_codes_hardly_spill_and_copy_wide(form: Form, kind: str) -> 
 )
 def test_products_of_codes_on_cards_with_less_shared_memory(capability: int, form: Form, kind: str) -> None:
     _codes_product(form, kind, up=False, target=GPUTarget("cuda", capability, 32)).check_shared()
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize("entry", _entries("moe_eight"), ids=str)
+def test_products_of_float8_do_not_spill(entry: Any, blocks: bool) -> None:
+    key, config = entry["key"], entry["config"]
+    types = {"x_ptr": "*fp8e4nv", "weight_ptr": "*fp8e4nv", "x_scale_ptr": "*fp32", "scales_ptr": "*bf16"}
+    types |= dict.fromkeys(("ids_ptr", "order_ptr", "tiles_ptr", "num_tiles_ptr"), "*i32") | {"out_ptr": "*bf16"}
+    types |= dict.fromkeys(("inputs", "outputs", "all_outputs", "stride_x_scale_row"), "i32")
+    constants = {"SLOTS": 8, "ACTIVATION": "silu", "BLOCKS": blocks, "MASK_K": False, "GROUP": 8, "BLOCK_K": 128}
+    constants |= {"BLOCK_M": key["block_m"], "BLOCK_N": config["BLOCK_N"], "bias_ptr": None, "row_weights_ptr": None}
+    target = SM_90 if key["shared_kib"] == 227 else GPUTarget("cuda", 89, 32)
+    compiled = compile_offline(moe_eight_kernel, types, constants, config["num_warps"], config["num_stages"], target)
+    if target == SM_90:
+        compiled.check()
+        assert compiled.count("QGMMA")
+    compiled.check_shared()
 
 
 @pytest.mark.parametrize(("experts", "groups", "score"), [(256, 8, "sigmoid"), (512, 1, "softmax")])

@@ -25,6 +25,8 @@ class ExpertMatrix(NamedTuple):
     table: Tensor | None = None
     """[16] float32"""
     group_size: int = 0
+    eight_bit_rows: bool = False
+    """Of float8: whether what it is multiplied by may be rounded to 8 bits too."""
 
     @property
     def experts(self) -> int:
@@ -46,6 +48,11 @@ class ExpertMatrix(NamedTuple):
     def bits(self) -> int:
         """Of what is stored for each weight."""
         return 4 if self.weight.dtype == torch.int32 else 8 * self.weight.element_size()
+
+    @property
+    def groups(self) -> int:
+        """Of 256 inputs; 1: all inputs are one group."""
+        return 1 if self.scales is None or self.scales.dim() == 2 else self.scales.shape[2]
 
     @property
     def is_packed(self) -> bool:

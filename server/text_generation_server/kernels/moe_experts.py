@@ -27,20 +27,23 @@ from torch.nn import functional
 
 from ._activations import GATED
 from ._config import nearest
-from ._device import shared_kib
+from ._device import has_fp8_products, shared_kib
 from ._groups import BLOCK
 from ._launch import Launcher, let_next_start, rehearsing, wait_for_previous
 from ._moe_codes import moe_codes_product
+from ._moe_eight import BLOCK_K as EIGHT_BLOCK
+from ._moe_eight import moe_eight_product
 from ._moe_matrix import ExpertMatrix
 from ._moe_product import moe_product
 from ._register import register
 from ._triton import tl, triton
 from .moe_align import moe_align_triton
+from .quantise_rows import quantise_rows
 
 _DIRECT = 1
 """Rows of a tile that is not sorted."""
-_HEIGHTS = (_DIRECT, 16, 64, 128)
-"""Rows of a tile: every one that may be chosen."""
+_EIGHT_BIT_ROWS = 64
+"""Tiles of so many rows are multiplied in 8 bits where the matrix allows it."""
 _DETERMINISTIC = 64
 """Rows of a tile, and of a product of torch, in deterministic mode, whatever is in the step."""
 _SMALLEST_TILE = 16
@@ -91,12 +94,20 @@ def tiles_of(height: int, gate_up: ExpertMatrix, down: ExpertMatrix) -> Tiles:
 
 def _settings(height: int, matrix: ExpertMatrix, inputs: int) -> Mapping[str, int]:
     card = {"shared_kib": shared_kib(matrix.weight.device), "block_m": height}
+    sizes = {"outputs": matrix.outputs, "inputs": inputs}
+    if _by_eight_bits(matrix, height):
+        return nearest("moe_eight", **card, **sizes)
     if matrix.is_packed:
-        return nearest("moe_codes", **card, bits=matrix.bits, outputs=matrix.outputs, inputs=inputs)
-    return nearest("moe_product", **card, outputs=matrix.outputs, inputs=inputs)
+        return nearest("moe_codes", **card, bits=matrix.bits, groups=matrix.groups, **sizes)
+    return nearest("moe_product", **card, **sizes)
 
 
-def tile_height(tokens: int, slots: int, experts: int, deterministic: bool) -> int:
+def _by_eight_bits(matrix: ExpertMatrix, height: int) -> bool:
+    """Whether rows are rounded to float8: where weights would be converted for many rows, and the card has products."""
+    return matrix.eight_bit_rows and height >= _EIGHT_BIT_ROWS and has_fp8_products(matrix.weight.device)
+
+
+def tile_height(tokens: int, slots: int, experts: int, bits: int, deterministic: bool) -> int:
     """How many rows a tile has, by how many rows an expert has.
 
     Where few of the experts are hit, hardly two tokens share one: each row is a tile.
@@ -105,7 +116,12 @@ def tile_height(tokens: int, slots: int, experts: int, deterministic: bool) -> i
         return _DETERMINISTIC
     if tokens == 1 or 8 * tokens * slots <= experts:
         return _DIRECT
-    return nearest("moe_align", rows=max(1, tokens * slots // experts))["BLOCK_M"]
+    return nearest("moe_align", bits=bits, rows=max(1, tokens * slots // experts))["BLOCK_M"]
+
+
+def heights_of(bits: int) -> list[int]:
+    """Rows of a tile: every number that may be chosen."""
+    return sorted({_DIRECT, *(nearest("moe_align", bits=bits, rows=1 << power)["BLOCK_M"] for power in range(12))})
 
 
 def moe_experts(
@@ -134,22 +150,24 @@ def moe_experts_triton(
     up_zeros: Tensor | None,
     up_table: Tensor | None,
     up_group: int,
+    up_eight: bool,
     down_weight: Tensor,
     down_bias: Tensor | None,
     down_scales: Tensor | None,
     down_zeros: Tensor | None,
     down_table: Tensor | None,
     down_group: int,
+    down_eight: bool,
     activation: str,
     deterministic: bool,
     out: Tensor,
 ) -> None:
     """Triton implementation."""
-    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group)
-    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group)
-    chosen = tile_height(*ids.shape, down.experts, deterministic)
+    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight)
+    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight)
+    chosen = tile_height(*ids.shape, down.experts, down.bits, deterministic)
     # Tiles follow from the number of tokens, and a rehearsal does not meet all of those.
-    heights = _HEIGHTS if rehearsing() and not deterministic else (chosen,)
+    heights = heights_of(down.bits) if rehearsing() and not deterministic else (chosen,)
     for height in heights:
         run_experts(x, ids, weights, gate_up, down, activation, tiles_of(height, gate_up, down), out)
 
@@ -197,6 +215,14 @@ def product(
     if matrix.scales is None:
         moe_product(x, matrix.weight, *rest, max(height, _SMALLEST_TILE), config, out)
         return
+    if alignment is not None and _by_eight_bits(matrix, height):
+        blocks = triton.cdiv(x.shape[1], EIGHT_BLOCK)
+        x8 = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+        scale = x.new_empty((len(x), blocks) if matrix.groups > 1 else len(x), dtype=torch.float32)
+        quantise_rows(x, x8, scale, EIGHT_BLOCK if matrix.groups > 1 else 0)
+        rest = matrix.bias, ids, alignment, row_weights, activation
+        moe_eight_product(x8, scale, matrix.weight, matrix.scales, *rest, height, config, out)
+        return
     codes = matrix.weight, matrix.scales, matrix.zeros, matrix.table
     moe_codes_product(x, *codes, *rest, max(height, _SMALLEST_CODES_TILE), config, out)
 
@@ -241,19 +267,21 @@ def moe_experts_torch(
     up_zeros: Tensor | None,
     up_table: Tensor | None,
     up_group: int,
+    up_eight: bool,
     down_weight: Tensor,
     down_bias: Tensor | None,
     down_scales: Tensor | None,
     down_zeros: Tensor | None,
     down_table: Tensor | None,
     down_group: int,
+    down_eight: bool,
     activation: str,
     deterministic: bool,
     out: Tensor,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Reads on the host which experts are hit."""
-    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group)
-    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group)
+    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight)
+    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight)
     tokens, slots = ids.shape
     flat = ids.flatten()
     order = flat.argsort(stable=True)

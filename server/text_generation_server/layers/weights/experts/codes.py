@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .... import kernels
-from ....config.quantisation import BLOCK
+from ....config.quantisation import BLOCK, Fp8, Int8
 from ....kernels import ExpertMatrix
 from ..eight_bit import Eight
 from ..formats import Groups
@@ -26,6 +26,8 @@ class Codes:
     table: Tensor | None
     group_size: int
     """0: all inputs are one group."""
+    eight_bit_rows: bool = False
+    """See `ExpertMatrix`."""
 
     @classmethod
     def of_groups(cls, groups: Groups) -> "Codes":
@@ -35,11 +37,12 @@ class Codes:
         return cls(packed, groups.codes.shape[1], groups.scales, groups.zeros, groups.table, size)
 
     @classmethod
-    def of_eight(cls, eight: Eight) -> "Codes":
-        """Multiplied by 16-bit inputs, whatever the scheme has for dense matrices."""
+    def of_eight(cls, eight: Eight, scheme: Fp8 | Int8) -> "Codes":
+        """Those of int8 are multiplied by 16-bit inputs, whatever the scheme has for dense matrices."""
         codes = eight.weight.view(torch.uint8) ^ 128 if eight.weight.dtype == torch.int8 else eight.weight
         scales = eight.scale_of_rows()
-        return cls(codes, eight.weight.shape[1], scales, None, None, BLOCK if scales.shape[1] > 1 else 0)
+        by_eight = isinstance(scheme, Fp8) and scheme.activations != "none"
+        return cls(codes, eight.weight.shape[1], scales, None, None, BLOCK if scales.shape[1] > 1 else 0, by_eight)
 
 
 def stack(experts: int, matrices: Iterable[Sequence[Codes]]) -> ExpertMatrix:
@@ -68,4 +71,4 @@ def stack(experts: int, matrices: Iterable[Sequence[Codes]]) -> ExpertMatrix:
             torch.full_like(scale, middle) if zero is None else zero for zero, scale in zip(zeros, scales, strict=True)
         ]
         packed_zeros = kernels.pack_scales(torch.cat(filled), last.inputs, last.group_size)[0]
-    return ExpertMatrix(weight, None, packed_scales, packed_zeros, last.table, size)
+    return ExpertMatrix(weight, None, packed_scales, packed_zeros, last.table, size, last.eight_bit_rows)

@@ -108,7 +108,7 @@ def _rows(part: ExpertPart, name: str, inner: int, first: int, scheme: Scheme) -
         return _quantised(dense_rows(checkpoint, block, part.hidden), scheme)
     if isinstance(scheme, Packed):
         return Codes.of_groups(few_bits.read_rows(checkpoint.source, [block], part.hidden, scheme)[0])
-    return Codes.of_eight(eight_bit.read_rows(checkpoint.source, [block], part.hidden, scheme))
+    return Codes.of_eight(eight_bit.read_rows(checkpoint.source, [block], part.hidden, scheme), scheme)
 
 
 def _columns(part: ExpertPart, name: str, inner: int, first: int, scheme: Scheme) -> Codes:
@@ -117,14 +117,14 @@ def _columns(part: ExpertPart, name: str, inner: int, first: int, scheme: Scheme
         return _quantised(dense_columns(checkpoint, name, shape, columns), scheme)
     if isinstance(scheme, Packed):
         return Codes.of_groups(few_bits.read_columns(checkpoint.source, name, shape, columns, scheme))
-    return Codes.of_eight(eight_bit.read_columns(checkpoint.source, name, shape, columns, scheme))
+    return Codes.of_eight(eight_bit.read_columns(checkpoint.source, name, shape, columns, scheme), scheme)
 
 
 def _quantised(weight: Tensor, scheme: Scheme) -> Codes:
     """Of a matrix [outputs, inputs] of 16 bits."""
     if isinstance(scheme, Packed):
         return Codes.of_groups(few_bits.quantise_weight(weight, scheme))
-    return Codes.of_eight(eight_bit.quantise_weight(weight, scheme))
+    return Codes.of_eight(eight_bit.quantise_weight(weight, scheme), scheme)
 
 
 def _made(part: ExpertPart, first: Scheme, second: Scheme) -> tuple[ExpertMatrix, ExpertMatrix]:
