@@ -94,8 +94,15 @@ def test_a_graph_replays_other_choices() -> None:
         assert (out.float() - expected.float()).norm() <= 1e-2 * expected.float().norm()
 
 
-KINDS = {"int4": (4, 128), "table": (4, 32), "zeros": (4, 64), "int8": (8, 0), "float8": (8, 128)}
-"""Bits, and inputs that share a scale."""
+KINDS = {
+    "int4": (4, 128),
+    "table": (4, 32),
+    "zeros": (4, 64),
+    "int8": (8, 0),
+    "float8": (8, 128),
+    "float8 rows": (8, 128),
+}
+"""Bits, and inputs that share a scale. "float8 rows": rows may be rounded to 8 bits too."""
 
 
 def _codes(kind: str, experts: int, outputs: int, inputs: int) -> ExpertMatrix:
@@ -108,11 +115,11 @@ def _codes(kind: str, experts: int, outputs: int, inputs: int) -> ExpertMatrix:
     if kind == "zeros":
         zeros = kernels.pack_scales(torch.randint(16, (rows, groups), device="cuda"), inputs, group)[0]
     packed = kernels.pack_codes(codes, bits)
-    if kind == "float8":
+    if kind.startswith("float8"):
         packed = (8 * torch.randn(rows, inputs, device="cuda")).to(torch.float8_e4m3fn)
     table = torch.randn(16, device="cuda").mul_(4) if kind == "table" else None
     bias = torch.randn(experts, outputs, device="cuda").bfloat16() if kind == "table" else None
-    return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size)
+    return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size, kind == "float8 rows")
 
 
 @pytest.mark.parametrize("tokens", [1, 8, 65, 700])
@@ -126,4 +133,5 @@ def test_codes_are_close_to_torch(kind: str, shape: tuple[int, ...], tokens: int
     for deterministic in (False, True):
         out = torch.full_like(inputs[0], float("nan"))
         kernels.moe_experts(*inputs, "silu", deterministic, out)
-        assert (out.float() - expected.float()).norm() <= 1.5e-2 * expected.float().norm()
+        limit = 6e-2 if kind == "float8 rows" else 1.5e-2
+        assert (out.float() - expected.float()).norm() <= limit * expected.float().norm()

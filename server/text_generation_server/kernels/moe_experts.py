@@ -15,6 +15,11 @@ Called once a layer. Rows are sorted by expert (`moe_align.py`), then both produ
 (`_moe_product.py`, of codes `_moe_codes.py`), then each token's slots are added up. A few tokens are not sorted.
 Nothing is read on the host.
 Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight.
+Measured on an H200, microseconds at 1 / 8 / 64 / 512 / 4096 tokens. Qwen3-30B-A3B in bfloat16 23 / 121 / 284 / 324 /
+768, as float8 with a scale for each 128 x 128 block 20 / 86 / 182 / 227 / 819, in int4 14 / 56 / 118 / 240 / 1168;
+gpt-oss-120b in bfloat16 53 / 331 / 1285 / 1661 / 2564, in MXFP4 63 / 300 / 1064 / 1564 / 4751: looking codes up in a
+table takes more time than reading them, which saves memory but hardly time. Adding up the slots within the second
+product was slower than a kernel of its own.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
