@@ -1,12 +1,14 @@
 """The experts of a mixture: each kernel and the whole layer beside the reading of weights and torch's grouped product.
 
-    python benchmark/kernels/moe.py [--dry-run] [--candidates] [--models NAME ...] > benchmark/results/moe.json
+    python benchmark/kernels/moe.py [--dry-run] [--candidates] [--models NAME ...] [--kinds KIND ...]
 
 Results are checked against torch first. The floor is the larger of the time to read the weights of the experts that are
-hit, as fast as a copy in the same run, and that of their arithmetic, as fast as a large product in the same run.
+hit, as fast as a copy in the same run, and that of their arithmetic, as fast as a large product of 16-bit numbers in
+the same run. Kinds are how weights are stored: `dense` (16 bits), `fp8` (a scale for each 128 x 128 block), `int4`
+(groups of 128), `mxfp4`.
 Experts are chosen at random and differ between the calls of a graph, so no weight is in the cache.
 `--candidates` times both products with other tiles instead, the best first; the first two of each size that are worth
-it belong into `kernels/tuned/moe_product.json` and `moe_align.json`.
+it belong into `kernels/tuned/moe_product.json` or `moe_codes.json`, and `moe_align.json`.
 """
 
 import argparse
@@ -22,9 +24,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from text_generation_server import kernels
-from text_generation_server.kernels._moe_product import moe_product
+from text_generation_server.kernels import ExpertMatrix
 from text_generation_server.kernels.moe_align import moe_align_triton
-from text_generation_server.kernels.moe_experts import moe_experts_torch, tile_height, tiles_of
+from text_generation_server.kernels.moe_experts import moe_experts_torch, product, tile_height, tiles_of
 from text_generation_server.kernels.skinny_linear import MAX_TOKENS
 
 
@@ -59,6 +61,17 @@ CANDIDATES = {
     128: [(128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 3), (256, 64, 8, 3), (256, 64, 8, 4)],
 }
 """By rows of a tile (1: not sorted): BLOCK_N, BLOCK_K, num_warps, num_stages."""
+CANDIDATES_OF_CODES = {
+    1: [(32, 0, 2, 3), (64, 0, 2, 3), (64, 1, 2, 3), (64, 0, 4, 3), (64, 1, 4, 3)],
+    16: [(32, 0, 2, 3), (64, 0, 2, 3), (64, 1, 2, 3), (64, 0, 4, 3), (64, 1, 4, 3), (128, 1, 4, 3)],
+    32: [(64, 0, 4, 3), (64, 1, 4, 3), (128, 1, 4, 3)],
+    64: [(64, 1, 4, 3), (128, 1, 4, 2), (128, 1, 4, 3), (128, 1, 8, 3)],
+    128: [(64, 1, 4, 2), (128, 1, 8, 2), (128, 1, 8, 3)],
+}
+"""Likewise: BLOCK_N, FOLD, num_warps, num_stages."""
+KINDS = {"dense": 0, "fp8": 128, "int4": 128, "mxfp4": 32}
+"""Inputs that share a scale."""
+_FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 class Mixture:
@@ -68,7 +81,7 @@ class Mixture:
         self.plan, self.shape, self.tokens, self.weights = plan, shape, tokens, weights
         self.x = torch.empty(tokens, shape.hidden, dtype=plan.dtype, device=plan.device).normal_()
         self.options = kernels.RouteOptions(shape.top_k)
-        draws = plan.buffers(min(tokens * shape.top_k, shape.experts) * weights[0].expert_bytes)
+        draws = plan.buffers(int(min(tokens * shape.top_k, shape.experts) * weights[0].expert_bytes))
         self.logits = torch.empty(draws, tokens, shape.experts, dtype=plan.dtype, device=plan.device).normal_()
         self.ids = torch.empty(draws, tokens, shape.top_k, dtype=torch.int32, device=plan.device)
         self.shares = torch.empty(draws, tokens, shape.top_k, device=plan.device)
@@ -80,10 +93,10 @@ class Mixture:
         """What is called once a layer."""
         kernels.moe_experts(*self.arguments(draw), self.shape.activation, False, self.out)
 
-    def arguments(self, draw: int) -> tuple[Tensor | None, ...]:
+    def arguments(self, draw: int) -> tuple[Tensor, Tensor, Tensor, ExpertMatrix, ExpertMatrix]:
         """Those of the operator, up to the activation."""
         w = self.weights[draw % LAYERS]
-        return self.x, self.ids[draw], self.shares[draw], w.gate_up, w.gate_up_bias, w.down, w.down_bias
+        return self.x, self.ids[draw], self.shares[draw], w.gate_up, w.down
 
     def layer(self, draw: int) -> None:
         """Router, choice and experts."""
@@ -104,7 +117,9 @@ class Mixture:
         """Difference from torch. Raises RuntimeError where it is too large."""
         self.experts(0)
         expected = torch.empty_like(self.out)
-        moe_experts_torch(*self.arguments(0), self.shape.activation, False, expected)  # pyright: ignore[reportArgumentType]
+        w = self.weights[0]
+        inputs = self.x, self.ids[0], self.shares[0], *w.gate_up, *w.down
+        moe_experts_torch(*inputs, self.shape.activation, False, expected)
         error = ((self.out.float() - expected.float()).norm() / expected.float().norm()).item()
         if not error <= TOLERANCE:
             raise RuntimeError(f"{self.tokens} tokens: the difference from torch is {error:.2e} of the norm")
@@ -114,16 +129,32 @@ class Mixture:
 class Weights:
     """One layer's."""
 
-    def __init__(self, plan: Plan, shape: Shape) -> None:
-        def normal(*sizes: int) -> Tensor:
-            return torch.empty(sizes, dtype=plan.dtype, device=plan.device).normal_(std=0.02)
+    def __init__(self, plan: Plan, shape: Shape, kind: str) -> None:
+        self.router = normal(plan, shape.experts, shape.hidden)
+        self.gate_up = matrix(plan, kind, shape.experts, 2 * shape.inner, shape.hidden, shape.biased)
+        self.down = matrix(plan, kind, shape.experts, shape.hidden, shape.inner, shape.biased)
+        self.expert_bytes = (self.gate_up.nbytes + self.down.nbytes) / shape.experts
 
-        self.router = normal(shape.experts, shape.hidden)
-        self.gate_up = normal(shape.experts, 2 * shape.inner, shape.hidden)
-        self.down = normal(shape.experts, shape.hidden, shape.inner)
-        self.gate_up_bias = normal(shape.experts, 2 * shape.inner) if shape.biased else None
-        self.down_bias = normal(shape.experts, shape.hidden) if shape.biased else None
-        self.expert_bytes = 3 * shape.hidden * shape.inner * plan.dtype.itemsize
+
+def normal(plan: Plan, *sizes: int) -> Tensor:
+    """Random numbers of the size that weights have."""
+    return torch.empty(sizes, dtype=plan.dtype, device=plan.device).normal_(std=0.02)
+
+
+def matrix(plan: Plan, kind: str, experts: int, outputs: int, inputs: int, biased: bool) -> ExpertMatrix:
+    """Random weights of all experts."""
+    bias = normal(plan, experts, outputs) if biased else None
+    if kind == "dense":
+        return ExpertMatrix(normal(plan, experts, outputs, inputs), bias)
+    rows, group = experts * outputs, KINDS[kind]
+    values = torch.randint(1, 3, (rows, -(-inputs // group)), device=plan.device).float() / 256
+    scales, size = kernels.pack_scales(values, inputs, group)
+    if kind == "fp8":
+        codes = normal(plan, experts, outputs, inputs).mul_(128).to(torch.float8_e4m3fn)
+        return ExpertMatrix(codes, bias, scales, None, None, size)
+    words = torch.randint(-(2**31), 2**31 - 1, (experts, outputs, -(-inputs // 256) * 32), device=plan.device)
+    table = torch.tensor([*_FP4, *(-each for each in _FP4)], device=plan.device) if kind == "mxfp4" else None
+    return ExpertMatrix(words.int(), bias, scales, None, table, size)
 
 
 Call = Callable[[int], object]
@@ -143,14 +174,12 @@ def products(mixture: Mixture, height: int, up: dict[str, int] | None, down: dic
     alignments = [align(draw) for draw in range(len(m.ids))]
 
     def first(draw: int) -> None:
-        w = weights[draw % LAYERS]
-        arguments = (m.ids[draw], alignments[draw], None, m.shape.activation, max(16, height), up or chosen.up)
-        moe_product(m.x, w.gate_up, w.gate_up_bias, *arguments, activated)
+        arguments = (m.ids[draw], alignments[draw], None, m.shape.activation, height, up or chosen.up)
+        product(m.x, weights[draw % LAYERS].gate_up, *arguments, activated)
 
     def second(draw: int) -> None:
-        w = weights[draw % LAYERS]
-        arguments = (m.ids[draw], alignments[draw], m.shares[draw], None, max(16, height), down or chosen.down)
-        moe_product(activated, w.down, w.down_bias, *arguments, rows)
+        arguments = (m.ids[draw], alignments[draw], m.shares[draw], None, height, down or chosen.down)
+        product(activated, weights[draw % LAYERS].down, *arguments, rows)
 
     return {"align": align, "up": first, "down": second}
 
@@ -165,8 +194,8 @@ def library(mixture: Mixture) -> Call:
 
     def call(draw: int) -> None:
         w = m.weights[draw % LAYERS]
-        functional.grouped_mm(sorted_x[draw % LAYERS], w.gate_up.transpose(1, 2), offs=ends[draw])
-        functional.grouped_mm(activated, w.down.transpose(1, 2), offs=ends[draw])
+        functional.grouped_mm(sorted_x[draw % LAYERS], w.gate_up.weight.transpose(1, 2), offs=ends[draw])
+        functional.grouped_mm(activated, w.down.weight.transpose(1, 2), offs=ends[draw])
 
     return call
 
@@ -174,8 +203,8 @@ def library(mixture: Mixture) -> Call:
 def floor_seconds(mixture: Mixture, bandwidth: float, flops: float, part: float = 1.0) -> float:
     """The least that `part` of the products can take."""
     hit = sum(ids.unique().numel() for ids in mixture.ids) / len(mixture.ids)
-    expert_bytes = mixture.weights[0].expert_bytes
-    arithmetic = 2 * mixture.tokens * mixture.shape.top_k * expert_bytes / mixture.plan.dtype.itemsize
+    expert_bytes, shape = mixture.weights[0].expert_bytes, mixture.shape
+    arithmetic = 2 * mixture.tokens * shape.top_k * 3 * shape.hidden * shape.inner
     return part * max(hit * expert_bytes / bandwidth, arithmetic / flops)
 
 
@@ -183,7 +212,9 @@ def measure(mixture: Mixture, bandwidth: float, flops: float) -> Row:
     """One line: every kernel of one size."""
     m, draws, on_gpu = mixture, len(mixture.ids), not mixture.plan.dry_run
     height = tile_height(m.tokens, m.shape.top_k, m.shape.experts, deterministic=False)
-    calls: dict[str, Call] = {"route": m.route, "experts": m.experts, "layer": m.layer, "library": library(m)}
+    calls: dict[str, Call] = {"route": m.route, "experts": m.experts, "layer": m.layer}
+    if not m.weights[0].gate_up.is_packed:
+        calls["library"] = library(m)
     if on_gpu:
         calls |= products(m, height, None, None)
         if height == 1:
@@ -194,7 +225,8 @@ def measure(mixture: Mixture, bandwidth: float, flops: float) -> Row:
     row |= {f"{name}_microseconds": round(time, 1) for name, time in times.items()}
     if on_gpu:
         row["products_fraction_of_floor"] = round(floor / (times["up"] + times["down"]), 3)
-    fractions = {f"{name}_fraction_of_floor": round(floor / times[name], 3) for name in ("experts", "layer", "library")}
+    compared = [name for name in ("experts", "layer", "library") if name in times]
+    fractions = {f"{name}_fraction_of_floor": round(floor / times[name], 3) for name in compared}
     return row | fractions | {"difference": m.check()}
 
 
@@ -205,14 +237,21 @@ def heights(mixture: Mixture) -> list[int]:
     return [each for each, (low, high) in limits.items() if low <= rows <= high or (each == 1 and mixture.tokens == 1)]
 
 
+def configs(mixture: Mixture, height: int) -> list[dict[str, int]]:
+    """Launch settings worth trying."""
+    packed = mixture.weights[0].gate_up.is_packed
+    names = ("BLOCK_N", "FOLD" if packed else "BLOCK_K", "num_warps", "num_stages")
+    forms = (CANDIDATES_OF_CODES if packed else CANDIDATES)[height]
+    return [dict(zip(names, form, strict=True)) for form in forms]
+
+
 def candidates(mixture: Mixture, bandwidth: float, flops: float) -> Iterator[Row]:
     """Each product with each candidate, the best first."""
     for part, share in (("up", 2 / 3), ("down", 1 / 3)):
         floor = floor_seconds(mixture, bandwidth, flops, share) * 1e6
         rows: list[Row] = []
-        for height, forms in ((height, CANDIDATES[height]) for height in heights(mixture)):
-            for form in forms:
-                config = dict(zip(("BLOCK_N", "BLOCK_K", "num_warps", "num_stages"), form, strict=True))
+        for height, forms in ((height, configs(mixture, height)) for height in heights(mixture)):
+            for config in forms:
                 time = seconds_per_call(mixture.plan, products(mixture, height, config, config)[part], len(mixture.ids))
                 fraction = round(floor / (time * 1e6), 3)
                 rows.append({"tokens": mixture.tokens, "product": part, "height": height, **config})
@@ -228,9 +267,13 @@ def large_product(plan: Plan) -> float:
     return 2 * size**3 / seconds_per_call(plan, lambda _: torch.mm(left, right, out=out), 1)
 
 
-def rows_of(plan: Plan, shape: Shape, with_candidates: bool, bandwidth: float, flops: float) -> Iterator[Row]:
+def rows_of(
+    plan: Plan, shape: Shape, kind: str, with_candidates: bool, bandwidth: float, flops: float
+) -> Iterator[Row]:
     """All sizes of one model."""
-    weights = [Weights(plan, shape) for _ in range(LAYERS)]
+    weights = [Weights(plan, shape, kind) for _ in range(LAYERS)]
+    if not plan.dry_run:
+        compile_all(plan, shape, weights, with_candidates)
     for tokens in (1, 5) if plan.dry_run else TOKENS:
         mixture = Mixture(plan, shape, weights, tokens)
         if with_candidates:
@@ -239,16 +282,14 @@ def rows_of(plan: Plan, shape: Shape, with_candidates: bool, bandwidth: float, f
             yield measure(mixture, bandwidth, flops)
 
 
-def compile_all(plan: Plan, shape: Shape, with_candidates: bool) -> None:
+def compile_all(plan: Plan, shape: Shape, weights: list[Weights], with_candidates: bool) -> None:
     """Compiles what is going to be timed, side by side."""
-    weights = [Weights(plan, shape) for _ in range(LAYERS)]
     mixtures = [Mixture(plan, shape, weights, tokens) for tokens in TOKENS]
     with kernels.compile_only(len(os.sched_getaffinity(0))):
         for mixture in mixtures:
             mixture.layer(0)
             for height in heights(mixture) if with_candidates else ():
-                for form in CANDIDATES[height]:
-                    config = dict(zip(("BLOCK_N", "BLOCK_K", "num_warps", "num_stages"), form, strict=True))
+                for config in configs(mixture, height):
                     calls = products(mixture, height, config, config)
                     calls["up"](0)
                     calls["down"](0)
@@ -260,6 +301,7 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on CPU, no Triton")
     parser.add_argument("--candidates", action="store_true", help="time other tiles instead; needs a GPU")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     arguments = parser.parse_args()
     plan = DRY_PLAN if arguments.dry_run else dataclasses.replace(GPU_PLAN, calls=8, replays=9)
     if not torch.cuda.is_available() and (not plan.dry_run or arguments.candidates):
@@ -277,10 +319,9 @@ def main() -> None:
     }
     lines: list[str] = []
     for name, shape in models.items():
-        if not plan.dry_run:
-            compile_all(plan, shape, arguments.candidates)
-        for row in rows_of(plan, shape, arguments.candidates, bandwidth, flops):
-            lines.append(f"  {json.dumps({'model': name, **row})}")
+        for kind in arguments.kinds:
+            for row in rows_of(plan, shape, kind, arguments.candidates, bandwidth, flops):
+                lines.append(f"  {json.dumps({'model': name, 'kind': kind, **row})}")
     joined = ",\n".join(lines)
     sys.stdout.write(f'{json.dumps(head)[:-1]}, "rows": [\n{joined}\n]}}\n')
 

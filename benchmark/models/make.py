@@ -85,6 +85,33 @@ MISTRAL: dict[str, Any] = {
     "sliding_window": None,
     "tie_word_embeddings": False,
 }
+GPT_OSS: dict[str, Any] = {
+    "architectures": ["GptOssForCausalLM"],
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "bos_token_id": 199998,
+    "eos_token_id": 200002,
+    "head_dim": 64,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    "rope_theta": 150000.0,
+    "sliding_window": 128,
+    "tie_word_embeddings": False,
+    "vocab_size": 201088,
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "Llama-3.1-8B": LLAMA_31
     | {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32},
@@ -228,6 +255,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_local_experts": 8,
         "vocab_size": 32000,
     },
+    "gpt-oss-20b": GPT_OSS | {"num_hidden_layers": 24, "num_local_experts": 32},
+    "gpt-oss-120b": GPT_OSS | {"num_hidden_layers": 36, "num_local_experts": 128},
 }
 
 
@@ -251,10 +280,19 @@ QUANTISED: dict[str, dict[str, Any]] = {
     "INT8": eight_bits("int-quantized", "int"),
     "GPTQ-INT4": GPTQ_INT4,
     "AWQ-INT4": AWQ_INT4,
+    "MXFP4": {"quant_method": "mxfp4"},
 }
 """Endings of names, as the hub has them, and the `quantization_config` that they add."""
 QUANTISED_NAMES = {
-    f"{shape}-{ending}": (shape, ending) for shape in ("Llama-3.1-8B", "Llama-3.1-70B") for ending in QUANTISED
+    **{
+        f"{shape}-{ending}": (shape, ending)
+        for shape in ("Llama-3.1-8B", "Llama-3.1-70B")
+        for ending in QUANTISED
+        if ending != "MXFP4"
+    },
+    "Qwen3-30B-A3B-FP8": ("Qwen3-30B-A3B", "FP8-block"),
+    "gpt-oss-20b-MXFP4": ("gpt-oss-20b", "MXFP4"),
+    "gpt-oss-120b-MXFP4": ("gpt-oss-120b", "MXFP4"),
 }
 """Names of quantised models: of which shape they are, and how they are quantised."""
 COMMON: dict[str, Any] = {"hidden_act": "silu", "torch_dtype": "bfloat16", "use_cache": True}

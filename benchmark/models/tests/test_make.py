@@ -22,6 +22,8 @@ PARAMETERS = {
     "Command-R-Plus": 103_810_674_688,
     "Mistral-7B": 7_248_023_552,
     "Mixtral-8x7B": 46_702_792_704,
+    "gpt-oss-20b": 20_914_757_184,
+    "gpt-oss-120b": 116_829_156_672,
 }
 
 
@@ -38,10 +40,15 @@ def test_the_model_has_the_published_number_of_parameters(shape: str) -> None:
 
 
 def test_quantised_models_have_the_shape_of_their_name() -> None:
-    assert {shape for shape, _ in QUANTISED_NAMES.values()} == {"Llama-3.1-8B", "Llama-3.1-70B"}
     for name, (shape, _) in QUANTISED_NAMES.items():
         config = config_of(name)
-        assert config.pop("quantization_config")["quant_method"] in ("compressed-tensors", "fp8", "gptq", "awq")
+        assert config.pop("quantization_config")["quant_method"] in (
+            "compressed-tensors",
+            "fp8",
+            "gptq",
+            "awq",
+            "mxfp4",
+        )
         assert config == config_of(shape)
 
 

@@ -2,19 +2,26 @@
 
 import json
 from importlib import resources
+from typing import Any
 
 import pytest
 from support.aot import SHARED_KIB, SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
+from text_generation_server.kernels._moe_codes import moe_codes_kernel
+from text_generation_server.kernels._moe_eight import moe_eight_kernel
 from text_generation_server.kernels._moe_product import moe_product_kernel, tile_columns
 from text_generation_server.kernels.moe_align import moe_align_kernel
 from text_generation_server.kernels.moe_experts import moe_combine_kernel
 from text_generation_server.kernels.moe_route import moe_route_kernel
 
-_ENTRIES = json.loads(
-    (resources.files("text_generation_server.kernels") / "tuned" / "moe_product.json").read_text(encoding="utf-8")
-)
+
+def _entries(operator: str) -> Any:
+    tuned = resources.files("text_generation_server.kernels") / "tuned"
+    return json.loads((tuned / f"{operator}.json").read_text(encoding="utf-8"))
+
+
+_ENTRIES, _CODES_ENTRIES = _entries("moe_product"), _entries("moe_codes")
 Form = tuple[int, ...]
 """Rows of a tile (1: not sorted), BLOCK_N, BLOCK_K, num_warps, num_stages."""
 
@@ -66,6 +73,76 @@ def test_cards_with_less_shared_memory(capability: int, form: Form) -> None:
     target = GPUTarget("cuda", capability, 32)
     assert SHARED_KIB[capability] in (163, 99)
     _product(form, "bf16", up=True, masked=True, target=target).check_shared()
+
+
+KINDS = {"mxfp4": ("i32", 8), "fp8 blocks": ("u8", 2), "fp8 rows": ("u8", 1)}
+"""Type of the codes, and groups in 256 inputs."""
+
+
+def _codes_forms(shared_kib: int, bits: int) -> list[Form]:
+    names = ("BLOCK_N", "FOLD", "num_warps", "num_stages")
+    own = [
+        entry for entry in _CODES_ENTRIES if (entry["key"]["shared_kib"], entry["key"]["bits"]) == (shared_kib, bits)
+    ]
+    return sorted({(entry["key"]["block_m"], *(entry["config"][name] for name in names)) for entry in own})
+
+
+def _codes_product(form: Form, kind: str, up: bool, target: GPUTarget = SM_90) -> Compiled:
+    height, block_n, fold, num_warps, num_stages = form
+    stored, groups = KINDS[kind]
+    types = {"x_ptr": "*bf16", "packed_ptr": f"*{stored}", "scales_ptr": "*bf16", "ids_ptr": "*i32", "out_ptr": "*bf16"}
+    types |= dict.fromkeys(("inputs", "outputs", "all_outputs", "stride_x_row", "stride_packed_output"), "i32")
+    constants: dict[str, Any] = {"SLOTS": 8, "ACTIVATION": "silu" if up else None, "DIRECT": height == 1, "GROUP": 8}
+    constants |= {"FLOAT8": stored == "u8", "GROUPS": groups, "MASK_K": False, "FOLD": bool(fold), "PLAIN": False}
+    constants |= {"BLOCK_M": max(8, height), "BLOCK_N": block_n, "zeros_ptr": None}
+    optional = dict.fromkeys(("order_ptr", "tiles_ptr", "num_tiles_ptr"), None if height == 1 else "*i32")
+    optional |= {"row_weights_ptr": None if up else "*fp32", "bias_ptr": "*bf16" if kind == "mxfp4" else None}
+    optional |= {"table_ptr": "*fp32" if kind == "mxfp4" else None}
+    types |= {name: type_ for name, type_ in optional.items() if type_}
+    constants |= {name: None for name, type_ in optional.items() if not type_}
+    return compile_offline(moe_codes_kernel, types, constants, num_warps, num_stages, target)
+
+
+def _both(shared_kib: int) -> list[tuple[Form, str]]:
+    """Every form with the codes of its bits that need most registers."""
+    kinds = {4: "mxfp4", 8: "fp8 blocks"}
+    return [(form, kind) for bits, kind in kinds.items() for form in _codes_forms(shared_kib, bits)]
+
+
+@pytest.mark.parametrize(("form", "kind"), _both(227), ids=str)
+def test_products_of_codes_hardly_spill_and_copy_wide(form: Form, kind: str) -> None:
+    compiled = _codes_product(form, kind, up=True)
+    compiled.check(max_spills=16)
+    assert "LDGSTS.E" in compiled.sass
+
+
+@pytest.mark.parametrize(
+    ("capability", "form", "kind"),
+    [
+        (80, _codes_forms(227, 4)[-1], "mxfp4"),
+        (86, _codes_forms(99, 8)[-1], "fp8 rows"),
+        (89, _codes_forms(99, 4)[-1], "mxfp4"),
+    ],
+    ids=str,
+)
+def test_products_of_codes_on_cards_with_less_shared_memory(capability: int, form: Form, kind: str) -> None:
+    _codes_product(form, kind, up=False, target=GPUTarget("cuda", capability, 32)).check_shared()
+
+
+@pytest.mark.parametrize("entry", _entries("moe_eight"), ids=str)
+def test_products_of_float8_do_not_spill(entry: Any) -> None:
+    key, config = entry["key"], entry["config"]
+    types = {"x_ptr": "*fp8e4nv", "weight_ptr": "*fp8e4nv", "x_scale_ptr": "*fp32", "scales_ptr": "*bf16"}
+    types |= dict.fromkeys(("ids_ptr", "order_ptr", "tiles_ptr", "num_tiles_ptr"), "*i32") | {"out_ptr": "*bf16"}
+    types |= dict.fromkeys(("inputs", "outputs", "all_outputs", "stride_x_scale_row"), "i32")
+    constants = {"SLOTS": 8, "ACTIVATION": "silu", "BLOCKS": True, "MASK_K": False, "GROUP": 8, "BLOCK_K": 128}
+    constants |= {"BLOCK_M": key["block_m"], "BLOCK_N": config["BLOCK_N"], "bias_ptr": None, "row_weights_ptr": None}
+    target = SM_90 if key["shared_kib"] == 227 else GPUTarget("cuda", 89, 32)
+    compiled = compile_offline(moe_eight_kernel, types, constants, config["num_warps"], config["num_stages"], target)
+    if target == SM_90:
+        compiled.check()
+        assert compiled.count("QGMMA")
+    compiled.check_shared()
 
 
 @pytest.mark.parametrize(("experts", "groups", "score"), [(256, 8, "sigmoid"), (512, 1, "softmax")])

@@ -100,3 +100,25 @@ def test_memory_of_weights_follows_how_they_are_quantised(tmp_path: Path) -> Non
         model = read_model_config(tmp_path, quantize=asked)
         assert isinstance(model, ModelConfig)
         assert weight_bytes(model, 2) == ends * 2 + matrices * each
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "asked", "each"),
+    [
+        ("MixtralForCausalLM", {}, None, 2.0),
+        ("MixtralForCausalLM", {}, "fp8", 1.0),
+        ("GraniteMoeForCausalLM", {}, "triton_w4a16", 0.5 + 4 / 128),
+        ("GptOssForCausalLM", {"quantization_config": {"quant_method": "mxfp4"}}, None, 0.5 + 2 / 32),
+    ],
+)
+def test_memory_of_experts_follows_how_they_are_quantised(
+    tmp_path: Path, architecture: str, keys: dict[str, object], asked: str | None, each: float
+) -> None:
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 4, "head_dim": 32}
+    config = {"architectures": [architecture], "vocab_size": 100, "tie_word_embeddings": False, **sizes, **keys}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = read_model_config(tmp_path, quantize=asked)
+    assert isinstance(model, ModelConfig)
+    others = 2 * 100 * 128 * 2 + 2 * 4 * 128 * 128 * (2 if keys else each)
+    assert weight_bytes(model, 2) == others + 2 * 8 * 3 * 128 * 256 * each

@@ -1,11 +1,13 @@
 """The kernels of mixtures of experts as they serve: through the dispatcher, on the device."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from text_generation_server import kernels
-from text_generation_server.kernels import RouteOptions
+from text_generation_server.kernels import ExpertMatrix, RouteOptions
 from text_generation_server.kernels.moe_experts import Tiles, moe_experts_torch, run_experts, tiles_of
 
 pytestmark = pytest.mark.gpu
@@ -13,7 +15,7 @@ SHAPES = [(128, 8, 2048, 768), (8, 2, 1024, 3584), (32, 4, 2880, 1440), (16, 2, 
 """Experts, experts of a token, hidden and inner sizes."""
 
 
-def _inputs(tokens: int, shape: tuple[int, ...], dtype: torch.dtype, biased: bool) -> list[Tensor | None]:
+def _inputs(tokens: int, shape: tuple[int, ...], dtype: torch.dtype, biased: bool) -> list[Any]:
     experts, top_k, hidden, inner = shape
     torch.manual_seed(tokens)
     options = {"device": "cuda", "dtype": dtype}
@@ -25,7 +27,16 @@ def _inputs(tokens: int, shape: tuple[int, ...], dtype: torch.dtype, biased: boo
     down = torch.randn(experts, hidden, inner, **options) / inner**0.5  # type: ignore[arg-type]
     biases = (torch.randn(experts, 2 * inner, **options), torch.randn(experts, hidden, **options)) if biased else None  # type: ignore[arg-type]
     first, second = biases or (None, None)
-    return [torch.randn(tokens, hidden, **options), ids, weights, gate_up, first, down, second]  # type: ignore[arg-type]
+    both = ExpertMatrix(gate_up, first), ExpertMatrix(down, second)
+    return [torch.randn(tokens, hidden, **options), ids, weights, *both]  # type: ignore[arg-type]
+
+
+def _torch(inputs: list[Any], activation: str) -> Tensor:
+    """What torch makes of the same."""
+    out = torch.empty_like(inputs[0])
+    x, ids, weights, gate_up, down = inputs
+    moe_experts_torch(x, ids, weights, *gate_up, *down, activation, False, out)
+    return out
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -35,8 +46,7 @@ def test_close_to_torch(shape: tuple[int, ...], tokens: int, dtype: torch.dtype)
     biased = shape[0] == 32
     activation = "clamped_swiglu" if biased else "silu"
     inputs = _inputs(tokens, shape, dtype, biased)
-    out, expected = (torch.full_like(inputs[0], float("nan")) for _ in range(2))  # type: ignore[arg-type]
-    moe_experts_torch(*inputs, activation, False, expected)  # type: ignore[arg-type]
+    out, expected = torch.full_like(inputs[0], float("nan")), _torch(inputs, activation)
     for deterministic in (False, True):
         kernels.moe_experts(*inputs, activation, deterministic, out)
         limit = 1e-4 if dtype == torch.float32 else 1e-2
@@ -46,10 +56,9 @@ def test_close_to_torch(shape: tuple[int, ...], tokens: int, dtype: torch.dtype)
 @pytest.mark.parametrize("height", [1, 16, 64, 128])
 def test_every_tile_gives_the_same(height: int) -> None:
     inputs = _inputs(40, SHAPES[0], torch.bfloat16, biased=False)
-    out, expected = torch.empty_like(inputs[0]), torch.empty_like(inputs[0])  # type: ignore[arg-type]
-    moe_experts_torch(*inputs, "silu", False, expected)  # type: ignore[arg-type]
-    tiles: Tiles = tiles_of(height, inputs[3], inputs[5])  # type: ignore[arg-type]
-    run_experts(*inputs, "silu", tiles, out)  # type: ignore[arg-type]
+    out, expected = torch.empty_like(inputs[0]), _torch(inputs, "silu")
+    tiles: Tiles = tiles_of(height, inputs[3], inputs[4])
+    run_experts(*inputs, "silu", tiles, out)
     assert (out.float() - expected.float()).norm() <= 1e-2 * expected.float().norm()
 
 
@@ -57,8 +66,8 @@ def test_a_token_has_the_same_bits_alone_and_among_others_in_deterministic_mode(
     inputs = _inputs(600, SHAPES[0], torch.bfloat16, biased=False)
     results = []
     for tokens in (1, 3, 64, 600):
-        part = [each[:tokens] if index < 3 else each for index, each in enumerate(inputs)]  # type: ignore[index]
-        out = torch.empty_like(part[0])  # type: ignore[arg-type]
+        part = [each[:tokens] if index < 3 else each for index, each in enumerate(inputs)]
+        out = torch.empty_like(part[0])
         kernels.moe_experts(*part, "silu", True, out)
         results.append(out[0])
     assert all(torch.equal(result, results[0]) for result in results)
@@ -67,7 +76,7 @@ def test_a_token_has_the_same_bits_alone_and_among_others_in_deterministic_mode(
 def test_a_graph_replays_other_choices() -> None:
     inputs = _inputs(30, SHAPES[0], torch.bfloat16, biased=False)
     logits = torch.empty(30, 128, device="cuda")
-    out, expected = torch.empty_like(inputs[0]), torch.empty_like(inputs[0])  # type: ignore[arg-type]
+    out = torch.empty_like(inputs[0])
 
     def run() -> None:
         kernels.moe_route(logits, None, RouteOptions(8), inputs[1], inputs[2])
@@ -81,5 +90,48 @@ def test_a_graph_replays_other_choices() -> None:
     for spread in (1.0, 0.0, 30.0):
         logits.normal_().mul_(spread)
         graph.replay()
-        moe_experts_torch(*inputs, "silu", False, expected)  # type: ignore[arg-type]
+        expected = _torch(inputs, "silu")
         assert (out.float() - expected.float()).norm() <= 1e-2 * expected.float().norm()
+
+
+KINDS = {
+    "int4": (4, 128),
+    "table": (4, 32),
+    "zeros": (4, 64),
+    "int8": (8, 0),
+    "float8": (8, 128),
+    "float8 rows": (8, 128),
+}
+"""Bits, and inputs that share a scale. "float8 rows": rows may be rounded to 8 bits too."""
+
+
+def _codes(kind: str, experts: int, outputs: int, inputs: int) -> ExpertMatrix:
+    (bits, group), rows = KINDS[kind], experts * outputs
+    groups = -(-inputs // (group or inputs))
+    codes = torch.randint(2**bits, (rows, inputs), dtype=torch.uint8, device="cuda")
+    values = torch.rand(rows, groups, device="cuda") + 0.5
+    scales, size = kernels.pack_scales(values.bfloat16() / (4 if bits == 4 else 64) / inputs**0.5, inputs, group)
+    zeros = None
+    if kind == "zeros":
+        zeros = kernels.pack_scales(torch.randint(16, (rows, groups), device="cuda"), inputs, group)[0]
+    packed = kernels.pack_codes(codes, bits)
+    if kind.startswith("float8"):
+        packed = (8 * torch.randn(rows, inputs, device="cuda")).to(torch.float8_e4m3fn)
+    table = torch.randn(16, device="cuda").mul_(4) if kind == "table" else None
+    bias = torch.randn(experts, outputs, device="cuda").bfloat16() if kind == "table" else None
+    return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size, kind == "float8 rows")
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 65, 700])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_codes_are_close_to_torch(kind: str, shape: tuple[int, ...], tokens: int) -> None:
+    experts, _, hidden, inner = shape
+    inputs = _inputs(tokens, shape, torch.bfloat16, biased=False)
+    inputs[3:] = _codes(kind, experts, 2 * inner, hidden), _codes(kind, experts, hidden, inner)
+    expected = _torch(inputs, "silu")
+    for deterministic in (False, True):
+        out = torch.full_like(inputs[0], float("nan"))
+        kernels.moe_experts(*inputs, "silu", deterministic, out)
+        limit = 6e-2 if kind == "float8 rows" else 1.5e-2
+        assert (out.float() - expected.float()).norm() <= limit * expected.float().norm()

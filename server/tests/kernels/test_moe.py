@@ -15,7 +15,7 @@ from transformers.models.phimoe.modeling_phimoe import sparsemixer
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeTopKRouter
 
 from text_generation_server import kernels
-from text_generation_server.kernels import RouteOptions
+from text_generation_server.kernels import ExpertMatrix, RouteOptions
 from text_generation_server.layers.weights.mxfp4 import dequantise
 
 
@@ -108,11 +108,11 @@ def test_what_cannot_be_routed_is_refused(options: dict[str, int], message: str)
 def test_experts_are_their_formula(deterministic: bool) -> None:
     torch.manual_seed(0)
     ids = torch.rand(7, 5).argsort(dim=1)[:, :2].int()
-    inputs = (torch.randn(7, 12), ids, torch.rand(7, 2), torch.randn(5, 20, 12), torch.randn(5, 20))
-    second = (torch.randn(5, 12, 10), torch.randn(5, 12))
+    both = [ExpertMatrix(torch.randn(5, n, k), torch.randn(5, n)) for n, k in ((20, 12), (12, 10))]
+    inputs = (torch.randn(7, 12), ids, torch.rand(7, 2), *both)
     out = torch.full((7, 12), float("nan"))
-    kernels.moe_experts(*inputs, *second, "clamped_swiglu", deterministic, out)
-    expected = reference.moe_experts(*inputs, *second, "clamped_swiglu")
+    kernels.moe_experts(*inputs, "clamped_swiglu", deterministic, out)
+    expected = reference.moe_experts(*inputs, "clamped_swiglu")
     torch.testing.assert_close(out.double(), expected, atol=1e-4, rtol=1e-4)
 
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from text_generation_server.kernels import ExpertMatrix
+
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """New residual, and output."""
@@ -84,24 +86,17 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
 
 
 def moe_experts(
-    x: Tensor,
-    ids: Tensor,
-    weights: Tensor,
-    gate_up: Tensor,
-    gate_up_bias: Tensor | None,
-    down: Tensor,
-    down_bias: Tensor | None,
-    activation: str,
+    x: Tensor, ids: Tensor, weights: Tensor, gate_up: ExpertMatrix, down: ExpertMatrix, activation: str
 ) -> Tensor:
     """Each token alone, each of its experts alone."""
     rows = []
     for token, experts, shares in zip(x.double(), ids.tolist(), weights.double(), strict=True):
         total = torch.zeros_like(token)
         for expert, share in zip(experts, shares, strict=True):
-            inner = gate_up[expert].double() @ token
-            inner += 0 if gate_up_bias is None else gate_up_bias[expert].double()
-            output = down[expert].double() @ act_and_mul(inner[None], activation)[0]
-            total += share * (output + (0 if down_bias is None else down_bias[expert].double()))
+            inner = gate_up.of(expert, len(token)).double() @ token
+            inner += 0 if gate_up.bias is None else gate_up.bias[expert].double()
+            output = down.of(expert, len(inner) // 2).double() @ act_and_mul(inner[None], activation)[0]
+            total += share * (output + (0 if down.bias is None else down.bias[expert].double()))
         rows.append(total)
     return torch.stack(rows)
 

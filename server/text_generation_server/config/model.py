@@ -133,17 +133,12 @@ def check_schemes(schemes: Schemes, decoder: DecoderSpec, names: TensorNames) ->
     has_experts = any(isinstance(layer.ffn, MoeSpec) for layer in decoder.layers)
     if schemes.method == "mxfp4" and not (has_experts and names.experts_layout == "interleaved"):
         raise UnsupportedModel("`quantization_config` in config.json: mxfp4 is read of the experts of gpt-oss only")
-    if schemes.online and has_experts:
-        raise UnsupportedModel(
-            f"--quantize {schemes.method} is not supported for mixtures of experts, which are computed with 16 bits: "
-            "leave it out"
-        )
-    if not schemes.used or schemes.online:
+    if not schemes.used or schemes.online or schemes.method == "mxfp4":
         return
     if has_experts and names.experts_layout != "each":
         raise UnsupportedModel(
             f"checkpoints of this family quantised by {schemes.method!r} are not supported, since their experts lie in "
-            "one tensor; use the 16-bit checkpoint"
+            "one tensor; use the 16-bit checkpoint, with --quantize fp8 or eetq"
         )
     if names.transposed:
         raise UnsupportedModel(

@@ -8,6 +8,7 @@ from ._device import has_fp8_products
 from ._exchange import Exchange
 from ._groups import pack_codes, pack_scales, unpack_codes
 from ._launch import compilations, compile_only, fingerprint_compiler
+from ._moe_matrix import ExpertMatrix
 from ._register import triton_enabled, use_triton
 from ._sampling import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits, split_size
 from .act_and_mul import act_and_mul
@@ -44,6 +45,7 @@ __all__ = [
     "MAX_TOP",
     "AttentionOptions",
     "Exchange",
+    "ExpertMatrix",
     "Flags",
     "Floats",
     "Ints",

@@ -1,29 +1,13 @@
-"""The two products of a mixture of experts, over rows that are grouped by expert (a grouped matrix product).
-
-Up: each row is a token of `x`; outputs of `weight` are pairs, gate rows and then up rows, and what is stored is their
-gated activation. Down: each row is one that the first product stored; what is stored is weighted and belongs to the
-row's own place, so that adding up needs no order but that of the places.
-A product in which every row has a tile of its own ("direct") needs no sorting: for few tokens, whose experts differ.
-"""
+"""The grouped product of experts whose matrices have 16 or 32 bits; `_moe_tiles.py` says of which rows."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
 from collections.abc import Mapping
 
 from torch import Tensor
 
-from ._activations import gated_activation
 from ._launch import Launcher, let_next_start, wait_for_previous
+from ._moe_tiles import GROUP, rows_of_tile, store_rows, tile_of_program, weight_rows_of
 from ._triton import tl, triton
-
-
-@triton.jit
-def _tile(ids_ptr, tiles_ptr, tile, DIRECT: tl.constexpr):
-    """Expert, first and end of a tile's rows."""
-    if DIRECT:
-        return tl.load(ids_ptr + tile), tile, tile + 1
-    else:
-        tile_ptr = tiles_ptr + tile * 3
-        return tl.load(tile_ptr), tl.load(tile_ptr + 1), tl.load(tile_ptr + 2)
 
 
 @triton.jit
@@ -81,36 +65,17 @@ def moe_product_kernel(
     PDL: tl.constexpr,
 ):
     """One program computes BLOCK_N outputs of one tile's rows."""
-    program = tl.program_id(0)
     blocks = tl.cdiv(outputs, BLOCK_N)
     wait_for_previous(PDL)
-    if DIRECT:
-        tile = program // blocks
-        block = program % blocks
-    else:
-        num_tiles = tl.load(num_tiles_ptr)
-        group_first = program // (GROUP * blocks) * GROUP
-        group_size = tl.minimum(num_tiles - group_first, GROUP)
-        if group_size <= 0:
-            return
-        tile = group_first + program % (GROUP * blocks) % group_size
-        block = program % (GROUP * blocks) // group_size
-        # Where the last group is not full, programs are left over.
-        if block >= blocks:
-            return
-    expert, first, end = _tile(ids_ptr, tiles_ptr, tile, DIRECT)
+    tile, block = tile_of_program(num_tiles_ptr, blocks, DIRECT, GROUP)
+    if block >= blocks:
+        return
+    expert, first, end = rows_of_tile(ids_ptr, tiles_ptr, tile, DIRECT)
     members = first + tl.arange(0, BLOCK_M)
     here = members < end
     own = members if DIRECT else tl.load(order_ptr + members, mask=here, other=0)
     x_rows = members if ACTIVATION is None else own // SLOTS
-    lanes = tl.arange(0, BLOCK_N)
-    if ACTIVATION is None:
-        columns = block * BLOCK_N + lanes
-        weight_rows = tl.minimum(columns, outputs - 1)
-    else:
-        # A pair's gate and up rows lie side by side in the tile, and so in one thread's registers.
-        pairs = tl.minimum(block * (BLOCK_N // 2) + lanes // 2, outputs // 2 - 1)
-        weight_rows = pairs + lanes % 2 * (outputs // 2)
+    weight_rows = weight_rows_of(block, outputs, BLOCK_N, ACTIVATION is not None)
     inner = tl.arange(0, BLOCK_K)[None, :]
     x_ptrs = x_ptr + x_rows.to(tl.int64)[:, None] * stride_x_row + inner
     expert_ptr = weight_ptr + expert.to(tl.int64) * stride_weight_expert
@@ -118,23 +83,13 @@ def moe_product_kernel(
     acc = _product(x_ptrs, here[:, None], weight_ptrs, inputs, MASK_K, BLOCK_M, BLOCK_N, BLOCK_K)
     let_next_start(PDL)
 
-    if bias_ptr is not None:
-        acc += tl.load(bias_ptr + expert.to(tl.int64) * outputs + weight_rows).to(tl.float32)[None, :]
-    if ACTIVATION is None:
-        acc *= tl.load(row_weights_ptr + own, mask=here, other=0.0)[:, None]
-        out_ptrs = out_ptr + own.to(tl.int64)[:, None] * outputs + columns[None, :]
-        tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=here[:, None] & (columns < outputs)[None, :])
-    else:
-        gate, up = tl.split(tl.reshape(acc, [BLOCK_M, BLOCK_N // 2, 2]))
-        activated = gated_activation(gate, up, ACTIVATION)
-        half = outputs // 2
-        columns = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
-        out_ptrs = out_ptr + members.to(tl.int64)[:, None] * half + columns[None, :]
-        tl.store(out_ptrs, activated.to(out_ptr.dtype.element_ty), mask=here[:, None] & (columns < half)[None, :])
+    store_rows(
+        acc, expert, block, members, own, here, weight_rows, bias_ptr, row_weights_ptr, out_ptr, outputs,
+        ACTIVATION, BLOCK_M, BLOCK_N,
+    )  # fmt: skip
 
 
 _launch = Launcher(moe_product_kernel)
-_GROUP = 8
 _TUNED_ELEMENT_BYTES = 2
 """Tiles are measured for 16-bit types; float32 takes half as many inputs at a time, which need as much room."""
 
@@ -173,7 +128,7 @@ def moe_product(
         BLOCK_M=block_m,
         BLOCK_N=config["BLOCK_N"],
         BLOCK_K=block_k,
-        GROUP=_GROUP,
+        GROUP=GROUP,
         num_warps=config["num_warps"],
         num_stages=config["num_stages"],
     )

@@ -3,17 +3,23 @@
     out[t] = sum over j of weights[t, j] * (down[e] @ act(gate_up[e] @ x[t] + gate_up_bias[e]) + down_bias[e])
     where e = ids[t, j]
 
-Layouts: `x`, `out` `[tokens, hidden]`; `gate_up` `[experts, 2 * inner, hidden]`, gate rows first; `down`
-`[experts, hidden, inner]`; biases `[experts, 2 * inner]` and `[experts, hidden]`, or None; one floating type for all of
-these. `ids` `[tokens, slots]` int32, each in 0 .. experts - 1, and `weights` `[tokens, slots]` float32, as `moe_route`
-writes them. All contiguous. Activations: keys of `GATED` in `_activations.py`.
+Layouts: `x`, `out` `[tokens, hidden]`, one floating type; `gate_up` an `ExpertMatrix` from `hidden` to `2 * inner`,
+gate rows first, and `down` one from `inner` to `hidden`, in the type of `x` or as codes, with biases in the type of `x`
+or none. `ids` `[tokens, slots]` int32, each in 0 .. experts - 1, and `weights` `[tokens, slots]` float32, as
+`moe_route` writes them. All contiguous. Activations: keys of `GATED` in `_activations.py`.
 Sums are float32; what is rounded is the activation, each expert's weighted output and their sum, which is taken in the
 order of the slots: no result depends on which program is first. With `deterministic`, a token's result does not depend
 on the other tokens either, to the bit.
 
 Called once a layer. Rows are sorted by expert (`moe_align.py`), then both products go over tiles of rows of one expert
-(`_moe_product.py`), then each token's slots are added up. A few tokens are not sorted. Nothing is read on the host.
-Bytes floor: 3 * experts hit * inner * hidden * element size.
+(`_moe_product.py`, of codes `_moe_codes.py`), then each token's slots are added up. A few tokens are not sorted.
+Nothing is read on the host.
+Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight.
+Measured on an H200, microseconds at 1 / 8 / 64 / 512 / 4096 tokens. Qwen3-30B-A3B in bfloat16 23 / 121 / 284 / 324 /
+768, as float8 with a scale for each 128 x 128 block 20 / 86 / 182 / 227 / 819, in int4 14 / 56 / 118 / 240 / 1168;
+gpt-oss-120b in bfloat16 53 / 331 / 1285 / 1661 / 2564, in MXFP4 63 / 300 / 1064 / 1564 / 4751: looking codes up in a
+table takes more time than reading them, which saves memory but hardly time. Adding up the slots within the second
+product was slower than a kernel of its own.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -26,21 +32,29 @@ from torch.nn import functional
 
 from ._activations import GATED
 from ._config import nearest
-from ._device import shared_kib
+from ._device import has_fp8_products, shared_kib
+from ._groups import BLOCK
 from ._launch import Launcher, let_next_start, rehearsing, wait_for_previous
+from ._moe_codes import moe_codes_product
+from ._moe_eight import BLOCK_K as EIGHT_BLOCK
+from ._moe_eight import moe_eight_product
+from ._moe_matrix import ExpertMatrix
 from ._moe_product import moe_product
 from ._register import register
 from ._triton import tl, triton
 from .moe_align import moe_align_triton
+from .quantise_rows import quantise_rows
 
 _DIRECT = 1
 """Rows of a tile that is not sorted."""
-_HEIGHTS = (_DIRECT, 16, 64, 128)
-"""Rows of a tile: every one that may be chosen."""
+_EIGHT_BIT_ROWS = 64
+"""Tiles of so many rows are multiplied in 8 bits where the matrix allows it."""
 _DETERMINISTIC = 64
 """Rows of a tile, and of a product of torch, in deterministic mode, whatever is in the step."""
 _SMALLEST_TILE = 16
-"""Rows that a matrix instruction takes at least."""
+"""Rows that a matrix instruction takes at least, as its left operand."""
+_SMALLEST_CODES_TILE = 8
+"""As its right operand."""
 _COMBINE_BLOCK = 1024
 
 
@@ -77,14 +91,28 @@ def moe_combine_kernel(
 _launch_combine = Launcher(moe_combine_kernel)
 
 
-def tiles_of(height: int, gate_up: Tensor, down: Tensor) -> Tiles:
+def tiles_of(height: int, gate_up: ExpertMatrix, down: ExpertMatrix) -> Tiles:
     """The launch settings for tiles of so many rows."""
-    card = {"shared_kib": shared_kib(down.device), "block_m": height}
-    up, back = (nearest("moe_product", **card, outputs=each.shape[1], inputs=each.shape[2]) for each in (gate_up, down))
-    return Tiles(height, up, back)
+    hidden, inner = down.outputs, gate_up.outputs // 2
+    return Tiles(height, _settings(height, gate_up, hidden), _settings(height, down, inner))
 
 
-def tile_height(tokens: int, slots: int, experts: int, deterministic: bool) -> int:
+def _settings(height: int, matrix: ExpertMatrix, inputs: int) -> Mapping[str, int]:
+    card = {"shared_kib": shared_kib(matrix.weight.device), "block_m": height}
+    sizes = {"outputs": matrix.outputs, "inputs": inputs}
+    if _by_eight_bits(matrix, height):
+        return nearest("moe_eight", **card, **sizes)
+    if matrix.is_packed:
+        return nearest("moe_codes", **card, bits=matrix.bits, groups=matrix.groups, **sizes)
+    return nearest("moe_product", **card, **sizes)
+
+
+def _by_eight_bits(matrix: ExpertMatrix, height: int) -> bool:
+    """Whether rows are rounded to float8: where weights would be converted for many rows, and the card has products."""
+    return matrix.eight_bit_rows and height >= _EIGHT_BIT_ROWS and has_fp8_products(matrix.weight.device)
+
+
+def tile_height(tokens: int, slots: int, experts: int, bits: int, deterministic: bool) -> int:
     """How many rows a tile has, by how many rows an expert has.
 
     Where few of the experts are hit, hardly two tokens share one: each row is a tile.
@@ -93,53 +121,79 @@ def tile_height(tokens: int, slots: int, experts: int, deterministic: bool) -> i
         return _DETERMINISTIC
     if tokens == 1 or 8 * tokens * slots <= experts:
         return _DIRECT
-    return nearest("moe_align", rows=max(1, tokens * slots // experts))["BLOCK_M"]
+    return nearest("moe_align", bits=bits, rows=max(1, tokens * slots // experts))["BLOCK_M"]
+
+
+def heights_of(bits: int) -> list[int]:
+    """Rows of a tile: every number that may be chosen."""
+    return sorted({_DIRECT, *(nearest("moe_align", bits=bits, rows=1 << power)["BLOCK_M"] for power in range(12))})
+
+
+def moe_experts(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    gate_up: ExpertMatrix,
+    down: ExpertMatrix,
+    activation: str,
+    deterministic: bool,
+    out: Tensor,
+) -> None:
+    """Writes `out`. Raises ValueError for shapes and layouts that do not fit."""
+    _check(x, ids, weights, gate_up, down, activation, out)
+    if len(x):
+        _moe_experts(x, ids, weights, *gate_up, *down, activation, deterministic, out)
 
 
 def moe_experts_triton(
     x: Tensor,
     ids: Tensor,
     weights: Tensor,
-    gate_up: Tensor,
-    gate_up_bias: Tensor | None,
-    down: Tensor,
+    up_weight: Tensor,
+    up_bias: Tensor | None,
+    up_scales: Tensor | None,
+    up_zeros: Tensor | None,
+    up_table: Tensor | None,
+    up_group: int,
+    up_eight: bool,
+    down_weight: Tensor,
     down_bias: Tensor | None,
+    down_scales: Tensor | None,
+    down_zeros: Tensor | None,
+    down_table: Tensor | None,
+    down_group: int,
+    down_eight: bool,
     activation: str,
     deterministic: bool,
     out: Tensor,
 ) -> None:
-    """Triton implementation. Raises ValueError for shapes and layouts that do not fit."""
-    _check(x, ids, weights, gate_up, gate_up_bias, down, down_bias, activation, out)
-    if not len(x):
-        return
-    chosen = tile_height(*ids.shape, len(down), deterministic)
+    """Triton implementation."""
+    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight)
+    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight)
+    chosen = tile_height(*ids.shape, down.experts, down.bits, deterministic)
     # Tiles follow from the number of tokens, and a rehearsal does not meet all of those.
-    heights = _HEIGHTS if rehearsing() and not deterministic else (chosen,)
+    heights = heights_of(down.bits) if rehearsing() and not deterministic else (chosen,)
     for height in heights:
-        tiles = tiles_of(height, gate_up, down)
-        run_experts(x, ids, weights, gate_up, gate_up_bias, down, down_bias, activation, tiles, out)
+        run_experts(x, ids, weights, gate_up, down, activation, tiles_of(height, gate_up, down), out)
 
 
 def run_experts(
     x: Tensor,
     ids: Tensor,
     weights: Tensor,
-    gate_up: Tensor,
-    gate_up_bias: Tensor | None,
-    down: Tensor,
-    down_bias: Tensor | None,
+    gate_up: ExpertMatrix,
+    down: ExpertMatrix,
     activation: str,
     tiles: Tiles,
     out: Tensor,
 ) -> None:
     """Launches the kernels with these tiles."""
     tokens, slots = ids.shape
-    experts, hidden, inner = down.shape
-    alignment = None if tiles.height == _DIRECT else moe_align_triton(ids, experts, tiles.height)
-    block_m = max(tiles.height, _SMALLEST_TILE)
+    hidden, inner = down.outputs, gate_up.outputs // 2
+    alignment = None if tiles.height == _DIRECT else moe_align_triton(ids, down.experts, tiles.height)
     activated, rows = x.new_empty(tokens * slots, inner), x.new_empty(tokens * slots, hidden)
-    moe_product(x, gate_up, gate_up_bias, ids, alignment, None, activation, block_m, tiles.up, activated)
-    moe_product(activated, down, down_bias, ids, alignment, weights, None, block_m, tiles.down, rows)
+    product(x, gate_up, ids, alignment, None, activation, tiles.height, tiles.up, activated)
+    product(activated, down, ids, alignment, weights, None, tiles.height, tiles.down, rows)
     _launch_combine(
         (tokens, triton.cdiv(hidden, _COMBINE_BLOCK)),
         (rows, out),
@@ -150,62 +204,108 @@ def run_experts(
     )
 
 
-def _check(
+def product(
     x: Tensor,
+    matrix: ExpertMatrix,
     ids: Tensor,
-    weights: Tensor,
-    gate_up: Tensor,
-    gate_up_bias: Tensor | None,
-    down: Tensor,
-    down_bias: Tensor | None,
-    activation: str,
+    alignment: tuple[Tensor, Tensor, Tensor] | None,
+    row_weights: Tensor | None,
+    activation: str | None,
+    height: int,
+    config: Mapping[str, int],
     out: Tensor,
 ) -> None:
+    """Launches one of the two, by the form of the matrix."""
+    rest = matrix.bias, ids, alignment, row_weights, activation
+    if matrix.scales is None:
+        moe_product(x, matrix.weight, *rest, max(height, _SMALLEST_TILE), config, out)
+        return
+    if alignment is not None and _by_eight_bits(matrix, height):
+        blocks = triton.cdiv(x.shape[1], EIGHT_BLOCK)
+        x8 = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+        scale = x.new_empty((len(x), blocks) if matrix.groups > 1 else len(x), dtype=torch.float32)
+        quantise_rows(x, x8, scale, EIGHT_BLOCK if matrix.groups > 1 else 0)
+        rest = matrix.bias, ids, alignment, row_weights, activation
+        moe_eight_product(x8, scale, matrix.weight, matrix.scales, *rest, height, config, out)
+        return
+    codes = matrix.weight, matrix.scales, matrix.zeros, matrix.table
+    moe_codes_product(x, *codes, *rest, max(height, _SMALLEST_CODES_TILE), config, out)
+
+
+def _check(
+    x: Tensor, ids: Tensor, weights: Tensor, gate_up: ExpertMatrix, down: ExpertMatrix, activation: str, out: Tensor
+) -> None:
+    """Raises ValueError."""
     if activation not in GATED:
         raise ValueError(f"moe_experts: unknown activation {activation!r}, use one of {', '.join(GATED)}")
-    experts, hidden, inner = down.shape
+    experts, hidden, inner = down.experts, down.outputs, gate_up.outputs // 2
     expected = [
         (x, (len(x), hidden)),
         (out, (len(x), hidden)),
         (ids, (len(x), ids.shape[1])),
         (weights, tuple(ids.shape)),
-        (gate_up, (experts, 2 * inner, hidden)),
-        (gate_up_bias, (experts, 2 * inner)),
-        (down_bias, (experts, hidden)),
+        (gate_up.weight, (experts, 2 * inner, _width(gate_up, hidden))),
+        (gate_up.bias, (experts, 2 * inner)),
+        (down.weight, (experts, hidden, _width(down, inner))),
+        (down.bias, (experts, hidden)),
     ]
     if any(tensor is not None and tensor.shape != shape for tensor, shape in expected):
-        shapes = [tuple(tensor.shape) for tensor, _ in [*expected, (down, ())] if tensor is not None]
+        shapes = [tuple(tensor.shape) for tensor, _ in expected if tensor is not None]
         raise ValueError(f"moe_experts: shapes do not fit: {shapes}")
-    if not all(tensor.is_contiguous() for tensor, _ in [*expected, (down, ())] if tensor is not None):
+    held = [tensor for tensor, _ in expected] + [gate_up.scales, gate_up.zeros, down.scales, down.zeros]
+    if not all(tensor.is_contiguous() for tensor in held if tensor is not None):
         raise ValueError("moe_experts: every tensor must be contiguous")
+
+
+def _width(matrix: ExpertMatrix, inputs: int) -> int:
+    """Of the last dimension of what a matrix of so many inputs holds."""
+    return -(-inputs // BLOCK) * BLOCK // 8 if matrix.is_packed and matrix.bits == 4 else inputs
 
 
 def moe_experts_torch(
     x: Tensor,
     ids: Tensor,
     weights: Tensor,
-    gate_up: Tensor,
-    gate_up_bias: Tensor | None,
-    down: Tensor,
+    up_weight: Tensor,
+    up_bias: Tensor | None,
+    up_scales: Tensor | None,
+    up_zeros: Tensor | None,
+    up_table: Tensor | None,
+    up_group: int,
+    up_eight: bool,
+    down_weight: Tensor,
     down_bias: Tensor | None,
+    down_scales: Tensor | None,
+    down_zeros: Tensor | None,
+    down_table: Tensor | None,
+    down_group: int,
+    down_eight: bool,
     activation: str,
     deterministic: bool,
     out: Tensor,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Reads on the host which experts are hit."""
+    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight)
+    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight)
     tokens, slots = ids.shape
     flat = ids.flatten()
     order = flat.argsort(stable=True)
-    counts = torch.bincount(flat, minlength=len(down)).tolist()
+    counts = torch.bincount(flat, minlength=down.experts).tolist()
     rows = x.new_empty(tokens * slots, x.shape[1])
     for expert, own in enumerate(order.split(counts)):
         if len(own):
-            biases = [None if bias is None else bias[expert] for bias in (gate_up_bias, down_bias)]
-            gate, up = _product(x[own // slots], gate_up[expert], biases[0], deterministic).chunk(2, dim=1)
+            gate, up = _by_expert(x[own // slots], gate_up, expert, deterministic).chunk(2, dim=1)
             activated = GATED[activation](gate.float(), up).to(x.dtype)
-            output = _product(activated, down[expert], biases[1], deterministic)
+            output = _by_expert(activated, down, expert, deterministic)
             rows[own] = (output * weights.flatten()[own, None]).to(x.dtype)
     out.copy_(rows.view(tokens, slots, -1).sum(dim=1, dtype=torch.float32))
+
+
+def _by_expert(x: Tensor, matrix: ExpertMatrix, expert: int, deterministic: bool) -> Tensor:
+    """The product with one expert's matrix, in the type of its weights."""
+    weight = matrix.of(expert, x.shape[1])
+    bias = None if matrix.bias is None else matrix.bias[expert].to(weight.dtype)
+    return _product(x.to(weight.dtype), weight, bias, deterministic)
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None, deterministic: bool) -> Tensor:
@@ -219,4 +319,4 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None, deterministic: bool
     return torch.cat(parts)[: len(x)]
 
 
-moe_experts = register(moe_experts_torch, mutates=("out",), triton=moe_experts_triton)
+_moe_experts = register(moe_experts_torch, mutates=("out",), triton=moe_experts_triton)

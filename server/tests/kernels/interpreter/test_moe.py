@@ -2,14 +2,16 @@
 
 import itertools
 from dataclasses import astuple
+from typing import Any
 
 import pytest
 import torch
 from support import reference
 from torch import Tensor
 
+from text_generation_server.kernels import ExpertMatrix, moe_experts, pack_codes, pack_scales
 from text_generation_server.kernels.moe_align import moe_align_triton, tile_capacity
-from text_generation_server.kernels.moe_experts import Tiles, moe_experts_triton, run_experts
+from text_generation_server.kernels.moe_experts import Tiles, run_experts
 from text_generation_server.kernels.moe_route import RouteOptions, moe_route_torch, moe_route_triton
 
 ROUTES = {
@@ -79,14 +81,15 @@ def test_as_many_tiles_as_can_be_fit_the_buffers() -> None:
             assert tiles <= tile_capacity(sum(counts), 3, 16)
 
 
-def _inputs(tokens: int, hidden: int, inner: int, dtype: torch.dtype, biased: bool) -> list[Tensor | None]:
-    """Arguments of the operator up to the biases, for 5 experts of which the last one is never chosen."""
+def _inputs(tokens: int, hidden: int, inner: int, dtype: torch.dtype, biased: bool) -> list[Any]:
+    """Arguments of the operator up to both matrices, for 5 experts of which the last one is never chosen."""
     torch.manual_seed(tokens)
     ids = torch.rand(tokens, 4).argsort(dim=1)[:, :2].int()
     x, gate_up, down = torch.randn(tokens, hidden), torch.randn(5, 2 * inner, hidden), torch.randn(5, hidden, inner)
     biases = [torch.randn(5, 2 * inner).to(dtype), torch.randn(5, hidden).to(dtype)] if biased else [None, None]
     scaled = [(each / each.shape[-1] ** 0.5).to(dtype) for each in (gate_up, down)]
-    return [x.to(dtype), ids, torch.rand(tokens, 2), scaled[0], biases[0], scaled[1], biases[1]]
+    matrices = (ExpertMatrix(each, bias) for each, bias in zip(scaled, biases, strict=True))
+    return [x.to(dtype), ids, torch.rand(tokens, 2), *matrices]
 
 
 def _config(block_n: int) -> dict[str, int]:
@@ -107,29 +110,91 @@ def test_experts_at_tile_boundaries(
 ) -> None:
     inputs = _inputs(tokens, hidden, inner, dtype, biased=activation == "clamped_swiglu")
     out = torch.full((tokens, hidden), float("nan"), dtype=dtype)
-    run_experts(*inputs, activation, Tiles(height, _config(32), _config(16)), out)  # type: ignore[arg-type]
-    expected = reference.moe_experts(*inputs, activation)  # type: ignore[arg-type]
+    run_experts(*inputs, activation, Tiles(height, _config(32), _config(16)), out)
+    expected = reference.moe_experts(*inputs, activation)
     torch.testing.assert_close(out.double(), expected, atol=2e-2 if dtype == torch.float16 else 1e-4, rtol=1e-3)
+
+
+def _codes(kind: str, experts: int, outputs: int, inputs: int, group_size: int, biased: bool) -> ExpertMatrix:
+    """Random codes of every expert."""
+    bits = 8 if kind in ("eight", "float8") else 4
+    groups = -(-inputs // (group_size or inputs))
+    codes = torch.randint(0, 2**bits, (experts * outputs, inputs), dtype=torch.uint8)
+    scales, size = pack_scales((torch.rand(len(codes), groups) + 0.5).bfloat16() / 64, inputs, group_size)
+    zeros = pack_scales(torch.randint(0, 16, (len(codes), groups)), inputs, group_size)[0] if kind == "zeros" else None
+    packed = torch.randn(codes.shape).to(torch.float8_e4m3fn) if kind == "float8" else pack_codes(codes, bits)
+    bias = torch.randn(experts, outputs).half() if biased else None
+    table = torch.randn(16) if kind == "table" else None
+    return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size)
+
+
+def _check_codes(kinds: tuple[str, str], tokens: int, sizes: tuple[int, int], group_size: int, tiles: Tiles) -> None:
+    hidden, inner = sizes
+    torch.manual_seed(tokens)
+    ids = torch.rand(tokens, 2).argsort(dim=1).int()
+    gate_up = _codes(kinds[0], 3, 2 * inner, hidden, group_size, biased=tokens % 2 == 0)
+    down = _codes(kinds[1], 3, hidden, inner, group_size, biased=tokens % 2 == 0)
+    x, shares = torch.randn(tokens, hidden).half(), torch.rand(tokens, 2)
+    out = torch.full((tokens, hidden), float("nan")).half()
+    run_experts(x, ids, shares, gate_up, down, "silu", tiles, out)
+    expected = reference.moe_experts(x, ids, shares, gate_up, down, "silu")
+    assert (out.double() - expected).norm() <= 6e-3 * expected.norm()
+
+
+def _codes_config(block_n: int, fold: int) -> dict[str, int]:
+    return {"BLOCK_N": block_n, "FOLD": fold, "num_warps": 2, "num_stages": 2}
+
+
+@pytest.mark.parametrize("fold", [0, 1])
+@pytest.mark.parametrize(
+    "kinds", [(("symmetric", "zeros"), 128), (("table", "symmetric"), 32), (("eight", "float8"), 0)]
+)
+def test_experts_of_every_kind_of_codes(kinds: tuple[tuple[str, str], int], fold: int) -> None:
+    _check_codes(kinds[0], 2, (40, 24), kinds[1], Tiles(16, _codes_config(64, fold), _codes_config(64, fold)))
+
+
+@pytest.mark.parametrize("height", [1, 16])
+@pytest.mark.parametrize(("tokens", "hidden", "inner"), [(1, 31, 64), (3, 264, 15)])
+def test_experts_of_codes_at_tile_boundaries(tokens: int, hidden: int, inner: int, height: int) -> None:
+    tiles = Tiles(height, _codes_config(32, 0), _codes_config(32, 0))
+    _check_codes(("table", "float8"), tokens, (hidden, inner), 32, tiles)
+
+
+@pytest.mark.parametrize(("group_size", "hidden", "inner"), [(128, 136, 130), (0, 33, 20)])
+def test_float8_experts_of_many_rows_are_multiplied_in_8_bits(group_size: int, hidden: int, inner: int) -> None:
+    torch.manual_seed(0)
+    ids = torch.rand(40, 2).argsort(dim=1).int()
+    gate_up = _codes("float8", 3, 2 * inner, hidden, group_size, biased=False)._replace(eight_bit_rows=True)
+    down = _codes("float8", 3, hidden, inner, group_size, biased=False)._replace(eight_bit_rows=True)
+    x, shares = torch.randn(40, hidden).half(), torch.rand(40, 2)
+    config = {"BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+    out = torch.full((40, hidden), float("nan")).half()
+    run_experts(x, ids, shares, gate_up, down, "silu", Tiles(64, config, config), out)
+    expected = reference.moe_experts(x, ids, shares, gate_up, down, "silu")
+    # Rows are rounded to three bits of mantissa.
+    assert 1e-3 * expected.norm() < (out.double() - expected).norm() <= 5e-2 * expected.norm()
 
 
 def test_a_token_has_the_same_bits_alone_and_among_others() -> None:
     inputs = _inputs(20, 32, 16, torch.float16, biased=False)
+    tiles = Tiles(64, _config(32), _config(16))
     results = []
     for tokens in (1, 20):
-        part = [each[:tokens] if index < 3 else each for index, each in enumerate(inputs)]  # type: ignore[index]
+        part = [each[:tokens] if index < 3 else each for index, each in enumerate(inputs)]
         out = torch.empty(tokens, 32, dtype=torch.float16)
-        moe_experts_triton(*part, "silu", True, out)  # type: ignore[arg-type]
+        run_experts(*part, "silu", tiles, out)
         results.append(out[0])
     assert torch.equal(*results)
 
 
 def test_no_tokens_and_what_does_not_fit() -> None:
     inputs = _inputs(3, 32, 16, torch.float32, biased=False)
-    moe_experts_triton(*_inputs(0, 32, 16, torch.float32, biased=False), "silu", False, torch.empty(0, 32))  # type: ignore[arg-type]
+    moe_experts(*_inputs(0, 32, 16, torch.float32, biased=False), "silu", False, torch.empty(0, 32))
     with pytest.raises(ValueError, match="moe_experts: shapes"):
-        moe_experts_triton(*inputs, "silu", False, torch.empty(3, 31))  # type: ignore[arg-type]
+        moe_experts(*inputs, "silu", False, torch.empty(3, 31))
     with pytest.raises(ValueError, match="moe_experts: unknown activation"):
-        moe_experts_triton(*inputs, "tanh", False, torch.empty(3, 32))  # type: ignore[arg-type]
-    inputs[3] = inputs[3].transpose(0, 1).contiguous().transpose(0, 1)  # type: ignore[union-attr]
+        moe_experts(*inputs, "tanh", False, torch.empty(3, 32))
+    weight = inputs[3].weight.transpose(0, 1).contiguous().transpose(0, 1)
+    inputs[3] = inputs[3]._replace(weight=weight)
     with pytest.raises(ValueError, match="contiguous"):
-        moe_experts_triton(*inputs, "silu", False, torch.empty(3, 32))  # type: ignore[arg-type]
+        moe_experts(*inputs, "silu", False, torch.empty(3, 32))

@@ -95,3 +95,8 @@ def auto_round(config: JsonObject) -> Schemes:
     if "gptq" in packing:
         return gptq(config)
     raise refused("packing_format", f"AutoRound's {packing!r}", "auto_gptq and auto_awq are")
+
+
+def mxfp4(_: JsonObject) -> Schemes:
+    """gpt-oss: the experts alone, whatever the list of exceptions says. Those with 16 bits in the files keep them."""
+    return Schemes("mxfp4", (Rule(Packed("mxfp4", 4, 32), "text", ".experts."),))

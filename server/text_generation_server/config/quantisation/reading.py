@@ -7,7 +7,7 @@ from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from .compressed_tensors import compressed_tensors
 from .eight_bit import bitsandbytes, fbgemm_fp8, fp8, modelopt
-from .grouped import auto_round, awq, gptq
+from .grouped import auto_round, awq, gptq, mxfp4
 from .refusal import refused
 from .schemes import UNQUANTISED, Schemes
 from .stored import stored_schemes
@@ -21,8 +21,7 @@ _READERS: Mapping[str, Callable[[JsonObject], Schemes]] = {
     "gptq": gptq,
     "awq": awq,
     "auto-round": auto_round,
-    # The experts are recognised by their tensors, and nothing else is quantised.
-    "mxfp4": lambda _: Schemes("mxfp4"),
+    "mxfp4": mxfp4,
 }
 _KEYS = ("quantization_config", "compression_config")
 _FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}

@@ -47,6 +47,6 @@ class MoeFeedForward(FeedForward):
         ids, shares = x.new_empty(shape, dtype=torch.int32), x.new_empty(shape, dtype=torch.float32)
         kernels.moe_route(logits, weights.correction, self._options, ids, shares)
         out = torch.empty_like(x)
-        first, second = (weights.gate_up, weights.gate_up_bias), (weights.down, weights.down_bias)
-        kernels.moe_experts(x, ids, shares, *first, *second, self._activation, state.deterministic, out)
+        both = weights.gate_up, weights.down
+        kernels.moe_experts(x, ids, shares, *both, self._activation, state.deterministic, out)
         return out

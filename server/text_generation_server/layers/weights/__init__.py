@@ -5,11 +5,12 @@ from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, NormWeights
 from .ends import EmbeddingWeights, load_embedding, load_head, rounded
+from .experts import shared_experts
 from .feed_forward import DenseWeights, load_dense
 from .kv_scales import load_kv_scales
 from .linear import Dense, Linear, Split
 from .loading import column_parallel, row_parallel
-from .moe import MoeWeights, load_moe, shared_experts
+from .moe import MoeWeights, load_moe
 from .split import HeadSplit, VocabularyPart, even_span, padded_rows, vocabulary_shard
 
 __all__ = [

@@ -39,15 +39,18 @@ class Eight:
         scales = rows.repeat_interleave(BLOCK, 1)[:, : self.weight.shape[1]]
         return (self.weight.float() * scales).to(dtype)
 
+    def scale_of_rows(self) -> Tensor:
+        """float32 [outputs, 1 or ceil(inputs / 128)]"""
+        return self.scale[:, None] if self.scale.dim() == 1 else _of_rows(self.scale, self.weight.shape[0])
+
     def linear(self, scheme: Fp8 | Int8) -> Rows8 | Grouped:
         """In the form in which it runs on its device: by 8-bit inputs, or else by 16-bit ones."""
         if scheme.activations != "none" and (isinstance(scheme, Int8) or kernels.has_fp8_products(self.weight.device)):
             group = BLOCK if self.scale.dim() == 2 else 0
             bound = scheme.bound or 0.0 if isinstance(scheme, Fp8) else 0.0
             return Rows8(self.weight, self.scale, ActivationScheme(self.weight.dtype, group, self.static, bound))
-        outputs, inputs = self.weight.shape
-        scales = self.scale[:, None] if self.scale.dim() == 1 else _of_rows(self.scale, outputs)
-        packed, size = kernels.pack_scales(scales, inputs, BLOCK if self.scale.dim() == 2 else 0)
+        inputs = self.weight.shape[1]
+        packed, size = kernels.pack_scales(self.scale_of_rows(), inputs, BLOCK if self.scale.dim() == 2 else 0)
         # Codes of 8 bits have their 0 in the middle.
         codes = self.weight.view(torch.uint8) ^ 128 if self.weight.dtype == torch.int8 else self.weight
         return Grouped(codes, packed, None, None, None, size)

@@ -3,6 +3,8 @@
 # Switches of the library have names with an underscore.
 # pyright: reportPrivateUsage=false
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
@@ -46,10 +48,10 @@ class ServedExperts(ExpertsLayer):
         module = self._module
         flat = x.reshape(-1, x.shape[-1])
         out = torch.empty_like(flat)
-        first = module.gate_up_proj, getattr(module, "gate_up_proj_bias", None)
-        second = module.down_proj, getattr(module, "down_proj_bias", None)
+        first = kernels.ExpertMatrix(cast("Tensor", module.gate_up_proj), getattr(module, "gate_up_proj_bias", None))
+        second = kernels.ExpertMatrix(cast("Tensor", module.down_proj), getattr(module, "down_proj_bias", None))
         chosen = ids.reshape(len(flat), -1).int().contiguous(), weights.reshape(len(flat), -1).float().contiguous()
-        kernels.moe_experts(flat, *chosen, *first, *second, self._activation, False, out)
+        kernels.moe_experts(flat, *chosen, first, second, self._activation, False, out)
         if self._group is not None:
             self._group.all_reduce(out)
         return out.view(x.shape)

@@ -1,0 +1,148 @@
+"""Experts of quantised checkpoints stay packed and stand for what the libraries say, on one rank and on two."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.eight_bit import FORMATS, quantise_folder
+from support.families import model_of, write
+from support.family_cases import CASES as CASES_OF_FAMILIES
+from support.packed_files import CASES, write_packed
+from support.thread_ranks import thread_groups
+from torch import Tensor
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+from text_generation_server.config.model import ModelConfig
+from text_generation_server.config.spec import MoeSpec
+from text_generation_server.layers.weights import Checkpoint, MoeWeights, load_moe
+from text_generation_server.weights import SafetensorsSource
+
+EXPERTS, HIDDEN, INNER = 3, 64, 192
+LAYER = "model.layers.0.block_sparse_moe"
+CONFIG: dict[str, Any] = {
+    "hidden_size": HIDDEN,
+    "intermediate_size": INNER,
+    "num_attention_heads": 4,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 1,
+    "num_key_value_heads": 4,
+    "num_local_experts": EXPERTS,
+    "vocab_size": 16,
+}
+
+
+def _folder(path: Path, architecture: str, tensors: dict[str, Tensor], **more: Any) -> Path:
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({**CONFIG, "architectures": [architecture], **more}))
+    save_file(tensors, path / "model.safetensors")
+    return path
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    tensors = {f"{LAYER}.gate.weight": torch.randn(EXPERTS, HIDDEN)}
+    for expert in range(EXPERTS):
+        for name, shape in (("w1", (INNER, HIDDEN)), ("w2", (HIDDEN, INNER)), ("w3", (INNER, HIDDEN))):
+            tensors[f"{LAYER}.experts.{expert}.{name}.weight"] = torch.randn(shape) / 8
+    return _folder(tmp_path / "plain", "MixtralForCausalLM", tensors)
+
+
+def _loaded(folder: Path, ranks: int, quantize: str | None = None) -> list[MoeWeights]:
+    config = ModelConfig.from_folder(folder).quantised(quantize)
+    spec = config.decoder.layers[0].ffn
+    assert isinstance(spec, MoeSpec)
+    source = SafetensorsSource(folder, torch.float32, torch.device("cpu"))
+    checkpoints = (
+        Checkpoint.of(source, config.decoder, config.names, group, config.schemes) for group in thread_groups(ranks)
+    )
+    return [load_moe(checkpoint, 0, spec) for checkpoint in checkpoints]
+
+
+def _whole(ranks: list[MoeWeights], expert: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Gate, up and down of the parts of all ranks."""
+    firsts = [each.gate_up.of(expert, each.down.outputs).chunk(2) for each in ranks]
+    downs = [each.down.of(expert, each.gate_up.outputs // 2) for each in ranks]
+    return torch.cat([gate for gate, _ in firsts]), torch.cat([up for _, up in firsts]), torch.cat(downs, dim=1)
+
+
+def _check(folder: Path, meant: dict[str, Tensor], bits: int) -> None:
+    for ranks in (_loaded(folder, 1), _loaded(folder, 2)):
+        assert {each.gate_up.bits for each in ranks} | {each.down.bits for each in ranks} == {bits}
+        for expert in range(EXPERTS):
+            for name, found in zip(("w1", "w3", "w2"), _whole(ranks, expert), strict=True):
+                expected = meant[f"{LAYER}.experts.{expert}.{name}.weight"].float()
+                torch.testing.assert_close(found.float(), expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("gptq", 4),
+        ("gptq, an order for each", 32),
+        ("gptq, 3 bits, asymmetric", 4),
+        ("awq", 4),
+        ("compressed-tensors, w4a16, asymmetric", 4),
+        ("compressed-tensors, w8a16", 8),
+        ("compressed-tensors, mxfp4", 4),
+        ("bitsandbytes, nf4", 4),
+        ("bitsandbytes, int8", 8),
+    ],
+)
+def test_few_bits(plain: Path, tmp_path: Path, name: str, bits: int) -> None:
+    _check(tmp_path / "packed", write_packed(plain, tmp_path / "packed", CASES[name]), bits)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_8_bits(plain: Path, tmp_path: Path, name: str) -> None:
+    meant = quantise_folder(plain, tmp_path / "packed", name, ("w1", "w2", "w3"))
+    _check(tmp_path / "packed", meant, 8)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_mxfp4_of_gpt_oss(tmp_path: Path, ranks: int) -> None:
+    """Five blocks of inner elements: ranks have different parts."""
+    torch.manual_seed(0)
+    inner, layer = 160, "model.layers.0.mlp"
+    tensors = {f"{layer}.router.weight": torch.randn(EXPERTS, HIDDEN), f"{layer}.router.bias": torch.randn(EXPERTS)}
+    meant: dict[str, Tensor] = {}
+    for name, outputs, inputs in (("gate_up_proj", 2 * inner, HIDDEN), ("down_proj", HIDDEN, inner)):
+        blocks = torch.randint(256, (EXPERTS, outputs, inputs // 32, 16), dtype=torch.uint8)
+        scales = torch.randint(110, 140, blocks.shape[:3], dtype=torch.uint8)
+        tensors |= {f"{layer}.experts.{name}_blocks": blocks, f"{layer}.experts.{name}_scales": scales}
+        tensors[f"{layer}.experts.{name}_bias"] = torch.randn(EXPERTS, outputs)
+        meant[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16).transpose(1, 2).float()
+    quantised = {"quantization_config": {"quant_method": "mxfp4"}, "intermediate_size": inner}
+    found = _loaded(_folder(tmp_path / "packed", "GptOssForCausalLM", tensors, **quantised), ranks)
+    assert {each.gate_up.bits for each in found} | {each.down.bits for each in found} == {4}
+    biases = [each.gate_up.bias.chunk(2, dim=1) for each in found if each.gate_up.bias is not None]
+    for place in (0, 1):
+        stored = tensors[f"{layer}.experts.gate_up_proj_bias"][:, place::2]
+        assert torch.equal(torch.cat([bias[place] for bias in biases], dim=1), stored)
+    for expert in range(EXPERTS):
+        gate, up, down = _whole(found, expert)
+        assert torch.equal(gate, meant["gate_up_proj"][expert, 0::2])
+        assert torch.equal(up, meant["gate_up_proj"][expert, 1::2])
+        assert torch.equal(down, meant["down_proj"][expert])
+
+
+@pytest.mark.parametrize(
+    ("asked", "bits", "apart"), [("fp8", 8, 0.04), ("eetq", 8, 0.01), ("bitsandbytes-nf4", 4, 0.12)]
+)
+@pytest.mark.parametrize("case", ["mixtral", "granite moe", "dbrx", "gpt-oss"])
+def test_16_bits_of_every_layout_are_quantised_while_they_are_read(
+    tmp_path: Path, case: str, asked: str, bits: int, apart: float
+) -> None:
+    write(CASES_OF_FAMILIES[case], model_of(case), tmp_path / "plain")
+    (plain,) = _loaded(tmp_path / "plain", 1)
+    parts = _loaded(tmp_path / "plain", 2, asked)
+    assert {each.gate_up.bits for each in parts} | {each.down.bits for each in parts} == {bits}
+    inner = plain.gate_up.outputs // 2
+    for expert in range(plain.gate_up.experts):
+        gate, up = plain.gate_up.of(expert, plain.down.outputs).chunk(2)
+        expected = gate, up, plain.down.of(expert, inner)
+        for one, other in zip(_whole(parts, expert), expected, strict=True):
+            assert 0 < (one - other).norm() < apart * other.norm()

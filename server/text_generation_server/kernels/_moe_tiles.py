@@ -1,0 +1,89 @@
+"""What both grouped products of a mixture of experts share (`_moe_product.py`, `_moe_codes.py`): which rows and outputs
+a program computes, and how they are stored.
+
+Up: each row is a token of `x`; outputs of the matrix are pairs, gate rows and then up rows, and what is stored is their
+gated activation. Down: each row is one that the first product stored; what is stored is weighted and belongs to the
+row's own place, so that adding up needs no order but that of the places.
+A product in which every row has a tile of its own ("direct") needs no sorting: for few tokens, whose experts differ.
+"""
+
+# pyright: basic, reportArgumentType=false, reportCallIssue=false
+from ._activations import gated_activation
+from ._triton import tl, triton
+
+GROUP = 8
+"""Tiles that take the same columns one after the other, for the L2 cache."""
+
+
+@triton.jit
+def tile_of_program(num_tiles_ptr, blocks, DIRECT: tl.constexpr, GROUP: tl.constexpr):
+    """Tile and block of outputs of this program; a block that is not below `blocks` has nothing to do."""
+    program = tl.program_id(0)
+    tile = program // blocks
+    block = program % blocks
+    if not DIRECT:
+        num_tiles = tl.load(num_tiles_ptr)
+        group_first = program // (GROUP * blocks) * GROUP
+        group_size = tl.minimum(num_tiles - group_first, GROUP)
+        whole_size = tl.maximum(group_size, 1)
+        tile = group_first + program % (GROUP * blocks) % whole_size
+        # Where the last group is not full, programs are left over.
+        block = tl.where(group_size > 0, program % (GROUP * blocks) // whole_size, blocks)
+    return tile, block
+
+
+@triton.jit
+def rows_of_tile(ids_ptr, tiles_ptr, tile, DIRECT: tl.constexpr):
+    """Expert, first and end of a tile's rows."""
+    if DIRECT:
+        return tl.load(ids_ptr + tile), tile, tile + 1
+    else:
+        tile_ptr = tiles_ptr + tile * 3
+        return tl.load(tile_ptr), tl.load(tile_ptr + 1), tl.load(tile_ptr + 2)
+
+
+@triton.jit
+def weight_rows_of(block, outputs, BLOCK_N: tl.constexpr, PAIRS: tl.constexpr):
+    """[BLOCK_N] rows of an expert's matrix; those past the end read the last one. A pair's gate and up rows lie side by
+    side.
+    """
+    lanes = tl.arange(0, BLOCK_N)
+    if PAIRS:
+        pairs = tl.minimum(block * (BLOCK_N // 2) + lanes // 2, outputs // 2 - 1)
+        return pairs + lanes % 2 * (outputs // 2)
+    else:
+        return tl.minimum(block * BLOCK_N + lanes, outputs - 1)
+
+
+@triton.jit
+def store_rows(
+    acc,  # [BLOCK_M, BLOCK_N] float32
+    expert,
+    block,
+    members,  # [BLOCK_M] places in the order of the rows
+    own,  # [BLOCK_M] rows
+    here,  # [BLOCK_M]
+    weight_rows,
+    bias_ptr,
+    row_weights_ptr,
+    out_ptr,
+    outputs,
+    ACTIVATION: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Bias, and the activation of pairs or the weight of each row."""
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + expert.to(tl.int64) * outputs + weight_rows).to(tl.float32)[None, :]
+    if ACTIVATION is None:
+        acc *= tl.load(row_weights_ptr + own, mask=here, other=0.0)[:, None]
+        columns = block * BLOCK_N + tl.arange(0, BLOCK_N)
+        out_ptrs = out_ptr + own.to(tl.int64)[:, None] * outputs + columns[None, :]
+        tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=here[:, None] & (columns < outputs)[None, :])
+    else:
+        gate, up = tl.split(tl.reshape(acc, [BLOCK_M, BLOCK_N // 2, 2]))
+        activated = gated_activation(gate, up, ACTIVATION)
+        half = outputs // 2
+        columns = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
+        out_ptrs = out_ptr + members.to(tl.int64)[:, None] * half + columns[None, :]
+        tl.store(out_ptrs, activated.to(out_ptr.dtype.element_ty), mask=here[:, None] & (columns < half)[None, :])

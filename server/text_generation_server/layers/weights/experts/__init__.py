@@ -1,0 +1,6 @@
+"""The experts of a mixture: from the layouts in which checkpoints have them to a rank's part, as it runs."""
+
+from .loading import load_experts
+from .part import ExpertPart, shared_experts
+
+__all__ = ["ExpertPart", "load_experts", "shared_experts"]

@@ -1,0 +1,116 @@
+"""Experts with 16 bits, from every layout: as they are, or as the numbers that their codes stand for."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ....config.names import ExpertLayout
+from ....weights import Slice
+from ..blocks import RowBlock
+from ..loading import dense_columns, dense_rows
+from ..mxfp4 import BLOCK, dequantise
+from .part import ExpertPart, Target, shared_experts
+
+
+def read_plain(part: ExpertPart) -> tuple[Tensor, Tensor]:
+    """Gate and up rows `[all, 2 * inner, hidden]`, and `[all, hidden, inner]`. Raises ModelFilesError."""
+    spec, inner, source = part.spec, part.inner, part.checkpoint.source
+    total = spec.experts + shared_experts(spec)
+    gate_up = source.empty((total, 2 * inner, part.hidden))
+    down = source.empty((total, part.hidden, inner))
+    routed, shared = (
+        (gate_up[experts, :inner], gate_up[experts, inner:], down[experts])
+        for experts in (slice(spec.experts), slice(spec.experts, None))
+    )
+    _READERS[part.checkpoint.names.experts_layout](part, routed)
+    _read_shared(part, shared)
+    return gate_up, down
+
+
+def _each(part: ExpertPart, target: Target) -> None:
+    """Matrices of each expert by themselves."""
+    for expert in range(part.spec.experts):
+        _read_network(part, tuple(part.name(name, expert) for name in _names(part)), part.spec.inner, expert, target)
+
+
+def _names(part: ExpertPart) -> tuple[str, str, str]:
+    names = part.checkpoint.names
+    return names.expert_gate, names.expert_up, names.expert_down
+
+
+def _read_network(
+    part: ExpertPart, names: tuple[str, ...], inner: int, expert: int, target: Target, first: int = 0
+) -> None:
+    """Fills one expert with this rank's part of a network of `inner`, from its row `first` on."""
+    start, stop = part.span(inner, first)
+    for name, each in zip(names[:2], target[:2], strict=True):
+        rows = RowBlock(name, inner, ((start, stop),))
+        each[expert, : stop - start] = dense_rows(part.checkpoint, rows, part.hidden)
+        each[expert, stop - start :] = 0.0
+    down = target[2]
+    down[expert, :, : stop - start] = dense_columns(part.checkpoint, names[2], (part.hidden, inner), (start, stop))
+    down[expert, :, stop - start :] = 0.0
+
+
+def _read_shared(part: ExpertPart, target: Target) -> None:
+    """The shared network, cut into experts."""
+    names, spec = part.checkpoint.names, part.spec
+    stored = tuple(part.name(name) for name in (names.shared_gate, names.shared_up, names.shared_down))
+    for index in range(shared_experts(spec)):
+        _read_network(part, stored, spec.shared_inner, index, target, first=index * spec.inner)
+
+
+def _stacked(part: ExpertPart, target: Target) -> None:
+    """`[experts, 2 * inner, hidden]` and `[experts, hidden, inner]`."""
+    source, spec = part.checkpoint.source, part.spec
+    first, _, last = _names(part)
+    gate_up = source.read(f"{part.name(first)}.weight", (spec.experts, 2 * spec.inner, part.hidden))
+    gate, up = gate_up.chunk(2, dim=1)
+    target[0].copy_(gate[:, part.start : part.stop])
+    target[1].copy_(up[:, part.start : part.stop])
+    shape = (spec.experts, part.hidden, spec.inner)
+    target[2].copy_(source.read(f"{part.name(last)}.weight", shape, Slice(2, part.start, part.stop)))
+
+
+def _rows(part: ExpertPart, target: Target) -> None:
+    """Three times `[experts * inner, hidden]`, down transposed."""
+    spec = part.spec
+    for index, name in enumerate(_names(part)):
+        stored = part.checkpoint.source.read(part.name(name), (spec.experts * spec.inner, part.hidden))
+        mine = stored.view(spec.experts, spec.inner, part.hidden)[:, part.start : part.stop]
+        target[index].copy_(mine if index < 2 else mine.transpose(1, 2))
+
+
+def _interleaved(part: ExpertPart, target: Target) -> None:
+    """Gate and up by turns, as they are or in MXFP4."""
+    first, _, last = _names(part)
+    spec, hidden = part.spec, part.hidden
+    gate_up = _transposed(part, first, 2 * spec.inner, hidden)
+    target[0].copy_(gate_up[:, 0::2][:, part.start : part.stop])
+    target[1].copy_(gate_up[:, 1::2][:, part.start : part.stop])
+    target[2].copy_(_transposed(part, last, hidden, spec.inner)[:, :, part.start : part.stop])
+
+
+def _transposed(part: ExpertPart, name: str, outputs: int, inputs: int) -> Tensor:
+    """[experts, outputs, inputs] of what is stored the other way round, or in blocks."""
+    source, experts, name = part.checkpoint.source, part.spec.experts, part.name(name)
+    # A source of random numbers has everything: what needs no conversion comes first.
+    if source.has(name) or not source.has(f"{name}_blocks"):
+        return source.read(name, (experts, inputs, outputs)).transpose(1, 2)
+    groups = inputs // BLOCK
+    blocks = source.read(f"{name}_blocks", (experts, outputs, groups, BLOCK // 2), dtype=torch.uint8)
+    scales = source.read(f"{name}_scales", (experts, outputs, groups), dtype=torch.uint8)
+    whole = source.empty((experts, outputs, inputs))
+    for expert in range(experts):
+        # One after the other: numbers on their way take eight times the room of what is stored.
+        whole[expert] = dequantise(blocks[expert], scales[expert], whole.dtype)
+    return whole
+
+
+_READERS: dict[ExpertLayout, Callable[[ExpertPart, Target], None]] = {
+    "each": _each,
+    "stacked": _stacked,
+    "rows": _rows,
+    "interleaved": _interleaved,
+}
