@@ -11,6 +11,7 @@ from ..config.model import ModelConfig
 from ..config.server import Environment
 from ..config.serving import AskedLimits, check_servable
 from ..config.sizes import weight_bytes
+from ..config.spec import LatentAttentionSpec, MixerSpec
 from ..errors import EngineError
 from ..hub import ModelSource, find_folder, present_folder
 from .finding import Finding
@@ -118,6 +119,12 @@ def kv_bytes_per_token(config: ModelConfig, shards: int, element: int | None) ->
 
     `element`: bytes of a number; None for codes of 8 bits, with a scale of 4 bytes for each head.
     """
-    attentions = (layer.attention for layer in config.decoder.layers)
-    heads = ((2 * max(1, each.num_kv_heads // shards), each.head_dim) for each in attentions)
+    heads = (_cached(layer.attention, shards) for layer in config.decoder.layers)
     return sum(count * (size + 4 if element is None else size * element) for count, size in heads)
+
+
+def _cached(attention: MixerSpec, shards: int) -> tuple[int, int]:
+    """Vectors that a layer keeps of a token on one shard, and their size."""
+    if isinstance(attention, LatentAttentionSpec):
+        return 1, attention.latent_dim + attention.rope_dim
+    return 2 * max(1, attention.num_kv_heads // shards), attention.head_dim
