@@ -183,9 +183,7 @@ def latent_prefill_attention_kernel(
     turned = tl.arange(0, BLOCK_E)
     q_row_ptr = q_ptr + (tokens * stride_q_token + heads * stride_q_head)[:, None]
     q = tl.load(q_row_ptr + ranks[None, :], mask=exists[:, None] & (ranks < RANK)[None, :], other=0.0)
-    q_turned = tl.load(
-        q_row_ptr + RANK + turned[None, :], mask=exists[:, None] & (turned < ROPE)[None, :], other=0.0
-    )
+    q_turned = tl.load(q_row_ptr + RANK + turned[None, :], mask=exists[:, None] & (turned < ROPE)[None, :], other=0.0)
     positions = prefix + rows // HEADS
     table_row_ptr = slot_table_ptr + tl.load(b_row_ptr + request).to(tl.int64) * stride_table_row
 

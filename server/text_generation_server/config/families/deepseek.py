@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import UnsupportedModel
 from ..json_object import JsonObject
-from ..spec import DecoderSpec, LayerSpec, MixerSpec
+from ..spec import DecoderSpec, MixerSpec, MoeSpec
 from .common import decoder, gated, pre_norm_layer
 from .experts import by_number, divided, groups, mixture, shared_expert_names
 from .family import Family
@@ -20,11 +20,12 @@ _SIZES = {
     "qk_nope_head_dim": 128,
     "v_head_dim": 128,
 }
-_METHODS = {"greedy": "greedy", "group_limited_greedy": "group_limited_greedy"}
+_HAS_GROUPS = {"greedy": False, "group_limited_greedy": True}
+"""Ways of V2 to choose experts."""
 
 
-def dense_and_mixed(config: JsonObject, mixer: MixerSpec, **route: Any) -> tuple[LayerSpec, LayerSpec]:
-    """A layer with one network, and one with experts; `route`: what `RouteSpec` has besides the usual keys."""
+def shared_and_routed(config: JsonObject, **route: Any) -> MoeSpec:
+    """Experts of which some compute every token; `route`: what `RouteSpec` has besides the usual keys."""
     experts = mixture(
         config,
         "n_routed_experts",
@@ -34,30 +35,27 @@ def dense_and_mixed(config: JsonObject, mixer: MixerSpec, **route: Any) -> tuple
         **route,
     )
     shared = config.integer("n_shared_experts", default=1, minimum=0, maximum=64)
-    dense = pre_norm_layer(config, mixer, gated(config))
-    return dense, replace(dense, ffn=replace(experts, shared_inner=shared * experts.inner))
+    return replace(experts, shared_inner=shared * experts.inner)
 
 
-def sigmoid_routed(config: JsonObject, mixer: MixerSpec) -> tuple[LayerSpec, LayerSpec]:
-    """Both layers of V3: experts are chosen by the sigmoid with a correction, among the best groups."""
+def sigmoid_routed(config: JsonObject) -> MoeSpec:
+    """Experts of V3: chosen by the sigmoid with a correction, among the best groups."""
     if config.string("scoring_func", default="sigmoid") != "sigmoid":
         raise config.error("scoring_func", "'sigmoid'")
     norm = divided(config, default=True)
-    dense, mixed = dense_and_mixed(config, mixer, score="sigmoid", norm=norm, correction=True)
-    return dense, _grouped(config, mixed)
+    return _grouped(config, shared_and_routed(config, score="sigmoid", norm=norm, correction=True))
 
 
-def _grouped(config: JsonObject, mixed: LayerSpec) -> LayerSpec:
-    experts = mixed.ffn
-    route = replace(experts.route, **groups(config, experts.experts, experts.route.top_k))
-    return replace(mixed, ffn=replace(experts, route=route))
+def _grouped(config: JsonObject, experts: MoeSpec) -> MoeSpec:
+    return replace(experts, route=replace(experts.route, **groups(config, experts.experts, experts.route.top_k)))
 
 
-def _layers(config: JsonObject, dense: LayerSpec, mixed: LayerSpec) -> tuple[LayerSpec, ...]:
+def _decoder(config: JsonObject, mixer: MixerSpec, experts: MoeSpec) -> DecoderSpec:
     if config.integer("moe_layer_freq", default=1) != 1:
         raise UnsupportedModel("`moe_layer_freq` in config.json must be 1: other numbers are not implemented")
+    dense = pre_norm_layer(config, mixer, gated(config))
     first = config.integer("first_k_dense_replace", default=0, minimum=0)
-    return by_number(config, dense, mixed, lambda index: index >= first)
+    return decoder(config, by_number(config, dense, replace(dense, ffn=experts), lambda index: index >= first))
 
 
 def _v2(config: JsonObject) -> DecoderSpec:
@@ -65,16 +63,15 @@ def _v2(config: JsonObject) -> DecoderSpec:
         raise config.error("scoring_func", "'softmax'")
     if config.boolean("norm_topk_prob", default=False):
         raise UnsupportedModel("`norm_topk_prob` in config.json is not implemented for this architecture")
-    mixer = latent_attention(config, interleaved=True)
-    dense, mixed = dense_and_mixed(config, mixer, norm=0, group_score="max")
-    if config.choice("topk_method", _METHODS, default="greedy") != "greedy":
-        mixed = _grouped(config, mixed)
-    return decoder(config, _layers(config, dense, mixed))
+    experts = shared_and_routed(config, norm=0, group_score="max")
+    if config.choice("topk_method", _HAS_GROUPS, default="greedy"):
+        experts = _grouped(config, experts)
+    return _decoder(config, latent_attention(config, interleaved=True), experts)
 
 
 def _v3(config: JsonObject) -> DecoderSpec:
     mixer = latent_attention(config, config.boolean("rope_interleave", default=True))
-    return decoder(config, _layers(config, *sigmoid_routed(config, mixer)))
+    return _decoder(config, mixer, sigmoid_routed(config))
 
 
 def _youtu(config: JsonObject) -> DecoderSpec:
@@ -104,6 +101,4 @@ DEEPSEEK_V3 = Family(
         "max_position_embeddings": 4096,
     },
 )
-YOUTU = Family(
-    "Youtu-LLM", _youtu, defaults={**_SIZES, "tie_word_embeddings": True, "max_position_embeddings": 131072}
-)
+YOUTU = Family("Youtu-LLM", _youtu, defaults={**_SIZES, "tie_word_embeddings": True, "max_position_embeddings": 131072})

@@ -8,7 +8,7 @@ from ..json_object import JsonObject
 from ..spec import DecoderSpec, QkNormSpec
 from .common import MOST_LAYERS, attention, decoder, gated, pre_norm_layer, rms_norm
 from .deepseek import sigmoid_routed
-from .experts import by_number, divided, groups, mixture, shared_expert_names
+from .experts import by_number, shared_expert_names
 from .family import Family
 from .latent import latent_attention
 
@@ -17,27 +17,17 @@ def _glm(config: JsonObject) -> DecoderSpec:
     mixer = replace(attention(config), out_bias=False)
     if config.boolean("use_qk_norm", default=False):
         mixer = replace(mixer, qk_norm=QkNormSpec(rms_norm(config)))
-    experts = mixture(
-        config,
-        "n_routed_experts",
-        "moe_intermediate_size",
-        score="sigmoid",
-        norm=divided(config, default=True),
-        scale=config.number("routed_scaling_factor", default=1.0),
-        correction=True,
-        wide=True,
-    )
-    route = replace(experts.route, **groups(config, experts.experts, experts.route.top_k))
-    shared = config.integer("n_shared_experts", default=1, minimum=0, maximum=64)
-    experts = replace(experts, route=route, shared_inner=shared * experts.inner)
     dense = pre_norm_layer(config, mixer, gated(config))
     first = config.integer("first_k_dense_replace", default=1, minimum=0)
-    return decoder(config, by_number(config, dense, replace(dense, ffn=experts), lambda index: index >= first))
+    return decoder(
+        config, by_number(config, dense, replace(dense, ffn=sigmoid_routed(config)), lambda index: index >= first)
+    )
 
 
 def _glm_lite(config: JsonObject) -> DecoderSpec:
     mixer = latent_attention(config, config.boolean("rope_interleave", default=True))
-    dense, mixed = sigmoid_routed(config, mixer)
+    dense = pre_norm_layer(config, mixer, gated(config))
+    mixed = replace(dense, ffn=sigmoid_routed(config))
     count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
     first = config.integer("first_k_dense_replace", default=1, minimum=0)
     default = tuple("dense" if index < first else "sparse" for index in range(count))

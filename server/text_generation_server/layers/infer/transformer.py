@@ -19,9 +19,7 @@ Mixer = Attention | LatentAttention
 class TransformerLayer:
     """One part after the other."""
 
-    def __init__(
-        self, before_attention: Junction, attention: Mixer, before_ffn: Junction, ffn: FeedForward
-    ) -> None:
+    def __init__(self, before_attention: Junction, attention: Mixer, before_ffn: Junction, ffn: FeedForward) -> None:
         self._before_attention = before_attention
         self.attention = attention
         self._before_ffn = before_ffn

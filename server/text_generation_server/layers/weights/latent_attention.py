@@ -43,7 +43,9 @@ def load_latent_attention(
     queries, q_norm = None, None
     if spec.query_dim:
         first = RowBlock(checkpoint.inside(layer, names.q_a), spec.query_dim, ((0, spec.query_dim),))
-        queries = column_parallel(checkpoint, [_queries(checkpoint, layer, names.q_b, spec, heads)], spec.query_dim, False)
+        queries = column_parallel(
+            checkpoint, [_queries(checkpoint, layer, names.q_b, spec, heads)], spec.query_dim, False
+        )
         q_norm = source.read(f"{checkpoint.inside(layer, names.q_a_norm)}.weight", (spec.query_dim,))
     else:
         first = _queries(checkpoint, layer, names.q, spec, heads)
