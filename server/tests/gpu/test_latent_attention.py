@@ -12,6 +12,7 @@ from test_engine import alone, build, check, schedule
 from text_generation_server import kernels
 from text_generation_server.kernels.latent_decode_attention import latent_decode_attention_torch
 from text_generation_server.kernels.latent_prefill_attention import latent_prefill_attention_torch
+from text_generation_server.layers.infer import whole_prompts
 
 pytestmark = pytest.mark.gpu
 SIZES = [(16, 512, 64), (128, 512, 64), (40, 256, 32), (3, 24, 10)]
@@ -92,9 +93,13 @@ def test_schedules_change_no_token(folder: Path, graphs: tuple[int, ...] | None)
         check(schedule(engine, seed, numbers=20, count=4, pause=0.03), expected, seed)
 
 
-def test_graphs_change_no_token_in_the_default_mode(folder: Path) -> None:
+def test_graphs_and_whole_prompts_change_no_token_in_the_default_mode(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In float32 nothing hangs on the last bits of this model."""
+    monkeypatch.setattr(whole_prompts, "LEAST_TOKENS", 1 << 20)
     expected = alone(build(folder, torch.float32, cuda_graphs=()), 20)
+    monkeypatch.setattr(whole_prompts, "LEAST_TOKENS", 16)
     engine = build(folder, torch.float32)
     for seed in range(3):
         assert check(schedule(engine, seed, numbers=20, count=15, pause=0.02), expected, seed) > 8

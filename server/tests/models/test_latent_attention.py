@@ -20,6 +20,7 @@ from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.doctor.model import kv_bytes_per_token
 from text_generation_server.engine.kv_pool import bytes_per_slot
 from text_generation_server.errors import ConfigurationError
+from text_generation_server.layers.infer import Chunks, whole_prompts
 from text_generation_server.models import CausalLM
 
 NAME = "deepseek v3"
@@ -98,3 +99,16 @@ def test_whole_checkpoints_of_8_bits_are_near(folder: Path, tmp_path: Path) -> N
     expected = logits(load(folder))
     deviation = (expected - expected.mean()).norm()
     assert 0 < (logits(load(tmp_path / "made")) - expected).norm() < 0.4 * deviation
+
+
+def test_whole_prompts_in_large_steps_have_keys_and_values_of_their_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside chunks behind a prefix and decodes, which read latent vectors."""
+    model = load(folder)
+    expected = logits(model)
+    monkeypatch.setattr(whole_prompts, "LEAST_TOKENS", 1)
+    torch.testing.assert_close(logits(model), expected, atol=2e-4, rtol=2e-4)
+    assert not torch.equal(logits(model), expected)
+    chunks = Chunks(torch.zeros(4), torch.tensor([2, 5, 5, 9, 10]), torch.tensor([3, 0, 6, 1]), 4)
+    assert whole_prompts.whole_tokens(chunks, 12).nonzero().flatten().tolist() == [2, 3, 4, 9]

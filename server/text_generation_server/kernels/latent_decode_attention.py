@@ -109,10 +109,12 @@ def latent_decode_attention_kernel(
     acc = tl.zeros([BLOCK_R, BLOCK_H], dtype=tl.float32)
     maximum = tl.full([BLOCK_H], float("-inf"), dtype=tl.float32)
     weight_sum = tl.zeros([BLOCK_H], dtype=tl.float32)
+    # Slots are read a step ahead: a step that waited for its own would wait twice for memory.
+    slots = load_slots(table_row_ptr, begin + tl.arange(0, BLOCK_N), end, True)
     for start in range(begin, end, BLOCK_N):
         positions = start + tl.arange(0, BLOCK_N)
         valid = positions < end
-        slots = load_slots(table_row_ptr, positions, end, True)
+        next_slots = load_slots(table_row_ptr, positions + BLOCK_N, end, True)
         latent = load_rows(cache_ptr, slots, stride_slot, valid, True, RANK, BLOCK_R)
         keys = load_rows(cache_ptr + RANK, slots, stride_slot, valid, True, ROPE, BLOCK_E)
         scores = tl.dot(latent, q, input_precision="tf32x3")
@@ -124,6 +126,7 @@ def latent_decode_attention_kernel(
         weight_sum = weight_sum * correction + tl.sum(weights, axis=0)
         acc = tl.dot(latent.T, weights.to(latent.dtype), acc * correction[None, :], input_precision="tf32x3")
         maximum = new_maximum
+        slots = next_slots
 
     # An empty context (a padded row, or a chunk that rounding left empty) has sum 0 and gives zeros.
     acc = acc / tl.where(weight_sum == 0.0, 1.0, weight_sum)[None, :]

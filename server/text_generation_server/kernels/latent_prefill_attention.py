@@ -12,13 +12,14 @@ lies in slot `slot_table[b_row[b], c]`. `cache` `[slots, 1, rank + rope]`, alrea
 allowed. Scores and sums are float32.
 `deterministic`: a token's result is the same to the bit wherever its prompt is cut, whichever requests are beside it
 and whatever `max_q_len` is. Keys are then not shared out among programs.
+`skip_whole`: nothing is written for tokens of requests that have no others before them.
 
 Called once a layer when a batch holds prompt tokens.
 Operations: 2 * heads * (2 * rank + rope) for each pair of a query and a key. Keys and values of each head, made for the
-purpose, would need 2 * heads * (key + rope + value) of them, 3.4 times fewer with DeepSeek's sizes, and for each
-position of the context 2 * heads * rank * (key + value) once more in every chunk: they pay from some 170 new tokens on,
-if every chunk makes those of its whole context anew, in memory whose size follows from the longest context. This form
-needs no such memory and no lengths on the host, so it runs within graphs.
+purpose, need 2 * heads * (key + rope + value) of them, 3.4 times fewer with DeepSeek's sizes, and 2 * heads * rank *
+(key + value) more for each position of the context in every chunk. So whole prompts are computed that way (`layers/
+infer/whole_prompts.py`), `skip_whole` leaves them out here, and this is for chunks behind a prefix: it needs no memory
+for the context and no lengths on the host.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -138,6 +139,7 @@ def latent_prefill_attention_kernel(
     BLOCK_B: tl.constexpr,  # power of two, at least batch
     MIN_PART: tl.constexpr,
     SPLIT: tl.constexpr,  # whether max_parts > 1
+    SKIP_WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
@@ -160,6 +162,8 @@ def latent_prefill_attention_kernel(
     # The last tile has most to read: it starts first, so that short ones fill the end.
     first = (tl.cdiv(q_len * HEADS, BLOCK_M) - 1 - tile) * BLOCK_M
     prefix = kv_len - q_len
+    if SKIP_WHOLE and prefix == 0:
+        return
     # Keys before `seen_by_all` need no mask, and from `end` on none is seen.
     seen_by_all = (prefix + first // HEADS + 1) // BLOCK_N * BLOCK_N
     end = tl.minimum(kv_len, prefix + (first + BLOCK_M - 1) // HEADS + 1)
@@ -229,6 +233,7 @@ def latent_prefill_attention_triton(
     scale: float,
     out: Tensor,
     deterministic: bool = False,
+    skip_whole: bool = False,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     check_latent_layouts("latent_prefill_attention", q, cache, slot_table, out)
@@ -261,6 +266,7 @@ def latent_prefill_attention_triton(
         BLOCK_B=padded_batch(batch),
         MIN_PART=_MIN_PART,
         SPLIT=max_parts > 1,
+        SKIP_WHOLE=skip_whole,
         **config,
     )
 
@@ -276,9 +282,17 @@ def latent_prefill_attention_torch(
     scale: float,
     out: Tensor,
     deterministic: bool = False,
+    skip_whole: bool = False,
 ) -> None:
     """Torch implementation: grouped attention with one head whose values are the first elements of its keys."""
     values = cache[..., : out.shape[2]]
+    if skip_whole:
+        # Their tokens are left out with them: a request's own tokens stay where they are.
+        for request in (b_kv_len > b_q_start.diff()).nonzero().flatten().tolist():
+            one = slice(request, request + 1)
+            batch = (slot_table, b_row[one], b_q_start[request : request + 2], b_kv_len[one], max_q_len)
+            prefill_attention_torch(q, cache, values, *batch, scale, out, deterministic)
+        return
     batch = (slot_table, b_row, b_q_start, b_kv_len, max_q_len)
     prefill_attention_torch(q, cache, values, *batch, scale, out, deterministic)
 
