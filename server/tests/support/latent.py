@@ -105,9 +105,8 @@ class Postprocess:
     def check(self) -> None:
         rank = self.cache.shape[2] - self.expected_queries.shape[2]
         close = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[self.cache.dtype]
-        options = {"atol": close, "rtol": close}
-        torch.testing.assert_close(self.queries[..., rank:].double(), self.expected_queries, **options)
-        torch.testing.assert_close(self.cache[self.slots, 0].double(), self.expected_rows, **options)
+        torch.testing.assert_close(self.queries[..., rank:].double(), self.expected_queries, atol=close, rtol=close)
+        torch.testing.assert_close(self.cache[self.slots, 0].double(), self.expected_rows, atol=close, rtol=close)
         # Nothing else is written.
         assert not self.queries[..., :rank].any()
         assert not self.cache[[0, 3, 4, 5, 6, 8]].any()
