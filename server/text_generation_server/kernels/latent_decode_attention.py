@@ -20,6 +20,10 @@ Products are those of the transposes: positions are rows of the matrix instructi
 read keys and values from shared memory, and 16 heads fill an instruction, which wants 64 rows. More heads than
 `BLOCK_H` are programs side by side, which find the vectors in the L2 cache. Contexts are cut into chunks as
 `decode_attention` does, and a second kernel adds up what they gave.
+Measured on an H200 in bfloat16, rank 512 and rope 64, slots at random, 16 heads: 58 % of copy bandwidth at 64 x 2,048
+(61.5 us; 84.7 where each step waited for its slots and tiles had 64 positions), 63 % at 256 x 1,024, 55 % at 64 lengths
+from 16 to 32,768; 8.5 us at one context of 512, 26 at one of 8,192. With 128 heads the matrix units decide: 214 us at
+64 x 2,048, 171 TFLOP/s.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -164,7 +168,9 @@ def latent_decode_attention_triton(
         return
     block_r = padded_head_dim(rank)
     sizes = {"shared_kib": shared_kib(q.device), "element_bytes": q.element_size(), "rank": block_r}
-    config = dict(nearest("latent_decode_attention", **sizes, heads=heads))
+    # Where results may not depend on the batch, tiles may not either.
+    sizes |= {"heads": heads, "batch": 16 if deterministic else padded_batch(batch)}
+    config = dict(nearest("latent_decode_attention", **sizes))
     processors, head_tiles = num_processors(q.device), triton.cdiv(heads, config["BLOCK_H"])
     programs, resident = (config.pop(name) * processors for name in ("programs", "resident"))
     one_wave = max(1, resident // head_tiles)

@@ -20,6 +20,8 @@ purpose, need 2 * heads * (key + rope + value) of them, 3.4 times fewer with Dee
 (key + value) more for each position of the context in every chunk. So whole prompts are computed that way (`layers/
 infer/whole_prompts.py`), `skip_whole` leaves them out here, and this is for chunks behind a prefix: it needs no memory
 for the context and no lengths on the host.
+Measured on an H200 in bfloat16 with rank 512 and rope 64: 213 TFLOP/s at 2,048 tokens of 16 heads, 241 at 8,192, 232 at
+2,048 behind 6,144, 195 at 128 behind 8,192; 224 at 2,048 tokens of 128 heads.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
