@@ -46,6 +46,7 @@ def minimal(model_type: str) -> dict[str, Any]:
     values |= {key: SIZES[usual] for key, usual in OTHER_NAMES.items() if key in defaults}
     # Sizes whose defaults follow from those of a published model.
     values |= {key: 1 for key in ("num_kv_heads",) if key in defaults}
+    values |= {key: 2 for key in ("num_experts_per_tok",) if defaults.get(key, 0) is None}
     values |= {key: 256 for key in ("word_embed_proj_dim",) if key in defaults}
     values |= {key: 96 for key in ("ffn_hidden_size",) if key in defaults}
     return values | {"rotary_dim": 8} if "rotary_dim" in defaults else values

@@ -18,6 +18,7 @@ SIZES: dict[str, Any] = {
     "num_key_value_heads": 2,
 }
 GLM = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16}
+DEEPSEEK = {**GLM, "n_group": 1, "topk_group": 1}
 
 
 def _parse(architecture: str, **values: Any) -> tuple[MoeSpec | None, ...]:
@@ -34,6 +35,12 @@ def _parse(architecture: str, **values: Any) -> tuple[MoeSpec | None, ...]:
         ("MixtralForCausalLM", {"num_experts_per_tok": 9}, "`num_experts_per_tok` must be an integer of at most 8"),
         ("Glm4MoeForCausalLM", {**GLM, "n_group": 3}, "`n_group` must be a divisor of the 8 experts"),
         ("Glm4MoeForCausalLM", {**GLM, "n_group": 4}, "`topk_group` must be such that the groups have 3 experts"),
+        ("DeepseekV3ForCausalLM", {**DEEPSEEK, "qk_rope_head_dim": 7}, "`qk_rope_head_dim` must be even"),
+        ("DeepseekV3ForCausalLM", {**DEEPSEEK, "kv_lora_rank": 10**6}, "`kv_lora_rank` must be an integer of at most"),
+        ("DeepseekV3ForCausalLM", {**DEEPSEEK, "n_group": 3}, "`n_group` must be a divisor of the 8 experts"),
+        ("DeepseekV3ForCausalLM", {**DEEPSEEK, "scoring_func": "softmax"}, "`scoring_func` must be 'sigmoid'"),
+        ("DeepseekV2ForCausalLM", {**DEEPSEEK, "topk_method": "best"}, "`topk_method` must be one of greedy"),
+        ("Glm4MoeLiteForCausalLM", {**DEEPSEEK, "mlp_layer_types": ["dense"]}, "`mlp_layer_types` must be a list of 3"),
         ("GptOssForCausalLM", {"swiglu_limit": 5.0}, "`swiglu_limit` must be 7.0"),
         ("PhiMoEForCausalLM", {"num_experts_per_tok": 3}, "`num_experts_per_tok` must be 2"),
         ("MiniMaxM2ForCausalLM", {"rotary_dim": 7}, "`rotary_dim` must be even"),
@@ -54,6 +61,19 @@ def test_quantised_checkpoints_are_refused_but_for_formats_that_a_family_reads()
     assert all(_parse("GptOssForCausalLM", **quantised))
     with pytest.raises(UnsupportedModel, match="mxfp4 is read of the experts of gpt-oss only"):
         _parse("MixtralForCausalLM", **quantised)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "values"),
+    [
+        ("DeepseekV2ForCausalLM", {"norm_topk_prob": True}),
+        ("DeepseekV3ForCausalLM", {"moe_layer_freq": 2}),
+        ("DeepseekV3ForCausalLM", {"attention_bias": True}),
+    ],
+)
+def test_forms_that_are_not_implemented_are_refused(architecture: str, values: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModel, match=next(iter(values))):
+        _parse(architecture, **DEEPSEEK, **values)
 
 
 def test_layers_without_experts() -> None:

@@ -41,7 +41,7 @@ def test_greedy_ids_and_their_probabilities_are_those_of_transformers(
     assert_generations_are_equal(CASES[name], model_of(name), model, monkeypatch)
 
 
-@pytest.mark.parametrize("name", ["gemma2", "olmo2", "cohere plus", "bloom", "gpt2"], scope="module")
+@pytest.mark.parametrize("name", ["gemma2", "olmo2", "cohere plus", "bloom", "gpt2", "deepseek v3"], scope="module")
 def test_deterministic_results_do_not_depend_on_chunks_or_batch(
     model: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,9 @@ def test_random_weights_need_no_files(name: str, tmp_path: Path) -> None:
     assert Driver(model, max_tokens=32).prefill({"a": PROMPTS[3]}).isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma", "gemma2", "gemma3", "olmo2", "granite", "cohere plus"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma", "gemma2", "gemma3", "olmo2", "granite", "cohere plus", "deepseek v2 lite", "minicpm3"]
+)
 def test_half_precision_is_as_good_as_that_of_transformers(name: str, tmp_path: Path) -> None:
     folder, case, prompt = folder_of(name, tmp_path), CASES[name], PROMPTS[4]
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="eager").eval()

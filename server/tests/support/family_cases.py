@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from support.families import SIZES, Case, Raw, Relayout, State
+from support.latent_cases import LATENT_CASES
 from support.moe_cases import MOE_CASES
 
 W = {"sliding_window": 4}
@@ -192,6 +193,7 @@ GEMMA_TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
 
 CASES: dict[str, Case] = {
     **MOE_CASES,
+    **LATENT_CASES,
     "llama": Case("Llama 1 to 3, Yi", "llama"),
     "yi": Case("Llama 1 to 3, Yi", "llama", relayout=renamed("YiForCausalLM"), architecture="YiForCausalLM"),
     "mistral": Case("Mistral", "mistral", W),

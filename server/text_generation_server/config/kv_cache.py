@@ -5,6 +5,7 @@ from typing import Literal, get_args
 from ..errors import ConfigurationError
 from .fallback import FallbackConfig
 from .implementation import AnyModelConfig
+from .spec import AttentionSpec, LatentAttentionSpec
 
 KvCacheDtype = Literal["auto", "fp8_e4m3fn", "fp8_e5m2", "int8"]
 """`auto`: what the checkpoint wants, which is the model's type unless it was calibrated for another one."""
@@ -28,11 +29,19 @@ def quantised_kv_cache(asked: KvCacheDtype, model: AnyModelConfig) -> QuantisedK
             "leave it out"
         )
     dtype = model.schemes.kv_cache if asked == "auto" else asked
-    sizes = sorted({layer.attention.head_dim for layer in model.decoder.layers})
-    if dtype is not None and any(size % _MULTIPLE for size in sizes):
+    if dtype is None:
+        return None
+    remedy = "leave --kv-cache-dtype out" + (", and `kv_cache_scheme` out of config.json" if asked == "auto" else "")
+    attentions = [layer.attention for layer in model.decoder.layers]
+    if any(isinstance(each, LatentAttentionSpec) for each in attentions):
+        raise ConfigurationError(
+            f"--kv-cache-dtype {dtype} is not there for {model.architecture}, whose cache holds latent vectors in the "
+            f"model's type: {remedy}"
+        )
+    sizes = sorted({each.head_dim for each in attentions if isinstance(each, AttentionSpec)})
+    if any(size % _MULTIPLE for size in sizes):
         raise ConfigurationError(
             f"--kv-cache-dtype {dtype} needs heads whose size is a multiple of {_MULTIPLE}, and those of this model "
-            f"have {', '.join(map(str, sizes))}: leave --kv-cache-dtype out"
-            + (", and `kv_cache_scheme` out of config.json" if asked == "auto" else "")
+            f"have {', '.join(map(str, sizes))}: {remedy}"
         )
     return dtype

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from .model import ModelConfig
 from .names import TensorNames
-from .spec import AttentionSpec, MoeSpec
+from .spec import AttentionSpec, LatentAttentionSpec, MoeSpec
 
 
 def weight_bytes(config: ModelConfig, itemsize: int) -> int:
@@ -24,7 +24,10 @@ def _matrices(config: ModelConfig, index: int) -> Iterator[tuple[str, int]]:
     """Names and elements of the matrices of a layer; of experts, those of the first stand for all."""
     spec, names = config.decoder, config.names
     layer, hidden = spec.layers[index], spec.hidden_size
-    yield from _attention(layer.attention, names, hidden)
+    if isinstance(layer.attention, LatentAttentionSpec):
+        yield from _latent_attention(layer.attention, names, hidden)
+    else:
+        yield from _attention(layer.attention, names, hidden)
     ffn = layer.ffn
     if isinstance(ffn, MoeSpec):
         yield from ((name.format(expert=0), each * hidden * ffn.inner * ffn.experts) for name, each in _experts(names))
@@ -48,3 +51,16 @@ def _attention(spec: AttentionSpec, names: TensorNames, hidden: int) -> Iterator
     for name, heads in ((names.q, spec.num_heads), (names.k, spec.num_kv_heads), (names.v, spec.num_kv_heads)):
         yield names.qkv or name, hidden * heads * spec.head_dim
     yield names.out, hidden * spec.num_heads * spec.head_dim
+
+
+def _latent_attention(spec: LatentAttentionSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:
+    queries = spec.num_heads * (spec.key_dim + spec.rope_dim)
+    if spec.query_dim:
+        yield names.q_a, hidden * spec.query_dim
+        yield names.q_b, spec.query_dim * queries
+    else:
+        yield names.q, hidden * queries
+    yield names.kv_a, hidden * (spec.latent_dim + spec.rope_dim)
+    # It is dequantised when it is loaded.
+    yield "", spec.latent_dim * spec.num_heads * (spec.key_dim + spec.value_dim)
+    yield names.out, hidden * spec.num_heads * spec.value_dim

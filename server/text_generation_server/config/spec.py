@@ -3,6 +3,7 @@
 A family (`families/`) turns a `config.json` into a `DecoderSpec`. Counts are those of the whole model, not of a rank.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -46,6 +47,10 @@ class RopeSpec:
     """Elements of a head that are turned, the first ones; 0 means all."""
     interleaved: bool = False
     """Elements 2i and 2i + 1 of a stored head are a pair; else i and i + rotary_dim / 2."""
+
+    def temperature(self, weight: float) -> float:
+        """By what YaRN sharpens attention when positions are stretched (Peng et al., 2023), times `weight`."""
+        return 0.1 * weight * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,39 @@ class AttentionSpec:
     """ALiBi (Press et al., 2021): a head's score falls by this much with each position of distance."""
     clip: float = 0.0
     """Bound of queries, keys and values; 0 means none."""
+
+
+@dataclass(frozen=True)
+class LatentAttentionSpec:
+    """Multi-head latent attention of one layer (DeepSeek-V2, 2024): keys and values of all heads are products of one
+    normalised vector of a position, which is what is cached, beside one key that is turned and belongs to all heads.
+    """
+
+    num_heads: int
+    latent_dim: int
+    """Elements of that vector."""
+    rope_dim: int
+    """Elements of a query and of the key beside the vector that are turned: the last ones."""
+    key_dim: int
+    """Elements of a query that meet a product of the vector."""
+    value_dim: int
+    """Elements of a value."""
+    rope: RopeSpec
+    norm_eps: float
+    """Of the normalisations of the vector and of what queries are made of."""
+    query_dim: int = 0
+    """Elements of the normalised vector that queries are products of; 0: they are products of hidden states."""
+
+    @property
+    def scale(self) -> float:
+        """What products of queries and keys are multiplied by. YaRN may sharpen here instead of in the table."""
+        scale = (self.key_dim + self.rope_dim) ** -0.5
+        if self.rope.rope_type != "default" and self.rope.mscale_all_dim is not None:
+            scale *= self.rope.temperature(self.rope.mscale_all_dim) ** 2
+        return scale
+
+
+MixerSpec = AttentionSpec | LatentAttentionSpec
 
 
 @dataclass(frozen=True)
@@ -157,7 +195,7 @@ class LayerSpec:
     it has them.
     """
 
-    attention: AttentionSpec
+    attention: MixerSpec
     ffn: FeedForwardSpec
     attention_norm: NormSpec | None
     ffn_norm: NormSpec | None

@@ -12,6 +12,7 @@ from ..config.parallel import kv_heads_of_rank
 from ..config.server import Environment
 from ..config.serving import AskedLimits, check_servable
 from ..config.sizes import weight_bytes
+from ..config.spec import LatentAttentionSpec, MixerSpec
 from ..errors import EngineError
 from ..hub import ModelSource, find_folder, present_folder
 from .finding import Finding
@@ -119,6 +120,12 @@ def kv_bytes_per_token(config: ModelConfig, shards: int, element: int | None) ->
 
     `element`: bytes of a number; None for codes of 8 bits, with a scale of 4 bytes for each head.
     """
-    attentions = (layer.attention for layer in config.decoder.layers)
-    heads = ((2 * kv_heads_of_rank(each.num_heads, each.num_kv_heads, shards), each.head_dim) for each in attentions)
+    heads = (_cached(layer.attention, shards) for layer in config.decoder.layers)
     return sum(count * (size + 4 if element is None else size * element) for count, size in heads)
+
+
+def _cached(attention: MixerSpec, shards: int) -> tuple[int, int]:
+    """Vectors that a layer keeps of a token on one shard, and their size."""
+    if isinstance(attention, LatentAttentionSpec):
+        return 1, attention.latent_dim + attention.rope_dim
+    return 2 * kv_heads_of_rank(attention.num_heads, attention.num_kv_heads, shards), attention.head_dim

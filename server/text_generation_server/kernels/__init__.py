@@ -23,6 +23,9 @@ from .dequantise import dequantise
 from .draw import draw
 from .grouped_linear import grouped_linear
 from .kv_codes import KV_CODES
+from .latent_decode_attention import latent_decode_attention
+from .latent_postprocess import latent_postprocess
+from .latent_prefill_attention import latent_prefill_attention
 from .layer_norm import layer_norm
 from .logits_process import logits_process
 from .moe_experts import moe_experts
@@ -67,6 +70,9 @@ __all__ = [
     "fits_two_shots",
     "grouped_linear",
     "has_fp8_products",
+    "latent_decode_attention",
+    "latent_postprocess",
+    "latent_prefill_attention",
     "layer_norm",
     "logits_process",
     "mask_words",

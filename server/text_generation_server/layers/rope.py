@@ -165,9 +165,6 @@ def _attention_factor(rope: RopeSpec) -> float:
         growth = math.log(max(rope.factor, 1.0)) / math.log(rope.original_max_position_embeddings)
         return math.sqrt(1 + growth)
 
-    def temperature(weight: float) -> float:
-        return 0.1 * weight * math.log(rope.factor) + 1.0 if rope.factor > 1 else 1.0
-
     if rope.mscale is not None and rope.mscale_all_dim is not None:
-        return temperature(rope.mscale) / temperature(rope.mscale_all_dim)
-    return temperature(1.0)
+        return rope.temperature(rope.mscale) / rope.temperature(rope.mscale_all_dim)
+    return rope.temperature(1.0)

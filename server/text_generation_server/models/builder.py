@@ -6,7 +6,15 @@ import torch
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
-from ..config.spec import AttentionSpec, FeedForwardSpec, LayerSpec, MoeSpec, NormSpec, RopeSpec
+from ..config.spec import (
+    AttentionSpec,
+    FeedForwardSpec,
+    LatentAttentionSpec,
+    LayerSpec,
+    MoeSpec,
+    NormSpec,
+    RopeSpec,
+)
 from ..distributed import TensorParallelGroup
 from ..kernels import KV_CODES
 from ..layers.infer import (
@@ -16,6 +24,7 @@ from ..layers.infer import (
     FeedForward,
     Head,
     Junction,
+    LatentAttention,
     MoeFeedForward,
     Norm,
     ParallelLayer,
@@ -33,6 +42,7 @@ from ..layers.weights import (
     load_embedding,
     load_head,
     load_kv_scales,
+    load_latent_attention,
     load_moe,
 )
 from ..weights import WeightSource
@@ -74,7 +84,9 @@ class DecoderBuilder:
 
     def _layer(self, index: int, spec: LayerSpec) -> TransformerLayer | ParallelLayer:
         names, inside = self._checkpoint.names, partial(self._checkpoint.inside, index)
-        attention = self._attention(index, spec.attention)
+        mixer = spec.attention
+        is_latent = isinstance(mixer, LatentAttentionSpec)
+        attention = self._latent_attention(index, mixer) if is_latent else self._attention(index, mixer)
         attention_norm = self._norm(inside(names.attention_norm), spec.attention_norm)
         before = self._junction(attention_norm, self._ffn_output_norm(index - 1), attention.wants)
         ffn_norm = self._norm(inside(names.ffn_norm), spec.ffn_norm)
@@ -87,8 +99,7 @@ class DecoderBuilder:
     def _attention(self, index: int, spec: AttentionSpec) -> Attention:
         group = self._checkpoint.group
         heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, group)
-        key = (spec.rope, spec.head_dim)
-        rope = self._ropes.setdefault(key, RopeTable(*key, self._device))
+        rope = self._rope(spec.rope, spec.head_dim)
         weights = load_attention(self._checkpoint, index, spec, heads)
         if self._kv_cache is None:
             return Attention(index, spec, weights, heads, rope, group)
@@ -97,6 +108,15 @@ class DecoderBuilder:
         if self._kv_cache == self._config.schemes.kv_cache:
             scales = load_kv_scales(self._checkpoint, index, spec.num_kv_heads, heads)
         return Attention(index, spec, weights, heads, rope, group, KV_CODES[self._kv_cache], scales)
+
+    def _latent_attention(self, index: int, spec: LatentAttentionSpec) -> LatentAttention:
+        heads = HeadSplit.of(spec.num_heads, spec.num_heads, self._checkpoint.group)
+        weights = load_latent_attention(self._checkpoint, index, spec, heads)
+        return LatentAttention(index, spec, weights, heads, self._rope(spec.rope, spec.rope_dim))
+
+    def _rope(self, rope: RopeSpec | None, head_dim: int) -> RopeTable:
+        """One table for all layers that turn alike."""
+        return self._ropes.setdefault((rope, head_dim), RopeTable(rope, head_dim, self._device))
 
     def _ffn_output_norm(self, index: int) -> Norm | None:
         """That of layer `index`, which is applied where the next one reads."""

@@ -3,6 +3,7 @@
 from .baichuan import BAICHUAN
 from .bloom import BLOOM, MPT
 from .cohere import COHERE, COHERE2
+from .deepseek import YOUTU
 from .exaone import EXAONE3, EXAONE4
 from .falcon import FALCON
 from .family import Family
@@ -14,6 +15,7 @@ from .granite import GRANITE, MINICPM
 from .hunyuan import HUNYUAN
 from .internlm import INTERNLM, INTERNLM2, INTERNLM3
 from .llama import LLAMA
+from .minicpm3 import MINICPM3
 from .mistral import MINISTRAL, MISTRAL
 from .mixtures import MIXTURES
 from .olmo import OLMO2, OLMO3
@@ -56,6 +58,7 @@ FAMILIES: dict[str, Family] = {
     "LLaMAForCausalLM": LLAMA,
     "LlamaForCausalLM": LLAMA,
     "MPTForCausalLM": MPT,
+    "MiniCPM3ForCausalLM": MINICPM3,
     "MiniCPMForCausalLM": MINICPM,
     "MinistralForCausalLM": MINISTRAL,
     "MistralForCausalLM": MISTRAL,
@@ -75,6 +78,7 @@ FAMILIES: dict[str, Family] = {
     "StableLmForCausalLM": STABLELM,
     "Starcoder2ForCausalLM": STARCODER2,
     "YiForCausalLM": LLAMA,
+    "YoutuForCausalLM": YOUTU,
 }
 """By the model class that `architectures` names."""
 

@@ -14,6 +14,7 @@ from ..spec import (
     FeedForwardSpec,
     HeadSpec,
     LayerSpec,
+    MixerSpec,
     NormSpec,
 )
 
@@ -104,7 +105,7 @@ def plain(config: JsonObject, size_key: str, activation_key: str = "hidden_act",
     return DenseSpec(inner, name, gated=False, in_bias=bias, out_bias=bias)
 
 
-def pre_norm_layer(config: JsonObject, mixer: AttentionSpec, ffn: FeedForwardSpec) -> LayerSpec:
+def pre_norm_layer(config: JsonObject, mixer: MixerSpec, ffn: FeedForwardSpec) -> LayerSpec:
     """Each part reads the sum through a normalisation of its own."""
     return LayerSpec(mixer, ffn, rms_norm(config), rms_norm(config))
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..json_object import JsonObject
+from ..names import TensorNames
 from ..spec import LayerSpec, MoeSpec, RouteSpec
 from .common import MOST_LAYERS, activation
 
@@ -42,3 +43,21 @@ def by_number(
     """Layers with and without experts, as `is_mixed` says of each number."""
     count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
     return tuple(mixed if is_mixed(index) else dense for index in range(count))
+
+
+def shared_expert_names(extra_layers: int) -> Callable[[JsonObject], TensorNames]:
+    """DeepSeek's names of the network that every token passes. Behind the last layer, checkpoints have some that guess
+    further tokens: so many, where `num_nextn_predict_layers` is absent.
+    """
+
+    def names(config: JsonObject) -> TensorNames:
+        shared, first = "mlp.shared_experts", config.integer("num_hidden_layers")
+        extra = config.integer("num_nextn_predict_layers", default=extra_layers, minimum=0, maximum=16)
+        return TensorNames(
+            shared_gate=f"{shared}.gate_proj",
+            shared_up=f"{shared}.up_proj",
+            shared_down=f"{shared}.down_proj",
+            ignored=tuple(f"model.layers.{first + index}.*" for index in range(extra)),
+        )
+
+    return names

@@ -1,54 +1,46 @@
-"""GLM 4.5 to 4.7: sigmoid routing with a correction, a shared network, and dense layers at the front."""
+"""GLM 4.5 to 4.7: sigmoid routing with a correction, a shared network, and dense layers at the front; the
+small ones have latent attention.
+"""
 
 from dataclasses import replace
 
 from ..json_object import JsonObject
-from ..names import TensorNames
 from ..spec import DecoderSpec, QkNormSpec
-from .common import attention, decoder, gated, pre_norm_layer, rms_norm
-from .experts import by_number, divided, groups, mixture
+from .common import MOST_LAYERS, attention, decoder, gated, pre_norm_layer, rms_norm
+from .deepseek import sigmoid_routed
+from .experts import by_number, shared_expert_names
 from .family import Family
-
-
-def _names(config: JsonObject) -> TensorNames:
-    shared = "mlp.shared_experts"
-    # Behind the last layer, checkpoints have some that guess further tokens.
-    first = config.integer("num_hidden_layers")
-    extra = config.integer("num_nextn_predict_layers", default=1, minimum=0, maximum=16)
-    return TensorNames(
-        shared_gate=f"{shared}.gate_proj",
-        shared_up=f"{shared}.up_proj",
-        shared_down=f"{shared}.down_proj",
-        ignored=tuple(f"model.layers.{first + index}.*" for index in range(extra)),
-    )
+from .latent import latent_attention
 
 
 def _glm(config: JsonObject) -> DecoderSpec:
     mixer = replace(attention(config), out_bias=False)
     if config.boolean("use_qk_norm", default=False):
         mixer = replace(mixer, qk_norm=QkNormSpec(rms_norm(config)))
-    experts = mixture(
-        config,
-        "n_routed_experts",
-        "moe_intermediate_size",
-        score="sigmoid",
-        norm=divided(config, default=True),
-        scale=config.number("routed_scaling_factor", default=1.0),
-        correction=True,
-        wide=True,
-    )
-    route = replace(experts.route, **groups(config, experts.experts, experts.route.top_k))
-    shared = config.integer("n_shared_experts", default=1, minimum=0, maximum=64)
-    experts = replace(experts, route=route, shared_inner=shared * experts.inner)
     dense = pre_norm_layer(config, mixer, gated(config))
     first = config.integer("first_k_dense_replace", default=1, minimum=0)
-    return decoder(config, by_number(config, dense, replace(dense, ffn=experts), lambda index: index >= first))
+    return decoder(
+        config, by_number(config, dense, replace(dense, ffn=sigmoid_routed(config)), lambda index: index >= first)
+    )
+
+
+def _glm_lite(config: JsonObject) -> DecoderSpec:
+    mixer = latent_attention(config, config.boolean("rope_interleave", default=True))
+    dense = pre_norm_layer(config, mixer, gated(config))
+    mixed = replace(dense, ffn=sigmoid_routed(config))
+    count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
+    first = config.integer("first_k_dense_replace", default=1, minimum=0)
+    default = tuple("dense" if index < first else "sparse" for index in range(count))
+    kinds = config.strings("mlp_layer_types") or default
+    if len(kinds) != count or set(kinds) - {"dense", "sparse"}:
+        raise config.error("mlp_layer_types", f"a list of {count} times 'dense' or 'sparse'")
+    return decoder(config, by_number(config, dense, mixed, lambda index: kinds[index] == "sparse"))
 
 
 GLM4_MOE = Family(
     "GLM 4 MoE",
     _glm,
-    _names,
+    shared_expert_names(1),
     {
         "rms_norm_eps": 1e-5,
         "partial_rotary_factor": 0.5,
@@ -57,5 +49,23 @@ GLM4_MOE = Family(
         "num_experts_per_tok": 8,
         "moe_intermediate_size": 1408,
         "max_position_embeddings": 131072,
+    },
+)
+GLM4_MOE_LITE = Family(
+    "GLM 4.7 Flash",
+    _glm_lite,
+    shared_expert_names(1),
+    {
+        "rms_norm_eps": 1e-5,
+        "kv_lora_rank": 512,
+        "q_lora_rank": 768,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 192,
+        "v_head_dim": 256,
+        "n_routed_experts": 64,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 1536,
+        "routed_scaling_factor": 1.8,
+        "max_position_embeddings": 202752,
     },
 )

@@ -1,8 +1,9 @@
 """Model families with mixtures of experts."""
 
 from .dbrx import DBRX
+from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from .family import Family
-from .glm_moe import GLM4_MOE
+from .glm_moe import GLM4_MOE, GLM4_MOE_LITE
 from .gpt_oss import GPT_OSS
 from .granite_moe import GRANITE_MOE
 from .hunyuan_moe import HUNYUAN_MOE
@@ -12,7 +13,10 @@ from .qwen_moe import QWEN2_MOE, QWEN3_MOE
 
 MIXTURES: dict[str, Family] = {
     "DbrxForCausalLM": DBRX,
+    "DeepseekV2ForCausalLM": DEEPSEEK_V2,
+    "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "Glm4MoeForCausalLM": GLM4_MOE,
+    "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteMoeForCausalLM": GRANITE_MOE,
     "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,

@@ -4,6 +4,7 @@ from .attention import Attention
 from .embedding import Embedding
 from .feed_forward import DenseFeedForward, FeedForward
 from .head import Head
+from .latent_attention import LatentAttention
 from .moe import MoeFeedForward
 from .norm import Junction, Norm
 from .parts import Parts
@@ -21,6 +22,7 @@ __all__ = [
     "Head",
     "InferState",
     "Junction",
+    "LatentAttention",
     "LayerCache",
     "MoeFeedForward",
     "Norm",

@@ -50,10 +50,12 @@ class CacheShape:
     """Type of codes of 8 bits that stand for elements (`kernels/kv_codes.py`); None: elements of the model's type."""
     given_scales: Tensor | None = None
     """[kv_heads, 2] float32: the scales of keys and values of all positions, where the checkpoint has them."""
+    shared: bool = False
+    """Values are the first elements of keys, and take no room of their own. There are no codes then."""
 
     def bytes_per_slot(self, dtype: torch.dtype) -> int:
         """Bytes of one position in a model of type `dtype`, scales that are its own included."""
-        elements = self.kv_heads * (self.head_dim + self.value_dim)
+        elements = self.kv_heads * (self.head_dim + (0 if self.shared else self.value_dim))
         if self.codes is None:
             return elements * dtype.itemsize
         scales = 0 if self.given_scales is not None else 2 * self.kv_heads * torch.float32.itemsize
@@ -63,6 +65,9 @@ class CacheShape:
         """Room for so many positions, all zeros: an attention kernel may multiply a slot that it masks by 0, and
         0 * NaN is NaN.
         """
+        if self.shared:
+            k = torch.zeros((slots, self.kv_heads, self.head_dim), dtype=dtype, device=device)
+            return LayerCache(k, k[..., : self.value_dim])
         stored = self.codes or dtype
         k, v = (
             torch.zeros((slots, self.kv_heads, size), dtype=stored, device=device)

@@ -8,16 +8,18 @@ from torch import Tensor
 
 from .attention import Attention
 from .feed_forward import FeedForward
+from .latent_attention import LatentAttention
 from .norm import Junction, Norm
 from .state import InferState
+
+Mixer = Attention | LatentAttention
+"""In which tokens of one request read each other."""
 
 
 class TransformerLayer:
     """One part after the other."""
 
-    def __init__(
-        self, before_attention: Junction, attention: Attention, before_ffn: Junction, ffn: FeedForward
-    ) -> None:
+    def __init__(self, before_attention: Junction, attention: Mixer, before_ffn: Junction, ffn: FeedForward) -> None:
         self.before_attention = before_attention
         self.attention = attention
         self.before_ffn = before_ffn
@@ -47,7 +49,7 @@ class TransformerLayer:
 class ParallelLayer:
     """Both parts read the same sum: through one normalisation, or through one each."""
 
-    def __init__(self, before: Junction, attention: Attention, ffn_norm: Norm | None, ffn: FeedForward) -> None:
+    def __init__(self, before: Junction, attention: Mixer, ffn_norm: Norm | None, ffn: FeedForward) -> None:
         self._before = before
         self.attention = attention
         self._ffn_norm = ffn_norm

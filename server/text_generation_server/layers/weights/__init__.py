@@ -8,7 +8,8 @@ from .ends import EmbeddingWeights, load_embedding, load_head, rounded
 from .experts import shared_experts
 from .feed_forward import DenseWeights, load_dense
 from .kv_scales import load_kv_scales
-from .linear import Dense, Linear, Split
+from .latent_attention import LatentAttentionWeights, load_latent_attention
+from .linear import Dense, Linear, Split, in_blocks
 from .loading import column_parallel, row_parallel
 from .moe import MoeWeights, load_moe
 from .split import HeadSplit, VocabularyPart, even_span, padded_rows, vocabulary_shard
@@ -22,6 +23,7 @@ __all__ = [
     "DenseWeights",
     "EmbeddingWeights",
     "HeadSplit",
+    "LatentAttentionWeights",
     "Linear",
     "MoeWeights",
     "NormWeights",
@@ -30,11 +32,13 @@ __all__ = [
     "VocabularyPart",
     "column_parallel",
     "even_span",
+    "in_blocks",
     "load_attention",
     "load_dense",
     "load_embedding",
     "load_head",
     "load_kv_scales",
+    "load_latent_attention",
     "load_moe",
     "padded_rows",
     "rounded",

@@ -1,0 +1,105 @@
+"""Latent attention as it serves: 16-bit types, in graphs, beside chunks, on the device."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.families import model_of, write
+from support.latent import Contexts, Postprocess
+from support.latent_cases import LATENT_CASES
+from test_engine import alone, build, check, schedule
+
+from text_generation_server import kernels
+from text_generation_server.kernels.latent_decode_attention import latent_decode_attention_torch
+from text_generation_server.kernels.latent_prefill_attention import latent_prefill_attention_torch
+from text_generation_server.layers.infer import whole_prompts
+
+pytestmark = pytest.mark.gpu
+SIZES = [(16, 512, 64), (128, 512, 64), (40, 256, 32), (3, 24, 10)]
+DTYPES = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "rank", "rope"), SIZES, ids=str)
+@pytest.mark.parametrize("kv_lens", [[5000], [63, 64, 65, 0, 255, 257, 1], [8, 1000, 129] * 20], ids=len)
+def test_decode(kv_lens: list[int], heads: int, rank: int, rope: int, dtype: torch.dtype, deterministic: bool) -> None:
+    contexts = Contexts.of([1] * len(kv_lens), kv_lens, heads, rank, rope, dtype, "cuda")
+    out, torch_out = contexts.out, contexts.out
+    kernels.latent_decode_attention(*contexts.decode_arguments(out, deterministic))
+    latent_decode_attention_torch(*contexts.decode_arguments(torch_out))  # type: ignore[arg-type]
+    contexts.check(out, torch_out)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "rank", "rope"), SIZES, ids=str)
+@pytest.mark.parametrize(("q_lens", "kv_lens"), [([1, 5, 64, 0, 300], [1, 14, 164, 9, 1300]), ([16], [4000])], ids=str)
+def test_prefill(
+    q_lens: list[int], kv_lens: list[int], heads: int, rank: int, rope: int, dtype: torch.dtype, deterministic: bool
+) -> None:
+    contexts = Contexts.of(q_lens, kv_lens, heads, rank, rope, dtype, "cuda")
+    out, torch_out = contexts.out, contexts.out
+    kernels.latent_prefill_attention(*contexts.prefill_arguments(out, deterministic))
+    latent_prefill_attention_torch(*contexts.prefill_arguments(torch_out))  # type: ignore[arg-type]
+    contexts.check(out, torch_out)
+
+
+def test_deterministic_results_do_not_depend_on_where_a_prompt_is_cut() -> None:
+    contexts = Contexts.of([200], [900], 16, 512, 64, torch.bfloat16, "cuda")
+    out = contexts.out
+    kernels.latent_prefill_attention(*contexts.prefill_arguments(out, True))
+    pool = contexts.pool
+    for begin, end in ((0, 77), (77, 78), (78, 200)):
+        starts = torch.tensor([0, end - begin], dtype=torch.int32, device="cuda")
+        length = torch.tensor([700 + end], dtype=torch.int32, device="cuda")
+        piece = contexts.out[begin:end]
+        batch = (pool.table, pool.b_row, starts, length, end - begin)
+        kernels.latent_prefill_attention(contexts.q[begin:end], pool.k, *batch, contexts.scale, piece, True)
+        assert torch.equal(piece, out[begin:end])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *DTYPES])
+@pytest.mark.parametrize(("heads", "rank", "rope"), SIZES, ids=str)
+def test_postprocess(heads: int, rank: int, rope: int, dtype: torch.dtype) -> None:
+    made = Postprocess.of(heads, rank, rope, 128, dtype, "cuda")
+    kernels.latent_postprocess(*made.arguments)
+    made.check()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A vocabulary of 99 lacks ids of `test_engine`: its schedules need a larger one."""
+    case = LATENT_CASES["deepseek v3"]
+    model = model_of("deepseek v3")
+    model.resize_token_embeddings(384)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(5)
+        for parameter in (model.get_input_embeddings().weight, model.get_output_embeddings().weight):
+            parameter.normal_(std=0.3, generator=generator)
+    path = tmp_path_factory.mktemp("deepseek")
+    model.config.max_position_embeddings = 512
+    write(case, model, path)
+    return path
+
+
+@pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])
+def test_schedules_change_no_token(folder: Path, graphs: tuple[int, ...] | None) -> None:
+    """In deterministic mode: chunks beside decodes, prefixes that are computed, pauses."""
+    engine = build(folder, torch.bfloat16, deterministic=True, cuda_graphs=graphs)
+    expected = alone(engine, 20)
+    assert len({tuple(tokens) for tokens in expected}) > 15
+    for seed in range(60):
+        check(schedule(engine, seed, numbers=20, count=4, pause=0.03), expected, seed)
+
+
+def test_graphs_and_whole_prompts_change_no_token_in_the_default_mode(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32 nothing hangs on the last bits of this model."""
+    monkeypatch.setattr(whole_prompts, "LEAST_TOKENS", 1 << 20)
+    expected = alone(build(folder, torch.float32, cuda_graphs=()), 20)
+    monkeypatch.setattr(whole_prompts, "LEAST_TOKENS", 16)
+    engine = build(folder, torch.float32)
+    for seed in range(3):
+        assert check(schedule(engine, seed, numbers=20, count=15, pause=0.02), expected, seed) > 8

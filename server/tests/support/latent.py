@@ -1,0 +1,112 @@
+"""Inputs of the operators of latent attention."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from . import reference
+from .pool import Pool, query_starts
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """Latent vectors of several requests in a pool, and queries of their last tokens."""
+
+    pool: Pool
+    q: Tensor
+    q_lens: list[int]
+    rank: int
+    scale: float
+
+    @classmethod
+    def of(
+        cls,
+        q_lens: list[int],
+        kv_lens: list[int],
+        heads: int,
+        rank: int,
+        rope: int,
+        dtype: torch.dtype,
+        device: str = "cpu",
+    ) -> "Contexts":
+        pool = Pool(kv_lens, 1, rank + rope, dtype, device)
+        # With other data between tokens and between heads.
+        wide = torch.randn(sum(q_lens), heads + 1, rank + rope + 3).to(device, dtype)
+        return cls(pool, wide[:, :heads, : rank + rope], q_lens, rank, (rank + rope) ** -0.5)
+
+    @property
+    def out(self) -> Tensor:
+        return self.q.new_full((*self.q.shape[:2], self.rank), float("nan"))
+
+    def decode_arguments(self, out: Tensor, deterministic: bool = False) -> tuple[Tensor | int | float | bool, ...]:
+        pool = self.pool
+        context = (pool.table, pool.b_row, pool.b_kv_len, max(pool.kv_lens))
+        return self.q, pool.k, *context, self.scale, out, deterministic
+
+    def prefill_arguments(self, out: Tensor, deterministic: bool = False) -> tuple[Tensor | int | float | bool, ...]:
+        pool = self.pool
+        starts = query_starts(self.q_lens, str(self.q.device))
+        context = (pool.table, pool.b_row, starts, pool.b_kv_len, max(self.q_lens))
+        return self.q, pool.k, *context, self.scale, out, deterministic
+
+    def expected(self) -> Tensor:
+        """float64"""
+        contexts = [self.pool.k[self.pool.slots(request)] for request in range(len(self.q_lens))]
+        attended = (
+            reference.causal_attention(piece, context, context[..., : self.rank], self.scale)
+            for piece, context in zip(self.q.split(self.q_lens), contexts, strict=True)
+        )
+        return torch.cat(list(attended))
+
+    def check(self, out: Tensor, torch_out: Tensor) -> None:
+        """At most twice as far from the formula as torch in the same type. NaN is never close."""
+        expected = self.expected()
+        error = (out.double() - expected).abs().max()
+        assert error <= 2 * (torch_out.double() - expected).abs().max() + 1e-5
+
+
+@dataclass(frozen=True)
+class Postprocess:
+    """What a step of three tokens gives to the operator before attention."""
+
+    arguments: tuple[Tensor | float, ...]
+    queries: Tensor
+    cache: Tensor
+    expected_queries: Tensor
+    """[tokens, heads, rope] float64, the last columns of `queries`."""
+    expected_rows: Tensor
+    """[tokens, rank + rope] float64, what is in the cache at the tokens' slots."""
+    slots: Tensor
+
+    @classmethod
+    def of(cls, heads: int, rank: int, rope: int, key: int, dtype: torch.dtype, device: str = "cpu") -> "Postprocess":
+        torch.manual_seed(0)
+        positions, slots = torch.tensor([3, 0, 40], device=device), torch.tensor([2, 7, 1], device=device)
+        latent = torch.randn(3, rank + rope + 5).to(device, dtype)[:, 5:]
+        weight = torch.randn(rank).to(device, dtype)
+        q = torch.randn(3, heads, key + rope).to(device, dtype)
+        frequencies = 1 / 100 ** torch.linspace(0, 1, rope // 2, device=device)
+        table = torch.arange(50, device=device)[:, None] * frequencies
+        cos_sin = torch.cat((table.cos(), table.sin()), dim=1)
+        angles = table[positions].double()
+        normalised = reference.rms_norm(latent[:, :rank], weight, 1e-6)
+        turned = reference.rotate(latent[:, None, rank:], angles)[:, 0]
+        queries, cache = torch.zeros(3, heads, rank + rope).to(device, dtype), torch.zeros(9, 1, rank + rope).to(q)
+        return cls(
+            (latent, weight, 1e-6, cos_sin, positions, slots, q, queries, cache),
+            queries,
+            cache,
+            reference.rotate(q[..., key:], angles),
+            torch.cat((normalised, turned), dim=1),
+            slots,
+        )
+
+    def check(self) -> None:
+        rank = self.cache.shape[2] - self.expected_queries.shape[2]
+        close = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[self.cache.dtype]
+        torch.testing.assert_close(self.queries[..., rank:].double(), self.expected_queries, atol=close, rtol=close)
+        torch.testing.assert_close(self.cache[self.slots, 0].double(), self.expected_rows, atol=close, rtol=close)
+        # Nothing else is written.
+        assert not self.queries[..., :rank].any()
+        assert not self.cache[[0, 3, 4, 5, 6, 8]].any()

@@ -1,0 +1,91 @@
+"""Families with latent attention, as variants that their configurations can have."""
+
+from typing import Any
+
+from support.families import Case
+from support.moe_cases import with_corrections
+
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 12,
+    "q_lora_rank": 10,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 6,
+    "v_head_dim": 8,
+}
+EXPERTS: dict[str, Any] = {
+    **LATENT,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 16,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+}
+# Transformers 5 refuses a rope without its base.
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "beta_fast": 32,
+    "beta_slow": 1,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "factor": 1.0,
+    "short_factor": [1.0, 1.5],
+    "long_factor": [2.0, 4.0],
+    "original_max_position_embeddings": 64,
+}
+
+LATENT_CASES: dict[str, Case] = {
+    "deepseek v2": Case(
+        "DeepSeek V2",
+        "deepseek_v2",
+        {
+            **EXPERTS,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "rope_parameters": {**YARN, "mscale": 0.707, "mscale_all_dim": 1.0},
+        },
+    ),
+    "deepseek v2 lite": Case("DeepSeek V2", "deepseek_v2", {**EXPERTS, "q_lora_rank": None}),
+    "deepseek v3": Case(
+        "DeepSeek V3 and R1, Kimi K2, Moonlight",
+        "deepseek_v3",
+        {
+            **EXPERTS,
+            "n_group": 4,
+            "topk_group": 2,
+            "num_nextn_predict_layers": 0,
+            "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+        prepare=with_corrections,
+    ),
+    "kimi k2": Case(
+        "DeepSeek V3 and R1, Kimi K2, Moonlight",
+        "deepseek_v3",
+        {
+            **EXPERTS,
+            "n_group": 1,
+            "topk_group": 1,
+            "n_shared_experts": 1,
+            "q_lora_rank": None,
+            "num_nextn_predict_layers": 0,
+            "rope_interleave": False,
+        },
+        prepare=with_corrections,
+    ),
+    "glm4 moe lite": Case(
+        "GLM 4.7 Flash", "glm4_moe_lite", {**EXPERTS, "num_nextn_predict_layers": 0}, prepare=with_corrections
+    ),
+    "minicpm3": Case(
+        "MiniCPM 3",
+        "minicpm3",
+        {**LATENT, "scale_emb": 6.0, "dim_model_base": 8, "scale_depth": 1.4, "rope_parameters": LONGROPE},
+    ),
+    "youtu": Case("Youtu-LLM", "youtu", LATENT),
+}

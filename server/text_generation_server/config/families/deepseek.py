@@ -1,0 +1,104 @@
+"""DeepSeek V2 and V3, and whoever took their form: latent attention, and a mixture with shared experts behind a few
+dense layers.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from ...errors import UnsupportedModel
+from ..json_object import JsonObject
+from ..spec import DecoderSpec, MixerSpec, MoeSpec
+from .common import decoder, gated, pre_norm_layer
+from .experts import by_number, divided, groups, mixture, shared_expert_names
+from .family import Family
+from .latent import latent_attention
+
+_SIZES = {
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+}
+_HAS_GROUPS = {"greedy": False, "group_limited_greedy": True}
+"""Ways of V2 to choose experts."""
+
+
+def shared_and_routed(config: JsonObject, **route: Any) -> MoeSpec:
+    """Experts of which some compute every token; `route`: what `RouteSpec` has besides the usual keys."""
+    experts = mixture(
+        config,
+        "n_routed_experts",
+        "moe_intermediate_size",
+        scale=config.number("routed_scaling_factor", default=1.0),
+        wide=True,
+        **route,
+    )
+    shared = config.integer("n_shared_experts", default=1, minimum=0, maximum=64)
+    return replace(experts, shared_inner=shared * experts.inner)
+
+
+def sigmoid_routed(config: JsonObject) -> MoeSpec:
+    """Experts of V3: chosen by the sigmoid with a correction, among the best groups."""
+    if config.string("scoring_func", default="sigmoid") != "sigmoid":
+        raise config.error("scoring_func", "'sigmoid'")
+    norm = divided(config, default=True)
+    return _grouped(config, shared_and_routed(config, score="sigmoid", norm=norm, correction=True))
+
+
+def _grouped(config: JsonObject, experts: MoeSpec) -> MoeSpec:
+    return replace(experts, route=replace(experts.route, **groups(config, experts.experts, experts.route.top_k)))
+
+
+def _decoder(config: JsonObject, mixer: MixerSpec, experts: MoeSpec) -> DecoderSpec:
+    if config.integer("moe_layer_freq", default=1) != 1:
+        raise UnsupportedModel("`moe_layer_freq` in config.json must be 1: other numbers are not implemented")
+    dense = pre_norm_layer(config, mixer, gated(config))
+    first = config.integer("first_k_dense_replace", default=0, minimum=0)
+    return decoder(config, by_number(config, dense, replace(dense, ffn=experts), lambda index: index >= first))
+
+
+def _v2(config: JsonObject) -> DecoderSpec:
+    if config.string("scoring_func", default="softmax") != "softmax":
+        raise config.error("scoring_func", "'softmax'")
+    if config.boolean("norm_topk_prob", default=False):
+        raise UnsupportedModel("`norm_topk_prob` in config.json is not implemented for this architecture")
+    experts = shared_and_routed(config, norm=0, group_score="max")
+    if config.choice("topk_method", _HAS_GROUPS, default="greedy"):
+        experts = _grouped(config, experts)
+    return _decoder(config, latent_attention(config, interleaved=True), experts)
+
+
+def _v3(config: JsonObject) -> DecoderSpec:
+    mixer = latent_attention(config, config.boolean("rope_interleave", default=True))
+    return _decoder(config, mixer, sigmoid_routed(config))
+
+
+def _youtu(config: JsonObject) -> DecoderSpec:
+    mixer = latent_attention(config, config.boolean("rope_interleave", default=True))
+    return decoder(config, pre_norm_layer(config, mixer, gated(config)))
+
+
+DEEPSEEK_V2 = Family(
+    "DeepSeek V2",
+    _v2,
+    shared_expert_names(0),
+    {**_SIZES, "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407},
+)
+DEEPSEEK_V3 = Family(
+    "DeepSeek V3",
+    _v3,
+    shared_expert_names(1),
+    {
+        **_SIZES,
+        "n_routed_experts": 256,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048,
+        "routed_scaling_factor": 2.5,
+        "n_group": 8,
+        "topk_group": 4,
+        "first_k_dense_replace": 3,
+        "max_position_embeddings": 4096,
+    },
+)
+YOUTU = Family("Youtu-LLM", _youtu, defaults={**_SIZES, "tie_word_embeddings": True, "max_position_embeddings": 131072})

@@ -1,0 +1,108 @@
+"""Attention over latent vectors, of which keys and values of all heads are products (DeepSeek-V2, 2024)."""
+
+import torch
+from torch import Tensor
+
+from ... import kernels
+from ...config.spec import LatentAttentionSpec
+from ..rope import RopeTable
+from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
+from . import whole_prompts
+from .state import CacheShape, InferState
+
+
+class LatentAttention:
+    """Heads of this rank in layer `index`, in the absorbed form: what makes keys of the latent vector multiplies the
+    queries, and what makes values of it the result, so that all heads read the latent vectors themselves. Prompts that
+    are computed whole, in steps of many tokens, have keys and values made for them.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        spec: LatentAttentionSpec,
+        weights: LatentAttentionWeights,
+        heads: HeadSplit,
+        rope: RopeTable,
+    ) -> None:
+        self._index = index
+        self._spec = spec
+        self._weights = weights
+        self._num_heads = heads.num_heads
+        self._rope = rope
+        self._width = spec.latent_dim + spec.rope_dim
+        self.cache = CacheShape(1, self._width, spec.latent_dim, shared=True)
+        """What it keeps of each position: the same on every rank."""
+
+    @property
+    def wants(self) -> ActivationScheme | None:
+        """How it wants its input; see `Linear`."""
+        return self._weights.first.wants
+
+    def forward(self, x: Activations, state: InferState) -> Tensor:
+        """[T, hidden] to what the heads of this rank say, [T, heads * value_dim]. Writes this layer's cache."""
+        spec, weights, block = self._spec, self._weights, state.linear_block
+        q, queries = self._queries(x, state)
+        values = queries.new_empty(*q.shape[:2], spec.value_dim)
+        # In which form a prompt is computed would depend on where it is cut.
+        has_whole = state.chunks is not None and not state.deterministic and len(q) >= whole_prompts.LEAST_TOKENS
+        _by_heads(self._attend(queries, state, has_whole), weights.values, values, block)
+        if (c := state.chunks) is not None and has_whole:
+            # Of the step's tokens, as they have just been stored.
+            latent, turned = state.caches[self._index].k[state.slots, 0].split((spec.latent_dim, spec.rope_dim), 1)
+            latent = latent[:, None].expand(-1, self._num_heads, -1)
+            k, v = torch.empty_like(q), torch.empty_like(values)
+            _by_heads(latent, weights.keys.transpose(1, 2), k[..., : spec.key_dim], block)
+            _by_heads(latent, weights.values, v, block)
+            k[..., spec.key_dim :] = turned[:, None]
+            q[..., spec.key_dim :] = queries[..., spec.latent_dim :]
+            alone = whole_prompts.attend(q, k, v, c, spec.scale)
+            values = torch.where(whole_prompts.whole_tokens(c, len(q))[:, None, None], alone, values)
+        return values.flatten(1)
+
+    def _attend(self, q: Tensor, state: InferState, skip_whole: bool) -> Tensor:
+        """[T, heads, latent_dim] of `q` [T, heads, latent_dim + rope_dim]."""
+        out = q.new_empty(*q.shape[:2], self._spec.latent_dim)
+        read, scale, how = (state.caches[self._index].k, state.slot_table), self._spec.scale, state.deterministic
+        # Padded decodes reach into the tokens of chunks and write zeros there: chunks come second.
+        if (d := state.decodes) is not None:
+            n = len(d.rows)
+            kernels.latent_decode_attention(q[:n], *read, d.rows, d.kv_lens, d.max_kv_len, scale, out[:n], how)
+        if (c := state.chunks) is not None:
+            of_chunks = (c.rows, c.starts, c.kv_lens, c.max_len)
+            kernels.latent_prefill_attention(q, *read, *of_chunks, scale, out, how, skip_whole)
+        return out
+
+    def _queries(self, x: Activations, state: InferState) -> tuple[Tensor, Tensor]:
+        """[T, heads, key_dim + rope_dim], not turned, and what they are to latent vectors: [T, heads, latent_dim +
+        rope_dim], turned. Latent vectors are in the cache.
+        """
+        spec, weights, block = self._spec, self._weights, state.linear_block
+        first = weights.first.apply(x, block)
+        q, latent = first.split((first.shape[1] - self._width, self._width), dim=1)
+        if weights.queries is not None and weights.query_norm is not None:
+            made, room = Activations.to_fill(q.new_empty(q.shape), weights.queries.wants)
+            kernels.rms_norm(q, weights.query_norm, spec.norm_eps, made.x, *room)
+            q = weights.queries.apply(made, block)
+        q = q.unflatten(1, (self._num_heads, -1))
+        queries = q.new_empty(*q.shape[:2], self._width)
+        of_cache = (self._rope.cos_sin, state.positions, state.slots)
+        cache = state.caches[self._index].k
+        kernels.latent_postprocess(latent, weights.latent_norm, spec.norm_eps, *of_cache, q, queries, cache)
+        _by_heads(q[..., : spec.key_dim], weights.keys, queries[..., : spec.latent_dim], block)
+        return q, queries
+
+    def project(self, heads: Tensor, state: InferState) -> Tensor:
+        """What `forward` returned, or some of its tokens, to this rank's part of the result, [N, hidden]: the sum over
+        the ranks is for the caller.
+        """
+        return self._weights.out.apply(Activations(heads), state.linear_block)
+
+
+def _by_heads(x: Tensor, weight: Tensor, out: Tensor, block: int | None) -> None:
+    """[T, heads, inputs] times [heads, inputs, outputs]. `block`: as of `Linear.apply`."""
+    if block is None:
+        torch.bmm(x.transpose(0, 1), weight, out=out.transpose(0, 1))
+        return
+    # Libraries also choose by strides, so each block has the same ones.
+    out.copy_(in_blocks((x.contiguous(),), block, lambda each: torch.bmm(each.transpose(0, 1), weight).transpose(0, 1)))
