@@ -59,6 +59,7 @@ def test_the_product(outputs: int, inputs: int, tokens: int, dtype: torch.dtype,
     assert _error(operands, bias, out) <= (3.9e-3 if tokens <= 64 or dtype == torch.int8 else 6e-3)
 
 
+@pytest.mark.parametrize("tokens", [200, 65, 131])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(
@@ -66,13 +67,13 @@ def test_the_product(outputs: int, inputs: int, tokens: int, dtype: torch.dtype,
     [(ROWS, DTYPES[0], False), (SUMS, DTYPES[0], False), (SUMS, DTYPES[1], False), (BLOCKS, DTYPES[0], True)],
 )
 def test_every_way_of_the_libraries(
-    way: int, eight: torch.dtype, by_block: bool, with_bias: bool, dtype: torch.dtype
+    way: int, eight: torch.dtype, by_block: bool, with_bias: bool, dtype: torch.dtype, tokens: int
 ) -> None:
-    operands = _operands(200, 1024, 2048, eight, by_block)
+    operands = _operands(tokens, 1024, 2048, eight, by_block)
     if not takes(way, *operands):
         pytest.skip("this card's libraries do not take it")
     bias = torch.randn(1024, device="cuda").to(dtype) if with_bias else None
-    out = torch.full((200, 3 * 1024), float("nan"), device="cuda", dtype=dtype)[:, 1024:2048]
+    out = torch.full((tokens, 3 * 1024), float("nan"), device="cuda", dtype=dtype)[:, 1024:2048]
     library_product(way, *operands, bias, out)
     assert _error(operands, bias, out) <= 6e-3
 

@@ -16,7 +16,7 @@ def meeting_place(parallel: ParallelConfig) -> tuple[str, str]:
     return f"at {parallel.node.master_addr} port {parallel.node.master_port}", "all nodes must reach it"
 
 
-def meeting_store(parallel: ParallelConfig, timeout_s: float) -> dist.Store:
+def meeting_store(parallel: ParallelConfig, timeout_s: float) -> dist.Store:  # pyright: ignore[reportPrivateImportUsage]
     """The store by which ranks learn of each other. Raises what torch does where it cannot be reached, and OSError.
 
     A file in the folder of the sockets needs no port, and nobody else can write to it.
@@ -27,7 +27,7 @@ def meeting_store(parallel: ParallelConfig, timeout_s: float) -> dist.Store:
     return dist.FileStore(str(parallel.rendezvous), parallel.world_size)  # pyright: ignore[reportPrivateImportUsage]
 
 
-def _tcp_store(node: NodeConfig, rank: int, world_size: int, timeout_s: float) -> dist.Store:
+def _tcp_store(node: NodeConfig, rank: int, world_size: int, timeout_s: float) -> dist.Store:  # pyright: ignore[reportPrivateImportUsage]
     """Rank 0 listens, on the address of its node alone: the store asks for no password."""
     listening = None
     if rank == 0:

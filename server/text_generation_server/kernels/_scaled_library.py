@@ -3,7 +3,8 @@
 ROWS: CUTLASS's float8 product, which applies scales of rows itself (`torch._scaled_mm`).
 SUMS: a product without scales, cuBLAS's of float8 or int8; a kernel then scales the float32 or int32 sums. They are
 written and read once more, which pays where they are few.
-BLOCKS: cuBLAS's float8 product with a scale for each 128 inputs, which exists for sm_90 alone, from CUDA 12.9 on.
+BLOCKS: cuBLAS's float8 product with a scale for each 128 inputs, which exists for sm_90 alone, from CUDA 12.9 on. It
+wants the scales of one block of inputs to begin every 16 bytes, so tokens are made a multiple of four.
 """
 
 # pyright: basic, reportArgumentType=false, reportPrivateImportUsage=false
@@ -20,6 +21,8 @@ ROWS, SUMS, BLOCKS = 1, 2, 3
 _PART = 2048
 """Tokens whose sums exist at a time: 235 MB for 28672 outputs."""
 _SCALE_BLOCK = 1024
+_ALIGNED = 4
+"""Tokens of a product in blocks are a multiple of this."""
 
 
 @triton.jit
@@ -77,6 +80,13 @@ def library_product(
         for part in range(0, len(x8), _PART):
             own = slice(part, part + _PART)
             _scale(_sums(x8[own], weight8), x_scale[own], weight_scale, bias, out[own])
+        return
+    if way == BLOCKS and len(x8) % _ALIGNED:
+        missing = -len(x8) % _ALIGNED
+        x8, x_scale = (torch.cat((rows, rows[:missing])) for rows in (x8, x_scale))
+        padded = out.new_empty(len(x8), len(weight8))
+        library_product(way, x8, x_scale, weight8, weight_scale, bias, padded)
+        out.copy_(padded[: len(out)])
         return
     if way == ROWS:
         scales = x_scale[:, None], weight_scale[None, :]
