@@ -2,14 +2,12 @@
 before, and `gptq_bits`, `gptq_groupsize` and, from later versions, `gptq_sym` beside the weights.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
 
 from safetensors import SafetensorError, safe_open
 
-from ...errors import ModelFilesError
+from ...errors import ConfigurationError, ModelFilesError
 from ..json_object import JsonObject
 from .grouped import gptq
 from .schemes import Schemes
@@ -35,14 +33,15 @@ def _files(folder: Path) -> Mapping[str, Path]:
     """In which file which of the tensors is. What is wrong with files otherwise is told when weights are read."""
     try:
         if (folder / _INDEX).is_file():
-            index = cast("dict[str, Any]", json.loads((folder / _INDEX).read_text(encoding="utf-8")))
-            names = cast("dict[str, str]", index["weight_map"])
+            names = JsonObject.from_file(folder / _INDEX).child("weight_map")
             return {
-                tensor: folder / Path(names[tensor]).name for tensor in (_BITS, _SIZE, _SYMMETRIC) if tensor in names
+                tensor: folder / Path(names.string(tensor)).name
+                for tensor in (_BITS, _SIZE, _SYMMETRIC)
+                if tensor in names
             }
         with safe_open(folder / _SINGLE, framework="numpy") as file:
             return dict.fromkeys(file.keys(), folder / _SINGLE)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+    except (OSError, ModelFilesError, ConfigurationError, SafetensorError):
         return {}
 
 
