@@ -14,6 +14,7 @@ from text_generation_server.engine.requests import (
     ShardEngine,
     ShardInfo,
     StepCost,
+    StepMasks,
     StepPlan,
     StepReply,
     WarmupLimits,
@@ -34,6 +35,7 @@ class StubEngine:
     def __init__(self) -> None:
         self.thread = threading.get_ident()
         self.closed = False
+        self.warm = True
         self.broken: Exception | None = None
         """Raised by the next launch."""
         self.launched: list[object] = []
@@ -59,7 +61,12 @@ class StubEngine:
     def clear_cache(self, request_id: int | None) -> None:
         self.launched.append("clear")
 
+    def check_ready(self) -> None:
+        if not self.warm:
+            raise NotReady("call Warmup")
+
     def warmup(self, limits: WarmupLimits) -> WarmupResult:
+        self.warm = True
         return WarmupResult(ServingLimits(1, 1, 1, 1), StepCost(), [], 8)
 
     def close(self) -> None:
@@ -187,12 +194,20 @@ def test_clearing_everything_answers_a_plan_whose_turn_never_came(worker: Engine
     assert worker.step(StepPlan(0)).result(WAIT_S).number == 0
 
 
-def test_plans_begin_at_zero_after_warmup(worker: EngineWorker) -> None:
-    stub_of(worker).broken = NotReady("call Warmup")
+@pytest.mark.parametrize("number", [0, 1, 9621])
+def test_plans_before_warmup_leave_nothing_behind(worker: EngineWorker, number: int) -> None:
+    """Their numbers go on from those of an earlier start of the shard."""
+    engine = stub_of(worker)
+    engine.warm = False
     with pytest.raises(NotReady):
-        worker.step(StepPlan(0)).result(WAIT_S)
+        worker.step(StepPlan(number)).result(WAIT_S)
+    worker.clear_cache(None).result(WAIT_S)
+    with pytest.raises(NotReady):
+        worker.step(StepPlan(number)).result(WAIT_S)
     worker.warmup(WarmupLimits(1, 1)).result(WAIT_S)
-    assert worker.step(StepPlan(0)).result(WAIT_S).number == 0
+    worker.constrain(StepMasks(0))
+    assert worker.step(StepPlan(0, constrained=[0])).result(WAIT_S).number == 0
+    assert engine.launched == ["clear", 0]
 
 
 def test_an_error_that_shows_when_a_step_is_read_poisons_the_engine(worker: EngineWorker) -> None:

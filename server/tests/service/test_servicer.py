@@ -87,8 +87,9 @@ def test_errors_carry_status_message_and_reason(tmp_path: Path) -> None:
     async def test() -> None:
         async with serving(tmp_path) as shard:
             await ready(shard)
-            early = await error_of(shard.stub.Prefill(pb.StepPlan()))
-            assert early[:2] == (grpc.StatusCode.FAILED_PRECONDITION, "not_ready")
+            for number in (0, 2, 9621):
+                early = await error_of(shard.stub.Prefill(pb.StepPlan(number=number)))
+                assert early[:2] == (grpc.StatusCode.FAILED_PRECONDITION, "not_ready")
             await shard.stub.Warmup(WARMUP)
             assert (await error_of(shard.stub.Warmup(WARMUP)))[:2] == (
                 grpc.StatusCode.FAILED_PRECONDITION,

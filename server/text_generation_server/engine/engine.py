@@ -108,6 +108,10 @@ class Engine:
         gc.freeze()
         return result
 
+    def check_ready(self) -> None:
+        """Raises `NotReady` before Warmup."""
+        self._ready()
+
     @torch.inference_mode()
     def step(self, plan: StepPlan, masks: MaskSource = no_masks) -> PendingStep:
         """Launches the next step without waiting for it. On a CPU, launching computes.

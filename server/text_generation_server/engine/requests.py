@@ -275,6 +275,10 @@ class ShardEngine(Protocol):
         """Sizes pool and rows, once."""
         ...
 
+    def check_ready(self) -> None:
+        """Raises `NotReady` before Warmup."""
+        ...
+
     def step(self, plan: StepPlan, masks: MaskSource) -> PendingStep:
         """Launches the next step without waiting for it. Where the plan has constrained rows, its forward pass is
         launched, then `masks` is asked, then the choice is launched.

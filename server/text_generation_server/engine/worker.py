@@ -98,7 +98,9 @@ class EngineWorker:
         return future
 
     def step(self, plan: StepPlan) -> "Future[StepReply]":
-        """Queues a plan; its turn follows from its number. The future fails with an `EngineError`."""
+        """Queues a plan; its turn follows from its number. The future fails with an `EngineError`: `NotReady` before
+        Warmup, whatever the number.
+        """
         future: Future[StepReply] = Future()
         self._put(_Planned(plan, future), future)
         return future
@@ -123,7 +125,6 @@ class EngineWorker:
         def warm_up(engine: ShardEngine) -> WarmupResult:
             result = engine.warmup(limits)
             self._masks.open(MaskLimits(result.max_masks, engine.info.vocab_size))
-            self._refuse(self._plans.restart(), PlanRefused("the plan that this one follows came before Warmup"))
             return result
 
         return self.submit(warm_up)
@@ -227,7 +228,14 @@ class EngineWorker:
 
     def _take(self, engine: ShardEngine, planned: _Planned) -> None:
         """Launches what is due now that this plan is here."""
-        if not self._guarded(planned.future, lambda: self._plans.put(planned.plan.number, planned)):
+
+        def put() -> None:
+            # Before Warmup a plan is meant for an earlier start of the shards on the same sockets, and the router has
+            # not noticed its loss. The number says nothing here; `NotReady` tells the router that they were lost.
+            engine.check_ready()
+            self._plans.put(planned.plan.number, planned)
+
+        if not self._guarded(planned.future, put):
             return
         for due in self._plans.due():
             if not self._guarded(due.future, lambda due=due: self._launch(engine, due)):

@@ -400,3 +400,23 @@ async fn shards_that_are_lost_while_nothing_runs_are_found_by_a_probe() {
     assert_eq!((ids(&answer), server.mock.starts()), (expected, 2));
     server.assert_clean(2).await;
 }
+
+#[tokio::test]
+async fn shards_that_started_again_unseen_are_found_by_the_next_request() {
+    let expected = undisturbed(config(1), batch_limits(), asked).await;
+    let server = Server::start(config(1), batch_limits(), 64).await;
+    let client = &server.infer.0.client;
+    server.infer.generate(asked(1)).await.unwrap();
+    // The answer to the last plan, which drops the request, comes before that of Health.
+    server.assert_clean(64).await;
+    client.health().await.unwrap();
+    server.mock.kill();
+    while client.group().await != Ok(Some("start 1".to_owned())) {}
+    // The connections are new; the number of the next plan follows those of the group that was lost.
+    let status = server.infer.0.batcher.status();
+    assert_eq!((status.recovering, status.restarts), (false, 0));
+    let streams = server.streams(asked).await;
+    assert_eq!(rest(streams).await, expected);
+    assert_eq!((server.mock.starts(), server.mock.warmups().len()), (2, 1));
+    server.assert_clean(64).await;
+}
