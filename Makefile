@@ -97,7 +97,8 @@ wheel: install
 
 # --- checks, cheapest first -------------------------------------------------------------------------------------------
 
-test: lint test-rust test-client test-benchmark test-router test-server test-kernels test-aot test-integration
+# What is installed comes before the cheapest, since pip unpacks while cargo compiles.
+test: install lint test-rust test-client test-benchmark test-router test-server test-kernels test-aot test-integration
 
 lint: $(VENV)/.dev-dependencies $(VENV)/.python
 	cargo fmt --all --check

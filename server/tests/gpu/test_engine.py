@@ -2,8 +2,6 @@
 nothing compiles after warm-up.
 """
 
-import gc
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,106 +9,12 @@ from typing import Any
 import pytest
 import torch
 from support.engine_driver import directly, stream
-from support.fake_model import SingleGroup
+from support.gpu_engine import LIMITS, NEW_TOKENS, a_request, alone, build, check, router, schedule
 from support.router import Router, Stream
 
-from text_generation_server.config.model import ModelConfig
-from text_generation_server.config.server import WatermarkConfig
-from text_generation_server.distributed import TensorParallelGroup
-from text_generation_server.engine.engine import Engine
-from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
-from text_generation_server.models.registry import load_model
 
 pytestmark = pytest.mark.gpu
-
-NEW_TOKENS = 16
-LIMITS = WarmupLimits(
-    max_batch_prefill_tokens=200, max_batch_size=16, max_batch_total_tokens=4096, prefill_chunking=True
-)
-SERVING = ServingLimits(4096, 255, 256, 16)
-EOS = (2, 3)
-
-
-def build(folder: Path, dtype: torch.dtype, limits: WarmupLimits = LIMITS, **options: Any) -> Engine:
-    # An engine that was warmed up is frozen for the garbage collector: the ones before give their memory back only now.
-    gc.unfreeze()
-    gc.collect()
-    torch.cuda.empty_cache()
-    device = torch.device("cuda")
-    config = ModelConfig.from_folder(folder)
-    with torch.inference_mode():
-        model = load_model(folder, config, TensorParallelGroup(0, 1, device), dtype, device, "auto")
-    engine = Engine(
-        model,
-        SingleGroup(),  # type: ignore[arg-type]
-        config.eos_token_ids,
-        "triton",
-        WatermarkConfig(),
-        EngineOptions(memory_fraction=0.5, **options),
-    )
-    engine.warmup(limits)
-    return engine
-
-
-def router(engine: Engine, **options: Any) -> Router:
-    engine.clear_cache(None)
-    return Router(directly(engine), SERVING, **{"eos": EOS, "budget": 200, **options})
-
-
-def a_request(number: int, longest: int = 60, **more: Any) -> Stream:
-    """Number `number` of many: what it asks for follows from that alone."""
-    chance = random.Random(number)
-    prompt = [chance.randrange(4, 384) for _ in range(chance.randint(1, longest))]
-    choosers: list[dict[str, Any]] = [
-        {},
-        {"do_sample": True, "seed": number, "temperature": 0.8},
-        {"do_sample": True, "seed": number, "top_p": 0.9, "top_k": 50},
-        {"repetition_penalty": 1.2, "frequency_penalty": 0.1},
-        {"watermark": True, "min_new_tokens": 5},
-    ]
-    return stream(number, prompt, NEW_TOKENS, 3 if number % 7 == 0 else 0, **choosers[number % 5], **more)
-
-
-def schedule(engine: Engine, seed: int, numbers: int, count: int, **options: Any) -> list[Stream]:
-    """Some of the requests arrive by chance; some are cancelled, paused, or share a prefix with one that runs."""
-    chance = random.Random(seed)
-    chunk = chance.choice([1, 3, 16, 64, 200])
-    driver = router(engine, chunk=chunk, depth=chance.choice([1, 2]), seed=seed, **options)
-    streams: list[Stream] = []
-    for number in chance.sample(range(numbers), count):
-        each = a_request(number)
-        streams.append(each)
-        driver.start(each)
-        for _ in range(chance.randrange(6)):
-            driver.step()
-        # Its row and its prompt are there, and who shares it may be asked for the same.
-        if each.tokens and each.row is not None and len(each.prompt) > 1 and chance.random() < 0.3:
-            twin = a_request(number)
-            twin.id += numbers
-            streams.append(twin)
-            driver.start(twin, prefix_of=each, cached=chance.randrange(1, len(each.prompt)))
-        if chance.random() < 0.1:
-            driver.cancel(chance.choice(streams))
-    driver.run()
-    assert sorted(driver.free_rows) == list(range(16))
-    assert all(reply.timings.kernel_compilations == 0 for reply in driver.replies)
-    return streams
-
-
-def alone(engine: Engine, numbers: int) -> list[list[int]]:
-    return [router(engine, chunk=200).run(a_request(number))[0] for number in range(numbers)]
-
-
-def check(streams: list[Stream], expected: list[list[int]], context: object) -> int:
-    """Every request has what it has alone, up to where it was cancelled. Returns how many were whole."""
-    whole = 0
-    for each in streams:
-        assert each.failure is None
-        want = expected[each.id % len(expected)]
-        assert each.tokens == want[: len(each.tokens)], (context, each.id)
-        whole += each.tokens == want
-    return whole
 
 
 @pytest.mark.parametrize("graphs", [None, ()], ids=["graphs", "no graphs"])

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 from support.families import model_of, write
+from support.gpu_engine import alone, build, check, schedule
 from support.latent import Contexts, Postprocess
 from support.latent_cases import LATENT_CASES
-from test_engine import alone, build, check, schedule
 
 from text_generation_server import kernels
 from text_generation_server.kernels.latent_decode_attention import latent_decode_attention_torch
@@ -69,7 +69,7 @@ def test_postprocess(heads: int, rank: int, rope: int, dtype: torch.dtype) -> No
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A vocabulary of 99 lacks ids of `test_engine`: its schedules need a larger one."""
+    """A vocabulary of 99 lacks ids that the schedules have: they need a larger one."""
     case = LATENT_CASES["deepseek v3"]
     model = model_of("deepseek v3")
     model.resize_token_embeddings(384)

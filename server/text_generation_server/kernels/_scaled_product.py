@@ -120,15 +120,17 @@ def scaled_product_kernel(
         x_tile_ptr += BLOCK_K
     BY_BLOCK: tl.constexpr = X_BLOCKS or WEIGHT_BLOCKS
     WHOLE: tl.constexpr = x_ptr.dtype.element_ty == tl.int8
-    x_block_scale = None
-    weight_block_scale = None
     acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.int32 if WHOLE and not BY_BLOCK else tl.float32)
     for at in tl.range(begin + AHEAD * BLOCK_K, end, BLOCK_K, num_stages=STAGES):
         if X_BLOCKS:
             x_block_ptr = x_scale_row_ptr + at // BLOCK_K * stride_x_scale_block
             x_block_scale = tl.load(x_block_ptr, mask=here, other=0.0)
+        else:
+            x_block_scale = None
         if WEIGHT_BLOCKS:
             weight_block_scale = tl.load(weight_scale_row_ptr + at // BLOCK_K * stride_weight_scale_block)
+        else:
+            weight_block_scale = None
         if MASK_K:
             inside = inner < inputs - at
             weight = tl.load(weight_tile_ptr, mask=inside, other=0.0, eviction_policy="evict_first")
@@ -145,8 +147,12 @@ def scaled_product_kernel(
         if X_BLOCKS:
             x_block_ptr = x_scale_row_ptr + at // BLOCK_K * stride_x_scale_block
             x_block_scale = tl.load(x_block_ptr, mask=here, other=0.0)
+        else:
+            x_block_scale = None
         if WEIGHT_BLOCKS:
             weight_block_scale = tl.load(weight_scale_row_ptr + at // BLOCK_K * stride_weight_scale_block)
+        else:
+            weight_block_scale = None
         acc = _add_product(acc, first_weights[ahead], first_inputs[ahead], x_block_scale, weight_block_scale)
     # Not earlier: a kernel that has waited relies on all before the last product being finished.
     let_next_start(PDL)
