@@ -20,9 +20,10 @@ from torch import Tensor
 from .. import kernels
 from ..config.parallel import ParallelConfig
 from ..errors import EngineFailed
+from .peer_copies import PLACES
 from .peer_memory import PeerMemory, can_map, peer_memory
 from .rendezvous import meeting_place, meeting_store
-from .under_way import SumUnderWay
+from .under_way import SumUnderWay, wrong_sums
 from .ways import Way, Ways, measure
 
 CLOSING_LIMIT_S = 1.0
@@ -170,12 +171,19 @@ class TensorParallelGroup:
             logger.warning("sums over the ranks go through NCCL: %s", opened)
             return
         self._peers = opened
-        if opened.copies is not None:
+        if opened.copies is not None and self._copies_are_right():
             self.overlapped_bytes = _OVERLAPPED_BYTES
         self._ways = Ways.fastest(self._timings())
         self.check()
         if not self._ways.any_of_ours and opened.copies is None:
             self._peers = None
+
+    def _copies_are_right(self) -> bool:
+        """Whether sums that run beside other kernels are right on these devices: nothing later would show it."""
+        right = self.min_int(wrong_sums(self.begin_sum, self.rank, PLACES, self._device) == 0) == 1
+        if not right:
+            logger.warning("sums over the ranks do not run beside products: a check of them went wrong")
+        return right
 
     def _timings(self) -> dict[int, dict[Way, int]]:
         """Nanoseconds of each way on the slowest rank, which are written to the log. None of ours is chosen yet."""

@@ -1,5 +1,6 @@
 """Sums over the ranks that run beside other kernels."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,3 +78,23 @@ class CopiedSum(SumUnderWay):
         # What is written replaces what is copied.
         self._wait()
         kernels.peer_add_norm(self.x, self.other, residual, weight, eps, scale, x_weight, self.flag, self.exchange)
+
+
+_TOKENS, _HIDDEN = 768, 8192
+"""12 MiB: the smallest messages that run beside products."""
+
+
+def wrong_sums(begin: Callable[[Tensor, int], SumUnderWay], rank: int, places: int, device: torch.device) -> int:
+    """How many numbers of known sums come out wrong on rank `rank` of two, two sums being under way at a time.
+
+    Both ranks call it together. `begin`: as `TensorParallelGroup.begin_sum`, with `places` places.
+    """
+    columns = torch.arange(_TOKENS * _HIDDEN, device=device).view(_TOKENS, _HIDDEN)
+    # Small whole numbers, whose sums 16 bits hold exactly.
+    parts = [(columns % cycle).to(torch.bfloat16) for cycle in (17, 13)]
+    total, wrong = parts[0] + parts[1], torch.zeros((), dtype=torch.int64, device=device)
+    for first in range(0, 2 * places, 2):
+        begun = [begin(parts[rank] + 0, (first + index) % places) for index in range(2)]
+        for each in begun:
+            wrong += (each.end() != total).sum()
+    return int(wrong.item())
