@@ -35,13 +35,13 @@ def hopper_takes(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:
 
 
 def fills_hopper(q: Tensor, k_cache: Tensor, max_q_len: int, batch: int) -> bool:
-    """Whether every processor has a tile, and the longest chunk fills one: else `prefill_attention_kernel` is faster,
-    whose programs share what a tile sees.
+    """Whether nearly every processor has a tile, and the longest chunk fills one: else `prefill_attention_kernel` is
+    faster, whose programs share what a tile sees. With 120 tiles for 132 processors it is slower by 18 %.
     """
     kv_heads = k_cache.shape[1]
     if max_q_len * q.shape[1] // kv_heads < _ROWS:
         return False
-    return _tiles(q, kv_heads, batch) * kv_heads >= num_processors(q.device)
+    return _tiles(q, kv_heads, batch) * kv_heads >= 7 * num_processors(q.device) // 8
 
 
 def _tiles(q: Tensor, kv_heads: int, batch: int) -> int:

@@ -24,10 +24,11 @@ TFLOP/s at 512 tokens, 380 at 2,048, 452 at 8,192 (cuDNN on contiguous tensors 6
 (benchmark/results/prefill_attention.json).
 
 Long chunks on a Hopper card, with heads of 128 or 256 and 16-bit queries, have a kernel of their own
-(`_prefill_hopper.py`). Microseconds before and with it, in one run on that card: 1,167 and 1,035 at 8,192 tokens
-(531 TFLOP/s), 101 and 84 at 2,048, 167 and 142 at 16 prompts of 512, 388 and 334 at 4 of 2,048, 4,902 and 4,562 at
-16,384, 159 and 139 for 448 behind 8,192. Over codes it takes 1,363 where the other takes 1,750: only the warp
-group that copies converts them. Not used where `deterministic`: its sums have other steps.
+(`_prefill_hopper.py`). Microseconds before and with it, in one run on that card: 1,175 and 1,049 at 8,192 tokens
+(524 TFLOP/s), 99 and 89 at 2,048, 177 and 147 at 16 prompts of 512, 395 and 333 at 4 of 2,048, 1,768 and 1,663 at
+10,000, 167 and 141 for 448 behind 8,192 (benchmark/results/prefill_attention_hopper.json). Over codes it took 1,363
+where the other took 1,750 for 8,192: only the warp group that copies converts them. Not used where `deterministic`:
+its sums have other steps.
 
 What the first rests on, each measured on that card:
 - Slots are read one step ahead of their keys: 1.18 ms instead of 1.82 at 8,192 tokens for the same tile. With slots in
