@@ -24,6 +24,7 @@ PARAMETERS = {
     "Mixtral-8x7B": 46_702_792_704,
     "gpt-oss-20b": 20_914_757_184,
     "gpt-oss-120b": 116_829_156_672,
+    "DeepSeek-V2-Lite": 15_706_484_224,
 }
 
 
