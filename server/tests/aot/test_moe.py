@@ -112,7 +112,9 @@ def _both(shared_kib: int) -> list[tuple[Form, str]]:
 @pytest.mark.parametrize(("form", "kind"), _both(227), ids=str)
 def test_products_of_codes_hardly_spill_and_copy_wide(form: Form, kind: str) -> None:
     compiled = _codes_product(form, kind, up=True)
-    compiled.check(max_spills=16)
+    # Tiles of 32 rows with 8-bit codes spill more, and beat those of 16 on an H200: 199 us instead of 230 for the first
+    # product of 512 tokens by the experts of Qwen3-30B-A3B.
+    compiled.check(max_spills=72 if (form[0], kind) == (32, "fp8 blocks") else 16)
     assert "LDGSTS.E" in compiled.sass
 
 
