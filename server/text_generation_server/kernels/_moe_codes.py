@@ -12,29 +12,11 @@ import torch
 from torch import Tensor
 
 from ._codes import eight_bits, load_table, lookups, nibbles, plain_plane
+from ._grouped_tiles import columns_of
 from ._groups import BLOCK
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._moe_tiles import GROUP, rows_of_tile, store_rows, tile_of_program, weight_rows_of
 from ._triton import tl, triton
-
-
-@triton.jit
-def _columns(values, COUNT: tl.constexpr):
-    """[rows, COUNT] to its columns, as float32."""
-    values = values.to(tl.float32)
-    rows: tl.constexpr = values.shape[0]
-    if COUNT == 2:
-        return tl.split(values)
-    elif COUNT == 4:
-        even, odd = tl.split(tl.reshape(values, [rows, 2, 2]))
-        a, c = tl.split(even)
-        b, d = tl.split(odd)
-        return a, b, c, d
-    else:
-        even, odd = tl.split(tl.reshape(values, [rows, 4, 2]))
-        even = _columns(even, 4)
-        odd = _columns(odd, 4)
-        return even[0], odd[0], even[1], odd[1], even[2], odd[2], even[3], odd[3]
 
 
 @triton.jit
@@ -88,11 +70,9 @@ def moe_codes_kernel(
     tile, block = tile_of_program(num_tiles_ptr, blocks, DIRECT, GROUP)
     if block >= blocks:
         return
-    expert, first_row, end_row = rows_of_tile(ids_ptr, tiles_ptr, tile, DIRECT)
-    members = first_row + tl.arange(0, BLOCK_M)
-    here = members < end_row
-    own = members if DIRECT else tl.load(order_ptr + members, mask=here, other=0)
-    x_rows = members if ACTIVATION is None else own // SLOTS
+    expert, members, here, own, x_rows = rows_of_tile(
+        ids_ptr, order_ptr, tiles_ptr, tile, SLOTS, ACTIVATION is not None, DIRECT, BLOCK_M
+    )
     weight_rows = weight_rows_of(block, outputs, BLOCK_N, ACTIVATION is not None)
     all_rows = expert.to(tl.int64) * outputs + weight_rows
     columns = tl.arange(0, DEPTH)[None, :]
@@ -116,10 +96,10 @@ def moe_codes_kernel(
             # Of the next block, because these loads are not part of Triton's pipeline.
             row_places += tl.where(k_block + 1 < num_blocks, all_outputs * COUNT, 0)
             following_scales = tl.load(scales_ptr + row_places)
-            scales = _columns(next_scales, COUNT)
+            scales = columns_of(next_scales, COUNT)
             if zeros_ptr is not None:
                 following_zeros = tl.load(zeros_ptr + row_places)
-                zeros = _columns(next_zeros, COUNT)
+                zeros = columns_of(next_zeros, COUNT)
         for group in tl.static_range(COUNT):
             partial = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32) if GROUPS > 1 and not FOLD else acc
             for dot in tl.static_range(GROUP_K // DEPTH):

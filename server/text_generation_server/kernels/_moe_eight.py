@@ -51,11 +51,9 @@ def moe_eight_kernel(
     tile, block = tile_of_program(num_tiles_ptr, blocks, False, GROUP)
     if block >= blocks:
         return
-    expert, first, end = rows_of_tile(ids_ptr, tiles_ptr, tile, False)
-    members = first + tl.arange(0, BLOCK_M)
-    here = members < end
-    own = tl.load(order_ptr + members, mask=here, other=0)
-    x_rows = members if ACTIVATION is None else own // SLOTS
+    expert, members, here, own, x_rows = rows_of_tile(
+        ids_ptr, order_ptr, tiles_ptr, tile, SLOTS, ACTIVATION is not None, False, BLOCK_M
+    )
     weight_rows = weight_rows_of(block, outputs, BLOCK_N, ACTIVATION is not None)
     all_rows = expert.to(tl.int64) * outputs + weight_rows
     inner = tl.arange(0, BLOCK_K)[None, :]

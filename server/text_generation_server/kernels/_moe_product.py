@@ -70,11 +70,9 @@ def moe_product_kernel(
     tile, block = tile_of_program(num_tiles_ptr, blocks, DIRECT, GROUP)
     if block >= blocks:
         return
-    expert, first, end = rows_of_tile(ids_ptr, tiles_ptr, tile, DIRECT)
-    members = first + tl.arange(0, BLOCK_M)
-    here = members < end
-    own = members if DIRECT else tl.load(order_ptr + members, mask=here, other=0)
-    x_rows = members if ACTIVATION is None else own // SLOTS
+    expert, members, here, own, x_rows = rows_of_tile(
+        ids_ptr, order_ptr, tiles_ptr, tile, SLOTS, ACTIVATION is not None, DIRECT, BLOCK_M
+    )
     weight_rows = weight_rows_of(block, outputs, BLOCK_N, ACTIVATION is not None)
     inner = tl.arange(0, BLOCK_K)[None, :]
     x_ptrs = x_ptr + x_rows.to(tl.int64)[:, None] * stride_x_row + inner

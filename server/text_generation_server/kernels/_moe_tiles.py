@@ -1,5 +1,5 @@
-"""What both grouped products of a mixture of experts share (`_moe_product.py`, `_moe_codes.py`): which rows and outputs
-a program computes, and how they are stored.
+"""What the grouped products of a mixture of experts share (`_moe_product.py`, `_moe_codes.py`, `_moe_eight.py`): which
+rows and outputs a program computes, and how they are stored.
 
 Up: each row is a token of `x`; outputs of the matrix are pairs, gate rows and then up rows, and what is stored is their
 gated activation. Down: each row is one that the first product stored; what is stored is weighted and belongs to the
@@ -33,13 +33,32 @@ def tile_of_program(num_tiles_ptr, blocks, DIRECT: tl.constexpr, GROUP: tl.const
 
 
 @triton.jit
-def rows_of_tile(ids_ptr, tiles_ptr, tile, DIRECT: tl.constexpr):
-    """Expert, first and end of a tile's rows."""
+def rows_of_tile(
+    ids_ptr,  # [rows] int32
+    order_ptr,  # [rows] int32, None where DIRECT
+    tiles_ptr,  # [capacity, 3] int32, None where DIRECT
+    tile,
+    SLOTS: tl.constexpr,  # rows of one token
+    UP: tl.constexpr,  # whether rows of `x` are tokens
+    DIRECT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """The expert of a tile and, for each of BLOCK_M rows: its number in the order of experts, whether it is there, its
+    own place, and the row of `x` that it reads.
+    """
     if DIRECT:
-        return tl.load(ids_ptr + tile), tile, tile + 1
+        expert = tl.load(ids_ptr + tile)
+        first = tile
+        end = tile + 1
     else:
         tile_ptr = tiles_ptr + tile * 3
-        return tl.load(tile_ptr), tl.load(tile_ptr + 1), tl.load(tile_ptr + 2)
+        expert = tl.load(tile_ptr)
+        first = tl.load(tile_ptr + 1)
+        end = tl.load(tile_ptr + 2)
+    members = first + tl.arange(0, BLOCK_M)
+    here = members < end
+    own = members if DIRECT else tl.load(order_ptr + members, mask=here, other=0)
+    return expert, members, here, own, own // SLOTS if UP else members
 
 
 @triton.jit
