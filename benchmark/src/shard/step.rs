@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream};
 use rand::Rng;
-use text_generation_client::types::{Chunk, Request, SlotRange, StepPlan, StepReply};
+use text_generation_client::types::{
+    Chunk, Request, RequestId, Row, SlotRange, StepPlan, StepReply,
+};
 use text_generation_client::{ClientError, ShardedClient};
 
 use super::args::{ChoiceArgs, Place};
@@ -51,8 +53,8 @@ pub fn batch(
     let length = place.slots_of_one();
     (0..place.batch_size)
         .map(|row| Request {
-            id: u64::from(row),
-            row,
+            id: RequestId(u64::from(row)),
+            row: Row(row),
             input_ids: maker.ids(rng, place.sequence_length),
             num_generated: 0,
             cached_length: 0,
@@ -116,7 +118,7 @@ fn plans(place: Place, batch: Vec<Request>, most: u32) -> impl Iterator<Item = S
         ..StepPlan::default()
     });
     let decodes = (1..place.decode_length).map(move |_| StepPlan {
-        decode: (0..place.batch_size).collect(),
+        decode: (0..place.batch_size).map(Row).collect(),
         ..StepPlan::default()
     });
     (0..)
@@ -137,7 +139,11 @@ fn chunks(place: Place, most: u32) -> Vec<Vec<Chunk>> {
             }
             let count = room.min(place.sequence_length - first);
             if let Some(step) = steps.last_mut() {
-                step.push(Chunk { row, first, count });
+                step.push(Chunk {
+                    row: Row(row),
+                    first,
+                    count,
+                });
             }
             first += count;
             room -= count;

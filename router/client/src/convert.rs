@@ -6,8 +6,8 @@ use text_generation_proto::v1;
 
 use crate::types::{
     AllowedTokens, Chunk, Grant, MaskWrite, NextTokenChooser, PromptScores, Request,
-    RequestFailure, ServingLimits, ShardInfo, SlotRange, StepCost, StepMasks, StepPlan, StepReply,
-    Timings, TokenId, TopTokens, TraceLink, Warmup, WarmupLimits,
+    RequestFailure, RequestId, Row, ServingLimits, ShardInfo, SlotRange, StepCost, StepMasks,
+    StepPlan, StepReply, Timings, TokenId, TopTokens, TraceLink, Warmup, WarmupLimits,
 };
 
 impl From<SlotRange> for v1::SlotRange {
@@ -51,8 +51,8 @@ impl From<NextTokenChooser> for v1::NextTokenChooserParameters {
 impl From<Request> for v1::Request {
     fn from(request: Request) -> Self {
         Self {
-            id: request.id,
-            row: request.row,
+            id: request.id.0,
+            row: request.row.0,
             input_ids: request.input_ids,
             num_generated: request.num_generated,
             cached_length: request.cached_length,
@@ -67,7 +67,7 @@ impl From<Request> for v1::Request {
 impl From<Chunk> for v1::Chunk {
     fn from(chunk: Chunk) -> Self {
         Self {
-            row: chunk.row,
+            row: chunk.row.0,
             first: chunk.first,
             count: chunk.count,
         }
@@ -77,7 +77,7 @@ impl From<Chunk> for v1::Chunk {
 impl From<Grant> for v1::Grant {
     fn from(grant: Grant) -> Self {
         Self {
-            row: grant.row,
+            row: grant.row.0,
             slots: ranges(grant.slots),
         }
     }
@@ -87,16 +87,20 @@ impl From<StepPlan> for v1::StepPlan {
     fn from(plan: StepPlan) -> Self {
         Self {
             number: plan.number,
-            drop: plan.drop,
+            drop: numbers(plan.drop),
             admit: plan.admit.into_iter().map(Into::into).collect(),
             grants: plan.grants.into_iter().map(Into::into).collect(),
             chunks: plan.chunks.into_iter().map(Into::into).collect(),
-            decode: plan.decode,
-            constrained: plan.constrained,
+            decode: numbers(plan.decode),
+            constrained: numbers(plan.constrained),
             limit_ms: milliseconds(plan.limit),
             trace_links: trace_links(&plan.trace_links),
         }
     }
+}
+
+fn numbers(rows: Vec<Row>) -> Vec<u32> {
+    rows.into_iter().map(|row| row.0).collect()
 }
 
 /// One after the other, each the trace id and then the span id.
@@ -128,7 +132,11 @@ impl From<MaskWrite> for v1::MaskWrite {
 
 impl From<StepMasks> for v1::StepMasks {
     fn from(masks: StepMasks) -> Self {
-        let (rows, slots) = masks.rows.into_iter().unzip();
+        let (rows, slots) = masks
+            .rows
+            .into_iter()
+            .map(|(row, slot)| (row.0, slot))
+            .unzip();
         Self {
             number: masks.number,
             writes: masks.writes.into_iter().map(Into::into).collect(),
@@ -209,7 +217,7 @@ impl From<v1::TopTokens> for TopTokens {
 impl From<v1::PromptScores> for PromptScores {
     fn from(scores: v1::PromptScores) -> Self {
         Self {
-            row: scores.row,
+            row: Row(scores.row),
             first: scores.first,
             logprobs: scores.logprobs,
             top_tokens: scores.top_tokens.into_iter().map(Into::into).collect(),
@@ -220,8 +228,8 @@ impl From<v1::PromptScores> for PromptScores {
 impl From<v1::RequestFailure> for RequestFailure {
     fn from(failure: v1::RequestFailure) -> Self {
         Self {
-            request_id: failure.request_id,
-            row: failure.row,
+            request_id: RequestId(failure.request_id),
+            row: Row(failure.row),
             reason: failure.reason,
             message: failure.message,
         }
@@ -243,7 +251,7 @@ impl From<v1::StepReply> for StepReply {
     fn from(reply: v1::StepReply) -> Self {
         Self {
             number: reply.number,
-            rows: reply.rows,
+            rows: reply.rows.into_iter().map(Row).collect(),
             tokens: tokens(reply.ids, reply.logprobs),
             top_tokens: reply.top_tokens.into_iter().map(Into::into).collect(),
             prompt_scores: reply.prompt_scores.into_iter().map(Into::into).collect(),

@@ -14,7 +14,8 @@ use crate::encoded::StepMethod;
 use crate::error::ClientError;
 use crate::shard::{Deadlines, Shard};
 use crate::types::{
-    ServingLimits, ShardInfo, StepCost, StepMasks, StepPlan, StepReply, Warmup, WarmupLimits,
+    RequestId, ServingLimits, ShardInfo, StepCost, StepMasks, StepPlan, StepReply, Warmup,
+    WarmupLimits,
 };
 
 /// Client of a group of shards. Cheap to clone.
@@ -161,8 +162,13 @@ impl ShardedClient {
     }
 
     /// Keeps only `request_ids`; returns those that were there.
-    pub async fn filter_batch(&self, request_ids: Vec<u64>) -> Result<Vec<u64>, ClientError> {
-        let request = v1::FilterBatchRequest { request_ids };
+    pub async fn filter_batch(
+        &self,
+        request_ids: Vec<RequestId>,
+    ) -> Result<Vec<RequestId>, ClientError> {
+        let request = v1::FilterBatchRequest {
+            request_ids: request_ids.into_iter().map(|id| id.0).collect(),
+        };
         let replies = self
             .on_all(|shard| shard.filter_batch(request.clone()))
             .await?;
@@ -170,12 +176,14 @@ impl ShardedClient {
             .into_iter()
             .next()
             .ok_or(ClientError::EmptyResults)?;
-        Ok(first.request_ids)
+        Ok(first.request_ids.into_iter().map(RequestId).collect())
     }
 
     /// Drops one request, or all; after the latter the next plan has number 0.
-    pub async fn clear_cache(&self, request_id: Option<u64>) -> Result<(), ClientError> {
-        let request = v1::ClearCacheRequest { request_id };
+    pub async fn clear_cache(&self, request_id: Option<RequestId>) -> Result<(), ClientError> {
+        let request = v1::ClearCacheRequest {
+            request_id: request_id.map(|id| id.0),
+        };
         self.on_all(|shard| shard.clear_cache(request))
             .await
             .map(drop)

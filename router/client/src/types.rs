@@ -1,6 +1,27 @@
 //! Domain types of the shard contract. Generated types never leave this crate.
 
+use std::fmt;
 use std::time::Duration;
+
+/// Names a request to the shards; the router gives each number once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+/// A place in the batch. Plans and replies name a running request by its row, from its admission until it is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Row(pub u32);
+
+impl Row {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// `length` neighbouring slots from `start` on. A slot holds K and V of one token in every layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,8 +138,8 @@ impl NextTokenChooser {
 /// A request as it stands: fresh, behind a cached prefix, or where it was interrupted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    pub id: u64,
-    pub row: u32,
+    pub id: RequestId,
+    pub row: Row,
     /// The prompt, then the tokens generated so far.
     pub input_ids: Vec<u32>,
     pub num_generated: u32,
@@ -134,7 +155,7 @@ pub struct Request {
 /// Positions of the ids of a request that one step computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
-    pub row: u32,
+    pub row: Row,
     pub first: u32,
     pub count: u32,
 }
@@ -142,7 +163,7 @@ pub struct Chunk {
 /// More slots for a running request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    pub row: u32,
+    pub row: Row,
     pub slots: Vec<SlotRange>,
 }
 
@@ -158,13 +179,13 @@ pub struct TraceLink {
 pub struct StepPlan {
     /// 0 after warm-up and after everything was cleared, then one more each.
     pub number: u64,
-    pub drop: Vec<u32>,
+    pub drop: Vec<Row>,
     pub admit: Vec<Request>,
     pub grants: Vec<Grant>,
     pub chunks: Vec<Chunk>,
-    pub decode: Vec<u32>,
+    pub decode: Vec<Row>,
     /// Of the rows that get a token, those whose choice waits for the [`StepMasks`] of this number.
-    pub constrained: Vec<u32>,
+    pub constrained: Vec<Row>,
     /// So long may the step take on the device, then the shards are not healthy; whoever sends the plan waits no longer
     /// either, from the turn of the plan on. Zero: the shards' own limit, and that of [`Deadlines`](crate::Deadlines).
     pub limit: Duration,
@@ -178,7 +199,7 @@ pub struct StepMasks {
     pub number: u64,
     pub writes: Vec<MaskWrite>,
     /// Those of the plan, each with its slot.
-    pub rows: Vec<(u32, u32)>,
+    pub rows: Vec<(Row, u32)>,
 }
 
 /// What a mask slot holds from this step on.
@@ -215,7 +236,7 @@ pub struct TopTokens {
 /// Log-probabilities of the prompt tokens at positions `first + 1`, `first + 2`, ...
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptScores {
-    pub row: u32,
+    pub row: Row,
     pub first: u32,
     pub logprobs: Vec<f32>,
     pub top_tokens: Vec<TopTokens>,
@@ -224,8 +245,8 @@ pub struct PromptScores {
 /// One request failed in the shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestFailure {
-    pub request_id: u64,
-    pub row: u32,
+    pub request_id: RequestId,
+    pub row: Row,
     pub reason: String,
     pub message: String,
 }
@@ -247,7 +268,7 @@ pub struct Timings {
 pub struct StepReply {
     pub number: u64,
     /// Those that got a token: decodes in the plan's order, then chunks. A row may stand several times in a row.
-    pub rows: Vec<u32>,
+    pub rows: Vec<Row>,
     /// One for each of `rows`.
     pub tokens: Vec<TokenId>,
     pub top_tokens: Vec<TopTokens>,

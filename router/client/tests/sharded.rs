@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use text_generation_client::types::{
-    AllowedTokens, Chunk, Grant, MaskWrite, NextTokenChooser, Request, SlotRange, StepMasks,
-    StepPlan, StepReply, WarmupLimits,
+    AllowedTokens, Chunk, Grant, MaskWrite, NextTokenChooser, Request, RequestId, Row, SlotRange,
+    StepMasks, StepPlan, StepReply, WarmupLimits,
 };
 use text_generation_client::{ClientError, Deadlines, ShardedClient};
 use text_generation_mock_shard::{MockConfig, MockShard};
@@ -16,8 +16,8 @@ use text_generation_mock_shard::{MockConfig, MockShard};
 /// Three ids in row `id`, with four slots.
 fn request(id: u32) -> Request {
     Request {
-        id: u64::from(id),
-        row: id,
+        id: RequestId(u64::from(id)),
+        row: Row(id),
         input_ids: vec![10, 11, 12],
         num_generated: 0,
         cached_length: 0,
@@ -34,7 +34,7 @@ fn request(id: u32) -> Request {
 /// Admits `rows` and computes their prompts.
 fn prefill(number: u64, rows: &[u32]) -> StepPlan {
     let chunk = |&row| Chunk {
-        row,
+        row: Row(row),
         first: 0,
         count: 3,
     };
@@ -46,10 +46,14 @@ fn prefill(number: u64, rows: &[u32]) -> StepPlan {
     }
 }
 
+fn numbered(rows: &[u32]) -> Vec<Row> {
+    rows.iter().copied().map(Row).collect()
+}
+
 fn decode(number: u64, rows: &[u32]) -> StepPlan {
     StepPlan {
         number,
-        decode: rows.to_vec(),
+        decode: numbered(rows),
         ..StepPlan::default()
     }
 }
@@ -79,13 +83,16 @@ async fn ranks_answer_as_one() {
     let reply = client.step(prefill(0, &[0, 1])).await.unwrap();
     assert_eq!(
         (reply.rows.as_slice(), ids(&reply)),
-        (&[0, 1][..], vec![15, 15])
+        (&[Row(0), Row(1)][..], vec![15, 15])
     );
     let scores = &reply.prompt_scores[1];
-    assert_eq!((scores.row, scores.first, scores.logprobs.len()), (1, 0, 2));
+    assert_eq!(
+        (scores.row, scores.first, scores.logprobs.len()),
+        (Row(1), 0, 2)
+    );
     let plan = StepPlan {
         grants: vec![Grant {
-            row: 0,
+            row: Row(0),
             slots: vec![SlotRange {
                 start: 8,
                 length: 1,
@@ -94,7 +101,7 @@ async fn ranks_answer_as_one() {
         ..decode(1, &[1, 0])
     };
     let reply = client.step(plan).await.unwrap();
-    assert_eq!(reply.rows, [1, 0]);
+    assert_eq!(reply.rows, [Row(1), Row(0)]);
     assert_eq!(reply.timings.idle, Duration::from_micros(7));
     assert_eq!(reply.timings.kernel_compilations, 3);
     // Row 1 has no slot for a fifth position.
@@ -139,8 +146,9 @@ async fn filtering_and_clearing_free_rows() {
     let mock = MockShard::start(MockConfig::default()).unwrap();
     let client = connect(&mock).await;
     client.step(prefill(0, &[0, 1, 2])).await.unwrap();
-    assert_eq!(client.filter_batch(vec![1, 2]).await.unwrap(), [1, 2]);
-    client.clear_cache(Some(1)).await.unwrap();
+    let ids = [RequestId(1), RequestId(2)];
+    assert_eq!(client.filter_batch(ids.to_vec()).await.unwrap(), ids);
+    client.clear_cache(Some(ids[0])).await.unwrap();
     assert_eq!(mock.rows(), 1);
     client.clear_cache(None).await.unwrap();
     assert_eq!(mock.rows(), 0);
@@ -219,7 +227,7 @@ async fn a_constrained_step_waits_for_its_masks_and_chooses_what_they_allow() {
     .unwrap();
     let client = connect(&mock).await;
     let constrained = |plan: StepPlan, rows: &[u32]| StepPlan {
-        constrained: rows.to_vec(),
+        constrained: numbered(rows),
         ..plan
     };
     let only = |slot, ids: &[u32]| MaskWrite {
@@ -238,7 +246,7 @@ async fn a_constrained_step_waits_for_its_masks_and_chooses_what_they_allow() {
                 tokens: AllowedTokens::Bits(bits),
             },
         ],
-        rows: vec![(0, 1), (2, 5)],
+        rows: vec![(Row(0), 1), (Row(2), 5)],
     };
     client.constrain(masks).await.unwrap();
     let reply = waiting.await.unwrap().unwrap();
@@ -250,7 +258,7 @@ async fn a_constrained_step_waits_for_its_masks_and_chooses_what_they_allow() {
             slot: 1,
             tokens: AllowedTokens::Except(vec![16, 17]),
         }],
-        rows: vec![(1, 1), (2, 5), (0, 0)],
+        rows: vec![(Row(1), 1), (Row(2), 5), (Row(0), 0)],
     };
     client.constrain(masks).await.unwrap();
     let plan = constrained(decode(1, &[0, 1, 2]), &[0, 1, 2]);
@@ -271,7 +279,7 @@ async fn a_mock_finds_masks_that_break_the_contract() {
                 tokens: AllowedTokens::Only(vec![7]),
             })
             .collect(),
-        rows: rows.to_vec(),
+        rows: rows.iter().map(|&(row, slot)| (Row(row), slot)).collect(),
     };
     client
         .constrain(masks(0, &[1, 64], &[(0, 1)]))
@@ -283,7 +291,7 @@ async fn a_mock_finds_masks_that_break_the_contract() {
         .await
         .unwrap();
     let plan = |plan| StepPlan {
-        constrained: vec![0],
+        constrained: vec![Row(0)],
         ..plan
     };
     client.step(plan(prefill(0, &[0]))).await.unwrap();
@@ -304,7 +312,7 @@ async fn clearing_ends_the_wait_for_masks() {
     let mock = MockShard::start(MockConfig::default()).unwrap();
     let client = connect(&mock).await;
     let plan = StepPlan {
-        constrained: vec![0],
+        constrained: vec![Row(0)],
         ..prefill(0, &[0])
     };
     let waiting = tokio::spawn(client.step(plan));

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use text_generation_client::types::TokenId;
 
 use crate::detokenize::Detokenizer;
-use crate::held::HeldText;
 use crate::queue::PromptToken;
 use crate::stop::StopMatcher;
+use crate::stop_buffer::StopBuffer;
 use crate::tokenize::TextTokenizer;
 use crate::types::{Dialect, PrefillToken, Token};
 
@@ -45,7 +45,7 @@ enum Stop {
     /// It stays in the text.
     Kept(StopMatcher),
     /// The text ends before it.
-    Cut(HeldText),
+    Cut(StopBuffer),
 }
 
 impl TextAssembler {
@@ -56,7 +56,7 @@ impl TextAssembler {
             hidden: Hidden::Special,
             stop: match dialect {
                 Dialect::Tgi => Stop::Kept(StopMatcher::new(stop)),
-                Dialect::OpenAi => Stop::Cut(HeldText::new(stop)),
+                Dialect::OpenAi => Stop::Cut(StopBuffer::new(stop)),
             },
             stopped: false,
             text: String::new(),
@@ -118,10 +118,10 @@ impl TextAssembler {
                 self.text.push_str(&text[..shown]);
                 text
             }
-            Stop::Cut(held) => {
+            Stop::Cut(buffer) => {
                 let mut out = String::new();
-                self.stopped = held.push(text, true, &mut out)
-                    || hidden.is_some_and(|hidden| held.push(hidden, false, &mut out));
+                self.stopped = buffer.push(text, true, &mut out)
+                    || hidden.is_some_and(|hidden| buffer.push(hidden, false, &mut out));
                 self.text.push_str(&out);
                 out
             }
@@ -133,8 +133,8 @@ impl TextAssembler {
     pub fn flush(&mut self) -> String {
         let mut text = String::new();
         if !self.stopped {
-            if let Stop::Cut(held) = &mut self.stop {
-                held.flush(&mut text);
+            if let Stop::Cut(buffer) = &mut self.stop {
+                buffer.flush(&mut text);
             }
             text.push_str(&self.detokenizer.flush());
         }
@@ -146,7 +146,7 @@ impl TextAssembler {
     pub fn stop_sequence(&self) -> Option<&str> {
         match &self.stop {
             Stop::Kept(stop) => stop.found(),
-            Stop::Cut(held) => held.found(),
+            Stop::Cut(buffer) => buffer.found(),
         }
     }
 

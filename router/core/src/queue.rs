@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use text_generation_client::types::TokenId;
+use text_generation_client::types::{RequestId, TokenId};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
@@ -81,7 +81,7 @@ pub(crate) struct Sample {
 /// `events` is closed.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) id: u64,
+    pub(crate) id: RequestId,
     pub(crate) order: Order,
     pub(crate) request: Arc<ValidRequest>,
     pub(crate) root: RootKey,
@@ -186,7 +186,7 @@ impl Queue {
                 sequence: self.next_id,
             };
             let entry = Entry {
-                id: self.next_id,
+                id: RequestId(self.next_id),
                 order,
                 root: root.clone(),
                 seed: request.seed(index),

@@ -43,7 +43,7 @@ pub struct GenerateStream {
     pub(crate) metrics: Arc<RequestMetrics>,
     /// Counts the request; its samples share it.
     pub(crate) meter: Arc<Meter>,
-    pub(crate) held: Held,
+    pub(crate) guard: StreamGuard,
     /// Assembled and not yet taken.
     pub(crate) pending: VecDeque<StreamEvent>,
     pub(crate) generated_tokens: u32,
@@ -63,7 +63,7 @@ pub struct GenerateStream {
 
 /// What a request holds as long as its stream exists.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct StreamGuard {
     /// Given back with the stream, or by the batcher when the generation ends, which may be long before a slow client
     /// has taken its text.
     pub(crate) _permit: PermitHalf,
@@ -237,7 +237,7 @@ impl Stream for GenerateStream {
                 return Poll::Ready(None);
             }
             let Poll::Ready(event) = stream.events.poll_recv(context) else {
-                ready!(stream.held.cut.as_mut().poll(context));
+                ready!(stream.guard.cut.as_mut().poll(context));
                 return Poll::Ready(Some(Err(stream.fail(InferError::ShuttingDown))));
             };
             let error = match event {

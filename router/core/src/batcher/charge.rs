@@ -1,6 +1,6 @@
 //! What tenants are charged for the tokens of a plan, so that they are served in turn: see `queue/turns.rs`.
 
-use text_generation_client::types::Chunk;
+use text_generation_client::types::{Chunk, Row};
 
 use super::Batcher;
 use crate::queue::Entry;
@@ -18,14 +18,14 @@ pub(super) fn prompt_cost(entry: &Entry, count: u32) -> u64 {
 impl Batcher {
     /// Charges the owners of a plan's `chunks`, and of the rows that get `tokens`. It costs nothing where no tenant waits
     /// for another.
-    pub(super) fn charge(&mut self, chunks: &[Chunk], tokens: &[u32]) {
+    pub(super) fn charge(&mut self, chunks: &[Chunk], tokens: &[Row]) {
         let turns = &mut self.queue.turns;
         if !turns.is_contended() {
             return;
         }
         let prompts = chunks.iter().map(|chunk| (chunk.row, Some(chunk.count)));
         for (row, count) in prompts.chain(tokens.iter().map(|&row| (row, None))) {
-            let Some(Some(running)) = self.rows.get(row as usize) else {
+            let Some(Some(running)) = self.rows.get(row.index()) else {
                 continue;
             };
             let entry = &running.entry;

@@ -1,7 +1,7 @@
 //! A plan that is on its way.
 
 use text_generation_client::ClientError;
-use text_generation_client::types::StepMasks;
+use text_generation_client::types::{Row, StepMasks};
 use tokio::sync::oneshot;
 use tokio::time::{Duration, Instant};
 
@@ -13,11 +13,11 @@ const GRACE: Duration = Duration::from_secs(2);
 pub(super) struct InFlight {
     pub(super) number: u64,
     /// Rows of which it computes parts of prompts.
-    pub(super) chunks: Vec<u32>,
+    pub(super) chunks: Vec<Row>,
     /// Rows that get a token, in the plan's order.
-    pub(super) rows: Vec<u32>,
+    pub(super) rows: Vec<Row>,
     /// Those of `rows` whose choice waits for masks.
-    pub(super) constrained: Vec<u32>,
+    pub(super) constrained: Vec<Row>,
     /// Takes the masks, until they are sent.
     pub(super) masks: Option<oneshot::Sender<StepMasks>>,
     pub(super) sent: Instant,

@@ -2,7 +2,7 @@
 //! next one, and the masks of that one follow its plan.
 
 use futures::future::try_join;
-use text_generation_client::types::{AllowedTokens, MaskWrite, StepMasks, StepPlan};
+use text_generation_client::types::{AllowedTokens, MaskWrite, Row, StepMasks, StepPlan};
 use text_generation_grammar::{GrammarError, Mask, MaskForm};
 use tokio::sync::oneshot;
 
@@ -15,7 +15,7 @@ use crate::queue::Event;
 /// The constrained tokens of one step, on their way through the worker threads.
 #[derive(Debug)]
 pub(super) struct Matching {
-    rows: Vec<u32>,
+    rows: Vec<Row>,
     pub(super) arrivals: oneshot::Receiver<Vec<Arrival>>,
 }
 
@@ -79,7 +79,7 @@ impl Batcher {
     }
 
     fn matched_row(&mut self, arrival: Arrival) {
-        let Some(Some(running)) = self.rows.get_mut(arrival.row as usize) else {
+        let Some(Some(running)) = self.rows.get_mut(arrival.row.index()) else {
             return;
         };
         match arrival.outcome {
@@ -94,9 +94,9 @@ impl Batcher {
     }
 
     /// Ends a request whose grammar cannot be followed. What was computed of it is as good as anybody's.
-    fn cannot_follow(&mut self, row: u32, error: GrammarError) {
-        if let Some(Some(running)) = self.rows.get(row as usize) {
-            tracing::warn!(request = running.entry.id, %error, "a grammar cannot be followed");
+    fn cannot_follow(&mut self, row: Row, error: GrammarError) {
+        if let Some(Some(running)) = self.rows.get(row.index()) {
+            tracing::warn!(request = %running.entry.id, %error, "a grammar cannot be followed");
             let failed = Event::Failed(InferError::Grammar(error));
             // The client may have gone.
             let _ = running.entry.events.send(failed);
@@ -116,8 +116,8 @@ impl Batcher {
     /// Sends the masks of a plan that was sent just now, where they depend on no token in flight: those of first
     /// tokens, and of requests that resume.
     pub(super) fn constrain_new(&mut self, new: &mut InFlight) {
-        let known = |&row: &u32| {
-            let running = self.rows.get(row as usize).and_then(Option::as_ref);
+        let known = |&row: &Row| {
+            let running = self.rows.get(row.index()).and_then(Option::as_ref);
             running.is_some_and(|running| running.awaits_one_token())
         };
         if new.constrained.iter().all(known) {
@@ -134,7 +134,7 @@ impl Batcher {
         let oldest = before.unwrap_or(plan.number).min(plan.number);
         let mut masks = plan.free_masks();
         for (row, slot) in &mut masks.rows {
-            let running = self.rows.get(*row as usize).and_then(Option::as_ref);
+            let running = self.rows.get(row.index()).and_then(Option::as_ref);
             let owner = running.filter(|running| running.since <= plan.number);
             let constraint = owner.and_then(|owner| owner.entry.constraint.as_ref());
             let Some(mask) = constraint.map(Constraint::mask) else {

@@ -25,7 +25,7 @@ mod suspects;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use text_generation_client::types::{StepReply, WarmupLimits};
+use text_generation_client::types::{Row, StepReply, WarmupLimits};
 use text_generation_client::{ClientError, ShardedClient};
 use text_generation_grammar::Mask;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -75,7 +75,7 @@ struct Batcher {
     /// Who owns which row.
     rows: Vec<Option<Running>>,
     /// Rows whose owners have left, which the next plan tells the shards.
-    dropped: Vec<u32>,
+    dropped: Vec<Row>,
     workers: Option<Workers>,
     masks: MaskPool<Mask>,
     /// Requests with grammars that may own rows.
@@ -219,14 +219,14 @@ impl Batcher {
     }
 
     /// Takes the owner out of a row, which the shards are told with the next plan.
-    fn vacate(&mut self, row: u32) -> Option<Running> {
-        let running = self.rows.get_mut(row as usize)?.take()?;
+    fn vacate(&mut self, row: Row) -> Option<Running> {
+        let running = self.rows.get_mut(row.index())?.take()?;
         self.dropped.push(row);
         Some(running)
     }
 
     /// A request leaves its row; what was computed of it stays in the prefix tree.
-    fn release(&mut self, row: u32) {
+    fn release(&mut self, row: Row) {
         if let Some(running) = self.vacate(row) {
             let cut = running.was_cut();
             let entry = running.leave(&mut self.pool);
@@ -239,7 +239,7 @@ impl Batcher {
     }
 
     /// Ends a running request with an error. Nothing that it computed is trusted.
-    fn fail(&mut self, row: u32, error: InferError) {
+    fn fail(&mut self, row: Row, error: InferError) {
         if let Some(running) = self.vacate(row) {
             // The client may have gone.
             let _ = running.entry.events.send(Event::Failed(error));

@@ -1,6 +1,6 @@
 //! From the policy's decision to the plan that the shards get.
 
-use text_generation_client::types::{Grant, StepPlan, TraceLink};
+use text_generation_client::types::{Grant, Row, StepPlan, TraceLink};
 use tokio::time::Instant;
 
 use super::heads::Heads;
@@ -39,8 +39,8 @@ impl Batcher {
 
     /// Those whose clients have gone leave, and those that pause go back to the queue.
     fn release_leaving(&mut self) {
-        for row in 0..self.limits.max_batch_size {
-            let Some(Some(running)) = self.rows.get(row as usize) else {
+        for row in (0..self.limits.max_batch_size).map(Row) {
+            let Some(Some(running)) = self.rows.get(row.index()) else {
                 continue;
             };
             if running.is_unwanted() {
@@ -82,8 +82,8 @@ impl Batcher {
     }
 
     /// The running requests that do not leave, and their rows.
-    fn for_policy(&self) -> (Vec<u32>, Vec<policy::Running>) {
-        let owned = (0..).zip(&self.rows);
+    fn for_policy(&self) -> (Vec<Row>, Vec<policy::Running>) {
+        let owned = (0..).map(Row).zip(&self.rows);
         owned
             .filter_map(|(row, running)| Some((row, running.as_ref()?)))
             .filter(|(_, running)| !running.is_pausing())
@@ -95,9 +95,9 @@ impl Batcher {
             .unzip()
     }
 
-    fn pause(&mut self, decision: &Plan, rows: &[u32]) {
+    fn pause(&mut self, decision: &Plan, rows: &[Row]) {
         for &index in &decision.pause {
-            if let Some(Some(running)) = self.rows.get_mut(rows[index] as usize) {
+            if let Some(Some(running)) = self.rows.get_mut(rows[index].index()) {
                 running.pause();
                 self.metrics.paused.increment(1);
             }
@@ -105,7 +105,7 @@ impl Batcher {
     }
 
     /// Turns a decision into a plan, and makes the requests stand as they will when it has run.
-    fn apply(&mut self, decision: Plan, rows: &[u32], visited: &[Order]) -> (StepPlan, InFlight) {
+    fn apply(&mut self, decision: Plan, rows: &[Row], visited: &[Order]) -> (StepPlan, InFlight) {
         let mut step = Builder {
             plan: StepPlan {
                 number: self.next_number,
@@ -131,7 +131,7 @@ impl Batcher {
         }
         // Others may read these positions from the next plan on: it runs after this one.
         for chunk in &step.plan.chunks {
-            if let Some(Some(running)) = self.rows.get_mut(chunk.row as usize) {
+            if let Some(Some(running)) = self.rows.get_mut(chunk.row.index()) {
                 running.share(&mut self.pool);
             }
         }
@@ -160,7 +160,7 @@ impl Batcher {
         let rows = chunks.chain(plan.decode.iter().copied());
         rows.filter_map(|row| {
             self.rows
-                .get(row as usize)?
+                .get(row.index())?
                 .as_ref()?
                 .entry
                 .request
@@ -171,8 +171,8 @@ impl Batcher {
     }
 
     /// Free slots beyond those that the decision needs.
-    fn spare(&self, decision: &Plan, rows: &[u32], visited: &[Order]) -> u32 {
-        let owners = decision.decode.iter().map(|&index| rows[index] as usize);
+    fn spare(&self, decision: &Plan, rows: &[Row], visited: &[Order]) -> u32 {
+        let owners = decision.decode.iter().map(|&index| rows[index].index());
         let lacking =
             owners.filter(|&row| self.rows[row].as_ref().is_some_and(Running::lacks_slot));
         let admitted = decision
@@ -187,8 +187,8 @@ impl Batcher {
         self.pool.free().saturating_sub(needed)
     }
 
-    fn decode(&mut self, row: u32, step: &mut Builder) {
-        let Some(Some(running)) = self.rows.get_mut(row as usize) else {
+    fn decode(&mut self, row: Row, step: &mut Builder) {
+        let Some(Some(running)) = self.rows.get_mut(row.index()) else {
             return;
         };
         if running.lacks_slot() {
@@ -205,8 +205,8 @@ impl Batcher {
         step.add_token(row, &running.entry);
     }
 
-    fn chunk(&mut self, row: u32, count: u32, step: &mut Builder) {
-        let Some(Some(running)) = self.rows.get_mut(row as usize) else {
+    fn chunk(&mut self, row: Row, count: u32, step: &mut Builder) {
+        let Some(Some(running)) = self.rows.get_mut(row.index()) else {
             return;
         };
         // Where somebody else's slots pushed its prefix out of the cache meanwhile, it has more to compute, never less.
@@ -220,7 +220,8 @@ impl Batcher {
 
     /// Gives a queued request a row, slots for its prompt and some more, and computes the first chunk.
     fn admit(&mut self, mut entry: Entry, count: u32, step: &mut Builder) {
-        let Some(row) = self.rows.iter().position(Option::is_none) else {
+        let mut rows = (0..).map(Row).zip(&self.rows);
+        let Some((row, _)) = rows.find(|(_, owner)| owner.is_none()) else {
             self.queue.put_back(entry);
             return;
         };
@@ -250,10 +251,9 @@ impl Batcher {
                 .increment(u64::from(holding.cached()));
         }
         let running = Running::new(entry, holding, step.plan.number);
-        let row_number = row as u32;
-        step.plan.admit.push(running.as_request(row_number));
-        self.rows[row] = Some(running);
-        self.chunk(row_number, count, step);
+        step.plan.admit.push(running.as_request(row));
+        self.rows[row.index()] = Some(running);
+        self.chunk(row, count, step);
     }
 
     fn count(&mut self, decision: &Plan, plan: &StepPlan) {
@@ -277,7 +277,7 @@ impl Batcher {
 struct Builder {
     plan: StepPlan,
     /// Rows that get a token.
-    tokens: Vec<u32>,
+    tokens: Vec<Row>,
     shape: StepShape,
     /// Free slots that nobody needs in this step.
     spare: u32,
@@ -285,7 +285,7 @@ struct Builder {
 
 impl Builder {
     /// A row gets a token.
-    fn add_token(&mut self, row: u32, entry: &Entry) {
+    fn add_token(&mut self, row: Row, entry: &Entry) {
         self.tokens.push(row);
         if entry.is_constrained() {
             self.plan.constrained.push(row);

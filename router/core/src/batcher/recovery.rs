@@ -115,7 +115,7 @@ impl Batcher {
         let marks = [(found.suspects, suspect), (found.witnesses, witness)];
         for (rows, standing) in marks {
             for row in rows {
-                if let Some(Some(running)) = self.rows.get_mut(row as usize) {
+                if let Some(Some(running)) = self.rows.get_mut(row.index()) {
                     running.entry.standing = standing(running.entry.generated);
                 }
             }

@@ -1,7 +1,7 @@
 //! What becomes of the reply to a plan.
 
 use text_generation_client::ClientError;
-use text_generation_client::types::{StepReply, TokenId};
+use text_generation_client::types::{Row, StepReply, TokenId};
 use tokio::task::JoinError;
 use tokio::time::{Instant, timeout_at};
 
@@ -57,7 +57,7 @@ impl Batcher {
         }
         for failure in reply.failures {
             if self.owner(failure.row, in_flight.number).is_some() {
-                tracing::warn!(request = failure.request_id, reason = %failure.reason, "a request failed in the shards");
+                tracing::warn!(request = %failure.request_id, reason = %failure.reason, "a request failed in the shards");
                 self.fail(failure.row, InferError::Generation(failure.message));
             }
         }
@@ -85,12 +85,12 @@ impl Batcher {
     /// Gives a token to the owner of a row. What comes back goes to the owner's grammar first.
     fn hand_out(
         &mut self,
-        row: u32,
+        row: Row,
         token: TokenId,
         top_tokens: Option<Vec<TokenId>>,
     ) -> Option<Arrival> {
         let ends = self.eos_token_ids.contains(&token.id);
-        let running = self.rows.get_mut(row as usize)?.as_mut()?;
+        let running = self.rows.get_mut(row.index())?.as_mut()?;
         let entry = &mut running.entry;
         // Whether it ends is for the grammar to say.
         if let Some(constraint) = entry.constraint.take() {
@@ -105,13 +105,13 @@ impl Batcher {
     }
 
     /// Who owns a row since the plan of this `number` or longer.
-    fn owner(&mut self, row: u32, number: u64) -> Option<&mut Running> {
-        let running = self.rows.get_mut(row as usize)?.as_mut()?;
+    fn owner(&mut self, row: Row, number: u64) -> Option<&mut Running> {
+        let running = self.rows.get_mut(row.index())?.as_mut()?;
         (running.since <= number).then_some(running)
     }
 
     /// A request that the shards neither gave a token nor failed would wait for ever.
-    fn fail_lost(&mut self, row: u32, number: u64) {
+    fn fail_lost(&mut self, row: Row, number: u64) {
         if self.owner(row, number).is_some() {
             let message = "the shards lost the request";
             self.fail(row, InferError::Generation(message.to_owned()));

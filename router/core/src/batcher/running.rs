@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::smallvec;
-use text_generation_client::types::{Chunk, PromptScores, Request, TokenId};
+use text_generation_client::types::{Chunk, PromptScores, Request, Row, TokenId};
 
 use crate::kv_pool::{Holding, KvPool};
 use crate::policy;
@@ -56,7 +56,7 @@ impl Running {
     }
 
     /// As the shards get to know it, in the row that it owns.
-    pub(super) fn as_request(&self, row: u32) -> Request {
+    pub(super) fn as_request(&self, row: Row) -> Request {
         let request = &self.entry.request;
         let mut chooser = request.chooser.clone();
         chooser.seed = self.entry.seed;
@@ -171,7 +171,7 @@ impl Running {
     }
 
     /// Its next `count` positions are computed, and with the last of the prompt a token.
-    pub(super) fn chunk(&mut self, row: u32, count: u32) -> Chunk {
+    pub(super) fn chunk(&mut self, row: Row, count: u32) -> Chunk {
         let first = self.computed;
         self.computed += count;
         if self.prompt_left() == 0 {

@@ -4,6 +4,8 @@
 //! prompt with no other prompt beside it, and if the shards are lost once more, it is the one. A request is ended only
 //! then, so what happened to be there when a machine failed goes on.
 
+use text_generation_client::types::Row;
+
 use super::DEPTH;
 use super::in_flight::InFlight;
 use super::running::Running;
@@ -37,20 +39,20 @@ impl Standing {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Findings {
     /// On trial when it happened: it is ended.
-    pub(super) guilty: Option<u32>,
-    pub(super) suspects: Vec<u32>,
-    pub(super) witnesses: Vec<u32>,
+    pub(super) guilty: Option<Row>,
+    pub(super) suspects: Vec<Row>,
+    pub(super) witnesses: Vec<Row>,
 }
 
 impl Findings {
     /// Of the plans that were not answered. A row counts where it has the owner that the plan is about.
     pub(super) fn of(plans: &[InFlight], rows: &[Option<Running>]) -> Self {
-        let owner = |row: u32, number: u64| {
-            let running = rows.get(row as usize)?.as_ref()?;
+        let owner = |row: Row, number: u64| {
+            let running = rows.get(row.index())?.as_ref()?;
             (running.since <= number).then_some(running.entry.standing())
         };
-        let find = |rows: fn(&InFlight) -> &[u32]| {
-            let mut found: Vec<(u32, Standing)> = plans
+        let find = |rows: fn(&InFlight) -> &[Row]| {
+            let mut found: Vec<(Row, Standing)> = plans
                 .iter()
                 .flat_map(|plan| rows(plan).iter().map(|&row| (row, plan.number)))
                 .filter_map(|(row, number)| Some((row, owner(row, number)?)))
@@ -64,7 +66,7 @@ impl Findings {
 }
 
 /// `prompts`: those of whom parts of prompts were computed; `tokens`: those who were to get a token.
-fn judge(prompts: &[(u32, Standing)], tokens: &[(u32, Standing)]) -> Findings {
+fn judge(prompts: &[(Row, Standing)], tokens: &[(Row, Standing)]) -> Findings {
     let mut all = [prompts, tokens].concat();
     all.sort_unstable_by_key(|&(row, _)| row);
     all.dedup_by_key(|&mut (row, _)| row);
@@ -93,7 +95,7 @@ fn judge(prompts: &[(u32, Standing)], tokens: &[(u32, Standing)]) -> Findings {
     }
 }
 
-fn rows(of: &[(u32, Standing)], which: impl Fn(u32, Standing) -> bool) -> Vec<u32> {
+fn rows(of: &[(Row, Standing)], which: impl Fn(Row, Standing) -> bool) -> Vec<Row> {
     let which = of.iter().filter(|&&(row, standing)| which(row, standing));
     which.map(|&(row, _)| row).collect()
 }
@@ -105,21 +107,25 @@ mod tests {
     const WITNESS: Standing = Standing::Witness { generated: 4 };
     const SUSPECT: Standing = Standing::Suspect { generated: 4 };
 
-    fn clear(row: u32) -> (u32, Standing) {
-        (row, Standing::Clear)
+    fn clear(row: u32) -> (Row, Standing) {
+        (Row(row), Standing::Clear)
     }
 
     fn findings(guilty: Option<u32>, suspects: &[u32], witnesses: &[u32]) -> Findings {
+        let rows = |of: &[u32]| of.iter().copied().map(Row).collect();
         Findings {
-            guilty,
-            suspects: suspects.to_vec(),
-            witnesses: witnesses.to_vec(),
+            guilty: guilty.map(Row),
+            suspects: rows(suspects),
+            witnesses: rows(witnesses),
         }
     }
 
     #[test]
     fn prompts_are_suspect_before_those_that_decode() {
-        let found = judge(&[clear(1), clear(2)], &[clear(0), clear(2), (3, WITNESS)]);
+        let found = judge(
+            &[clear(1), clear(2)],
+            &[clear(0), clear(2), (Row(3), WITNESS)],
+        );
         assert_eq!(found, findings(None, &[1, 2], &[0, 3]));
     }
 
@@ -130,7 +136,7 @@ mod tests {
             findings(None, &[], &[0, 1])
         );
         assert_eq!(
-            judge(&[], &[clear(0), (1, WITNESS)]),
+            judge(&[], &[clear(0), (Row(1), WITNESS)]),
             findings(None, &[1], &[0])
         );
         assert_eq!(judge(&[], &[clear(0)]), findings(None, &[0], &[]));
@@ -138,7 +144,10 @@ mod tests {
 
     #[test]
     fn only_who_is_on_trial_is_guilty() {
-        let found = judge(&[(5, SUSPECT)], &[clear(0), (5, SUSPECT), (6, WITNESS)]);
+        let found = judge(
+            &[(Row(5), SUSPECT)],
+            &[clear(0), (Row(5), SUSPECT), (Row(6), WITNESS)],
+        );
         assert_eq!(found, findings(Some(5), &[], &[0, 6]));
     }
 

@@ -1,6 +1,6 @@
 //! The grammar of one generation.
 
-use text_generation_client::types::TokenId;
+use text_generation_client::types::{Row, TokenId};
 use text_generation_grammar::{GrammarError, Mask, Matcher};
 
 use super::ValidGrammar;
@@ -31,7 +31,7 @@ impl Constraint {
 /// A token of a constrained generation, on its way through the worker threads.
 #[derive(Debug)]
 pub(crate) struct Arrival {
-    pub(crate) row: u32,
+    pub(crate) row: Row,
     pub(crate) token: TokenId,
     pub(crate) top_tokens: Option<Vec<TokenId>>,
     pub(crate) constraint: Constraint,
@@ -43,7 +43,7 @@ pub(crate) struct Arrival {
 
 impl Arrival {
     pub(crate) fn new(
-        row: u32,
+        row: Row,
         token: TokenId,
         top_tokens: Option<Vec<TokenId>>,
         constraint: Constraint,

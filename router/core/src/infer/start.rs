@@ -12,13 +12,13 @@ use crate::error::{InferError, Overload, ValidationError};
 use crate::metrics::Meter;
 use crate::observer::Outcome;
 use crate::permit::{Permit, PermitHalf};
-use crate::stream::Held;
+use crate::stream::StreamGuard;
 use crate::tenant::Tenant;
 use crate::types::RequestInstants;
 use crate::validation::ValidRequest;
 
 /// What a generation holds: the first for its stream, the second for the batcher.
-pub(super) type Entered = (Held, PermitHalf);
+pub(super) type Entered = (StreamGuard, PermitHalf);
 
 /// A group that can be queued.
 struct Ready {
@@ -46,22 +46,22 @@ impl Infer {
             .try_acquire_many_owned(generations)
             .map_err(|_| InferError::Overloaded(Overload::Requests { max }))?;
         let received = Instant::now();
-        let held = (0..generations).filter_map(|_| {
+        let permits = (0..generations).filter_map(|_| {
             Some(Permit {
                 _server: permits.split(1)?,
                 _tenant: of_tenant.as_mut().and_then(|places| places.split(1)),
             })
         });
-        Ok(held
+        Ok(permits
             .map(|permit| {
                 let (permit, of_generation) = PermitHalf::pair(permit);
-                let held = Held {
+                let guard = StreamGuard {
                     _permit: permit,
                     cut: Box::pin(self.0.cut.clone().cancelled_owned()),
                     _drain: drain.clone(),
                     received,
                 };
-                (held, of_generation)
+                (guard, of_generation)
             })
             .collect())
     }
@@ -126,40 +126,41 @@ impl Infer {
         let not_enforced: Arc<[String]> = grammar
             .map_or(&[][..], |grammar| grammar.not_enforced())
             .into();
-        let (held, permits): (Vec<Held>, Vec<PermitHalf>) = entered.into_iter().unzip();
-        let seeds: Vec<u64> = (0..).take(held.len()).map(|n| valid.seed(n)).collect();
+        let (guards, permits): (Vec<StreamGuard>, Vec<PermitHalf>) = entered.into_iter().unzip();
+        let seeds: Vec<u64> = (0..).take(guards.len()).map(|n| valid.seed(n)).collect();
         let events = self
             .0
             .batcher
             .submit(valid, permits.into_iter().map(Some).collect())?;
         meter.accepted(input_length, max_new_tokens);
-        let stream = |(index, (seed, (held, events))): (u32, (u64, (Held, _)))| GenerateStream {
-            index,
-            input_length,
-            not_enforced: not_enforced.clone(),
-            cached_tokens: 0,
-            assembler: assembler.clone(),
-            seed: samples.then_some(seed),
-            instants: RequestInstants {
-                received: held.received,
-                queued,
-                started: queued,
-            },
-            events,
-            metrics: self.0.metrics.clone(),
-            meter: meter.clone(),
-            held,
-            pending: VecDeque::new(),
-            generated_tokens: 0,
-            max_new_tokens,
-            first_step: None,
-            last_step: None,
-            ended: false,
-            outcome: Outcome::Dropped,
-            tenant: tenant.clone(),
-            observed: observed.clone(),
-        };
-        let parts = seeds.into_iter().zip(held.into_iter().zip(events));
+        let stream =
+            |(index, (seed, (guard, events))): (u32, (u64, (StreamGuard, _)))| GenerateStream {
+                index,
+                input_length,
+                not_enforced: not_enforced.clone(),
+                cached_tokens: 0,
+                assembler: assembler.clone(),
+                seed: samples.then_some(seed),
+                instants: RequestInstants {
+                    received: guard.received,
+                    queued,
+                    started: queued,
+                },
+                events,
+                metrics: self.0.metrics.clone(),
+                meter: meter.clone(),
+                guard,
+                pending: VecDeque::new(),
+                generated_tokens: 0,
+                max_new_tokens,
+                first_step: None,
+                last_step: None,
+                ended: false,
+                outcome: Outcome::Dropped,
+                tenant: tenant.clone(),
+                observed: observed.clone(),
+            };
+        let parts = seeds.into_iter().zip(guards.into_iter().zip(events));
         Ok((0..).zip(parts).map(stream).collect())
     }
 

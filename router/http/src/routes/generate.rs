@@ -102,7 +102,7 @@ pub async fn generate_stream(
 }
 
 /// What the answer needs of a request that `core` consumes.
-pub(super) struct Wanted {
+pub(super) struct AnswerFields {
     /// The prompt, when it goes before the text.
     prefix: String,
     details: bool,
@@ -111,7 +111,7 @@ pub(super) struct Wanted {
     best_of: bool,
 }
 
-impl Wanted {
+impl AnswerFields {
     pub fn new(inputs: &str, parameters: &GenerateParameters) -> Self {
         let full_text = parameters.return_full_text.unwrap_or(false);
         Self {
@@ -177,10 +177,10 @@ async fn complete(
     inputs: String,
     parameters: GenerateParameters,
 ) -> Result<(HeaderMap, GenerateResponse), ApiError> {
-    let wanted = Wanted::new(&inputs, &parameters);
+    let answer = AnswerFields::new(&inputs, &parameters);
     let group = Group::one_or_best_of(request(inputs, parameters));
     let streams = state.infer.generate_group(group).await?;
-    wanted.gather(state, id, streams).await
+    answer.gather(state, id, streams).await
 }
 
 async fn stream(
@@ -189,14 +189,14 @@ async fn stream(
     inputs: String,
     parameters: GenerateParameters,
 ) -> Response {
-    let wanted = Wanted::new(&inputs, &parameters);
-    let characters = wanted.characters;
+    let answer = AnswerFields::new(&inputs, &parameters);
+    let characters = answer.characters;
     let request = request(inputs, parameters);
     let generation = state.infer.generate_stream(request).await;
     let input_length = generation.as_ref().map_or(0, |stream| stream.input_length);
     let encoder = TokenEvents {
         id,
-        wanted,
+        answer,
         input_length,
         index: 0,
     };
@@ -207,7 +207,7 @@ async fn stream(
 /// Events of `/generate_stream`.
 struct TokenEvents {
     id: RequestId,
-    wanted: Wanted,
+    answer: AnswerFields,
     input_length: u32,
     index: u32,
 }
@@ -224,16 +224,16 @@ impl TokenEvents {
             self.input_length,
             &generated,
         );
-        let details = self.wanted.details.then_some(StreamDetails {
+        let details = self.answer.details.then_some(StreamDetails {
             finish_reason: generated.finish_reason,
             generated_tokens: generated.generated_tokens,
             seed: generated.seed,
             input_length: self.input_length,
         });
-        let text = if self.wanted.prefix.is_empty() {
+        let text = if self.answer.prefix.is_empty() {
             generated.text
         } else {
-            format!("{}{}", self.wanted.prefix, generated.text)
+            format!("{}{}", self.answer.prefix, generated.text)
         };
         (text, details)
     }

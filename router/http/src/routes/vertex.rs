@@ -17,7 +17,7 @@ use crate::error::ApiError;
 use crate::extract::{GenerationJson, from_raw};
 use crate::generations::{Generations, renamed};
 use crate::openapi::GenerateErrors;
-use crate::routes::generate::{self, Wanted};
+use crate::routes::generate::{self, AnswerFields};
 use crate::routes::openai::ChatBody;
 use crate::routes::openai::chat::{self, Chat, ChatAnswer};
 use crate::schema::{VertexBody, VertexGenerateBody, VertexResponse};
@@ -95,7 +95,7 @@ struct DoSample {
 
 /// One request, as far as its answer needs it.
 enum Instance {
-    Generate(Wanted),
+    Generate(AnswerFields),
     Chat(ChatAnswer, Box<Reading>),
 }
 
@@ -115,9 +115,9 @@ impl Instance {
         }
         let body: VertexGenerateBody = from_raw(instance, path)?;
         let parameters = sampled(body.parameters.as_deref(), &format!("{path}.parameters"))?;
-        let wanted = Wanted::new(&body.inputs, &parameters);
+        let answer = AnswerFields::new(&body.inputs, &parameters);
         let group = Group::one_or_best_of(generate::request(body.inputs, parameters));
-        Ok((vec![group], Self::Generate(wanted)))
+        Ok((vec![group], Self::Generate(answer)))
     }
 
     async fn text(
@@ -127,8 +127,8 @@ impl Instance {
         samples: Vec<GenerateStream>,
     ) -> Result<String, ApiError> {
         match self {
-            Self::Generate(wanted) => {
-                let (_, answer) = wanted.gather(state, id, samples).await?;
+            Self::Generate(fields) => {
+                let (_, answer) = fields.gather(state, id, samples).await?;
                 Ok(answer.generated_text)
             }
             Self::Chat(answer, reading) => {

@@ -167,7 +167,7 @@ pub struct TextFormat {
 
 /// What the answer needs of the body, beside the conversation.
 #[derive(Debug)]
-pub struct Asked {
+pub struct AnswerFields {
     pub names: ToolNames,
     /// Set when reasoning is to be sent back by the client.
     pub seal: Option<Seal>,
@@ -180,7 +180,7 @@ impl ResponsesBody {
     ///
     /// # Errors
     /// 422 that names the field.
-    pub fn read(mut self, state: &AppState) -> Result<(Conversation, Asked), ApiError> {
+    pub fn read(mut self, state: &AppState) -> Result<(Conversation, AnswerFields), ApiError> {
         self.check()?;
         let repeated = self.repeated();
         let mut tools = Tools::read(self.tools.take(), self.tool_choice.take())?;
@@ -209,12 +209,12 @@ impl ResponsesBody {
         };
         let effort = self.reasoning.take().and_then(|reasoning| reasoning.effort);
         conversation.wish_effort(effort, &state.chats);
-        let asked = Asked {
+        let fields = AnswerFields {
             names: tools.names,
             seal: sealed.then(|| state.seal.clone()),
             repeated,
         };
-        Ok((conversation, asked))
+        Ok((conversation, fields))
     }
 
     fn check(&self) -> Result<(), ApiError> {

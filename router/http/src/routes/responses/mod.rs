@@ -81,10 +81,10 @@ async fn start(
 ) -> Result<(crate::conversation::Running, ResponseHead, Output), ApiError> {
     let prepare = async {
         let model = model_name(body.model.clone(), &state.info.model_id)?;
-        let (conversation, asked) = body.read(state)?;
+        let (conversation, fields) = body.read(state)?;
         let prepared = conversation.prepare(state).await?;
-        let head = ResponseHead::new(model, asked.repeated);
-        Ok((prepared, head, Output::new(asked.names, asked.seal)))
+        let head = ResponseHead::new(model, fields.repeated);
+        Ok((prepared, head, Output::new(fields.names, fields.seal)))
     };
     let (prepared, head, output) = prepare.await.inspect_err(ApiError::count)?;
     Ok((prepared.start(state).await?, head, output))

@@ -7,7 +7,7 @@ use crate::stop::{Found, StopMatcher};
 /// Cuts a text before the first stop string in it, wherever its pieces are cut. Text is let out as soon as no stop
 /// string can begin in it, so at most one stop string is held back.
 #[derive(Debug, Clone)]
-pub(crate) struct HeldText {
+pub(crate) struct StopBuffer {
     stop: StopMatcher,
     /// In order; only the shown pieces are let out, the others are looked at alone.
     pieces: VecDeque<(String, bool)>,
@@ -15,7 +15,7 @@ pub(crate) struct HeldText {
     length: usize,
 }
 
-impl HeldText {
+impl StopBuffer {
     pub(crate) fn new(stop: &[String]) -> Self {
         Self {
             stop: StopMatcher::new(stop),
@@ -119,10 +119,10 @@ mod tests {
                 }
                 text
             };
-            let (mut held, mut out, mut read) = (HeldText::new(&stop), String::new(), 0);
+            let (mut buffer, mut out, mut read) = (StopBuffer::new(&stop), String::new(), 0);
             let mut stopped = false;
             for (piece, shown_piece) in &pieces {
-                stopped = held.push(piece.clone(), *shown_piece, &mut out);
+                stopped = buffer.push(piece.clone(), *shown_piece, &mut out);
                 if stopped {
                     break;
                 }
@@ -133,7 +133,7 @@ mod tests {
             }
             prop_assert_eq!(stopped, end.is_some());
             if !stopped {
-                held.flush(&mut out);
+                buffer.flush(&mut out);
             }
             prop_assert_eq!(out, shown(cut));
         }
