@@ -20,7 +20,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.proto' -o -name '*.py' -o -name '*.pyi' -o -path '*/ui/*' \) -print) Cargo.toml Cargo.lock
 PYTHON_PROJECTS := server clients/python
 
-.PHONY: run install benchmark wheel test lint fmt clean bench-router bench-traces bench-client bench-encode bench-kv-pool bench-policy
+.PHONY: run install benchmark wheel test lint lint-features fmt clean bench-router bench-traces bench-client bench-encode bench-kv-pool bench-policy
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-agents test-ui test-chart test-ray
 
 run: install
@@ -57,13 +57,13 @@ $(STUBS): proto/text_generation_server/pb/generate.proto $(VENV)/.dependencies
 
 # Cargo's lock lets one build run at a time, so the second waits for the first and leaves its place to pip.
 # The profile `quick` is `release` without link-time optimisation, which `make wheel` has; see Cargo.toml.
-target/wheels/launcher/.built: $(call rust_sources,launcher router/limits) $(VENV)/.build-tools
+target/wheels/launcher/.built: $(call rust_sources,launcher router/limits features) $(VENV)/.build-tools
 	@echo "Building the launcher and the router"
 	rm -rf $(@D)
 	$(BIN)/maturin build --quiet --profile quick --locked -m launcher/Cargo.toml -o $(@D)
 	@touch $@
 
-target/wheels/router/.built: $(call rust_sources,proto router) $(VENV)/.build-tools | target/wheels/launcher/.built
+target/wheels/router/.built: $(call rust_sources,proto router features) $(VENV)/.build-tools | target/wheels/launcher/.built
 	rm -rf $(@D)
 	$(BIN)/maturin build --quiet --profile quick --locked -m router/python/Cargo.toml -o $(@D)
 	@touch $@
@@ -100,7 +100,7 @@ wheel: install
 # What is installed comes before the cheapest, since pip unpacks while cargo compiles.
 test: install lint test-rust test-client test-benchmark test-router test-server test-kernels test-aot test-integration
 
-lint: $(VENV)/.dev-dependencies $(VENV)/.python
+lint: lint-features $(VENV)/.dev-dependencies $(VENV)/.python
 	cargo fmt --all --check
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
@@ -110,6 +110,16 @@ lint: $(VENV)/.dev-dependencies $(VENV)/.python
 	$(BIN)/pyright --pythonpath $(BIN)/python -p clients/python
 	$(BIN)/pyright --pythonpath $(BIN)/python -p models/demo
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+
+# The programs are built with the features that the tests give their dependencies, so that both share what is compiled.
+lint-features:
+	@packages() { cargo tree --locked --prefix none --format '{p} {f}' "$$@" | sed 's/ ([*])$$//' | sort -u; }; \
+	tests=$$(packages --workspace); \
+	for program in launcher router-python; do \
+	    if packages -e normal,no-proc-macro -p text-generation-$$program | grep -vxF "$$tests"; then \
+	        echo "features/Cargo.toml lacks what the tests give these packages of $$program"; exit 1; \
+	    fi; \
+	done
 
 test-rust: $(VENV)/.dependencies
 	cargo test --quiet --locked --workspace
