@@ -6,6 +6,10 @@ PYTHON ?= python3
 ARGS ?=
 # A folder or a hub id; the demo model of this repository needs neither network nor GPU.
 MODEL_ID ?= models/demo
+# How cargo builds the two programs; see Cargo.toml. Tests run those of `dev`, which share what is compiled with the
+# tests of Rust.
+PROFILE ?= quick
+test test-%: PROFILE = dev
 
 VENV := .venv
 # Made by integration-tests/test_clients.py.
@@ -30,7 +34,7 @@ run: install
 
 # Two things at a time: pip unpacks gigabytes on one core while cargo compiles on the others.
 install:
-	@+$(MAKE) --no-print-directory -j 2 $(VENV)/.commands
+	@+$(MAKE) --no-print-directory -j 2 PROFILE=$(PROFILE) $(VENV)/.commands-$(PROFILE)
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed; pass another one as PYTHON=...")'
@@ -55,17 +59,18 @@ $(VENV)/.dev-dependencies: server/requirements-dev.txt router/python/requirement
 $(STUBS): proto/text_generation_server/pb/generate.proto $(VENV)/.dependencies
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=server --pyi_out=server --grpc_python_out=server $<
 
+WHEELS := target/wheels/$(PROFILE)
+
 # Cargo's lock lets one build run at a time, so the second waits for the first and leaves its place to pip.
-# The profile `quick` is `release` without link-time optimisation, which `make wheel` has; see Cargo.toml.
-target/wheels/launcher/.built: $(call rust_sources,launcher router/limits features) $(VENV)/.build-tools
+$(WHEELS)/launcher/.built: $(call rust_sources,launcher router/limits features) $(VENV)/.build-tools
 	@echo "Building the launcher and the router"
 	rm -rf $(@D)
-	$(BIN)/maturin build --quiet --profile quick --locked -m launcher/Cargo.toml -o $(@D)
+	$(BIN)/maturin build --quiet --profile $(PROFILE) --locked -m launcher/Cargo.toml -o $(@D)
 	@touch $@
 
-target/wheels/router/.built: $(call rust_sources,proto router features) $(VENV)/.build-tools | target/wheels/launcher/.built
+$(WHEELS)/router/.built: $(call rust_sources,proto router features) $(VENV)/.build-tools | $(WHEELS)/launcher/.built
 	rm -rf $(@D)
-	$(BIN)/maturin build --quiet --profile quick --locked -m router/python/Cargo.toml -o $(@D)
+	$(BIN)/maturin build --quiet --profile $(PROFILE) --locked -m router/python/Cargo.toml -o $(@D)
 	@touch $@
 
 # The Python packages are installed in place: an edit is live at once.
@@ -73,9 +78,10 @@ $(VENV)/.python: $(patsubst %,%/pyproject.toml,$(PYTHON_PROJECTS)) $(STUBS)
 	$(PIP) --no-deps --no-build-isolation $(patsubst %,-e %,$(PYTHON_PROJECTS))
 	@touch $@
 
-# After the others, since two runs of pip must not change one environment at a time.
-$(VENV)/.commands: target/wheels/launcher/.built target/wheels/router/.built $(VENV)/.dependencies $(VENV)/.python
-	$(PIP) --no-deps --force-reinstall target/wheels/launcher/*.whl target/wheels/router/*.whl
+# After the others, since two runs of pip must not change one environment at a time. One profile is installed at a time.
+$(VENV)/.commands-$(PROFILE): $(WHEELS)/launcher/.built $(WHEELS)/router/.built $(VENV)/.dependencies $(VENV)/.python
+	rm -f $(VENV)/.commands-*
+	$(PIP) --no-deps --force-reinstall $(WHEELS)/launcher/*.whl $(WHEELS)/router/*.whl
 	@touch $@
 
 # Not part of install: serving does not need it. The command is in .venv/bin; see docs/benchmark.md.
@@ -85,7 +91,7 @@ benchmark: | $(VENV)/bin/python
 
 # --- distribution -----------------------------------------------------------------------------------------------------
 
-wheel: install
+wheel: $(VENV)/.python
 	rm -rf dist && mkdir -p dist
 	for crate in launcher router/python; do \
 	    $(BIN)/maturin build --quiet --release --locked -m $$crate/Cargo.toml -o dist || exit 1; \
