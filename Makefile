@@ -6,6 +6,10 @@ PYTHON ?= python3
 ARGS ?=
 # A folder or a hub id; the demo model of this repository needs neither network nor GPU.
 MODEL_ID ?= models/demo
+# How cargo builds the two programs; see Cargo.toml. Tests run those of `dev`, which share what is compiled with the
+# tests of Rust.
+PROFILE ?= quick
+test test-%: PROFILE = dev
 
 VENV := .venv
 # Made by integration-tests/test_clients.py.
@@ -20,7 +24,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.proto' -o -name '*.py' -o -name '*.pyi' -o -path '*/ui/*' \) -print) Cargo.toml Cargo.lock
 PYTHON_PROJECTS := server clients/python
 
-.PHONY: run install benchmark wheel test lint fmt clean bench-router bench-traces bench-client bench-encode bench-kv-pool bench-policy
+.PHONY: run install benchmark wheel test lint lint-features fmt clean bench-router bench-traces bench-client bench-encode bench-kv-pool bench-policy
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-agents test-ui test-chart test-ray
 
 run: install
@@ -30,7 +34,7 @@ run: install
 
 # Two things at a time: pip unpacks gigabytes on one core while cargo compiles on the others.
 install:
-	@+$(MAKE) --no-print-directory -j 2 $(VENV)/.commands
+	@+$(MAKE) --no-print-directory -j 2 PROFILE=$(PROFILE) $(VENV)/.commands-$(PROFILE)
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed; pass another one as PYTHON=...")'
@@ -55,17 +59,18 @@ $(VENV)/.dev-dependencies: server/requirements-dev.txt router/python/requirement
 $(STUBS): proto/text_generation_server/pb/generate.proto $(VENV)/.dependencies
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=server --pyi_out=server --grpc_python_out=server $<
 
+WHEELS := target/wheels/$(PROFILE)
+
 # Cargo's lock lets one build run at a time, so the second waits for the first and leaves its place to pip.
-# The profile `quick` is `release` without link-time optimisation, which `make wheel` has; see Cargo.toml.
-target/wheels/launcher/.built: $(call rust_sources,launcher router/limits) $(VENV)/.build-tools
+$(WHEELS)/launcher/.built: $(call rust_sources,launcher router/limits features) $(VENV)/.build-tools
 	@echo "Building the launcher and the router"
 	rm -rf $(@D)
-	$(BIN)/maturin build --quiet --profile quick --locked -m launcher/Cargo.toml -o $(@D)
+	$(BIN)/maturin build --quiet --profile $(PROFILE) --locked -m launcher/Cargo.toml -o $(@D)
 	@touch $@
 
-target/wheels/router/.built: $(call rust_sources,proto router) $(VENV)/.build-tools | target/wheels/launcher/.built
+$(WHEELS)/router/.built: $(call rust_sources,proto router features) $(VENV)/.build-tools | $(WHEELS)/launcher/.built
 	rm -rf $(@D)
-	$(BIN)/maturin build --quiet --profile quick --locked -m router/python/Cargo.toml -o $(@D)
+	$(BIN)/maturin build --quiet --profile $(PROFILE) --locked -m router/python/Cargo.toml -o $(@D)
 	@touch $@
 
 # The Python packages are installed in place: an edit is live at once.
@@ -73,9 +78,10 @@ $(VENV)/.python: $(patsubst %,%/pyproject.toml,$(PYTHON_PROJECTS)) $(STUBS)
 	$(PIP) --no-deps --no-build-isolation $(patsubst %,-e %,$(PYTHON_PROJECTS))
 	@touch $@
 
-# After the others, since two runs of pip must not change one environment at a time.
-$(VENV)/.commands: target/wheels/launcher/.built target/wheels/router/.built $(VENV)/.dependencies $(VENV)/.python
-	$(PIP) --no-deps --force-reinstall target/wheels/launcher/*.whl target/wheels/router/*.whl
+# After the others, since two runs of pip must not change one environment at a time. One profile is installed at a time.
+$(VENV)/.commands-$(PROFILE): $(WHEELS)/launcher/.built $(WHEELS)/router/.built $(VENV)/.dependencies $(VENV)/.python
+	rm -f $(VENV)/.commands-*
+	$(PIP) --no-deps --force-reinstall $(WHEELS)/launcher/*.whl $(WHEELS)/router/*.whl
 	@touch $@
 
 # Not part of install: serving does not need it. The command is in .venv/bin; see docs/benchmark.md.
@@ -85,7 +91,7 @@ benchmark: | $(VENV)/bin/python
 
 # --- distribution -----------------------------------------------------------------------------------------------------
 
-wheel: install
+wheel: $(VENV)/.python
 	rm -rf dist && mkdir -p dist
 	for crate in launcher router/python; do \
 	    $(BIN)/maturin build --quiet --release --locked -m $$crate/Cargo.toml -o dist || exit 1; \
@@ -100,7 +106,7 @@ wheel: install
 # What is installed comes before the cheapest, since pip unpacks while cargo compiles.
 test: install lint test-rust test-client test-benchmark test-router test-server test-kernels test-aot test-integration
 
-lint: $(VENV)/.dev-dependencies $(VENV)/.python
+lint: lint-features $(VENV)/.dev-dependencies $(VENV)/.python
 	cargo fmt --all --check
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
@@ -110,6 +116,16 @@ lint: $(VENV)/.dev-dependencies $(VENV)/.python
 	$(BIN)/pyright --pythonpath $(BIN)/python -p clients/python
 	$(BIN)/pyright --pythonpath $(BIN)/python -p models/demo
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+
+# The programs are built with the features that the tests give their dependencies, so that both share what is compiled.
+lint-features:
+	@packages() { cargo tree --locked --prefix none --format '{p} {f}' "$$@" | sed 's/ ([*])$$//' | sort -u; }; \
+	tests=$$(packages --workspace); \
+	for program in launcher router-python; do \
+	    if packages -e normal,no-proc-macro -p text-generation-$$program | grep -vxF "$$tests"; then \
+	        echo "features/Cargo.toml lacks what the tests give these packages of $$program"; exit 1; \
+	    fi; \
+	done
 
 test-rust: $(VENV)/.dependencies
 	cargo test --quiet --locked --workspace

@@ -1,0 +1,3 @@
+//! Does nothing: Cargo reads the dependencies of build scripts only where there is one.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Without code: `Cargo.toml` makes all builds compile the same dependencies.
