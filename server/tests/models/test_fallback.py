@@ -17,6 +17,7 @@ from support.driver import Driver
 from support.fallback_cases import FALLBACK_CASES, FORCED, SHARED
 from support.families import PROMPTS, model_of
 from support.family_cases import CASES
+from support.generating import warm_engine
 from support.loading import load
 from support.ranks import results
 from support.thread_ranks import thread_groups, together
@@ -62,7 +63,7 @@ def test_logits_are_those_of_transformers(name: str, model: CausalLM) -> None:
 def test_greedy_ids_and_their_probabilities_are_those_of_transformers(
     name: str, model: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_generations_are_equal(ALL[name], model_of(name), model, monkeypatch)
+    assert_generations_are_equal(ALL[name], model_of(name), warm_engine(model, monkeypatch))
 
 
 @pytest.mark.parametrize("name", FORCED, scope="module")
