@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.comparing import assert_generations_are_equal, assert_logits_are_equal, checkpoints
 from support.driver import Driver
-from support.fallback_cases import FALLBACK_CASES, FORCED, SHARED
+from support.fallback_cases import FALLBACK_CASES, FORCED, WHOLE_HEADS
 from support.families import PROMPTS, model_of
 from support.family_cases import CASES
 from support.generating import warm_engine
@@ -78,7 +78,6 @@ def test_a_known_family_is_the_same_through_its_class(
     assert forced[1] == native[1]
 
 
-@pytest.mark.parametrize("name", SHARED, scope="module")
 def test_two_ranks_compute_what_one_does(name: str, model: CausalLM, folder_of: Callable[[str], Path]) -> None:
     models = [load(folder_of(name), group=group, impl="transformers") for group in thread_groups(2)]
     (first, ids), (second, other_ids) = together([partial(results, each, PROMPTS, 2) for each in models])
@@ -87,17 +86,16 @@ def test_two_ranks_compute_what_one_does(name: str, model: CausalLM, folder_of: 
     torch.testing.assert_close(first, expected_logits, atol=2e-4, rtol=2e-4)
     assert ids == other_ids == expected_ids
     part, whole = (sum(cache.bytes_per_slot(each.dtype) for cache in each.caches) for each in (models[0], model))
-    assert part * 2 == whole
+    assert part * (1 if name in WHOLE_HEADS else 2) == whole
 
 
-def test_a_class_that_cannot_be_shared_is_refused_for_several_shards(folder_of: Callable[[str], Path]) -> None:
-    group = thread_groups(2)[0]
-    with pytest.raises(UnsupportedModel, match=r"OlmoeForCausalLM .*'colwise_gather_output' .* --num-shard to 1"):
-        load(folder_of("olmoe"), group=group)
-    with pytest.raises(
-        UnsupportedModel, match=r"NemotronForCausalLM .* no plan for several shards; .*--num-shard to 1"
-    ):
-        load(folder_of("nemotron"), group=group)
+@pytest.mark.parametrize(("name", "matrices"), [("olmoe", "o_proj"), ("persimmon", "query_key_value")])
+def test_what_every_shard_holds_whole_is_said(
+    name: str, matrices: str, folder_of: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    load(folder_of(name), group=thread_groups(2)[0])
+    (said,) = (record for record in caplog.records if "whole" in record.message)
+    assert f"model.layers.*.self_attn.{matrices}.weight" in getattr(said, "matrices", ())
 
 
 def test_heads_that_cannot_be_shared_are_refused(folder_of: Callable[[str], Path]) -> None:

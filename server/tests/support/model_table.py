@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from support.fallback_cases import FALLBACK_CASES, SHARED
+from support.fallback_cases import FALLBACK_CASES
 from support.family_cases import CASES
 from text_generation_server.config.families import FAMILIES
 
@@ -48,7 +48,7 @@ def fallback_table() -> str:
     """A row for each family that runs through its class."""
     rows = ["| family | class | compared on |", "| --- | --- | --- |"]
     for name, case in sorted(FALLBACK_CASES.items(), key=lambda item: item[1].family.lower()):
-        shards = "one shard and two" if name in SHARED else "one shard"
+        shards = "one shard and two"
         rows.append(f"| {case.family} | `{MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[case.model_type]}` | {shards} |")
     return "\n".join(rows) + "\n"
 

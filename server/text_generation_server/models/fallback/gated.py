@@ -1,6 +1,5 @@
 """Gated feed-forward networks of a class, recognised by what they compute."""
 
-import copy
 from dataclasses import dataclass
 
 import torch
@@ -9,9 +8,8 @@ from torch import Tensor, nn
 from ... import kernels
 from ...config.families.common import ACTIVATIONS
 from ...config.spec import Activation
-from .linear import Merged, ServedLinear
-
-_HIDDEN, _INNER = 8, 6
+from .linear import Merged
+from .trial import HIDDEN, INNER, outcome, random_matrices
 
 
 @dataclass(frozen=True)
@@ -55,26 +53,14 @@ def recognise_gated(path: str, module: nn.Module) -> GatedForm | None:
     return None
 
 
-@torch.no_grad()
 def _tried(module: nn.Module, gate: str, up: str, down: str) -> Activation | None:
-    generator = torch.Generator().manual_seed(0)
-    small = copy.deepcopy(module)
-    weights: dict[str, Tensor] = {}
-    for name, shape in ((gate, (_INNER, _HIDDEN)), (up, (_INNER, _HIDDEN)), (down, (_HIDDEN, _INNER))):
-        linear = nn.Linear(shape[1], shape[0], bias=False)
-        linear.weight.copy_(torch.randn(shape, generator=generator))
-        weights[name] = linear.weight
-        setattr(small, name, linear)
-    x = torch.randn(1, 5, _HIDDEN, generator=generator)
-    try:
-        expected = small(x)
-    except (TypeError, RuntimeError):
+    matrices = random_matrices({gate: (INNER, HIDDEN), up: (INNER, HIDDEN), down: (HIDDEN, INNER)})
+    if (tried := outcome(module, matrices)) is None:
         return None
-    if not isinstance(expected, Tensor) or expected.shape != x.shape:
-        return None
-    gate_up, activated = x[0] @ torch.cat((weights[gate], weights[up])).t(), torch.empty(5, _INNER)
+    x, expected = tried
+    gate_up, activated = x @ torch.cat((matrices[gate], matrices[up])).t(), torch.empty(len(x), INNER)
     for activation in dict.fromkeys(ACTIVATIONS.values()):
         kernels.act_and_mul(gate_up, activation, activated)
-        if torch.allclose(activated @ weights[down].t(), expected[0], rtol=1e-4, atol=1e-4):
+        if torch.allclose(activated @ matrices[down].t(), expected, rtol=1e-4, atol=1e-4):
             return activation
     return None
