@@ -1,7 +1,6 @@
 """Keeps what tests found on a GPU, for the tables of `docs/models.md`.
 
-In `server/`, on a machine with one: `PYTHONPATH=.:tests pytest tests/gpu/test_families.py --junitxml found.xml`, and
-then `PYTHONPATH=.:tests python -m support.device_results found.xml`.
+`COMMAND` is for a machine with one, in `server/`, with `PYTHONPATH=.:tests`.
 """
 
 import json
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+COMMAND = "pytest tests/gpu/test_families.py --junitxml found.xml; python -m support.device_results found.xml"
 KEPT = Path(__file__).parents[3] / "benchmark" / "results" / "families.json"
 TESTS = {"test_our_decoder": "native", "test_classes_of_transformers": "transformers"}
 """From the name of a test to the implementation that it runs."""
@@ -18,13 +18,13 @@ TESTS = {"test_our_decoder": "native", "test_classes_of_transformers": "transfor
 
 def results(files: Iterable[Path]) -> dict[str, Any]:
     """Of the reports of one device: what it is, and which cases passed and failed there, by implementation."""
-    kept: dict[str, Any] = {"on": {}}
+    kept: dict[str, Any] = {"command": COMMAND, "on": {}}
     for file in files:
         root = ElementTree.parse(file).getroot()
         kept["on"] |= {each.attrib["name"]: each.attrib["value"] for each in root.iter("property")}
         for case in root.iter("testcase"):
             test, _, name = case.attrib["name"].removesuffix("]").partition("[")
-            if case.find("skipped") is not None:
+            if test not in TESTS or case.find("skipped") is not None:
                 continue
             failed = case.find("failure") is not None or case.find("error") is not None
             kept.setdefault(TESTS[test], {}).setdefault("failed" if failed else "passed", []).append(name)
@@ -34,7 +34,7 @@ def results(files: Iterable[Path]) -> dict[str, Any]:
     return kept
 
 
-def passed(impl: str) -> tuple[str, frozenset[str]]:
+def passed_on_gpu(impl: str) -> tuple[str, frozenset[str]]:
     """The device, and the cases of an implementation that passed on it."""
     kept = json.loads(KEPT.read_text())
     return kept["on"]["device"], frozenset(kept[impl]["passed"])

@@ -91,9 +91,11 @@ def _side_by_side(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     them, where it was one, else a copy.
     """
     parts = [each[0].transpose(0, 1).flatten(1) for each in (q, k, v)]
-    memory, stride, offset = q.untyped_storage().data_ptr(), parts[0].stride(0), q.storage_offset()
+    memory, tokens, offset = q.untyped_storage().data_ptr(), q.shape[2], q.storage_offset()
+    # The stride of a single token says nothing.
+    strides = {part.stride(0) for part in parts if tokens > 1} or {0}
     for part in parts:
-        if (part.untyped_storage().data_ptr(), part.stride(0), part.storage_offset()) != (memory, stride, offset):
+        if len(strides) > 1 or (part.untyped_storage().data_ptr(), part.storage_offset()) != (memory, offset):
             return torch.cat(parts, dim=1)
         offset += part.shape[1]
-    return q.as_strided((q.shape[2], offset - q.storage_offset()), (stride, 1))
+    return q.as_strided((tokens, offset - q.storage_offset()), (*strides, 1))

@@ -128,8 +128,7 @@ class _Recorder:
         """As it is served."""
         self._set(SERVING)
         handles = [
-            module.register_forward_pre_hook(self._reading(name))
-            for name, module in self._model.named_modules()
+            module.register_forward_pre_hook(self._reading(name)) for name, module in self._model.named_modules()
         ]
         with _Watch(self.model_name):
             self.forward(path)

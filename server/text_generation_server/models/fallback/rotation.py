@@ -129,7 +129,7 @@ class _Check(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _turns_halves(function: object) -> bool:
+def _turns_halves(function: Any) -> bool:
     """Whether it does what our operator does, found by trying both on the same numbers."""
     if not callable(function):
         return False
@@ -137,7 +137,7 @@ def _turns_halves(function: object) -> bool:
     qkv = torch.randn(5, 4 * 8, generator=generator)
     angles = torch.randn(5, 4, generator=generator)
     cos, sin = (torch.cat((each, each), -1)[None] for each in (angles.cos(), angles.sin()))
-    q, k, v = (each.unflatten(-1, (-1, 8)).transpose(0, 1)[None] for each in qkv.clone().split((16, 8, 8), dim=-1))
+    q, k, _ = (each.unflatten(-1, (-1, 8)).transpose(0, 1)[None] for each in qkv.clone().split((16, 8, 8), dim=-1))
     cache = torch.zeros(2, 5, 1, 8)
     rows = torch.arange(5)
     table = torch.cat((angles.cos(), angles.sin()), -1)
