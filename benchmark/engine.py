@@ -21,13 +21,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 import torch.multiprocessing as mp
 
-from text_generation_server.config.model import ModelConfig
+from text_generation_server.config.implementation import ModelImpl, read_model_config
 from text_generation_server.config.parallel import ParallelConfig
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed.group import init_group
@@ -133,11 +133,12 @@ def build(
     limits: WarmupLimits,
     parallel: ParallelConfig,
     overlapped_bytes: int | None = None,
+    impl: ModelImpl = "auto",
 ) -> tuple[Engine, WarmupResult, dict[str, float]]:
     """An engine with random weights, warmed up, and what that took. `overlapped_bytes`: instead of the group's own."""
     started = time.perf_counter()
     device = choose_device(parallel.rank)
-    config = ModelConfig.from_folder(folder)
+    config = read_model_config(folder, impl)
     group = init_group(parallel, device, 120.0)
     if overlapped_bytes is not None:
         group.overlapped_bytes = overlapped_bytes
@@ -309,6 +310,7 @@ def main() -> None:
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--at-limits", action="store_true", help="fill every row and slot instead of timing")
     parser.add_argument("--no-graphs", action="store_true")
+    parser.add_argument("--model-impl", choices=get_args(ModelImpl), default="auto")
     parser.add_argument("--ranks", type=int, default=1, help="processes, one a device")
     parser.add_argument("--nccl", action="store_true", help="sums over the ranks through NCCL alone")
     arguments = parser.parse_args()
@@ -343,7 +345,7 @@ def measure(arguments: argparse.Namespace, parallel: ParallelConfig) -> None:
         max_total_tokens=arguments.max_total_tokens,
         prefill_chunking=True,
     )
-    engine, warmed, start = build(arguments.folder, options, limits, parallel)
+    engine, warmed, start = build(arguments.folder, options, limits, parallel, impl=arguments.model_impl)
     load = Load(engine, engine.info.vocab_size)
     if arguments.at_limits:
         print("at the limits", json.dumps(at_limits(load, warmed.limits)), flush=True)

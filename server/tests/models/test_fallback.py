@@ -14,15 +14,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.comparing import assert_generations_are_equal, assert_logits_are_equal, checkpoints
 from support.driver import Driver
-from support.fallback_cases import FALLBACK_CASES, FORCED, SHARED
+from support.fallback_cases import FALLBACK_CASES, FORCED, WHOLE_HEADS
 from support.families import PROMPTS, model_of
 from support.family_cases import CASES
+from support.generating import warm_engine
 from support.loading import load
 from support.ranks import results
 from support.thread_ranks import thread_groups, together
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.llama import modeling_llama
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 from transformers.models.nemotron.modeling_nemotron import NemotronLayerNorm1P
 
 from text_generation_server.config.fallback import FallbackConfig, parse_fallback_config
@@ -32,7 +35,10 @@ from text_generation_server.config.model import ModelConfig
 from text_generation_server.errors import ConfigurationError, ModelFilesError, UnsupportedModel
 from text_generation_server.models import CausalLM
 from text_generation_server.models.fallback import check_runnable
+from text_generation_server.models.fallback.interfaces import SERVING
 from text_generation_server.models.fallback.norm import recognise
+from text_generation_server.models.fallback.rehearsal import rehearse
+from text_generation_server.models.fallback.skeleton import build_skeleton
 
 ALL = {**FALLBACK_CASES, **{name: CASES[name] for name in FORCED}}
 
@@ -62,7 +68,7 @@ def test_logits_are_those_of_transformers(name: str, model: CausalLM) -> None:
 def test_greedy_ids_and_their_probabilities_are_those_of_transformers(
     name: str, model: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_generations_are_equal(ALL[name], model_of(name), model, monkeypatch)
+    assert_generations_are_equal(ALL[name], model_of(name), warm_engine(model, monkeypatch))
 
 
 @pytest.mark.parametrize("name", FORCED, scope="module")
@@ -77,26 +83,24 @@ def test_a_known_family_is_the_same_through_its_class(
     assert forced[1] == native[1]
 
 
-@pytest.mark.parametrize("name", SHARED, scope="module")
 def test_two_ranks_compute_what_one_does(name: str, model: CausalLM, folder_of: Callable[[str], Path]) -> None:
     models = [load(folder_of(name), group=group, impl="transformers") for group in thread_groups(2)]
-    (first, ids), (second, other_ids) = together([partial(results, each, PROMPTS, 2) for each in models])
-    expected_logits, expected_ids = results(model, PROMPTS, 2)
+    (first, ids), (second, other_ids) = together([partial(results, each, PROMPTS[3:], 2) for each in models])
+    expected_logits, expected_ids = results(model, PROMPTS[3:], 2)
     assert torch.equal(first, second)
     torch.testing.assert_close(first, expected_logits, atol=2e-4, rtol=2e-4)
     assert ids == other_ids == expected_ids
     part, whole = (sum(cache.bytes_per_slot(each.dtype) for cache in each.caches) for each in (models[0], model))
-    assert part * 2 == whole
+    assert part * (1 if name in WHOLE_HEADS else 2) == whole
 
 
-def test_a_class_that_cannot_be_shared_is_refused_for_several_shards(folder_of: Callable[[str], Path]) -> None:
-    group = thread_groups(2)[0]
-    with pytest.raises(UnsupportedModel, match=r"OlmoeForCausalLM .*'colwise_gather_output' .* --num-shard to 1"):
-        load(folder_of("olmoe"), group=group)
-    with pytest.raises(
-        UnsupportedModel, match=r"NemotronForCausalLM .* no plan for several shards; .*--num-shard to 1"
-    ):
-        load(folder_of("nemotron"), group=group)
+@pytest.mark.parametrize(("name", "matrices"), [("olmoe", "o_proj"), ("persimmon", "query_key_value")])
+def test_what_every_shard_holds_whole_is_said(
+    name: str, matrices: str, folder_of: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    load(folder_of(name), group=thread_groups(2)[0])
+    (said,) = (record for record in caplog.records if "whole" in record.message)
+    assert f"model.layers.*.self_attn.{matrices}.weight" in getattr(said, "matrices", ())
 
 
 def test_heads_that_cannot_be_shared_are_refused(folder_of: Callable[[str], Path]) -> None:
@@ -123,8 +127,6 @@ TINY = {
 @pytest.mark.parametrize(
     ("model_type", "values", "message"),
     [
-        ("mamba", {}, "a state beside keys and values"),
-        ("jamba", {}, "a state beside keys and values"),
         ("lfm2", {"layer_types": ["conv", "full_attention"]}, "`layer_types` .* 'conv'; only full_attention"),
         ("lfm2", {}, "values on the host"),
         ("t5", {"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "it has an encoder"),
@@ -150,6 +152,59 @@ def test_what_cannot_run_is_refused_with_its_reason(model_type: str, values: dic
     """Before there are weights."""
     with pytest.raises(UnsupportedModel, match=message):
         check_runnable(config_of(model_type, **{**TINY, **values}))
+
+
+@pytest.mark.parametrize(
+    "model_type", ["mamba", "jamba", "nemotron_h", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "falcon_h1"]
+)
+def test_recurrent_models_are_refused_by_their_configuration_alone(model_type: str) -> None:
+    with pytest.raises(UnsupportedModel, match=r"ForCausalLM cannot run .* a state beside keys and values"):
+        check_runnable(config_of(model_type, **TINY))
+
+
+def test_layers_that_do_not_call_attention_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = LlamaDecoderLayer.forward
+
+    def every_second(layer: LlamaDecoderLayer, hidden_states: torch.Tensor, **inputs: Any) -> torch.Tensor:
+        return forward(layer, hidden_states, **inputs) if layer.self_attn.layer_idx % 2 else hidden_states
+
+    monkeypatch.setattr(LlamaDecoderLayer, "forward", every_second)
+    with pytest.raises(UnsupportedModel, match="1 of its 2 layers call attention"):
+        check_runnable(config_of("llama", **TINY))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values", "turned", "networks"),
+    [
+        ("llama", {}, True, 2),
+        ("smollm3", {"no_rope_layers": [1, 0], "pad_token_id": None, "bos_token_id": 1}, True, 2),
+        ("gemma2", {"head_dim": 8}, True, 2),
+        ("mixtral", {"num_local_experts": 4}, True, 0),
+        # Pairs that lie elsewhere, a part of a head, a normalisation behind, and a plain network.
+        ("cohere", {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}, False, 2),
+        ("persimmon", {}, False, 0),
+        ("hunyuan_v1_dense", {"head_dim": 8, "pad_token_id": None}, False, 2),
+        ("phi", {}, False, 0),
+    ],
+)
+def test_what_of_a_class_our_operators_compute(
+    model_type: str, values: dict[str, Any], turned: bool, networks: int
+) -> None:
+    """Rotary embeddings, and gated networks."""
+    seen = rehearse(build_skeleton(config_of(model_type, **{**TINY, **values}), torch.float32))
+    assert (seen.turned_by_attention, len(seen.networks)) == (turned, networks)
+
+
+def test_a_class_that_reads_turned_queries_turns_them_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were they turned later, it would read what is not."""
+
+    def reading(*_: object, **__: object) -> Callable[..., Any]:
+        attend = ALL_ATTENTION_FUNCTIONS[SERVING]
+        return lambda module, q, *others, **options: attend(module, q + q.mean(), *others, **options)
+
+    monkeypatch.setattr(modeling_llama.ALL_ATTENTION_FUNCTIONS, "get_interface", reading)
+    seen = rehearse(build_skeleton(config_of("llama", **TINY), torch.float32))
+    assert not seen.turned_by_attention
 
 
 @pytest.mark.parametrize(

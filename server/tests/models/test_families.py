@@ -38,7 +38,7 @@ def test_logits_are_those_of_transformers(name: str, model: CausalLM) -> None:
 def test_greedy_ids_and_their_probabilities_are_those_of_transformers(
     name: str, model: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_generations_are_equal(CASES[name], model_of(name), model, monkeypatch)
+    assert_generations_are_equal(CASES[name], model_of(name), warm_engine(model, monkeypatch))
 
 
 @pytest.mark.parametrize("name", ["gemma2", "olmo2", "cohere plus", "bloom", "gpt2", "deepseek v3"], scope="module")

@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from support.driver import Driver
 from support.families import PROMPTS, Case, logits_of, model_of, write
-from support.generating import generations, warm_engine
+from support.generating import generations
+from text_generation_server.engine.engine import Engine
 from text_generation_server.models import CausalLM
 
 
@@ -33,11 +34,8 @@ def assert_logits_are_equal(case: Case, reference: PreTrainedModel, model: Causa
     torch.testing.assert_close(logits, torch.cat(expected), atol=2e-4, rtol=2e-4)
 
 
-def assert_generations_are_equal(
-    case: Case, reference: PreTrainedModel, model: CausalLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def assert_generations_are_equal(case: Case, reference: PreTrainedModel, engine: Engine) -> None:
     """Greedy ids and their log-probabilities: alone, in a batch, in chunks, and after pauses."""
-    engine = warm_engine(model, monkeypatch)
     together = generations(engine, 0, 1, 2, 3, 4, chunk=3, pause=0.1)
     for each in together:
         logprobs = logits_of(case, reference, each.ids)[:-1].log_softmax(-1)

@@ -44,5 +44,5 @@ FALLBACK_CASES: dict[str, Case] = {
 FORCED = ("qwen3", "gemma2", "mixtral")
 """Families of our own decoder that are compared with their class inside of our engine."""
 
-SHARED = ("arcee", "ernie4_5 moe", "dots1", "qwen3")
-"""Those that are tried on two ranks: dense, with a normalisation of heads, and mixtures."""
+WHOLE_HEADS = ("flex_olmo", "olmoe", "persimmon")
+"""Those of which each shard has all heads."""

@@ -65,7 +65,11 @@ def model_of(case_id: str) -> PreTrainedModel:
     from support.fallback_cases import FALLBACK_CASES
     from support.family_cases import CASES
 
-    case = {**CASES, **FALLBACK_CASES}[case_id]
+    return made({**CASES, **FALLBACK_CASES}[case_id])
+
+
+def made(case: Case) -> PreTrainedModel:
+    """The same for a case without a name."""
     values = {key: value for key, value in {**SIZES, **case.values}.items() if value is not ...}
     config = CONFIG_MAPPING[case.model_type](**values)
     config._attn_implementation = case.attention

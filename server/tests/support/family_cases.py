@@ -169,6 +169,24 @@ def _qwen1(state: State, raw: Raw) -> tuple[State, Raw]:
     return renamed("QWenLMHeadModel", *names, **keys)(state, raw)
 
 
+def _mpt_with_positions(state: State, raw: Raw) -> tuple[State, Raw]:
+    """From GPT-2, whose matrices are transposed: MPT without ALiBi and with biases is the same but for names."""
+    state = {name: tensor.t() if re.search(r"(c_\w+)\.weight", name) else tensor for name, tensor in state.items()}
+    names = (
+        (r"\.ln_f\.", ".norm_f."),
+        (r"\.h\.", ".blocks."),
+        (r"\.ln_", ".norm_"),
+        (r"attn\.c_attn", "attn.Wqkv"),
+        (r"attn\.c_proj", "attn.out_proj"),
+        (r"mlp\.c_fc", "ffn.up_proj"),
+        (r"mlp\.c_proj", "ffn.down_proj"),
+    )
+    keys = {"d_model": 32, "n_heads": 4, "n_layers": 3, "max_seq_len": 64}
+    gone = dict.fromkeys((*GPT, "n_inner", "activation_function"), ...)
+    options = {"no_bias": False, "learned_pos_emb": True, "attn_config": {"alibi": False}}
+    return renamed("MPTForCausalLM", *names, **keys, **options, **gone)(state, raw)
+
+
 def without_prefix(prefix: str) -> Relayout:
     """Checkpoints that were saved without their head have names without the prefix."""
 
@@ -322,6 +340,7 @@ CASES: dict[str, Case] = {
     ),
     "bloom": Case("BLOOM", "bloom", BLOOM, without_prefix("transformer.")),
     "bloom of 6 heads": Case("BLOOM", "bloom", {**BLOOM, "hidden_size": 48, "n_head": 6}),
+    "bloom of sums after norms": Case("BLOOM", "bloom", {**BLOOM, "apply_residual_connection_post_layernorm": True}),
     "starcoder": Case("StarCoder (GPTBigCode)", "gpt_bigcode", {**NO_SIZES, **GPT}),
     "starcoder heads": Case("StarCoder (GPTBigCode)", "gpt_bigcode", {**NO_SIZES, **GPT, "multi_query": False}),
     "starcoder2": Case("StarCoder 2", "starcoder2", W),
@@ -346,6 +365,13 @@ CASES: dict[str, Case] = {
         attention="sdpa",
     ),
     "mpt": Case("MPT", "mpt", {**MPT, "attn_config": {"clip_qkv": 2.0}}),
+    "mpt with positions": Case(
+        "MPT",
+        "gpt2",
+        {**NO_SIZES, **GPT, "activation_function": "gelu"},
+        _mpt_with_positions,
+        architecture="MPTForCausalLM",
+    ),
     "gpt neox": Case("GPT-NeoX and Pythia", "gpt_neox", {"num_key_value_heads": ...}),
     "gpt neox in turn": Case(
         "GPT-NeoX and Pythia", "gpt_neox", {"num_key_value_heads": ..., "use_parallel_residual": False}
@@ -357,6 +383,17 @@ CASES: dict[str, Case] = {
     ),
     "opt": Case(
         "OPT", "opt", {"num_key_value_heads": ..., "intermediate_size": ..., "ffn_dim": 48, "word_embed_proj_dim": 32}
+    ),
+    "opt 350m": Case(
+        "OPT",
+        "opt",
+        {
+            "num_key_value_heads": ...,
+            "intermediate_size": ...,
+            "ffn_dim": 48,
+            "word_embed_proj_dim": 16,
+            "do_layer_norm_before": False,
+        },
     ),
     "phi": Case(
         "Phi 1, 1.5 and 2",

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from text_generation_server.config.model import ModelConfig
+from text_generation_server.config.implementation import ModelImpl, read_model_config
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.engine import Engine
@@ -27,13 +27,15 @@ SERVING = ServingLimits(4096, 255, 256, 16)
 EOS = (2, 3)
 
 
-def build(folder: Path, dtype: torch.dtype, limits: WarmupLimits = LIMITS, **options: Any) -> Engine:
+def build(
+    folder: Path, dtype: torch.dtype, limits: WarmupLimits = LIMITS, impl: ModelImpl = "auto", **options: Any
+) -> Engine:
     # An engine that was warmed up is frozen for the garbage collector: the ones before give their memory back only now.
     gc.unfreeze()
     gc.collect()
     torch.cuda.empty_cache()
     device = torch.device("cuda")
-    config = ModelConfig.from_folder(folder)
+    config = read_model_config(folder, impl)
     with torch.inference_mode():
         model = load_model(folder, config, TensorParallelGroup(0, 1, device), dtype, device, "auto")
     engine = Engine(

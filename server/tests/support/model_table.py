@@ -1,4 +1,4 @@
-"""Writes the tables of `docs/models.md` from the cases that the tests run.
+"""Writes the tables of `docs/models.md` from the cases that the tests run, and from what they found on a GPU.
 
 In `server/`: `PYTHONPATH=.:tests python -m support.model_table`.
 """
@@ -7,7 +7,8 @@ from pathlib import Path
 
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from support.fallback_cases import FALLBACK_CASES, SHARED
+from support.device_results import passed_on_gpu
+from support.fallback_cases import FALLBACK_CASES
 from support.family_cases import CASES
 from text_generation_server.config.families import FAMILIES
 
@@ -18,12 +19,15 @@ FALLBACK_BEGIN, FALLBACK_END = "<!-- fallback table: begin -->\n", "<!-- fallbac
 
 def table() -> str:
     """A row for each family."""
-    rows = ["| family | `architectures` | compared with | variants |", "| --- | --- | --- | --- |"]
+    rows = [
+        "| family | `architectures` | compared with | variants | compared on |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for family in sorted({case.family for case in CASES.values()}, key=str.lower):
         cases = {name: case for name, case in CASES.items() if case.family == family}
         classes = sorted({MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[case.model_type] for case in cases.values()})
         known = sorted({name for case_name in cases for name in architectures(case_name)})
-        columns = (family, _code(known), _code(classes), ", ".join(cases))
+        columns = (family, _code(known), _code(classes), ", ".join(cases), devices("native", list(cases)))
         rows.append(f"| {' | '.join(columns)} |")
     return "\n".join(rows) + "\n"
 
@@ -48,9 +52,18 @@ def fallback_table() -> str:
     """A row for each family that runs through its class."""
     rows = ["| family | class | compared on |", "| --- | --- | --- |"]
     for name, case in sorted(FALLBACK_CASES.items(), key=lambda item: item[1].family.lower()):
-        shards = "one shard and two" if name in SHARED else "one shard"
-        rows.append(f"| {case.family} | `{MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[case.model_type]}` | {shards} |")
+        class_name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[case.model_type]
+        rows.append(f"| {case.family} | `{class_name}` | {devices('transformers', [name])} |")
     return "\n".join(rows) + "\n"
+
+
+def devices(impl: str, names: list[str]) -> str:
+    """Where these variants of a family gave what transformers gives: the suite runs all of them on a CPU."""
+    device, passed = passed_on_gpu(impl)
+    there = [name for name in names if name in passed]
+    if not there:
+        return "CPU"
+    return f"CPU, {device}" if there == names else f"CPU; {device}: {', '.join(there)}"
 
 
 def _code(names: list[str]) -> str:

@@ -62,7 +62,16 @@ def fp4_experts(model: torch.nn.Module) -> None:
 MOE_CASES: dict[str, Case] = {
     "mixtral": Case("Mixtral", "mixtral", {**EXPERTS, "sliding_window": 4}),
     "minimax m2": Case(
-        "MiniMax-M2", "minimax_m2", {**EXPERTS, "head_dim": 8, "rotary_dim": 4}, prepare=with_corrections
+        "MiniMax-M2",
+        "minimax_m2",
+        # The second says what the first does, for versions of transformers that do not know the first.
+        {
+            **EXPERTS,
+            "head_dim": 8,
+            "rotary_dim": 4,
+            "rope_parameters": {"rope_theta": 5e6, "partial_rotary_factor": 0.5},
+        },
+        prepare=with_corrections,
     ),
     "qwen2 moe": Case(
         "Qwen 2 MoE",

@@ -30,6 +30,10 @@ class TensorNames:
     embedding_norm: str = "embedding_norm"
     final_norm: str = "norm"
     head: str = "lm_head"
+    project_in: str = "project_in"
+    """From the columns of the embedding to the hidden size."""
+    project_out: str = "project_out"
+    """From the hidden size to the columns of the head."""
 
     layer: str = "layers.{}."
     attention_norm: str = "input_layernorm"

@@ -10,7 +10,7 @@ from .spec import AttentionSpec, LatentAttentionSpec, MoeSpec
 def weight_bytes(config: ModelConfig, itemsize: int) -> int:
     """Of all ranks together, where a number that is not quantised takes `itemsize` bytes."""
     spec, names = config.decoder, config.names
-    head = 0 if spec.head.tied else spec.vocab_size * spec.hidden_size
+    head = 0 if spec.head.tied and not spec.embedding.width else spec.vocab_size * spec.hidden_size
     total = float((spec.vocab_size * spec.hidden_size + head) * itemsize)
     for index in range(len(spec.layers)):
         for name, elements in _matrices(config, index):

@@ -217,6 +217,9 @@ class EmbeddingSpec:
     first_position: int = 0
     """Row of position 0."""
     norm: NormSpec | None = None
+    width: int = 0
+    """Columns of the table of tokens, which one matrix brings to the hidden size; another one brings hidden states to
+    the columns of the head. 0: both have the hidden size."""
 
 
 @dataclass(frozen=True)
@@ -240,8 +243,11 @@ class DecoderSpec:
     vocab_size: int
     hidden_size: int
     layers: tuple[LayerSpec, ...]
-    final_norm: NormSpec
+    final_norm: NormSpec | None
     embedding: EmbeddingSpec = field(default_factory=EmbeddingSpec)
     head: HeadSpec = field(default_factory=HeadSpec)
     residual_scale: float = 1.0
     """What the output of each part of a layer is multiplied by before it is added to the sum."""
+    sum_is_normalised: bool = False
+    """Normalisations are of the sum, and take its place: parts add to what they read, as in the original transformer
+    (Vaswani et al., 2017). Those behind a part are named as its output norms."""

@@ -135,8 +135,10 @@ class DecoderBuilder:
     def _junction(
         self, input_norm: Norm | None, output_norm: Norm | None, wants: ActivationScheme | None = None
     ) -> Junction:
-        checkpoint = self._checkpoint
-        return Junction(checkpoint.group, input_norm, output_norm, checkpoint.spec.residual_scale, wants)
+        group, spec = self._checkpoint.group, self._checkpoint.spec
+        if spec.sum_is_normalised and (norm := output_norm or input_norm) is not None:
+            return Junction(group, norm, None, spec.residual_scale, wants, replaces=True)
+        return Junction(group, input_norm, output_norm, spec.residual_scale, wants)
 
 
 def feed_forward(checkpoint: Checkpoint, index: int, spec: FeedForwardSpec) -> FeedForward:

@@ -1,4 +1,6 @@
-"""BLOOM and MPT: ALiBi instead of positions."""
+"""BLOOM and MPT: ALiBi, or learned positions in some of MPT."""
+
+from dataclasses import replace
 
 from ...errors import UnsupportedModel
 from ..json_object import JsonObject
@@ -23,6 +25,7 @@ _BLOOM_NAMES = TensorNames(
 _MPT_NAMES = TensorNames(
     prefixes=("transformer.",),
     embedding="wte",
+    positions="wpe",
     final_norm="norm_f",
     layer="blocks.{}.",
     attention_norm="norm_1",
@@ -35,8 +38,6 @@ _MPT_NAMES = TensorNames(
 
 
 def _bloom(config: JsonObject) -> DecoderSpec:
-    if config.boolean("apply_residual_connection_post_layernorm", default=False):
-        raise UnsupportedModel("`apply_residual_connection_post_layernorm` in config.json must be false")
     heads, norm = Heads.of(config), layer_norm(config)
     mixer = AttentionSpec(
         heads.count,
@@ -49,31 +50,35 @@ def _bloom(config: JsonObject) -> DecoderSpec:
         slopes=slopes(heads.count),
     )
     ffn = DenseSpec(4 * config.integer("hidden_size"), "gelu_tanh", gated=False, in_bias=True, out_bias=True)
-    return decoder(config, LayerSpec(mixer, ffn, norm, norm), norm, EmbeddingSpec(norm=norm))
+    spec = decoder(config, LayerSpec(mixer, ffn, norm, norm), norm, EmbeddingSpec(norm=norm))
+    normalised = config.boolean("apply_residual_connection_post_layernorm", default=False)
+    return replace(spec, sum_is_normalised=normalised)
 
 
 def _mpt(config: JsonObject) -> DecoderSpec:
+    """With ALiBi, or with learned positions; biases of matrices and norms are there or not, all alike."""
     options = config.child("attn_config")
-    for source, key, needed in (
-        (config, "no_bias", True),
-        (options, "alibi", True),
-        (options, "qk_ln", False),
-        (options, "prefix_lm", False),
-    ):
-        if source.boolean(key, default=needed) != needed:
-            raise UnsupportedModel(f"`{key}` in config.json must be {str(needed).lower()} for this family")
-    heads, norm = Heads.of(config), layer_norm(config, bias=False)
+    for key in ("qk_ln", "prefix_lm", "rope"):
+        if options.boolean(key, default=False):
+            raise UnsupportedModel(f"`{key}` in config.json must be false for this family")
+    alibi, bias = options.boolean("alibi", default=True), not config.boolean("no_bias", default=True)
+    heads, norm = Heads.of(config), layer_norm(config, bias=bias)
     mixer = AttentionSpec(
         heads.count,
         heads.count,
         heads.size,
         options.number("softmax_scale", default=heads.size**-0.5),
         rope=None,
-        slopes=mpt_slopes(heads.count, options.number("alibi_bias_max", default=8.0)),
+        qkv_bias=bias,
+        out_bias=bias,
+        slopes=mpt_slopes(heads.count, options.number("alibi_bias_max", default=8.0)) if alibi else (),
         clip=optional(options, "clip_qkv"),
     )
     inner = config.integer("expansion_ratio", default=4) * config.integer("hidden_size")
-    return decoder(config, LayerSpec(mixer, DenseSpec(inner, "gelu", gated=False), norm, norm), norm)
+    ffn = DenseSpec(inner, "gelu", gated=False, in_bias=bias, out_bias=bias)
+    has_positions = not alibi and config.boolean("learned_pos_emb", default=True)
+    embedding = EmbeddingSpec(positions=config.integer("max_position_embeddings") if has_positions else 0)
+    return decoder(config, LayerSpec(mixer, ffn, norm, norm), norm, embedding)
 
 
 BLOOM = Family(

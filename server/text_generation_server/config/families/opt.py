@@ -1,6 +1,7 @@
-"""OPT: learned positions that begin at row 2."""
+"""OPT: learned positions that begin at row 2. That of 350M normalises behind its parts, and has a narrow embedding."""
 
-from ...errors import UnsupportedModel
+from dataclasses import replace
+
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..spec import AttentionSpec, DecoderSpec, EmbeddingSpec, LayerSpec
@@ -12,18 +13,18 @@ _FIRST_POSITION = 2
 
 def _opt(config: JsonObject) -> DecoderSpec:
     hidden = config.integer("hidden_size")
-    if not config.boolean("do_layer_norm_before", default=True):
-        raise UnsupportedModel("`do_layer_norm_before` in config.json must be true: OPT 350M is built differently")
-    if config.integer("word_embed_proj_dim", default=hidden) != hidden:
-        raise config.error("word_embed_proj_dim", f"equal to `hidden_size` ({hidden})")
-    if config.boolean("_remove_final_layer_norm", default=False):
-        raise UnsupportedModel("`_remove_final_layer_norm` in config.json must be false")
+    width = config.integer("word_embed_proj_dim", default=hidden)
+    before = config.boolean("do_layer_norm_before", default=True)
     heads, norm, bias = Heads.of(config), layer_norm(config), config.boolean("enable_bias", default=True)
     mixer = AttentionSpec(heads.count, heads.count, heads.size, heads.size**-0.5, None, bias, bias)
     ffn = plain(config, "ffn_dim", "activation_function", bias=bias)
     rows = config.integer("max_position_embeddings") + _FIRST_POSITION
-    embedding = EmbeddingSpec(positions=rows, first_position=_FIRST_POSITION)
-    return decoder(config, LayerSpec(mixer, ffn, norm, norm), norm, embedding)
+    embedding = EmbeddingSpec(positions=rows, first_position=_FIRST_POSITION, width=0 if width == hidden else width)
+    layer = LayerSpec(mixer, ffn, norm, norm) if before else LayerSpec(mixer, ffn, None, None, norm, norm)
+    spec = decoder(config, layer, norm, embedding)
+    if not before or config.boolean("_remove_final_layer_norm", default=False):
+        spec = replace(spec, final_norm=None)
+    return replace(spec, sum_is_normalised=not before)
 
 
 OPT = Family(
@@ -33,7 +34,9 @@ OPT = Family(
         prefixes=("model.decoder.", "decoder."),
         final_norm="final_layer_norm",
         attention_norm="self_attn_layer_norm",
+        attention_output_norm="self_attn_layer_norm",
         ffn_norm="final_layer_norm",
+        ffn_output_norm="final_layer_norm",
         out="self_attn.out_proj",
         up="fc1",
         down="fc2",

@@ -47,13 +47,16 @@ class Junction:
         output_norm: Norm | None = None,
         scale: float = 1.0,
         wants: ActivationScheme | None = None,
+        replaces: bool = False,
     ) -> None:
+        """`replaces`: what the next part reads takes the place of the sum."""
         self._group = group
         self._input = input_norm
         self._output = output_norm
         self._scale = scale
         self._wants = wants
-        self._is_one = input_norm is not None and input_norm.is_rms and _fits(input_norm, output_norm)
+        self._replaces = replaces
+        self._is_one = not replaces and input_norm is not None and input_norm.is_rms and _fits(input_norm, output_norm)
 
     def read(self, x: Tensor, residual: Tensor | None) -> tuple[Activations, Tensor]:
         """Adds `x`, which the ranks have parts of, to `residual`, both [N, hidden]: what the next part reads, and the
@@ -80,8 +83,8 @@ class Junction:
     def _read_summed(self, x: Tensor, residual: Tensor) -> tuple[Activations, Tensor]:
         if self._output is not None:
             self._output.apply(x, x)
-        if self._input is None:
-            return Activations(residual.add_(x, alpha=self._scale)), residual
+        if self._input is None or self._replaces:
+            return self._first(residual.add_(x, alpha=self._scale))
         if self._scale != 1.0:
             x.mul_(self._scale)
         weights = self._input.weights
@@ -93,9 +96,11 @@ class Junction:
         return None if self._output is None else self._output.weights.weight
 
     def _first(self, x: Tensor) -> tuple[Activations, Tensor]:
-        if self._input is None:
-            return Activations(x), x
-        return self._input.read(x, x.new_empty(x.shape), self._wants), x
+        if self._input is not None and not self._replaces:
+            return self._input.read(x, x.new_empty(x.shape), self._wants), x
+        if self._input is not None:
+            self._input.apply(x, x)
+        return Activations(x), x
 
 
 def _fits(input_norm: Norm, output_norm: Norm | None) -> bool:

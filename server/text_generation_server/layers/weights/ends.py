@@ -30,7 +30,11 @@ class EmbeddingWeights:
 def load_embedding(checkpoint: Checkpoint) -> EmbeddingWeights:
     """Raises ModelFilesError."""
     spec, names, source = checkpoint.spec, checkpoint.names, checkpoint.source
-    tokens = source.read(f"{checkpoint.outside(names.embedding)}.weight", (spec.vocab_size, spec.hidden_size))
+    width = spec.embedding.width or spec.hidden_size
+    tokens = source.read(f"{checkpoint.outside(names.embedding)}.weight", (spec.vocab_size, width))
+    if spec.embedding.width:
+        shape = (spec.hidden_size, width)
+        tokens = _product(tokens, source.read(f"{checkpoint.outside(names.project_in)}.weight", shape).t())
     if not (rows := spec.embedding.positions):
         return EmbeddingWeights(tokens)
     positions = source.read(f"{checkpoint.outside(names.positions)}.weight", (rows, spec.hidden_size))
@@ -40,21 +44,27 @@ def load_embedding(checkpoint: Checkpoint) -> EmbeddingWeights:
 def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
     """Column parallel, equally many rows on every rank (`vocabulary_shard`). Raises ModelFilesError."""
     spec, name, source = checkpoint.spec, checkpoint.names.head, checkpoint.source
+    if spec.head.tied and spec.embedding.width:
+        name = checkpoint.outside(checkpoint.names.embedding)
     start, stop, padding = vocabulary_shard(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
     quantised = not spec.head.tied and not checkpoint.schemes.online and scheme_of(checkpoint, name) is not None
     if quantised and not spec.head.unit_rows:
         return _quantised_head(checkpoint, start, stop, padding)
-    if spec.head.tied:
+    if spec.head.tied and not spec.embedding.width:
         weight = embedding.tokens[start:stop]
     elif quantised:
         weight = dense_rows(checkpoint, RowBlock(name, spec.vocab_size, ((start, stop),)), spec.hidden_size)
     elif source.has(f"{name}.weight"):
-        weight = source.read(f"{name}.weight", (spec.vocab_size, spec.hidden_size), Slice(0, start, stop))
+        width = spec.embedding.width or spec.hidden_size
+        weight = source.read(f"{name}.weight", (spec.vocab_size, width), Slice(0, start, stop))
     else:
         raise ModelFilesError(
             f"tensor `{name}.weight` is in none of the model's safetensors files; where the output matrix is the "
             "embedding, config.json must set `tie_word_embeddings` to true"
         )
+    if spec.embedding.width:
+        project = checkpoint.outside(checkpoint.names.project_out)
+        weight = _product(weight, source.read(f"{project}.weight", (spec.embedding.width, spec.hidden_size)))
     if spec.head.unit_rows:
         weight = functional.normalize(weight)
     bias = None
@@ -76,6 +86,11 @@ def _quantised_head(checkpoint: Checkpoint, start: int, stop: int, padding: int)
         return parts[0]
     bias = None if parts[0].bias is None else padded_rows(parts[0].bias, padding)
     return Split(parts, bias)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Two matrices that are applied one behind the other, as one, rounded once."""
+    return (a.float() @ b.float()).to(a.dtype)
 
 
 def rounded(value: float, dtype: torch.dtype) -> float:

@@ -2,40 +2,61 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ... import kernels
-from ...layers.infer import CacheShape, InferState
+from ...layers.infer import CacheShape, InferState, LayerCache
 from .interfaces import AttentionLayer
 from .rehearsal import AttentionCall
+from .rotation import Rotation, Turn
 
 
 class Step:
-    """What is being computed: set before a forward pass, read by its layers."""
+    """What is being computed: begun before a forward pass, read by its layers."""
 
     def __init__(self) -> None:
-        self.state: InferState | None = None
+        self._state: InferState | None = None
+        self._angles: tuple[Tensor, Tensor, Tensor] | None = None
+
+    @property
+    def state(self) -> InferState:
+        """Raises ValueError outside of a step."""
+        if self._state is None:
+            raise ValueError("attention is called outside of a step")
+        return self._state
+
+    def begin(self, state: InferState) -> None:
+        """Before the first layer."""
+        self._state, self._angles = state, None
+
+    def angles(self, turn: Turn) -> tuple[Tensor, Tensor]:
+        """What queries and keys are turned by, [T, head_dim] float32 with cosines in front, and the row of each token.
+        Made once where all layers turn alike.
+        """
+        if self._angles is None or self._angles[0] is not turn.cos:
+            half = turn.cos.shape[-1] // 2
+            table = torch.cat((turn.cos[0, :, :half], turn.sin[0, :, :half]), dim=-1).float()
+            self._angles = (turn.cos, table, torch.arange(len(table), device=table.device))
+        return self._angles[1], self._angles[2]
 
 
 class ServedAttention(AttentionLayer):
     """Heads of this rank in layer `index`."""
 
-    def __init__(self, index: int, call: AttentionCall, step: Step) -> None:
+    def __init__(self, index: int, call: AttentionCall, step: Step, rotation: Rotation) -> None:
         self._index = index
         self._scale = call.scale
         self._step = step
+        self._rotation = rotation
         self._options = kernels.AttentionOptions(call.window, call.softcap)
         self.cache = CacheShape(call.kv_heads, call.head_dim, call.value_dim)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: object, options: dict[str, Any]) -> Tensor:  # noqa: ARG002
         """See `AttentionLayer`."""
         state = self._step.state
-        if state is None:
-            raise ValueError("attention is called outside of a step")
         cache = state.caches[self._index]
-        cache.k.index_copy_(0, state.slots, k[0].transpose(0, 1))
-        cache.v.index_copy_(0, state.slots, v[0].transpose(0, 1))
-        queries = q[0].transpose(0, 1)
+        queries = self._prepare(q, k, v, cache, state)
         out = queries.new_empty(*queries.shape[:2], v.shape[-1])
         how = (state.deterministic, self._with_sinks(options.get("s_aux")))
         read, scale = (cache.k, cache.v, state.slot_table), self._scale
@@ -47,7 +68,34 @@ class ServedAttention(AttentionLayer):
             kernels.prefill_attention(queries, *read, c.rows, c.starts, c.kv_lens, c.max_len, scale, out, *how)
         return out[None]
 
+    def _prepare(self, q: Tensor, k: Tensor, v: Tensor, cache: LayerCache, state: InferState) -> Tensor:
+        """Writes keys and values; returns queries, [T, heads, head_dim], turned where that is still to be done."""
+        turn = self._rotation.take()
+        if turn is not None:
+            qkv = _side_by_side(q, k, v)
+            table, tokens = self._step.angles(turn)
+            kernels.qkv_postprocess(qkv, None, None, None, 0.0, table, tokens, state.slots, cache.k, cache.v)
+            return qkv[:, : q.shape[1] * q.shape[3]].unflatten(1, (-1, q.shape[3]))
+        cache.k.index_copy_(0, state.slots, k[0].transpose(0, 1))
+        cache.v.index_copy_(0, state.slots, v[0].transpose(0, 1))
+        return q[0].transpose(0, 1)
+
     def _with_sinks(self, sinks: Tensor | None) -> kernels.AttentionOptions:
         if sinks is None:
             return self._options
         return kernels.AttentionOptions(self._options.window, self._options.softcap, sinks.float())
+
+
+def _side_by_side(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Queries, keys and values as one tensor, [T, (heads + 2 * kv_heads) * head_dim]: that of the product which made
+    them, where it was one, else a copy.
+    """
+    parts = [each[0].transpose(0, 1).flatten(1) for each in (q, k, v)]
+    memory, tokens, offset = q.untyped_storage().data_ptr(), q.shape[2], q.storage_offset()
+    # The stride of a single token says nothing.
+    strides = {part.stride(0) for part in parts if tokens > 1} or {0}
+    for part in parts:
+        if len(strides) > 1 or (part.untyped_storage().data_ptr(), part.storage_offset()) != (memory, offset):
+            return torch.cat(parts, dim=1)
+        offset += part.shape[1]
+    return q.as_strided((tokens, offset - q.storage_offset()), (*strides, 1))

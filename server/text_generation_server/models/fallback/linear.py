@@ -53,10 +53,14 @@ class Merged:
         self._read: Tensor | None = None
         self._parts: dict[int, Tensor] = {}
 
+    def whole(self, x: Tensor) -> Tensor:
+        """[N, inputs] to the results of all matrices, [N, all outputs]."""
+        return self.linear.apply(Activations(x))
+
     def part(self, index: int, x: Tensor) -> Tensor:
         """Result of the matrix `index`."""
         if self._read is not x or index not in self._parts:
-            out = self.linear.apply(Activations(x.reshape(-1, x.shape[-1]))).view(*x.shape[:-1], -1)
+            out = self.whole(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
             self._read, self._parts = x, dict(enumerate(out.split(self.sizes, dim=-1)))
         result = self._parts.pop(index)
         if not self._parts:

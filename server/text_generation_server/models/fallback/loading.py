@@ -3,6 +3,8 @@
 # Switches of the library have names with an underscore.
 # pyright: reportPrivateUsage=false
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -17,11 +19,13 @@ from ...weights import WeightSource
 from .attention import ServedAttention, Step
 from .checkpoint import ClassCheckpoint
 from .experts import ServedExperts
+from .gated import GatedForm, ServedGated
 from .linear import Merged, MergedLinear, ServedHead, ServedLinear
 from .model import FallbackModel
 from .norm import ServedNorm, recognise
 from .parallel import Sharding, shard
 from .rehearsal import Rehearsal, rehearse
+from .rotation import Rotation, redirect
 from .skeleton import build_skeleton, decoder_name
 
 
@@ -67,8 +71,12 @@ class _Builder:
     def build(self, path: str) -> FallbackModel:
         model, step = self._model, Step()
         self._read_head()
+        done: set[str] = set()
+        for form in self._rehearsal.networks:
+            self._read_network(form)
+            done |= {form.gate, form.up, form.down}
         for names in self._rehearsal.linears:
-            self._read_linears(names)
+            self._read_linears([name for name in names if name not in done])
         self._read_rest()
         self._swap_norms()
         self._to_device()
@@ -77,9 +85,12 @@ class _Builder:
 
     def _serve(self, step: Step) -> list[CacheShape]:
         caches: list[CacheShape] = []
+        rotation = Rotation()
         for index, call in enumerate(self._rehearsal.calls):
-            attention = ServedAttention(index, call, step)
-            self._model.get_submodule(call.module).served_by = attention  # type: ignore[assignment]
+            attention, module = ServedAttention(index, call, step, rotation), self._model.get_submodule(call.module)
+            module.served_by = attention  # type: ignore[assignment]
+            if self._rehearsal.turned_by_attention:
+                redirect(module, rotation)
             caches.append(attention.cache)
         for name in self._rehearsal.experts:
             module = self._model.get_submodule(name)
@@ -105,26 +116,30 @@ class _Builder:
         linear = Dense(part if tied_to else part.clone(), bias)
         self._model.set_submodule(name, ServedHead(Head(HeadSpec(), linear, vocabulary), self._group))
 
-    def _read_linears(self, names: tuple[str, ...]) -> None:
+    def _read_network(self, form: GatedForm) -> None:
+        gate_up = Merged([self._linear(form.gate), self._linear(form.up)])
+        self._model.set_submodule(form.path, ServedGated(gate_up, form.activation, self._served(form.down)))
+
+    def _read_linears(self, names: Sequence[str]) -> None:
         """Matrices that read the same tensor."""
         plain = [name for name in names if name not in self._sharding.summed]
         for name in names:
-            if name in self._sharding.summed:
-                self._model.set_submodule(name, ServedLinear(self._linear(name, summed=True), self._group))
-        if len(plain) == 1:
-            self._model.set_submodule(plain[0], ServedLinear(self._linear(plain[0]), None))
-        elif plain:
+            if name not in plain or len(plain) == 1:
+                self._model.set_submodule(name, self._served(name))
+        if len(plain) > 1:
             merged = Merged([self._linear(name) for name in plain])
             for index, name in enumerate(plain):
                 self._model.set_submodule(name, MergedLinear(merged, index))
 
-    def _linear(self, name: str, summed: bool = False) -> Dense:
+    def _served(self, name: str) -> ServedLinear:
+        return ServedLinear(self._linear(name), self._group if name in self._sharding.summed else None)
+
+    def _linear(self, name: str) -> Dense:
         module = self._model.get_submodule(name)
         bias = None
-        if getattr(module, "bias", None) is not None:
+        # Of results that are summed, one rank adds it.
+        if getattr(module, "bias", None) is not None and not (name in self._sharding.summed and self._group.rank):
             bias = self._checkpoint.read(f"{name}.bias")
-            # Of results that are summed, one rank adds it.
-            bias = None if summed and self._group.rank else bias
         return Dense(self._checkpoint.read(f"{name}.weight"), bias)
 
     def _read_rest(self) -> None:

@@ -40,7 +40,7 @@ class FallbackModel(CausalLM):
     @torch.inference_mode()
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         """See `CausalLM`."""
-        self._step.state = state
+        self._step.begin(state)
         output = self._decoder(input_ids=input_ids[None], position_ids=state.positions[None], use_cache=False)
         hidden: Tensor = output.last_hidden_state[0]
         return hidden if state.logit_tokens is None else hidden.index_select(0, state.logit_tokens)

@@ -1,5 +1,6 @@
-"""Which part of each tensor is this rank's, by the plan that a class brings."""
+"""Which part of each tensor is this rank's, by the plan of a class."""
 
+import logging
 import re
 from dataclasses import dataclass
 
@@ -11,10 +12,20 @@ from ...config.fallback import unsupported
 from ...distributed import TensorParallelGroup
 from ...errors import ConfigurationError
 from ...layers.weights import even_span
+from .plan import Plan, plan_of
+
+logger = logging.getLogger(__name__)
 
 Shape = tuple[int, ...]
 
-_WHOLE = ("replicated_with_grad_allreduce", "replicate", "replicated")
+_WHOLE = (
+    "replicated_with_grad_allreduce",
+    "replicate",
+    "replicated",
+    # Results are gathered, and cut again: each rank may as well compute all of them.
+    "colwise_gather_output",
+    "rowwise_split_input",
+)
 _CUT = ("colwise", "packed_colwise", "rowwise")
 _SUMMED = ("rowwise", "moe_tp_experts")
 _EXPERTS = "moe_tp_experts"
@@ -50,10 +61,7 @@ def shard(model: PreTrainedModel, group: TensorParallelGroup) -> Sharding:
     cuts = {name: Cut(tuple(tensor.shape)) for name, tensor in tensors.items()}
     if group.world_size == 1:
         return Sharding(cuts, frozenset())
-    plan = {key: style for key, style in (model.tp_plan or {}).items() if not _is_end(model, key)}
-    if not plan:
-        raise unsupported(type(model).__name__, "its class has no plan for several shards; set --num-shard to 1")
-    _check_heads(model, group.world_size)
+    plan = plan_of(model)
     summed: set[str] = set()
     for path, module in list(model.named_modules()):
         style = _style(plan, path)
@@ -68,9 +76,33 @@ def shard(model: PreTrainedModel, group: TensorParallelGroup) -> Sharding:
                 raise unsupported(
                     type(model).__name__, f"its plan for several shards has {own!r} for {each}; set --num-shard to 1"
                 )
+            if _is_of_attention(model, path):
+                _check_heads(model, group.world_size)
             cuts[each] = _cut(each, tuple(parameter.shape), own, group)
             _resize(module, name, cuts[each])
+    if group.rank == 0:
+        _say_what_is_whole(model, cuts)
     return Sharding(cuts, frozenset(summed))
+
+
+def _is_of_attention(model: PreTrainedModel, path: str) -> bool:
+    """Whether a module is a part of what has a cache."""
+    return hasattr(model.get_submodule(path.rpartition(".")[0]), "layer_idx")
+
+
+def _say_what_is_whole(model: PreTrainedModel, cuts: dict[str, Cut]) -> None:
+    """Names matrices of layers that each rank computes, so that nobody wonders where memory goes."""
+    whole = {
+        _general(f"{path}.weight")
+        for path, module in model.named_modules()
+        if type(module) is nn.Linear and module is not model.get_output_embeddings()
+        if not cuts[f"{path}.weight"].ranges
+    }
+    if whole:
+        logger.warning(
+            "every shard holds some matrices whole, as nothing says how they are shared",
+            extra={"matrices": sorted(whole)},
+        )
 
 
 def _check_heads(model: PreTrainedModel, world_size: int) -> None:
@@ -84,14 +116,13 @@ def _check_heads(model: PreTrainedModel, world_size: int) -> None:
         )
 
 
-def _style(plan: dict[str, str], name: str) -> str | None:
-    return plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name))
+def _style(plan: Plan, name: str) -> str | None:
+    return plan.get(name) or plan.get(_general(name))
 
 
-def _is_end(model: PreTrainedModel, key: str) -> bool:
-    """Embedding and head, which we share in our own way."""
-    ends = (model.get_input_embeddings(), model.get_output_embeddings())
-    return any(module in ends for name, module in model.named_modules() if name == key)
+def _general(name: str) -> str:
+    """With a star for each number."""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", name)
 
 
 def _cut(name: str, shape: Shape, style: str, group: TensorParallelGroup) -> Cut:

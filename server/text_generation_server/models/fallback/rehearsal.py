@@ -19,7 +19,9 @@ from transformers import PreTrainedModel
 from ...config.fallback import unsupported
 from ...errors import UnsupportedModel
 from .experts import check_experts
+from .gated import GatedForm, recognise_gated
 from .interfaces import REHEARSING, SERVING, Mask
+from .rotation import can_be_postponed
 from .skeleton import Given, decoder_name, layers_of
 
 _TOKENS = 37
@@ -53,6 +55,10 @@ class Rehearsal:
     """Modules that compute experts."""
     linears: tuple[tuple[str, ...], ...]
     """Modules of matrices, by the tensor that they read: those of one group read the same."""
+    networks: tuple[GatedForm, ...]
+    """Gated feed-forward networks."""
+    turned_by_attention: bool
+    """Attention can apply the rotary embedding."""
 
 
 def rehearse(model: PreTrainedModel) -> Rehearsal:
@@ -81,7 +87,9 @@ def rehearse(model: PreTrainedModel) -> Rehearsal:
             f"{len(recorder.calls)} of its {layers} layers call attention through the library's interface; others keep "
             "a state, or have an attention of their own",
         )
-    return Rehearsal(tuple(recorder.calls.values()), tuple(recorder.experts), recorder.linears())
+    turned = can_be_postponed(model, copied, list(recorder.calls), lambda: recorder.forward(path))
+    calls, experts = tuple(recorder.calls.values()), tuple(recorder.experts)
+    return Rehearsal(calls, experts, recorder.linears(), recorder.networks(), turned)
 
 
 def _rehearse_head(model: PreTrainedModel, path: str) -> None:
@@ -104,6 +112,7 @@ class _Recorder:
         self._masks: dict[str, Mask] = {}
         self.calls: dict[str, AttentionCall] = {}
         self.experts: list[str] = []
+        self._called: list[str] = []
         self._reads: list[tuple[str, Tensor, int]] = []
         """Module, what it read, and how often that had been written to. Tensors stay, so that no two are one."""
         for name, module in model.named_modules():
@@ -112,19 +121,17 @@ class _Recorder:
     def run_with_masks(self, path: str) -> None:
         """Learns the masks that the layers ask for."""
         self._set(REHEARSING)
-        self._forward(path, attention_mask=torch.ones(1, _TOKENS, dtype=torch.int64, device="meta"))
+        self.forward(path, attention_mask=torch.ones(1, _TOKENS, dtype=torch.int64, device="meta"))
         self.calls, self.experts = {}, []
 
     def run(self, path: str) -> None:
         """As it is served."""
         self._set(SERVING)
         handles = [
-            module.register_forward_pre_hook(self._reading(name))
-            for name, module in self._model.named_modules()
-            if type(module) is nn.Linear
+            module.register_forward_pre_hook(self._reading(name)) for name, module in self._model.named_modules()
         ]
         with _Watch(self.model_name):
-            self._forward(path)
+            self.forward(path)
         for handle in handles:
             handle.remove()
 
@@ -137,17 +144,24 @@ class _Recorder:
                 groups.setdefault((id(tensor), version), []).append(name)
         return tuple(map(tuple, groups.values()))
 
+    def networks(self) -> tuple[GatedForm, ...]:
+        """Those that are called as a whole."""
+        forms = (recognise_gated(name, self._model.get_submodule(name)) for name in dict.fromkeys(self._called))
+        return tuple(form for form in forms if form is not None)
+
     def _set(self, name: str) -> None:
         self._model.config._attn_implementation = name
         self._model.config._experts_implementation = name
 
-    def _forward(self, path: str, **inputs: Tensor) -> None:
+    def forward(self, path: str, **inputs: Tensor) -> None:
+        """One pass of the module at `path`."""
         ids = torch.zeros(1, _TOKENS, dtype=torch.int64, device="meta")
         self._model.get_submodule(path)(input_ids=ids, position_ids=ids, use_cache=False, **inputs)
 
     def _reading(self, name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def hook(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if inputs:
+        def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            self._called.append(name)
+            if inputs and type(module) is nn.Linear:
                 self._reads.append((name, inputs[0], inputs[0]._version))
 
         return hook

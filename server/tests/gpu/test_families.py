@@ -1,0 +1,51 @@
+"""Every family on a GPU, in float32: kernels and graphs choose the ids that transformers chooses on a CPU.
+
+`--junitxml` keeps what was found, for the tables of `docs/models.md` (`support/model_table.py`).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+import triton
+from support.comparing import assert_generations_are_equal
+from support.fallback_cases import FALLBACK_CASES, FORCED
+from support.families import Case, made, model_of, write
+from support.family_cases import CASES
+from support.generating import LIMITS
+from support.gpu_engine import build
+from transformers import PreTrainedModel
+
+from text_generation_server.config.implementation import ModelImpl
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _what_computes(record_testsuite_property: Callable[[str, object], None]) -> None:
+    record_testsuite_property("device", torch.cuda.get_device_name())
+    for library in (torch, triton, transformers):
+        record_testsuite_property(library.__name__, library.__version__)
+
+
+def assert_equal(case: Case, reference: PreTrainedModel, impl: ModelImpl, folder: Path) -> None:
+    write(case, reference, folder)
+    assert_generations_are_equal(case, reference, build(folder, torch.float32, LIMITS, impl))
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_our_decoder(name: str, tmp_path: Path) -> None:
+    assert_equal(CASES[name], model_of(name), "native", tmp_path)
+
+
+@pytest.mark.parametrize("name", [*FALLBACK_CASES, *FORCED])
+def test_classes_of_transformers(name: str, tmp_path: Path) -> None:
+    assert_equal({**CASES, **FALLBACK_CASES}[name], model_of(name), "transformers", tmp_path)
+
+
+@pytest.mark.parametrize("head_dim", [80, 96, 192, 256])
+def test_sizes_of_heads(head_dim: int, tmp_path: Path) -> None:
+    case = Case("Llama", "llama", {"head_dim": head_dim, "num_hidden_layers": 1})
+    assert_equal(case, made(case), "native", tmp_path)

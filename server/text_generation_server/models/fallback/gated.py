@@ -1,0 +1,66 @@
+"""Gated feed-forward networks of a class, recognised by what they compute."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ... import kernels
+from ...config.families.common import ACTIVATIONS
+from ...config.spec import Activation
+from .linear import Merged
+from .trial import HIDDEN, INNER, outcome, random_matrices
+
+
+@dataclass(frozen=True)
+class GatedForm:
+    """A module that computes `down(activation(gate(x)) * up(x))`, and those in it that do."""
+
+    path: str
+    gate: str
+    up: str
+    down: str
+    activation: Activation
+
+
+class ServedGated(nn.Module):
+    """Gate and up as one product, and one operator behind it."""
+
+    def __init__(self, gate_up: Merged, activation: Activation, down: nn.Module) -> None:
+        super().__init__()
+        self._gate_up = gate_up
+        self._activation: Activation = activation
+        self._down = down
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., hidden] to [..., hidden]."""
+        gate_up = self._gate_up.whole(x.reshape(-1, x.shape[-1]))
+        activated = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
+        kernels.act_and_mul(gate_up, self._activation, activated)
+        return self._down(activated).view(x.shape)
+
+
+def recognise_gated(path: str, module: nn.Module) -> GatedForm | None:
+    """How `module`, which is at `path` of a model, computes this, found by trying; None: it does not."""
+    names = [name for name, child in module.named_children() if type(child) is nn.Linear]
+    if len(names) != 3 or any(next(child.children(), None) is not None for child in module.children()):
+        return None
+    for down in names:
+        first, second = (name for name in names if name != down)
+        for gate, up in ((first, second), (second, first)):
+            if (activation := _tried(module, gate, up, down)) is not None:
+                return GatedForm(path, f"{path}.{gate}", f"{path}.{up}", f"{path}.{down}", activation)
+    return None
+
+
+def _tried(module: nn.Module, gate: str, up: str, down: str) -> Activation | None:
+    matrices = random_matrices({gate: (INNER, HIDDEN), up: (INNER, HIDDEN), down: (HIDDEN, INNER)})
+    if (tried := outcome(module, matrices)) is None:
+        return None
+    x, expected = tried
+    gate_up, activated = x @ torch.cat((matrices[gate], matrices[up])).t(), torch.empty(len(x), INNER)
+    for activation in dict.fromkeys(ACTIVATIONS.values()):
+        kernels.act_and_mul(gate_up, activation, activated)
+        if torch.allclose(activated @ matrices[down].t(), expected, rtol=1e-4, atol=1e-4):
+            return activation
+    return None

@@ -1,0 +1,36 @@
+"""Small copies of modules, which show what a module computes."""
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+HIDDEN, INNER = 8, 6
+
+
+def random_matrices(shapes: Mapping[str, tuple[int, int]]) -> dict[str, Tensor]:
+    """For `outcome`: equal in every call."""
+    generator = torch.Generator().manual_seed(0)
+    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+@torch.no_grad()
+def outcome(module: nn.Module, matrices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
+    """What a copy of `module` with these matrices, [outputs, inputs] by the name of a child, makes of some tokens: the
+    tokens and the result, [tokens, HIDDEN]. None: it cannot be called so.
+    """
+    small = copy.deepcopy(module).to_empty(device="cpu")
+    for parameter in small.parameters():
+        parameter.fill_(0.5)
+    for name, matrix in matrices.items():
+        linear = nn.Linear(matrix.shape[1], matrix.shape[0], bias=False)
+        linear.weight.copy_(matrix)
+        setattr(small, name, linear)
+    x = torch.randn(1, 5, HIDDEN, generator=torch.Generator().manual_seed(1))
+    try:
+        result = small.float()(x)
+    except (TypeError, RuntimeError, ValueError, IndexError, AttributeError):
+        return None
+    is_fit = isinstance(result, Tensor) and result.shape == x.shape
+    return (x[0], result[0]) if is_fit else None
