@@ -1,4 +1,5 @@
-//! Plans and masks as bytes: they are encoded once, and the same bytes go to every rank.
+//! Messages as bytes: plans and masks are encoded once, and the same bytes go to every rank; what is sent again is not
+//! encoded again.
 
 use std::marker::PhantomData;
 
@@ -49,10 +50,10 @@ impl StepMethod {
 
 /// Sends bytes as they are and reads an `R`.
 #[derive(Debug)]
-pub(crate) struct Encoded<R>(PhantomData<fn() -> R>);
+pub struct Encoded<R>(PhantomData<fn() -> R>);
 
-impl<R> Encoded<R> {
-    pub(crate) fn new() -> Self {
+impl<R> Default for Encoded<R> {
+    fn default() -> Self {
         Self(PhantomData)
     }
 }
@@ -64,11 +65,11 @@ impl<R: Message + Default + 'static> Codec for Encoded<R> {
     type Decoder = Self;
 
     fn encoder(&mut self) -> Self {
-        Self::new()
+        Self::default()
     }
 
     fn decoder(&mut self) -> Self {
-        Self::new()
+        Self::default()
     }
 }
 
