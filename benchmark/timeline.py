@@ -32,7 +32,7 @@ PROMPT = 2048
 """Tokens of the longest prompt of a mixed step; more tokens are several prompts."""
 CLASSES = {
     "sums": ("one_shot", "two_shot", "AllReduce", "peer_add_norm"),
-    "attention": ("attention_kernel", "prefill_kernel", "decode_kernel", "merge", "combine", "qkv_postprocess"),
+    "attention": ("attention", "merge_kernel", "qkv_postprocess"),
     "products": ("skinny_linear", "nvjet", "gemm", "xmma", "cutlass", "splitK", "scaled", "grouped", "moe_product"),
     "norms and activations": ("rms_norm", "layer_norm", "act_and_mul", "activate", "quantise"),
 }

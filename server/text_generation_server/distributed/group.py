@@ -24,7 +24,7 @@ from .peer_copies import PLACES
 from .peer_memory import PeerMemory, can_map, peer_memory
 from .rendezvous import meeting_place, meeting_store
 from .under_way import SumUnderWay, wrong_sums
-from .ways import Way, Ways, measure
+from .ways import USUAL_HIDDEN_SIZE, Way, Ways, measure
 
 CLOSING_LIMIT_S = 1.0
 """How long kernels wait for other ranks once this one leaves."""
@@ -158,10 +158,10 @@ class TensorParallelGroup:
         if self.world_size > 1 and self._device.type != "cuda" and dist.is_initialized():
             dist.destroy_process_group()
 
-    def open_peer_memory(self, limit_s: float) -> None:
+    def open_peer_memory(self, limit_s: float, hidden_size: int) -> None:
         """Sets up sums through memory of all ranks, where they have any, and measures when they are faster than NCCL.
 
-        Called by all ranks together, once. `limit_s`: as in `limit_waits`.
+        Called by all ranks together, once. `limit_s`: as in `limit_waits`; `hidden_size`: as in `measure`.
         """
         if not self.min_int(can_map(self.world_size)):
             logger.info("sums over the ranks go through NCCL: the devices cannot write to each other's memory")
@@ -173,7 +173,7 @@ class TensorParallelGroup:
         self._peers = opened
         if opened.copies is not None and self._copies_are_right():
             self.overlapped_bytes = _OVERLAPPED_BYTES
-        self._ways = Ways.fastest(self._timings())
+        self._ways = Ways.fastest(self._timings(hidden_size))
         self.check()
         if not self._ways.any_of_ours and opened.copies is None:
             self._peers = None
@@ -185,7 +185,7 @@ class TensorParallelGroup:
             logger.warning("sums over the ranks do not run beside products: a check of them went wrong")
         return right
 
-    def _timings(self) -> dict[int, dict[Way, int]]:
+    def _timings(self, hidden_size: int) -> dict[int, dict[Way, int]]:
         """Nanoseconds of each way on the slowest rank, which are written to the log. None of ours is chosen yet."""
 
         def reduce(way: Way, x: Tensor, residual: Tensor, weight: Tensor) -> None:
@@ -194,7 +194,7 @@ class TensorParallelGroup:
             elif not self._reduced(way, x, residual, weight, 1e-5):
                 raise ValueError(f"{way.value} does not take {_num_bytes(x)} bytes")
 
-        found = measure(reduce, self._device)
+        found = measure(reduce, self._device, hidden_size)
         slowest = iter(self.max_ints([ns for times in found.values() for ns in times.values()]))
         found = {size: {way: next(slowest) for way in times} for size, times in found.items()}
         table = {
@@ -213,8 +213,11 @@ class TensorParallelGroup:
             raise EngineFailed(f"rank {self.rank} lost the group of {self.world_size} shards: {error}") from error
 
 
-def init_group(parallel: ParallelConfig, device: torch.device, timeout_s: float) -> TensorParallelGroup:
-    """Meets the other ranks within `timeout_s`, which then limits every collective too.
+def init_group(
+    parallel: ParallelConfig, device: torch.device, timeout_s: float, hidden_size: int | None = None
+) -> TensorParallelGroup:
+    """Meets the other ranks within `timeout_s`, which then limits every collective too. `hidden_size`: values of a
+    token of the model, where they are known; the way of summing is chosen by messages of such tokens.
 
     Raises EngineFailed when the ranks do not come.
     """
@@ -239,7 +242,7 @@ def init_group(parallel: ParallelConfig, device: torch.device, timeout_s: float)
         ) from error
     # Devices of several nodes cannot map each other's memory.
     if device.type == "cuda" and parallel.node is None and parallel.peer_memory and kernels.triton_enabled():
-        group.open_peer_memory(timeout_s)
+        group.open_peer_memory(timeout_s, hidden_size or USUAL_HIDDEN_SIZE)
     return group
 
 

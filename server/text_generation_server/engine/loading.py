@@ -63,7 +63,8 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     if config.deterministic:
         # Small and large sums are then added up in the same order, by NCCL.
         parallel = replace(parallel, peer_memory=False)
-    group = init_group(parallel, device, _GROUP_TIMEOUT_S)
+    hidden_size = model_config.decoder.hidden_size if isinstance(model_config, ModelConfig) else None
+    group = init_group(parallel, device, _GROUP_TIMEOUT_S, hidden_size)
     model = load_into(
         device, lambda: load_model(folder, model_config, group, dtype, device, config.load_format, kv_cache)
     )
