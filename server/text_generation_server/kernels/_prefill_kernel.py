@@ -128,6 +128,8 @@ def prefill_attention_kernel(
     q_start = tl.load(b_q_start_ptr + request)
     q_len = tl.load(b_q_start_ptr + request + 1) - q_start
     kv_len = tl.load(b_kv_len_ptr + request)
+    if kv_len == 0:
+        return
     # The last tile has most to read: it starts first, so that short ones fill the end.
     first = (tl.cdiv(q_len * GROUP, BLOCK_M) - 1 - tile) * BLOCK_M
     prefix = kv_len - q_len

@@ -12,14 +12,12 @@ lies in slot `slot_table[b_row[b], c]`. `cache` `[slots, 1, rank + rope]`, alrea
 allowed. Scores and sums are float32.
 `deterministic`: a token's result is the same to the bit wherever its prompt is cut, whichever requests are beside it
 and whatever `max_q_len` is. Keys are then not shared out among programs.
-`skip_whole`: nothing is written for tokens of requests that have no others before them.
+Nothing is written for tokens of a request whose `b_kv_len` is 0.
 
 Called once a layer when a batch holds prompt tokens.
-Operations: 2 * heads * (2 * rank + rope) for each pair of a query and a key. Keys and values of each head, made for the
-purpose, need 2 * heads * (key + rope + value) of them, 3.4 times fewer with DeepSeek's sizes, and 2 * heads * rank *
-(key + value) more for each position of the context in every chunk. So whole prompts are computed that way (`layers/
-infer/whole_prompts.py`), `skip_whole` leaves them out here, and this is for chunks behind a prefix: it needs no memory
-for the context and no lengths on the host.
+Operations: 2 * heads * (2 * rank + rope) for each pair of a query and a key. With keys and values of each head
+(`latent_expand`) they are 2 * heads * (key + rope + value), 3.4 times fewer with DeepSeek's sizes: this is for chunks
+too short to win back what making those takes (`layers/infer/expanded.py`).
 Measured on an H200 in bfloat16 with rank 512 and rope 64: 213 TFLOP/s at 2,048 tokens of 16 heads, 241 at 8,192, 232 at
 2,048 behind 6,144, 195 at 128 behind 8,192; 224 at 2,048 tokens of 128 heads.
 """
@@ -111,7 +109,6 @@ def latent_prefill_attention_kernel(
     BLOCK_B: tl.constexpr,  # power of two, at least batch
     MIN_PART: tl.constexpr,
     SPLIT: tl.constexpr,  # whether max_parts > 1
-    SKIP_WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
@@ -130,7 +127,7 @@ def latent_prefill_attention_kernel(
     # The last tile has most to read: it starts first, so that short ones fill the end.
     first = (tl.cdiv(q_len * HEADS, BLOCK_M) - 1 - tile) * BLOCK_M
     prefix = kv_len - q_len
-    if SKIP_WHOLE and prefix == 0:
+    if kv_len == 0:
         return
     seen_by_all, end = seen_by(first, prefix, kv_len, HEADS, BLOCK_M, BLOCK_N)
     begin, part_end, part, parts = 0, seen_by_all, 0, 1
@@ -196,7 +193,6 @@ def latent_prefill_attention_triton(
     scale: float,
     out: Tensor,
     deterministic: bool = False,
-    skip_whole: bool = False,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     check_latent_layouts("latent_prefill_attention", q, cache, slot_table, out)
@@ -224,7 +220,6 @@ def latent_prefill_attention_triton(
         ROPE=width - rank,
         BLOCK_E=padded_head_dim(width - rank),
         BLOCK_B=padded_batch(batch),
-        SKIP_WHOLE=skip_whole,
         **tiling.constants,
         **config,
     )  # fmt: skip
@@ -241,17 +236,9 @@ def latent_prefill_attention_torch(
     scale: float,
     out: Tensor,
     deterministic: bool = False,
-    skip_whole: bool = False,
 ) -> None:
     """Torch implementation: grouped attention with one head whose values are the first elements of its keys."""
     values = cache[..., : out.shape[2]]
-    if skip_whole:
-        # Their tokens are left out with them: a request's own tokens stay where they are.
-        for request in (b_kv_len > b_q_start.diff()).nonzero().flatten().tolist():
-            one = slice(request, request + 1)
-            batch = (slot_table, b_row[one], b_q_start[request : request + 2], b_kv_len[one], max_q_len)
-            prefill_attention_torch(q, cache, values, *batch, scale, out, deterministic)
-        return
     batch = (slot_table, b_row, b_q_start, b_kv_len, max_q_len)
     prefill_attention_torch(q, cache, values, *batch, scale, out, deterministic)
 

@@ -13,7 +13,8 @@ may come in pieces or continue a cached one. Position c of request b lies in slo
 `b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32.
 Caches may hold codes of 8 bits with `scales` (`kv_codes.py`): a tile of them becomes float16, times its scales, once
 for all queries of a program. Queries and weights are float16 then.
-A request without new tokens is allowed. Scores and sums are float32 on CUDA and CPU alike.
+A request without new tokens is allowed; nothing is written for tokens of one whose `b_kv_len` is 0. Scores and sums
+are float32 on CUDA and CPU alike.
 
 Called once a layer when a batch holds prompt tokens.
 Floor: bytes of q, out, and K and V of each request once; operations 4 * heads * head_dim * (q, k pairs), bound by the
