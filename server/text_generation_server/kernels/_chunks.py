@@ -3,7 +3,7 @@
 The host knows bounds alone: how many chunks there are at most. Programs read the lengths and plan on the device.
 """
 
-# pyright: basic, reportArgumentType=false
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 from dataclasses import dataclass
 
 import torch
