@@ -4,10 +4,12 @@
 
 Layers of DeepSeek-V2-Lite, or of V3 on eight ranks (16 heads), and of V3 whole (128 heads): vectors of 512 elements and
 a key of 64, every token in a random slot of the pool. Of decodes the bytes of the vectors count, of chunks the
-operations of the absorbed form. "whole" is a prompt whose keys and values are made for the purpose: attention alone.
+operations of the absorbed form. "expanded" are the same chunks with keys and values made of their contexts: how long
+that takes, and attention.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from _timing import Plan, Row, bandwidth_row, report, seconds_per_call
@@ -31,33 +33,34 @@ CHUNKS = {
     "1 x 2048 after 6144": ([2048], 6144),
     "1 x 16 after 8192": ([16], 8192),
     "1 x 128 after 8192": ([128], 8192),
+    "1 x 256 after 8192": ([256], 8192),
+    "1 x 512 after 8192": ([512], 8192),
+    "1 x 1024 after 8192": ([1024], 8192),
+    "1 x 2048 after 30720": ([2048], 30720),
     "64 x 16 after 512": ([16] * 64, 512),
 }
-WHOLE = (512, 2048, 8192)
-DRY: tuple[dict[str, list[int]], dict[str, tuple[list[int], int]], tuple[int, ...]] = (
+DRY: tuple[dict[str, list[int]], dict[str, tuple[list[int], int]]] = (
     {"2 x 3..4": [3, 4]},
     {"2 x 3..4 after 2": ([3, 4], 2)},
-    (5,),
 )
 
 
 def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
     """One row for each batch and number of heads."""
-    decodes, chunks, whole = DRY if plan.dry_run else (DECODES, CHUNKS, WHOLE)
+    decodes, chunks = DRY if plan.dry_run else (DECODES, CHUNKS)
+    few = replace(plan, calls=4, replays=5)
     for heads in (16, 128):
         for name, lengths in decodes.items():
             num_bytes, call = decode(plan, heads, lengths)
             yield {"heads": heads, "decodes": name, **bandwidth_row(plan, num_bytes, call, ceiling)}
         for name, (q_lens, prefix) in chunks.items():
-            yield {"heads": heads, "chunks": name, **rate(plan, *chunk(plan, heads, q_lens, prefix))}
-    for length in whole:
-        yield {"heads": 16, "whole": f"1 x {length}", **rate(plan, *whole_prompt(plan, 16, length))}
-
-
-def rate(plan: Plan, operations: int, call: Callable[[int], None]) -> Row:
-    """Time and operations a second."""
-    seconds = seconds_per_call(plan, call, 2)
-    return {"microseconds": seconds * 1e6, "teraflops": operations / seconds / 1e12}
+            operations, call = chunk(plan, heads, q_lens, prefix)
+            seconds = seconds_per_call(few, call, 2)
+            rate = operations / seconds / 1e12
+            yield {"heads": heads, "chunks": name, "microseconds": seconds * 1e6, "teraflops": rate}
+    for name, (q_lens, prefix) in chunks.items():
+        expand, attend = (seconds_per_call(few, call, 1) * 1e6 for call in expanded(plan, 16, q_lens, prefix))
+        yield {"heads": 16, "expanded": name, "microseconds_to_expand": expand, "microseconds_of_attention": attend}
 
 
 def decode(plan: Plan, heads: int, lengths: list[int]) -> tuple[int, Callable[[int], None]]:
@@ -78,28 +81,34 @@ def chunk(plan: Plan, heads: int, q_lens: list[int], prefix: int) -> tuple[int, 
 
     def call(index: int) -> None:
         batch = (table, b_row, starts, kv_len, max(q_lens))
-        kernels.latent_prefill_attention(q, caches[index], *batch, SCALE, out, False, False)
+        kernels.latent_prefill_attention(q, caches[index], *batch, SCALE, out)
 
     pairs = sum(each * prefix + each * (each + 1) // 2 for each in q_lens)
     return 2 * heads * (2 * RANK + ROPE) * pairs, call
 
 
-def whole_prompt(plan: Plan, heads: int, length: int) -> tuple[int, Callable[[int], None]]:
-    """Operations of attention over keys and values of each head, and the call."""
+def expanded(plan: Plan, heads: int, q_lens: list[int], prefix: int) -> Iterator[Callable[[int], None]]:
+    """What makes keys and values of all contexts, and attention of the chunks over them."""
     options = {"dtype": plan.dtype, "device": plan.device}
-    q, k = torch.empty(2, length, heads, KEY + ROPE, **options).normal_()
-    v, out = torch.empty(2, length, heads, VALUE, **options).normal_()
-    table = torch.arange(length, dtype=torch.int32, device=plan.device)[None]
-    row, kv_len = (
-        torch.zeros(1, dtype=torch.int64, device=plan.device),
-        torch.tensor([length], device=plan.device).int(),
-    )
-    starts = torch.tensor([0, length], device=plan.device).int()
+    lengths = [prefix + each for each in q_lens]
+    _, _, caches, table, b_row, kv_len = context(plan, heads, 1, lengths, 1)
+    keys = torch.empty(heads, KEY, RANK, **options).normal_()
+    values = torch.empty(heads, RANK, VALUE, **options).normal_()
+    q, k = (torch.empty(tokens, heads, KEY + ROPE, **options).normal_() for tokens in (sum(q_lens), sum(lengths)))
+    v, out = (torch.empty(tokens, heads, VALUE, **options).normal_() for tokens in (sum(lengths), sum(q_lens)))
+    first = kv_len.cumsum(0).int() - kv_len
+    starts = torch.tensor([0, *q_lens], device=plan.device).cumsum(0).int()
+    order = torch.arange(2 * sum(lengths), dtype=torch.int32, device=plan.device)
+    in_order = order.as_strided((sum(lengths), sum(lengths)), (1, 1))
 
-    def call(_: int) -> None:
-        kernels.prefill_attention(q, k, v, table, row, starts, kv_len, length, SCALE, out)
+    def expand(_: int) -> None:
+        kernels.latent_expand(caches[0], table, b_row, first, kv_len, keys, values, k, v)
 
-    return heads * (KEY + ROPE + VALUE) * length * (length + 1), call
+    def attend(_: int) -> None:
+        kernels.prefill_attention(q, k, v, in_order, first.long(), starts, kv_len, max(q_lens), SCALE, out)
+
+    yield expand
+    yield attend
 
 
 def context(plan: Plan, heads: int, tokens: int, lengths: list[int], buffers: int) -> tuple[torch.Tensor, ...]:

@@ -7,6 +7,7 @@ from triton.backends.compiler import GPUTarget
 
 from text_generation_server.kernels._config import nearest
 from text_generation_server.kernels.latent_decode_attention import latent_decode_attention_kernel
+from text_generation_server.kernels.latent_expand import latent_expand_kernel
 from text_generation_server.kernels.latent_postprocess import latent_postprocess_kernel
 from text_generation_server.kernels.latent_prefill_attention import latent_prefill_attention_kernel
 
@@ -21,6 +22,7 @@ SPECIAL = {
     "cos_sin_ptr": "*fp32",
     "positions_ptr": "*i64",
     "slots_ptr": "*i64",
+    "b_first_ptr": "*i32",
     "scale_log2": "fp32",
     "eps": "fp32",
 }
@@ -42,7 +44,7 @@ def _compile(
 def _decode(capability: int, heads: int, sizes: dict[str, int]) -> Compiled:
     key = {"shared_kib": SHARED_KIB[capability], "element_bytes": 2, "rank": sizes["BLOCK_R"], "heads": heads}
     key |= {"batch": sizes["BLOCK_B"]}
-    constants = {**sizes, "HEADS": heads, "DETERMINISTIC": False}
+    constants = {**sizes, "HEADS": heads, "DETERMINISTIC": False, "WINDOW": 0}
     return _compile(
         latent_decode_attention_kernel, constants, dict(nearest("latent_decode_attention", **key)), capability
     )
@@ -50,7 +52,7 @@ def _decode(capability: int, heads: int, sizes: dict[str, int]) -> Compiled:
 
 def _prefill(capability: int, heads: int, sizes: dict[str, int], split: bool) -> Compiled:
     key = {"shared_kib": SHARED_KIB[capability], "element_bytes": 2, "rank": sizes["BLOCK_R"]}
-    constants = {**sizes, "HEADS": heads, "MIN_PART": 256, "SPLIT": split, "SKIP_WHOLE": split}
+    constants = {**sizes, "HEADS": heads, "MIN_PART": 256, "SPLIT": split}
     constants |= {"stride_slot": sizes["RANK"] + sizes["ROPE"]}
     config = dict(nearest("latent_prefill_attention", **key))
     return _compile(latent_prefill_attention_kernel, constants, config, capability)
@@ -73,6 +75,15 @@ def test_prefill(capability: int, split: bool) -> None:
     compiled = _prefill(capability, 16, DEEPSEEK, split)
     # What is summed up takes half of the registers of sm_90: some spill outside of the loop.
     compiled.check(max_spills=96 if capability == 90 else 0)
+    assert compiled.count("HMMA") or "HGMMA" in compiled.sass
+
+
+@pytest.mark.parametrize(("capability", "key"), [(90, 128), (90, 256), (86, 128)])
+def test_expand(capability: int, key: int) -> None:
+    sizes = {"RANK": 512, "ROPE": 64, "BLOCK_E": 64, "KEY": key, "VALUE": key, "BLOCK_D": key, "BLOCK_B": 16}
+    tiles = nearest("latent_expand", shared_kib=SHARED_KIB[capability], element_bytes=2, head_dim=key)
+    compiled = _compile(latent_expand_kernel, sizes | {"stride_slot": 576}, dict(tiles), capability)
+    compiled.check()
     assert compiled.count("HMMA") or "HGMMA" in compiled.sass
 
 

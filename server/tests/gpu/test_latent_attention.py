@@ -6,14 +6,14 @@ import pytest
 import torch
 from support.families import model_of, write
 from support.gpu_engine import alone, build, check, schedule
-from support.latent import Contexts, Postprocess
+from support.latent import Contexts, Expansion, Postprocess
 from support.latent_cases import LATENT_CASES
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from text_generation_server import kernels
 from text_generation_server.kernels.latent_decode_attention import latent_decode_attention_torch
 from text_generation_server.kernels.latent_prefill_attention import latent_prefill_attention_torch
-from text_generation_server.layers.infer import whole_prompts
+from text_generation_server.layers.infer import expanded
 
 pytestmark = pytest.mark.gpu
 SIZES = [(16, 512, 64), (128, 512, 64), (40, 256, 32), (3, 24, 10)]
@@ -46,6 +46,14 @@ def test_prefill(
     kernels.latent_prefill_attention(*contexts.prefill_arguments(out, deterministic))
     latent_prefill_attention_torch(*contexts.prefill_arguments(torch_out))  # type: ignore[arg-type]
     contexts.check(out, torch_out)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *DTYPES])
+@pytest.mark.parametrize(("heads", "rank", "rope", "key", "value"), [(16, 512, 64, 128, 128), (3, 24, 10, 12, 20)])
+def test_expand(heads: int, rank: int, rope: int, key: int, value: int, dtype: torch.dtype) -> None:
+    made = Expansion.of(heads, rank, rope, key, value, dtype, "cuda")
+    kernels.latent_expand(*made.arguments)
+    made.check()
 
 
 def test_deterministic_results_do_not_depend_on_where_a_prompt_is_cut() -> None:
@@ -96,13 +104,14 @@ def test_schedules_change_no_token(folder: Path, graphs: tuple[int, ...] | None)
         check(schedule(engine, seed, numbers=20, count=4, pause=0.03), expected, seed)
 
 
-def test_graphs_and_whole_prompts_change_no_token_in_the_default_mode(
+def test_graphs_and_expanded_contexts_change_no_token_in_the_default_mode(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float32 nothing hangs on the last bits of this model."""
-    monkeypatch.setattr(whole_prompts, "LEAST_TOKENS", 1 << 20)
+    monkeypatch.setattr(expanded, "LEAST_TOKENS", 1 << 20)
     expected = alone(build(folder, torch.float32, cuda_graphs=()), 20)
-    monkeypatch.setattr(whole_prompts, "LEAST_TOKENS", 16)
+    monkeypatch.setattr(expanded, "WORTH", 0.1)
+    monkeypatch.setattr(expanded, "LEAST_TOKENS", 16)
     engine = build(folder, torch.float32)
     for seed in range(3):
         assert check(schedule(engine, seed, numbers=20, count=15, pause=0.02), expected, seed) > 8

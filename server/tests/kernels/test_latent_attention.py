@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.latent import Contexts, Postprocess
+from support.latent import Contexts, Expansion, Postprocess
 
 from text_generation_server import kernels
 from text_generation_server.kernels.latent_decode_attention import latent_decode_attention_triton
@@ -27,6 +27,20 @@ def test_the_latent_vector_is_normalised_and_the_key_beside_it_turned() -> None:
     made = Postprocess.of(3, 12, 4, 6, torch.float32)
     kernels.latent_postprocess(*made.arguments)
     made.check()
+
+
+def test_keys_and_values_of_whole_contexts() -> None:
+    made = Expansion.of(3, 12, 4, 6, 10, torch.float32)
+    kernels.latent_expand(*made.arguments)
+    made.check()
+
+
+def test_nothing_is_written_for_tokens_of_a_request_of_length_0() -> None:
+    contexts = Contexts.of([5, 3], [9, 3], 4, 12, 4, torch.float32)
+    contexts.pool.b_kv_len[1] = 0
+    out = contexts.out
+    kernels.latent_prefill_attention(*contexts.prefill_arguments(out))
+    assert out.isnan().all(dim=2)[:, 0].tolist() == [False] * 5 + [True] * 3
 
 
 def test_what_the_kernels_do_not_read_is_refused() -> None:

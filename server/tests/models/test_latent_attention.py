@@ -8,11 +8,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.driver import Driver
 from support.eight_bit import quantise_folder
-from support.families import PROMPTS, model_of, write
+from support.families import PROMPTS, logits_of, model_of, write
 from support.family_cases import CASES
 from support.loading import load
 from support.thread_ranks import thread_groups, together
 
+from text_generation_server import kernels
 from text_generation_server.config.kv_cache import quantised_kv_cache
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.sizes import weight_bytes
@@ -20,7 +21,7 @@ from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.doctor.model import kv_bytes_per_token
 from text_generation_server.engine.kv_pool import bytes_per_slot
 from text_generation_server.errors import ConfigurationError
-from text_generation_server.layers.infer import Chunks, whole_prompts
+from text_generation_server.layers.infer import Chunks, expanded
 from text_generation_server.models import CausalLM
 
 NAME = "deepseek v3"
@@ -101,14 +102,38 @@ def test_whole_checkpoints_of_8_bits_are_near(folder: Path, tmp_path: Path) -> N
     assert 0 < (logits(load(tmp_path / "made")) - expected).norm() < 0.4 * deviation
 
 
-def test_whole_prompts_in_large_steps_have_keys_and_values_of_their_own(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beside chunks behind a prefix and decodes, which read latent vectors."""
-    model = load(folder)
-    expected = logits(model)
-    monkeypatch.setattr(whole_prompts, "LEAST_TOKENS", 1)
-    torch.testing.assert_close(logits(model), expected, atol=2e-4, rtol=2e-4)
-    assert not torch.equal(logits(model), expected)
-    chunks = Chunks(torch.zeros(4), torch.tensor([2, 5, 5, 9, 10]), torch.tensor([3, 0, 6, 1]), 4)
-    assert whole_prompts.whole_tokens(chunks, 12).nonzero().flatten().tolist() == [2, 3, 4, 9]
+def test_long_chunks_have_keys_and_values_made_of_their_contexts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind prefixes and without, beside short ones that read latent vectors, and not where there is no room."""
+    prompt = PROMPTS[-1]
+    expected = logits_of(CASES[NAME], model_of(NAME), prompt)
+    short = logits_of(CASES[NAME], model_of(NAME), prompt[:3])
+    lengths: list[list[int]] = []
+    expand = kernels.latent_expand
+
+    def watched(*arguments: torch.Tensor) -> None:
+        lengths.append(arguments[4].tolist())
+        expand(*arguments)
+
+    monkeypatch.setattr(kernels, "latent_expand", watched)
+    monkeypatch.setattr(expanded, "WORTH", 0.1)
+    monkeypatch.setattr(expanded, "LEAST_TOKENS", 2)
+    for room, behind in ((64, [len(prompt)]), (1, [0])):
+        monkeypatch.setattr(expanded, "MOST_POSITIONS", room)
+        driver = Driver(load(folder), max_tokens=64)
+        first = driver.prefill({"whole": prompt, "short": prompt[:3]})
+        torch.testing.assert_close(first, torch.stack((expected[-1], short[-1])), atol=2e-4, rtol=2e-4)
+        driver.register("cut", prompt)
+        cuts = [driver.extend("cut", size) for size in (2, 1, len(prompt) - 3)]
+        torch.testing.assert_close(torch.cat(cuts), expected[[1, 2, -1]], atol=2e-4, rtol=2e-4)
+        # In each of three layers, but in the step of one token.
+        assert lengths == [[len(prompt), 0]] * 3 + [[0]] * 3 + [behind] * 3
+        lengths.clear()
+
+
+def test_contexts_are_expanded_for_chunks_that_see_them_often_enough_as_far_as_there_is_room() -> None:
+    chunks = Chunks(torch.zeros(4), torch.tensor([2, 12, 13, 40, 40]), torch.tensor([10, 50, 60, 0]), 27)
+    both = expanded.choose(chunks, 4.0, 70)
+    assert (both.kv_lens.tolist(), both.first.tolist()) == ([10, 0, 60, 0], [0, 0, 10, 0])
+    assert both.other_kv_lens.tolist() == [0, 50, 0, 0]
+    assert expanded.choose(chunks, 4.0, 69).kv_lens.tolist() == [10, 0, 0, 0]
+    assert both.table[both.first[2], :3].tolist() == [10, 11, 12]

@@ -110,3 +110,42 @@ class Postprocess:
         # Nothing else is written.
         assert not self.queries[..., :rank].any()
         assert not self.cache[[0, 3, 4, 5, 6, 8]].any()
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """Contexts whose keys and values are made, one of them left out, and what must be in the room for them."""
+
+    arguments: tuple[Tensor, ...]
+    expected_keys: Tensor
+    """[room, heads, key + rope] float64, NaN where nothing is written."""
+    expected_values: Tensor
+    """[room, heads, value], likewise."""
+
+    @classmethod
+    def of(
+        cls, heads: int, rank: int, rope: int, key: int, value: int, dtype: torch.dtype, device: str = "cpu"
+    ) -> "Expansion":
+        lengths = [5, 0, 130, 64]
+        pool = Pool(lengths, 1, rank + rope, dtype, device)
+        keys = (torch.randn(heads, key, rank) / rank**0.5).to(device, dtype)
+        values = (torch.randn(heads, rank, value) / rank**0.5).to(device, dtype)
+        # In another order than that of the requests, with room between them.
+        first = [190, 0, 3, 133]
+        k = torch.full((200, heads, key + rope), float("nan")).to(device, dtype)
+        v = torch.full((200, heads, value), float("nan")).to(device, dtype)
+        expected_k, expected_v = k.double(), v.double()
+        for request, (begin, length) in enumerate(zip(first, lengths, strict=True)):
+            latent, turned = pool.k[pool.slots(request), 0].double().split((rank, rope), dim=1)
+            expected_k[begin : begin + length, :, :key] = torch.einsum("nr,hdr->nhd", latent, keys.double())
+            expected_k[begin : begin + length, :, key:] = turned[:, None]
+            expected_v[begin : begin + length] = torch.einsum("nr,hrd->nhd", latent, values.double())
+        firsts = torch.tensor(first, dtype=torch.int32, device=device)
+        context = (pool.table, pool.b_row, firsts, pool.b_kv_len)
+        return cls((pool.k, *context, keys, values, k, v), expected_k, expected_v)
+
+    def check(self) -> None:
+        *_, k, v = self.arguments
+        close = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[k.dtype]
+        torch.testing.assert_close(k.double(), self.expected_keys, atol=close, rtol=close, equal_nan=True)
+        torch.testing.assert_close(v.double(), self.expected_values, atol=close, rtol=close, equal_nan=True)

@@ -24,6 +24,7 @@ from .draw import draw
 from .grouped_linear import grouped_linear
 from .kv_codes import KV_CODES
 from .latent_decode_attention import latent_decode_attention
+from .latent_expand import latent_expand
 from .latent_postprocess import latent_postprocess
 from .latent_prefill_attention import latent_prefill_attention
 from .layer_norm import layer_norm
@@ -71,6 +72,7 @@ __all__ = [
     "grouped_linear",
     "has_fp8_products",
     "latent_decode_attention",
+    "latent_expand",
     "latent_postprocess",
     "latent_prefill_attention",
     "layer_norm",

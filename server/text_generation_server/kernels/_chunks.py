@@ -1,10 +1,27 @@
-"""How decode attention cuts contexts into chunks on the device, and how it merges what they gave."""
+"""How decode attention cuts contexts into chunks, and how it merges what they gave.
 
-# pyright: basic
+The host knows bounds alone: how many chunks there are at most. Programs read the lengths and plan on the device.
+"""
 
-from ._attention import load_per_head
-from ._launch import let_next_start, wait_for_previous
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ._attention import load_per_head, locate, padded_batch
+from ._launch import Launcher, let_next_start, wait_for_previous
 from ._triton import tl, triton
+
+# Up to this many requests are cut into as many chunks as run at once; more of them into more chunks, which even out
+# lengths that differ. On an H200: three contexts of 16,384 take 56 us with one wave and 64 with more chunks, sixteen
+# from 16 to 32,768 take 106 and 96.
+_FEW_REQUESTS = 4
+
+# Deterministic chunks follow from the length alone: of this many positions, longer only where a context would have
+# more than so many of them, so that the memory of partial results stays small.
+_DETERMINISTIC_CHUNK = 256
+_DETERMINISTIC_CHUNKS = 32
 
 
 @triton.jit
@@ -47,6 +64,47 @@ def plan(
     # A chunk is read in whole tiles, so a number between would leave some chunks empty, for the merge to read.
     chunk = tl.cdiv(chunk, 64) * 64
     return lengths, tl.where(requests < batch, tl.maximum(tl.cdiv(seen, chunk), 1), 0)
+
+
+@triton.jit
+def find_chunk(
+    b_row_ptr,
+    b_kv_len_ptr,
+    item,
+    batch,
+    target_items,
+    one_wave,
+    min_chunk,
+    BLOCK_B: tl.constexpr,
+    DETERMINISTIC: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
+    """Of whom chunk number `item` is, and what `bounds` needs. `request` is not below `batch` past the last chunk.
+
+    Returns `request`, its `chunk`, and of all requests [BLOCK_B]: lengths, numbers of chunks and rows of the table.
+    """
+    lengths, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW)
+    rows = tl.load(b_row_ptr + tl.arange(0, BLOCK_B), mask=tl.arange(0, BLOCK_B) < batch, other=0)
+    request, chunk = locate(chunks, item)
+    return request, chunk, lengths, chunks, rows
+
+
+@triton.jit
+def bounds(request, chunk, lengths, chunks, rows, BLOCK_B: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr):
+    """Row of the table of `request`, its length, in how many chunks, and where this one begins and ends.
+
+    Equal chunks of whole tiles: no program is left with a small remainder.
+    """
+    is_request = tl.arange(0, BLOCK_B) == request
+    kv_len = tl.sum(tl.where(is_request, lengths, 0), axis=0)
+    num_chunks = tl.sum(tl.where(is_request, chunks, 0), axis=0)
+    row = tl.sum(tl.where(is_request, rows, 0), axis=0).to(tl.int64)
+    seen = in_window(kv_len, WINDOW)
+    chunk_len = tl.cdiv(tl.cdiv(seen, num_chunks), BLOCK_N) * BLOCK_N
+    begin = chunk * chunk_len
+    if WINDOW:
+        begin += kv_len - seen
+    return row, kv_len, num_chunks, begin, tl.minimum(kv_len, begin + chunk_len)
 
 
 @triton.jit
@@ -134,3 +192,71 @@ def merge_kernel(
     )  # fmt: skip
     out_row_ptr = out_ptr + request.to(tl.int64) * stride_out_request + head[:, None] * stride_out_head
     tl.store(out_row_ptr + elements[None, :], out.to(out_ptr.dtype.element_ty), mask=(elements < V_DIM)[None, :])
+
+
+_launch_merge = Launcher(merge_kernel)
+
+
+@dataclass(frozen=True)
+class Chunking:
+    """Bounds of a launch, and room for what its chunks give."""
+
+    items: int
+    """Chunks of all requests at most."""
+    several: bool
+    """Whether a request may have more than one."""
+    partial: Tensor
+    """[items, heads, elements of a result] float32"""
+    partial_log_sum: Tensor
+    """[items, heads] float32"""
+    planned: tuple[int, int, int, int]
+    """What `plan` is told: `batch`, `target_items`, `one_wave`, `min_chunk`."""
+    constants: dict[str, int]
+    """And its constexprs."""
+
+    @classmethod
+    def of(
+        cls,
+        out: Tensor,
+        max_seen: int,
+        programs: int,
+        resident: int,
+        min_chunk: int,
+        deterministic: bool,
+        window: int = 0,
+    ) -> "Chunking":
+        """`out` [batch, heads, elements]. `max_seen`: positions that a request sees at most. `resident` chunks run at
+        once, and `programs` of them even out lengths that differ.
+        """
+        batch, heads, elements = out.shape
+        one_wave = max(1, resident)
+        if deterministic:
+            target_items, min_chunk = _DETERMINISTIC_CHUNKS, _DETERMINISTIC_CHUNK
+        else:
+            target_items = one_wave if batch <= _FEW_REQUESTS else max(one_wave, programs)
+        longest = min(max(1, triton.cdiv(max_seen, min_chunk)), target_items)  # chunks of the longest request
+        items = batch * longest if deterministic else min(batch * longest, target_items + batch)
+        return cls(
+            items,
+            longest > 1,
+            out.new_empty(items, heads, elements, dtype=torch.float32),
+            out.new_empty(items, heads, dtype=torch.float32),
+            (batch, target_items, one_wave, min_chunk),
+            {"BLOCK_B": padded_batch(batch), "DETERMINISTIC": deterministic, "WINDOW": window},
+        )
+
+    def merge(self, b_kv_len: Tensor, sinks: Tensor | None, out: Tensor, block_v: int, block_c: int) -> None:
+        """Adds up what the chunks of each request gave, BLOCK_C of them at a time."""
+        if not self.several:
+            return
+        batch, heads, elements = out.shape
+        _launch_merge(
+            (heads, batch),
+            (b_kv_len, self.partial, self.partial_log_sum, sinks, out),
+            out.stride()[:2],
+            self.planned,
+            V_DIM=elements,
+            BLOCK_V=block_v,
+            BLOCK_C=block_c,
+            **self.constants,
+        )

@@ -1,8 +1,8 @@
 """The kernel of decode attention: one program attends with the heads of a group to one chunk of one request."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ._attention import accumulate, apply_options, load_per_head, load_rows, load_slots, locate, scaled_weights
-from ._chunks import in_window, merge_chunks, plan
+from ._attention import accumulate, apply_options, load_per_head, load_rows, load_slots, scaled_weights
+from ._chunks import bounds, find_chunk, merge_chunks
 from ._kv_codes import join_words, load_scales, split_words, to_float16, widen_words
 from ._launch import is_last, let_next_start, wait_for_previous
 from ._triton import tl, triton
@@ -163,23 +163,13 @@ def decode_attention_kernel(
     let_next_start(PDL)
     kv_head = tl.program_id(0)
     item = tl.program_id(1)
-    lengths, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW)
-    rows = tl.load(b_row_ptr + tl.arange(0, BLOCK_B), mask=tl.arange(0, BLOCK_B) < batch, other=0)
-    request, chunk = locate(chunks, item)
+    request, chunk, lengths, chunks, rows = find_chunk(
+        b_row_ptr, b_kv_len_ptr, item, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW
+    )
     wait_for_previous(PDL)
     if request >= batch:
         return
-    is_request = tl.arange(0, BLOCK_B) == request
-    kv_len = tl.sum(tl.where(is_request, lengths, 0), axis=0)
-    num_chunks = tl.sum(tl.where(is_request, chunks, 0), axis=0)
-    row = tl.sum(tl.where(is_request, rows, 0), axis=0).to(tl.int64)
-    # Equal chunks of whole tiles: no program is left with a small remainder.
-    seen = in_window(kv_len, WINDOW)
-    chunk_len = tl.cdiv(tl.cdiv(seen, num_chunks), BLOCK_N) * BLOCK_N
-    begin = chunk * chunk_len
-    if WINDOW:
-        begin += kv_len - seen
-    end = tl.minimum(kv_len, begin + chunk_len)
+    row, kv_len, num_chunks, begin, end = bounds(request, chunk, lengths, chunks, rows, BLOCK_B, BLOCK_N, WINDOW)
 
     in_group = tl.arange(0, BLOCK_G)
     heads = kv_head * GROUP + in_group

@@ -1,9 +1,10 @@
 """The kernel of prefill attention: one program attends with a tile of queries to a part of what they see."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ._attention import accumulate, apply_options, finite, load_per_head, load_rows, load_slots, locate
+from ._attention import accumulate, apply_options, load_per_head, load_rows, load_slots
 from ._kv_codes import load_scales, to_float16, widen
 from ._launch import is_last, let_next_start, wait_for_previous
+from ._prefill_tiles import cut, find_tile, merge_parts, seen_by, store_part
 from ._triton import tl, triton
 
 
@@ -66,40 +67,6 @@ def _attend(
     return acc, row_max, row_sum, slots
 
 
-@triton.jit
-def _merge(
-    partial_ptr,  # [parts, BLOCK_M, BLOCK_V] of this tile
-    partial_log_sum_ptr,  # [parts, BLOCK_M]
-    sinks,  # [BLOCK_M] or None
-    parts,
-    count,  # rows that hold a query
-    BLOCK_V: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    ALL_MASKED: tl.constexpr,  # as of `accumulate`
-):
-    """[BLOCK_M, BLOCK_V], the results of all parts added up in their order. Other programs' are in L2, hence `.cg`."""
-    rows = tl.arange(0, BLOCK_M)
-    places = rows[:, None] * BLOCK_V + tl.arange(0, BLOCK_V)[None, :]
-    read = (rows < count)[:, None]
-    acc = tl.load(partial_ptr + places, mask=read, other=0.0, cache_modifier=".cg")
-    maximum = tl.load(partial_log_sum_ptr + rows, cache_modifier=".cg")
-    weight_sum = tl.full([BLOCK_M], 1.0, dtype=tl.float32)
-    for part in range(1, parts):
-        partial_tile_ptr = partial_ptr + part * BLOCK_M * BLOCK_V + places
-        partial = tl.load(partial_tile_ptr, mask=read, other=0.0, cache_modifier=".cg")
-        log_sums = tl.load(partial_log_sum_ptr + part * BLOCK_M + rows, cache_modifier=".cg")
-        new_maximum = tl.maximum(maximum, log_sums)
-        base = finite(new_maximum) if ALL_MASKED else new_maximum
-        correction = tl.exp2(maximum - base)
-        weights = tl.exp2(log_sums - base)
-        acc = acc * correction[:, None] + partial * weights[:, None]
-        weight_sum = weight_sum * correction + weights
-        maximum = new_maximum
-    if sinks is not None:
-        weight_sum += tl.exp2(sinks - maximum)
-    return acc / weight_sum[:, None]
-
-
 @triton.jit(
     do_not_specialize=["batch", "max_parts"],
     do_not_specialize_on_alignment=["b_row_ptr", "b_q_start_ptr", "b_kv_len_ptr"],
@@ -155,41 +122,30 @@ def prefill_attention_kernel(
     """
     let_next_start(PDL)
     wait_for_previous(PDL)
-    requests = tl.arange(0, BLOCK_B)
-    here = requests < batch
-    q_starts = tl.load(b_q_start_ptr + requests, mask=here, other=0)
-    q_lens = tl.load(b_q_start_ptr + 1 + requests, mask=here, other=0) - q_starts
-    request, tile = locate(tl.cdiv(q_lens * GROUP, BLOCK_M), tl.program_id(1))
+    request, tile = find_tile(b_q_start_ptr, tl.program_id(1), batch, GROUP, BLOCK_M, BLOCK_B)
     if request >= batch:
         return
     q_start = tl.load(b_q_start_ptr + request)
     q_len = tl.load(b_q_start_ptr + request + 1) - q_start
     kv_len = tl.load(b_kv_len_ptr + request)
+    if kv_len == 0:
+        return
     # The last tile has most to read: it starts first, so that short ones fill the end.
     first = (tl.cdiv(q_len * GROUP, BLOCK_M) - 1 - tile) * BLOCK_M
     prefix = kv_len - q_len
-    # Keys before `seen_by_all` need no mask, and from `end` on none is seen.
-    seen_by_all = (prefix + first // GROUP + 1) // BLOCK_N * BLOCK_N
-    end = tl.minimum(kv_len, prefix + (first + BLOCK_M - 1) // GROUP + 1)
+    seen_by_all, end = seen_by(first, prefix, kv_len, GROUP, BLOCK_M, BLOCK_N)
     begin, part_end, part, parts = 0, seen_by_all, 0, 1
-    shared = seen_by_all
     if WINDOW:
         # Whole blocks, so that a query's sum has the same steps in every tile: from that of the first key that the
         # first query sees, and from `full` on those whose keys the last one sees too.
         begin = tl.maximum(prefix + first // GROUP + 1 - WINDOW, 0) // BLOCK_N * BLOCK_N
         full = tl.cdiv(tl.maximum(end - WINDOW, 0), BLOCK_N) * BLOCK_N
-        shared = seen_by_all - begin
     if SPLIT:
-        # Parts divide what is before `seen_by_all`, in whole blocks; the last part has the rest as well.
-        part_len = tl.maximum(tl.cdiv(shared // BLOCK_N, max_parts) * BLOCK_N, MIN_PART)
-        parts = tl.maximum(tl.cdiv(shared, part_len), 1)
+        part_len, parts = cut(begin, seen_by_all, max_parts, BLOCK_N, MIN_PART)
         part = tl.program_id(2)
         if part >= parts:
             return
-        if WINDOW:
-            begin += part * part_len
-        else:
-            begin = part * part_len
+        begin += part * part_len
         part_end = tl.minimum(begin + part_len, seen_by_all)
         end = tl.where(part == parts - 1, end, part_end)
 
@@ -250,18 +206,12 @@ def prefill_attention_kernel(
     if SPLIT and parts > 1:
         tile_index = tl.program_id(1) * tl.num_programs(0) + kv_head
         first_row = tile_index.to(tl.int64) * max_parts * BLOCK_M
-        part_row = first_row + part * BLOCK_M
-        members = tl.arange(0, BLOCK_M)
+        partial_tile_ptr, log_sum_tile_ptr = partial_ptr + first_row * BLOCK_V, partial_log_sum_ptr + first_row
         count = q_len * GROUP - first
-        partial_tile_ptr = partial_ptr + part_row * BLOCK_V + members[:, None] * BLOCK_V + elements[None, :]
-        tl.store(partial_tile_ptr, acc, mask=(members < count)[:, None])
-        tl.store(partial_log_sum_ptr + part_row + members, row_max + tl.log2(row_sum))
+        store_part(partial_tile_ptr, log_sum_tile_ptr, part, acc, row_max + tl.log2(row_sum), count, BLOCK_V, BLOCK_M)
         if not is_last(arrived_ptr + tile_index, parts):
             return
-        acc = _merge(
-            partial_ptr + first_row * BLOCK_V, partial_log_sum_ptr + first_row, sinks, parts, count,
-            BLOCK_V, BLOCK_M, WINDOW > 0,
-        )  # fmt: skip
+        acc = merge_parts(partial_tile_ptr, log_sum_tile_ptr, sinks, parts, count, BLOCK_V, BLOCK_M, WINDOW > 0)
     stored = exists[:, None] & (elements < V_DIM)[None, :]
     out_tile_ptr = out_ptr + (tokens * stride_out_token + heads * stride_out_head)[:, None] + elements[None, :]
     tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)

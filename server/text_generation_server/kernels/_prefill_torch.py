@@ -30,7 +30,7 @@ def prefill_attention_torch(
     starts, kv_lens, rows = b_q_start.tolist(), b_kv_len.tolist(), b_row.tolist()
     for row, start, end, kv_len in zip(rows, starts, starts[1:], kv_lens, strict=False):
         q_len = end - start
-        if q_len == 0:
+        if q_len == 0 or kv_len == 0:
             continue
         first_seen = max(0, kv_len - q_len + 1 - window) if window else 0
         slots = slot_table[row, first_seen:kv_len]

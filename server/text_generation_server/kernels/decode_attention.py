@@ -32,11 +32,10 @@ after: 16 us instead of 20 at 8,192, because one program is slow to read 66 chun
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-import torch
 from torch import Tensor
 
 from ._attention import LOG2_E, check_layouts, padded_batch, padded_head_dim
-from ._chunks import merge_kernel
+from ._chunks import Chunking
 from ._config import nearest
 from ._decode_kernel import decode_attention_kernel
 from ._decode_torch import decode_attention_torch
@@ -54,22 +53,11 @@ from .kv_codes import as_pairs, as_words, format_of
 _MIN_CHUNKS = (64, 128)
 _SMALL_BATCH = 2
 
-# Up to this many requests are cut into as many chunks as run at once; more of them into more chunks, which even out
-# lengths that differ. On an H200: three contexts of 16,384 take 56 us with one wave and 64 with more chunks, sixteen
-# from 16 to 32,768 take 106 and 96.
-_FEW_REQUESTS = 4
-
-# Deterministic chunks follow from the length alone: of this many positions, longer only where a context would have
-# more than so many of them, so that the memory of partial results stays small.
-_DETERMINISTIC_CHUNK = 256
-_DETERMINISTIC_CHUNKS = 32
-
 # Results that a merge reads at a time, of one chunk and head each: so many that few loads wait for each other.
 _MERGED_ROWS = 32
 
 
 _launch = Launcher(decode_attention_kernel)
-_launch_merge = Launcher(merge_kernel)
 
 
 def decode_attention_triton(
@@ -115,57 +103,42 @@ def decode_attention_triton(
     block_d, block_v = (padded_head_dim(size, bool(format)) for size in (head_dim, v_head_dim))
     config = _settings(q, block_d, bool(format), deterministic)
     processors = num_processors(q.device)
-    programs, resident = (config.pop(name) * processors for name in ("programs", "resident"))
-    one_wave = max(1, resident // num_kv_heads)
-    if deterministic:
-        target_items, min_chunk = _DETERMINISTIC_CHUNKS, _DETERMINISTIC_CHUNK
-    else:
-        target_items = one_wave if batch <= _FEW_REQUESTS else max(one_wave, programs // num_kv_heads)
-        min_chunk = _MIN_CHUNKS[batch > _SMALL_BATCH]
-    longest = min(max(1, triton.cdiv(max_kv_len, min_chunk)), target_items)  # chunks of the longest request
-    items = batch * longest if deterministic else min(batch * longest, target_items + batch)
-    partial = q.new_empty(items, num_heads, v_head_dim, dtype=torch.float32)
-    partial_log_sum = q.new_empty(items, num_heads, dtype=torch.float32)
+    programs, resident = (config.pop(name) * processors // num_kv_heads for name in ("programs", "resident"))
+    min_chunk = _MIN_CHUNKS[batch > _SMALL_BATCH]
+    chunks = Chunking.of(out, max_kv_len, programs, resident, min_chunk, deterministic, window)
     group = num_heads // num_kv_heads
     group_heads: int = triton.next_power_of_2(group)  # pyright: ignore[reportAssignmentType]
     # One request alone waits less for a kernel that merges its heads side by side, but sums in other steps.
     last_merges = batch > 1 or deterministic
-    constants = {"V_DIM": v_head_dim, "BLOCK_V": block_v, "BLOCK_B": padded_batch(batch)}
-    constants |= {"DETERMINISTIC": deterministic, "WINDOW": window}
     pairs = as_pairs(scales)
     scale_strides = (0, 0) if pairs is None else pairs.stride()[:2]
     _launch(
-        (num_kv_heads, items),
+        (num_kv_heads, chunks.items),
         (
-            q, k_cache, v_cache, pairs, slot_table, b_row, b_kv_len, sinks, slopes, out, partial,
-            partial_log_sum, arrivals(q.device, batch * num_kv_heads),
+            q, k_cache, v_cache, pairs, slot_table, b_row, b_kv_len, sinks, slopes, out, chunks.partial,
+            chunks.partial_log_sum, arrivals(q.device, batch * num_kv_heads),
         ),
         (
             *q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides, slot_table.stride(0),
             *out.stride()[:2],
         ),
-        (batch, target_items, one_wave, min_chunk, scale * LOG2_E),
+        (*chunks.planned, scale * LOG2_E),
         GROUP=group,
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
+        V_DIM=v_head_dim,
+        BLOCK_V=block_v,
         SOFTCAP=softcap,
         BLOCK_G=max(16, group_heads),
         BLOCK_H=group_heads,
         BLOCK_C=max(1, _MERGED_ROWS // group_heads),
         LAST_MERGES=last_merges,
         FORMAT=format,
-        **constants,
+        **chunks.constants,
         **config,
     )  # fmt: skip
-    if longest > 1 and not last_merges:
-        _launch_merge(
-            (num_heads, batch),
-            (b_kv_len, partial, partial_log_sum, sinks, out),
-            out.stride()[:2],
-            (batch, target_items, one_wave, min_chunk),
-            BLOCK_C=16,
-            **constants,
-        )
+    if not last_merges:
+        chunks.merge(b_kv_len, sinks, out, block_v, 16)
 
 
 def _settings(q: Tensor, block_d: int, codes: bool, deterministic: bool) -> dict[str, int]:

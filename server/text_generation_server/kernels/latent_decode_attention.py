@@ -27,11 +27,10 @@ from 16 to 32,768; 8.5 us at one context of 512, 26 at one of 8,192. With 128 he
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-import torch
 from torch import Tensor
 
-from ._attention import LOG2_E, load_rows, load_slots, locate, padded_batch, padded_head_dim
-from ._chunks import merge_kernel, plan
+from ._attention import LOG2_E, load_rows, load_slots, padded_batch, padded_head_dim
+from ._chunks import Chunking, bounds, find_chunk
 from ._config import nearest
 from ._device import num_processors, shared_kib
 from ._latent import check_latent_layouts
@@ -42,10 +41,6 @@ from .decode_attention import decode_attention_torch
 
 _MIN_CHUNK = 64
 """Positions of a chunk at least."""
-_FEW_REQUESTS = 4
-"""Up to so many requests are cut into no more chunks than run at once, as by `decode_attention`."""
-_DETERMINISTIC_CHUNK = 256
-_DETERMINISTIC_CHUNKS = 32
 
 
 @triton.jit(
@@ -81,24 +76,19 @@ def latent_decode_attention_kernel(
     BLOCK_H: tl.constexpr,  # heads of a program
     BLOCK_N: tl.constexpr,
     DETERMINISTIC: tl.constexpr,
+    WINDOW: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One program attends with BLOCK_H heads over one chunk of one request."""
     let_next_start(PDL)
     item = tl.program_id(1)
-    lengths, chunks = plan(b_kv_len_ptr, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, 0)
-    rows = tl.load(b_row_ptr + tl.arange(0, BLOCK_B), mask=tl.arange(0, BLOCK_B) < batch, other=0)
-    request, chunk = locate(chunks, item)
+    request, chunk, lengths, chunks, rows = find_chunk(
+        b_row_ptr, b_kv_len_ptr, item, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW
+    )
     wait_for_previous(PDL)
     if request >= batch:
         return
-    is_request = tl.arange(0, BLOCK_B) == request
-    kv_len = tl.sum(tl.where(is_request, lengths, 0), axis=0)
-    num_chunks = tl.sum(tl.where(is_request, chunks, 0), axis=0)
-    row = tl.sum(tl.where(is_request, rows, 0), axis=0).to(tl.int64)
-    chunk_len = tl.cdiv(tl.cdiv(kv_len, num_chunks), BLOCK_N) * BLOCK_N
-    begin = chunk * chunk_len
-    end = tl.minimum(kv_len, begin + chunk_len)
+    row, _, num_chunks, begin, end = bounds(request, chunk, lengths, chunks, rows, BLOCK_B, BLOCK_N, WINDOW)
 
     heads = tl.program_id(0) * BLOCK_H + tl.arange(0, BLOCK_H)
     exists = heads < HEADS
@@ -145,7 +135,6 @@ def latent_decode_attention_kernel(
 
 
 _launch = Launcher(latent_decode_attention_kernel)
-_launch_merge = Launcher(merge_kernel)
 
 
 def latent_decode_attention_triton(
@@ -172,44 +161,22 @@ def latent_decode_attention_triton(
     sizes |= {"heads": heads, "batch": 16 if deterministic else padded_batch(batch)}
     config = dict(nearest("latent_decode_attention", **sizes))
     processors, head_tiles = num_processors(q.device), triton.cdiv(heads, config["BLOCK_H"])
-    programs, resident = (config.pop(name) * processors for name in ("programs", "resident"))
-    one_wave = max(1, resident // head_tiles)
-    if deterministic:
-        target_items, min_chunk = _DETERMINISTIC_CHUNKS, _DETERMINISTIC_CHUNK
-    else:
-        target_items = one_wave if batch <= _FEW_REQUESTS else max(one_wave, programs // head_tiles)
-        min_chunk = _MIN_CHUNK
-    longest = min(max(1, triton.cdiv(max_kv_len, min_chunk)), target_items)  # chunks of the longest request
-    items = batch * longest if deterministic else min(batch * longest, target_items + batch)
-    partial = q.new_empty(items, heads, rank, dtype=torch.float32)
-    partial_log_sum = q.new_empty(items, heads, dtype=torch.float32)
-    planned = (batch, target_items, one_wave, min_chunk)
-    constants = {"BLOCK_B": padded_batch(batch), "DETERMINISTIC": deterministic}
+    programs, resident = (config.pop(name) * processors // head_tiles for name in ("programs", "resident"))
+    chunks = Chunking.of(out, max_kv_len, programs, resident, _MIN_CHUNK, deterministic)
     _launch(
-        (head_tiles, items),
-        (q, cache, slot_table, b_row, b_kv_len, out, partial, partial_log_sum),
+        (head_tiles, chunks.items),
+        (q, cache, slot_table, b_row, b_kv_len, out, chunks.partial, chunks.partial_log_sum),
         (*q.stride()[:2], cache.stride(0), slot_table.stride(0), *out.stride()[:2]),
-        (*planned, scale * LOG2_E),
+        (*chunks.planned, scale * LOG2_E),
         HEADS=heads,
         RANK=rank,
         BLOCK_R=block_r,
         ROPE=width - rank,
         BLOCK_E=padded_head_dim(width - rank),
-        **constants,
+        **chunks.constants,
         **config,
     )
-    if longest > 1:
-        _launch_merge(
-            (heads, batch),
-            (b_kv_len, partial, partial_log_sum, None, out),
-            out.stride()[:2],
-            planned,
-            V_DIM=rank,
-            BLOCK_V=block_r,
-            BLOCK_C=8,
-            WINDOW=0,
-            **constants,
-        )
+    chunks.merge(b_kv_len, None, out, block_r, 8)
 
 
 def latent_decode_attention_torch(

@@ -12,34 +12,28 @@ lies in slot `slot_table[b_row[b], c]`. `cache` `[slots, 1, rank + rope]`, alrea
 allowed. Scores and sums are float32.
 `deterministic`: a token's result is the same to the bit wherever its prompt is cut, whichever requests are beside it
 and whatever `max_q_len` is. Keys are then not shared out among programs.
-`skip_whole`: nothing is written for tokens of requests that have no others before them.
+Nothing is written for tokens of a request whose `b_kv_len` is 0.
 
 Called once a layer when a batch holds prompt tokens.
-Operations: 2 * heads * (2 * rank + rope) for each pair of a query and a key. Keys and values of each head, made for the
-purpose, need 2 * heads * (key + rope + value) of them, 3.4 times fewer with DeepSeek's sizes, and 2 * heads * rank *
-(key + value) more for each position of the context in every chunk. So whole prompts are computed that way (`layers/
-infer/whole_prompts.py`), `skip_whole` leaves them out here, and this is for chunks behind a prefix: it needs no memory
-for the context and no lengths on the host.
+Operations: 2 * heads * (2 * rank + rope) for each pair of a query and a key. With keys and values of each head
+(`latent_expand`) they are 2 * heads * (key + rope + value), 3.4 times fewer with DeepSeek's sizes: this is for chunks
+too short to win back what making those takes (`layers/infer/expanded.py`).
 Measured on an H200 in bfloat16 with rank 512 and rope 64: 213 TFLOP/s at 2,048 tokens of 16 heads, 241 at 8,192, 232 at
 2,048 behind 6,144, 195 at 128 behind 8,192; 224 at 2,048 tokens of 128 heads.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-import torch
 from torch import Tensor
 
-from ._attention import LOG2_E, accumulate, load_rows, load_slots, locate, padded_batch, padded_head_dim
+from ._attention import LOG2_E, accumulate, load_rows, load_slots, padded_batch, padded_head_dim
 from ._config import nearest
 from ._device import num_processors, shared_kib
 from ._latent import check_latent_layouts
-from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
+from ._launch import Launcher, is_last, let_next_start, wait_for_previous
+from ._prefill_tiles import Tiling, cut, find_tile, merge_parts, seen_by, store_part
 from ._register import register
 from ._triton import tl, triton
 from .prefill_attention import prefill_attention_torch
-
-# A part is at least so many keys, in whole blocks of any tile, and there are at most so many: one program adds them up.
-_MIN_PART = 256
-_MAX_PARTS = 32
 
 
 @triton.jit
@@ -83,32 +77,6 @@ def _attend(
     return acc, row_max, row_sum, slots
 
 
-@triton.jit
-def _merge(
-    partial_ptr,  # [parts, BLOCK_M, BLOCK_R] of this tile
-    partial_log_sum_ptr,  # [parts, BLOCK_M]
-    parts,
-    BLOCK_R: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
-    """[BLOCK_M, BLOCK_R], the results of all parts added up in their order. Other programs' are in L2, hence `.cg`."""
-    rows = tl.arange(0, BLOCK_M)
-    places = rows[:, None] * BLOCK_R + tl.arange(0, BLOCK_R)[None, :]
-    acc = tl.load(partial_ptr + places, cache_modifier=".cg")
-    maximum = tl.load(partial_log_sum_ptr + rows, cache_modifier=".cg")
-    weight_sum = tl.full([BLOCK_M], 1.0, dtype=tl.float32)
-    for part in range(1, parts):
-        partial = tl.load(partial_ptr + part * BLOCK_M * BLOCK_R + places, cache_modifier=".cg")
-        log_sums = tl.load(partial_log_sum_ptr + part * BLOCK_M + rows, cache_modifier=".cg")
-        new_maximum = tl.maximum(maximum, log_sums)
-        correction = tl.exp2(maximum - new_maximum)
-        weights = tl.exp2(log_sums - new_maximum)
-        acc = acc * correction[:, None] + partial * weights[:, None]
-        weight_sum = weight_sum * correction + weights
-        maximum = new_maximum
-    return acc / weight_sum[:, None]
-
-
 @triton.jit(
     do_not_specialize=["batch", "max_parts"],
     do_not_specialize_on_alignment=["b_row_ptr", "b_q_start_ptr", "b_kv_len_ptr"],
@@ -141,7 +109,6 @@ def latent_prefill_attention_kernel(
     BLOCK_B: tl.constexpr,  # power of two, at least batch
     MIN_PART: tl.constexpr,
     SPLIT: tl.constexpr,  # whether max_parts > 1
-    SKIP_WHOLE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
@@ -151,11 +118,7 @@ def latent_prefill_attention_kernel(
     """
     let_next_start(PDL)
     wait_for_previous(PDL)
-    requests = tl.arange(0, BLOCK_B)
-    here = requests < batch
-    q_starts = tl.load(b_q_start_ptr + requests, mask=here, other=0)
-    q_lens = tl.load(b_q_start_ptr + 1 + requests, mask=here, other=0) - q_starts
-    request, tile = locate(tl.cdiv(q_lens * HEADS, BLOCK_M), tl.program_id(0))
+    request, tile = find_tile(b_q_start_ptr, tl.program_id(0), batch, HEADS, BLOCK_M, BLOCK_B)
     if request >= batch:
         return
     q_start = tl.load(b_q_start_ptr + request)
@@ -164,16 +127,12 @@ def latent_prefill_attention_kernel(
     # The last tile has most to read: it starts first, so that short ones fill the end.
     first = (tl.cdiv(q_len * HEADS, BLOCK_M) - 1 - tile) * BLOCK_M
     prefix = kv_len - q_len
-    if SKIP_WHOLE and prefix == 0:
+    if kv_len == 0:
         return
-    # Keys before `seen_by_all` need no mask, and from `end` on none is seen.
-    seen_by_all = (prefix + first // HEADS + 1) // BLOCK_N * BLOCK_N
-    end = tl.minimum(kv_len, prefix + (first + BLOCK_M - 1) // HEADS + 1)
+    seen_by_all, end = seen_by(first, prefix, kv_len, HEADS, BLOCK_M, BLOCK_N)
     begin, part_end, part, parts = 0, seen_by_all, 0, 1
     if SPLIT:
-        # Parts divide what is before `seen_by_all`, in whole blocks; the last part has the rest as well.
-        part_len = tl.maximum(tl.cdiv(seen_by_all // BLOCK_N, max_parts) * BLOCK_N, MIN_PART)
-        parts = tl.maximum(tl.cdiv(seen_by_all, part_len), 1)
+        part_len, parts = cut(begin, seen_by_all, max_parts, BLOCK_N, MIN_PART)
         part = tl.program_id(1)
         if part >= parts:
             return
@@ -209,13 +168,12 @@ def latent_prefill_attention_kernel(
     if SPLIT and parts > 1:
         tile_index = tl.program_id(0)
         first_row = tile_index.to(tl.int64) * max_parts * BLOCK_M
-        part_row = first_row + part * BLOCK_M
-        members = tl.arange(0, BLOCK_M)
-        tl.store(partial_ptr + part_row * BLOCK_R + members[:, None] * BLOCK_R + ranks[None, :], acc)
-        tl.store(partial_log_sum_ptr + part_row + members, row_max + tl.log2(row_sum))
+        partial_tile_ptr, log_sum_tile_ptr = partial_ptr + first_row * BLOCK_R, partial_log_sum_ptr + first_row
+        count = q_len * HEADS - first
+        store_part(partial_tile_ptr, log_sum_tile_ptr, part, acc, row_max + tl.log2(row_sum), count, BLOCK_R, BLOCK_M)
         if not is_last(arrived_ptr + tile_index, parts):
             return
-        acc = _merge(partial_ptr + first_row * BLOCK_R, partial_log_sum_ptr + first_row, parts, BLOCK_R, BLOCK_M)
+        acc = merge_parts(partial_tile_ptr, log_sum_tile_ptr, None, parts, count, BLOCK_R, BLOCK_M, False)
     stored = exists[:, None] & (ranks < RANK)[None, :]
     out_row_ptr = out_ptr + (tokens * stride_out_token + heads * stride_out_head)[:, None]
     tl.store(out_row_ptr + ranks[None, :], acc.to(out_ptr.dtype.element_ty), mask=stored)
@@ -235,7 +193,6 @@ def latent_prefill_attention_triton(
     scale: float,
     out: Tensor,
     deterministic: bool = False,
-    skip_whole: bool = False,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     check_latent_layouts("latent_prefill_attention", q, cache, slot_table, out)
@@ -247,30 +204,25 @@ def latent_prefill_attention_triton(
     sizes = {"shared_kib": shared_kib(q.device), "element_bytes": q.element_size(), "rank": block_r}
     config = dict(nearest("latent_prefill_attention", **sizes))
     resident = config.pop("resident") * num_processors(q.device)
-    # At most this many tiles: each request adds less than one that is not full.
-    tiles = triton.cdiv(num_tokens * heads, config["BLOCK_M"]) + batch
-    most_parts = min(resident // tiles, triton.cdiv(slot_table.shape[1], _MIN_PART), _MAX_PARTS)
-    max_parts = 1 if deterministic else max(1, most_parts)
-    partial_rows = tiles * max_parts * config["BLOCK_M"] if max_parts > 1 else 0
-    partial = q.new_empty(partial_rows * block_r, dtype=torch.float32)
-    partial_log_sum = q.new_empty(partial_rows, dtype=torch.float32)
-    arrived = arrivals(q.device, tiles if max_parts > 1 else 0)
+    rows, positions = num_tokens * heads, slot_table.shape[1]
+    tiling = Tiling.of(rows, batch, 1, positions, resident, config["BLOCK_M"], block_r, deterministic, q.device)
     _launch(
-        (tiles, max_parts),
-        (q, cache, slot_table, b_row, b_q_start, b_kv_len, out, partial, partial_log_sum, arrived),
+        (tiling.tiles, tiling.max_parts),
+        (
+            q, cache, slot_table, b_row, b_q_start, b_kv_len, out, tiling.partial, tiling.partial_log_sum,
+            tiling.arrived,
+        ),
         (*q.stride()[:2], cache.stride(0), slot_table.stride(0), *out.stride()[:2]),
-        (batch, max_parts, scale * LOG2_E),
+        (batch, tiling.max_parts, scale * LOG2_E),
         HEADS=heads,
         RANK=rank,
         BLOCK_R=block_r,
         ROPE=width - rank,
         BLOCK_E=padded_head_dim(width - rank),
         BLOCK_B=padded_batch(batch),
-        MIN_PART=_MIN_PART,
-        SPLIT=max_parts > 1,
-        SKIP_WHOLE=skip_whole,
+        **tiling.constants,
         **config,
-    )
+    )  # fmt: skip
 
 
 def latent_prefill_attention_torch(
@@ -284,17 +236,9 @@ def latent_prefill_attention_torch(
     scale: float,
     out: Tensor,
     deterministic: bool = False,
-    skip_whole: bool = False,
 ) -> None:
     """Torch implementation: grouped attention with one head whose values are the first elements of its keys."""
     values = cache[..., : out.shape[2]]
-    if skip_whole:
-        # Their tokens are left out with them: a request's own tokens stay where they are.
-        for request in (b_kv_len > b_q_start.diff()).nonzero().flatten().tolist():
-            one = slice(request, request + 1)
-            batch = (slot_table, b_row[one], b_q_start[request : request + 2], b_kv_len[one], max_q_len)
-            prefill_attention_torch(q, cache, values, *batch, scale, out, deterministic)
-        return
     batch = (slot_table, b_row, b_q_start, b_kv_len, max_q_len)
     prefill_attention_torch(q, cache, values, *batch, scale, out, deterministic)
 

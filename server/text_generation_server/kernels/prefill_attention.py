@@ -13,7 +13,8 @@ may come in pieces or continue a cached one. Position c of request b lies in slo
 `b_q_start` `[batch + 1]`, `b_kv_len` `[batch]`, `slot_table` int32.
 Caches may hold codes of 8 bits with `scales` (`kv_codes.py`): a tile of them becomes float16, times its scales, once
 for all queries of a program. Queries and weights are float16 then.
-A request without new tokens is allowed. Scores and sums are float32 on CUDA and CPU alike.
+A request without new tokens is allowed; nothing is written for tokens of one whose `b_kv_len` is 0. Scores and sums
+are float32 on CUDA and CPU alike.
 
 Called once a layer when a batch holds prompt tokens.
 Floor: bytes of q, out, and K and V of each request once; operations 4 * heads * head_dim * (q, k pairs), bound by the
@@ -45,25 +46,19 @@ steps of a sum follow from BLOCK_N and from the rows of a warp, so all entries o
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-import torch
 from torch import Tensor
 
 from ._attention import LOG2_E, check_layouts, padded_batch, padded_head_dim
 from ._config import nearest
 from ._device import num_processors, shared_kib
-from ._launch import Launcher, arrivals, rehearsing
+from ._launch import Launcher, rehearsing
 from ._prefill_hopper import fills_hopper, hopper_takes, launch_on_hopper
 from ._prefill_kernel import prefill_attention_kernel
+from ._prefill_tiles import Tiling
 from ._prefill_torch import prefill_attention_torch
 from ._register import register
-from ._triton import triton
 from .attention_options import NO_OPTIONS, AttentionOptions
 from .kv_codes import as_bytes, as_pairs, format_of
-
-# A part is at least so many keys, in whole blocks of any tile, and there are at most so many: one program adds them up.
-_MIN_PART = 256
-_MAX_PARTS = 32
-
 
 _launch = Launcher(prefill_attention_kernel)
 
@@ -111,43 +106,32 @@ def prefill_attention_triton(
     config = dict(nearest("prefill_attention", shared_kib=shared_kib(q.device), **sizes))
     resident = config.pop("resident") * num_processors(q.device)
     group = num_heads // num_kv_heads
-    # At most this many tiles: each request adds less than one that is not full.
-    tiles = triton.cdiv(num_tokens * group, config["BLOCK_M"]) + batch
+    rows, block_m = num_tokens * group, config["BLOCK_M"]
     positions = min(slot_table.shape[1], window + max_q_len) if window else slot_table.shape[1]
-    max_parts = 1 if deterministic else _most_parts(resident // (tiles * num_kv_heads), positions)
-    partial_rows = tiles * num_kv_heads * max_parts * config["BLOCK_M"] if max_parts > 1 else 0
-    partial = q.new_empty(partial_rows * block_v, dtype=torch.float32)
-    partial_log_sum = q.new_empty(partial_rows, dtype=torch.float32)
-    arrived = arrivals(q.device, tiles * num_kv_heads if max_parts > 1 else 0)
+    tiling = Tiling.of(rows, batch, num_kv_heads, positions, resident, block_m, block_v, deterministic, q.device)
     _launch(
-        (num_kv_heads, tiles, max_parts),
+        (num_kv_heads, tiling.tiles, tiling.max_parts),
         (
             q, as_bytes(k_cache), as_bytes(v_cache), pairs, slot_table, b_row, b_q_start, b_kv_len, sinks,
-            slopes, out, partial, partial_log_sum, arrived,
+            slopes, out, tiling.partial, tiling.partial_log_sum, tiling.arrived,
         ),
         (
             *q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides, slot_table.stride(0),
             *out.stride()[:2],
         ),
-        (batch, max_parts, scale * LOG2_E),
+        (batch, tiling.max_parts, scale * LOG2_E),
         GROUP=group,
         HEAD_DIM=head_dim,
         BLOCK_D=block_d,
         V_DIM=v_head_dim,
         BLOCK_V=block_v,
         BLOCK_B=padded_batch(batch),
-        MIN_PART=_MIN_PART,
-        SPLIT=max_parts > 1,
         WINDOW=window,
         SOFTCAP=softcap,
         FORMAT=format,
+        **tiling.constants,
         **config,
     )  # fmt: skip
-
-
-def _most_parts(idle: int, positions: int) -> int:
-    """Into how many parts a tile's context is cut at most. `idle` programs for each tile run at once."""
-    return max(1, min(idle, -(-positions // _MIN_PART), _MAX_PARTS))
 
 
 _operator = register(prefill_attention_torch, mutates=("out",), triton=prefill_attention_triton)

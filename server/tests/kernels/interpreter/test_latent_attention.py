@@ -4,13 +4,14 @@ import importlib
 
 import pytest
 import torch
-from support.latent import Contexts, Postprocess
+from support.latent import Contexts, Expansion, Postprocess
 from torch import Tensor
 
 from text_generation_server.kernels.latent_decode_attention import (
     latent_decode_attention_torch,
     latent_decode_attention_triton,
 )
+from text_generation_server.kernels.latent_expand import latent_expand_triton
 from text_generation_server.kernels.latent_postprocess import latent_postprocess_triton
 from text_generation_server.kernels.latent_prefill_attention import (
     latent_prefill_attention_torch,
@@ -53,7 +54,7 @@ def test_prefill(heads: int, rank: int, rope: int, dtype: torch.dtype, determini
 
 
 def test_deterministic_decodes_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("text_generation_server.kernels.latent_decode_attention")
+    module = importlib.import_module("text_generation_server.kernels._chunks")
     monkeypatch.setattr(module, "_DETERMINISTIC_CHUNK", 64)
     several = Contexts.of([1] * 3, [150, 7, 90], 3, 16, 8, torch.float32)
     together = _decode(several, True)
@@ -71,3 +72,23 @@ def test_postprocess(heads: int, rank: int, rope: int, key: int, dtype: torch.dt
     made = Postprocess.of(heads, rank, rope, key, dtype)
     latent_postprocess_triton(*made.arguments)  # type: ignore[arg-type]
     made.check()
+
+
+@pytest.mark.parametrize(
+    ("rank", "rope", "key", "value", "dtype"), [(40, 8, 12, 20, torch.float32), (32, 12, 16, 16, torch.float16)]
+)
+def test_expand(rank: int, rope: int, key: int, value: int, dtype: torch.dtype) -> None:
+    made = Expansion.of(2, rank, rope, key, value, dtype)
+    latent_expand_triton(*made.arguments)
+    made.check()
+
+
+def test_nothing_is_written_for_tokens_of_a_request_of_length_0() -> None:
+    contexts = Contexts.of([5, 3, 4], [9, 7, 4], 4, 16, 8, torch.float32)
+    out, some = contexts.out, contexts.out
+    latent_prefill_attention_triton(*contexts.prefill_arguments(out))  # type: ignore[arg-type]
+    contexts.pool.b_kv_len[1] = 0
+    latent_prefill_attention_triton(*contexts.prefill_arguments(some))  # type: ignore[arg-type]
+    assert some[5:8].isnan().all()
+    assert torch.equal(some[:5], out[:5])
+    assert torch.equal(some[8:], out[8:])

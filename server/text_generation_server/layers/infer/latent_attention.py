@@ -7,14 +7,14 @@ from ... import kernels
 from ...config.spec import LatentAttentionSpec
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
-from . import whole_prompts
-from .state import CacheShape, InferState
+from .expanded import Expanded, expanded_in
+from .state import CacheShape, Chunks, InferState
 
 
 class LatentAttention:
     """Heads of this rank in layer `index`, in the absorbed form: what makes keys of the latent vector multiplies the
-    queries, and what makes values of it the result, so that all heads read the latent vectors themselves. Prompts that
-    are computed whole, in steps of many tokens, have keys and values made for them.
+    queries, and what makes values of it the result, so that all heads read the latent vectors themselves. Long chunks
+    have keys and values made of their contexts.
     """
 
     def __init__(
@@ -41,27 +41,17 @@ class LatentAttention:
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """[T, hidden] to what the heads of this rank say, [T, heads * value_dim]. Writes this layer's cache."""
-        spec, weights, block = self._spec, self._weights, state.linear_block
         q, queries = self._queries(x, state)
-        values = queries.new_empty(*q.shape[:2], spec.value_dim)
-        # In which form a prompt is computed would depend on where it is cut.
-        has_whole = state.chunks is not None and not state.deterministic and len(q) >= whole_prompts.LEAST_TOKENS
-        _by_heads(self._attend(queries, state, has_whole), weights.values, values, block)
-        if (c := state.chunks) is not None and has_whole:
-            # Of the step's tokens, as they have just been stored.
-            latent, turned = state.caches[self._index].k[state.slots, 0].split((spec.latent_dim, spec.rope_dim), 1)
-            latent = latent[:, None].expand(-1, self._num_heads, -1)
-            k, v = torch.empty_like(q), torch.empty_like(values)
-            _by_heads(latent, weights.keys.transpose(1, 2), k[..., : spec.key_dim], block)
-            _by_heads(latent, weights.values, v, block)
-            k[..., spec.key_dim :] = turned[:, None]
-            q[..., spec.key_dim :] = queries[..., spec.latent_dim :]
-            alone = whole_prompts.attend(q, k, v, c, spec.scale)
-            values = torch.where(whole_prompts.whole_tokens(c, len(q))[:, None, None], alone, values)
+        values = queries.new_empty(*q.shape[:2], self._spec.value_dim)
+        own = expanded_in(state, self._spec)
+        _by_heads(self._attend(queries, state, own), self._weights.values, values, state.linear_block)
+        if state.chunks is not None and own is not None:
+            q[..., self._spec.key_dim :] = queries[..., self._spec.latent_dim :]
+            self._attend_expanded(q, state, state.chunks, own, values)
         return values.flatten(1)
 
-    def _attend(self, q: Tensor, state: InferState, skip_whole: bool) -> Tensor:
-        """[T, heads, latent_dim] of `q` [T, heads, latent_dim + rope_dim]."""
+    def _attend(self, q: Tensor, state: InferState, own: Expanded | None) -> Tensor:
+        """[T, heads, latent_dim] of `q` [T, heads, latent_dim + rope_dim]: undefined where a context is expanded."""
         out = q.new_empty(*q.shape[:2], self._spec.latent_dim)
         read, scale, how = (state.caches[self._index].k, state.slot_table), self._spec.scale, state.deterministic
         # Padded decodes reach into the tokens of chunks and write zeros there: chunks come second.
@@ -69,9 +59,17 @@ class LatentAttention:
             n = len(d.rows)
             kernels.latent_decode_attention(q[:n], *read, d.rows, d.kv_lens, d.max_kv_len, scale, out[:n], how)
         if (c := state.chunks) is not None:
-            of_chunks = (c.rows, c.starts, c.kv_lens, c.max_len)
-            kernels.latent_prefill_attention(q, *read, *of_chunks, scale, out, how, skip_whole)
+            kv_lens = c.kv_lens if own is None else own.other_kv_lens
+            kernels.latent_prefill_attention(q, *read, c.rows, c.starts, kv_lens, c.max_len, scale, out, how)
         return out
+
+    def _attend_expanded(self, q: Tensor, state: InferState, chunks: Chunks, own: Expanded, out: Tensor) -> None:
+        """Fills `out` [T, heads, value_dim] for chunks with an expanded context. `q` [T, heads, key_dim + rope_dim]."""
+        k, v = q.new_empty(own.room, *q.shape[1:]), out.new_empty(own.room, *out.shape[1:])
+        of_context = (state.slot_table, chunks.rows, own.first, own.kv_lens)
+        kernels.latent_expand(state.caches[self._index].k, *of_context, self._weights.keys, self._weights.values, k, v)
+        of_chunks = (chunks.starts, own.kv_lens, chunks.max_len)
+        kernels.prefill_attention(q, k, v, own.table, own.first.to(torch.int64), *of_chunks, self._spec.scale, out)
 
     def _queries(self, x: Activations, state: InferState) -> tuple[Tensor, Tensor]:
         """[T, heads, key_dim + rope_dim], not turned, and what they are to latent vectors: [T, heads, latent_dim +

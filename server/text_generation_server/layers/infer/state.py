@@ -1,7 +1,7 @@
 """The input of a forward pass, besides token ids and weights."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -116,6 +116,8 @@ class InferState:
     """One for each layer."""
     logit_tokens: Tensor | None
     """[N] int64, the new tokens whose logits are wanted. None: all of them, in order."""
+    made: dict[object, object] = field(default_factory=dict[object, object])
+    """What the first layer of a kind has made of the step for all of that kind."""
 
     @property
     def linear_block(self) -> int | None:
