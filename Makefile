@@ -4,6 +4,9 @@
 PYTHON ?= python3
 # Flags of the launcher, after --hostname 127.0.0.1: for other machines to reach it, ARGS="--hostname 0.0.0.0".
 ARGS ?=
+# The image of test-image.
+IMAGE ?= localhost/text-generation
+export IMAGE
 # A folder or a hub id; the demo model of this repository needs neither network nor GPU.
 MODEL_ID ?= models/demo
 # How cargo builds the two programs; see Cargo.toml. Tests run those of `dev`, which share what is compiled with the
@@ -25,7 +28,7 @@ rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' 
 PYTHON_PROJECTS := server clients/python
 
 .PHONY: run install benchmark wheel test lint lint-features fmt clean bench-router bench-traces bench-client bench-encode bench-kv-pool bench-policy
-.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-agents test-ui test-chart test-ray
+.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-routers test-agents test-ui test-chart test-image test-ray
 
 run: install
 	@exec text-generation-launcher --model-id '$(MODEL_ID)' --hostname 127.0.0.1 $(ARGS)
@@ -160,6 +163,16 @@ test-integration: install $(VENV)/.dev-dependencies
 test-clients: install $(VENV)/.dev-dependencies
 	$(BIN)/python -m pytest -q integration-tests/test_clients.py --all-clients
 
+# Not part of test: the routers are 258 MB; see docs/routers.md.
+test-routers: install $(VENV)/.dev-dependencies target/routers-venv/.installed
+	PATH='$(CURDIR)/target/routers-venv/bin':"$$PATH" $(BIN)/python -m pytest -q integration-tests/routers.py
+
+target/routers-venv/.installed: integration-tests/requirements-routers.txt | $(VENV)/bin/python
+	rm -rf $(@D)
+	$(BIN)/python -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
 # Not part of test: Codex and Claude Code, over a mock model. It needs Node with npm; see docs/clients.md.
 test-agents: target/agent-packages/.installed
 	TEXT_GENERATION_AGENTS=$(CURDIR)/target/agent-packages/node_modules/.bin cargo test --quiet --locked -p text-generation-http --test agents -- --ignored terminal
@@ -183,6 +196,10 @@ target/chart-packages/.installed: deploy/kubernetes/tests/requirements.txt | $(V
 	rm -rf $(@D)
 	$(PIP) --target $(@D) -r $<
 	@touch $@
+
+# Not part of test: it needs podman, helm and an image, IMAGE=...; see docs/container.md.
+test-image: $(VENV)/.dev-dependencies
+	$(BIN)/python -m pytest -q deploy/container/tests
 
 # Not part of test: Ray is 500 MB. It has an environment of its own, for the servers it starts have other pins.
 test-ray: install target/ray-venv/.installed

@@ -84,16 +84,17 @@ LOOPBACK = (Host("127.0.0.2"), Host("127.0.0.3"))
 
 @contextlib.contextmanager
 def two_nodes(
-    model: Path, directory: Path, hosts: Sequence[Host], flags: Sequence[Sequence[str]]
+    model: Path, directory: Path, hosts: Sequence[Host], flags: Sequence[Sequence[str]], shards: int = 1
 ) -> Iterator[list[Server]]:
-    """Both launchers with one shard each; node `r` with `flags[r]`. Only node 0 answers requests."""
-    port = "29500" if hosts[0].wrapper else str(free_ports("127.0.0.2", 4))
+    """Both launchers with so many shards each; node `r` with `flags[r]`. Only node 0 answers requests."""
+    # The sessions, the meeting of the ranks, and one for each rank.
+    port = "29500" if hosts[0].wrapper else str(free_ports("127.0.0.2", 2 + 2 * shards))
     nodes: list[Server] = []
     try:
         for rank, host in enumerate(hosts):
             own = directory / f"node-{rank}"
             own.mkdir()
-            arguments = ["--nnodes", "2", "--node-rank", str(rank), "--master-port", port, "--num-shard", "1"]
+            arguments = ["--nnodes", "2", "--node-rank", str(rank), "--master-port", port, "--num-shard", str(shards)]
             arguments += ["--master-addr", hosts[0].address, "--local-addr", host.address, *flags[rank]]
             nodes.append(start(model, own, *arguments, wrapper=host.wrapper))
         yield nodes

@@ -1,4 +1,4 @@
-"""Two nodes with one shard each answer as one host with two shards, and end together."""
+"""Two nodes answer as one host with all their shards, and end together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from harness import Server, alive, command_line, descendants, wait_for
+from harness import Server, alive, command_line, descendants, serving, wait_for
 from nodes import LOOPBACK, NAME, Certificates, Host, make_certificates, namespaces, two_nodes
 from test_lifecycle import stream_in_background
 
@@ -83,6 +83,23 @@ def test_answers_are_those_of_one_host_and_a_link_that_goes_down_ends_both(
         assert end_of_all(nodes, pids) == [1, 1]
         for own, other in ((0, f"node 1 ({hosts[1].address})"), (1, f"node 0 ({hosts[0].address})")):
             assert f"{other} is lost: nothing came from it for 5 s" in nodes[own].output()
+
+
+def test_two_nodes_with_two_shards_each_answer_as_one_host_with_four(
+    tiny_llama: Path, tmp_path: Path, certificates: Certificates, prompts: list[str]
+) -> None:
+    some = prompts[::5]
+    (tmp_path / "one").mkdir()
+    with serving(tiny_llama, tmp_path / "one", "--num-shard", "4") as one_host:
+        expected = [one_host.ids(prompt, max_new_tokens=NEW_TOKENS) for prompt in some]
+    with two_nodes(tiny_llama, tmp_path, LOOPBACK, [certificates.flags] * 2, shards=2) as nodes:
+        nodes[0].wait_ready()
+        assert [len(node.shards()) for node in nodes] == [2, 2]
+        assert_certificate_needed(nodes[1], certificates)
+        assert [nodes[0].ids(prompt, max_new_tokens=NEW_TOKENS) for prompt in some] == expected
+        pids = processes(nodes)
+        nodes[1].process.send_signal(signal.SIGTERM)
+        assert end_of_all(nodes, pids) == [0, 0]
 
 
 # The thread of a stream that is cut off ends with the error of its client.

@@ -202,6 +202,14 @@ pub struct ChatTokenizeResponse {
     pub templated_text: String,
 }
 
+/// Answer of `/version`.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Version {
+    /// The same as `version` of `/info`.
+    #[schema(example = "0.1.0")]
+    pub version: &'static str,
+}
+
 /// Answer of `/info`: the model and the limits of this server.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Info {

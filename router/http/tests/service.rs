@@ -22,6 +22,9 @@ async fn info_has_the_limits_under_both_names() {
         .json()
         .await
         .expect("JSON");
+    let version = server.get("/version").send().await.expect("an answer");
+    let (_, version) = common::answer(version).await;
+    assert_eq!(version, json!({"version": info["version"]}));
     insta::assert_json_snapshot!("info", info);
 }
 

@@ -86,16 +86,17 @@ impl ModelFormat {
         };
         let calls = wishes.wanted();
         let own = !calls || self.knows_tools();
-        let format = if own { &self.own } else { &self.fallback };
-        let format = match (separate, format.has_reasoning()) {
-            (true, false) => Arc::new(format.with_reasoning(USUAL_REASONING)?),
-            _ => format.clone(),
+        let known = if own { &self.own } else { &self.fallback };
+        let format = match (separate, known.has_reasoning()) {
+            (true, false) => Arc::new(known.with_reasoning(USUAL_REASONING)?),
+            _ => known.clone(),
         };
         if !calls && !format.has_reasoning() {
             return None;
         }
         Some(Reads {
             keeps_special_tokens: own && format.keeps_special_tokens(),
+            known: known.clone(),
             choice: wishes.choice.clone(),
             special_tokens: self.special_tokens.clone(),
             format,

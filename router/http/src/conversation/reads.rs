@@ -14,6 +14,8 @@ use crate::error::ApiError;
 #[derive(Debug, Clone)]
 pub(super) struct Reads {
     pub format: Arc<Format>,
+    /// What the model is known to write: `format` without reasoning that the request alone has asked to look for.
+    pub known: Arc<Format>,
     pub options: ParserOptions,
     pub choice: ToolChoice,
     /// Whether the format's special tokens are in the text that is read.
@@ -38,6 +40,8 @@ impl Reads {
     }
 
     /// The grammar of an answer to `prompt` whose content has the form `content`: reasoning and calls stand beside it.
+    /// Reasoning of a model that is not known to reason does not: the model could write anything in the place of the
+    /// form. vLLM's router sets `separate_reasoning` in every chat.
     ///
     /// # Errors
     /// 422 when the format of the model cannot have this.
@@ -47,7 +51,7 @@ impl Reads {
         content: Option<GrammarSource>,
     ) -> Result<Option<GrammarSource>, ApiError> {
         // Nothing can stand beside it.
-        if !self.has_tools() && !self.format.has_reasoning() {
+        if !self.has_tools() && !self.known.has_reasoning() {
             return Ok(content);
         }
         // An answer that has to be a call has no other form.
@@ -60,7 +64,7 @@ impl Reads {
             prompt_tail: prompt,
             special_tokens: &self.special_tokens,
         };
-        let grammar = self.format.grammar(&constraint);
+        let grammar = self.known.grammar(&constraint);
         let grammar = grammar.map_err(|error| refused(&error))?;
         Ok(grammar.map(|lark| match content {
             None => GrammarSource::Lark(lark),

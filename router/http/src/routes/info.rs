@@ -1,4 +1,4 @@
-//! The model and its limits.
+//! The model and its limits, and the version of this server.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 
 use crate::openapi::KeyErrors;
-use crate::schema::Info;
+use crate::schema::{Info, Version};
 use crate::state::AppState;
 
 /// The model and the limits of this server.
@@ -19,4 +19,20 @@ use crate::state::AppState;
 )]
 pub async fn info(State(state): State<Arc<AppState>>) -> Json<Info> {
     Json(state.info.clone())
+}
+
+/// The version of this server, where routers look for it.
+///
+/// SMG reads the load of a server at `/metrics`, under vLLM's names, only where it finds this.
+#[utoipa::path(
+    get,
+    path = "/version",
+    tag = crate::openapi::TAG,
+    responses((status = 200, description = "Version of this server", body = Version), KeyErrors),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub async fn version(State(state): State<Arc<AppState>>) -> Json<Version> {
+    Json(Version {
+        version: state.info.version,
+    })
 }

@@ -54,6 +54,7 @@ fn documented() -> OpenApiRouter<Arc<AppState>> {
         .routes(routes!(tokenize::chat_tokenize))
         .routes(routes!(tokenize::detokenize))
         .routes(routes!(info::info))
+        .routes(routes!(info::version))
         .routes(routes!(health::health))
         .routes(routes!(health::root))
         .routes(routes!(health::ping))

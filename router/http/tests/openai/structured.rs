@@ -122,6 +122,16 @@ async fn a_form_follows_the_reasoning() {
 }
 
 #[tokio::test]
+async fn a_model_that_is_not_known_to_reason_does_not_get_around_a_form() {
+    let server = Server::with_template(PLAIN, saying("<think>hm</think>yes"), &[]).await;
+    let form = json!({"guided_choice": ["yes", "no"], "separate_reasoning": true});
+    let answer = ask_chat(&server, &chat("Hi", form)).await;
+    let message = &answer["choices"][0]["message"];
+    assert_eq!(message["reasoning_content"], Value::Null);
+    assert!(["yes", "no"].contains(&message["content"].as_str().expect("a text")));
+}
+
+#[tokio::test]
 async fn what_is_not_enforced_is_named_or_refused() {
     let server = server().await;
     let schema = json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true});
