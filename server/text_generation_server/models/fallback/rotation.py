@@ -92,8 +92,7 @@ def can_be_postponed(
     try:
         with check, torch.no_grad():
             run()
-    except TypeError:
-        # The function is called with other arguments.
+    except Exception:  # a class may call its function in any way, and expect anything of it
         return False
     return check.passed
 
