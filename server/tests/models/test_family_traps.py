@@ -82,6 +82,15 @@ def test_longrope_has_one_table_for_all_positions(max_tokens: int, prompt: list[
     torch.testing.assert_close(prompt_logits(folder, prompt, max_tokens), expected, atol=2e-4, rtol=2e-4)
 
 
+def test_longrope_turns_requests_beside_each_other_alike(tmp_path: Path) -> None:
+    """One is shorter than the original length, one as long, one longer: each has what it has alone."""
+    model = load(folder_of("phi3 longrope", tmp_path))
+    prompts = {str(length): [5 + i % 90 for i in range(length)] for length in (7, 32, 40)}
+    together = Driver(model, max_tokens=64).prefill(prompts)
+    alone = [Driver(model, max_tokens=64).prefill({name: prompt}) for name, prompt in prompts.items()]
+    torch.testing.assert_close(together, torch.cat(alone), atol=2e-4, rtol=2e-4)
+
+
 def test_longrope_crosses_the_original_length_in_an_answer_without_a_change_of_factors(tmp_path: Path) -> None:
     name, prompt = "phi3 longrope", list(range(5, 35))
     driver = Driver(load(folder_of(name, tmp_path)), max_tokens=64)

@@ -23,7 +23,8 @@ def results(files: Iterable[Path]) -> dict[str, Any]:
         root = ElementTree.parse(file).getroot()
         kept["on"] |= {each.attrib["name"]: each.attrib["value"] for each in root.iter("property")}
         for case in root.iter("testcase"):
-            test, _, name = case.attrib["name"].removesuffix("]").partition("[")
+            # Where a run was ended, one case has no name.
+            test, _, name = case.attrib.get("name", "").removesuffix("]").partition("[")
             if test not in TESTS or case.find("skipped") is not None:
                 continue
             failed = case.find("failure") is not None or case.find("error") is not None

@@ -92,8 +92,7 @@ def can_be_postponed(
     try:
         with check, torch.no_grad():
             run()
-    except TypeError:
-        # The function is called with other arguments.
+    except Exception:  # a class may call its function in any way, and expect anything of it
         return False
     return check.passed
 
@@ -129,9 +128,9 @@ class _Check(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _turns_halves(function: Any) -> bool:
+def _turns_halves(function: Callable[..., tuple[Tensor, ...]] | None) -> bool:
     """Whether it does what our operator does, found by trying both on the same numbers."""
-    if not callable(function):
+    if function is None:
         return False
     generator = torch.Generator().manual_seed(0)
     qkv = torch.randn(5, 4 * 8, generator=generator)
