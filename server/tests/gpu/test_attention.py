@@ -95,9 +95,10 @@ def test_prefill(
     _check_prefill(pool, q, q_lens)
 
 
-def test_prefill_in_float32() -> None:
-    pool = Pool([300, 3], 2, 64, torch.float32, "cuda")
-    _check_prefill(pool, strided_q(203, 8, 64, torch.float32, "cuda"), [200, 3])
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
+def test_prefill_in_float32(head_dim: int) -> None:
+    pool = Pool([300, 3], 2, head_dim, torch.float32, "cuda")
+    _check_prefill(pool, strided_q(203, 8, head_dim, torch.float32, "cuda"), [200, 3])
 
 
 def _check_prefill(pool: Pool, q: Tensor, q_lens: list[int]) -> None:
