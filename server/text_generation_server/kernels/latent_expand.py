@@ -14,7 +14,8 @@ Contexts fit into the room and lie apart. One floating type. Sums are float32.
 Called once a layer in steps with chunks so long that it pays. The grid covers the room, and programs without a context
 have nothing to do, so one captured graph serves all lengths.
 Operations: 2 * heads * rank * (key + value) for each position; bytes floor: heads * (key + rope + value) * element size
-for each position, written.
+for each position, written. On an H200 in bfloat16, 16 heads, rank 512, rope 64, keys and values of 128: 84 us for
+8,192 positions, 411 TFLOP/s.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false

@@ -3,7 +3,9 @@
 In the absorbed form a pair of a query and a position costs each head 2 * (2 * rank + rope) operations; with keys and
 values of its own 2 * (key + rope + value), 3.4 times fewer with DeepSeek's sizes, and those cost 2 * rank * (key +
 value) for each position of the context, in every chunk anew. So it is for a chunk whose tokens see a position so many
-times, on average, that this is won back.
+times, on average, that this is won back. With DeepSeek-V2-Lite on an H200 a step with 2,048 tokens of a prompt of
+32,768 takes 67 ms instead of 201, one with 512 38 instead of 52
+(benchmark/results/engine-deepseek-v2-lite-chunks.json).
 """
 
 from dataclasses import dataclass
