@@ -18,6 +18,7 @@ use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span};
 use serde_json::json;
+use text_generation_http::telemetry::{Settings, Tracer};
 use tokio::process::Command;
 
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -266,6 +267,23 @@ async fn the_environment_samples_names_the_server_and_bounds_the_queue() {
     let said = attributes(&resource.attributes);
     assert_eq!(said["service.name"], text("there"));
     assert_eq!(collector::spans(exports).count(), 2);
+}
+
+#[tokio::test]
+async fn an_address_that_is_none_is_refused_by_the_name_of_its_flag() {
+    for endpoint in ["https://localhost:4317", "http://local host"] {
+        let refused = Tracer::start(Settings {
+            endpoint,
+            service_name: None,
+            model: "m",
+            trace_steps: false,
+        });
+        let error = format!("{:#}", refused.expect_err("no address"));
+        assert!(
+            error.contains("--otlp-endpoint") && error.contains(endpoint),
+            "{error}"
+        );
+    }
 }
 
 #[tokio::test]

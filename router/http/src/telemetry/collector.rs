@@ -43,16 +43,13 @@ pub(super) struct Collector {
 
 impl Collector {
     /// Does not wait for it. Needs a tokio runtime, which keeps the connection. `server`: whose spans they are.
-    ///
-    /// # Errors
-    /// When `address` is none.
-    pub(super) fn at(address: &str, server: Resource) -> Result<Self, tonic::transport::Error> {
-        Ok(Self {
-            channel: Endpoint::from_shared(address.to_owned())?.connect_lazy(),
+    pub(super) fn at(endpoint: &Endpoint, server: Resource) -> Self {
+        Self {
+            channel: endpoint.connect_lazy(),
             headers: environment::headers(),
             limit: environment::timeout(),
             server,
-        })
+        }
     }
 
     /// Returns when it has taken them, or does not.

@@ -15,6 +15,7 @@ use tokio::runtime::Builder;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Endpoint;
 
 use super::collector::Collector;
 use super::environment;
@@ -47,18 +48,20 @@ impl Export {
         let queue = Arc::new(Queue::from_environment());
         let delay = environment::millis("OTEL_BSP_SCHEDULE_DELAY").unwrap_or(DELAY);
         let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let collector = {
-            let _inside = runtime.enter();
-            Collector::at(address, server)?
-        };
-        let sending = send_all(queue.clone(), collector, delay, stop.clone());
+        let endpoint = Endpoint::from_shared(address.to_owned())?;
+        let (taken, stopped) = (queue.clone(), stop.clone());
         let at_end = ended.clone().drop_guard();
+        let sending = async move {
+            send_all(&taken, &Collector::at(&endpoint, server), delay, &stopped).await;
+        };
         thread::Builder::new()
             .name("traces".to_owned())
             .spawn(move || {
                 let _at_end = at_end;
-                runtime.block_on(sending);
+                match Builder::new_current_thread().enable_all().build() {
+                    Ok(runtime) => runtime.block_on(sending),
+                    Err(error) => tracing::error!("traces cannot be sent: {error}"),
+                }
             })?;
         Ok(Self { queue, stop, ended })
     }
@@ -73,6 +76,12 @@ impl Export {
         self.stop.cancel();
         // Whoever misses a span sees in the log, or in the collector's, why.
         let _ = timeout(limit, self.ended.cancelled()).await;
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        self.stop.cancel();
     }
 }
 
@@ -125,12 +134,7 @@ impl Queue {
 }
 
 /// Sends full batches as they come, others after `delay`, and what is left when it is told to stop.
-async fn send_all(
-    queue: Arc<Queue>,
-    collector: Collector,
-    delay: Duration,
-    stop: CancellationToken,
-) {
+async fn send_all(queue: &Queue, collector: &Collector, delay: Duration, stop: &CancellationToken) {
     let mut is_failing = false;
     let mut ends = false;
     while !ends {
