@@ -358,21 +358,26 @@ fn the_grammar_of_a_custom_tool_holds_where_the_format_writes_its_input() {
         "glm47",
         "minimax_m2",
         "deepseek_v32",
+        "gemma4",
+        "functiongemma",
         "openai",
     ] {
         check(name, lark(), "*** abc", "** abc");
         check(name, pattern(), "abc", "abC");
     }
-    check("hermes", pattern(), "abc", "abC");
-    let refused = grammar(
-        common::format("hermes"),
-        &[lark()],
-        &ToolChoice::Auto,
-        true,
-        false,
-    );
-    assert!(
-        matches!(refused, Err(FormatError::NotEnforceable { .. })),
-        "{refused:?}"
-    );
+    // Here the text stands in quotes, with escapes.
+    for name in ["hermes", "pythonic"] {
+        check(name, pattern(), "abc", "abC");
+        let refused = grammar(
+            common::format(name),
+            &[lark()],
+            &ToolChoice::Auto,
+            true,
+            false,
+        );
+        assert!(
+            matches!(refused, Err(FormatError::NotEnforceable { .. })),
+            "{name}: {refused:?}"
+        );
+    }
 }

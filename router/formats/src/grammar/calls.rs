@@ -127,11 +127,22 @@ impl Format {
             (Arguments::Parameters(parameters), _) => {
                 self.parameters(lark, parameters, tool, &schema, custom)
             }
-            (_, Some(CustomGrammar::Lark(_))) => {
+            // Text between markers stands there as it is.
+            (Arguments::Braces { quote }, Some(grammar)) => {
+                let open = lark.literal(&format!("{{{CUSTOM_INPUT}:{quote}"));
+                let text = lark.rule("input", &custom_text(grammar));
+                let close = lark.literal(&format!("{quote}}}"));
+                Ok(format!("{open} {text} {close}"))
+            }
+            // Escaped, a text can be read in terminals only with a look ahead: `\` begins many of them.
+            (Arguments::Json | Arguments::Keywords, Some(CustomGrammar::Lark(_))) => {
                 Err(self.not_enforceable(tool, "the Lark grammar"))
             }
             (Arguments::Json, _) => Ok(lark.json(&schema, tool.strict)),
-            (_, Some(CustomGrammar::Regex(_))) => Err(self.not_enforceable(tool, "the regex")),
+            (Arguments::Keywords, Some(CustomGrammar::Regex(_))) => {
+                let text = lark.json(&schema["properties"][CUSTOM_INPUT], tool.strict);
+                Ok(format!("\"{CUSTOM_INPUT}=\" {text} \")\""))
+            }
             (Arguments::Keywords, None) => {
                 Ok(self.values(lark, Dialect::Keywords, tool, &schema)?)
             }
@@ -320,11 +331,15 @@ fn custom_value(lark: &mut Lark, parameters: &Parameters, grammar: &CustomGramma
         attribute(lark, parameters, true),
         lark.literal(parameters.padding)
     );
-    let value = match grammar {
-        CustomGrammar::Lark(grammar) => nested(grammar),
-        CustomGrammar::Regex(pattern) => regex(pattern),
-    };
-    let value = lark.rule("input", &value);
+    let value = lark.rule("input", &custom_text(grammar));
     let close = lark.literal(&format!("{}{}", parameters.padding, parameters.close));
     format!("{before} {value} {close}")
+}
+
+/// The text of a custom tool, as it is.
+pub(super) fn custom_text(grammar: &CustomGrammar) -> String {
+    match grammar {
+        CustomGrammar::Lark(grammar) => nested(grammar),
+        CustomGrammar::Regex(pattern) => regex(pattern),
+    }
 }

@@ -1,10 +1,11 @@
 //! Answers in messages with headers, as gpt-oss writes them. The tokens that end a call or the answer end the text.
 
-use super::lark::{Lark, TEXT, nested, regex, string};
+use super::calls::custom_text;
+use super::lark::{Lark, TEXT, string};
 use super::{Constraint, answer, arguments_schema};
 use crate::error::FormatError;
 use crate::format::Format;
-use crate::tool::{CustomGrammar, Tool, ToolKind};
+use crate::tool::{Tool, ToolKind};
 
 const START: &str = "<|start|>";
 const MESSAGE: &str = "<|message|>";
@@ -28,11 +29,8 @@ impl Format {
                 ToolKind::Function { .. } => lark.json(&arguments_schema(tool), tool.strict),
                 ToolKind::Custom { grammar: None } => TEXT.to_owned(),
                 ToolKind::Custom {
-                    grammar: Some(CustomGrammar::Regex(pattern)),
-                } => regex(pattern),
-                ToolKind::Custom {
-                    grammar: Some(CustomGrammar::Lark(grammar)),
-                } => nested(grammar),
+                    grammar: Some(grammar),
+                } => custom_text(grammar),
             };
             let body = lark.rule("arguments", &body);
             let constrain = lark.literal("<|constrain|>");

@@ -7,7 +7,8 @@
 //!
 //! `schemas.json` is `[{"name", "schema"}]`; `suite.json` is `{file: [{"description", "schema", "tests": [{"description",
 //! "data", "valid"}]}]}`, the form of the JSON-Schema-Test-Suite; `tekken.json` is a vocabulary of Mistral, as it is in
-//! the Python package `mistral_common`, for the times. Without it the times are those of a vocabulary of bytes.
+//! the Python package `mistral_common`, for the times. Without it the times are those of a vocabulary of bytes. `-` in
+//! place of `suite.json` leaves out everything but the times.
 
 mod generate;
 mod instances;
@@ -39,14 +40,19 @@ async fn main() -> Outcome<()> {
         return Err("usage: schema_suite schemas.json suite.json [tekken.json]".into());
     };
     let schemas: Vec<Value> = serde_json::from_slice(&fs::read(schemas)?)?;
-    let suite: Value = serde_json::from_slice(&fs::read(suite)?)?;
     let bytes = vocabularies::of_bytes()?;
     let large = match rest {
         [path, ..] => vocabularies::tekken(path)?,
         [] => bytes.clone(),
     };
+    let times = times(&large, &schemas).await?;
+    if suite == "-" {
+        println!("{times:#}");
+        return Ok(());
+    }
+    let suite: Value = serde_json::from_slice(&fs::read(suite)?)?;
     let report = json!({
-        "times": times(&large, &schemas).await?,
+        "times": times,
         "acceptance": acceptance(&bytes, &schemas).await,
         "generations": validity(&bytes, &schemas).await,
         "suite": instances::report(&bytes, &suite).await,
@@ -92,7 +98,7 @@ async fn times(tokens: &Tokens, schemas: &[Value]) -> Outcome<Value> {
             best_processor = best_processor.min(processor_ms()? - start_processor);
         }
         compiled.push(best);
-        processor.push((best_processor, &entry["name"]));
+        processor.push((best_processor, entry));
         let grammar = compile(&compiler, &entry["schema"], false).await;
         let Ok(grammar) = grammar else { continue };
         let start = Instant::now();
@@ -123,7 +129,10 @@ fn processor_ms() -> Outcome<f64> {
 /// The schemas that take the processor longest to compile.
 fn slowest(mut processor: Vec<(f64, &Value)>) -> Value {
     processor.sort_by(|(one, _), (other, _)| other.total_cmp(one));
-    let shown = |(time, name): &(f64, &Value)| json!({"name": name, "ms": time});
+    let shown = |(time, entry): &(f64, &Value)| {
+        let bytes = entry["schema"].to_string().len();
+        json!({"name": entry["name"], "bytes": bytes, "ms": (time * 1e3).round() / 1e3})
+    };
     processor.iter().take(12).map(shown).collect()
 }
 
@@ -133,7 +142,7 @@ fn percentiles(mut values: Vec<f64>) -> Value {
         let index = (share * (values.len().saturating_sub(1)) as f64).round() as usize;
         values.get(index).map(|value| (value * 1e3).round() / 1e3)
     };
-    json!({"count": values.len(), "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "p999": at(0.999), "max": at(1.0)})
+    json!({"count": values.len(), "p50": at(0.5), "p90": at(0.9), "p95": at(0.95), "p99": at(0.99), "p999": at(0.999), "max": at(1.0)})
 }
 
 /// How many schemas are accepted, with and without `strict`, and why the others are not.

@@ -208,6 +208,46 @@ async fn a_grammar_that_cannot_be_followed_fails_alone() {
     server.assert_clean(8).await;
 }
 
+/// Two hundred ways to cut a text in two: a few tokens on, the next one takes its grammar seconds.
+fn ambiguous() -> GrammarSource {
+    let names: Vec<String> = (0..200).map(|index| format!("r{index}")).collect();
+    let rules: String = names
+        .iter()
+        .map(|name| format!("{name}: text text\n"))
+        .collect();
+    GrammarSource::Lark(format!(
+        "start: text\ntext: \"a\" | {}\n{rules}",
+        names.join(" | ")
+    ))
+}
+
+#[tokio::test]
+async fn a_token_that_takes_its_grammar_too_long_ends_its_request_while_the_others_go_on() {
+    let server = Server::start(repeating("a"), batch_limits(), 8).await;
+    server.mock.hold();
+    let mut streams = Vec::new();
+    for request in [
+        following(ambiguous(), 100, 0),
+        request("once", 400),
+        following(regex("a{400}"), 400, 0),
+    ] {
+        streams.push(server.infer.generate_stream(request).await.unwrap());
+    }
+    server.mock.resume();
+    let outcomes = join_all(streams.into_iter().map(GenerateStream::gather)).await;
+    let [slow, free, held] = outcomes.try_into().unwrap();
+    let InferError::Grammar(GrammarError::OutOfFuel { reason }) = slow.unwrap_err() else {
+        panic!("another error");
+    };
+    assert_eq!(reason, "one token took more than 500 ms");
+    for whole in [free, held] {
+        let generated = whole.unwrap().generated;
+        assert_eq!(generated.generated_tokens, 400);
+        assert_eq!(generated.text, "a".repeat(400));
+    }
+    server.assert_clean(8).await;
+}
+
 #[tokio::test]
 async fn steps_and_masks_that_fail_harm_nobody_who_comes_later() {
     let server = Server::start(ending(), batch_limits(), 8).await;
