@@ -156,6 +156,7 @@ def moe_experts_triton(
     up_table: Tensor | None,
     up_group: int,
     up_eight: bool,
+    up_e2m1: bool,
     down_weight: Tensor,
     down_bias: Tensor | None,
     down_scales: Tensor | None,
@@ -163,13 +164,14 @@ def moe_experts_triton(
     down_table: Tensor | None,
     down_group: int,
     down_eight: bool,
+    down_e2m1: bool,
     activation: str,
     deterministic: bool,
     out: Tensor,
 ) -> None:
     """Triton implementation."""
-    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight)
-    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight)
+    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight, up_e2m1)
+    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight, down_e2m1)
     chosen = tile_height(*ids.shape, down.experts, down.bits, deterministic)
     # Tiles follow from the number of tokens, and a rehearsal does not meet all of those.
     heights = heights_of(down.bits) if rehearsing() and not deterministic else (chosen,)
@@ -216,20 +218,18 @@ def product(
     out: Tensor,
 ) -> None:
     """Launches one of the two, by the form of the matrix."""
-    rest = matrix.bias, ids, alignment, row_weights, activation
+    rest = ids, alignment, row_weights, activation
     if matrix.scales is None:
-        moe_product(x, matrix.weight, *rest, max(height, _SMALLEST_TILE), config, out)
+        moe_product(x, matrix.weight, matrix.bias, *rest, max(height, _SMALLEST_TILE), config, out)
         return
     if alignment is not None and _by_eight_bits(matrix, height):
         blocks = triton.cdiv(x.shape[1], EIGHT_BLOCK)
         x8 = torch.empty_like(x, dtype=torch.float8_e4m3fn)
         scale = x.new_empty((len(x), blocks) if matrix.groups > 1 else len(x), dtype=torch.float32)
         quantise_rows(x, x8, scale, EIGHT_BLOCK if matrix.groups > 1 else 0)
-        rest = matrix.bias, ids, alignment, row_weights, activation
-        moe_eight_product(x8, scale, matrix.weight, matrix.scales, *rest, height, config, out)
+        moe_eight_product(x8, scale, matrix.weight, matrix.scales, matrix.bias, *rest, height, config, out)
         return
-    codes = matrix.weight, matrix.scales, matrix.zeros, matrix.table
-    moe_codes_product(x, *codes, *rest, max(height, _SMALLEST_CODES_TILE), config, out)
+    moe_codes_product(x, matrix, *rest, max(height, _SMALLEST_CODES_TILE), config, out)
 
 
 def _check(
@@ -273,6 +273,7 @@ def moe_experts_torch(
     up_table: Tensor | None,
     up_group: int,
     up_eight: bool,
+    up_e2m1: bool,
     down_weight: Tensor,
     down_bias: Tensor | None,
     down_scales: Tensor | None,
@@ -280,13 +281,14 @@ def moe_experts_torch(
     down_table: Tensor | None,
     down_group: int,
     down_eight: bool,
+    down_e2m1: bool,
     activation: str,
     deterministic: bool,
     out: Tensor,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Reads on the host which experts are hit."""
-    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight)
-    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight)
+    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight, up_e2m1)
+    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight, down_e2m1)
     tokens, slots = ids.shape
     flat = ids.flatten()
     order = flat.argsort(stable=True)
