@@ -101,15 +101,12 @@ class Mixture:
 
     def layer(self, draw: int) -> None:
         """Router, choice and experts."""
-        router, chosen = self.weights[draw % LAYERS].router, (self.options, self.ids[-1], self.shares[-1])
-        if self.tokens <= kernels.MAX_ROUTER_TOKENS:
-            kernels.moe_router(self.x, router, None, None, *chosen)
+        router = self.weights[draw % LAYERS].router
+        if self.tokens <= MAX_TOKENS and not self.plan.dry_run:
+            kernels.skinny_linear(self.x, router, None, self.logits[-1])
         else:
-            if self.tokens <= MAX_TOKENS and not self.plan.dry_run:
-                kernels.skinny_linear(self.x, router, None, self.logits[-1])
-            else:
-                torch.mm(self.x, router.t(), out=self.logits[-1])
-            kernels.moe_route(self.logits[-1], None, *chosen)
+            torch.mm(self.x, router.t(), out=self.logits[-1])
+        kernels.moe_route(self.logits[-1], None, self.options, self.ids[-1], self.shares[-1])
         # The choices made before are used, so that experts differ as they do in other layers.
         self.experts(draw)
 

@@ -96,7 +96,7 @@ def _codes_product(form: Form, kind: str, up: bool, target: GPUTarget = SM_90) -
         "FLOAT8": stored == "u8",
         "FLOAT4": kind == "mxfp4",
         "GROUPS": groups,
-        "MASK_K": False,
+        "MASK_K": not up,
         "FOLD": bool(fold) or kind == "mxfp4",
         "PLAIN": False,
     }
@@ -127,6 +127,7 @@ def test_products_of_codes_hardly_spill_and_copy_wide(form: Form, kind: str) -> 
 @pytest.mark.parametrize(
     ("capability", "form", "kind"),
     [
+        (90, _codes_forms(227, 4, 8)[-1], "mxfp4"),
         (80, _codes_forms(227, 4, 8)[-1], "mxfp4"),
         (86, _codes_forms(99, 8, 1)[-1], "fp8 rows"),
         (89, _codes_forms(99, 4, 2)[-1], "nf4"),

@@ -17,9 +17,10 @@ Nothing is read on the host.
 Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight.
 Measured on an H200, microseconds at 1 / 8 / 64 / 512 / 4096 tokens. Qwen3-30B-A3B in bfloat16 23 / 121 / 284 / 324 /
 768, as float8 with a scale for each 128 x 128 block 20 / 86 / 182 / 227 / 819, in int4 14 / 56 / 118 / 240 / 1168;
-gpt-oss-120b in bfloat16 53 / 331 / 1285 / 1661 / 2564, in MXFP4 63 / 300 / 1064 / 1564 / 4751: looking codes up in a
-table takes more time than reading them, which saves memory but hardly time. Adding up the slots within the second
-product was slower than a kernel of its own.
+gpt-oss-120b in bfloat16 55 / 342 / 1252 / 1659 / 2961, in MXFP4 32 / 131 / 461 / 895 / 3133 (floor 14 / 101 / 400 / 452
+/ 1073), which took 55 / 298 / 1061 / 1503 / 4844 when codes were looked up in a table. Adding up the slots within the
+second product was slower than a kernel of its own. An early start of the second product and reading its weights into
+the L2 cache before waiting changed nothing.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
