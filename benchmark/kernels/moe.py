@@ -62,10 +62,11 @@ CANDIDATES = {
 }
 """By rows of a tile (1: not sorted): BLOCK_N, BLOCK_K, num_warps, num_stages."""
 CANDIDATES_OF_CODES = {
-    1: [(32, 0, 2, 3), (64, 0, 2, 3), (64, 1, 2, 3), (64, 0, 4, 3), (64, 1, 4, 3)],
+    1: [(32, 0, 2, 3), (32, 1, 2, 4), (64, 0, 2, 3), (64, 1, 2, 3), (64, 0, 4, 3), (64, 1, 4, 3)],
+    8: [(32, 0, 2, 3), (64, 0, 2, 3), (64, 1, 2, 3), (64, 1, 4, 3), (128, 1, 4, 3)],
     16: [(32, 0, 2, 3), (64, 0, 2, 3), (64, 1, 2, 3), (64, 0, 4, 3), (64, 1, 4, 3), (128, 1, 4, 3)],
-    32: [(64, 0, 4, 3), (64, 1, 4, 3), (128, 1, 4, 3)],
-    64: [(64, 1, 4, 3), (128, 1, 4, 2), (128, 1, 4, 3), (128, 1, 8, 3)],
+    32: [(64, 0, 4, 3), (64, 1, 2, 3), (64, 1, 4, 3), (128, 1, 4, 3)],
+    64: [(64, 1, 4, 2), (64, 1, 4, 3), (128, 1, 4, 2), (128, 1, 4, 3), (128, 1, 8, 2), (128, 1, 8, 3)],
     128: [(64, 1, 4, 2), (128, 1, 8, 2), (128, 1, 8, 3)],
 }
 """Likewise: BLOCK_N, FOLD, num_warps, num_stages."""
@@ -154,7 +155,7 @@ def matrix(plan: Plan, kind: str, experts: int, outputs: int, inputs: int, biase
         return ExpertMatrix(codes, bias, scales, None, None, size)
     words = torch.randint(-(2**31), 2**31 - 1, (experts, outputs, -(-inputs // 256) * 32), device=plan.device)
     table = torch.tensor([*_FP4, *(-each for each in _FP4)], device=plan.device) if kind == "mxfp4" else None
-    return ExpertMatrix(words.int(), bias, scales, None, table, size)
+    return ExpertMatrix(words.int(), bias, scales, None, table, size, e2m1=kind == "mxfp4")
 
 
 Call = Callable[[int], object]
@@ -211,7 +212,8 @@ def floor_seconds(mixture: Mixture, bandwidth: float, flops: float, part: float 
 def measure(mixture: Mixture, bandwidth: float, flops: float) -> Row:
     """One line: every kernel of one size."""
     m, draws, on_gpu = mixture, len(mixture.ids), not mixture.plan.dry_run
-    height = tile_height(m.tokens, m.shape.top_k, m.shape.experts, deterministic=False)
+    sizes = m.tokens, m.shape.top_k, m.shape.experts, m.weights[0].down.bits
+    height = tile_height(*sizes, deterministic=False)
     calls: dict[str, Call] = {"route": m.route, "experts": m.experts, "layer": m.layer}
     if not m.weights[0].gate_up.is_packed:
         calls["library"] = library(m)
@@ -233,8 +235,10 @@ def measure(mixture: Mixture, bandwidth: float, flops: float) -> Row:
 def heights(mixture: Mixture) -> list[int]:
     """Tiles worth trying."""
     rows = mixture.tokens * mixture.shape.top_k / mixture.shape.experts
-    limits = {1: (0, 0.25), 16: (0, 32), 32: (2, 64), 64: (8, 1e9), 128: (64, 1e9)}
-    return [each for each, (low, high) in limits.items() if low <= rows <= high or (each == 1 and mixture.tokens == 1)]
+    limits = {1: (0, 0.25), 8: (0, 6), 16: (0, 32), 32: (2, 64), 64: (8, 1e9), 128: (64, 1e9)}
+    found = [each for each, (low, high) in limits.items() if low <= rows <= high or (each == 1 and mixture.tokens == 1)]
+    # 16-bit weights are the right operand, so rows the left one, of which a matrix instruction takes 16.
+    return found if mixture.weights[0].gate_up.is_packed else [each for each in found if each != 8]
 
 
 def configs(mixture: Mixture, height: int) -> list[dict[str, int]]:

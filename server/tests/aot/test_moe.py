@@ -75,15 +75,14 @@ def test_cards_with_less_shared_memory(capability: int, form: Form) -> None:
     _product(form, "bf16", up=True, masked=True, target=target).check_shared()
 
 
-KINDS = {"mxfp4": ("i32", 8), "fp8 blocks": ("u8", 2), "fp8 rows": ("u8", 1)}
+KINDS = {"nf4": ("i32", 4), "mxfp4": ("i32", 8), "fp8 blocks": ("u8", 2), "fp8 rows": ("u8", 1)}
 """Type of the codes, and groups in 256 inputs."""
 
 
-def _codes_forms(shared_kib: int, bits: int) -> list[Form]:
-    names = ("BLOCK_N", "FOLD", "num_warps", "num_stages")
-    own = [
-        entry for entry in _CODES_ENTRIES if (entry["key"]["shared_kib"], entry["key"]["bits"]) == (shared_kib, bits)
-    ]
+def _codes_forms(*wanted: int) -> list[Form]:
+    """Of entries with this `shared_kib`, `bits` and `groups`."""
+    names, sizes = ("BLOCK_N", "FOLD", "num_warps", "num_stages"), ("shared_kib", "bits", "groups")
+    own = [entry for entry in _CODES_ENTRIES if tuple(entry["key"][size] for size in sizes) == wanted]
     return sorted({(entry["key"]["block_m"], *(entry["config"][name] for name in names)) for entry in own})
 
 
@@ -93,20 +92,27 @@ def _codes_product(form: Form, kind: str, up: bool, target: GPUTarget = SM_90) -
     types = {"x_ptr": "*bf16", "packed_ptr": f"*{stored}", "scales_ptr": "*bf16", "ids_ptr": "*i32", "out_ptr": "*bf16"}
     types |= dict.fromkeys(("inputs", "outputs", "all_outputs", "stride_x_row", "stride_packed_output"), "i32")
     constants: dict[str, Any] = {"SLOTS": 8, "ACTIVATION": "silu" if up else None, "DIRECT": height == 1, "GROUP": 8}
-    constants |= {"FLOAT8": stored == "u8", "GROUPS": groups, "MASK_K": False, "FOLD": bool(fold), "PLAIN": False}
+    constants |= {
+        "FLOAT8": stored == "u8",
+        "FLOAT4": kind == "mxfp4",
+        "GROUPS": groups,
+        "MASK_K": not up,
+        "FOLD": bool(fold) or kind == "mxfp4",
+        "PLAIN": False,
+    }
     constants |= {"BLOCK_M": max(8, height), "BLOCK_N": block_n, "zeros_ptr": None}
     optional = dict.fromkeys(("order_ptr", "tiles_ptr", "num_tiles_ptr"), None if height == 1 else "*i32")
     optional |= {"row_weights_ptr": None if up else "*fp32", "bias_ptr": "*bf16" if kind == "mxfp4" else None}
-    optional |= {"table_ptr": "*fp32" if kind == "mxfp4" else None}
+    optional |= {"table_ptr": "*fp32" if stored == "i32" else None}
     types |= {name: type_ for name, type_ in optional.items() if type_}
     constants |= {name: None for name, type_ in optional.items() if not type_}
     return compile_offline(moe_codes_kernel, types, constants, num_warps, num_stages, target)
 
 
 def _both(shared_kib: int) -> list[tuple[Form, str]]:
-    """Every form with the codes of its bits that need most registers."""
-    kinds = {4: "mxfp4", 8: "fp8 blocks"}
-    return [(form, kind) for bits, kind in kinds.items() for form in _codes_forms(shared_kib, bits)]
+    """Every form with the codes of its bits and groups that need most registers."""
+    kinds = {(4, 2): "nf4", (4, 8): "mxfp4", (8, 1): "fp8 blocks", (8, 2): "fp8 blocks"}
+    return sorted({(form, kind) for sizes, kind in kinds.items() for form in _codes_forms(shared_kib, *sizes)})
 
 
 @pytest.mark.parametrize(("form", "kind"), _both(227), ids=str)
@@ -121,9 +127,10 @@ def test_products_of_codes_hardly_spill_and_copy_wide(form: Form, kind: str) -> 
 @pytest.mark.parametrize(
     ("capability", "form", "kind"),
     [
-        (80, _codes_forms(227, 4)[-1], "mxfp4"),
-        (86, _codes_forms(99, 8)[-1], "fp8 rows"),
-        (89, _codes_forms(99, 4)[-1], "mxfp4"),
+        (90, _codes_forms(227, 4, 8)[-1], "mxfp4"),
+        (80, _codes_forms(227, 4, 8)[-1], "mxfp4"),
+        (86, _codes_forms(99, 8, 1)[-1], "fp8 rows"),
+        (89, _codes_forms(99, 4, 2)[-1], "nf4"),
     ],
     ids=str,
 )

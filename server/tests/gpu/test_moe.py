@@ -9,6 +9,7 @@ from torch import Tensor
 from text_generation_server import kernels
 from text_generation_server.kernels import ExpertMatrix, RouteOptions
 from text_generation_server.kernels.moe_experts import Tiles, moe_experts_torch, run_experts, tiles_of
+from text_generation_server.layers.weights import mxfp4
 
 pytestmark = pytest.mark.gpu
 SHAPES = [(128, 8, 2048, 768), (8, 2, 1024, 3584), (32, 4, 2880, 1440), (16, 2, 80, 40)]
@@ -97,6 +98,7 @@ def test_a_graph_replays_other_choices() -> None:
 KINDS = {
     "int4": (4, 128),
     "table": (4, 32),
+    "mxfp4": (4, 32),
     "zeros": (4, 64),
     "int8": (8, 0),
     "float8": (8, 128),
@@ -118,8 +120,11 @@ def _codes(kind: str, experts: int, outputs: int, inputs: int) -> ExpertMatrix:
     if kind.startswith("float8"):
         packed = (8 * torch.randn(rows, inputs, device="cuda")).to(torch.float8_e4m3fn)
     table = torch.randn(16, device="cuda").mul_(4) if kind == "table" else None
+    if kind == "mxfp4":
+        table = mxfp4.table(torch.device("cuda"))
     bias = torch.randn(experts, outputs, device="cuda").bfloat16() if kind == "table" else None
-    return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size, kind == "float8 rows")
+    forms = kind == "float8 rows", kind == "mxfp4"
+    return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size, *forms)
 
 
 @pytest.mark.parametrize("tokens", [1, 8, 65, 700])

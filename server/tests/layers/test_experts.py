@@ -104,20 +104,23 @@ def test_8_bits(plain: Path, tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_mxfp4_of_gpt_oss(tmp_path: Path, ranks: int) -> None:
-    """Five blocks of inner elements: ranks have different parts."""
+    """Five blocks of inner elements: ranks have different parts. Scales of the last case are too large for kernels that
+    do not look codes up.
+    """
     torch.manual_seed(0)
     inner, layer = 160, "model.layers.0.mlp"
     tensors = {f"{layer}.router.weight": torch.randn(EXPERTS, HIDDEN), f"{layer}.router.bias": torch.randn(EXPERTS)}
     meant: dict[str, Tensor] = {}
     for name, outputs, inputs in (("gate_up_proj", 2 * inner, HIDDEN), ("down_proj", HIDDEN, inner)):
         blocks = torch.randint(256, (EXPERTS, outputs, inputs // 32, 16), dtype=torch.uint8)
-        scales = torch.randint(110, 140, blocks.shape[:3], dtype=torch.uint8)
+        scales = torch.randint(110, 140 if ranks == 3 else 129, blocks.shape[:3], dtype=torch.uint8)
         tensors |= {f"{layer}.experts.{name}_blocks": blocks, f"{layer}.experts.{name}_scales": scales}
         tensors[f"{layer}.experts.{name}_bias"] = torch.randn(EXPERTS, outputs)
         meant[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16).transpose(1, 2).float()
     quantised = {"quantization_config": {"quant_method": "mxfp4"}, "intermediate_size": inner}
     found = _loaded(_folder(tmp_path / "packed", "GptOssForCausalLM", tensors, **quantised), ranks)
-    assert {each.gate_up.bits for each in found} | {each.down.bits for each in found} == {4}
+    matrices = [matrix for each in found for matrix in (each.gate_up, each.down)]
+    assert all(matrix.bits == 4 and matrix.e2m1 == (ranks < 3) for matrix in matrices)
     biases = [each.gate_up.bias.chunk(2, dim=1) for each in found if each.gate_up.bias is not None]
     for place in (0, 1):
         stored = tensors[f"{layer}.experts.gate_up_proj_bias"][:, place::2]

@@ -44,7 +44,30 @@ def _lookups() -> str:
     return "{ " + " ".join(lines) + " }"
 
 
+def _float4_bits(plane: int, word: str) -> str:
+    """The pair at `plane` of a word, in `t`: sign, exponent and mantissa of e2m1 in their places of bfloat16.
+
+    One product puts a code into both places; a mask leaves of each copy what belongs there.
+    """
+    if plane == 3:
+        return f"shr.u32 t, {word}, 6; and.b32 t, t, 0x01c001c0; lop3.b32 t, {word}, 0x80008000, t, 0xea;"
+    first = (
+        f"shr.u32 t, {word}, 2; and.b32 t, t, 0x03c003c0;"
+        if plane == 2
+        else f"and.b32 t, {word}, {0xF000F << 4 * plane};"
+    )
+    factor = ((1 << 12) + (1 << 6), (1 << 8) + (1 << 2), (1 << 6) + 1)[plane]
+    return f"{first} mul.lo.u32 t, t, {factor}; and.b32 t, t, 0x81c081c0;"
+
+
+def _float4() -> str:
+    """Two words of e2m1 to eight pairs."""
+    planes = (_float4_bits(plane % 4, f"${8 + plane // 4}") + f" mov.b32 ${plane}, t;" for plane in range(8))
+    return "{ .reg .b32 t; " + " ".join(planes) + " }"
+
+
 _OUTPUTS = "=r,=r,=r,=r,=r,=r,=r,=r"
+_FLOAT4 = tl.constexpr(_float4())
 _NIBBLES_BF16 = tl.constexpr(_nibbles("0x43004300"))
 _NIBBLES_FP16 = tl.constexpr(_nibbles("0x64006400"))
 _NIBBLES_ARGUMENTS = tl.constexpr(_OUTPUTS + ",r,r")
@@ -127,6 +150,18 @@ def lookups(words, table, FP16: tl.constexpr):
             is_pure=True,
             pack=2,
         )
+
+
+@triton.jit
+def float4(words):
+    """Words [rows, 32] of a block of e2m1 to its eight planes [rows, 32], in bfloat16 and times 2 ** -126, the ratio of
+    the least numbers with a leading one: what is below them is right as well once it is multiplied by 2 ** 126.
+
+    Neighbours in a row must be in one thread, as for `nibbles`.
+    """
+    return tl.inline_asm_elementwise(
+        _FLOAT4, _NIBBLES_ARGUMENTS, [words], dtype=(tl.bfloat16,) * 8, is_pure=True, pack=2
+    )
 
 
 @triton.jit

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ._codes import eight_bits, load_table, lookups, nibbles, plain_plane
+from ._codes import eight_bits, float4, load_table, lookups, nibbles, plain_plane
 from ._grouped_tiles import columns_of
 from ._groups import BLOCK
 from ._launch import Launcher, let_next_start, wait_for_previous
+from ._moe_matrix import ExpertMatrix
 from ._moe_tiles import GROUP, rows_of_tile, store_rows, tile_of_program, weight_rows_of
 from ._triton import tl, triton
 
@@ -42,6 +43,7 @@ def moe_codes_kernel(
     ACTIVATION: tl.constexpr,  # key of GATED for up, None for down
     DIRECT: tl.constexpr,
     FLOAT8: tl.constexpr,  # uint8 are the bytes of float8
+    FLOAT4: tl.constexpr,  # codes are e2m1, and are not looked up; with FOLD alone
     GROUPS: tl.constexpr,  # in 256 inputs; 1: all inputs are one group
     MASK_K: tl.constexpr,  # whether inputs are no whole blocks of 256
     FOLD: tl.constexpr,  # weights are scaled and rounded to 16 bits, not sums of a group
@@ -64,7 +66,7 @@ def moe_codes_kernel(
     SHIFTED: tl.constexpr = zeros_ptr is not None or (FOUR and table_ptr is None)
     blocks = tl.cdiv(outputs, BLOCK_N)
     table = None
-    if table_ptr is not None and not PLAIN:
+    if table_ptr is not None and not (FLOAT4 or PLAIN):
         table = load_table(table_ptr, FP16)
     wait_for_previous(PDL)
     tile, block = tile_of_program(num_tiles_ptr, blocks, DIRECT, GROUP)
@@ -91,7 +93,12 @@ def moe_codes_kernel(
     for k_block in range(num_blocks):
         if FOUR and not PLAIN:
             words = tl.load(packed_ptrs + tl.arange(0, 32)[None, :], eviction_policy="evict_first")
-            planes = nibbles(words, FP16) if table_ptr is None else lookups(words, table, FP16)
+            if FLOAT4:
+                planes = float4(words)
+            elif table_ptr is not None:
+                planes = lookups(words, table, FP16)
+            else:
+                planes = nibbles(words, FP16)
         if GROUPS > 1:
             # Of the next block, because these loads are not part of Triton's pipeline.
             row_places += tl.where(k_block + 1 < num_blocks, all_outputs * COUNT, 0)
@@ -127,7 +134,9 @@ def moe_codes_kernel(
                         weight -= (zeros[group] + BASE).to(DTYPE)[:, None]
                     else:
                         weight -= whole_zero.to(DTYPE)[:, None]
-                if FOLD and GROUPS > 1:
+                if FLOAT4:
+                    weight *= (scales[group] * 2.0**126).to(DTYPE)[:, None]
+                elif FOLD and GROUPS > 1:
                     weight *= scales[group].to(DTYPE)[:, None]
                 partial = tl.dot(weight, x.T, partial)
             if GROUPS > 1 and not FOLD:
@@ -155,11 +164,7 @@ _launch = Launcher(moe_codes_kernel)
 
 def moe_codes_product(
     x: Tensor,
-    packed: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    table: Tensor | None,
-    bias: Tensor | None,
+    matrix: ExpertMatrix,
     ids: Tensor,
     alignment: tuple[Tensor, Tensor, Tensor] | None,
     row_weights: Tensor | None,
@@ -169,27 +174,38 @@ def moe_codes_product(
     out: Tensor,
 ) -> None:
     """Launches one product. `alignment` is what `moe_align` made for tiles of `block_m`, None for direct tiles."""
-    experts, outputs, _ = packed.shape
+    packed, outputs = matrix.weight, matrix.outputs
     inputs = x.shape[1]
     order, tiles, num_tiles = alignment or (None, None, None)
     num = ids.numel() if tiles is None else tiles.shape[0]
     float8 = packed.is_floating_point()
+    plain = not x.is_cuda or torch.version.cuda is None
+    # In float16 a code's copies would overlap: it is looked up.
+    is_float4 = matrix.e2m1 and x.dtype == torch.bfloat16 and not plain
     _launch(
         (num * triton.cdiv(outputs, config["BLOCK_N"]),),
         (
-            *(x, packed.view(torch.uint8) if float8 else packed, scales, zeros, table, bias),
+            *(
+                x,
+                packed.view(torch.uint8) if float8 else packed,
+                matrix.scales,
+                matrix.zeros,
+                matrix.table,
+                matrix.bias,
+            ),
             *(ids, order, tiles, num_tiles, row_weights, out),
         ),
-        (inputs, outputs, experts * outputs, x.stride(0), packed.stride(1)),
+        (inputs, outputs, matrix.experts * outputs, x.stride(0), packed.stride(1)),
         (),
         SLOTS=ids.shape[1],
         ACTIVATION=activation,
         DIRECT=tiles is None,
         FLOAT8=float8,
-        GROUPS=scales.shape[2] if scales.dim() == 3 else 1,
+        FLOAT4=is_float4,
+        GROUPS=matrix.groups,
         MASK_K=inputs % BLOCK != 0,
-        FOLD=bool(config["FOLD"]),
-        PLAIN=not x.is_cuda or torch.version.cuda is None,
+        FOLD=bool(config["FOLD"]) or is_float4,
+        PLAIN=plain,
         BLOCK_M=block_m,
         BLOCK_N=config["BLOCK_N"],
         GROUP=GROUP,

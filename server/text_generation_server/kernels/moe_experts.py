@@ -17,9 +17,10 @@ Nothing is read on the host.
 Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight.
 Measured on an H200, microseconds at 1 / 8 / 64 / 512 / 4096 tokens. Qwen3-30B-A3B in bfloat16 23 / 121 / 284 / 324 /
 768, as float8 with a scale for each 128 x 128 block 20 / 86 / 182 / 227 / 819, in int4 14 / 56 / 118 / 240 / 1168;
-gpt-oss-120b in bfloat16 53 / 331 / 1285 / 1661 / 2564, in MXFP4 63 / 300 / 1064 / 1564 / 4751: looking codes up in a
-table takes more time than reading them, which saves memory but hardly time. Adding up the slots within the second
-product was slower than a kernel of its own.
+gpt-oss-120b in bfloat16 55 / 342 / 1252 / 1659 / 2961, in MXFP4 32 / 131 / 461 / 895 / 3133 (floor 14 / 101 / 400 / 452
+/ 1073), which took 55 / 298 / 1061 / 1503 / 4844 when codes were looked up in a table. Adding up the slots within the
+second product was slower than a kernel of its own. An early start of the second product and reading its weights into
+the L2 cache before waiting changed nothing.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -156,6 +157,7 @@ def moe_experts_triton(
     up_table: Tensor | None,
     up_group: int,
     up_eight: bool,
+    up_e2m1: bool,
     down_weight: Tensor,
     down_bias: Tensor | None,
     down_scales: Tensor | None,
@@ -163,13 +165,14 @@ def moe_experts_triton(
     down_table: Tensor | None,
     down_group: int,
     down_eight: bool,
+    down_e2m1: bool,
     activation: str,
     deterministic: bool,
     out: Tensor,
 ) -> None:
     """Triton implementation."""
-    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight)
-    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight)
+    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight, up_e2m1)
+    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight, down_e2m1)
     chosen = tile_height(*ids.shape, down.experts, down.bits, deterministic)
     # Tiles follow from the number of tokens, and a rehearsal does not meet all of those.
     heights = heights_of(down.bits) if rehearsing() and not deterministic else (chosen,)
@@ -216,20 +219,18 @@ def product(
     out: Tensor,
 ) -> None:
     """Launches one of the two, by the form of the matrix."""
-    rest = matrix.bias, ids, alignment, row_weights, activation
+    rest = ids, alignment, row_weights, activation
     if matrix.scales is None:
-        moe_product(x, matrix.weight, *rest, max(height, _SMALLEST_TILE), config, out)
+        moe_product(x, matrix.weight, matrix.bias, *rest, max(height, _SMALLEST_TILE), config, out)
         return
     if alignment is not None and _by_eight_bits(matrix, height):
         blocks = triton.cdiv(x.shape[1], EIGHT_BLOCK)
         x8 = torch.empty_like(x, dtype=torch.float8_e4m3fn)
         scale = x.new_empty((len(x), blocks) if matrix.groups > 1 else len(x), dtype=torch.float32)
         quantise_rows(x, x8, scale, EIGHT_BLOCK if matrix.groups > 1 else 0)
-        rest = matrix.bias, ids, alignment, row_weights, activation
-        moe_eight_product(x8, scale, matrix.weight, matrix.scales, *rest, height, config, out)
+        moe_eight_product(x8, scale, matrix.weight, matrix.scales, matrix.bias, *rest, height, config, out)
         return
-    codes = matrix.weight, matrix.scales, matrix.zeros, matrix.table
-    moe_codes_product(x, *codes, *rest, max(height, _SMALLEST_CODES_TILE), config, out)
+    moe_codes_product(x, matrix, *rest, max(height, _SMALLEST_CODES_TILE), config, out)
 
 
 def _check(
@@ -273,6 +274,7 @@ def moe_experts_torch(
     up_table: Tensor | None,
     up_group: int,
     up_eight: bool,
+    up_e2m1: bool,
     down_weight: Tensor,
     down_bias: Tensor | None,
     down_scales: Tensor | None,
@@ -280,13 +282,14 @@ def moe_experts_torch(
     down_table: Tensor | None,
     down_group: int,
     down_eight: bool,
+    down_e2m1: bool,
     activation: str,
     deterministic: bool,
     out: Tensor,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Reads on the host which experts are hit."""
-    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight)
-    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight)
+    gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight, up_e2m1)
+    down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight, down_e2m1)
     tokens, slots = ids.shape
     flat = ids.flatten()
     order = flat.argsort(stable=True)

@@ -9,8 +9,12 @@ from torch import Tensor
 from .... import kernels
 from ....config.quantisation import BLOCK, Fp8, Int8
 from ....kernels import ExpertMatrix
+from .. import mxfp4
 from ..eight_bit import Eight
 from ..formats import Groups
+
+_LARGEST_SCALE = 2.0
+"""Of floats of 4 bits that need no looking up: times 2 ** 126 it is a bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -71,4 +75,12 @@ def stack(experts: int, matrices: Iterable[Sequence[Codes]]) -> ExpertMatrix:
             torch.full_like(scale, middle) if zero is None else zero for zero, scale in zip(zeros, scales, strict=True)
         ]
         packed_zeros = kernels.pack_scales(torch.cat(filled), last.inputs, last.group_size)[0]
-    return ExpertMatrix(weight, None, packed_scales, packed_zeros, last.table, size, last.eight_bit_rows)
+    form = last.table, size, last.eight_bit_rows, _is_e2m1(last.table, packed_scales)
+    return ExpertMatrix(weight, None, packed_scales, packed_zeros, *form)
+
+
+def _is_e2m1(table: Tensor | None, scales: Tensor) -> bool:
+    """See `ExpertMatrix`."""
+    return (
+        table is not None and torch.equal(table, mxfp4.table(table.device)) and bool((scales <= _LARGEST_SCALE).all())
+    )
