@@ -54,14 +54,15 @@ def client() -> Iterator[httpx.Client]:
 
 
 def launchers() -> set[int]:
-    """Process ids of the launchers that Serve has started."""
+    """Process ids of the launchers that Serve has started; others of this machine have no such PYTHONPATH."""
     found = set()
     for entry in Path("/proc").iterdir():
         try:
             command = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            ours = bool(command) and APPLICATION.encode() in (entry / "environ").read_bytes()
         except OSError:
             continue
-        if command and command[0].endswith(b"text-generation-launcher"):
+        if ours and command[0].endswith(b"text-generation-launcher"):
             found.add(int(entry.name))
     return found
 
