@@ -1,5 +1,4 @@
-//! Messages as bytes: plans and masks are encoded once, and the same bytes go to every rank; what is sent again is not
-//! encoded again.
+//! Plans and masks as bytes: they are encoded once, and the same bytes go to every rank.
 
 use std::marker::PhantomData;
 
@@ -50,10 +49,10 @@ impl StepMethod {
 
 /// Sends bytes as they are and reads an `R`.
 #[derive(Debug)]
-pub struct Encoded<R>(PhantomData<fn() -> R>);
+pub(crate) struct Encoded<R>(PhantomData<fn() -> R>);
 
-impl<R> Default for Encoded<R> {
-    fn default() -> Self {
+impl<R> Encoded<R> {
+    pub(crate) fn new() -> Self {
         Self(PhantomData)
     }
 }
@@ -65,11 +64,11 @@ impl<R: Message + Default + 'static> Codec for Encoded<R> {
     type Decoder = Self;
 
     fn encoder(&mut self) -> Self {
-        Self::default()
+        Self::new()
     }
 
     fn decoder(&mut self) -> Self {
-        Self::default()
+        Self::new()
     }
 }
 

@@ -10,7 +10,6 @@ mod sharded;
 pub mod types;
 
 pub use cluster::ClusterTls;
-pub use encoded::Encoded;
 pub use error::ClientError;
 pub use group::Regained;
 pub use shard::Deadlines;

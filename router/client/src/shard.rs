@@ -170,7 +170,7 @@ impl Shard {
             grpc.ready().await.map_err(|error| {
                 Status::unavailable(format!("the connection is not usable: {error}"))
             })?;
-            grpc.unary(Request::new(encoded), method.path(), Encoded::default())
+            grpc.unary(Request::new(encoded), method.path(), Encoded::new())
                 .await
         };
         let deadline = match method {

@@ -2,45 +2,73 @@
 
 #![allow(clippy::expect_used, reason = "tests may fail")]
 
-#[path = "common/collector.rs"]
-mod collector;
 mod common;
 
 use std::collections::HashMap;
-use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use collector::Collector;
 use common::{LONG, Server};
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span};
 use serde_json::json;
-use text_generation_http::telemetry::{Settings, Tracer};
-use tokio::process::Command;
+use tokio::net::TcpListener;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
 
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN_ID: &str = "b7ad6b7169203331";
-const ENDPOINT: &str = "COLLECTOR_FLAG";
 
-/// A collector, and a server that sends it the traces of its requests.
-async fn traced(flags: &[&str]) -> (Collector, Server) {
-    let (collector, endpoint) = Collector::start().await.expect("a collector");
-    let flags: Vec<&str> = flags.iter().copied().chain([endpoint.as_str()]).collect();
-    (collector, Server::with_flags(&flags).await)
+/// Keeps what it gets.
+#[derive(Debug, Clone, Default)]
+struct Collector(Arc<Mutex<Vec<ResourceSpans>>>);
+
+#[tonic::async_trait]
+impl TraceService for Collector {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        let mut got = self.0.lock().expect("no panic");
+        got.extend(request.into_inner().resource_spans);
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
 }
 
-/// All that the collector gets, once the server has sent it.
-async fn exports(collector: &Collector, server: &Server) -> Vec<ResourceSpans> {
-    server.idle().await;
-    flush(server).await;
-    collector.take()
-}
+impl Collector {
+    /// A collector on a free port, and its address.
+    async fn start() -> (Self, String) {
+        let collector = Self::default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let service = TraceServiceServer::new(collector.clone());
+        let serving = tonic::transport::Server::builder()
+            .add_service(service)
+            .serve_with_incoming(TcpIncoming::from(listener));
+        tokio::spawn(serving);
+        (collector, format!("--otlp-endpoint=http://{address}"))
+    }
 
-async fn spans(collector: &Collector, server: &Server) -> Vec<Span> {
-    collector::spans(exports(collector, server).await).collect()
+    fn resources(&self) -> Vec<ResourceSpans> {
+        self.0.lock().expect("no panic").clone()
+    }
+
+    /// All spans, once the server has sent them.
+    async fn spans(&self, server: &Server) -> Vec<Span> {
+        server.idle().await;
+        flush(server).await;
+        let scopes = self.resources().into_iter().flat_map(|r| r.scope_spans);
+        scopes.flat_map(|scope| scope.spans).collect()
+    }
 }
 
 async fn flush(server: &Server) {
@@ -70,7 +98,9 @@ fn named<'a>(spans: &'a [Span], name: &str) -> &'a Span {
 
 #[tokio::test]
 async fn a_request_is_one_trace_from_its_client_to_the_steps_of_the_shards() {
-    let (collector, server) = traced(&["--otlp-service-name=here", "--log-level=debug"]).await;
+    let (collector, endpoint) = Collector::start().await;
+    let flags = [&endpoint, "--otlp-service-name=here", "--log-level=debug"];
+    let server = Server::with_flags(&flags).await;
     let body = json!({"model": "m", "prompt": "hey", "max_tokens": 5, "temperature": 0.5, "top_p": 0.5, "seed": 3, "stream": true});
     let request = server
         .post("/v1/completions")
@@ -79,15 +109,7 @@ async fn a_request_is_one_trace_from_its_client_to_the_steps_of_the_shards() {
         .header("x-request-id", "mine");
     let answer = request.json(&body).send().await.expect("an answer");
     answer.text().await.expect("a stream");
-    let exports = exports(&collector, &server).await;
-    let everything = format!("{exports:?}");
-    assert!(!everything.contains("hey"), "a prompt is in a span");
-    let resource = exports[0].resource.clone().expect("a resource");
-    assert_eq!(
-        attributes(&resource.attributes)["service.name"],
-        text("here")
-    );
-    let spans: Vec<Span> = collector::spans(exports).collect();
+    let spans = collector.spans(&server).await;
 
     let root = named(&spans, "POST /v1/completions");
     assert_eq!(
@@ -144,11 +166,23 @@ async fn a_request_is_one_trace_from_its_client_to_the_steps_of_the_shards() {
         links.len() >= 5 && links.iter().all(|found| *found == link),
         "{links:?}"
     );
+
+    let everything = format!("{:?}", collector.resources());
+    assert!(!everything.contains("hey"), "a prompt is in a span");
+    let resource = collector.resources()[0]
+        .resource
+        .clone()
+        .expect("a resource");
+    assert_eq!(
+        attributes(&resource.attributes)["service.name"],
+        text("here")
+    );
 }
 
 #[tokio::test]
 async fn refusals_and_failures_say_what_they_are() {
-    let (collector, server) = traced(&[]).await;
+    let (collector, endpoint) = Collector::start().await;
+    let server = Server::with_flags(&[&endpoint]).await;
     let refused = json!({"inputs": "hey", "parameters": {"max_new_tokens": 0}});
     assert_eq!(server.ask("/generate", &refused).await.0, 422);
     server.mock.fail_next_step("out of order");
@@ -156,7 +190,7 @@ async fn refusals_and_failures_say_what_they_are() {
     let stream = server.post_json("/generate_stream", &failing).await;
     assert_eq!(stream.status(), 200);
     stream.text().await.expect("a stream");
-    let spans = spans(&collector, &server).await;
+    let spans = collector.spans(&server).await;
 
     let span = named(&spans, "POST /generate");
     let said = attributes(&span.attributes);
@@ -182,23 +216,25 @@ async fn refusals_and_failures_say_what_they_are() {
 
 #[tokio::test]
 async fn a_client_that_goes_ends_its_trace() {
-    let (collector, server) = traced(&[]).await;
+    let (collector, endpoint) = Collector::start().await;
+    let server = Server::with_flags(&[&endpoint]).await;
     server.mock.hold();
     let body = json!({"inputs": "hey", "parameters": {"max_new_tokens": 3}});
     let stream = server.post_json("/generate_stream", &body).await;
     drop(stream);
     server.mock.resume();
-    let spans = spans(&collector, &server).await;
+    let spans = collector.spans(&server).await;
     let said = attributes(&named(&spans, "POST /generate_stream").attributes);
     assert_eq!(said["error.type"], text("dropped"));
 }
 
 #[tokio::test]
 async fn samples_have_their_own_phases_and_share_their_prompt() {
-    let (collector, server) = traced(&[]).await;
+    let (collector, endpoint) = Collector::start().await;
+    let server = Server::with_flags(&[&endpoint]).await;
     let body = json!({"model": "m", "prompt": "hey", "max_tokens": 2, "n": 3, "temperature": 1.0});
     server.good("/v1/completions", &body).await;
-    let spans = spans(&collector, &server).await;
+    let spans = collector.spans(&server).await;
     assert_eq!(spans.iter().filter(|span| span.name == "decode").count(), 3);
     let said = attributes(&named(&spans, "POST /v1/completions").attributes);
     assert_eq!(said["gen_ai.usage.input_tokens"], Value::IntValue(3));
@@ -208,7 +244,8 @@ async fn samples_have_their_own_phases_and_share_their_prompt() {
 
 #[tokio::test]
 async fn what_its_client_does_not_sample_is_not_sent_and_probes_never_are() {
-    let (collector, server) = traced(&[]).await;
+    let (collector, endpoint) = Collector::start().await;
+    let server = Server::with_flags(&[&endpoint]).await;
     let body = json!({"inputs": "hey", "parameters": {"max_new_tokens": 1}});
     let request = server
         .post("/generate")
@@ -224,66 +261,7 @@ async fn what_its_client_does_not_sample_is_not_sent_and_probes_never_are() {
             .status(),
         200
     );
-    assert_eq!(spans(&collector, &server).await, []);
-}
-
-/// Not a test: the server of the test below, which runs this binary again.
-#[tokio::test]
-#[ignore = "is the server of another test"]
-async fn as_server() {
-    let endpoint = std::env::var(ENDPOINT).expect("a collector");
-    let server = Server::with_flags(&[&endpoint]).await;
-    let body = json!({"inputs": "hey", "parameters": {"max_new_tokens": 1}});
-    server.good("/generate", &body).await;
-    server.idle().await;
-    flush(&server).await;
-}
-
-/// What a server with these variables sends of one request.
-async fn exports_with(environment: &[(&str, &str)]) -> Vec<ResourceSpans> {
-    let (collector, endpoint) = Collector::start().await.expect("a collector");
-    let status = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "as_server", "--ignored"])
-        .env(ENDPOINT, endpoint)
-        .envs(environment.iter().copied())
-        .stdout(Stdio::null())
-        .status();
-    assert!(status.await.expect("a server").success());
-    collector.take()
-}
-
-#[tokio::test]
-async fn the_environment_samples_names_the_server_and_bounds_the_queue() {
-    assert_eq!(
-        exports_with(&[("OTEL_TRACES_SAMPLER", "always_off")]).await,
-        []
-    );
-    let named = [
-        ("OTEL_SERVICE_NAME", "there"),
-        ("OTEL_BSP_MAX_QUEUE_SIZE", "2"),
-    ];
-    let exports = exports_with(&named).await;
-    let resource = exports[0].resource.clone().expect("a resource");
-    let said = attributes(&resource.attributes);
-    assert_eq!(said["service.name"], text("there"));
-    assert_eq!(collector::spans(exports).count(), 2);
-}
-
-#[tokio::test]
-async fn an_address_that_is_none_is_refused_by_the_name_of_its_flag() {
-    for endpoint in ["https://localhost:4317", "http://local host"] {
-        let refused = Tracer::start(Settings {
-            endpoint,
-            service_name: None,
-            model: "m",
-            trace_steps: false,
-        });
-        let error = format!("{:#}", refused.expect_err("no address"));
-        assert!(
-            error.contains("--otlp-endpoint") && error.contains(endpoint),
-            "{error}"
-        );
-    }
+    assert_eq!(collector.spans(&server).await, []);
 }
 
 #[tokio::test]

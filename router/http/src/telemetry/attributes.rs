@@ -3,33 +3,21 @@
 
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::common::v1::any_value::Value;
-use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, KeyValue};
+use axum::http::Method;
+use opentelemetry::{Array, KeyValue, StringValue, Value};
 use text_generation_core::observer::{GenerationRecord, Outcome};
 use text_generation_core::types::{FinishReason, GenerateParameters};
 
-pub(super) fn attribute(key: &str, value: Value) -> KeyValue {
-    KeyValue {
-        key: key.to_owned(),
-        value: Some(AnyValue { value: Some(value) }),
-        ..KeyValue::default()
-    }
-}
-
-pub(super) fn text(value: &str) -> Value {
-    Value::StringValue(value.to_owned())
-}
-
 /// Known before the body is read.
-pub(super) fn of_request(route: &str, model: &str) -> [KeyValue; 7] {
-    [
-        attribute("http.request.method", text("POST")),
-        attribute("http.route", text(route)),
-        attribute("url.scheme", text("http")),
-        attribute("gen_ai.operation.name", text(operation(route))),
-        attribute("gen_ai.provider.name", text("text-generation")),
-        attribute("gen_ai.request.model", text(model)),
-        attribute("gen_ai.response.model", text(model)),
+pub(super) fn of_request(method: &Method, route: &str, model: &str) -> Vec<KeyValue> {
+    vec![
+        KeyValue::new("http.request.method", method.to_string()),
+        KeyValue::new("http.route", route.to_owned()),
+        KeyValue::new("url.scheme", "http"),
+        KeyValue::new("gen_ai.operation.name", operation(route)),
+        KeyValue::new("gen_ai.provider.name", "text-generation"),
+        KeyValue::new("gen_ai.request.model", model.to_owned()),
+        KeyValue::new("gen_ai.response.model", model.to_owned()),
     ]
 }
 
@@ -50,9 +38,9 @@ fn operation(route: &str) -> &'static str {
 }
 
 /// Only what is set, by the client or by the model's defaults. Stop strings are text of the client, and not here.
-pub(super) fn of_parameters(asked: &GenerateParameters) -> impl Iterator<Item = KeyValue> {
-    let float = |value: Option<f32>| value.map(|value| Value::DoubleValue(value.into()));
-    let integer = |value: Option<i64>| value.map(Value::IntValue);
+pub(super) fn of_parameters(asked: &GenerateParameters) -> Vec<KeyValue> {
+    let float = |value: Option<f32>| value.map(|value| Value::F64(value.into()));
+    let integer = |value: Option<i64>| value.map(Value::I64);
     let seed = asked.seed.and_then(|seed| i64::try_from(seed).ok());
     let given = [
         (
@@ -73,7 +61,9 @@ pub(super) fn of_parameters(asked: &GenerateParameters) -> impl Iterator<Item = 
         ("gen_ai.request.seed", integer(seed)),
     ];
     let given = given.into_iter();
-    given.filter_map(|(name, value)| Some(attribute(name, value?)))
+    given
+        .filter_map(|(name, value)| Some(KeyValue::new(name, value?)))
+        .collect()
 }
 
 /// Usage, ends and times of all generations of a request together; nothing where there were none.
@@ -87,25 +77,22 @@ pub(super) fn of_generations(generations: &[GenerationRecord]) -> Vec<KeyValue> 
             .iter()
             .filter(|generation| generation.index == 0)
     };
-    let total = |count: u32| Value::IntValue(count.into());
+    let total = |count: u32| Value::I64(count.into());
     let input = prompts().map(|one| one.input_length).sum();
     let cached = prompts().map(|one| one.cached_tokens).sum();
     let output = generations.iter().map(|one| one.generated_tokens).sum();
     let mut attributes = vec![
-        attribute("gen_ai.usage.input_tokens", total(input)),
-        attribute("gen_ai.usage.cache_read.input_tokens", total(cached)),
-        attribute("gen_ai.usage.output_tokens", total(output)),
-        attribute(
+        KeyValue::new("gen_ai.usage.input_tokens", total(input)),
+        KeyValue::new("gen_ai.usage.cache_read.input_tokens", total(cached)),
+        KeyValue::new("gen_ai.usage.output_tokens", total(output)),
+        KeyValue::new(
             "gen_ai.response.finish_reasons",
             finish_reasons(generations),
         ),
     ];
     if generations.len() > 1 {
         let count = i64::try_from(generations.len()).unwrap_or(i64::MAX);
-        attributes.push(attribute(
-            "gen_ai.request.choice.count",
-            Value::IntValue(count),
-        ));
+        attributes.push(KeyValue::new("gen_ai.request.choice.count", count));
     }
     attributes.extend(latencies(generations));
     attributes
@@ -118,12 +105,7 @@ fn finish_reasons(generations: &[GenerationRecord]) -> Value {
         Outcome::Failed(_) => "error",
         Outcome::Dropped => "cancelled",
     });
-    let values = reasons.map(|reason| AnyValue {
-        value: Some(text(reason)),
-    });
-    Value::ArrayValue(ArrayValue {
-        values: values.collect(),
-    })
+    Value::Array(Array::String(reasons.map(StringValue::from).collect()))
 }
 
 /// Seconds, of the first that got a token, and to the end of the last.
@@ -136,23 +118,23 @@ fn latencies(generations: &[GenerationRecord]) -> Vec<KeyValue> {
         return Vec::new();
     };
     let instants = &first.instants;
-    let seconds = |duration: Duration| Value::DoubleValue(duration.as_secs_f64());
+    let seconds = |duration: Duration| Value::F64(duration.as_secs_f64());
     let since =
         |later: tokio::time::Instant, earlier| seconds(later.saturating_duration_since(earlier));
     vec![
-        attribute(
+        KeyValue::new(
             "gen_ai.latency.time_to_first_token",
             since(token, instants.received),
         ),
-        attribute(
+        KeyValue::new(
             "gen_ai.latency.time_in_queue",
             since(instants.started, instants.queued),
         ),
-        attribute(
+        KeyValue::new(
             "gen_ai.latency.time_in_model_prefill",
             since(token, instants.started),
         ),
-        attribute("gen_ai.latency.time_in_model_decode", since(last, token)),
-        attribute("gen_ai.latency.e2e", since(last, instants.received)),
+        KeyValue::new("gen_ai.latency.time_in_model_decode", since(last, token)),
+        KeyValue::new("gen_ai.latency.e2e", since(last, instants.received)),
     ]
 }

@@ -1,192 +1,134 @@
-//! Spans on their way to the collector: a bounded queue, and a thread that sends them in batches.
+//! Spans on their way to the collector: a bounded queue, and a thread of the OpenTelemetry library that sends batches.
 //!
 //! A collector that is away or slow holds nobody up. What the queue cannot take, and what could not be sent, is dropped
 //! and counted.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::env;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use metrics::{Counter, counter};
-use opentelemetry_proto::tonic::resource::v1::Resource;
-use opentelemetry_proto::tonic::trace::v1::Span;
-use tokio::runtime::Builder;
-use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
-use tonic::transport::Endpoint;
-
-use super::collector::Collector;
-use super::environment;
+use opentelemetry::Context;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor,
+};
 
 /// Spans that no collector got.
 pub const SPANS_DROPPED: &str = "tgi_trace_spans_dropped";
 
-/// Spans that wait for the collector, spans that are sent at once, and the time after which fewer are sent, where the
-/// environment says nothing else: the defaults of the specification.
+/// Spans that wait for the collector, where `OTEL_BSP_MAX_QUEUE_SIZE` says nothing else.
 const QUEUED_SPANS: usize = 2048;
-const BATCH_SPANS: usize = 512;
-const DELAY: Duration = Duration::from_secs(5);
 
-/// The way of spans to the collector.
+/// How many spans wait, and how many were lost: shared by both ends of the queue.
 #[derive(Debug)]
-pub(super) struct Export {
-    queue: Arc<Queue>,
-    /// Asks the thread to send what waits, and to end.
-    stop: CancellationToken,
-    /// The thread has ended.
-    ended: CancellationToken,
-}
-
-impl Export {
-    /// Starts the thread that sends spans of `server` to the collector at `address`. Needs the metrics recorder.
-    ///
-    /// # Errors
-    /// When `address` is none, or there can be no such thread.
-    pub(super) fn to(address: &str, server: Resource) -> anyhow::Result<Self> {
-        let queue = Arc::new(Queue::from_environment());
-        let delay = environment::millis("OTEL_BSP_SCHEDULE_DELAY").unwrap_or(DELAY);
-        let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
-        let endpoint = Endpoint::from_shared(address.to_owned())?;
-        let (taken, stopped) = (queue.clone(), stop.clone());
-        let at_end = ended.clone().drop_guard();
-        let sending = async move {
-            send_all(&taken, &Collector::at(&endpoint, server), delay, &stopped).await;
-        };
-        thread::Builder::new()
-            .name("traces".to_owned())
-            .spawn(move || {
-                let _at_end = at_end;
-                match Builder::new_current_thread().enable_all().build() {
-                    Ok(runtime) => runtime.block_on(sending),
-                    Err(error) => tracing::error!("traces cannot be sent: {error}"),
-                }
-            })?;
-        Ok(Self { queue, stop, ended })
-    }
-
-    /// Takes spans from any thread; does not wait for the collector.
-    pub(super) fn push(&self, spans: Vec<Span>) {
-        self.queue.push(spans);
-    }
-
-    /// Sends what waits, for at most `limit`, and nothing that comes later.
-    pub(super) async fn end(&self, limit: Duration) {
-        self.stop.cancel();
-        // Whoever misses a span sees in the log, or in the collector's, why.
-        let _ = timeout(limit, self.ended.cancelled()).await;
-    }
-}
-
-impl Drop for Export {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
-}
-
-/// Both ends of the queue.
-#[derive(Debug)]
-struct Queue {
-    waiting: Mutex<VecDeque<Span>>,
-    capacity: usize,
-    /// Spans that are sent at once.
-    batch: usize,
-    /// There are enough for a batch.
-    full: Notify,
+struct Fill {
+    waiting: AtomicUsize,
     dropped: Counter,
 }
 
-impl Queue {
-    fn from_environment() -> Self {
-        let batch = environment::parsed("OTEL_BSP_MAX_EXPORT_BATCH_SIZE").unwrap_or(BATCH_SPANS);
-        let capacity = environment::parsed("OTEL_BSP_MAX_QUEUE_SIZE").unwrap_or(QUEUED_SPANS);
-        Self {
-            waiting: Mutex::default(),
-            capacity,
-            batch: batch.clamp(1, capacity.max(1)),
-            full: Notify::new(),
+/// The queue's way in. It takes finished spans from any thread and never waits.
+#[derive(Debug)]
+pub(super) struct BoundedQueue {
+    batches: BatchSpanProcessor,
+    capacity: usize,
+    fill: Arc<Fill>,
+}
+
+impl BoundedQueue {
+    /// A queue before `exporter`, and the thread that empties it. Further limits are those of the library:
+    /// `OTEL_BSP_SCHEDULE_DELAY` and `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`.
+    pub(super) fn before(exporter: impl SpanExporter + 'static) -> Self {
+        let given = env::var("OTEL_BSP_MAX_QUEUE_SIZE").ok();
+        let capacity = given
+            .and_then(|size| size.parse().ok())
+            .unwrap_or(QUEUED_SPANS);
+        let fill = Arc::new(Fill {
+            waiting: AtomicUsize::new(0),
             dropped: counter!(SPANS_DROPPED),
+        });
+        let exporter = CountingExporter {
+            inner: exporter,
+            fill: fill.clone(),
+            is_failing: AtomicBool::new(false),
+        };
+        let limits = BatchConfigBuilder::default().with_max_queue_size(capacity);
+        Self {
+            batches: BatchSpanProcessor::builder(exporter)
+                .with_batch_config(limits.build())
+                .build(),
+            capacity,
+            fill,
         }
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Span>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn push(&self, spans: Vec<Span>) {
-        let mut waiting = self.waiting();
-        let before = waiting.len();
-        let taken = spans.len().min(self.capacity.saturating_sub(before));
-        self.dropped.increment((spans.len() - taken) as u64);
-        waiting.extend(spans.into_iter().take(taken));
-        if before < self.batch && waiting.len() >= self.batch {
-            self.full.notify_one();
-        }
-    }
-
-    /// The oldest, if there are `least`.
-    fn take(&self, least: usize) -> Option<Vec<Span>> {
-        let mut waiting = self.waiting();
-        let count = waiting.len().min(self.batch);
-        (count >= least).then(|| waiting.drain(..count).collect())
     }
 }
 
-/// Sends full batches as they come, others after `delay`, and what is left when it is told to stop.
-async fn send_all(queue: &Queue, collector: &Collector, delay: Duration, stop: &CancellationToken) {
-    let mut is_failing = false;
-    let mut ends = false;
-    while !ends {
-        let mut least = tokio::select! {
-            () = queue.full.notified() => queue.batch,
-            () = sleep(delay) => 1,
-            () = stop.cancelled() => 1,
-        };
-        ends = stop.is_cancelled();
-        while let Some(spans) = queue.take(least) {
-            let count = spans.len() as u64;
-            let sent = collector.send(spans).await;
-            if sent.is_err() {
-                queue.dropped.increment(count);
+impl SpanProcessor for BoundedQueue {
+    fn on_start(&self, _: &mut Span, _: &Context) {}
+
+    fn on_end(&self, span: SpanData) {
+        let waiting = self.fill.waiting.fetch_add(1, Ordering::AcqRel);
+        if waiting < self.capacity {
+            self.batches.on_end(span);
+        } else {
+            self.fill.waiting.fetch_sub(1, Ordering::AcqRel);
+            self.fill.dropped.increment(1);
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.batches.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.batches.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.batches.set_resource(resource);
+    }
+}
+
+/// The queue's way out: says once that the collector cannot be reached, and once that it can again.
+#[derive(Debug)]
+struct CountingExporter<E> {
+    inner: E,
+    fill: Arc<Fill>,
+    is_failing: AtomicBool,
+}
+
+impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len();
+        self.fill.waiting.fetch_sub(spans, Ordering::AcqRel);
+        let sent = self.inner.export(batch).await;
+        let failed_before = self.is_failing.swap(sent.is_err(), Ordering::AcqRel);
+        match &sent {
+            Err(error) => {
+                self.fill.dropped.increment(spans as u64);
+                if !failed_before {
+                    tracing::warn!(
+                        "traces are dropped: the collector of `--otlp-endpoint` takes none: {error}"
+                    );
+                }
             }
-            tell_changes(sent, &mut is_failing);
-            // What comes meanwhile waits until it is a batch.
-            least = if ends { 1 } else { queue.batch };
+            Ok(()) if failed_before => tracing::info!("the collector takes traces again"),
+            Ok(()) => {}
         }
+        sent
     }
-}
 
-/// Says once that the collector cannot be reached, and once that it can again.
-fn tell_changes(sent: Result<(), tonic::Status>, is_failing: &mut bool) {
-    let failed_before = std::mem::replace(is_failing, sent.is_err());
-    match sent {
-        Err(status) if !failed_before => tracing::warn!(
-            "traces are dropped: the collector of `--otlp-endpoint` takes none: {}",
-            status.message()
-        ),
-        Ok(()) if failed_before => tracing::info!("the collector takes traces again"),
-        _ => {}
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.inner.shutdown_with_timeout(timeout)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    fn force_flush(&self) -> OTelSdkResult {
+        self.inner.force_flush()
+    }
 
-    #[test]
-    fn what_the_queue_cannot_take_is_dropped_and_batches_are_full_where_that_is_asked() {
-        let queue = Queue {
-            waiting: Mutex::default(),
-            capacity: 5,
-            batch: 2,
-            full: Notify::new(),
-            dropped: Counter::noop(),
-        };
-        for spans in [3, 4] {
-            queue.push(vec![Span::default(); spans]);
-        }
-        let taken = [2, 2, 2, 1, 1].map(|least| queue.take(least).map(|spans| spans.len()));
-        assert_eq!(taken, [Some(2), Some(2), None, Some(1), None]);
+    fn set_resource(&mut self, resource: &Resource) {
+        self.inner.set_resource(resource);
     }
 }

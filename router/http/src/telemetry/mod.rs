@@ -5,8 +5,6 @@
 //! `OTEL_TRACES_SAMPLER`. No text of a request or answer and no key is in a span.
 
 mod attributes;
-mod collector;
-mod environment;
 mod export;
 mod request;
 
@@ -19,18 +17,17 @@ use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::Response;
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
-use opentelemetry::trace::{SpanContext, SpanId, SpanKind, TraceContextExt, TraceFlags};
+use opentelemetry::trace::{SpanKind, TraceContextExt, Tracer as _, TracerProvider as _};
 use opentelemetry::{Context, Key, KeyValue};
-use opentelemetry_proto::tonic::resource::v1::Resource as Server;
-use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
+use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use opentelemetry_sdk::trace::{Config, SamplingDecision};
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use tokio::task_local;
 
-use self::export::Export;
+use self::export::BoundedQueue;
 pub use self::export::SPANS_DROPPED;
-use self::request::{Place, RequestSpan};
+use self::request::RequestSpan;
 
 /// TGI's.
 const DEFAULT_SERVICE_NAME: &str = "text-generation-inference.router";
@@ -51,20 +48,18 @@ pub struct Settings<'a> {
     pub trace_steps: bool,
 }
 
-/// Makes the spans of requests. The library decides which requests are traced and makes the ids; spans are written in the
-/// collector's own types, because those of the library are copied several times before they are sent.
+/// Makes the spans of requests.
 #[derive(Debug)]
 pub struct Tracer {
-    /// The sampler and the ids, as the environment wants them.
-    config: Config,
+    provider: SdkTracerProvider,
+    tracer: SdkTracer,
     propagator: TraceContextPropagator,
-    export: Export,
     model: Arc<str>,
     trace_steps: bool,
 }
 
 impl Tracer {
-    /// Does not wait for the collector. Needs the metrics recorder.
+    /// Does not wait for the collector. Needs a tokio runtime, which keeps the connection, and the metrics recorder.
     ///
     /// # Errors
     /// When the address of the collector cannot be used.
@@ -74,16 +69,19 @@ impl Tracer {
             endpoint.starts_with("http://"),
             "`--otlp-endpoint` must be an address such as http://localhost:4317; TLS is not supported. Given: {endpoint}"
         );
-        let attributes = ResourceAttributesWithSchema::from(&resource(settings.service_name));
-        let server = Server {
-            attributes: attributes.attributes.0,
-            ..Server::default()
-        };
+        let exporter = SpanExporter::builder()
+            .with_tonic()
+            .with_endpoint(endpoint)
+            .build()
+            .with_context(|| format!("`--otlp-endpoint {endpoint}` cannot be used"))?;
+        let provider = SdkTracerProvider::builder()
+            .with_span_processor(BoundedQueue::before(exporter))
+            .with_resource(resource(settings.service_name))
+            .build();
         Ok(Self {
-            config: Config::default(),
+            tracer: provider.tracer("text-generation-router"),
+            provider,
             propagator: TraceContextPropagator::new(),
-            export: Export::to(endpoint, server)
-                .with_context(|| format!("`--otlp-endpoint {endpoint}` cannot be used"))?,
             model: settings.model.into(),
             trace_steps: settings.trace_steps,
         })
@@ -94,51 +92,29 @@ impl Tracer {
         if request.method() != Method::POST {
             return None;
         }
-        let route = request.extensions().get::<MatchedPath>()?.as_str();
-        let name = format!("POST {route}");
+        let route = request.extensions().get::<MatchedPath>()?;
         let headers = Headers(request.headers());
-        let context = Context::new();
-        let context = self.propagator.extract_with_context(&context, &headers);
-        let place = self.place(&context, &name)?;
-        let span = RequestSpan::new(self.clone(), name, place, request, route);
-        Some(Arc::new(span))
-    }
-
-    /// The place of a server span below the client's, which `context` holds if there is one; none where the sampler wants
-    /// none.
-    fn place(&self, context: &Context, name: &str) -> Option<Place> {
-        let parent = context.span().span_context().clone();
-        let trace_id = match parent.is_valid() {
-            true => parent.trace_id(),
-            false => self.config.id_generator.new_trace_id(),
-        };
-        let sampled = self.config.sampler.should_sample(
-            Some(context),
-            trace_id,
-            name,
-            &SpanKind::Server,
-            &[],
-            &[],
-        );
-        (sampled.decision == SamplingDecision::RecordAndSample).then(|| Place {
-            own: SpanContext::new(
-                trace_id,
-                self.new_span_id(),
-                TraceFlags::SAMPLED,
-                false,
-                sampled.trace_state,
-            ),
-            parent,
-        })
-    }
-
-    fn new_span_id(&self) -> SpanId {
-        self.config.id_generator.new_span_id()
+        let parent = self
+            .propagator
+            .extract_with_context(&Context::new(), &headers);
+        let span = self
+            .tracer
+            .span_builder(format!("POST {}", route.as_str()))
+            .with_kind(SpanKind::Server)
+            .start_with_context(&self.tracer, &parent);
+        let context = Context::new().with_span(span);
+        let sampled = context.span().span_context().is_sampled();
+        sampled.then(|| Arc::new(RequestSpan::new(self.clone(), context, request, route)))
     }
 
     /// Sends what waits, for at most [`FLUSH_LIMIT`]. Nothing is sent after that.
     pub async fn shutdown(&self) {
-        self.export.end(FLUSH_LIMIT).await;
+        let provider = self.provider.clone();
+        let flushed = tokio::task::spawn_blocking(move || {
+            // Whoever misses a span sees in the log, or in the collector's, why.
+            let _ = provider.shutdown_with_timeout(FLUSH_LIMIT);
+        });
+        let _ = flushed.await;
     }
 }
 

@@ -1,49 +1,33 @@
 //! The span of one request of a client, from its headers to the last byte of its answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use axum::extract::Request;
+use axum::extract::{MatchedPath, Request};
 use axum::http::header;
 use axum::response::Response;
-use opentelemetry::trace::{SpanContext, SpanId};
-use opentelemetry_proto::tonic::common::v1::KeyValue;
-use opentelemetry_proto::tonic::common::v1::any_value::Value;
-use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
-use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
-use opentelemetry_proto::tonic::trace::v1::{Span, SpanFlags, Status};
+use opentelemetry::trace::{Span as _, Status, TraceContextExt, Tracer as _};
+use opentelemetry::{Context, KeyValue};
 use text_generation_client::types::TraceLink;
 use text_generation_core::observer::{GenerationRecord, Observed, Observer, Outcome};
 use text_generation_core::types::GenerateParameters;
 use tokio::time::Instant;
 use tower_http::request_id::RequestId;
 
-use super::attributes::{attribute, text};
 use super::{Tracer, attributes};
 use crate::error::ApiError;
 use crate::timings::request_id;
-
-/// About as many as a span has.
-const ATTRIBUTES: usize = 32;
 
 /// Everybody who works on the request holds it: its handler, and the streams of its generations. When the last lets go, the
 /// request has ended and its spans are written.
 #[derive(Debug)]
 pub(crate) struct RequestSpan {
     tracer: Arc<Tracer>,
-    name: String,
-    place: Place,
-    /// The same moment on both clocks, the second since 1970.
-    began: (Instant, Duration),
+    /// Holds the server span.
+    context: Context,
+    /// The same moment on both clocks.
+    began: (Instant, SystemTime),
     told: Mutex<Told>,
-}
-
-/// Where a span is among all traces.
-#[derive(Debug)]
-pub(super) struct Place {
-    pub(super) own: SpanContext,
-    /// Invalid where the client traces nothing.
-    pub(super) parent: SpanContext,
 }
 
 /// What was told of the request so far.
@@ -65,25 +49,25 @@ struct Failure {
 }
 
 impl RequestSpan {
-    /// Begins now. `name` and `route` are those of `request`.
+    /// `context` holds the span that was begun for it.
     pub(super) fn new(
         tracer: Arc<Tracer>,
-        name: String,
-        place: Place,
+        context: Context,
         request: &Request,
-        route: &str,
+        route: &MatchedPath,
     ) -> Self {
-        let mut attributes = Vec::with_capacity(ATTRIBUTES);
-        attributes.extend(attributes::of_request(route, &tracer.model));
+        let mut attributes =
+            attributes::of_request(request.method(), route.as_str(), &tracer.model);
         if let Some(id) = request.extensions().get::<RequestId>() {
-            attributes.push(attribute("gen_ai.request.id", text(request_id(id))));
+            attributes.push(KeyValue::new(
+                "gen_ai.request.id",
+                request_id(id).to_owned(),
+            ));
         }
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             tracer,
-            name,
-            place,
-            began: (Instant::now(), wall.unwrap_or_default()),
+            context,
+            began: (Instant::now(), SystemTime::now()),
             told: Mutex::new(Told {
                 attributes,
                 ..Told::default()
@@ -118,78 +102,34 @@ impl RequestSpan {
         let streams = content_type.is_some_and(|kind| kind == "text/event-stream");
         self.tell(|told| {
             told.answered = true;
-            let status = Value::IntValue(status);
-            told.attributes
-                .push(attribute("http.response.status_code", status));
+            let status = KeyValue::new("http.response.status_code", status);
+            told.attributes.push(status);
             if streams {
-                let streams = Value::BoolValue(true);
                 told.attributes
-                    .push(attribute("gen_ai.request.stream", streams));
+                    .push(KeyValue::new("gen_ai.request.stream", true));
             }
         });
     }
 
-    /// Nanoseconds since 1970.
-    fn on_wall_clock(&self, instant: Instant) -> u64 {
+    fn on_wall_clock(&self, instant: Instant) -> SystemTime {
         let (began, wall) = self.began;
-        let since = wall + instant.saturating_duration_since(began);
-        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    /// A span of this trace, below `parent`.
-    fn span(&self, name: &str, id: SpanId, parent: &SpanContext, times: [Instant; 2]) -> Span {
-        let own = &self.place.own;
-        let [from, to] = times.map(|instant| self.on_wall_clock(instant));
-        let mut flags =
-            u32::from(own.trace_flags().to_u8()) | SpanFlags::ContextHasIsRemoteMask as u32;
-        if parent.is_remote() {
-            flags |= SpanFlags::ContextIsRemoteMask as u32;
-        }
-        Span {
-            trace_id: own.trace_id().to_bytes().to_vec(),
-            span_id: id.to_bytes().to_vec(),
-            parent_span_id: match parent.is_valid() {
-                true => parent.span_id().to_bytes().to_vec(),
-                false => Vec::new(),
-            },
-            trace_state: own.trace_state().header(),
-            flags,
-            name: name.to_owned(),
-            kind: SpanKind::Internal as i32,
-            start_time_unix_nano: from,
-            end_time_unix_nano: to,
-            ..Span::default()
-        }
+        wall + instant.saturating_duration_since(began)
     }
 
     /// Where the time of a generation went.
-    fn phases(&self, generation: &GenerationRecord, of_many: bool) -> impl Iterator<Item = Span> {
-        let index = Value::IntValue(generation.index.into());
-        let attributes = of_many.then(|| attribute("tgi.generation.index", index));
-        phases(generation).map(move |(name, from, to)| Span {
-            attributes: attributes.iter().cloned().collect(),
-            ..self.span(name, self.tracer.new_span_id(), &self.place.own, [from, to])
-        })
-    }
-
-    /// The span of the whole request, which ends now.
-    fn root(&self, told: Told) -> Span {
-        let failure = told.failure();
-        let mut attributes = told.attributes;
-        attributes.extend(attributes::of_generations(&told.generations));
-        let error_type = failure.map(|failure| attribute("error.type", text(failure.error_type)));
-        attributes.extend(error_type);
-        let ours = failure.filter(|failure| failure.is_ours);
-        let own = &self.place.own;
-        let times = [self.began.0, Instant::now()];
-        Span {
-            kind: SpanKind::Server as i32,
-            attributes,
-            status: ours.map(|failure| Status {
-                code: StatusCode::Error as i32,
-                message: failure.error_type.to_owned(),
-            }),
-            ..self.span(&self.name, own.span_id(), &self.place.parent, times)
+    fn write_phases(&self, generation: &GenerationRecord, of_many: bool) {
+        for (name, from, to) in phases(generation) {
+            let mut span = self
+                .tracer
+                .tracer
+                .span_builder(name)
+                .with_start_time(self.on_wall_clock(from))
+                .start_with_context(&self.tracer.tracer, &self.context);
+            if of_many {
+                let index = i64::from(generation.index);
+                span.set_attribute(KeyValue::new("tgi.generation.index", index));
+            }
+            span.end_with_timestamp(self.on_wall_clock(to));
         }
     }
 }
@@ -216,10 +156,11 @@ impl Observer for RequestSpan {
     }
 
     fn trace_link(&self) -> Option<TraceLink> {
-        let own = &self.place.own;
+        let span = self.context.span();
+        let context = span.span_context();
         self.tracer.trace_steps.then(|| TraceLink {
-            trace_id: own.trace_id().to_bytes(),
-            span_id: own.span_id().to_bytes(),
+            trace_id: context.trace_id().to_bytes(),
+            span_id: context.span_id().to_bytes(),
         })
     }
 }
@@ -250,11 +191,23 @@ impl Drop for RequestSpan {
         let mut told = std::mem::take(told);
         told.generations.sort_by_key(|generation| generation.index);
         let of_many = told.generations.len() > 1;
-        let mut spans = Vec::with_capacity(1 + 3 * told.generations.len());
         for generation in &told.generations {
-            spans.extend(self.phases(generation, of_many));
+            self.write_phases(generation, of_many);
         }
-        spans.push(self.root(told));
-        self.tracer.export.push(spans);
+        let failure = told.failure();
+        let span = self.context.span();
+        span.set_attributes(told.attributes);
+        span.set_attributes(attributes::of_generations(&told.generations));
+        if let Some(Failure {
+            error_type,
+            is_ours,
+        }) = failure
+        {
+            span.set_attribute(KeyValue::new("error.type", error_type));
+            if is_ours {
+                span.set_status(Status::error(error_type));
+            }
+        }
+        span.end_with_timestamp(self.on_wall_clock(Instant::now()));
     }
 }
