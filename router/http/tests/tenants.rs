@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::cell::RefCell;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
@@ -183,20 +184,22 @@ async fn a_tenant_that_waits_is_not_behind_all_that_another_sent_before() {
     assert_eq!(*started.lock().expect("a list"), "aabaa");
 }
 
+thread_local! {
+    static LINES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Lines of the log of this thread, on which everything of a test runs.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+struct Lines;
 
 impl Lines {
-    fn take(&self) -> String {
-        let bytes = std::mem::take(&mut *self.0.lock().expect("lines"));
-        String::from_utf8(bytes).expect("text")
+    fn take() -> String {
+        String::from_utf8(LINES.take()).expect("text")
     }
 }
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("lines").extend(bytes);
+        LINES.with_borrow_mut(|lines| lines.extend(bytes));
         Ok(bytes.len())
     }
 
@@ -207,13 +210,11 @@ impl Write for Lines {
 
 #[tokio::test]
 async fn the_log_says_whose_request_it_was_and_no_key() {
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let subscriber = tracing_subscriber::fmt()
+    // Of all threads: what another test reaches first would be switched off for good by a thread without a subscriber.
+    tracing_subscriber::fmt()
         .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+        .with_writer(|| Lines)
+        .init();
     let keys = "acme key=hunter2 weight=2\nhunter3\n";
     let flag = format!("--tenant-header={TENANT}");
     for (flags, of_named, of_plain) in [
@@ -231,7 +232,7 @@ async fn the_log_says_whose_request_it_was_and_no_key() {
                 let headers = [("x-api-key", key), (TENANT, "team-a")];
                 let response = send(&server, path, &body, &headers).await;
                 response.text().await.expect("an answer");
-                let log = lines.take();
+                let log = Lines::take();
                 assert!(log.contains(&format!("tenant=\"{tenant}\"")), "{log}");
                 assert!(!log.contains("hunter"), "{log}");
             }
@@ -239,7 +240,7 @@ async fn the_log_says_whose_request_it_was_and_no_key() {
     }
     let open = Server::start().await;
     open.ask("/generate", &json!({"inputs": "Hi!"})).await;
-    let log = lines.take();
+    let log = Lines::take();
     assert!(log.contains("Success") && !log.contains("tenant"), "{log}");
 }
 
