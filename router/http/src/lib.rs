@@ -38,6 +38,7 @@ pub mod telemetry;
 pub mod tenant;
 mod timings;
 mod token_list;
+mod unread;
 
 pub use run::main_from_args;
 pub use startup::SlowTokenizer;

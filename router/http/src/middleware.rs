@@ -24,6 +24,7 @@ use crate::metrics::http_error;
 use crate::routes::messages;
 use crate::telemetry::{self, Tracer};
 use crate::timings::request_id;
+use crate::unread::announce_close;
 
 /// What the layers need to know.
 #[derive(Debug, Clone)]
@@ -42,6 +43,7 @@ pub struct HttpOptions {
 pub fn apply(router: Router, options: &HttpOptions) -> Router {
     router.layer(
         ServiceBuilder::new()
+            .layer(from_fn(announce_close))
             .layer(from_fn(drop_odd_request_id))
             .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
             .layer(PropagateRequestIdLayer::x_request_id())

@@ -84,12 +84,20 @@ async fn every_route_but_the_probes_asks_for_a_key() {
 }
 
 #[tokio::test]
-async fn without_a_key_no_body_is_waited_for() {
+async fn without_a_key_no_body_is_waited_for_and_the_connection_is_said_to_close() {
     let server = Server::with_flags(&["--api-key=Secret"]).await;
     let head = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
         content-length: 1000000\r\n\r\n{";
     let answer = server.ask_bytes(head.as_bytes()).await;
     assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    // Whoever is heard may go on.
+    for body in ["{\"inputs\": \"Hi!\"}", "{"] {
+        let request = server.post("/tokenize").bearer_auth("Secret").body(body);
+        let request = request.header("content-type", "application/json");
+        let answer = request.send().await.expect("an answer");
+        assert_eq!(answer.headers().get("connection"), None, "{body}");
+    }
 }
 
 #[tokio::test]

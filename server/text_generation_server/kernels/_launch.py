@@ -65,6 +65,8 @@ def compile_only(threads: int) -> Generator[None, None, None]:
                 list(executor.map(_load, _named.values()))
     finally:
         _named = None
+        # Triton leaves its mode on when a compilation has failed.
+        triton.runtime._async_compile.active_mode.set(None)
 
 
 def fingerprint_compiler() -> None:

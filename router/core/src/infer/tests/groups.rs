@@ -229,10 +229,13 @@ async fn groups_take_all_their_permits_or_none() {
     let expected = "Input validation error: a request may start at most 3 generations (`--max-concurrent-requests`). \
                     Given: 4, for all prompts together";
     assert_eq!(refused, expected);
+    // Nobody ends before the places are counted.
+    server.mock.hold();
     let running = server.infer.generate_stream(request("once", 5)).await;
     assert_eq!(ask(3, 1).await.unwrap_err(), overloaded(3));
     let streams = ask(2, 1).await.unwrap();
     assert_eq!(server.infer.snapshot().permits_available, 0);
+    server.mock.resume();
     for streams in streams {
         assert_eq!(gather(streams).await.len(), 1);
     }
