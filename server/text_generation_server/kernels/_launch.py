@@ -55,6 +55,8 @@ def compile_only(threads: int) -> Generator[None, None, None]:
     which may be memory never written to. Most of a compilation runs outside the interpreter's lock or in other
     processes, so threads are enough.
     """
+    from triton.runtime._async_compile import active_mode
+
     global _named
     _named = {}
     try:
@@ -66,7 +68,7 @@ def compile_only(threads: int) -> Generator[None, None, None]:
     finally:
         _named = None
         # Triton leaves its mode on when a compilation has failed.
-        triton.runtime._async_compile.active_mode.set(None)
+        active_mode.set(None)
 
 
 def fingerprint_compiler() -> None:
