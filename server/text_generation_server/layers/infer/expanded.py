@@ -37,6 +37,8 @@ class Expanded:
     """[room + 1, room] int32: row r holds r, r + 1 and so on, as slots of a context that begins at r."""
     first: Tensor
     """[C] int32, where the context of each chunk begins."""
+    rows: Tensor
+    """[C] int64, the same: rows of `table`."""
     kv_lens: Tensor
     """[C] int32, its length; 0 of one that is not expanded."""
     other_kv_lens: Tensor
@@ -70,10 +72,12 @@ def choose(chunks: Chunks, least: float, room: int) -> Expanded:
     ends = torch.where(long, kv_lens, 0).cumsum(0, dtype=torch.int32)
     taken = long & (ends <= room)
     table = torch.arange(2 * room, dtype=torch.int32, device=kv_lens.device).as_strided((room + 1, room), (1, 1))
+    first = torch.where(taken, ends - kv_lens, 0)
     return Expanded(
         room,
         table,
-        torch.where(taken, ends - kv_lens, 0),
+        first,
+        first.to(torch.int64),
         torch.where(taken, kv_lens, 0),
         torch.where(taken, 0, kv_lens),
     )

@@ -69,7 +69,7 @@ class LatentAttention:
         of_context = (state.slot_table, chunks.rows, own.first, own.kv_lens)
         kernels.latent_expand(state.caches[self._index].k, *of_context, self._weights.keys, self._weights.values, k, v)
         of_chunks = (chunks.starts, own.kv_lens, chunks.max_len)
-        kernels.prefill_attention(q, k, v, own.table, own.first.to(torch.int64), *of_chunks, self._spec.scale, out)
+        kernels.prefill_attention(q, k, v, own.table, own.rows, *of_chunks, self._spec.scale, out)
 
     def _queries(self, x: Activations, state: InferState) -> tuple[Tensor, Tensor]:
         """[T, heads, key_dim + rope_dim], not turned, and what they are to latent vectors: [T, heads, latent_dim +

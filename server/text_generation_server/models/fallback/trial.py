@@ -20,13 +20,15 @@ def outcome(module: nn.Module, matrices: Mapping[str, Tensor]) -> tuple[Tensor, 
     """What a copy of `module` with these matrices, [outputs, inputs] by the name of a child, makes of some tokens: the
     tokens and the result, [tokens, HIDDEN]. None: it cannot be called so.
     """
-    small = copy.deepcopy(module).to_empty(device="cpu")
+    small = copy.deepcopy(module)
+    # Before there is memory for it: matrices of the model's size would take seconds to fill.
+    for name, matrix in matrices.items():
+        setattr(small, name, nn.Linear(matrix.shape[1], matrix.shape[0], bias=False, device="meta"))
+    small.to_empty(device="cpu")
     for parameter in small.parameters():
         parameter.fill_(0.5)
     for name, matrix in matrices.items():
-        linear = nn.Linear(matrix.shape[1], matrix.shape[0], bias=False)
-        linear.weight.copy_(matrix)
-        setattr(small, name, linear)
+        small.get_parameter(f"{name}.weight").copy_(matrix)
     # Of all sizes, so that bounds are met.
     x = torch.randn(1, 16, HIDDEN, generator=torch.Generator().manual_seed(1)) * torch.logspace(-1, 2, 16)[:, None]
     try:
