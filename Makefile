@@ -199,7 +199,7 @@ target/chart-packages/.installed: deploy/kubernetes/tests/requirements.txt | $(V
 
 # Not part of test: it needs podman, helm and an image, IMAGE=...; see docs/container.md.
 test-image: $(VENV)/.dev-dependencies
-	$(BIN)/python -m pytest -q deploy/container/tests
+	PYTHONPATH=integration-tests $(BIN)/python -m pytest -q deploy/container/tests
 
 # Not part of test: Ray is 500 MB. It has an environment of its own, for the servers it starts have other pins.
 test-ray: install target/ray-venv/.installed

@@ -10,10 +10,8 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from harness import free_port, wait_for
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "deploy" / "kubernetes" / "text-generation"
@@ -29,6 +28,7 @@ MODEL = ROOT / "models" / "demo"
 IMAGE = os.environ["IMAGE"]
 DRAIN_DELAY_S = 3
 GRACE_S = 90
+LIMIT_S = 120.0
 STORY = {"model": "demo", "prompt": "Once upon a time", "ignore_eos": True, "stream": True}
 
 
@@ -37,19 +37,6 @@ def podman(*arguments: str, given: str | None = None) -> str:
     run = subprocess.run(["podman", *arguments], input=given, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()
-
-
-def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 120.0) -> None:
-    end = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {limit_s:g} s: {what}"
-        time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @dataclass
@@ -89,7 +76,7 @@ def container() -> Iterator[tuple[str, Ports]]:
     flags += ["--max-batch-total-tokens", "8192"]
     name = podman("run", "--detach", "--network=host", *rights, "--volume", f"{MODEL}:/model:ro", IMAGE, *flags)
     try:
-        wait_for(lambda: ports.ready() or not state(name)["Running"], "a server that serves")
+        wait_for(lambda: ports.ready() or not state(name)["Running"], "a server that serves", LIMIT_S)
         assert state(name)["Running"], podman("logs", name)
         yield name, ports
     finally:
@@ -142,7 +129,7 @@ def pod() -> Iterator[tuple[dict[str, Any], Ports]]:
     played = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"played-{ports.http}"}, "spec": spec}
     podman("kube", "play", "-", given=yaml.safe_dump(played))
     try:
-        wait_for(ports.ready, "a server that serves")
+        wait_for(ports.ready, "a server that serves", LIMIT_S)
         yield played, ports
     finally:
         podman("pod", "rm", "--force", "--time", "0", played["metadata"]["name"])
@@ -166,7 +153,7 @@ def test_the_pod_of_the_chart_leaves_without_a_failed_request(pod: tuple[dict[st
     clients = [threading.Thread(target=client) for _ in range(4)]
     for one in clients:
         one.start()
-    wait_for(lambda: len(ends) >= 4, "answers")
+    wait_for(lambda: len(ends) >= 4, "answers", LIMIT_S)
     podman("pod", "stop", "--time", str(played["spec"]["terminationGracePeriodSeconds"]), name)
     for one in clients:
         one.join()
