@@ -29,7 +29,7 @@ def test_int8_keeps_the_largest_weight_of_a_row() -> None:
     assert bool(((found - weight.float()).abs() <= largest[:, None] / 254 * 1.001).all())
 
 
-@pytest.mark.parametrize("kind", ["nf4", "fp4", "int4", "int8"])
+@pytest.mark.parametrize("kind", ["nf4", "fp4", "int4", "int8", "mxfp4"])
 def test_zeros_pieces_and_shorter_last_groups(kind: OnlineKind, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     weight = torch.randn(8, 200)

@@ -19,8 +19,7 @@ _MADE: dict[str, OnlineKind] = {
     "online-fp4": "fp4",
     "bnb-nf4": "nf4",
     "bnb-fp4": "fp4",
-    # Another table, but as much to read and to compute.
-    "mxfp4": "fp4",
+    "mxfp4": "mxfp4",
 }
 
 

@@ -1,7 +1,7 @@
 """Quantisation while loading, by rounding alone: each part of a matrix by itself, without looking at any text.
 
 nf4 and fp4 are those of bitsandbytes (QLoRA, Dettmers et al., 2023), int4 has groups of 128, int8 one scale a row, as
-EETQ has.
+EETQ has, mxfp4 the powers of two of the specification (OCP Microscaling Formats, 2023, 6.3).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .. import mxfp4
 from .groups import Groups
 
-OnlineKind = Literal["nf4", "fp4", "int4", "int8"]
+OnlineKind = Literal["nf4", "fp4", "int4", "int8", "mxfp4"]
 
 _NF4 = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
@@ -38,24 +39,36 @@ def quantise_groups(weight: Tensor, kind: OnlineKind, group_size: int | None = N
 
 
 def _nf4(weight: Tensor, group_size: int) -> Groups:
-    return _by_table(weight, _NF4, group_size)
+    return _by_largest(weight, _NF4, group_size)
 
 
 def _fp4(weight: Tensor, group_size: int) -> Groups:
     values = [value / max(_FP4) for value in _FP4]
-    return _by_table(weight, [*values, *(-value for value in values)], group_size)
+    return _by_largest(weight, [*values, *(-value for value in values)], group_size)
 
 
-def _by_table(weight: Tensor, values: Sequence[float], group_size: int) -> Groups:
+def _mxfp4(weight: Tensor, group_size: int) -> Groups:
+    grouped = _grouped(weight, group_size)
+    # A mantissa is at least 1/2, so that the largest of a group is divided to between 4 and 8: the last value is 6.
+    largest = grouped.abs().amax(dim=-1)
+    scales = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent - 3)
+    return _by_table(grouped, scales, mxfp4.table(weight.device), weight.shape[1])
+
+
+def _by_largest(weight: Tensor, values: Sequence[float], group_size: int) -> Groups:
     """The nearest of these values, times the largest amount of a group."""
+    grouped = _grouped(weight, group_size)
     table = torch.tensor(values, dtype=torch.float32, device=weight.device)
+    return _by_table(grouped, grouped.abs().amax(dim=-1), table, weight.shape[1])
+
+
+def _by_table(grouped: Tensor, scales: Tensor, table: Tensor, inputs: int) -> Groups:
+    """The nearest of the table's values, times the scale of a group: `grouped` [N, groups, size]."""
     ascending, codes = torch.sort(table, stable=True)
     edges = (ascending[1:] + ascending[:-1]) / 2
-    grouped = _grouped(weight, group_size)
-    scales = grouped.abs().amax(dim=-1)
     places = torch.bucketize(grouped / _divisor(scales), edges, out_int32=True)
-    found = codes.to(torch.uint8)[places].flatten(1)[:, : weight.shape[1]]
-    return Groups(found.contiguous(), scales, None, 4, group_size, table=table)
+    found = codes.to(torch.uint8)[places].flatten(1)[:, :inputs]
+    return Groups(found.contiguous(), scales, None, 4, grouped.shape[2], table=table)
 
 
 def _int4(weight: Tensor, group_size: int) -> Groups:
@@ -86,5 +99,11 @@ def _divisor(scales: Tensor) -> Tensor:
     return torch.where(scales == 0, 1.0, scales)[..., None]
 
 
-_KINDS: dict[OnlineKind, Callable[[Tensor, int], Groups]] = {"nf4": _nf4, "fp4": _fp4, "int4": _int4, "int8": _int8}
-_GROUPS: dict[OnlineKind, int] = {"nf4": 64, "fp4": 64, "int4": 128, "int8": 0}
+_KINDS: dict[OnlineKind, Callable[[Tensor, int], Groups]] = {
+    "nf4": _nf4,
+    "fp4": _fp4,
+    "int4": _int4,
+    "int8": _int8,
+    "mxfp4": _mxfp4,
+}
+_GROUPS: dict[OnlineKind, int] = {"nf4": 64, "fp4": 64, "int4": 128, "int8": 0, "mxfp4": mxfp4.BLOCK}
