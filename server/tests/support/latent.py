@@ -131,9 +131,9 @@ class Expansion:
         keys = (torch.randn(heads, key, rank) / rank**0.5).to(device, dtype)
         values = (torch.randn(heads, rank, value) / rank**0.5).to(device, dtype)
         # In another order than that of the requests, with room between them.
-        first = [190, 0, 3, 133]
-        k = torch.full((200, heads, key + rope), float("nan")).to(device, dtype)
-        v = torch.full((200, heads, value), float("nan")).to(device, dtype)
+        first = [202, 0, 3, 135]
+        k = torch.full((210, heads, key + rope), float("nan")).to(device, dtype)
+        v = torch.full((210, heads, value), float("nan")).to(device, dtype)
         expected_k, expected_v = k.double(), v.double()
         for request, (begin, length) in enumerate(zip(first, lengths, strict=True)):
             latent, turned = pool.k[pool.slots(request), 0].double().split((rank, rope), dim=1)
