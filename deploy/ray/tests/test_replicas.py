@@ -42,10 +42,12 @@ def wait_for(condition: Callable[[], bool], what: str, limit_s: float) -> float:
 def client() -> Iterator[httpx.Client]:
     from text_generation_ray import Arguments, app
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+    # One place more than replicas take, so that the next one need not wait for the end of a lost one.
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
     serve.start(http_options={"host": "127.0.0.1", "port": 8123})
     model = str(ROOT / "models" / "demo")
-    serve.run(app(Arguments(model_id=model, replicas=2)), route_prefix="/")
+    # Processes on standby take seconds of a core, and no shard is lost here.
+    serve.run(app(Arguments(model_id=model, replicas=2, flags="--standby-shards false")), route_prefix="/")
     with httpx.Client(base_url=URL, timeout=60) as made:
         yield made
     serve.shutdown()
