@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(finding.status, Status::Error);
         assert!(finding.text.contains("--port"), "{}", finding.text);
         drop(taken);
-        let elsewhere = address(SocketAddr::from(([192, 0, 2, 1], 3000)));
+        let elsewhere = address(SocketAddr::from(([198, 51, 100, 1], 3000)));
         assert_eq!(
             elsewhere.remedy.as_deref(),
             Some("`ip -brief address` shows the addresses of this host")
