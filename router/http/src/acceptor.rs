@@ -102,6 +102,7 @@ impl Acceptor {
                     self.accept(TcpStream::from_std(stream)?);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => return Err(error),
             }
         }

@@ -111,13 +111,8 @@ async fn an_http2_connection_without_a_request_is_closed() {
 
 #[tokio::test]
 async fn http2_peers_that_ask_a_server_that_leaves_are_told_to_go() {
-    let limits = ServerLimits {
-        drain_delay: LONG,
-        ..ServerLimits::default()
-    };
-    let server = Server::with(&[], limits).await;
-    server.order_stop();
-    until("the order is seen", async || server.state.is_leaving()).await;
+    let server = Server::with_long_drain().await;
+    server.leave().await;
     let mut client = server.connect().await;
     let start = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &http2_generation(1)].concat();
     client.write_all(&start).await.expect("sent");

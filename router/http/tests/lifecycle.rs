@@ -76,14 +76,9 @@ async fn used_connection(server: &Server) -> TcpStream {
 
 #[tokio::test]
 async fn while_the_server_leaves_every_answer_is_the_last_of_its_connection() {
-    let limits = ServerLimits {
-        drain_delay: LONG,
-        ..ServerLimits::default()
-    };
-    let server = Server::with(&[], limits).await;
+    let server = Server::with_long_drain().await;
     let before = used_connection(&server).await;
-    server.order_stop();
-    until("the order is seen", async || server.state.is_leaving()).await;
+    server.leave().await;
     for mut peer in [before, server.connect().await] {
         let answer = last_answer(&mut peer).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
