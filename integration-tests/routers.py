@@ -26,9 +26,10 @@ FLAGS = [
     *("--drain-delay", str(DRAIN_DELAY_S)),
 ]
 QUESTION = {"model": MODEL, "messages": [{"role": "user", "content": "What is 12 + 30?"}], "temperature": 0}
-# How a router learns that a server goes: it is refused and tries the other one, or it asks for health in time.
+# How a router learns that a server goes: it is refused and tries the other one, or it asks for health in time. Each of
+# five tries may draw the server that refuses, so a router must leave it after fewer.
 WAYS = {
-    "retries": [],
+    "retries": ["--cb-failure-threshold", "3"],
     "health": ["--disable-retries", "--health-check-interval-secs", "1"],
 }
 

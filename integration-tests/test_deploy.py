@@ -86,6 +86,17 @@ def test_the_unit_waits_for_the_end_of_requests() -> None:
     assert int(service()["TimeoutStopSec"]) >= seconds_to_stop(shlex.split(service()["ExecStart"]))
 
 
+def test_systemd_knows_all_of_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed")
+    # It looks for the program, too.
+    text = (DEPLOY / "systemd" / "text-generation.service").read_text()
+    unit = tmp_path / "text-generation.service"
+    unit.write_text(text.replace(shlex.split(service()["ExecStart"])[0], sys.executable))
+    run = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 def test_compose_waits_for_the_end_of_requests() -> None:
     assert int(compose()["stop_grace_period"].removesuffix("s")) >= seconds_to_stop(compose()["command"])
 

@@ -31,7 +31,7 @@ class Arguments(BaseModel):
     flags: str = ""  # others of text-generation-launcher, as on a command line
 
 
-@serve.deployment(max_ongoing_requests=1024, health_check_period_s=1, graceful_shutdown_timeout_s=STOP_LIMIT_S)
+@serve.deployment(max_ongoing_requests=1024, health_check_period_s=0.5, graceful_shutdown_timeout_s=STOP_LIMIT_S)
 class TextGeneration:
     """One replica. Lives in an actor of Ray; every method runs on its event loop."""
 
@@ -59,7 +59,7 @@ class TextGeneration:
             return False
 
     async def check_health(self) -> None:
-        """Asked by Serve, which starts another replica where this raises. Shards that start again are no reason."""
+        """Asked by Serve; three failures are a lost replica, which it replaces. Shards that start again are none."""
         if self._ended.done():
             raise RuntimeError(f"text-generation-launcher ended with {self._server.returncode}")
 

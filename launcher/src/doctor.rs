@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use crate::args::Args;
-use crate::nodes::Place;
+use crate::nodes::{Place, meeting_address};
 use crate::plan::{self, ProcessSpec, Surroundings};
 use crate::process::command_path;
 use crate::supervisor::hub_token;
@@ -101,15 +101,21 @@ async fn examine(args: &Args) -> Vec<Finding> {
     let visible = devices::count().await;
     let counted = plan::shard_count(args.shards.sharded, args.shards.num_shard, visible);
     let shards = counted.as_ref().copied().unwrap_or(1);
+    let place = Place::of(&args.nodes);
+    let node_0 = place.as_ref().ok().cloned().flatten();
+    let node_0 = node_0.filter(|place| place.rank == 0);
     let mut findings = vec![host::flags(
         checks::check_flags(args)
-            .and(Place::of(&args.nodes).map(drop))
+            .and(place.map(drop))
             .and(counted.map(drop)),
     )];
     let address = SocketAddr::new(args.server.hostname, args.server.port);
     findings.push(host::address(address));
     let management = args.server.management_address();
     findings.extend(management.map(host::management_address));
+    if let Some(place) = node_0 {
+        findings.push(host::nodes_address(meeting_address(&place).await));
+    }
     findings.extend(host::access(address, &args.server));
     findings.push(host::sockets(args.shards.shard_uds_path.as_deref(), shards));
     findings.extend(host::open_files(args.server.max_connections));

@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 pub use self::agreement::Agreement;
 use self::agreement::fingerprint;
+pub use self::gather::meeting_address;
 use self::security::Security;
 use self::session::Session;
 use self::wire::Message;

@@ -28,13 +28,13 @@ URL = "http://127.0.0.1:8123"
 REPLACED_WITHIN_S = 20.0
 
 
-def wait_for(condition: Callable[[], bool], what: str, limit_s: float) -> float:
+def wait_for(condition: Callable[[], bool], what: str, limit_s: float, pause_s: float = 0.05) -> float:
     """Seconds until the condition holds."""
     started = time.monotonic()
     while not condition():
         if time.monotonic() - started > limit_s:
             raise AssertionError(f"no {what} within {limit_s:g} s")
-        time.sleep(0.05)
+        time.sleep(pause_s)
     return time.monotonic() - started
 
 
@@ -42,10 +42,12 @@ def wait_for(condition: Callable[[], bool], what: str, limit_s: float) -> float:
 def client() -> Iterator[httpx.Client]:
     from text_generation_ray import Arguments, app
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+    # One place more than replicas take, so that the next one need not wait for the end of a lost one.
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
     serve.start(http_options={"host": "127.0.0.1", "port": 8123})
     model = str(ROOT / "models" / "demo")
-    serve.run(app(Arguments(model_id=model, replicas=2)), route_prefix="/")
+    # Processes on standby take seconds of a core, and no shard is lost here.
+    serve.run(app(Arguments(model_id=model, replicas=2, flags="--standby-shards false")), route_prefix="/")
     with httpx.Client(base_url=URL, timeout=60) as made:
         yield made
     serve.shutdown()
@@ -72,6 +74,12 @@ def instance(client: httpx.Client) -> str | None:
     return client.get("/health").headers.get("x-router-instance")
 
 
+def instances_of_two_replicas(client: httpx.Client) -> set[str | None]:
+    seen: set[str | None] = set()
+    wait_for(lambda: len(seen.add(instance(client)) or seen - {None}) == 2, "answer of both replicas", 20)
+    return seen
+
+
 def stream(client: httpx.Client, tokens: int) -> list[int]:
     body = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": tokens}}
     with client.stream("POST", "/generate_stream", json=body) as reply:
@@ -96,13 +104,13 @@ def test_errors_and_headers_are_those_of_the_server(client: httpx.Client) -> Non
 
 
 def test_requests_reach_both_replicas(client: httpx.Client) -> None:
-    seen: set[str | None] = set()
-    wait_for(lambda: len(seen.add(instance(client)) or seen - {None}) == 2, "answer of both replicas", 20)
+    instances_of_two_replicas(client)
 
 
 def test_a_replica_that_is_killed_is_replaced_and_the_other_serves_on(client: httpx.Client) -> None:
     before = launchers()
     assert len(before) == 2
+    instances = instances_of_two_replicas(client)
     os.kill(min(before), signal.SIGKILL)
     statuses: list[int] = []
 
@@ -111,9 +119,10 @@ def test_a_replica_that_is_killed_is_replaced_and_the_other_serves_on(client: ht
         statuses.append(reply.status_code)
         if reply.status_code == 503:
             assert re.fullmatch(r"\d+", reply.headers["retry-after"])
-        return len(launchers()) == 2 and len({instance(client) for _ in range(8)} - {None}) == 2
+        return instance(client) not in {None, *instances}
 
-    wait_for(replaced, "replacement", REPLACED_WITHIN_S)
+    # Requests take the cores on which the new one starts.
+    wait_for(replaced, "replacement", REPLACED_WITHIN_S, pause_s=0.25)
     assert set(statuses) <= {200, 503}
     assert 200 in statuses
     assert stream(client, 5)

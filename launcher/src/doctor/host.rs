@@ -46,6 +46,17 @@ pub fn management_address(address: SocketAddr) -> Finding {
     })
 }
 
+/// Whether node 0 can wait for the others.
+pub fn nodes_address(address: Result<SocketAddr, LauncherError>) -> Finding {
+    match address {
+        Ok(address) => port(address, "wait for the other nodes on", |source| {
+            LauncherError::NodeAddress { address, source }
+        }),
+        Err(error) => Finding::new("address", Status::Error, error.to_string())
+            .remedied_by("give --master-addr an address or name of node 0"),
+    }
+}
+
 fn port(
     address: SocketAddr,
     purpose: &str,
@@ -54,11 +65,17 @@ fn port(
     match TcpListener::bind(address) {
         Ok(_) => Finding::new("address", Status::Plan, format!("{purpose} {address}")),
         Err(source) => {
+            let remedy = match source.kind() {
+                io::ErrorKind::AddrNotAvailable => {
+                    "`ip -brief address` shows the addresses of this host".to_owned()
+                }
+                io::ErrorKind::PermissionDenied => "choose a port above 1023".to_owned(),
+                _ => format!(
+                    "`ss -ltnp 'sport = :{}'` names who listens there",
+                    address.port()
+                ),
+            };
             let text = refusal(source).to_string();
-            let remedy = format!(
-                "`ss -ltnp 'sport = :{}'` names who listens there",
-                address.port()
-            );
             Finding::new("address", Status::Error, text).remedied_by(remedy)
         }
     }
@@ -183,6 +200,11 @@ mod tests {
         assert_eq!(finding.status, Status::Error);
         assert!(finding.text.contains("--port"), "{}", finding.text);
         drop(taken);
+        let elsewhere = address(SocketAddr::from(([198, 51, 100, 1], 3000)));
+        assert_eq!(
+            elsewhere.remedy.as_deref(),
+            Some("`ip -brief address` shows the addresses of this host")
+        );
     }
 
     #[test]

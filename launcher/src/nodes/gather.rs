@@ -36,8 +36,7 @@ pub async fn gather(
     limit: u64,
     status: &Arc<watch::Sender<Status>>,
 ) -> Result<Ties, LauncherError> {
-    let own = own_address(&place).await?;
-    let address = SocketAddr::new(own, place.master_port);
+    let address = meeting_address(&place).await?;
     let listener = TcpListener::bind(address)
         .await
         .map_err(|source| LauncherError::NodeAddress { address, source })?;
@@ -69,8 +68,8 @@ pub async fn gather(
     }
     Ok(Ties {
         place,
-        master: own,
-        own,
+        master: address.ip(),
+        own: address.ip(),
         sessions,
     })
 }
@@ -83,10 +82,10 @@ fn missing(place: &Place, sessions: &BTreeMap<usize, Session>) -> String {
     missing.join(", ")
 }
 
-/// The address on which node 0 listens: of those that the name stands for the first.
-async fn own_address(place: &Place) -> Result<IpAddr, LauncherError> {
+/// Where node 0 waits for the others: of the addresses that its name stands for the first, if none is given.
+pub async fn meeting_address(place: &Place) -> Result<SocketAddr, LauncherError> {
     if let Some(address) = place.local_addr {
-        return Ok(address);
+        return Ok(SocketAddr::new(address, place.master_port));
     }
     let unknown = |reason: String| LauncherError::MasterAddress {
         address: place.master_addr.clone(),
@@ -95,8 +94,9 @@ async fn own_address(place: &Place) -> Result<IpAddr, LauncherError> {
     let mut found = lookup_host((place.master_addr.as_str(), place.master_port))
         .await
         .map_err(|error| unknown(error.to_string()))?;
-    let first = found.next().map(|address| address.ip());
-    first.ok_or_else(|| unknown("it stands for no address".to_owned()))
+    found
+        .next()
+        .ok_or_else(|| unknown("it stands for no address".to_owned()))
 }
 
 /// Lets a connection say who it is. An error is a sentence for the log; the other side is told why, where it can be.

@@ -49,11 +49,18 @@ fn everything_that_is_wrong_is_said_at_once_and_the_exit_code_tells() {
     let port = taken.local_addr().unwrap().port().to_string();
     let also_taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let probes = also_taken.local_addr().unwrap().port().to_string();
+    let nodes_taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let meeting = nodes_taken.local_addr().unwrap().port().to_string();
     let flags = [
         "--port",
         &port,
         "--prometheus-port",
         &probes,
+        "--nnodes=2",
+        "--master-addr=127.0.0.1",
+        "--cluster-insecure",
+        "--master-port",
+        &meeting,
         "--max-top-n-tokens",
         "21",
     ];
@@ -62,12 +69,13 @@ fn everything_that_is_wrong_is_said_at_once_and_the_exit_code_tells() {
     assert!(has(&ended, &["error", "flags", "--max-top-n-tokens"]));
     assert!(has(&ended, &["error", "address", "--port"]));
     assert!(has(&ended, &["error", "address", "--prometheus-port"]));
+    assert!(has(&ended, &["error", "address", "--master-port"]));
     assert!(has(&ended, &["error", "software", "0.0.9"]));
     assert!(has(&ended, &["error", "memory", "1 GiB of weights"]));
     assert!(has(&ended, &["-> buy a larger one"]));
     assert!(has(&ended, &["warning", "no model was named"]));
     assert!(
-        has(&ended, &["A start would fail: 5 errors"]),
+        has(&ended, &["A start would fail: 6 errors"]),
         "{:#?}",
         ended.output
     );

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderValue, header};
+use axum::http::Version;
 use axum::response::{IntoResponse, Response};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -19,6 +19,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_io_timeout::TimeoutStream;
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::access::is_probe;
@@ -28,6 +29,7 @@ use crate::bounds::{
 };
 use crate::connections::{Connections, Order, Peer, Place};
 use crate::error::ApiError;
+use crate::headers;
 use crate::metrics::http_error;
 use crate::peer_io::PeerIo;
 use crate::server::ServerLimits;
@@ -45,15 +47,18 @@ pub struct Acceptor {
     builder: Arc<Builder<TokioExecutor>>,
     pub connections: Arc<Connections>,
     limits: ServerLimits,
+    leaving: CancellationToken,
 }
 
 impl Acceptor {
-    pub fn new(router: Router, limits: ServerLimits) -> Self {
+    /// Once `leaving` is cancelled, every answer says that the next request should go elsewhere.
+    pub fn new(router: Router, limits: ServerLimits, leaving: CancellationToken) -> Self {
         Self {
             router,
             builder: Arc::new(connection_builder(limits.header)),
             connections: Connections::new(limits.connections, limits.probes),
             limits,
+            leaving,
         }
     }
 
@@ -83,6 +88,26 @@ impl Acceptor {
         }
     }
 
+    /// Closes the port. Takes in what has connected before: a peer that the kernel has greeted may have sent its request,
+    /// and would be reset.
+    ///
+    /// # Errors
+    /// When the system refuses; then those peers are reset.
+    pub fn close(&self, listener: TcpListener) -> io::Result<()> {
+        let listener = listener.into_std()?;
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(true)?;
+                    self.accept(TcpStream::from_std(stream)?);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     fn accept(&self, stream: TcpStream) {
         let Some(place) = self.connections.admit(self.limits.idle) else {
             return turn_away(&stream);
@@ -91,6 +116,7 @@ impl Acceptor {
             stream,
             router: self.router.clone(),
             builder: self.builder.clone(),
+            leaving: self.leaving.clone(),
             place,
         };
         tokio::spawn(connection.run(self.limits));
@@ -164,6 +190,7 @@ struct Connection {
     stream: TcpStream,
     router: Router,
     builder: Arc<Builder<TokioExecutor>>,
+    leaving: CancellationToken,
     place: Place,
 }
 
@@ -176,8 +203,10 @@ impl Connection {
         let peer = place.peer.clone();
         let mut stream = TimeoutStream::new(PeerIo::new(self.stream, peer.clone()));
         stream.set_write_timeout(Some(limits.write));
-        let router = self.router;
-        let service = service_fn(move |request| answer(router.clone(), peer.clone(), request));
+        let (router, leaving) = (self.router, self.leaving);
+        let service = service_fn(move |request| {
+            answer(router.clone(), peer.clone(), leaving.clone(), request)
+        });
         let connection = self
             .builder
             .serve_connection(TokioIo::new(Box::pin(stream)), service)
@@ -204,14 +233,24 @@ impl Connection {
 async fn answer(
     router: Router,
     peer: Arc<Peer>,
+    leaving: CancellationToken,
     request: Request<Incoming>,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let running = peer.request();
-    let response = if peer.probes_only && !is_probe(request.method(), request.uri().path()) {
+    let version = request.version();
+    let mut response = if peer.probes_only && !is_probe(request.method(), request.uri().path()) {
         refusal()
     } else {
         router.oneshot(request.map(Body::new)).await?
     };
+    if leaving.is_cancelled() {
+        // Closed without a word, the connection could be in the middle of getting its next request.
+        match version {
+            // GOAWAY: streams that the peer has opened are served.
+            Version::HTTP_2 => peer.order(Order::Finish),
+            _ => headers::close_after(&mut response),
+        }
+    }
     Ok(response.map(|body| AnswerBody::new(body, running)))
 }
 
@@ -220,7 +259,6 @@ fn refusal() -> Response {
     let error = ApiError::too_many_connections();
     http_error(error.status, error.body.error_type);
     let mut response = error.into_response();
-    let headers = response.headers_mut();
-    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    headers::close_after(&mut response);
     response
 }

@@ -195,7 +195,7 @@ impl Peer {
         }
     }
 
-    fn order(&self, order: Order) {
+    pub fn order(&self, order: Order) {
         self.orders.send_if_modified(|given| {
             let changed = order > *given;
             *given = order.max(*given);

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 
 use crate::bounds::MAX_REQUEST_ID_BYTES;
 use crate::timings::Timings;
@@ -115,6 +115,12 @@ fn computed(compute_type: &HeaderValue, characters: usize) -> HeaderMap {
     headers.insert(COMPUTE_TYPE, compute_type.clone());
     insert(&mut headers, COMPUTE_CHARACTERS, characters);
     headers
+}
+
+/// Says that the connection of HTTP/1 ends with this answer.
+pub fn close_after<B>(response: &mut Response<B>) {
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(header::CONNECTION, close);
 }
 
 fn insert(headers: &mut HeaderMap, name: HeaderName, value: impl Display) {

@@ -9,6 +9,7 @@ use anyhow::Context;
 use listenfd::ListenFd;
 use nix::libc::{AF_INET6, SOCK_STREAM};
 use tokio::net::{TcpListener, TcpSocket};
+use tokio_util::sync::CancellationToken;
 
 use crate::acceptor::Acceptor;
 use crate::args::Config;
@@ -89,6 +90,7 @@ pub async fn serve(listener: TcpListener, state: Arc<AppState>) -> Infallible {
         probes: 0,
         ..ServerLimits::default()
     };
-    let acceptor = Acceptor::new(routes::management(state), limits);
+    let never = CancellationToken::new();
+    let acceptor = Acceptor::new(routes::management(state), limits, never);
     acceptor.run(&listener).await
 }

@@ -75,12 +75,14 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) {
     let _upkeep = AbortOnDropHandle::new(tokio::spawn(keep_metrics(state.metrics.clone())));
-    let acceptor = Acceptor::new(routes::router(state.clone()), limits);
+    let acceptor = Acceptor::new(routes::router(state.clone()), limits, state.leaving());
     let deadline = tokio::select! {
         deadline = drain(stop, &state, limits) => deadline,
         never = acceptor.run(&listener) => match never {},
     };
-    drop(listener);
+    if let Err(error) = acceptor.close(listener) {
+        tracing::warn!("connections that were not accepted yet are reset: {error}");
+    }
     tokio::select! {
         () = close(&acceptor.connections, limits, deadline) => {}
         never = watch(&acceptor.connections, limits) => match never {},
@@ -115,16 +117,16 @@ async fn drain(stop: impl Future<Output = ()>, state: &AppState, limits: ServerL
     deadline
 }
 
-/// Lets the connections end in order: those without a request have `limits.idle`, the others until the deadline to take
-/// what they were sent.
+/// Lets the connections end in order: those without a request when nothing has come for `limits.idle`, the others have
+/// until the deadline to take what they were sent.
+///
+/// A connection in use may be in the middle of getting its next request; that is refused, with word that it was the last.
 async fn close(connections: &Connections, limits: ServerLimits, deadline: Instant) {
-    connections.order(Order::Finish, None);
     let close_idle = async {
-        let mut pause = limits.idle;
         loop {
-            sleep(pause).await;
-            connections.order(Order::Close, Some(limits.idle));
-            pause = limits.tick();
+            connections.order(Order::Finish, Some(limits.idle));
+            connections.order(Order::Close, Some(2 * limits.idle));
+            sleep(limits.tick()).await;
         }
     };
     let last = deadline.max(Instant::now() + limits.idle);

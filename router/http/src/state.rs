@@ -101,6 +101,11 @@ impl AppState {
         self.infer.shutdown();
     }
 
+    /// Cancelled by [`Self::leave`].
+    pub fn leaving(&self) -> CancellationToken {
+        self.leaving.clone()
+    }
+
     pub fn is_leaving(&self) -> bool {
         self.leaving.is_cancelled()
     }

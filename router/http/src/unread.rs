@@ -10,11 +10,13 @@ use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderValue, Version, header};
+use axum::http::Version;
 use axum::middleware::Next;
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
+
+use crate::headers;
 
 /// Adds `Connection: close` to an answer that came before the end of its request's body was read.
 pub async fn announce_close(request: Request, next: Next) -> Response {
@@ -30,8 +32,7 @@ pub async fn announce_close(request: Request, next: Next) -> Response {
     });
     let mut response = next.run(request).await;
     if !was_read.load(Ordering::Relaxed) {
-        let headers = response.headers_mut();
-        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        headers::close_after(&mut response);
     }
     response
 }

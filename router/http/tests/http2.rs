@@ -109,6 +109,25 @@ async fn an_http2_connection_without_a_request_is_closed() {
     assert!(goaway.windows(5).any(|bytes| bytes[3] == GOAWAY));
 }
 
+#[tokio::test]
+async fn http2_peers_that_ask_a_server_that_leaves_are_told_to_go() {
+    let server = Server::with_long_drain().await;
+    server.leave().await;
+    let mut client = server.connect().await;
+    let start = [PREFACE, &frame(SETTINGS, 0, 0, &[]), &http2_generation(1)].concat();
+    client.write_all(&start).await.expect("sent");
+    let text = b"\"generated_text\":\"abc\"";
+    let mut received = Vec::new();
+    let has = |received: &[u8], part: &[u8]| received.windows(part.len()).any(|at| at == part);
+    while !has(&received, text) {
+        let read = tokio::time::timeout(LONG, client.read_buf(&mut received)).await;
+        assert_ne!(read.expect("more in time").expect("more"), 0, "closed");
+    }
+    // On stream 0, for all streams that the peer could have opened.
+    let goaway = [GOAWAY, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff];
+    assert!(has(&received, &goaway));
+}
+
 /// Sends frames until the server has closed the connection; returns the kinds of frames that it sent.
 async fn flood(
     server: &Server,

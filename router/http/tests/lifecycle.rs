@@ -10,7 +10,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{LONG, Server, answer, header, until};
+use common::{LONG, Server, answer, header, read_to_close, until};
 use serde_json::json;
 use text_generation_http::server::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -48,6 +48,61 @@ async fn running_streams_finish_and_nobody_else_is_served() {
     let text = running.text().await.expect("the whole stream");
     assert_eq!(text.matches("data: ").count(), 3);
     assert!(text.contains(r#""generated_text":"abc""#));
+    server.stopped().await;
+}
+
+/// The whole answer to a generation, on a connection that the server closes after it.
+async fn last_answer(peer: &mut TcpStream) -> String {
+    let request = "POST /generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        content-length: 16\r\n\r\n{\"inputs\":\"Hi!\"}";
+    peer.write_all(request.as_bytes()).await.expect("sent");
+    let answer = String::from_utf8(read_to_close(peer).await).expect("text");
+    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    answer
+}
+
+/// A connection that has had an answer and stays open.
+async fn used_connection(server: &Server) -> TcpStream {
+    let mut peer = server.connect().await;
+    let request = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n";
+    peer.write_all(request).await.expect("sent");
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        assert_ne!(peer.read_buf(&mut answer).await.expect("an answer"), 0);
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 200 "));
+    peer
+}
+
+#[tokio::test]
+async fn while_the_server_leaves_every_answer_is_the_last_of_its_connection() {
+    let server = Server::with_long_drain().await;
+    let before = used_connection(&server).await;
+    server.leave().await;
+    for mut peer in [before, server.connect().await] {
+        let answer = last_answer(&mut peer).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_comes_as_the_server_stops_is_refused_with_an_answer() {
+    let limits = ServerLimits {
+        idle: LONG,
+        ..ServerLimits::default()
+    };
+    let server = Server::with(&[], limits).await;
+    let mut kept = used_connection(&server).await;
+    server.order_stop();
+    // The kernel greets it; the server sees it when it has closed its port.
+    let new = std::net::TcpStream::connect(server.address()).expect("a connection");
+    new.set_nonblocking(true).expect("a flag");
+    let mut new = TcpStream::from_std(new).expect("a socket");
+    until("the order is seen", async || server.state.is_stopping()).await;
+    for peer in [&mut kept, &mut new] {
+        let answer = last_answer(peer).await;
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    }
     server.stopped().await;
 }
 

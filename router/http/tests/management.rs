@@ -10,7 +10,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{LONG, Server, answer, until};
+use common::{Server, answer, until};
 use reqwest::Response;
 use serde_json::{Value, json};
 use text_generation_http::management;
@@ -66,17 +66,10 @@ async fn open_metrics_opens_nothing_else() {
 
 #[tokio::test]
 async fn requests_are_taken_while_the_server_says_that_it_leaves() {
-    let limits = ServerLimits {
-        drain_delay: LONG,
-        ..ServerLimits::default()
-    };
-    let server = Server::with(&[], limits).await;
+    let server = Server::with_long_drain().await;
     let port = management_of(&server).await;
-    server.order_stop();
-    until("it says so", async || {
-        status(&server, format!("{port}/ready")).await == 503
-    })
-    .await;
+    server.leave().await;
+    assert_eq!(status(&server, format!("{port}/ready")).await, 503);
     for url in [&server.url, &port] {
         assert_eq!(status(&server, format!("{url}/health")).await, 503);
         assert_eq!(status(&server, format!("{url}/live")).await, 200);

@@ -23,7 +23,7 @@ DEMO = Path(__file__).parents[3] / "models" / "demo"
 
 
 def devices(*cards: Card, driver: int = 0, built_for: str | None = "13.0", problem: str | None = None) -> Devices:
-    return Devices(cards, driver or len(cards), built_for, 64 * GIB, problem)
+    return Devices(cards, driver or len(cards), built_for, 64 * GIB, problem, "535.183.06")
 
 
 def by_status(findings: list[Finding], status: str) -> list[str]:
@@ -43,7 +43,14 @@ def test_a_good_machine_has_no_warning() -> None:
         (devices(H200), 2, "error", "2 shards for 1 visible devices", "--num-shard 1"),
         (devices(Card("V100", (7, 0), 32 * GIB, 32 * GIB)), 1, "error", "compute capability 7.0", "Ampere"),
         (devices(Card("A100", (8, 0), 80 * GIB, 8 * GIB)), 1, "warning", "8.0 of 80.0 GiB free", "nvidia-smi"),
-        (devices(driver=1, problem="driver too old"), 1, "error", "driver too old", "built for CUDA 13.0"),
+        (devices(H200), 1, "ok", "driver 535.183.06, and torch for CUDA 13.0", ""),
+        (
+            devices(driver=1, problem="too old"),
+            1,
+            "error",
+            "too old (driver 535.183.06)",
+            "apt-get install nvidia-driver-580",
+        ),
         (devices(driver=1, built_for=None), 1, "error", "cannot be used", "torch with CUDA"),
         (devices(), 1, "plan", "1 shard on the CPU", ""),
     ],
@@ -115,7 +122,8 @@ def test_a_model_is_set_beside_the_memory(kv_cache_dtype: KvCacheDtype, element:
 
 
 @pytest.mark.parametrize(
-    ("beside_the_weights", "status", "remedy"), [(-1, "error", "--num-shard"), (2**20, "warning", "--max-total-tokens")]
+    ("beside_the_weights", "status", "remedy"),
+    [(-1, "error", "--num-shard 2"), (2**20, "warning", "--max-total-tokens")],
 )
 def test_too_little_memory(beside_the_weights: int, status: str, remedy: str) -> None:
     weights = 2 * sum(file.stat().st_size for file in DEMO.glob("*.safetensors"))

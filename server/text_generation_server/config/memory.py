@@ -52,11 +52,22 @@ def check_machine(size: int | None) -> None:
 
 def cuda_memory() -> list[int]:
     """Bytes of every CUDA device, as its driver's tool says; none without the tool. Torch takes seconds to load."""
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-        return [int(line) * 2**20 for line in output.split()]
-    except (OSError, subprocess.SubprocessError, ValueError):
+        return [int(mib) * 2**20 for mib in _of_every_device("memory.total")]
+    except ValueError:
+        return []
+
+
+def driver_version() -> str | None:
+    """Of the NVIDIA driver, such as `580.95.05`; None without devices or without the driver's tool."""
+    return next(iter(_of_every_device("driver_version")), None)
+
+
+def _of_every_device(field: str) -> list[str]:
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
         return []
 
 

@@ -3,13 +3,15 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..config.memory import cuda_memory, has_cuda_devices, total_host_memory
+from ..config.memory import cuda_memory, driver_version, has_cuda_devices, total_host_memory
 from .finding import Finding
 
 _SUBJECT = "devices"
 _GIB = 2**30
 _OLDEST = (8, 0)
 """Compute capability below which kernels are not built or tested."""
+_OLDEST_DRIVERS = {"12": "525", "13": "580"}
+"""By the major version of CUDA, as its release notes say."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,9 @@ class Card:
 
 @dataclass(frozen=True)
 class Devices:
-    """`driver`: how many devices the driver shows; `built_for`: the CUDA version of torch, None for a build without."""
+    """`driver`: how many devices the driver shows, and `driver_version`, where its tool says it; `built_for`: the CUDA
+    version of torch, None for a build without.
+    """
 
     cards: Sequence[Card]
     driver: int
@@ -32,6 +36,7 @@ class Devices:
     host_memory: int
     problem: str | None = None
     """Why torch cannot use the devices, in its words."""
+    driver_version: str | None = None
 
 
 def read_devices() -> Devices:
@@ -52,7 +57,7 @@ def read_devices() -> Devices:
             torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
         problem = " ".join(str(error).split())
-    return Devices(cards, driver, torch.version.cuda, total_host_memory(), problem)
+    return Devices(cards, driver, torch.version.cuda, total_host_memory(), problem, driver_version())
 
 
 def memory_of(devices: Devices, fraction: float, shards: int) -> int:
@@ -67,6 +72,8 @@ def device_findings(devices: Devices, shards: int) -> Iterator[Finding]:
     if not devices.cards:
         yield from _without_cards(devices, shards)
         return
+    if devices.driver_version is not None:
+        yield Finding(_SUBJECT, "ok", f"driver {devices.driver_version}, and torch for CUDA {devices.built_for}")
     for index, card in enumerate(devices.cards):
         yield from _card(index, card)
     if shards > len(devices.cards):
@@ -85,11 +92,15 @@ def _without_cards(devices: Devices, shards: int) -> Iterator[Finding]:
         if devices.built_for is None:
             remedy = "install a build of torch with CUDA: pip install --force-reinstall 'torch==2.11.*'"
         else:
+            oldest = _OLDEST_DRIVERS.get(devices.built_for.split(".")[0], "")
             remedy = (
-                f"torch is built for CUDA {devices.built_for}: update the driver, and check CUDA_VISIBLE_DEVICES "
-                "and, in a container, that devices are passed on (--gpus all)"
+                f"torch is built for CUDA {devices.built_for}: install a driver from version {oldest} on (on Ubuntu "
+                f"`apt-get install nvidia-driver-{oldest}`), `unset CUDA_VISIBLE_DEVICES` and, in a container, pass "
+                "devices on (--gpus all)"
             )
         reason = devices.problem or "torch sees none of them"
+        if devices.driver_version is not None:
+            reason = f"{reason} (driver {devices.driver_version})"
         yield Finding(_SUBJECT, "error", f"there are NVIDIA devices that cannot be used: {reason}", remedy)
         return
     memory = f"{devices.host_memory / _GIB:.1f} GiB of memory"

@@ -99,7 +99,8 @@ def _memory(
     text = f"{weights / _GIB:.2f} GiB of weights {how} for each shard, of {memory / _GIB:.1f} GiB"
     left = memory - weights
     if left <= 0:
-        remedy = "use more shards (--num-shard), a smaller --dtype, or a smaller model"
+        needed = weights * shards // max(memory, 1) + 1
+        remedy = f"set --num-shard {needed} or more, --quantize or a smaller --dtype, or name a smaller model"
         yield Finding("memory", "error", text, remedy)
         return
     if isinstance(config, FallbackConfig):

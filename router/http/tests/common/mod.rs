@@ -70,6 +70,15 @@ impl Server {
         Self::over(model, &flags, ServerLimits::default()).await
     }
 
+    /// A server that takes requests for long after the order to stop.
+    pub async fn with_long_drain() -> Self {
+        let limits = ServerLimits {
+            drain_delay: LONG,
+            ..ServerLimits::default()
+        };
+        Self::with(&[], limits).await
+    }
+
     /// A server over a mock model of the test's own.
     pub async fn over(model: MockConfig, flags: &[&str], limits: ServerLimits) -> Self {
         Self::in_folder(model, model_folder(), flags, limits).await
@@ -183,6 +192,12 @@ impl Server {
     /// Gives the order to stop, as a signal would.
     pub fn order_stop(&self) {
         self.stop.cancel();
+    }
+
+    /// The same, and waits until load balancers are told to send no more.
+    pub async fn leave(&self) {
+        self.order_stop();
+        until("the order is seen", async || self.state.is_leaving()).await;
     }
 
     /// Waits until the connection loop has ended.
