@@ -143,11 +143,13 @@ test-benchmark: $(VENV)/.dev-dependencies
 test-router: install $(VENV)/.dev-dependencies
 	$(BIN)/python -m pytest -q router/python/tests
 
-test-server: $(VENV)/.dev-dependencies $(VENV)/.python
-	cd server && ../$(BIN)/python -m pytest -q tests --ignore tests/aot --ignore tests/kernels/interpreter
-
 # Tests that compute or compile all the time, and share nothing, take every core.
 SIDE_BY_SIDE := -n auto --maxprocesses 8 --dist worksteal
+
+# Models of the tests are so small that more threads than one would wait for each other.
+test-server: $(VENV)/.dev-dependencies $(VENV)/.python
+	cd server && OMP_NUM_THREADS=1 ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) tests \
+	    --ignore tests/aot --ignore tests/kernels/interpreter
 
 # The interpreter is chosen when triton is imported, so its tests have processes of their own.
 test-kernels: $(VENV)/.dev-dependencies $(VENV)/.python
