@@ -87,8 +87,8 @@ impl Span {
             .set_status(Status::error(reason.to_string()));
     }
 
-    /// Lasts as long as `work`, and fails with it.
-    pub async fn of<T>(
+    /// Awaits `work`, which is what takes the time, and fails with it.
+    pub async fn during<T>(
         &self,
         work: impl Future<Output = Result<T, LauncherError>>,
     ) -> Result<T, LauncherError> {

@@ -86,7 +86,7 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
     let start = fleet
         .tracer
         .begin("start", [KeyValue::new("tgi.model_id", model_id)]);
-    let served = start.of(bring_up(args, fleet, &start)).await?;
+    let served = start.during(bring_up(args, fleet, &start)).await?;
     drop(start);
     let Some(Served { address, instance }) = served else {
         return Err(serve_node_0(fleet, args.nodes.node_rank).await);
@@ -125,13 +125,10 @@ async fn bring_up(
         let agreement = Agreement::of(args, size, devices.is_some_and(|count| count > 0));
         let limit = args.shards.shard_startup_timeout;
         let meeting = fleet.nodes.meet(place, agreement, limit);
-        start.part("meet nodes", []).of(meeting).await?;
+        start.part("meet nodes", []).during(meeting).await?;
     }
-    let download = start.part("download", []);
-    let folder = download
-        .of(prepare_model(args, &surroundings, fleet))
-        .await?;
-    drop(download);
+    let preparing = prepare_model(args, &surroundings, fleet);
+    let folder = start.part("download", []).during(preparing).await?;
     let name = fleet.nodes.start_together(Path::new(&folder)).await?;
 
     let sockets = Sockets::prepare(args.shards.shard_uds_path.as_deref(), size)?;
@@ -165,9 +162,9 @@ async fn bring_up(
     if fleet.nodes.is_led() {
         return Ok(None);
     }
-    let warm_up = start.part("warm up", []);
     let router = start_router(args, fleet, &folder, &group, address);
-    warm_up.of(router).await.map(Some)
+    let served = start.part("warm up", []).during(router).await?;
+    Ok(Some(served))
 }
 
 /// Starts the router, which warms the shards up, and waits until it answers at `address`.

@@ -9,7 +9,6 @@ mod request;
 
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
@@ -67,7 +66,7 @@ impl Tracer {
         };
         let dropped = counter!(SPANS_DROPPED);
         let traces = Traces::to(collector, move |spans| dropped.increment(spans as u64))
-            .context("`--otlp-endpoint`")?;
+            .map_err(|error| anyhow::anyhow!("`--otlp-endpoint` {error}"))?;
         Ok(Self {
             tracer: traces.tracer("text-generation-router"),
             traces,
