@@ -317,11 +317,12 @@ pub struct ServerArgs {
     /// `{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "topic": "kv@host:port@model"}`. Default: none
     #[arg(long, env)]
     pub kv_events_config: Option<String>,
-    /// Collector that gets traces of requests, as OTLP over gRPC, such as http://localhost:4317. Default: none
+    /// Collector that gets traces of requests, starts and losses, as OTLP over gRPC, such as http://localhost:4317.
+    /// Default: none
     #[arg(long, env)]
     pub otlp_endpoint: Option<String>,
-    /// Name of this server in traces. Default: OTEL_SERVICE_NAME, or text-generation-inference.router, and .server for the
-    /// shards
+    /// Name of this server in traces. Default: OTEL_SERVICE_NAME, or text-generation-inference.router, .server for the
+    /// shards and .launcher
     #[arg(long, env)]
     pub otlp_service_name: Option<String>,
     /// Seconds for which requests are still taken after SIGTERM or SIGINT, while /ready and /health answer 503

@@ -88,11 +88,9 @@ fn check_text_options(args: &Args) -> Result<(), LauncherError> {
 
 /// The router would find out, but only after the model was loaded.
 fn check_collector(server: &ServerArgs) -> Result<(), LauncherError> {
-    match server.otlp_endpoint.as_deref() {
-        Some(given) if !given.is_empty() && !given.starts_with("http://") => refuse(format!(
-            "--otlp-endpoint (or OTLP_ENDPOINT) must be an address such as http://localhost:4317; TLS is not supported. \
-             Given: {given}"
-        )),
+    let [(flag, endpoint), _] = server.otlp();
+    match endpoint.map(text_generation_traces::check) {
+        Some(Err(error)) => refuse(format!("{flag} (or OTLP_ENDPOINT) {error}")),
         _ => Ok(()),
     }
 }

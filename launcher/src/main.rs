@@ -16,6 +16,7 @@ mod plan;
 mod process;
 mod readiness;
 mod sockets;
+mod spans;
 mod supervisor;
 
 use std::process::ExitCode;
@@ -25,6 +26,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Args;
 use crate::error::LauncherError;
+use crate::logs::Console;
+use crate::spans::Tracer;
 use crate::supervisor::Signals;
 
 /// Starts a text generation server: prepares the model, starts one shard per device and the router, and watches them.
@@ -83,14 +86,23 @@ fn serve(args: &Args, listening: Result<(Runtime, Signals), LauncherError>) -> E
         .and_then(|()| prepare(args))
         .and(listening)
         .inspect_err(|error| tracing::error!("{error}"));
-    let served = prepared.and_then(|(runtime, signals)| {
-        runtime.block_on(supervisor::run(args, console.clone(), signals))
-    });
+    let served = prepared
+        .and_then(|(runtime, signals)| runtime.block_on(supervise(args, console.clone(), signals)));
     console.flush();
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }
+}
+
+/// Serves until a signal or a failure, and tells the collector of traces, where there is one.
+async fn supervise(args: &Args, console: Console, signals: Signals) -> Result<(), LauncherError> {
+    let tracer = Tracer::start(&args.server).inspect_err(|error| tracing::error!("{error}"))?;
+    let served = supervisor::run(args, console, tracer.clone(), signals).await;
+    if !matches!(served, Err(LauncherError::Hurried)) {
+        tracer.shutdown().await;
+    }
+    served
 }
 
 /// The runtime of everything, and the signals that ask for a stop.

@@ -5,12 +5,14 @@ mod losses;
 mod shards;
 mod signals;
 mod standby;
+mod start;
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
+use opentelemetry::KeyValue;
 use tracing::info;
 use uuid::Uuid;
 
@@ -22,14 +24,20 @@ use crate::nodes::{Agreement, Ending, Place};
 use crate::plan::{self, ShardGroup, Surroundings};
 use crate::process::Process;
 use crate::sockets::Sockets;
+use crate::spans::{Span, Tracer};
 use crate::supervisor::fleet::Fleet;
 use crate::supervisor::shards::Shards;
 pub use crate::supervisor::signals::Signals;
 use crate::{banner, devices, download, notify, readiness};
 
 /// Serves until a signal (Ok) or a failure (Err, already logged). No process and no socket outlives this call.
-pub async fn run(args: &Args, console: Console, mut signals: Signals) -> Result<(), LauncherError> {
-    let mut fleet = Fleet::new(console);
+pub async fn run(
+    args: &Args,
+    console: Console,
+    tracer: Tracer,
+    mut signals: Signals,
+) -> Result<(), LauncherError> {
+    let mut fleet = Fleet::new(console, tracer);
     let ending = fleet.nodes.ending();
     let outcome = tokio::select! {
         // Service managers may signal the children too; their end is then no failure.
@@ -65,8 +73,37 @@ fn end_with_others(ending: Ending) -> Result<(), LauncherError> {
     }
 }
 
+/// Where the router of this node answers.
+struct Served {
+    address: SocketAddr,
+    /// By which it is known.
+    instance: String,
+}
+
 /// Brings everything up and watches it. Ends only with a failure.
 async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherError> {
+    let model_id = args.model.model_id.clone().unwrap_or_default();
+    let start = fleet
+        .tracer
+        .begin("start", [KeyValue::new("tgi.model_id", model_id)]);
+    let served = start.during(bring_up(args, fleet, &start)).await?;
+    drop(start);
+    let Some(Served { address, instance }) = served else {
+        return Err(serve_node_0(fleet, args.nodes.node_rank).await);
+    };
+    notify::ready();
+    tokio::select! {
+        reason = fleet.watch() => Err(reason),
+        never = notify::keep_alive(async || readiness::router_serves(address, &instance).await) => match never {},
+    }
+}
+
+/// Checks what can be checked at once, and starts one after the other. None where the router is on another node.
+async fn bring_up(
+    args: &Args,
+    fleet: &mut Fleet,
+    start: &Span,
+) -> Result<Option<Served>, LauncherError> {
     let management = args.server.management_address();
     fleet.management = management.map(ManagementPort::open).transpose()?;
     let address = SocketAddr::new(args.server.hostname, args.server.port);
@@ -87,9 +124,11 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
     if let Some(place) = place {
         let agreement = Agreement::of(args, size, devices.is_some_and(|count| count > 0));
         let limit = args.shards.shard_startup_timeout;
-        fleet.nodes.meet(place, agreement, limit).await?;
+        let meeting = fleet.nodes.meet(place, agreement, limit);
+        start.part("meet nodes", []).during(meeting).await?;
     }
-    let folder = prepare_model(args, &surroundings, fleet).await?;
+    let preparing = prepare_model(args, &surroundings, fleet);
+    let folder = start.part("download", []).during(preparing).await?;
     let name = fleet.nodes.start_together(Path::new(&folder)).await?;
 
     let sockets = Sockets::prepare(args.shards.shard_uds_path.as_deref(), size)?;
@@ -105,26 +144,44 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
     let specs = (0..size)
         .map(|local_rank| plan::shard(args, &surroundings, &folder, &group, local_rank))
         .collect();
-    let several = fleet.nodes.are_several();
-    let shards = Shards::new(fleet.console.clone(), specs, sockets, &args.shards, several);
+    let shards = Shards::new(
+        fleet.console.clone(),
+        fleet.tracer.clone(),
+        specs,
+        sockets,
+        &args.shards,
+        fleet.nodes.are_several(),
+    );
     let shards = fleet.shards.insert(shards);
-    shards.start(&name).await?;
+    shards.start(&name, start.part("load", [])).await?;
     if let Some(port) = &fleet.management {
         port.follow(shards.processes());
     }
     shards.ready().await?;
     fleet.nodes.ready_together().await;
     if fleet.nodes.is_led() {
-        return Err(serve_node_0(fleet, args.nodes.node_rank).await);
+        return Ok(None);
     }
+    let router = start_router(args, fleet, &folder, &group, address);
+    let served = start.part("warm up", []).during(router).await?;
+    Ok(Some(served))
+}
 
+/// Starts the router, which warms the shards up, and waits until it answers at `address`.
+async fn start_router(
+    args: &Args,
+    fleet: &mut Fleet,
+    folder: &str,
+    group: &ShardGroup,
+    address: SocketAddr,
+) -> Result<Served, LauncherError> {
     let compute_type = match std::env::var_os("COMPUTE_TYPE") {
         Some(_) => None,
         None => Some(devices::compute_type(group.world_size()).await),
     };
     info!("Starting router");
     let instance = Uuid::new_v4().to_string();
-    let mut router = plan::router(args, &folder, &group, compute_type, &instance);
+    let mut router = plan::router(args, folder, group, compute_type, &instance);
     if let Some(port) = &fleet.management {
         port.enter(Phase::WarmingUp);
         port.share(&mut router)?;
@@ -142,11 +199,7 @@ async fn serve(args: &Args, fleet: &mut Fleet) -> Result<Infallible, LauncherErr
         address,
         &args.server,
     );
-    notify::ready();
-    tokio::select! {
-        reason = fleet.watch() => Err(reason),
-        never = notify::keep_alive(async || readiness::router_serves(address, &instance).await) => match never {},
-    }
+    Ok(Served { address, instance })
 }
 
 /// Keeps the shards of this node running for the router of node 0. Returns the reason why they cannot be.

@@ -13,6 +13,7 @@ use crate::management::ManagementPort;
 use crate::nodes::Nodes;
 use crate::process::Process;
 use crate::readiness;
+use crate::spans::Tracer;
 use crate::supervisor::shards::{self, Shards, first_exit};
 
 /// Time for processes that have nothing left to finish.
@@ -23,6 +24,7 @@ const HURRIED_GRACE: Duration = Duration::from_secs(1);
 /// Everything that is running.
 pub struct Fleet {
     pub console: Console,
+    pub tracer: Tracer,
     /// Until the router answers there.
     pub management: Option<ManagementPort>,
     pub download: Option<Process>,
@@ -33,9 +35,10 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    pub fn new(console: Console) -> Self {
+    pub fn new(console: Console, tracer: Tracer) -> Self {
         Self {
             console,
+            tracer,
             management: None,
             download: None,
             router: None,

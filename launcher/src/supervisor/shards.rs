@@ -1,11 +1,11 @@
 //! The shards of one model as a group: started together, watched, and all started anew when one is lost.
 
-use std::io;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use opentelemetry::KeyValue;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tracing::{info, warn};
 use uuid::Uuid;
 
@@ -16,26 +16,30 @@ use crate::plan::{self, ProcessSpec};
 use crate::process::Process;
 use crate::readiness;
 use crate::sockets::Sockets;
+use crate::spans::{Span, Tracer};
 use crate::supervisor::losses::{Losses, Verdict};
 use crate::supervisor::standby::{self, Standby};
-
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
+use crate::supervisor::start::Start;
 
 /// How far the present start of the group has come.
 #[derive(Debug)]
 enum State {
-    /// A rank is lost, or none was started yet. Others may be left that have to go first. `told`: what the log says.
+    /// None was started yet.
+    New,
+    /// A rank is lost. Others may be left that have to go first. `told`: what the log says. `restart` lasts until all
+    /// ranks are ready again.
     Lost {
         told: String,
+        restart: Span,
     },
-    /// All ranks were started at this time.
-    Starting(Instant),
+    Starting(Start),
     Ready,
 }
 
 /// All ranks of one model. Dropping it kills them and removes their sockets.
 pub struct Shards {
     console: Console,
+    tracer: Tracer,
     /// What to run, in rank order. The same for every start, but for the group's name.
     specs: Vec<ProcessSpec>,
     processes: Vec<Process>,
@@ -54,6 +58,7 @@ impl Shards {
     /// `specs` in rank order; nothing runs before `start`. Of `several_nodes` all end with the first loss.
     pub fn new(
         console: Console,
+        tracer: Tracer,
         specs: Vec<ProcessSpec>,
         sockets: Sockets,
         args: &ShardArgs,
@@ -67,15 +72,14 @@ impl Shards {
         };
         Self {
             console,
+            tracer,
             specs,
             processes: Vec::new(),
             standby: None,
             // Where the first loss is the last there is no next start.
             keeps_standby: args.standby_shards && most_losses > 1,
             sockets,
-            state: State::Lost {
-                told: String::new(),
-            },
+            state: State::New,
             startup_limit_s: args.shard_startup_timeout,
             losses: Losses::new(most_losses, window),
             loss_window_s: args.shard_loss_window,
@@ -83,8 +87,8 @@ impl Shards {
     }
 
     /// Starts every rank, with the processes on standby where there are some. `name`: of the group, by which the router
-    /// tells this start from others; those on standby have theirs.
-    pub async fn start(&mut self, name: &str) -> Result<(), LauncherError> {
+    /// tells this start from others; those on standby have theirs. `span` lasts until all ranks are ready.
+    pub async fn start(&mut self, name: &str, span: Span) -> Result<(), LauncherError> {
         for spec in &self.specs {
             info!(rank = spec.rank, "Starting {}", spec.name);
         }
@@ -96,7 +100,11 @@ impl Shards {
             Some(processes) => processes,
             None => standby::start(self.specs.iter().cloned(), name, &self.console)?,
         };
-        self.state = State::Starting(Instant::now());
+        let ranks = self.specs.iter().enumerate().map(|(local_rank, spec)| {
+            let rank = spec.rank.unwrap_or(local_rank);
+            (rank, self.socket(local_rank))
+        });
+        self.state = State::Starting(Start::new(span, ranks));
         Ok(())
     }
 
@@ -112,32 +120,16 @@ impl Shards {
 
     /// Waits until every rank of the present start answers, or one of them ends.
     pub async fn ready(&mut self) -> Result<(), LauncherError> {
-        let State::Starting(begin) = self.state else {
+        let State::Starting(start) = &mut self.state else {
             return Ok(());
         };
-        let deadline = begin + Duration::from_secs(self.startup_limit_s);
-        let mut waits = JoinSet::new();
-        for (local_rank, spec) in self.specs.iter().enumerate() {
-            let rank = spec.rank.unwrap_or(local_rank);
-            waits.spawn(wait_for_shard(
-                rank,
-                self.socket(local_rank),
-                begin,
-                deadline,
-            ));
-        }
-        let all_ready = async {
-            while let Some(ready) = waits.join_next().await {
-                ready.map_err(io::Error::other)??;
-            }
-            Ok(())
-        };
-        tokio::select! {
+        let outcome = tokio::select! {
             // An end counts even if the answers came at the same time.
             biased;
             (process, exit) = first_exit(&self.processes) => Err(LauncherError::CannotStart { process, exit }),
-            outcome = all_ready => outcome,
-        }?;
+            outcome = start.all_ready(self.startup_limit_s) => outcome,
+        };
+        outcome.inspect_err(|error| start.span.fail(error))?;
         self.state = State::Ready;
         Ok(())
     }
@@ -156,17 +148,21 @@ impl Shards {
     /// Waits for the next change of state, or brings it about.
     async fn advance(&mut self) -> Result<(), LauncherError> {
         match &self.state {
+            State::New => std::future::pending().await,
             State::Ready => {
                 self.stand_by();
                 let loss = self.lost().await;
                 self.count(loss)
             }
-            State::Lost { told } => {
+            State::Lost { told, restart } => {
+                let restart = restart.clone();
+                let ending = restart.part("end shards", []);
                 kill(&self.processes).await;
                 warn_of_unsaid(&self.processes, told).await;
+                drop(ending);
                 self.processes.clear();
                 self.sockets.clear()?;
-                self.start(&Uuid::new_v4().to_string()).await
+                self.start(&Uuid::new_v4().to_string(), restart).await
             }
             State::Starting(_) => match self.ready().await {
                 Err(loss @ LauncherError::CannotStart { .. }) => self.count(loss),
@@ -197,20 +193,24 @@ impl Shards {
     /// Counts a loss. An error where it was one too many.
     fn count(&mut self, loss: LauncherError) -> Result<(), LauncherError> {
         let told = loss.to_string();
-        match self.losses.count(Instant::now()) {
+        let reason = KeyValue::new("tgi.loss.reason", told.clone());
+        let restart = self.tracer.begin("restart", [reason]);
+        let seconds = self.loss_window_s;
+        let reason = match self.losses.count(Instant::now()) {
             Verdict::StartAgain { losses } => {
-                let seconds = self.loss_window_s;
                 warn!("{told}; starting all shards again (loss {losses} within {seconds} s)");
-                self.state = State::Lost { told };
-                Ok(())
+                self.state = State::Lost { told, restart };
+                return Ok(());
             }
-            Verdict::GiveUp { losses: 1 } => Err(loss),
-            Verdict::GiveUp { losses } => Err(LauncherError::LostTooOften {
+            Verdict::GiveUp { losses: 1 } => loss,
+            Verdict::GiveUp { losses } => LauncherError::LostTooOften {
                 loss: Box::new(loss),
                 losses,
-                seconds: self.loss_window_s,
-            }),
-        }
+                seconds,
+            },
+        };
+        restart.fail(&reason);
+        Err(reason)
     }
 
     /// The shards in rank order, and those on standby.
@@ -256,29 +256,4 @@ pub async fn warn_of_unsaid(processes: impl IntoIterator<Item = &Process>, told:
             warn!("{} stopped: {exit}", process.name);
         }
     }
-}
-
-async fn wait_for_shard(
-    rank: usize,
-    socket: String,
-    begin: Instant,
-    deadline: Instant,
-) -> Result<(), LauncherError> {
-    let mut ready = std::pin::pin!(readiness::shard_ready(socket));
-    let mut progress = begin + PROGRESS_INTERVAL;
-    loop {
-        tokio::select! {
-            () = &mut ready => break,
-            () = sleep_until(deadline) => {
-                let seconds = (deadline - begin).as_secs();
-                return Err(LauncherError::StartupTimeout { process: format!("shard {rank}"), seconds });
-            }
-            () = sleep_until(progress) => {
-                info!(rank, "Waiting for shard to be ready...");
-                progress += PROGRESS_INTERVAL;
-            }
-        }
-    }
-    info!(rank, "Shard ready in {:.1?}", begin.elapsed());
-    Ok(())
 }

@@ -12,3 +12,4 @@ mod management;
 mod nodes;
 mod notify;
 mod recovery;
+mod traces;

@@ -251,3 +251,48 @@ fn join(replies: impl Iterator<Item = StepReply>) -> Result<StepReply, ClientErr
     }
     joined.ok_or(ClientError::EmptyResults)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{RequestFailure, Row, TokenId};
+
+    fn reply() -> StepReply {
+        StepReply {
+            number: 7,
+            rows: vec![Row(1)],
+            tokens: vec![TokenId {
+                id: 4,
+                logprob: -0.5,
+            }],
+            ..StepReply::default()
+        }
+    }
+
+    #[test]
+    fn ranks_disagree_where_their_steps_rows_tokens_or_failures_differ() {
+        let changes: [fn(&mut StepReply); 4] = [
+            |reply| reply.number = 8,
+            |reply| reply.rows[0] = Row(2),
+            |reply| reply.tokens[0].id = 5,
+            |reply| {
+                reply.failures.push(RequestFailure {
+                    request_id: RequestId(1),
+                    row: Row(1),
+                    reason: "grammar".to_owned(),
+                    message: "a mask allows nothing".to_owned(),
+                });
+            },
+        ];
+        assert_eq!(join([reply(), reply()].into_iter()), Ok(reply()));
+        for change in changes {
+            let mut other = reply();
+            change(&mut other);
+            let expected = ClientError::Disagreement {
+                shard: 1,
+                number: 7,
+            };
+            assert_eq!(join([reply(), other].into_iter()), Err(expected));
+        }
+    }
+}

@@ -8,22 +8,13 @@
 mod router;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
-    TraceService, TraceServiceServer,
-};
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
 use router::{Api, BenchResult, Router, VOCAB_SIZE, runtime, stream, word};
 use serde_json::json;
+use text_generation_mock_collector::MockCollector;
 use text_generation_mock_shard::{MockConfig, MockShard};
-use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tonic::transport::server::TcpIncoming;
-use tonic::{Request, Response, Status};
 
 const CLIENTS: usize = 64;
 const TOKENS: u32 = 100;
@@ -31,33 +22,13 @@ const TOKENS: u32 = 100;
 const REQUESTS: usize = 20;
 const ROUNDS: usize = 5;
 
-/// Counts the spans that it gets.
-#[derive(Debug, Clone, Default)]
-struct Collector(Arc<AtomicUsize>);
-
-#[tonic::async_trait]
-impl TraceService for Collector {
-    async fn export(
-        &self,
-        request: Request<ExportTraceServiceRequest>,
-    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        let resources = request.into_inner().resource_spans;
-        let scopes = resources.iter().flat_map(|resource| &resource.scope_spans);
-        self.0.fetch_add(
-            scopes.map(|scope| scope.spans.len()).sum(),
-            Ordering::Relaxed,
-        );
-        Ok(Response::new(ExportTraceServiceResponse::default()))
-    }
-}
-
 fn main() -> BenchResult<()> {
     router::run_if_asked();
     let cores = std::thread::available_parallelism()?.get();
     let clients = runtime(cores)?;
     let shards = runtime(1)?;
-    let collector = Collector::default();
-    let endpoint = clients.block_on(listen(collector.clone()))?;
+    let (collector, endpoint) = clients.block_on(MockCollector::start())?;
+    let endpoint = format!("--otlp-endpoint={endpoint}");
     let mut micros = [Vec::new(), Vec::new()];
     let mut ratios = Vec::new();
     for round in 0..ROUNDS {
@@ -77,23 +48,12 @@ fn main() -> BenchResult<()> {
     let report = json!({
         "command": "make bench-traces", "machine_cores": cores, "clients": CLIENTS, "tokens": TOKENS,
         "router_us_per_token": { "without": without, "with": with },
-        "spans": collector.0.load(Ordering::Relaxed),
+        "spans": collector.spans().len(),
         "ratios": ratios.iter().map(|ratio| (ratio * 1e4).round() / 1e4).collect::<Vec<_>>(),
         "ratio": (median(ratios) * 1e4).round() / 1e4,
     });
     println!("{report:#}");
     Ok(())
-}
-
-/// Serves `collector` and returns the flag that names it.
-async fn listen(collector: Collector) -> BenchResult<String> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let flag = format!("--otlp-endpoint=http://{}", listener.local_addr()?);
-    let serving = tonic::transport::Server::builder()
-        .add_service(TraceServiceServer::new(collector))
-        .serve_with_incoming(TcpIncoming::from(listener));
-    tokio::spawn(serving);
-    Ok(flag)
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

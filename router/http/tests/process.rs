@@ -22,6 +22,8 @@ use serde_json::{Value, json};
 use text_generation_mock_shard::MockShard;
 
 const ARGV: &str = "ROUTER_ARGV";
+/// Those that run when a router is told to stop.
+const STREAMS: usize = 50;
 
 /// Not a test: the router process of the tests below, which run this binary again.
 #[test]
@@ -137,12 +139,18 @@ async fn a_signal_lets_streams_finish_and_ends_with_zero() {
             .bearer_auth("hunter2")
             .header("x-request-id", "id-7")
             .json(&body);
-        let stream = request.send().await.expect("an answer");
+        let mut streams = Vec::new();
+        for _ in 0..STREAMS {
+            let request = request.try_clone().expect("a body that can be sent again");
+            streams.push(request.send().await.expect("an answer"));
+        }
         router.signal(signal);
         router.read_until("stopping");
         mock.resume();
-        let text = stream.text().await.expect("the whole stream");
-        assert!(text.contains(r#""generated_text":"abc""#), "{text}");
+        for stream in streams {
+            let text = stream.text().await.expect("the whole stream");
+            assert!(text.contains(r#""generated_text":"abc""#), "{text}");
+        }
 
         router.read_until("Success");
         let success = router.log.last().expect("a record");

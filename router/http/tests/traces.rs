@@ -4,87 +4,33 @@
 
 mod common;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{LONG, Server};
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
-    TraceService, TraceServiceServer,
-};
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
-use opentelemetry_proto::tonic::common::v1::KeyValue;
-use opentelemetry_proto::tonic::common::v1::any_value::Value;
-use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
-use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
-use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span};
 use serde_json::json;
-use tokio::net::TcpListener;
-use tonic::transport::server::TcpIncoming;
-use tonic::{Request, Response, Status};
+use text_generation_mock_collector::{
+    MockCollector, Span, SpanKind, StatusCode, Value, attributes, text,
+};
 
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN_ID: &str = "b7ad6b7169203331";
 
-/// Keeps what it gets.
-#[derive(Debug, Clone, Default)]
-struct Collector(Arc<Mutex<Vec<ResourceSpans>>>);
-
-#[tonic::async_trait]
-impl TraceService for Collector {
-    async fn export(
-        &self,
-        request: Request<ExportTraceServiceRequest>,
-    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        let mut got = self.0.lock().expect("no panic");
-        got.extend(request.into_inner().resource_spans);
-        Ok(Response::new(ExportTraceServiceResponse::default()))
-    }
+/// A collector, and the flag that names it.
+async fn collecting() -> (MockCollector, String) {
+    let (collector, endpoint) = MockCollector::start().await.expect("a port");
+    (collector, format!("--otlp-endpoint={endpoint}"))
 }
 
-impl Collector {
-    /// A collector on a free port, and its address.
-    async fn start() -> (Self, String) {
-        let collector = Self::default();
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let service = TraceServiceServer::new(collector.clone());
-        let serving = tonic::transport::Server::builder()
-            .add_service(service)
-            .serve_with_incoming(TcpIncoming::from(listener));
-        tokio::spawn(serving);
-        (collector, format!("--otlp-endpoint=http://{address}"))
-    }
-
-    fn resources(&self) -> Vec<ResourceSpans> {
-        self.0.lock().expect("no panic").clone()
-    }
-
-    /// All spans, once the server has sent them.
-    async fn spans(&self, server: &Server) -> Vec<Span> {
-        server.idle().await;
-        flush(server).await;
-        let scopes = self.resources().into_iter().flat_map(|r| r.scope_spans);
-        scopes.flat_map(|scope| scope.spans).collect()
-    }
+/// All spans, once the server has sent them.
+async fn sent(collector: &MockCollector, server: &Server) -> Vec<Span> {
+    server.idle().await;
+    flush(server).await;
+    collector.spans()
 }
 
 async fn flush(server: &Server) {
     let tracer = server.state.options.tracer.as_ref().expect("traces");
     tracer.shutdown().await;
-}
-
-fn attributes(of: &[KeyValue]) -> HashMap<&str, Value> {
-    let value = |pair: &KeyValue| pair.value.clone()?.value;
-    of.iter()
-        .filter_map(|pair| Some((pair.key.as_str(), value(pair)?)))
-        .collect()
-}
-
-fn text(text: &str) -> Value {
-    Value::StringValue(text.to_owned())
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -98,7 +44,7 @@ fn named<'a>(spans: &'a [Span], name: &str) -> &'a Span {
 
 #[tokio::test]
 async fn a_request_is_one_trace_from_its_client_to_the_steps_of_the_shards() {
-    let (collector, endpoint) = Collector::start().await;
+    let (collector, endpoint) = collecting().await;
     let flags = [&endpoint, "--otlp-service-name=here", "--log-level=debug"];
     let server = Server::with_flags(&flags).await;
     let body = json!({"model": "m", "prompt": "hey", "max_tokens": 5, "temperature": 0.5, "top_p": 0.5, "seed": 3, "stream": true});
@@ -109,7 +55,7 @@ async fn a_request_is_one_trace_from_its_client_to_the_steps_of_the_shards() {
         .header("x-request-id", "mine");
     let answer = request.json(&body).send().await.expect("an answer");
     answer.text().await.expect("a stream");
-    let spans = collector.spans(&server).await;
+    let spans = sent(&collector, &server).await;
 
     let root = named(&spans, "POST /v1/completions");
     assert_eq!(
@@ -181,7 +127,7 @@ async fn a_request_is_one_trace_from_its_client_to_the_steps_of_the_shards() {
 
 #[tokio::test]
 async fn refusals_and_failures_say_what_they_are() {
-    let (collector, endpoint) = Collector::start().await;
+    let (collector, endpoint) = collecting().await;
     let server = Server::with_flags(&[&endpoint]).await;
     let refused = json!({"inputs": "hey", "parameters": {"max_new_tokens": 0}});
     assert_eq!(server.ask("/generate", &refused).await.0, 422);
@@ -190,7 +136,7 @@ async fn refusals_and_failures_say_what_they_are() {
     let stream = server.post_json("/generate_stream", &failing).await;
     assert_eq!(stream.status(), 200);
     stream.text().await.expect("a stream");
-    let spans = collector.spans(&server).await;
+    let spans = sent(&collector, &server).await;
 
     let span = named(&spans, "POST /generate");
     let said = attributes(&span.attributes);
@@ -216,25 +162,25 @@ async fn refusals_and_failures_say_what_they_are() {
 
 #[tokio::test]
 async fn a_client_that_goes_ends_its_trace() {
-    let (collector, endpoint) = Collector::start().await;
+    let (collector, endpoint) = collecting().await;
     let server = Server::with_flags(&[&endpoint]).await;
     server.mock.hold();
     let body = json!({"inputs": "hey", "parameters": {"max_new_tokens": 3}});
     let stream = server.post_json("/generate_stream", &body).await;
     drop(stream);
     server.mock.resume();
-    let spans = collector.spans(&server).await;
+    let spans = sent(&collector, &server).await;
     let said = attributes(&named(&spans, "POST /generate_stream").attributes);
     assert_eq!(said["error.type"], text("dropped"));
 }
 
 #[tokio::test]
 async fn samples_have_their_own_phases_and_share_their_prompt() {
-    let (collector, endpoint) = Collector::start().await;
+    let (collector, endpoint) = collecting().await;
     let server = Server::with_flags(&[&endpoint]).await;
     let body = json!({"model": "m", "prompt": "hey", "max_tokens": 2, "n": 3, "temperature": 1.0});
     server.good("/v1/completions", &body).await;
-    let spans = collector.spans(&server).await;
+    let spans = sent(&collector, &server).await;
     assert_eq!(spans.iter().filter(|span| span.name == "decode").count(), 3);
     let said = attributes(&named(&spans, "POST /v1/completions").attributes);
     assert_eq!(said["gen_ai.usage.input_tokens"], Value::IntValue(3));
@@ -244,7 +190,7 @@ async fn samples_have_their_own_phases_and_share_their_prompt() {
 
 #[tokio::test]
 async fn what_its_client_does_not_sample_is_not_sent_and_probes_never_are() {
-    let (collector, endpoint) = Collector::start().await;
+    let (collector, endpoint) = collecting().await;
     let server = Server::with_flags(&[&endpoint]).await;
     let body = json!({"inputs": "hey", "parameters": {"max_new_tokens": 1}});
     let request = server
@@ -261,7 +207,7 @@ async fn what_its_client_does_not_sample_is_not_sent_and_probes_never_are() {
             .status(),
         200
     );
-    assert_eq!(collector.spans(&server).await, []);
+    assert_eq!(sent(&collector, &server).await, []);
 }
 
 #[tokio::test]

@@ -99,6 +99,15 @@ def test_a_header_that_promises_too_much_is_refused(folder: Path) -> None:
         load(folder)
 
 
+def test_tensors_that_share_bytes_are_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    whole = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    header = json.dumps({"a": whole, "b": {**whole, "data_offsets": [4, 12]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(12))
+    with pytest.raises(ModelFilesError, match=r"model\.safetensors is damaged"):
+        load(folder)
+
+
 @pytest.mark.parametrize(
     "name", ["../outside.safetensors", "/etc/passwd", "sub/model.safetensors", "..", "pytorch_model.bin", ""]
 )

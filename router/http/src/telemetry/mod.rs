@@ -5,35 +5,30 @@
 //! `OTEL_TRACES_SAMPLER`. No text of a request or answer and no key is in a span.
 
 mod attributes;
-mod export;
 mod request;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::Context as _;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::Response;
+use metrics::counter;
+use opentelemetry::Context;
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
-use opentelemetry::trace::{SpanKind, TraceContextExt, Tracer as _, TracerProvider as _};
-use opentelemetry::{Context, Key, KeyValue};
-use opentelemetry_otlp::{SpanExporter, WithExportConfig};
-use opentelemetry_sdk::Resource;
+use opentelemetry::trace::{SpanKind, TraceContextExt, Tracer as _};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+use opentelemetry_sdk::trace::SdkTracer;
+use text_generation_traces::{Collector, Traces};
 use tokio::task_local;
 
-use self::export::BoundedQueue;
-pub use self::export::SPANS_DROPPED;
 use self::request::RequestSpan;
 
 /// TGI's.
 const DEFAULT_SERVICE_NAME: &str = "text-generation-inference.router";
 
-/// How long the end of the process waits for spans that the collector has not taken.
-const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+/// Spans that no collector got.
+pub const SPANS_DROPPED: &str = "tgi_trace_spans_dropped";
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +46,7 @@ pub struct Settings<'a> {
 /// Makes the spans of requests.
 #[derive(Debug)]
 pub struct Tracer {
-    provider: SdkTracerProvider,
+    traces: Traces,
     tracer: SdkTracer,
     propagator: TraceContextPropagator,
     model: Arc<str>,
@@ -64,23 +59,17 @@ impl Tracer {
     /// # Errors
     /// When the address of the collector cannot be used.
     pub fn start(settings: Settings<'_>) -> anyhow::Result<Self> {
-        let endpoint = settings.endpoint;
-        anyhow::ensure!(
-            endpoint.starts_with("http://"),
-            "`--otlp-endpoint` must be an address such as http://localhost:4317; TLS is not supported. Given: {endpoint}"
-        );
-        let exporter = SpanExporter::builder()
-            .with_tonic()
-            .with_endpoint(endpoint)
-            .build()
-            .with_context(|| format!("`--otlp-endpoint {endpoint}` cannot be used"))?;
-        let provider = SdkTracerProvider::builder()
-            .with_span_processor(BoundedQueue::before(exporter))
-            .with_resource(resource(settings.service_name))
-            .build();
+        let collector = Collector {
+            endpoint: settings.endpoint,
+            service_name: settings.service_name,
+            default_name: DEFAULT_SERVICE_NAME,
+        };
+        let dropped = counter!(SPANS_DROPPED);
+        let traces = Traces::to(collector, move |spans| dropped.increment(spans as u64))
+            .map_err(|error| anyhow::anyhow!("`--otlp-endpoint` {error}"))?;
         Ok(Self {
-            tracer: provider.tracer("text-generation-router"),
-            provider,
+            tracer: traces.tracer("text-generation-router"),
+            traces,
             propagator: TraceContextPropagator::new(),
             model: settings.model.into(),
             trace_steps: settings.trace_steps,
@@ -107,28 +96,9 @@ impl Tracer {
         sampled.then(|| Arc::new(RequestSpan::new(self.clone(), context, request, route)))
     }
 
-    /// Sends what waits, for at most [`FLUSH_LIMIT`]. Nothing is sent after that.
+    /// Sends what waits, for at most two seconds. Nothing is sent after that.
     pub async fn shutdown(&self) {
-        let provider = self.provider.clone();
-        let flushed = tokio::task::spawn_blocking(move || {
-            // Whoever misses a span sees in the log, or in the collector's, why.
-            let _ = provider.shutdown_with_timeout(FLUSH_LIMIT);
-        });
-        let _ = flushed.await;
-    }
-}
-
-/// Who this server is. The environment names it by `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`.
-fn resource(name: Option<&str>) -> Resource {
-    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
-    let builder = || Resource::builder().with_attribute(version.clone());
-    let found = builder().build();
-    let unnamed = found
-        .get(&Key::from_static_str("service.name"))
-        .is_none_or(|name| name.as_str().starts_with("unknown_service"));
-    match name.or(unnamed.then_some(DEFAULT_SERVICE_NAME)) {
-        Some(name) => builder().with_service_name(name.to_owned()).build(),
-        None => found,
+        self.traces.shutdown().await;
     }
 }
 

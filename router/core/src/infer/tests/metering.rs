@@ -171,3 +171,23 @@ fn steps_tokens_and_the_pool_are_reported() {
         ],
     );
 }
+
+#[test]
+fn losses_of_the_shards_are_counted() {
+    let page = page_after(async |server| {
+        server.mock.hold();
+        let stream = server.infer.generate_stream(request("once", 9)).await;
+        server.until_running(1).await;
+        server.mock.kill();
+        server.mock.resume();
+        stream.unwrap().gather().await.unwrap();
+    });
+    assert_lines(
+        &page,
+        &[
+            "tgi_shard_restarts 1",
+            "tgi_shard_recovery_duration_count 1",
+            "tgi_request_success 1",
+        ],
+    );
+}

@@ -1,14 +1,13 @@
-//! Spans on their way to the collector: a bounded queue, and a thread of the OpenTelemetry library that sends batches.
+//! A bounded queue of spans, and a thread of the OpenTelemetry library that sends batches to the collector.
 //!
-//! A collector that is away or slow holds nobody up. What the queue cannot take, and what could not be sent, is dropped
-//! and counted.
+//! What the queue cannot take, and what could not be sent, is dropped and counted.
 
 use std::env;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use metrics::{Counter, counter};
 use opentelemetry::Context;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
@@ -16,17 +15,21 @@ use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, Span, SpanData, SpanExporter, SpanProcessor,
 };
 
-/// Spans that no collector got.
-pub const SPANS_DROPPED: &str = "tgi_trace_spans_dropped";
-
 /// Spans that wait for the collector, where `OTEL_BSP_MAX_QUEUE_SIZE` says nothing else.
 const QUEUED_SPANS: usize = 2048;
 
-/// How many spans wait, and how many were lost: shared by both ends of the queue.
-#[derive(Debug)]
+/// How many spans wait, and who is told how many were lost: shared by both ends of the queue.
 struct Fill {
     waiting: AtomicUsize,
-    dropped: Counter,
+    lost: Box<dyn Fn(usize) + Send + Sync>,
+}
+
+impl fmt::Debug for Fill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fill")
+            .field("waiting", &self.waiting)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The queue's way in. It takes finished spans from any thread and never waits.
@@ -38,16 +41,19 @@ pub(super) struct BoundedQueue {
 }
 
 impl BoundedQueue {
-    /// A queue before `exporter`, and the thread that empties it. Further limits are those of the library:
+    /// A queue before `exporter`, and the thread that empties it. `lost` is told how many spans were. Further limits are those of the library:
     /// `OTEL_BSP_SCHEDULE_DELAY` and `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`.
-    pub(super) fn before(exporter: impl SpanExporter + 'static) -> Self {
+    pub(super) fn before(
+        exporter: impl SpanExporter + 'static,
+        lost: impl Fn(usize) + Send + Sync + 'static,
+    ) -> Self {
         let given = env::var("OTEL_BSP_MAX_QUEUE_SIZE").ok();
         let capacity = given
             .and_then(|size| size.parse().ok())
             .unwrap_or(QUEUED_SPANS);
         let fill = Arc::new(Fill {
             waiting: AtomicUsize::new(0),
-            dropped: counter!(SPANS_DROPPED),
+            lost: Box::new(lost),
         });
         let exporter = CountingExporter {
             inner: exporter,
@@ -74,7 +80,7 @@ impl SpanProcessor for BoundedQueue {
             self.batches.on_end(span);
         } else {
             self.fill.waiting.fetch_sub(1, Ordering::AcqRel);
-            self.fill.dropped.increment(1);
+            (self.fill.lost)(1);
         }
     }
 
@@ -107,7 +113,7 @@ impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
         let failed_before = self.is_failing.swap(sent.is_err(), Ordering::AcqRel);
         match &sent {
             Err(error) => {
-                self.fill.dropped.increment(spans as u64);
+                (self.fill.lost)(spans);
                 if !failed_before {
                     tracing::warn!(
                         "traces are dropped: the collector of `--otlp-endpoint` takes none: {error}"

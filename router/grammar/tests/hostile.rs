@@ -1,0 +1,122 @@
+//! Sources that are made to cost much: each is compiled or refused soon, and then each token is.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a helper of tests may panic as they do"
+)]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{feed, vocabulary};
+use serde_json::{Map, Value, json};
+use text_generation_grammar::{Compiler, CompilerLimits, GrammarError, GrammarSource};
+
+/// Far more than any of them takes, and far less than it takes whoever has no limits.
+const SOON: Duration = Duration::from_secs(20);
+
+fn schema(schema: Value) -> GrammarSource {
+    GrammarSource::JsonSchema {
+        schema,
+        strict: false,
+    }
+}
+
+fn regex(regex: &str) -> GrammarSource {
+    GrammarSource::Regex(regex.into())
+}
+
+fn objects(depth: usize) -> Value {
+    (0..depth).fold(
+        json!({"type": "null"}),
+        |inner, _| json!({"type": "object", "properties": {"a": inner}, "required": ["a"]}),
+    )
+}
+
+fn properties(count: usize) -> Value {
+    let names = (0..count).map(|index| (format!("p{index}"), json!({"type": "integer"})));
+    json!({"type": "object", "properties": names.collect::<Map<_, _>>()})
+}
+
+/// What becomes of a source.
+enum Outcome {
+    /// It is followed along this text, after which many more tokens may come.
+    Follows(String),
+    TooLarge,
+    /// Nothing matches it, which its request is told at its first token.
+    DeadEnd,
+}
+
+fn sources() -> Vec<(GrammarSource, Outcome)> {
+    let texts: Vec<String> = (0..5000).map(|index| format!("text {index}")).collect();
+    let follows = |text: &str, times: usize| Outcome::Follows(text.repeat(times));
+    let circle = json!({"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}});
+    vec![
+        (schema(json!({"enum": texts})), follows("\"text 49", 1)),
+        (schema(objects(60)), follows("{\"a\":", 50)),
+        (
+            schema(json!({"type": "string", "maxLength": 5000})),
+            Outcome::Follows(format!("\"{}", "a".repeat(60))),
+        ),
+        (regex("[a-z]{1,2000}"), follows("a", 60)),
+        (regex("(x{1,99}){1,99}"), follows("x", 60)),
+        (regex(".*a.{12}"), follows("ab", 30)),
+        (regex("(a+)+b"), follows("a", 60)),
+        (schema(properties(20_000)), Outcome::TooLarge),
+        (
+            schema(json!({"title": "x".repeat(5_000_000)})),
+            Outcome::TooLarge,
+        ),
+        (schema(json!({"$ref": "#"})), Outcome::DeadEnd),
+        (
+            schema(json!({"$defs": circle, "$ref": "#/$defs/a"})),
+            Outcome::DeadEnd,
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn costly_sources_are_compiled_or_refused_soon_and_so_is_each_token() {
+    // Work is bounded by its steps; how long a loaded machine takes for them is not asked here.
+    let limits = CompilerLimits {
+        time: SOON,
+        ..CompilerLimits::default()
+    };
+    let compiler = Compiler::new(vocabulary(), limits);
+    let began = Instant::now();
+    for (index, (source, end)) in sources().into_iter().enumerate() {
+        let compiled = compiler.compile(source).await;
+        let mut matcher = match (compiled, &end) {
+            (Err(GrammarError::TooLarge { .. }), Outcome::TooLarge) => continue,
+            (compiled, _) => compiled.unwrap().matcher(),
+        };
+        match end {
+            Outcome::Follows(text) => assert!(feed(&mut matcher, &text), "source {index}"),
+            Outcome::TooLarge => panic!("source {index} is too large"),
+            Outcome::DeadEnd => assert_eq!(matcher.mask().err(), Some(GrammarError::DeadEnd)),
+        }
+    }
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn ever_new_sources_leave_the_cache_as_large_as_it_may_be() {
+    let limits = CompilerLimits {
+        cache_bytes: 1 << 20,
+        ..CompilerLimits::default()
+    };
+    let compiler = Compiler::new(vocabulary(), limits);
+    let source = |index: usize| regex(&format!("[a-z]{{{}}}", 1 + index));
+    let mut kept = Vec::new();
+    for index in 0..300 {
+        kept.push(compiler.compile(source(index)).await.unwrap());
+    }
+    let is_kept = async |index: usize| {
+        let again = compiler.compile(source(index)).await.unwrap();
+        Arc::ptr_eq(&again, &kept[index])
+    };
+    assert!(is_kept(299).await);
+    assert!(!is_kept(0).await);
+}
