@@ -132,7 +132,9 @@ fn section(open: &str, close: &str) -> Section {
 /// several.
 fn llama(field: &Map<String, Value>, open: &Pattern) -> Result<Calls, Unsupported> {
     let is_llama = open.literals[1].contains("\"parameters\":")
-        && field.get("content").is_some_and(|content| content == "json")
+        && field
+            .get("content")
+            .is_some_and(|content| content == "json")
         && !field.contains_key("content_args");
     match Format::named("llama3_json").map(|format| &format.layout) {
         Some(Layout::Calls(calls)) if is_llama => Ok(calls.clone()),
