@@ -1,7 +1,7 @@
 """Reads answers with transformers' own parser and the `response_template`s that TRL has for models.
 
-Takes `[{"template", "prefix", "text", "tools"}]` as JSON from standard input; prints `{"templates", "messages"}`, a message
-for each answer.
+Takes `[{"template", "prefix", "text", "tools"}]` as JSON from standard input; prints `{"templates", "messages"}`, a
+message for each answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def templates() -> dict[str, Any]:
     names: dict[str, Any] = {"_SUPPORTS_PARSE_RESPONSE_TOOLS": True}
     for node in ast.parse(source).body:
         if is_template(node):
-            exec(compile(ast.Module([node], []), MODULE, "exec"), names)  # noqa: S102
+            exec(compile(ast.Module([node], []), MODULE, "exec"), names)
     return {name: value for name, value in names.items() if isinstance(value, dict) and "start_anchor" in str(value)}
 
 
@@ -36,7 +36,8 @@ def is_template(node: ast.stmt) -> bool:
     if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
         return False
     name = node.targets[0].id
-    return name.startswith(("_XML_INLINE", "_LFM2")) or (name.endswith("_template") and isinstance(node.value, ast.Dict))
+    is_part = name.startswith(("_XML_INLINE", "_LFM2"))
+    return is_part or (name.endswith("_template") and isinstance(node.value, ast.Dict))
 
 
 def read(case: dict[str, Any], template: dict[str, Any]) -> dict[str, Any]:

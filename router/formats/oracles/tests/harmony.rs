@@ -11,7 +11,7 @@ use std::{env, fs};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use common::{Answer, Call, format, options, parse, tools};
+use common::{Answer, Call, format, options, parse, pieces, tools};
 use openai_harmony::chat::{Content, Role};
 use openai_harmony::{
     HarmonyEncoding, HarmonyEncodingName, StreamableParser, load_harmony_encoding,
@@ -28,16 +28,6 @@ const ANSWERS: &[&str] = &[
     "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant to=functions.ping<|channel|>commentary json<|message|>{}<|call|>",
     "<|channel|>commentary<|message|>I will look.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather<|message|>{\"city\": \"{[<|\", \"days\": 3}<|call|>",
     "<|channel|>commentary to=functions.get_weather json<|message|>{\"city\": \"Z\\u00fcrich \\\"x\\\"\"}<|call|><|start|>assistant<|channel|>commentary to=functions.ping json<|message|>{}<|call|>",
-];
-
-const MARKERS: &[&str] = &[
-    "<|start|>",
-    "<|channel|>",
-    "<|constrain|>",
-    "<|message|>",
-    "<|end|>",
-    "<|call|>",
-    "<|return|>",
 ];
 
 /// The encoding with its vocabulary in a file of this test's, or the crate would download it.
@@ -94,19 +84,11 @@ fn answers_that_end_anywhere_are_read_as_openai_reads_them() {
 
 /// The markers as tokens, and every character between them by itself.
 fn tokens(text: &str) -> Vec<u32> {
-    let mut tokens = Vec::new();
-    let mut rest = text;
-    while let Some(character) = rest.chars().next() {
-        let marker = MARKERS.iter().find(|marker| rest.starts_with(**marker));
-        let length = marker.map_or(character.len_utf8(), |marker| marker.len());
-        tokens.extend(
-            ENCODING
-                .tokenizer()
-                .encode_with_special_tokens(&rest[..length]),
-        );
-        rest = &rest[length..];
-    }
-    tokens
+    let tokenizer = ENCODING.tokenizer();
+    let pieces = pieces(text, &["<|return|>"]).into_iter();
+    pieces
+        .flat_map(|piece| tokenizer.encode_with_special_tokens(piece))
+        .collect()
 }
 
 /// What their parser makes of an answer that may be cut.

@@ -5,7 +5,7 @@ mod common;
 #[path = "../../tests/common/transcripts.rs"]
 mod transcripts;
 
-use common::{Answer, Call, format, options, parse, tools};
+use common::{Answer, Call, format, options, parse, pieces, tools};
 use openai_protocol::common::{Function, Tool};
 use serde_json::{Value, json};
 use text_generation_formats::Format;
@@ -31,12 +31,8 @@ const FORMATS: &[(&str, &str)] = &[
     ("llama4_pythonic", "pythonic"),
 ];
 
-/// Markers that are single tokens in the vocabularies of their models.
+/// Further single tokens of these models: some of their parsers rely on markers that come whole.
 const MARKERS: &[&str] = &[
-    "[TOOL_CALLS]",
-    "<|python_tag|>",
-    "<|python_start|>",
-    "<|python_end|>",
     "<tool_call>",
     "</tool_call>",
     "<arg_key>",
@@ -45,19 +41,6 @@ const MARKERS: &[&str] = &[
     "</arg_value>",
     "<minimax:tool_call>",
     "</minimax:tool_call>",
-    "<|tool_call>",
-    "<tool_call|>",
-    "<｜tool▁calls▁begin｜>",
-    "<｜tool▁calls▁end｜>",
-    "<｜tool▁call▁begin｜>",
-    "<｜tool▁call▁end｜>",
-    "<｜tool▁sep｜>",
-    "｜DSML｜",
-    "<|tool_calls_section_begin|>",
-    "<|tool_calls_section_end|>",
-    "<|tool_call_begin|>",
-    "<|tool_call_argument_begin|>",
-    "<|tool_call_end|>",
 ];
 
 /// How an answer reaches their parser.
@@ -210,7 +193,7 @@ async fn other(factory: &ParserFactory, name: &str, text: &str, way: Way) -> Rea
     let mut content = String::new();
     let mut calls: Vec<(String, String)> = Vec::new();
     let mut items = Vec::new();
-    for piece in pieces(text) {
+    for piece in pieces(text, MARKERS) {
         let step = parser
             .parse_incremental(piece, &tools)
             .await
@@ -232,19 +215,6 @@ async fn other(factory: &ParserFactory, name: &str, text: &str, way: Way) -> Rea
         content.trim().to_owned(),
         calls.into_iter().map(value).collect(),
     )
-}
-
-/// Every character by itself, and markers whole: they are single tokens, which some of their parsers rely on.
-fn pieces(text: &str) -> Vec<&str> {
-    let mut pieces = Vec::new();
-    let mut rest = text;
-    while let Some(character) = rest.chars().next() {
-        let marker = MARKERS.iter().find(|marker| rest.starts_with(**marker));
-        let length = marker.map_or(character.len_utf8(), |marker| marker.len());
-        pieces.push(&rest[..length]);
-        rest = &rest[length..];
-    }
-    pieces
 }
 
 fn read(answer: &Answer) -> Read {

@@ -63,6 +63,10 @@ fn has_waiting_cycle(regex: &mut Regex) -> bool {
             }
         }
         if !regex.is_accepting(state) {
+            // The usual case, and the automaton may be long.
+            if followers.contains(&state) {
+                return true;
+            }
             waiting.insert(state, followers);
         }
     }
