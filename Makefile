@@ -27,8 +27,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.proto' -o -name '*.py' -o -name '*.pyi' -o -path '*/ui/*' \) -print) Cargo.toml Cargo.lock
 PYTHON_PROJECTS := server clients/python
 
-.PHONY: run install benchmark wheel test lint lint-features fmt clean bench-router bench-traces bench-client bench-encode bench-kv-pool bench-policy
-.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-routers test-agents test-ui test-chart test-image test-ray
+.PHONY: run install benchmark wheel test lint lint-features fmt clean bench-router bench-traces bench-client bench-encode bench-parse bench-kv-pool bench-policy
+.PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-routers test-agents test-formats test-ui test-chart test-image test-ray
 
 run: install
 	@exec text-generation-launcher --model-id '$(MODEL_ID)' --hostname 127.0.0.1 $(ARGS)
@@ -130,7 +130,8 @@ lint-features:
 	    fi; \
 	done
 
-test-rust: $(VENV)/.dependencies
+# One test of formats reads the files of TRL.
+test-rust: $(VENV)/.dev-dependencies
 	cargo test --quiet --locked --workspace
 
 test-client: $(VENV)/.dev-dependencies $(VENV)/.python
@@ -186,6 +187,12 @@ target/agent-packages/.installed: integration-tests/agents/package.json integrat
 	cd $(@D) && npm ci --silent --no-audit --no-fund
 	@touch $@
 
+# Not part of test: parsers of tool calls by others bring 230 crates that nothing else needs; see docs/tools.md.
+test-formats: export TIKTOKEN_ENCODINGS_BASE := $(CURDIR)/target/formats-oracles/vocabulary
+test-formats:
+	cargo fmt --check --manifest-path router/formats/oracles/Cargo.toml
+	cargo test --quiet --locked --manifest-path router/formats/oracles/Cargo.toml --target-dir target/formats-oracles
+
 # Not part of test: it needs a Chromium, which it takes from the variable CHROMIUM or the path; see docs/ui.md.
 test-ui: install $(VENV)/.dev-dependencies target/ui-packages/.installed
 	PYTHONPATH=target/ui-packages $(BIN)/python -m pytest -q integration-tests/ui.py
@@ -231,6 +238,9 @@ bench-client:
 
 bench-encode:
 	cargo bench --quiet --locked -p text-generation-core --bench encode
+
+bench-parse:
+	cargo bench --quiet --locked -p text-generation-formats --bench parse
 
 bench-kv-pool:
 	cargo bench --quiet --locked -p text-generation-core --bench kv_pool

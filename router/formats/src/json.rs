@@ -232,22 +232,28 @@ pub(crate) fn is_value(text: &str) -> bool {
 /// Appends `text` as the inside of a JSON string.
 pub(crate) fn escape(text: &str, out: &mut String) {
     use std::fmt::Write;
-    for character in text.chars() {
-        match character {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\0'..='\u{1f}' => {
+    let mut plain = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        if byte >= 0x20 && byte != b'"' && byte != b'\\' {
+            continue;
+        }
+        out.push_str(&text[plain..at]);
+        plain = at + 1;
+        match byte {
+            b'"' => out.push_str("\\\""),
+            b'\\' => out.push_str("\\\\"),
+            b'\n' => out.push_str("\\n"),
+            b'\r' => out.push_str("\\r"),
+            b'\t' => out.push_str("\\t"),
+            0x8 => out.push_str("\\b"),
+            0xc => out.push_str("\\f"),
+            _ => {
                 // Writing to a String cannot fail.
-                let _ = write!(out, "\\u{:04x}", u32::from(character));
+                let _ = write!(out, "\\u{byte:04x}");
             }
-            _ => out.push(character),
         }
     }
+    out.push_str(&text[plain..]);
 }
 
 /// Appends `text` as a JSON string.

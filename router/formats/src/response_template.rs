@@ -105,6 +105,9 @@ fn calls(field: &Map<String, Value>) -> Result<Calls, Unsupported> {
         ([group], _)
             if group == "name" && arguments.and_then(Value::as_str) == Some("{content}") =>
         {
+            if open.literals[0].starts_with('{') {
+                return llama(field, &open);
+            }
             named(field, content, &open, close)?
         }
         _ => return unsupported("another `transform` of `tool_calls`"),
@@ -125,6 +128,20 @@ fn section(open: &str, close: &str) -> Section {
     }
 }
 
+/// The call of Llama is an object that has its name first. The template knows one such call; our own declaration has
+/// several.
+fn llama(field: &Map<String, Value>, open: &Pattern) -> Result<Calls, Unsupported> {
+    let is_llama = open.literals[1].contains("\"parameters\":")
+        && field
+            .get("content")
+            .is_some_and(|content| content == "json")
+        && !field.contains_key("content_args");
+    match Format::named("llama3_json").map(|format| &format.layout) {
+        Some(Layout::Calls(calls)) if is_llama => Ok(calls.clone()),
+        _ => unsupported("an object in `open_pattern` that is not Llama's"),
+    }
+}
+
 /// A call with its name in the opening.
 fn named(
     field: &Map<String, Value>,
@@ -138,18 +155,6 @@ fn named(
         .get("content_args")
         .and_then(Value::as_object)
         .unwrap_or(&none);
-    // The call of Llama is an object that has its name first.
-    if before.starts_with('{') {
-        let is_llama = after.contains("\"parameters\":") && content == "json" && options.is_empty();
-        if !is_llama {
-            return unsupported("an object in `open_pattern` that is not Llama's");
-        }
-        let section = Section {
-            at_start: true,
-            ..section("", "")
-        };
-        return Ok((section, object(&["parameters", "arguments"])));
-    }
     let arguments = match content {
         "json" if options.is_empty() => Arguments::Json,
         "json" => Arguments::Braces {

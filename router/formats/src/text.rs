@@ -28,15 +28,28 @@ pub(crate) fn starts_with(text: &str, expected: &str) -> Match<usize> {
 
 /// Where `marker` is in `text`: `Ok` its start, `Err` the place before which it certainly is not.
 pub(crate) fn find(text: &str, marker: &str) -> Result<usize, usize> {
-    text.find(marker)
-        .ok_or_else(|| text.len() - overlap(text, marker))
+    find_first(text, &[marker]).map(|(at, _)| at)
 }
 
-/// The length of the longest beginning of `marker`, shorter than itself, with which `text` ends.
-pub(crate) fn overlap(text: &str, marker: &str) -> usize {
-    let longest = marker.len().saturating_sub(1).min(text.len());
-    (1..=longest)
-        .rev()
-        .find(|&length| text.as_bytes().ends_with(&marker.as_bytes()[..length]))
-        .unwrap_or(0)
+/// Where the first of `markers` is in `text`: `Ok` its start and the marker, `Err` the place before which certainly none
+/// is. Compares at each byte, which for pieces of a few characters is faster than to prepare a search.
+pub(crate) fn find_first<'a>(text: &str, markers: &[&'a str]) -> Result<(usize, &'a str), usize> {
+    let mut rest = text.as_bytes();
+    while let Some(first) = rest.first() {
+        let at = text.len() - rest.len();
+        for marker in markers {
+            let bytes = marker.as_bytes();
+            if bytes.first() != Some(first) {
+                continue;
+            }
+            if rest.starts_with(bytes) {
+                return Ok((at, marker));
+            }
+            if bytes.starts_with(rest) {
+                return Err(at);
+            }
+        }
+        rest = &rest[1..];
+    }
+    Err(text.len())
 }

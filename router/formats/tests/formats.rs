@@ -1,106 +1,17 @@
 //! Calls as each family of models writes them. The texts follow the models' chat templates and vLLM's parsers.
 
 mod common;
+#[path = "common/transcripts.rs"]
+mod transcripts;
 
 use common::{Answer, format, options, parse, tools};
-use serde_json::{Value, json};
+use serde_json::json;
+use transcripts::{TWO, weather};
 
 /// Content, reasoning, and the calls of an answer in this format.
 fn answer(name: &str, text: &str) -> Answer {
     parse(format(name), "", text, &options(&tools()))
 }
-
-fn weather() -> Value {
-    json!({"city": "Zürich \"x\"\n", "days": 3, "exact": true, "note": null, "limits": {"low": -1.5}, "tags": ["a", "b"]})
-}
-
-/// One call of `get_weather` and one of `ping`, as the format writes them.
-const TWO: &[(&str, &str)] = &[
-    (
-        "hermes",
-        "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}\n</tool_call>\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>",
-    ),
-    (
-        "llama3_json",
-        "<|python_tag|>{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Z\\u00fcrich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}; {\"name\": \"ping\", \"parameters\": {}}",
-    ),
-    (
-        "llama3_json",
-        "{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}\n{\"type\": \"function\", \"name\": \"ping\", \"parameters\": {}}",
-    ),
-    (
-        "mistral_v3",
-        "[TOOL_CALLS] [{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}, {\"name\": \"ping\", \"arguments\": {}}]",
-    ),
-    (
-        "mistral",
-        "[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}[TOOL_CALLS]ping[ARGS]{}",
-    ),
-    (
-        "deepseek_v3",
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>ping\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    ),
-    (
-        "deepseek_v31",
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}<｜tool▁call▁end｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    ),
-    (
-        "deepseek_v32",
-        "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Zürich \"x\"\n</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">3</｜DSML｜parameter>\n<｜DSML｜parameter name=\"exact\" string=\"false\">true</｜DSML｜parameter>\n<｜DSML｜parameter name=\"note\" string=\"false\">null</｜DSML｜parameter>\n<｜DSML｜parameter name=\"limits\" string=\"false\">{\"low\": -1.5}</｜DSML｜parameter>\n<｜DSML｜parameter name=\"tags\" string=\"false\">[\"a\", \"b\"]</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"ping\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
-    ),
-    (
-        "qwen3_coder",
-        "<tool_call>\n<function=get_weather>\n<parameter=city>\nZürich \"x\"\n\n</parameter>\n<parameter=days>\n3\n</parameter>\n<parameter=exact>\nTrue\n</parameter>\n<parameter=note>\nnull\n</parameter>\n<parameter=limits>\n{\"low\": -1.5}\n</parameter>\n<parameter=tags>\n[\"a\", \"b\"]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=ping>\n</function>\n</tool_call>",
-    ),
-    (
-        "glm45",
-        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Zürich \"x\"\n</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>exact</arg_key>\n<arg_value>true</arg_value>\n<arg_key>note</arg_key>\n<arg_value>null</arg_value>\n<arg_key>limits</arg_key>\n<arg_value>{\"low\": -1.5}</arg_value>\n<arg_key>tags</arg_key>\n<arg_value>[\"a\", \"b\"]</arg_value>\n</tool_call>\n<tool_call>ping\n</tool_call>",
-    ),
-    (
-        "glm47",
-        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Zürich \"x\"\n</arg_value><arg_key>days</arg_key><arg_value>3</arg_value><arg_key>exact</arg_key><arg_value>true</arg_value><arg_key>note</arg_key><arg_value>null</arg_value><arg_key>limits</arg_key><arg_value>{\"low\": -1.5}</arg_value><arg_key>tags</arg_key><arg_value>[\"a\", \"b\"]</arg_value></tool_call><tool_call>ping</tool_call>",
-    ),
-    (
-        "kimi_k2",
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}<|tool_call_end|><|tool_call_begin|>functions.ping:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
-    ),
-    (
-        "openai",
-        "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}<|call|><|start|>assistant to=functions.ping<|channel|>commentary json<|message|>{}",
-    ),
-    (
-        "gemma4",
-        "<|tool_call>call:get_weather{city:<|\"|>Zürich \"x\"\n<|\"|>,days:3,exact:true,note:null,limits:{low:-1.5},tags:[<|\"|>a<|\"|>,<|\"|>b<|\"|>]}<tool_call|><|tool_call>call:ping{}<tool_call|>",
-    ),
-    (
-        "functiongemma",
-        "<start_function_call>call:get_weather{city:<escape>Zürich \"x\"\n<escape>,days:3,exact:true,note:null,limits:{low:-1.5},tags:[<escape>a<escape>,<escape>b<escape>]}<end_function_call><start_function_call>call:ping{}<end_function_call>",
-    ),
-    (
-        "minimax_m2",
-        "<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter name=\"city\">Zürich \"x\"\n</parameter>\n<parameter name=\"days\">3</parameter>\n<parameter name=\"exact\">true</parameter>\n<parameter name=\"note\">null</parameter>\n<parameter name=\"limits\">{\"low\": -1.5}</parameter>\n<parameter name=\"tags\">[\"a\", \"b\"]</parameter>\n</invoke>\n<invoke name=\"ping\">\n</invoke>\n</minimax:tool_call>",
-    ),
-    (
-        "granite",
-        "<|tool_call|>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}, {\"name\": \"ping\", \"arguments\": {}}]",
-    ),
-    (
-        "phi4_mini_json",
-        "functools[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}, {\"name\": \"ping\", \"arguments\": {}}]",
-    ),
-    (
-        "pythonic",
-        "[get_weather(city='Zürich \"x\"\\n', days=3, exact=True, note=None, limits={'low': -1.5}, tags=[\"a\", 'b']), ping()]",
-    ),
-    (
-        "llama4_pythonic",
-        "<|python_start|>[get_weather(city=\"Z\\u00fcrich \\x22x\\x22\\n\", days=3, exact=True, note=None, limits={\"low\": -1.5}, tags=[\"a\", \"b\"]), ping()]<|python_end|>",
-    ),
-    (
-        "lfm2",
-        "<|tool_call_start|>[get_weather(city='Zürich \"x\"\\n', days=3, exact=True, note=None, limits={'low': -1.5}, tags=['a', 'b']), ping()]<|tool_call_end|>",
-    ),
-];
 
 #[test]
 fn two_calls_are_read_in_every_format() {

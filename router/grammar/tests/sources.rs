@@ -356,6 +356,12 @@ async fn strict_refuses_by_name_and_otherwise_the_rest_is_enforced() {
             "\"xyz\"",
         ),
         (
+            json!({"type": "string", "pattern": r"^(?:\S+\s+){0,99}\S+$", "maxLength": 5000}),
+            "`maxLength` at /",
+            "\"a b\"",
+            "\"a \"",
+        ),
+        (
             json!({"type": "object", "patternProperties": {"^a": {"type": "null"}, "b$": {"type": "string"}}}),
             "`patternProperties` at /",
             "{\"ab\":1}",

@@ -4,7 +4,7 @@ use super::arguments::{Outcome, Reader};
 use super::{OutputParser, Step};
 use crate::delta::Delta;
 use crate::json::{escape, quote};
-use crate::text::overlap;
+use crate::text::find_first;
 use crate::tool::{CUSTOM_INPUT, ToolKind};
 
 const START: &str = "<|start|>";
@@ -139,17 +139,11 @@ impl OutputParser {
 
     /// Text up to the end of the message.
     fn body_text(&mut self, end: bool, deltas: &mut Vec<Delta>) -> Step {
-        let close = ENDS
-            .iter()
-            .filter_map(|marker| Some((self.held.find(marker)?, *marker)))
-            .min_by_key(|(at, _)| *at);
+        let close = find_first(&self.held, &ENDS);
         let sure = match close {
-            Some((at, _)) => at,
-            None if end => self.held.len(),
-            None => {
-                let partial = ENDS.iter().map(|marker| overlap(&self.held, marker)).max();
-                self.held.len() - partial.unwrap_or(0)
-            }
+            Ok((at, _)) => at,
+            Err(_) if end => self.held.len(),
+            Err(sure) => sure,
         };
         let text: String = self.held.drain(..sure).collect();
         if !text.is_empty() {
@@ -164,7 +158,7 @@ impl OutputParser {
                 _ => {}
             }
         }
-        let Some((_, marker)) = close else {
+        let Ok((_, marker)) = close else {
             return Step::Wait;
         };
         if matches!(self.channels, Channels::Input) {

@@ -6,7 +6,7 @@ use super::arguments::Outcome;
 use crate::format::{Parameters, Text};
 use crate::json::{escape, quote};
 use crate::schema::{self, Types};
-use crate::text::{Match, find, overlap, starts_with};
+use crate::text::{Match, find, starts_with};
 
 /// Keys are shorter; a longer one is not a key.
 const MAX_KEY: usize = 256;
@@ -217,8 +217,8 @@ fn is_null_so_far(text: &str, close: &str) -> bool {
         .iter()
         .any(|null| match text.strip_prefix(null) {
             Some(rest) => {
-                let rest = rest.trim_start();
-                rest.starts_with(close.trim()) || overlap(rest, close.trim()) == rest.len()
+                let (rest, close) = (rest.trim_start(), close.trim());
+                rest.starts_with(close) || close.starts_with(rest)
             }
             None => null.starts_with(text),
         })

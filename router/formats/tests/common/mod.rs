@@ -10,6 +10,47 @@
 use serde_json::{Value, json};
 use text_generation_formats::{Delta, Format, IdSource, ParserOptions, Tool, ToolKind};
 
+/// Special tokens of several families.
+pub const SPECIAL: &[&str] = &[
+    "<eos>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]",
+    "[THINK]",
+    "[/THINK]",
+    "<|python_tag|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁sep｜>",
+    "｜DSML｜",
+    "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_call_argument_begin|>",
+    "<|channel|>",
+    "<|message|>",
+    "<|start|>",
+    "<|end|>",
+    "<|call|>",
+    "<|constrain|>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|\"|>",
+    "<|channel>",
+    "<channel|>",
+    "<start_function_call>",
+    "<end_function_call>",
+    "<escape>",
+    "<|tool_call|>",
+    "<|tool_call_start|>",
+    "<|tool_call_end|>",
+];
+
 /// Joined deltas, so that answers that were cut differently can be compared.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Answer {
@@ -154,4 +195,18 @@ pub fn tools() -> Vec<Tool> {
             json!({"type": "object", "properties": {}, "additionalProperties": false}),
         ),
     ]
+}
+
+/// Special tokens, and `more` texts that are single tokens, as they are; every other character by itself.
+pub fn pieces<'a>(text: &'a str, more: &[&str]) -> Vec<&'a str> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while let Some(character) = rest.chars().next() {
+        let mut markers = SPECIAL.iter().chain(more);
+        let marker = markers.find(|marker| rest.starts_with(**marker));
+        let length = marker.map_or(character.len_utf8(), |marker| marker.len());
+        pieces.push(&rest[..length]);
+        rest = &rest[length..];
+    }
+    pieces
 }

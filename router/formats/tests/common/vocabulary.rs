@@ -7,45 +7,8 @@ use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokR
 use llguidance::{Matcher, ParserFactory};
 use text_generation_formats::SpecialTokens;
 
-const SPECIAL: &[&str] = &[
-    "<eos>",
-    "[TOOL_CALLS]",
-    "[ARGS]",
-    "[CALL_ID]",
-    "[THINK]",
-    "[/THINK]",
-    "<|python_tag|>",
-    "<|python_start|>",
-    "<|python_end|>",
-    "<｜tool▁calls▁begin｜>",
-    "<｜tool▁calls▁end｜>",
-    "<｜tool▁call▁begin｜>",
-    "<｜tool▁call▁end｜>",
-    "<｜tool▁sep｜>",
-    "｜DSML｜",
-    "<|tool_calls_section_begin|>",
-    "<|tool_calls_section_end|>",
-    "<|tool_call_begin|>",
-    "<|tool_call_end|>",
-    "<|tool_call_argument_begin|>",
-    "<|channel|>",
-    "<|message|>",
-    "<|start|>",
-    "<|end|>",
-    "<|call|>",
-    "<|constrain|>",
-    "<|tool_call>",
-    "<tool_call|>",
-    "<|\"|>",
-    "<|channel>",
-    "<channel|>",
-    "<start_function_call>",
-    "<end_function_call>",
-    "<escape>",
-    "<|tool_call|>",
-    "<|tool_call_start|>",
-    "<|tool_call_end|>",
-];
+use crate::common::SPECIAL;
+
 const WORDS: &[&str] = &[
     "<tool_call>",
     "</tool_call>",

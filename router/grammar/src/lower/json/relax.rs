@@ -17,6 +17,9 @@ pub(super) fn relax(schema: Value, not_enforced: &mut Vec<String>) -> Value {
     .schema(schema)
 }
 
+/// Lengths up to this are enforced beside every pattern.
+const LONG: u64 = 320;
+
 struct Relaxation<'a> {
     place: Vec<String>,
     not_enforced: &'a mut Vec<String>,
@@ -33,6 +36,7 @@ impl Relaxation<'_> {
         rewrite::rewrite(&mut keywords);
         self.format(&mut keywords);
         self.patterns(&mut keywords);
+        self.length(&mut keywords);
         self.counts(&keywords);
         let keywords = keywords
             .into_iter()
@@ -133,6 +137,21 @@ impl Relaxation<'_> {
         keywords.remove("patternProperties");
         keywords.remove("additionalProperties");
         self.note("patternProperties");
+    }
+
+    /// A long bound beside a pattern that waits takes more than a mask may, at every place. Patterns that may match
+    /// anywhere are left alone: their matches were found at once where this was measured.
+    fn length(&mut self, keywords: &mut Map<String, Value>) {
+        let longest = keywords.get("maxLength").and_then(Value::as_u64);
+        let pattern = keywords.get("pattern").and_then(Value::as_str);
+        let (Some(longest), Some(pattern)) = (longest, pattern) else {
+            return;
+        };
+        let searched = longest > LONG && pattern.starts_with('^') && self.usable(pattern);
+        if searched && patterns::waits(pattern) {
+            keywords.remove("maxLength");
+            self.note("maxLength");
+        }
     }
 
     fn usable(&mut self, pattern: &str) -> bool {

@@ -1,0 +1,1 @@
+//! The tests beside this are all there is: see `docs/tools.md`.

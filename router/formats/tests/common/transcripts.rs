@@ -1,0 +1,140 @@
+//! Calls as each family of models writes them. The texts follow the models' chat templates and vLLM's parsers.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use serde_json::{Map, Value, json};
+
+/// The arguments of the first call of [`TWO`].
+pub fn weather() -> Value {
+    json!({"city": "Zürich \"x\"\n", "days": 3, "exact": true, "note": null, "limits": {"low": -1.5}, "tags": ["a", "b"]})
+}
+
+/// Answers whose calls are written by `write`, with a name for each; those that it cannot write are left out.
+pub fn answers(
+    write: impl Fn(&[(&str, &Map<String, Value>)]) -> Option<String>,
+) -> Vec<(&'static str, String)> {
+    let weather_in = |city: &str| vec![("get_weather", json!({"city": city}))];
+    let two = vec![("get_weather", weather()), ("ping", json!({}))];
+    let nested =
+        json!({"city": "x", "limits": {"low": -1.5, "high": 200.0}, "tags": [], "note": "null"});
+    let answers = [
+        ("one", "", weather_in("Basel")),
+        ("types", "", vec![("get_weather", weather())]),
+        ("nested", "", vec![("get_weather", nested)]),
+        ("no arguments", "", vec![("ping", json!({}))]),
+        ("two", "", two),
+        ("unicode", "", weather_in("Zürich 你好 🙂")),
+        ("escapes", "", weather_in("a\"b'c\\d\te")),
+        ("brackets", "", weather_in("{[( </x> )]}, k=1")),
+        (
+            "a call in a text",
+            "",
+            weather_in("{\"name\": \"ping\", \"arguments\": {}}"),
+        ),
+        ("digits in a text", "", weather_in("4057")),
+        ("an empty text", "", weather_in("")),
+        ("content and a call", "I will look.\n", weather_in("Basel")),
+        ("content", "It is 3 < 4, {not} a [call].", Vec::new()),
+    ];
+    let written = answers.into_iter().filter_map(|(name, content, calls)| {
+        let calls: Vec<_> = calls
+            .iter()
+            .filter_map(|(name, arguments)| Some((*name, arguments.as_object()?)))
+            .collect();
+        let calls = if calls.is_empty() {
+            String::new()
+        } else {
+            write(&calls)?
+        };
+        Some((name, format!("{content}{calls}")))
+    });
+    written.collect()
+}
+
+/// One call of `get_weather` and one of `ping`, as the format writes them.
+pub const TWO: &[(&str, &str)] = &[
+    (
+        "hermes",
+        "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}\n</tool_call>\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>",
+    ),
+    (
+        "llama3_json",
+        "<|python_tag|>{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Z\\u00fcrich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}; {\"name\": \"ping\", \"parameters\": {}}",
+    ),
+    (
+        "llama3_json",
+        "{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}\n{\"type\": \"function\", \"name\": \"ping\", \"parameters\": {}}",
+    ),
+    (
+        "mistral_v3",
+        "[TOOL_CALLS] [{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}, {\"name\": \"ping\", \"arguments\": {}}]",
+    ),
+    (
+        "mistral",
+        "[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}[TOOL_CALLS]ping[ARGS]{}",
+    ),
+    (
+        "deepseek_v3",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>ping\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        "deepseek_v31",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}<｜tool▁call▁end｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        "deepseek_v32",
+        "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Zürich \"x\"\n</｜DSML｜parameter>\n<｜DSML｜parameter name=\"days\" string=\"false\">3</｜DSML｜parameter>\n<｜DSML｜parameter name=\"exact\" string=\"false\">true</｜DSML｜parameter>\n<｜DSML｜parameter name=\"note\" string=\"false\">null</｜DSML｜parameter>\n<｜DSML｜parameter name=\"limits\" string=\"false\">{\"low\": -1.5}</｜DSML｜parameter>\n<｜DSML｜parameter name=\"tags\" string=\"false\">[\"a\", \"b\"]</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"ping\">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+    ),
+    (
+        "qwen3_coder",
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nZürich \"x\"\n\n</parameter>\n<parameter=days>\n3\n</parameter>\n<parameter=exact>\nTrue\n</parameter>\n<parameter=note>\nnull\n</parameter>\n<parameter=limits>\n{\"low\": -1.5}\n</parameter>\n<parameter=tags>\n[\"a\", \"b\"]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=ping>\n</function>\n</tool_call>",
+    ),
+    (
+        "glm45",
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Zürich \"x\"\n</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>exact</arg_key>\n<arg_value>true</arg_value>\n<arg_key>note</arg_key>\n<arg_value>null</arg_value>\n<arg_key>limits</arg_key>\n<arg_value>{\"low\": -1.5}</arg_value>\n<arg_key>tags</arg_key>\n<arg_value>[\"a\", \"b\"]</arg_value>\n</tool_call>\n<tool_call>ping\n</tool_call>",
+    ),
+    (
+        "glm47",
+        "<tool_call>get_weather<arg_key>city</arg_key><arg_value>Zürich \"x\"\n</arg_value><arg_key>days</arg_key><arg_value>3</arg_value><arg_key>exact</arg_key><arg_value>true</arg_value><arg_key>note</arg_key><arg_value>null</arg_value><arg_key>limits</arg_key><arg_value>{\"low\": -1.5}</arg_value><arg_key>tags</arg_key><arg_value>[\"a\", \"b\"]</arg_value></tool_call><tool_call>ping</tool_call>",
+    ),
+    (
+        "kimi_k2",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}<|tool_call_end|><|tool_call_begin|>functions.ping:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+    ),
+    (
+        "openai",
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}<|call|><|start|>assistant to=functions.ping<|channel|>commentary json<|message|>{}",
+    ),
+    (
+        "gemma4",
+        "<|tool_call>call:get_weather{city:<|\"|>Zürich \"x\"\n<|\"|>,days:3,exact:true,note:null,limits:{low:-1.5},tags:[<|\"|>a<|\"|>,<|\"|>b<|\"|>]}<tool_call|><|tool_call>call:ping{}<tool_call|>",
+    ),
+    (
+        "functiongemma",
+        "<start_function_call>call:get_weather{city:<escape>Zürich \"x\"\n<escape>,days:3,exact:true,note:null,limits:{low:-1.5},tags:[<escape>a<escape>,<escape>b<escape>]}<end_function_call><start_function_call>call:ping{}<end_function_call>",
+    ),
+    (
+        "minimax_m2",
+        "<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter name=\"city\">Zürich \"x\"\n</parameter>\n<parameter name=\"days\">3</parameter>\n<parameter name=\"exact\">true</parameter>\n<parameter name=\"note\">null</parameter>\n<parameter name=\"limits\">{\"low\": -1.5}</parameter>\n<parameter name=\"tags\">[\"a\", \"b\"]</parameter>\n</invoke>\n<invoke name=\"ping\">\n</invoke>\n</minimax:tool_call>",
+    ),
+    (
+        "granite",
+        "<|tool_call|>[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}, {\"name\": \"ping\", \"arguments\": {}}]",
+    ),
+    (
+        "phi4_mini_json",
+        "functools[{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich \\\"x\\\"\\n\", \"days\": 3, \"exact\": true, \"note\": null, \"limits\": {\"low\": -1.5}, \"tags\": [\"a\", \"b\"]}}, {\"name\": \"ping\", \"arguments\": {}}]",
+    ),
+    (
+        "pythonic",
+        "[get_weather(city='Zürich \"x\"\\n', days=3, exact=True, note=None, limits={'low': -1.5}, tags=[\"a\", 'b']), ping()]",
+    ),
+    (
+        "llama4_pythonic",
+        "<|python_start|>[get_weather(city=\"Z\\u00fcrich \\x22x\\x22\\n\", days=3, exact=True, note=None, limits={\"low\": -1.5}, tags=[\"a\", \"b\"]), ping()]<|python_end|>",
+    ),
+    (
+        "lfm2",
+        "<|tool_call_start|>[get_weather(city='Zürich \"x\"\\n', days=3, exact=True, note=None, limits={'low': -1.5}, tags=['a', 'b']), ping()]<|tool_call_end|>",
+    ),
+];
