@@ -7,8 +7,8 @@ with u below the best score of the row (`_sampling`).
 
 Layouts: `sampling_values`. The statistics `[R, N, splits]` are those of R ranks in their order, as `logits_process` and
 `draw` wrote them, and may stand apart from each other. Of all their splits the first ones are those of the vocabulary;
-the others are not looked at. Written: the views of `sampled` from `tokens` to `log_total`, which is the logarithm in
-the last line above.
+the others are not looked at. Written: `tokens`, `logprobs`, `valid` and `log_total` of `sampled`, the last of which is
+the logarithm in the last line above.
 
 Called once a step. Bytes floor: R * N * splits * 20.
 """

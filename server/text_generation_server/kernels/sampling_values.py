@@ -11,6 +11,7 @@ N rows choose a token, R ranks take part. A tensor "by row" is indexed by the ro
 batch uses entry `rows[i]` of it.
 """
 
+from enum import IntEnum
 from typing import NamedTuple
 
 import torch
@@ -110,9 +111,8 @@ class SplitStatistics(NamedTuple):
     @classmethod
     def of(cls, record: Tensor) -> "SplitStatistics":
         """Views of `record`."""
-        _, best_id, *_ = record.unbind(-3)
         best, _, total, noisy, score = record.view(torch.float32).unbind(-3)
-        return cls(record, best, best_id, total, noisy, score)
+        return cls(record, best, record.select(-3, 1), total, noisy, score)
 
     @classmethod
     def empty(cls, batch: SamplingBatch, vocab_size: int) -> "SplitStatistics":
@@ -127,10 +127,18 @@ class SplitStatistics(NamedTuple):
         return self.record.is_cuda
 
 
-_WORDS = (2, 1, 1, 1, 1, MAX_TOP, MAX_TOP)
-"""Words of a row's `tokens`, `logprobs` and so on in the record of `SampledTokens`. Together an even number, so that
-every row's int64 is aligned.
-"""
+class _Words(IntEnum):
+    """Columns of the record of `SampledTokens`: where the words of a value begin."""
+
+    TOKENS = 0
+    LOGPROBS = 2
+    VALID = 3
+    NUM_TOP = 4
+    LOG_TOTAL = 5
+    TOP_IDS = 6
+    TOP_LOGPROBS = TOP_IDS + MAX_TOP
+    # An even number, so that every row is one of int64 too.
+    WIDTH = TOP_LOGPROBS + MAX_TOP
 
 
 class SampledTokens(NamedTuple):
@@ -146,31 +154,30 @@ class SampledTokens(NamedTuple):
     """int32 [N]: 1 for a choice; 0 where the scores held NaN or were infinite, `EXCLUDED` where no token was left. The
     token is 0 then, which is legal everywhere.
     """
+    num_top: Tensor
+    """int32 [N]: entries of the two lists that are valid."""
     log_total: Tensor
     """float32 [N]: logarithm of the sum of exp(-u) over the survivors."""
-    num_top: Tensor
-    """int32 [N]: entries of the next two that are valid."""
     top_ids: Tensor
     """int32 [N, MAX_TOP], best first."""
     top_logprobs: Tensor
     """float32 [N, MAX_TOP]"""
 
-    WIDTH = sum(_WORDS)
+    WIDTH = int(_Words.WIDTH)
 
     @classmethod
     def of(cls, record: Tensor) -> "SampledTokens":
         """Views of `record`."""
-        tokens, _, valid, _, num_top, top_ids, _ = record.split(_WORDS, dim=1)
-        _, logprobs, _, log_total, _, _, top_logprobs = record.view(torch.float32).split(_WORDS, dim=1)
+        floats, longs = record.view(torch.float32), record.view(torch.int64)
         return cls(
             record,
-            tokens.view(torch.int64)[:, 0],
-            logprobs[:, 0],
-            valid[:, 0],
-            log_total[:, 0],
-            num_top[:, 0],
-            top_ids,
-            top_logprobs,
+            tokens=longs.select(1, _Words.TOKENS),
+            logprobs=floats.select(1, _Words.LOGPROBS),
+            valid=record.select(1, _Words.VALID),
+            num_top=record.select(1, _Words.NUM_TOP),
+            log_total=floats.select(1, _Words.LOG_TOTAL),
+            top_ids=record.narrow(1, _Words.TOP_IDS, MAX_TOP),
+            top_logprobs=floats.narrow(1, _Words.TOP_LOGPROBS, MAX_TOP),
         )
 
     @classmethod
