@@ -8,11 +8,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import text_generation_router as router
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TEXTS = ["the quick brown fox", "naïve café", "你好世界", "a 🙂 and 👩‍🚀!", "", "  two  spaces\n"]
 
@@ -293,9 +297,9 @@ def write_tokenizer_config(folder: Path, **settings: bool) -> None:
 def assert_begins_as_in_transformers(tokenizer: router.Tokenizer, folder: Path, with_bos: bool) -> None:
     from transformers import AutoTokenizer
 
+    load = cast("Callable[..., Callable[[str], dict[str, list[int]]]]", AutoTokenizer.from_pretrained)  # pyright: ignore[reportUnknownMemberType]
     ids = tokenizer.encode(TEXTS[0], True)
-    reference = AutoTokenizer.from_pretrained(folder)  # pyright: ignore[reportUnknownMemberType]
-    assert ids == reference(TEXTS[0])["input_ids"]
+    assert ids == load(folder)(TEXTS[0])["input_ids"]
     assert ids.count(0) == with_bos
     # So chats are encoded, whose template writes it.
     assert 0 not in tokenizer.encode(TEXTS[0], False)
