@@ -82,7 +82,7 @@ def prepare(plan: Plan, batch: int, vocab: int, kind: str, scale: float, buffers
 
     def call(buffer: int) -> None:
         sampled = sampler(logits[buffer], index, last, generated, False)
-        advance_state(sampled.tokens, index, last, length, generated, state.ints, state.counts)
+        advance_state(sampled.tokens, index, last, length, generated, state.columns)
 
     return call
 

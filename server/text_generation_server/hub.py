@@ -80,13 +80,13 @@ def prepare_folder(
         folder = _download(source, hub, check, pause)
     else:
         check(folder)
-    if source.needs_weights and source.auto_convert and not weight_files(folder, source.extension):
+    if source.needs_weights and source.auto_convert and not stored_weights(folder, source.extension):
         _convert(folder)
     _check_folder(folder, source)
     return folder
 
 
-def weight_files(folder: Path, extension: str) -> list[Path]:
+def stored_weights(folder: Path, extension: str) -> list[Path]:
     """Weight files of a folder in order of name; what training left beside them does not count.
 
     Raises `ModelFilesError` for what is no file.
@@ -143,9 +143,9 @@ def _is_hub_name(model_id: str) -> bool:
 def _check_folder(folder: Path, source: ModelSource) -> None:
     if not (folder / "config.json").is_file():
         raise ModelFilesError(f"{folder} has no config.json: --model-id must name a folder with a Transformers model")
-    if not source.needs_weights or weight_files(folder, source.extension):
+    if not source.needs_weights or stored_weights(folder, source.extension):
         return
-    if weight_files(folder, ".bin"):
+    if stored_weights(folder, ".bin"):
         raise ModelFilesError(
             f"{folder} has its weights as .bin files only; pass --auto-convert to convert them to safetensors"
         )
@@ -212,7 +212,7 @@ def _download(
     if not source.needs_weights:
         return folder
     folder = _retried(lambda: _snapshot(source, hub, source.extension), source, pause)
-    if weight_files(folder, source.extension) or not source.auto_convert:
+    if stored_weights(folder, source.extension) or not source.auto_convert:
         return folder
     return _retried(lambda: _snapshot(source, hub, ".bin"), source, pause)
 
@@ -271,7 +271,7 @@ def _convert(folder: Path) -> None:
     """
     files = {
         path: path.name.replace("pytorch_model", "model").replace(".bin", ".safetensors")
-        for path in weight_files(folder, ".bin")
+        for path in stored_weights(folder, ".bin")
     }
     if not os.access(folder, os.W_OK):
         raise ModelFilesError(f"cannot convert the .bin weights: {folder} is not writable")

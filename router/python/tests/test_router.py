@@ -8,11 +8,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import text_generation_router as router
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TEXTS = ["the quick brown fox", "naïve café", "你好世界", "a 🙂 and 👩‍🚀!", "", "  two  spaces\n"]
 
@@ -275,16 +279,60 @@ def test_a_folder_without_a_tokenizer_is_a_clear_error(tmp_path: Path) -> None:
     assert "slow tokenizer cannot be converted" in done.stderr
 
 
+def write_slow_tokenizer(folder: Path, reference: Tokenizer, **settings: bool) -> None:
+    """The reference as files from before there was a `tokenizer.json`."""
+    model = json.loads(reference.to_str())["model"]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    merges = "\n".join(" ".join(pair) for pair in model["merges"])
+    (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}\n")
+    write_tokenizer_config(folder, **settings)
+
+
+def write_tokenizer_config(folder: Path, **settings: bool) -> None:
+    tokens = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<s>")
+    config = {"tokenizer_class": "GPT2Tokenizer", **tokens, **settings}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def assert_begins_as_in_transformers(tokenizer: router.Tokenizer, folder: Path, with_bos: bool) -> None:
+    from transformers import AutoTokenizer
+
+    load = cast("Callable[..., Callable[[str], dict[str, list[int]]]]", AutoTokenizer.from_pretrained)  # pyright: ignore[reportUnknownMemberType]
+    ids = tokenizer.encode(TEXTS[0], True)
+    assert ids == load(folder)(TEXTS[0])["input_ids"]
+    assert ids.count(0) == with_bos
+    # So chats are encoded, whose template writes it.
+    assert 0 not in tokenizer.encode(TEXTS[0], False)
+
+
+@pytest.mark.parametrize("adds_bos", [False, True])
+def test_a_tokenizer_json_says_itself_whether_bos_is_added(
+    tmp_path: Path, reference: Tokenizer, adds_bos: bool
+) -> None:
+    stored = Tokenizer.from_str(reference.to_str())
+    if not adds_bos:
+        stored.post_processor = processors.ByteLevel()
+    stored.save(str(tmp_path / "tokenizer.json"))
+    write_tokenizer_config(tmp_path, add_bos_token=not adds_bos)
+    tokenizer = router.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert_begins_as_in_transformers(tokenizer, tmp_path, adds_bos)
+
+
+@pytest.mark.parametrize("settings", [{}, {"add_bos_token": False}, {"add_bos_token": True}], ids=str)
+def test_a_converted_tokenizer_adds_bos_where_its_configuration_says_so(
+    tmp_path: Path, reference: Tokenizer, settings: dict[str, bool]
+) -> None:
+    from text_generation_router.slow_tokenizer import convert
+
+    write_slow_tokenizer(tmp_path, reference, **settings)
+    tokenizer = router.Tokenizer(convert(str(tmp_path)))
+    assert_begins_as_in_transformers(tokenizer, tmp_path, settings.get("add_bos_token", False))
+
+
 def test_a_slow_tokenizer_is_converted(tmp_path: Path, reference: Tokenizer) -> None:
     from text_generation_router.slow_tokenizer import convert
 
-    model = json.loads(reference.to_str())["model"]
-    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
-    merges = "\n".join(" ".join(pair) for pair in model["merges"])
-    (tmp_path / "merges.txt").write_text(f"#version: 0.2\n{merges}\n")
-    (tmp_path / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "GPT2Tokenizer", "unk_token": "<s>", "bos_token": "<s>", "eos_token": "<s>"})
-    )
+    write_slow_tokenizer(tmp_path, reference)
     converted = router.Tokenizer(convert(str(tmp_path)))
     for text in TEXTS:
         assert converted.encode(text, False) == reference.encode(text, add_special_tokens=False).ids

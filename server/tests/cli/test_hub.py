@@ -12,11 +12,12 @@ import huggingface_hub
 import pytest
 import torch
 from huggingface_hub import errors
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 
 from text_generation_server.config.server import HubConfig
 from text_generation_server.errors import ModelFilesError
-from text_generation_server.hub import ModelSource, find_folder, prepare_folder, weight_files
+from text_generation_server.hub import ModelSource, find_folder, prepare_folder, stored_weights
 
 HUB = HubConfig()
 
@@ -34,7 +35,7 @@ def make_folder(folder: Path, *weights: str) -> Path:
 
 
 class Snapshots:
-    """Stands in for `snapshot_download`: serves `remote`, filtered as asked, and records the calls."""
+    """Stands in for `snapshot_download`: serves `remote`, filtered as the library does, and records the calls."""
 
     def __init__(self, remote: Path, *failures: Exception) -> None:
         self.remote = remote
@@ -49,9 +50,11 @@ class Snapshots:
             raise errors.LocalEntryNotFoundError("not cached")
         target = self.remote.parent / "snapshot"
         target.mkdir(exist_ok=True)
-        for pattern in arguments["allow_patterns"]:
-            for path in self.remote.glob(pattern):
-                (target / path.name).write_bytes(path.read_bytes())
+        files = [path.relative_to(self.remote) for path in self.remote.rglob("*") if path.is_file()]
+        filters = {name: arguments[name] for name in ("allow_patterns", "ignore_patterns")}
+        for path in filter_repo_objects(files, **filters, key=lambda path: path.as_posix()):
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            (target / path).write_bytes((self.remote / path).read_bytes())
         return str(target)
 
 
@@ -101,7 +104,7 @@ def test_a_model_is_judged_before_its_weights_are_downloaded(stub: Callable[...,
     folder = make_folder(tmp_path / "model", "pytorch_model.bin")
     with pytest.raises(ModelFilesError, match="not this one"):
         prepare_folder(ModelSource(str(folder), auto_convert=True), HUB, refuse)
-    assert not weight_files(folder, ".safetensors")
+    assert not stored_weights(folder, ".safetensors")
 
 
 def test_the_override_folder_wins(tmp_path: Path) -> None:
@@ -132,7 +135,7 @@ def test_a_pipe_is_no_weights(tmp_path: Path) -> None:
 
 def test_leftovers_of_training_are_no_weights(tmp_path: Path) -> None:
     make_folder(tmp_path, "training_args.bin", "pytorch_model.bin")
-    assert [path.name for path in weight_files(tmp_path, ".bin")] == ["pytorch_model.bin"]
+    assert [path.name for path in stored_weights(tmp_path, ".bin")] == ["pytorch_model.bin"]
 
 
 def test_bin_files_are_converted_with_every_name_of_a_tensor(tmp_path: Path) -> None:
@@ -170,19 +173,35 @@ def test_a_pickle_with_code_is_refused_and_does_not_run(tmp_path: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"junk")
     with pytest.raises(ModelFilesError, match="damaged"):
         prepare_folder(ModelSource(str(folder), auto_convert=True), HUB)
-    assert weight_files(folder, ".safetensors") == []
+    assert stored_weights(folder, ".safetensors") == []
 
 
 def test_a_hub_model_is_downloaded_with_what_serving_reads(stub: Callable[..., Snapshots], tmp_path: Path) -> None:
     snapshots = stub()
     hub = HubConfig(cache_dir=tmp_path / "cache")
     folder = prepare_folder(ModelSource("some/model", revision="v2"), hub)
-    assert weight_files(folder, ".safetensors")
+    assert stored_weights(folder, ".safetensors")
     small, call = snapshots.calls
     assert not any("safetensors" in pattern for pattern in small["allow_patterns"])
     assert (call["repo_id"], call["revision"], call["cache_dir"]) == ("some/model", "v2", tmp_path / "cache")
     assert "*.safetensors" in call["allow_patterns"]
     assert "*.bin" not in call["allow_patterns"]
+
+
+def test_weights_in_the_layout_of_their_authors_are_neither_downloaded_nor_read(
+    stub: Callable[..., Snapshots],
+) -> None:
+    """Meta and Mistral publish them beside the others, or in `original/`."""
+    snapshots = stub(weights=("model.safetensors", "consolidated.safetensors"))
+    authors = snapshots.remote / "original"
+    for name in ("params.json", "tokenizer.model", "consolidated.00.pth", "model.safetensors"):
+        authors.mkdir(exist_ok=True)
+        (authors / name).write_bytes(b"{}")
+    folder = prepare_folder(ModelSource("some/model"), HUB)
+    assert sorted(path.name for path in folder.rglob("*")) == ["config.json", "model.safetensors"]
+    # A folder that somebody else has downloaded may hold all of it.
+    local = prepare_folder(ModelSource(str(snapshots.remote)), HUB)
+    assert [path.name for path in stored_weights(local, ".safetensors")] == ["model.safetensors"]
 
 
 def test_a_slow_download_says_how_many_files_are_there(
@@ -204,7 +223,7 @@ def test_a_slow_download_says_how_many_files_are_there(
 def test_dummy_weights_download_no_weights(stub: Callable[..., Snapshots]) -> None:
     snapshots = stub()
     folder = prepare_folder(ModelSource("some/model", load_format="dummy"), HUB)
-    assert not weight_files(folder, ".safetensors")
+    assert not stored_weights(folder, ".safetensors")
     assert not any("safetensors" in pattern for pattern in snapshots.calls[0]["allow_patterns"])
 
 
@@ -213,7 +232,7 @@ def test_bin_weights_of_a_hub_model_only_when_asked(stub: Callable[..., Snapshot
     with pytest.raises(ModelFilesError, match="--auto-convert"):
         prepare_folder(ModelSource("some/model"), HUB)
     folder = prepare_folder(ModelSource("some/model", auto_convert=True), HUB)
-    assert [path.name for path in weight_files(folder, ".safetensors")] == ["model.safetensors"]
+    assert [path.name for path in stored_weights(folder, ".safetensors")] == ["model.safetensors"]
 
 
 def http_error(kind: type[errors.HfHubHTTPError]) -> Exception:

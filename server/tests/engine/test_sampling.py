@@ -153,3 +153,10 @@ def test_frequency_penalty_sees_every_occurrence() -> None:
     # All logits are equal, so the next token is always the lowest of those seen least.
     assert tokens[:3] == [2, 3, 4]
     assert len(set(tokens)) == 40
+
+
+def test_without_a_token_that_ends_texts_a_minimum_changes_nothing(served: Engine) -> None:
+    assert served.info.eos_token_ids == ()
+    (plain,) = driver(served).run(stream(1, [3, 4], 5))
+    assert driver(served).run(stream(1, [3, 4], 5, min_new_tokens=5)) == [plain]
+    assert len(plain) == 5

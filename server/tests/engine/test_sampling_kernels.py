@@ -106,8 +106,8 @@ def test_frequency_and_presence_penalties_count_prompt_and_output_or_output_alon
     run = Run(torch.full((4, 4), 4.0), requests)
     lengths = torch.tensor([4, 4, 2, 2])
     tokens = torch.tensor([3, 2, 1, 0])
-    state = run.state
-    advance_state_torch(tokens, run.rows, run.last_token, lengths, run.generated_by_row, state.ints, state.counts)
+    batch = run.batch
+    advance_state_torch(tokens, batch.rows, batch.last_token, lengths, batch.generated, run.state.columns)
     assert run.process().processed.tolist() == [
         [4.0, 3.25, 2.25, 3.25],
         [4.0, 4.0, 3.25, 4.0],
@@ -126,11 +126,11 @@ def test_advancing_moves_owned_rows_and_leaves_padding() -> None:
     run = Run(torch.zeros(3, 9), [asking([1]), asking([2], presence_penalty=1.0), asking([3])])
     last, length, generated = torch.tensor([1, 2, 3]), torch.tensor([1, 4, 0]), torch.tensor([0, 3, 0])
     rows, tokens = torch.tensor([1, 2, 0, 2]), torch.tensor([7, 5, 8, 6])
-    advance_state_torch(tokens, rows, last, length, generated, run.state.ints, run.state.counts)
+    advance_state_torch(tokens, rows, last, length, generated, run.state.columns)
     assert last.tolist() == [8, 7, 3]
     assert length.tolist() == [2, 5, 0]
     assert generated.tolist() == [1, 4, 0]
-    assert run.state.counts.nonzero().tolist() == [[1, 2], [1, 7]]
+    assert run.state.columns.counts.nonzero().tolist() == [[1, 2], [1, 7]]
 
 
 def test_logit_bias_is_added_to_the_tokens_it_names() -> None:

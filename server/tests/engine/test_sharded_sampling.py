@@ -12,10 +12,10 @@ from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.mask_pool import MaskPool
 from text_generation_server.engine.requests import MaskForm, MaskWrite, Request
-from text_generation_server.engine.sampling import SampledTokens, Sampler
+from text_generation_server.engine.sampling import Sampler
 from text_generation_server.engine.sampling_state import SamplingState
 from text_generation_server.engine.scoring import ScoredTokens, Scorer
-from text_generation_server.kernels import Flags
+from text_generation_server.kernels import Flags, SampledTokens
 from text_generation_server.layers.weights import VocabularyPart
 
 CPU = torch.device("cpu")
@@ -129,5 +129,5 @@ def test_which_rows_need_all_of_their_tokens() -> None:
     state = SamplingState(len(requests), 64, CPU, [])
     state.admit(range(len(requests)), requests)
     for row, request in enumerate(requests):
-        asks = bool(state.ints[row, 0] & int(Flags.FILTERS | Flags.TOP))
+        asks = bool(state.columns.ints[row, 0] & int(Flags.FILTERS | Flags.TOP))
         assert state.need_whole_rows([row]) == asks, request

@@ -9,9 +9,9 @@ from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.mask_pool import MaskPool
 from text_generation_server.engine.requests import Request
-from text_generation_server.engine.sampling import SampledTokens, Sampler
+from text_generation_server.engine.sampling import Sampler
 from text_generation_server.engine.sampling_state import SamplingState
-from text_generation_server.kernels import advance_state
+from text_generation_server.kernels import SampledTokens, advance_state
 from text_generation_server.layers.weights import VocabularyPart
 
 pytestmark = pytest.mark.gpu
@@ -69,8 +69,9 @@ def alone(state: SamplingState) -> Sampler:
 
 def serve(logits: Tensor, requests: list[Request]) -> SampledTokens:
     run = Run(logits, requests)
-    sampled = alone(run.state)(logits, run.rows, run.last_token, run.generated_by_row, False)
-    return SampledTokens(sampled.record.cpu())
+    batch = run.batch
+    sampled = alone(run.state)(logits, batch.rows, batch.last_token, batch.generated, False)
+    return SampledTokens.of(sampled.record.cpu())
 
 
 class InTurns(TensorParallelGroup):
@@ -110,8 +111,9 @@ def serve_shared(logits: Tensor, requests: list[Request], world_size: int) -> li
             masks = MaskPool(2, VOCAB, run.state.device)
             sampler = Sampler(run.state, masks, WatermarkConfig(), part, InTurns(rank, brought))
             whole_rows = run.state.need_whole_rows(range(len(requests)))
-            sampled = sampler(columns, run.rows, run.last_token, run.generated_by_row, whole_rows)
-            records.append(SampledTokens(sampled.record.cpu()))
+            batch = run.batch
+            sampled = sampler(columns, batch.rows, batch.last_token, batch.generated, whole_rows)
+            records.append(SampledTokens.of(sampled.record.cpu()))
     return records
 
 
@@ -153,7 +155,7 @@ def test_one_graph_serves_whatever_its_rows_ask_for() -> None:
 
     def step() -> SampledTokens:
         sampled = sampler(logits, rows, last, generated, False)
-        advance_state(sampled.tokens, rows, last, length, generated, state.ints, state.counts)
+        advance_state(sampled.tokens, rows, last, length, generated, state.columns)
         return sampled
 
     step()
@@ -168,7 +170,7 @@ def test_one_graph_serves_whatever_its_rows_ask_for() -> None:
         for _ in range(4):
             now = run() or sampled
             tokens.append(now.record.clone())
-        results.append([choices_of(SampledTokens(record.cpu()))[:batch] for record in tokens])
+        results.append([choices_of(SampledTokens.of(record.cpu()))[:batch] for record in tokens])
         assert length.tolist() == [5] * batch + [0]
         assert generated.tolist() == [4] * batch + [0]
     assert results[0] == results[1]

@@ -1,6 +1,6 @@
 """Runs the sampling operators one after the other on a small batch, so that each can be looked at alone."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from text_generation_server.engine.mask_pool import MaskPool
 from text_generation_server.engine.requests import MaskForm, MaskWrite, NextTokenChooserParameters, Request
-from text_generation_server.engine.sampling import SampledTokens
 from text_generation_server.engine.sampling_state import SamplingState
+from text_generation_server.kernels import SampledTokens, SamplingBatch, SamplingRules, SplitStatistics
 from text_generation_server.kernels._sampling import Flags, Floats, Ints, distance, num_splits, survives
 from text_generation_server.kernels.choose import choose_torch, choose_triton
 from text_generation_server.kernels.draw import draw_torch, draw_triton
@@ -25,11 +25,11 @@ GAMMA, DELTA = 0.5, 2.0
 class Operators:
     """The implementations that a run uses."""
 
-    logits_process: object = logits_process_torch
-    survivors: object = survivors_torch
-    draw: object = draw_torch
-    choose: object = choose_torch
-    top_tokens: object = top_tokens_torch
+    logits_process: Callable[..., None] = logits_process_torch
+    survivors: Callable[..., None] = survivors_torch
+    draw: Callable[..., None] = draw_torch
+    choose: Callable[..., None] = choose_torch
+    top_tokens: Callable[..., None] = top_tokens_torch
 
 
 TORCH = Operators()
@@ -84,7 +84,6 @@ class Run:
     allowed: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """The ids that a batch position may choose, of those that have a mask."""
     operators: Operators = TORCH
-    rows: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         device, (batch, vocab) = self.logits.device, self.logits.shape
@@ -98,97 +97,42 @@ class Run:
                 [MaskWrite(slot, MaskForm.ONLY, np.array(list(ids), dtype=np.int64)) for slot, ids in written]
             )
             self.state.use_masks(list(self.allowed), slots)
-        self.rows = torch.arange(batch, device=device)
-        self.last_token = torch.tensor([int(request.input_ids[-1]) for request in self.requests], device=device)
-        self.generated_by_row = torch.full((batch,), self.generated, device=device)
 
         def poisoned(*shape: int) -> Tensor:
             return torch.full(shape, torch.nan, device=device)
 
-        self.scores = poisoned(batch, vocab)
-        splits = num_splits(vocab)
-        self.best, self.total, self.noisy, self.score = (poisoned(batch, splits) for _ in range(4))
-        self.best_id = torch.full((batch, splits), -1, dtype=torch.int32, device=device)
-        self.bounds, self.log_total = poisoned(batch, 4), poisoned(batch)
-        self.sampled = SampledTokens(torch.full((batch, SampledTokens.WIDTH), -7, dtype=torch.int32, device=device))
+        self.batch = SamplingBatch(
+            logits=self.logits,
+            scores=poisoned(batch, vocab),
+            rows=torch.arange(batch, device=device),
+            last_token=torch.tensor([int(request.input_ids[-1]) for request in self.requests], device=device),
+            generated=torch.full((batch,), self.generated, device=device),
+            first_id=0,
+        )
+        self.rules = SamplingRules(self.state.eos_token_ids, self.masks.bits, GAMMA, DELTA)
+        self.statistics = SplitStatistics.of(poisoned(5, batch, num_splits(vocab)).view(torch.int32))
+        self.statistics.best_id.fill_(-1)
+        self.bounds = poisoned(batch, 4)
+        self.sampled = SampledTokens.of(torch.full((batch, SampledTokens.WIDTH), -7, dtype=torch.int32, device=device))
 
     def process(self) -> "Run":
-        state = self.state
-        self.operators.logits_process(  # type: ignore[operator]
-            self.logits,
-            self.rows,
-            self.last_token,
-            self.generated_by_row,
-            state.floats,
-            state.ints,
-            state.bias_ids,
-            state.bias_values,
-            state.counts,
-            state.eos_token_ids,
-            self.masks.bits,
-            GAMMA,
-            DELTA,
-            0,
-            self.scores,
-            self.best,
-            self.best_id,
-            self.total,
-        )
+        self.operators.logits_process(self.batch, self.state.columns, self.rules, self.statistics)
         return self
 
     def filter(self) -> "Run":
-        arguments = (self.scores, self.best, self.total, self.rows, self.state.floats, self.state.ints, self.bounds)
-        self.operators.survivors(*arguments)  # type: ignore[operator]
+        self.operators.survivors(self.batch, self.state.columns, self.statistics, self.bounds)
         return self
 
     def choose(self) -> "Run":
-        state, sampled = self.state, self.sampled
-        self.operators.draw(  # type: ignore[operator]
-            self.logits,
-            self.scores,
-            self.bounds,
-            self.rows,
-            self.generated_by_row,
-            state.seed,
-            state.floats,
-            state.ints,
-            state.vocab_size,
-            0,
-            self.best,
-            self.best_id,
-            self.total,
-            self.noisy,
-            self.score,
-        )
-        offered = (self.best, self.best_id, self.total, self.noisy, self.score)
-        self.operators.choose(  # type: ignore[operator]
-            *(each.unsqueeze(0) for each in offered),
-            num_splits(state.vocab_size),
-            self.rows,
-            state.floats,
-            state.ints,
-            sampled.tokens,
-            sampled.logprobs,
-            sampled.valid,
-            self.log_total,
+        columns, statistics = self.state.columns, self.statistics
+        self.operators.draw(self.batch, columns, statistics, self.bounds)
+        self.operators.choose(
+            SplitStatistics.of(statistics.record.unsqueeze(0)), self.batch.rows, columns, self.sampled
         )
         return self
 
     def report(self) -> "Run":
-        state, sampled = self.state, self.sampled
-        self.operators.top_tokens(  # type: ignore[operator]
-            self.scores,
-            self.best,
-            self.bounds,
-            self.rows,
-            state.floats,
-            state.ints,
-            sampled.valid,
-            self.log_total,
-            sampled.top_ids,
-            sampled.top_logprobs,
-            sampled.num_top,
-        )
+        self.operators.top_tokens(self.batch, self.state.columns, self.statistics, self.bounds, self.sampled)
         return self
 
     def all(self) -> "Run":
@@ -198,13 +142,13 @@ class Run:
     @property
     def processed(self) -> Tensor:
         """The processed scores of every row, float32 [N, vocab], also of those that need not write them."""
-        written = self.state.ints[:, Ints.FLAGS] & Flags.SCORES != 0
-        return torch.where(written.unsqueeze(1), self.scores, self.logits.float())
+        written = self.state.columns.ints[:, Ints.FLAGS] & Flags.SCORES != 0
+        return torch.where(written.unsqueeze(1), self.batch.scores, self.logits.float())
 
     @property
     def u(self) -> Tensor:
         """Distances below the best, float32 [N, vocab]."""
-        return distance(self.processed, self.best.amax(1), self.state.floats[:, Floats.TEMPERATURE])
+        return distance(self.processed, self.statistics.best.amax(1), self.state.columns.floats[:, Floats.TEMPERATURE])
 
     @property
     def kept(self) -> Tensor:
@@ -267,7 +211,7 @@ def runs(logits: Tensor, requests: Sequence[Request], **options: object) -> tupl
 def assert_alike(torch_run: Run, triton_run: Run) -> None:
     """Every output of the one is that of the other, up to rounding where it is a float."""
     torch.testing.assert_close(triton_run.processed, torch_run.processed, equal_nan=True)
-    torch.testing.assert_close(triton_run.best, torch_run.best, equal_nan=True)
+    torch.testing.assert_close(triton_run.statistics.best, torch_run.statistics.best, equal_nan=True)
     sound = torch_run.sampled.valid > 0
     assert torch.equal(triton_run.sampled.valid, torch_run.sampled.valid)
     torch.testing.assert_close(triton_run.bounds[sound], torch_run.bounds[sound])

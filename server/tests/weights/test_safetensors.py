@@ -140,6 +140,17 @@ def test_a_folder_without_weights_tells_how_to_get_them(folder: Path) -> None:
         load(folder)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "weights.safetensors"])
+def test_weights_in_the_layout_of_their_authors_are_not_read(folder: Path, llama_folder: Path, name: str) -> None:
+    """Meta and Mistral publish them beside the others, or in `original/`."""
+    (folder / "model.safetensors").rename(folder / name)
+    (folder / "original").mkdir()
+    for path in ("consolidated.safetensors", "original/consolidated.00.pth", "original/model.safetensors"):
+        (folder / path).write_bytes(b"not to be opened")
+    beside, alone = (Driver(load(path)).prefill({"a": [5, 6, 7]}) for path in (folder, llama_folder))
+    assert torch.equal(beside, alone)
+
+
 def test_tensors_that_nothing_asks_for_are_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = folder / "model.safetensors"
     extra = {"model.layers.0.self_attn.q_proj.bias": torch.zeros(64), "rotary_emb.inv_freq": torch.zeros(8)}

@@ -7,11 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..errors import NoTokenAllowed, NumericalError
-from ..kernels import EXCLUDED, compilations
+from ..kernels import EXCLUDED, SampledTokens, compilations
 from .clock import StepTime
 from .requests import PromptScores, RequestFailure, StepReply, Timings, TopTokens
 from .running import Computed, RunningRequest, failure
-from .sampling import SampledTokens
 from .scoring import ScoredTokens
 from .transfer import Readback
 
@@ -46,7 +45,7 @@ class LaunchedStep:
         if self.time is not None:
             self.time.end.wait()
         failures = list(self.failures)
-        sampled = None if self.record is None else SampledTokens(self.record.wait())
+        sampled = None if self.record is None else SampledTokens.of(self.record.wait())
         kept = [] if sampled is None else self._sound(sampled.valid.tolist(), failures)
         ids, logprobs = ([], []) if sampled is None else (sampled.tokens.tolist(), sampled.logprobs.tolist())
         whole = len(kept) == len(self.owners)

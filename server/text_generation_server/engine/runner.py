@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..distributed import TensorParallelGroup
-from ..kernels import advance_state
+from ..kernels import SampledTokens, advance_state
 from ..layers.infer.state import LINEAR_BLOCK
 from ..models.base import CausalLM
 from .clock import Mark, StepTime
@@ -22,7 +22,7 @@ from .replies import LaunchedStep
 from .requests import MaskSource, StepPlan
 from .rows import RowTable
 from .running import CheckedPlan, PlanChecker
-from .sampling import SampledTokens, Sampler
+from .sampling import Sampler
 from .sampling_state import SamplingState
 from .scoring import ScoredTokens, Scorer
 from .steps import Extents, InputBuilder, StepInput, StepSize, pack
@@ -231,11 +231,10 @@ class StepRunner:
 
     def _choose(self, hidden: Tensor, rows: Tensor, whole_rows: bool) -> SampledTokens:
         """Samples from the last hidden states and moves the rows on. `whole_rows`: as in `Sampler`."""
-        table, sampling = self.table, self._sampling
+        table = self.table
         sampled = self._sampler(self._logits(hidden), rows, table.last_token, table.generated, whole_rows)
-        advance_state(
-            sampled.tokens, rows, table.last_token, table.length, table.generated, sampling.ints, sampling.counts
-        )
+        columns = self._sampling.columns
+        advance_state(sampled.tokens, rows, table.last_token, table.length, table.generated, columns)
         return sampled
 
     def _logits(self, hidden: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..kernels import MAX_LOGIT_BIAS, Flags, Floats, Ints
+from ..kernels import MAX_LOGIT_BIAS, Flags, Floats, Ints, SamplingColumns
 from .requests import NextTokenChooserParameters, Request
 from .transfer import upload
 
@@ -19,14 +19,6 @@ _SEED_WORDS = 2
 
 class SamplingState:
     """Columns for `num_rows` rows; a row that was never admitted is plain and greedy. Owned by the engine thread.
-
-    floats       float32 [rows, Floats.WIDTH]   temperature, top-p, typical-p, min-p and penalties
-    ints         int32 [rows, Ints.WIDTH]       flags, mask slot, top-k, top-n, minimum of new tokens, entries of bias
-    seed         int64 [rows]                   bit pattern of the 64-bit seed
-    bias_ids     int32 [rows, MAX_LOGIT_BIAS]   ascending; only the first entries, as many as `ints` says, are valid
-    bias_values  float32 [rows, MAX_LOGIT_BIAS]
-    counts       int32 [rows, vocab]            twice the times that penalties count a token, plus 1 where it was seen;
-                                                valid for rows with penalties
 
     Flags and mask slots are known on the host as well: from there they are written together.
     """
@@ -38,13 +30,15 @@ class SamplingState:
         self.num_rows = num_rows
         self.vocab_size = vocab_size
         self.device = device
-        self.floats = column(torch.float32, Floats.WIDTH)
-        self.floats[:] = torch.tensor(_floats(NextTokenChooserParameters()))
-        self.ints = column(torch.int32, Ints.WIDTH)
-        self.seed = column(torch.int64)
-        self.bias_ids = column(torch.int32, MAX_LOGIT_BIAS)
-        self.bias_values = column(torch.float32, MAX_LOGIT_BIAS)
-        self.counts = column(torch.int32, vocab_size)
+        self.columns = SamplingColumns(
+            floats=column(torch.float32, Floats.WIDTH),
+            ints=column(torch.int32, Ints.WIDTH),
+            seed=column(torch.int64),
+            bias_ids=column(torch.int32, MAX_LOGIT_BIAS),
+            bias_values=column(torch.float32, MAX_LOGIT_BIAS),
+            counts=column(torch.int32, vocab_size),
+        )
+        self.columns.floats[:] = torch.tensor(_floats(NextTokenChooserParameters()))
         self._flags = np.zeros(num_rows, dtype=np.int32)
         self._mask_slots = np.zeros(num_rows, dtype=np.int32)
         known = sorted(token for token in set(eos_token_ids) if token < vocab_size)
@@ -66,13 +60,12 @@ class SamplingState:
         self._mask_slots[rows] = 0
         index = self._upload(torch.tensor(rows, dtype=torch.int64))
         packed = torch.empty(len(rows), Floats.WIDTH + Ints.WIDTH + _SEED_WORDS, dtype=torch.int32)
-        floats, ints, seed = self._columns(packed)
+        floats, ints, seed = self._unpacked(packed)
         floats.copy_(torch.tensor([_floats(request.parameters) for request in requests]))
         ints.copy_(torch.tensor([_ints(request) for request in requests], dtype=torch.int32))
         seed.copy_(torch.tensor([signed_64(request.parameters.seed) for request in requests]))
-        for column, values in zip(
-            (self.floats, self.ints, self.seed), self._columns(self._upload(packed)), strict=True
-        ):
+        columns = (self.columns.floats, self.columns.ints, self.columns.seed)
+        for column, values in zip(columns, self._unpacked(self._upload(packed)), strict=True):
             column.index_copy_(0, index, values)
         pairs = list(zip(rows, requests, strict=True))
         self._write_bias([(row, r.parameters) for row, r in pairs if r.parameters.logit_bias])
@@ -92,7 +85,7 @@ class SamplingState:
         flags = self._flags[index] | np.where(wanted != 0, np.int32(Flags.MASK), np.int32(0))
         packed = upload(np.stack((index, flags, wanted), axis=1), self.device)
         # The two columns are neighbours.
-        columns = self.ints[:, Ints.FLAGS : Ints.MASK_SLOT + 1]
+        columns = self.columns.ints[:, Ints.FLAGS : Ints.MASK_SLOT + 1]
         columns.index_copy_(0, packed[:, 0].to(torch.int64), packed[:, 1:])
 
     def need_whole_rows(self, rows: ArrayLike) -> bool:
@@ -100,7 +93,7 @@ class SamplingState:
         return bool((self._flags[np.asarray(rows, dtype=np.int32)] & int(Flags.FILTERS | Flags.TOP)).any())
 
     @staticmethod
-    def _columns(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _unpacked(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Floats, ints and seeds of a matrix that holds them side by side."""
         floats, ints, seed = packed.split((Floats.WIDTH, Ints.WIDTH, _SEED_WORDS), dim=1)
         return floats.view(torch.float32), ints, seed.view(torch.int64).squeeze(1)
@@ -116,14 +109,16 @@ class SamplingState:
             packed[1].view(torch.float32)[i, : len(entry)] = torch.tensor([bias for _, bias in entry])
         index = self._upload(torch.tensor([row for row, _ in biased], dtype=torch.int64))
         ids, values = self._upload(packed)
-        self.bias_ids[:, :longest].index_copy_(0, index, ids)
-        self.bias_values[:, :longest].index_copy_(0, index, values.view(torch.float32))
+        self.columns.bias_ids[:, :longest].index_copy_(0, index, ids)
+        self.columns.bias_values[:, :longest].index_copy_(0, index, values.view(torch.float32))
 
     def _count_inputs(self, penalised: Sequence[tuple[int, Request]]) -> None:
         """Counts prompts, and what was generated before as if it had been counted when it was chosen."""
         if not penalised:
             return
-        self.counts.index_fill_(0, self._upload(torch.tensor([row for row, _ in penalised], dtype=torch.int64)), 0)
+        self.columns.counts.index_fill_(
+            0, self._upload(torch.tensor([row for row, _ in penalised], dtype=torch.int64)), 0
+        )
         where = np.concatenate([request.input_ids + row * self.vocab_size for row, request in penalised])
         amount = np.full(len(where), 2, dtype=np.int64)
         start = 0
@@ -132,7 +127,7 @@ class SamplingState:
                 amount[start : start + request.num_prompt] = 0
             start += len(request.input_ids)
         places, added = self._upload(torch.from_numpy(np.stack((where, amount))))
-        flat = self.counts.view(-1)
+        flat = self.columns.counts.view(-1)
         flat.index_add_(0, places, added.to(torch.int32))
         flat[places] = flat[places] | 1
 

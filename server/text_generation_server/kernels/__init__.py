@@ -37,6 +37,7 @@ from .qkv_postprocess import qkv_postprocess
 from .quantise_rows import quantise_rows
 from .reduce_add_norm import fits_one_shot, fits_two_shots, reduce_add_norm, reducible
 from .rms_norm import rms_norm
+from .sampling_values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
 from .scaled_linear import scaled_linear
 from .skinny_linear import skinny_linear
 from .survivors import survivors
@@ -54,6 +55,11 @@ __all__ = [
     "Floats",
     "Ints",
     "RouteOptions",
+    "SampledTokens",
+    "SamplingBatch",
+    "SamplingColumns",
+    "SamplingRules",
+    "SplitStatistics",
     "act_and_mul",
     "activate",
     "add_layer_norm",

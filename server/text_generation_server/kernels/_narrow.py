@@ -29,6 +29,7 @@ from ._sampling import (
     split_size,
 )
 from ._triton import tl, triton
+from .sampling_values import SamplingBatch, SamplingColumns, SplitStatistics
 
 ROUNDS = 4
 STATE = 16
@@ -278,14 +279,7 @@ _launch = Launcher(narrow_kernel)
 
 
 def narrow(
-    scores: Tensor,
-    best: Tensor,
-    total: Tensor,
-    rows: Tensor,
-    floats: Tensor,
-    ints: Tensor,
-    candidates: Tensor,
-    counter: Tensor,
+    batch: SamplingBatch, columns: SamplingColumns, statistics: SplitStatistics, candidates: Tensor, counter: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Launches the rounds for the first filter, top-k or top-p, of every row that has one of them.
 
@@ -293,14 +287,18 @@ def narrow(
     [ROUNDS, N, splits, 8]; what rows left out is not written. Rows that got narrow enough before the last round have
     their tokens in `candidates` float32 [N, number], for which `counter` int32 [N] is scratch.
     """
-    (batch, vocab), splits, chunk = scores.shape, best.shape[1], split_size(scores.shape[1])
-    states = torch.empty(ROUNDS, batch, STATE, dtype=torch.int64, device=scores.device)
-    numbers = torch.empty(ROUNDS, batch, splits, 8, dtype=torch.int32, device=scores.device)
-    masses = torch.empty(ROUNDS, batch, splits, 8, dtype=torch.int64, device=scores.device)
+    scores, best = batch.scores, statistics.best
+    (number, vocab), splits, chunk = scores.shape, best.shape[1], split_size(scores.shape[1])
+    states = torch.empty(ROUNDS, number, STATE, dtype=torch.int64, device=scores.device)
+    numbers = torch.empty(ROUNDS, number, splits, 8, dtype=torch.int32, device=scores.device)
+    masses = torch.empty(ROUNDS, number, splits, 8, dtype=torch.int64, device=scores.device)
     for index in range(ROUNDS):
         _launch(
-            (splits, batch),
-            (scores, best, total, rows, floats, ints, states, numbers, masses, candidates, counter),
+            (splits, number),
+            (
+                scores, best, statistics.total, batch.rows, columns.floats, columns.ints, states, numbers, masses,
+                candidates, counter,
+            ),
             (vocab, scores.stride(0)),
             ROUND=index,
             CHUNK=chunk,
@@ -309,5 +307,5 @@ def narrow(
             CANDIDATES=candidates.shape[1],
             BLOCK_S=triton.next_power_of_2(splits),
             num_warps=4,
-        )
+        )  # fmt: skip
     return states, numbers, masses

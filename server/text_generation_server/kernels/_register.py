@@ -47,13 +47,7 @@ def register(
     """
     name = getattr(implementation, "__name__").removesuffix("_torch")  # noqa: B009
     schema = torch.library.infer_schema(implementation, mutates_args=mutates)
-
-    def dispatch(*arguments: Any) -> None:
-        if triton is not None and _triton_enabled and arguments[0].is_cuda:
-            triton(*arguments)
-        else:
-            implementation(*arguments)
-
+    dispatch = by_device(implementation, triton)
     _library.define(name + schema)
     _library.impl(name, implementation, "CPU")
     _library.impl(name, dispatch, "CUDA")
@@ -63,3 +57,21 @@ def register(
         (operator if torch.compiler.is_compiling() else dispatch)(*arguments)
 
     return call
+
+
+def by_device(implementation: Callable[..., None], triton: Callable[..., None] | None) -> Callable[..., None]:
+    """What calls an operator: `triton` on CUDA, if there is one, else `implementation`.
+
+    Sampling needs no more: it is no part of a model that somebody may trace, and its operators take named tuples, which
+    schemas of torch do not know.
+
+    Both have one signature and return nothing. The first argument says by `is_cuda` where all of them are.
+    """
+
+    def dispatch(*arguments: Any) -> None:
+        if triton is not None and _triton_enabled and arguments[0].is_cuda:
+            triton(*arguments)
+        else:
+            implementation(*arguments)
+
+    return dispatch

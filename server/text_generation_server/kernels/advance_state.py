@@ -6,8 +6,8 @@
 Rows of length 0 belong to nobody: batches are padded with them, several times in one batch, and they stay as they are.
 Every other row occurs once in a batch.
 
-Layouts: `tokens` int64 `[N]` with any stride, `rows` int64 `[N]`; `last_token`, `length`, `generated` int64 and `ints`
-int32 by row; `counts` int32 `[rows, vocab]`.
+Layouts: `tokens` int64 `[N]` with any stride, `rows` int64 `[N]`; `last_token`, `length`, `generated` int64 by row;
+`columns` as in `sampling_values`.
 
 Called once a step. Bytes floor: about 100 a token; only the launch costs anything.
 """
@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import register
+from ._register import by_device
 from ._sampling import FLAGS, HAS_PENALTIES, INTS, Flags, batch_indices, flags_of
 from ._triton import tl, triton
+from .sampling_values import SamplingColumns
 
 
 @triton.jit(do_not_specialize=["batch"], do_not_specialize_on_alignment=["tokens_ptr"])
@@ -66,8 +67,7 @@ def advance_state_triton(
     last_token: Tensor,
     length: Tensor,
     generated: Tensor,
-    ints: Tensor,
-    counts: Tensor,
+    columns: SamplingColumns,
 ) -> None:
     """Triton implementation."""
     batch = rows.shape[0]
@@ -75,8 +75,8 @@ def advance_state_triton(
         return
     _launch(
         (triton.cdiv(batch, _BLOCK),),
-        (tokens, rows, last_token, length, generated, ints, counts),
-        (counts.shape[1], tokens.stride(0)),
+        (tokens, rows, last_token, length, generated, columns.ints, columns.counts),
+        (columns.vocab_size, tokens.stride(0)),
         (batch,),
         BLOCK=_BLOCK,
         num_warps=2,
@@ -89,8 +89,7 @@ def advance_state_torch(
     last_token: Tensor,
     length: Tensor,
     generated: Tensor,
-    ints: Tensor,
-    counts: Tensor,
+    columns: SamplingColumns,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     owned = [batch_index for batch_index, n in enumerate(length.index_select(0, rows).tolist()) if n > 0]
@@ -100,11 +99,9 @@ def advance_state_torch(
     last_token.index_copy_(0, rows, tokens)
     length.index_add_(0, rows, one)
     generated.index_add_(0, rows, one)
-    if penalised := batch_indices(flags_of(ints, rows), Flags.PENALTIES):
+    if penalised := batch_indices(flags_of(columns.ints, rows), Flags.PENALTIES):
         where = rows[penalised], tokens[penalised]
-        counts[where] = (counts[where] | 1) + 2
+        columns.counts[where] = (columns.counts[where] | 1) + 2
 
 
-advance_state = register(
-    advance_state_torch, mutates=("last_token", "length", "generated", "counts"), triton=advance_state_triton
-)
+advance_state = by_device(advance_state_torch, advance_state_triton)

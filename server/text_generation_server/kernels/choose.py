@@ -3,12 +3,12 @@
     token     the best score, or for rows that sample the best -u + G; ties to the lowest id
     logprob   -u(token) - log(sum over survivors of exp(-u))
 
-with u below the best score of the row (`_sampling`). Inputs `[R, N, splits]`, of R ranks in their order, which may
-stand apart from each other, and of whose splits the first `number` exist: `best`, `best_id` and `total` as
-`logits_process` wrote them, `noisy` and `score` as `draw` did. Outputs `[N]` with any stride: `tokens` int64,
-`logprobs` float32, `valid` int32 (1: the scores were sound); `log_total` float32 `[N]`: the logarithm in the last line
-above. Where the scores hold NaN or are infinite, `valid` is 0; where every token is excluded, it is `EXCLUDED`. Then
-the token is 0, which is legal everywhere, and the log-probability NaN.
+with u below the best score of the row (`_sampling`).
+
+Layouts: `sampling_values`. The statistics `[R, N, splits]` are those of R ranks in their order, as `logits_process` and
+`draw` wrote them, and may stand apart from each other. Of all their splits the first ones are those of the vocabulary;
+the others are not looked at. Written: `tokens`, `logprobs`, `valid` and `log_total` of `sampled`, the last of which is
+the logarithm in the last line above.
 
 Called once a step. Bytes floor: R * N * splits * 20.
 """
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import register
+from ._register import by_device
 from ._sampling import (
     EXCLUDED,
     FLAGS,
@@ -32,8 +32,10 @@ from ._sampling import (
     Ints,
     distance,
     distance_below,
+    num_splits,
 )
 from ._triton import tl, triton
+from .sampling_values import SampledTokens, SamplingColumns, SplitStatistics
 
 _EXCLUDED = tl.constexpr(EXCLUDED)
 
@@ -42,6 +44,7 @@ _EXCLUDED = tl.constexpr(EXCLUDED)
     do_not_specialize=["stride_rank"],
     do_not_specialize_on_alignment=[
         "best_ptr", "best_id_ptr", "total_ptr", "noisy_ptr", "score_ptr", "tokens_ptr", "logprobs_ptr", "valid_ptr",
+        "log_total_ptr",
     ],
 )  # fmt: skip
 def choose_kernel(
@@ -62,6 +65,7 @@ def choose_kernel(
     stride_tokens,
     stride_logprobs,
     stride_valid,
+    stride_log_total,
     stride_rank,
     BLOCK_S: tl.constexpr,  # power of two, at least number
     PDL: tl.constexpr,
@@ -99,90 +103,51 @@ def choose_kernel(
     tl.store(tokens_ptr + batch_index * stride_tokens, tl.where(sound, token, 0).to(tl.int64))
     tl.store(logprobs_ptr + batch_index * stride_logprobs, tl.where(sound, logprob, float("nan")))
     tl.store(valid_ptr + batch_index * stride_valid, tl.where(excluded, _EXCLUDED, sound.to(tl.int32)))
-    tl.store(log_total_ptr + batch_index, log_total)
+    tl.store(log_total_ptr + batch_index * stride_log_total, log_total)
 
 
 _launch = Launcher(choose_kernel)
 
 
-def choose_triton(
-    best: Tensor,
-    best_id: Tensor,
-    total: Tensor,
-    noisy: Tensor,
-    score: Tensor,
-    number: int,
-    rows: Tensor,
-    floats: Tensor,
-    ints: Tensor,
-    tokens: Tensor,
-    logprobs: Tensor,
-    valid: Tensor,
-    log_total: Tensor,
-) -> None:
+def choose_triton(statistics: SplitStatistics, rows: Tensor, columns: SamplingColumns, sampled: SampledTokens) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
-    _, batch, splits = best.shape
-    stride = best.stride(0)
-    if not all(part.stride() == (stride, splits, 1) for part in (best, best_id, total, noisy, score)):
+    _, *parts = statistics
+    _, batch, splits = statistics.best.shape
+    stride, number = statistics.best.stride(0), num_splits(columns.vocab_size)
+    if not all(part.stride() == (stride, splits, 1) for part in parts):
         raise ValueError("choose: the parts of the ranks must be contiguous, and equally far apart")
     if batch == 0:
         return
+    tokens, logprobs, valid, log_total = sampled.tokens, sampled.logprobs, sampled.valid, sampled.log_total
     _launch(
         (batch,),
-        (
-            best,
-            best_id,
-            total,
-            noisy,
-            score,
-            rows,
-            floats,
-            ints,
-            tokens,
-            logprobs,
-            valid,
-            log_total,
-        ),
-        (number, splits, tokens.stride(0), logprobs.stride(0), valid.stride(0)),
+        (*parts, rows, columns.floats, columns.ints, tokens, logprobs, valid, log_total),
+        (number, splits, tokens.stride(0), logprobs.stride(0), valid.stride(0), log_total.stride(0)),
         (stride,),
         BLOCK_S=triton.next_power_of_2(number),
         num_warps=1,
     )
 
 
-def choose_torch(
-    best: Tensor,
-    best_id: Tensor,
-    total: Tensor,
-    noisy: Tensor,
-    score: Tensor,
-    number: int,
-    rows: Tensor,
-    floats: Tensor,
-    ints: Tensor,
-    tokens: Tensor,
-    logprobs: Tensor,
-    valid: Tensor,
-    log_total: Tensor,
-) -> None:
+def choose_torch(statistics: SplitStatistics, rows: Tensor, columns: SamplingColumns, sampled: SampledTokens) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    best, best_id, total, noisy, score = (
-        part.transpose(0, 1).flatten(1)[:, :number] for part in (best, best_id, total, noisy, score)
-    )
-    flags, temperature = ints[rows, Ints.FLAGS].unsqueeze(1), floats[rows, Floats.TEMPERATURE]
+    _, *parts = statistics
+    number = num_splits(columns.vocab_size)
+    best, best_id, total, noisy, score = (part.transpose(0, 1).flatten(1)[:, :number] for part in parts)
+    flags, temperature = columns.ints[rows, Ints.FLAGS].unsqueeze(1), columns.floats[rows, Floats.TEMPERATURE]
     filtered, drawn = flags & Flags.FILTERS != 0, flags & (Flags.SAMPLE | Flags.FILTERS) != 0
     highest = best.amax(dim=1)
     below = distance(best, highest, temperature).masked_fill_(filtered, 0.0)
     split = torch.where(drawn, noisy - below, best).argmax(dim=1, keepdim=True)
-    tokens.copy_(best_id.gather(1, split).squeeze(1))
+    sampled.tokens.copy_(best_id.gather(1, split).squeeze(1))
     x = torch.where(drawn, score, best).gather(1, split)
-    log_total.copy_((total * below.neg_().exp_()).sum(dim=1).log_())
-    logprobs.copy_(-distance(x, highest, temperature).squeeze(1) - log_total)
-    unsound = ~(highest + logprobs).isfinite()
-    valid.copy_(~unsound)
-    valid.masked_fill_((best == -torch.inf).all(dim=1), EXCLUDED)
-    tokens.masked_fill_(unsound, 0)
-    logprobs.masked_fill_(unsound, torch.nan)
+    sampled.log_total.copy_((total * below.neg_().exp_()).sum(dim=1).log_())
+    sampled.logprobs.copy_(-distance(x, highest, temperature).squeeze(1) - sampled.log_total)
+    unsound = ~(highest + sampled.logprobs).isfinite()
+    sampled.valid.copy_(~unsound)
+    sampled.valid.masked_fill_((best == -torch.inf).all(dim=1), EXCLUDED)
+    sampled.tokens.masked_fill_(unsound, 0)
+    sampled.logprobs.masked_fill_(unsound, torch.nan)
 
 
-choose = register(choose_torch, mutates=("tokens", "logprobs", "valid", "log_total"), triton=choose_triton)
+choose = by_device(choose_torch, choose_triton)

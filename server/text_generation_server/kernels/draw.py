@@ -7,10 +7,9 @@
 u is as in `_sampling`, but below the best score of its split where the row has no filter: then a split needs to know
 nothing of the others, and what it offers is the same bits on any number of ranks. `choose` makes them comparable.
 
-Layouts: `logits`, `scores`, `first_id` and the statistics of splits as in `logits_process`, `bounds` as in `survivors`.
-For those rows each split writes `best_id` and `total`, its token and the sum over its survivors of exp(-u), and `noisy`
-and `score` float32 `[N, splits]`: -u + G and the score of that token. What stands there for other rows is not defined.
-Rows with filters must have the whole vocabulary here.
+Layouts: `sampling_values`, `bounds` as in `survivors`. For those rows each split writes `best_id` and `total`, its
+token and the sum over its survivors of exp(-u), and `noisy` and `score`: -u + G and the score of that token. What
+stands there for other rows is not defined. Rows with filters must have the whole vocabulary here.
 
 Called once a step. Bytes floor: nothing for rows that are greedy and have no filter, which `logits_process` has read
 already; N * width * element size for the others.
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import register
+from ._register import by_device
 from ._sampling import (
     FLAGS,
     FLOATS,
@@ -46,6 +45,7 @@ from ._sampling import (
 from ._triton import tl, triton
 from .gumbel import gumbel_noise, gumbel_of
 from .philox import DOMAIN_GUMBEL, vocabulary_words
+from .sampling_values import SamplingBatch, SamplingColumns, SplitStatistics
 
 BLOCK = 1024
 NUM_WARPS = 4
@@ -139,50 +139,35 @@ def draw_kernel(
 _launch = Launcher(draw_kernel)
 
 
-def draw_triton(
-    logits: Tensor,
-    scores: Tensor,
-    bounds: Tensor,
-    rows: Tensor,
-    generated: Tensor,
-    seed: Tensor,
-    floats: Tensor,
-    ints: Tensor,
-    vocab: int,
-    first_id: int,
-    best: Tensor,
-    best_id: Tensor,
-    total: Tensor,
-    noisy: Tensor,
-    score: Tensor,
-) -> None:
+def draw_triton(batch: SamplingBatch, columns: SamplingColumns, statistics: SplitStatistics, bounds: Tensor) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
-    (batch, width), chunk = logits.shape, split_size(vocab)
+    logits, scores, vocab = batch.logits, batch.scores, columns.vocab_size
+    (number, width), chunk = logits.shape, split_size(vocab)
     splits = triton.cdiv(width, chunk)
-    if scores.shape != logits.shape or best.shape != (batch, splits):
+    if scores.shape != logits.shape or statistics.best.shape != (number, splits):
         raise ValueError("draw: shapes of logits, scores and statistics do not fit")
     if logits.stride(1) != 1 or scores.stride(1) != 1:
         raise ValueError("draw: the last dimension of logits and scores must have stride 1")
-    if batch == 0:
+    if number == 0:
         return
     _launch(
-        (splits, batch),
+        (splits, number),
         (
             logits,
             scores,
             bounds,
-            rows,
-            generated,
-            seed,
-            floats,
-            ints,
-            best,
-            best_id,
-            total,
-            noisy,
-            score,
+            batch.rows,
+            batch.generated,
+            columns.seed,
+            columns.floats,
+            columns.ints,
+            statistics.best,
+            statistics.best_id,
+            statistics.total,
+            statistics.noisy,
+            statistics.score,
         ),
-        (vocab, first_id, logits.stride(0), scores.stride(0)),
+        (vocab, batch.first_id, logits.stride(0), scores.stride(0)),
         CHUNK=chunk,
         BLOCK=min(BLOCK, chunk),
         BLOCK_S=triton.next_power_of_2(splits),
@@ -190,35 +175,20 @@ def draw_triton(
     )
 
 
-def draw_torch(
-    logits: Tensor,
-    scores: Tensor,
-    bounds: Tensor,
-    rows: Tensor,
-    generated: Tensor,
-    seed: Tensor,
-    floats: Tensor,
-    ints: Tensor,
-    vocab: int,
-    first_id: int,
-    best: Tensor,
-    best_id: Tensor,
-    total: Tensor,
-    noisy: Tensor,
-    score: Tensor,
-) -> None:
+def draw_torch(batch: SamplingBatch, columns: SamplingColumns, statistics: SplitStatistics, bounds: Tensor) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    flags = flags_of(ints, rows)
+    rows, floats, scores, vocab = batch.rows, columns.floats, batch.scores, columns.vocab_size
+    flags = flags_of(columns.ints, rows)
     chosen = batch_indices(flags, Flags.SAMPLE | Flags.FILTERS)
     if not chosen:
         return
     size, r = split_size(vocab), rows[chosen]
     flags = [flags[batch_index] for batch_index in chosen]
     uses_scores = torch.tensor([f & Flags.SCORES != 0 for f in flags], device=scores.device).unsqueeze(1)
-    x = torch.where(uses_scores, scores[chosen], logits[chosen].float())
-    x[:, max(0, vocab - first_id) :] = -torch.inf
+    x = torch.where(uses_scores, scores[chosen], batch.logits[chosen].float())
+    x[:, max(0, vocab - batch.first_id) :] = -torch.inf
     parts = in_splits(x, size)
-    reference = best[chosen]
+    reference = statistics.best[chosen]
     filtered = batch_indices(flags, Flags.FILTERS)
     reference[filtered] = reference[filtered].amax(dim=1, keepdim=True)
     scale = inverse(floats[r, Floats.TEMPERATURE])[:, None, None]
@@ -229,14 +199,15 @@ def draw_torch(
         u[filtered] = u[filtered].masked_fill(~kept.unflatten(1, (-1, size)), torch.inf)
     offered = -u
     if drawn := batch_indices(flags, Flags.SAMPLE):
-        noise = gumbel_noise(seed[r[drawn]], generated[r[drawn]], offered[0].numel(), first_id)
+        keys = columns.seed[r[drawn]], batch.generated[r[drawn]]
+        noise = gumbel_noise(*keys, offered[0].numel(), batch.first_id)
         offered[drawn] += noise.unflatten(1, (-1, size))
     index = offered.argmax(dim=2, keepdim=True)
-    starts = torch.arange(first_id, first_id + size * best.shape[1], size, device=best.device)
-    best_id[chosen] = (index.squeeze(2) + starts).to(torch.int32)
-    total[chosen] = u.neg().exp_().sum(dim=2)
-    noisy[chosen] = offered.gather(2, index).squeeze(2)
-    score[chosen] = parts.gather(2, index).squeeze(2)
+    starts = batch.first_id + torch.arange(0, size * parts.shape[1], size, device=parts.device)
+    statistics.best_id[chosen] = (index.squeeze(2) + starts).to(torch.int32)
+    statistics.total[chosen] = u.neg().exp_().sum(dim=2)
+    statistics.noisy[chosen] = offered.gather(2, index).squeeze(2)
+    statistics.score[chosen] = parts.gather(2, index).squeeze(2)
 
 
-draw = register(draw_torch, mutates=("best_id", "total", "noisy", "score"), triton=draw_triton)
+draw = by_device(draw_torch, draw_triton)

@@ -10,18 +10,9 @@ In this order, each where the row asks for it:
     minimum        x <- -inf for end-of-sequence ids while fewer than `min_new_tokens` were generated
     mask           x <- -inf where the mask of the row's slot has no bit for v (what a grammar does not allow)
 
-Layouts: `logits` `[N, vocab]` of any floating type, unit stride in the last dimension; `scores` `[N, vocab]` float32,
-may be `logits`. A row of `scores` is written only where the row's flags hold `Flags.SCORES`: what is plain and greedy
-costs one read of its logits. Parameters are columns by row, place i of the batch uses row `rows[i]`.
-Masks are shared by rows: `masks` int32 `[max_masks, mask_words]`, of which a row reads the one that its column
-`MASK_SLOT` names; slot 0 allows everything, and a row that has it (no `Flags.MASK`) reads no mask.
-
-A rank may have a part of the vocabulary alone: `logits` and `scores` are then `[N, width]`, of the ids from `first_id`
-on, whole splits; columns behind the end of the vocabulary count as -inf.
-
-The vocabulary is cut into splits (`split_size`). Each tells `best` `[N, splits]` float32: its largest score, NaN where
-it holds a NaN or an infinite score; `best_id` int32: the lowest id of that score; `total` float32: sum of
-exp((x - best) / t).
+Layouts: `sampling_values`. A row of `scores` is written only where the row's flags hold `Flags.SCORES`: what is plain
+and greedy costs one read of its logits. The vocabulary is cut into splits (`split_size`), and each tells `best`,
+`best_id` and `total`.
 
 Called once a step. On an H200, 64 plain rows of 128,256 ids in bfloat16 take 15 us, a quarter of copy bandwidth.
 Bytes floor: N * vocab * element size; for rows that write scores 4 more a token, and 4 for counts.
@@ -32,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import register
+from ._register import by_device
 from ._sampling import (
     BIASES,
     FLAGS,
@@ -64,6 +55,7 @@ from ._sampling import (
 )
 from ._triton import tl, triton
 from .philox import DOMAIN_WATERMARK, vocabulary_words
+from .sampling_values import SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
 from .watermark import green_bound, green_list
 
 BLOCK = 1024
@@ -186,61 +178,46 @@ _launch = Launcher(logits_process_kernel)
 
 
 def logits_process_triton(
-    logits: Tensor,
-    rows: Tensor,
-    last_token: Tensor,
-    generated: Tensor,
-    floats: Tensor,
-    ints: Tensor,
-    bias_ids: Tensor,
-    bias_values: Tensor,
-    counts: Tensor,
-    eos_token_ids: Tensor,
-    masks: Tensor,
-    gamma: float,
-    delta: float,
-    first_id: int,
-    scores: Tensor,
-    best: Tensor,
-    best_id: Tensor,
-    total: Tensor,
+    batch: SamplingBatch, columns: SamplingColumns, rules: SamplingRules, statistics: SplitStatistics
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
-    (batch, width), vocab = logits.shape, counts.shape[1]
+    logits, scores, first_id = batch.logits, batch.scores, batch.first_id
+    (number, width), vocab = logits.shape, columns.vocab_size
     chunk = split_size(vocab)
     splits = triton.cdiv(width, chunk)
-    if not best.shape == best_id.shape == total.shape == (batch, splits):
-        raise ValueError(f"logits_process: statistics of {width} ids have {splits} splits, not {best.shape[1]}")
-    if scores.shape != logits.shape or masks.shape[1] != mask_words(vocab):
+    if not statistics.best.shape == statistics.best_id.shape == statistics.total.shape == (number, splits):
+        found = statistics.best.shape[1]
+        raise ValueError(f"logits_process: statistics of {width} ids have {splits} splits, not {found}")
+    if scores.shape != logits.shape or rules.masks.shape[1] != mask_words(vocab):
         raise ValueError("logits_process: shapes of logits, scores, counts, masks do not fit")
     if first_id % chunk or (width % chunk and first_id + width != vocab):
         raise ValueError(f"logits_process: ids {first_id} to {first_id + width} are not whole splits of {vocab}")
     if logits.stride(1) != 1 or scores.stride(1) != 1:
         raise ValueError("logits_process: the last dimension of logits and scores must have stride 1")
-    if batch == 0:
+    if number == 0:
         return
     _launch(
-        (splits, batch),
+        (splits, number),
         (
             logits,
-            rows,
-            last_token,
-            generated,
-            floats,
-            ints,
-            bias_ids,
-            bias_values,
-            counts,
-            eos_token_ids,
-            masks,
+            batch.rows,
+            batch.last_token,
+            batch.generated,
+            columns.floats,
+            columns.ints,
+            columns.bias_ids,
+            columns.bias_values,
+            columns.counts,
+            rules.eos_token_ids,
+            rules.masks,
             scores,
-            best,
-            best_id,
-            total,
+            statistics.best,
+            statistics.best_id,
+            statistics.total,
         ),
-        (vocab, first_id, eos_token_ids.shape[0], logits.stride(0), scores.stride(0)),
-        DELTA=delta,
-        GREEN=green_bound(gamma),
+        (vocab, first_id, rules.eos_token_ids.shape[0], logits.stride(0), scores.stride(0)),
+        DELTA=rules.delta,
+        GREEN=green_bound(rules.gamma),
         CHUNK=chunk,
         BLOCK=min(BLOCK, chunk),
         num_warps=NUM_WARPS,
@@ -248,29 +225,14 @@ def logits_process_triton(
 
 
 def logits_process_torch(
-    logits: Tensor,
-    rows: Tensor,
-    last_token: Tensor,
-    generated: Tensor,
-    floats: Tensor,
-    ints: Tensor,
-    bias_ids: Tensor,
-    bias_values: Tensor,
-    counts: Tensor,
-    eos_token_ids: Tensor,
-    masks: Tensor,
-    gamma: float,
-    delta: float,
-    first_id: int,
-    scores: Tensor,
-    best: Tensor,
-    best_id: Tensor,
-    total: Tensor,
+    batch: SamplingBatch, columns: SamplingColumns, rules: SamplingRules, statistics: SplitStatistics
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Writes every row of `scores`."""
-    if scores.data_ptr() != logits.data_ptr():
-        scores.copy_(logits)
-    stop = min(counts.shape[1], first_id + scores.shape[1])
+    scores, rows, first_id = batch.scores, batch.rows, batch.first_id
+    floats, ints, counts = columns.floats, columns.ints, columns.counts
+    if scores.data_ptr() != batch.logits.data_ptr():
+        scores.copy_(batch.logits)
+    stop = min(columns.vocab_size, first_id + scores.shape[1])
     number = max(0, stop - first_id)
     scores[:, number:] = -torch.inf
     inside = scores[:, :number]
@@ -278,25 +240,26 @@ def logits_process_torch(
     for batch_index in batch_indices(flags, Flags.BIAS):
         row = rows[batch_index]
         entries = ints[row, Ints.NUM_BIAS]
-        ids = bias_ids[row, :entries] - first_id
+        ids = columns.bias_ids[row, :entries] - first_id
         ours = (ids >= 0) & (ids < number)
-        inside[batch_index].index_add_(0, ids[ours], bias_values[row, :entries][ours])
+        inside[batch_index].index_add_(0, ids[ours], columns.bias_values[row, :entries][ours])
     if chosen := batch_indices(flags, Flags.WATERMARK):
-        inside[chosen] += delta * green_list(last_token[rows[chosen]], gamma, number, first_id)
+        green = green_list(batch.last_token[rows[chosen]], rules.gamma, number, first_id)
+        inside[chosen] += rules.delta * green
     if chosen := batch_indices(flags, Flags.PENALTIES):
         counted = counts[rows[chosen], first_id:stop]
         inside[chosen] = _penalise(inside[chosen], counted, floats[rows[chosen]])
     if chosen := batch_indices(flags, Flags.MIN_NEW_TOKENS):
         r = rows[chosen]
-        early = torch.tensor(chosen, device=scores.device)[generated[r] < ints[r, Ints.MIN_NEW_TOKENS]]
-        ends = eos_token_ids[(eos_token_ids >= first_id) & (eos_token_ids < stop)] - first_id
+        early = torch.tensor(chosen, device=scores.device)[batch.generated[r] < ints[r, Ints.MIN_NEW_TOKENS]]
+        ends = rules.eos_token_ids
+        ends = ends[(ends >= first_id) & (ends < stop)] - first_id
         inside[early.unsqueeze(1), ends.unsqueeze(0)] = -torch.inf
     if chosen := batch_indices(flags, Flags.MASK):
-        words = masks[ints[rows[chosen], Ints.MASK_SLOT], first_id // 32 :]
+        words = rules.masks[ints[rows[chosen], Ints.MASK_SLOT], first_id // 32 :]
         inside[chosen] = inside[chosen].masked_fill(~_bits(words, number), -torch.inf)
-    size = split_size(counts.shape[1])
-    _statistics(scores, floats[:, Floats.TEMPERATURE].index_select(0, rows), first_id, size, best, best_id, total)
-    best.masked_fill_(best == torch.inf, torch.nan)
+    temperature = floats[:, Floats.TEMPERATURE].index_select(0, rows)
+    _fill(statistics, scores, temperature, first_id, split_size(columns.vocab_size))
 
 
 def _penalise(scores: Tensor, counts: Tensor, floats: Tensor) -> Tensor:
@@ -316,20 +279,19 @@ def _bits(words: Tensor, number: int) -> Tensor:
     return bits.flatten(1)[:, :number].bool()
 
 
-def _statistics(
-    scores: Tensor, temperature: Tensor, first_id: int, size: int, best: Tensor, best_id: Tensor, total: Tensor
-) -> None:
-    """Fills the statistics of every split at once."""
+def _fill(statistics: SplitStatistics, scores: Tensor, temperature: Tensor, first_id: int, size: int) -> None:
+    """Those of every split at once."""
+    best = statistics.best
     parts = in_splits(scores, size)
     index = parts.argmax(dim=2, keepdim=True)
     highest = parts.gather(2, index)
     best.copy_(highest.squeeze(2))
-    best_id.copy_(index.squeeze(2) + torch.arange(first_id, first_id + size * best.shape[1], size, device=best.device))
+    starts = torch.arange(first_id, first_id + size * best.shape[1], size, device=best.device)
+    statistics.best_id.copy_(index.squeeze(2) + starts)
     # A split that is excluded as a whole has no mass.
     u = (highest - parts).mul_(inverse(temperature)[:, None, None]).nan_to_num_(nan=torch.inf, posinf=torch.inf)
-    total.copy_(u.neg_().exp_().sum(dim=2))
+    statistics.total.copy_(u.neg_().exp_().sum(dim=2))
+    best.masked_fill_(best == torch.inf, torch.nan)
 
 
-logits_process = register(
-    logits_process_torch, mutates=("scores", "best", "best_id", "total"), triton=logits_process_triton
-)
+logits_process = by_device(logits_process_torch, logits_process_triton)

@@ -11,8 +11,8 @@ In this order, each on the renormalised survivors of the one before, and each le
                Sampling", TACL 2023)
     min-p      p >= min_p * max(p) (Nguyen et al., "Turning Up the Heat", 2024)
 
-Layouts: `scores` float32 `[N, vocab]`, `best` and `total` float32 `[N, splits]` of `logits_process`; `bounds` float32
-`[N, 4]`: (largest, first_id, centre, radius) says that v survives if
+Layouts: `sampling_values`, scores of the whole vocabulary. `bounds` float32 `[N, 4]`, contiguous: (largest, first_id,
+centre, radius) says that v survives if
 
     (u < largest, or u = largest and v >= first_id) and |u - centre| <= radius
 
@@ -30,7 +30,7 @@ from torch import Tensor
 from ._bounds import smallest, top_k_bound, top_p_bounds, typical_p_bounds
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._narrow import ROUNDS, STATE, is_wide, load_state, narrow, next_state
-from ._register import register
+from ._register import by_device
 from ._sampling import (
     FLAGS,
     FLOATS,
@@ -56,6 +56,7 @@ from ._sampling import (
 )
 from ._search import CANDIDATES, NUM_WARPS, TILE, fresh
 from ._triton import tl, triton
+from .sampling_values import SamplingBatch, SamplingColumns, SplitStatistics
 
 _LARGEST, _ROUNDS, _STATE = tl.constexpr(LARGEST), tl.constexpr(ROUNDS), tl.constexpr(STATE)
 
@@ -205,28 +206,32 @@ _launch = Launcher(survivors_kernel)
 
 
 def survivors_triton(
-    scores: Tensor, best: Tensor, total: Tensor, rows: Tensor, floats: Tensor, ints: Tensor, bounds: Tensor
+    batch: SamplingBatch, columns: SamplingColumns, statistics: SplitStatistics, bounds: Tensor
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
-    batch, vocab = scores.shape
-    if best.shape[0] != batch or bounds.shape != (batch, 4):
+    scores, best = batch.scores, statistics.best
+    number, vocab = scores.shape
+    if best.shape[0] != number or bounds.shape != (number, 4):
         raise ValueError("survivors: shapes of scores, best, bounds do not fit")
     if scores.stride(1) != 1 or not bounds.is_contiguous():
         raise ValueError("survivors: scores must have stride 1 in the last dimension, and bounds be contiguous")
-    if batch == 0:
+    if number == 0:
         return
-    candidates = torch.empty(batch, CANDIDATES, dtype=torch.float32, device=scores.device)
-    counter = torch.empty(batch, dtype=torch.int32, device=scores.device)
-    states, numbers, masses = narrow(scores, best, total, rows, floats, ints, candidates, counter)
+    candidates = torch.empty(number, CANDIDATES, dtype=torch.float32, device=scores.device)
+    counter = torch.empty(number, dtype=torch.int32, device=scores.device)
+    states, numbers, masses = narrow(batch, columns, statistics, candidates, counter)
     _launch(
-        (batch,),
-        (scores, best, rows, floats, ints, bounds, states, numbers, masses, candidates, counter),
+        (number,),
+        (
+            scores, best, batch.rows, columns.floats, columns.ints, bounds, states, numbers, masses, candidates,
+            counter,
+        ),
         (vocab, best.shape[1], scores.stride(0)),
         TILE=TILE,
         CANDIDATES=CANDIDATES,
         BLOCK_S=triton.next_power_of_2(best.shape[1]),
         num_warps=NUM_WARPS,
-    )
+    )  # fmt: skip
 
 
 _ALL = torch.tensor([LARGEST, 0.0, 0.0, torch.inf])
@@ -234,20 +239,15 @@ _ALL = torch.tensor([LARGEST, 0.0, 0.0, torch.inf])
 
 
 def survivors_torch(
-    scores: Tensor,
-    best: Tensor,
-    total: Tensor,  # noqa: ARG001 - the kernels place their first pivots by it
-    rows: Tensor,
-    floats: Tensor,
-    ints: Tensor,
-    bounds: Tensor,
+    batch: SamplingBatch, columns: SamplingColumns, statistics: SplitStatistics, bounds: Tensor
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Sorts."""
+    scores, rows, floats, ints = batch.scores, batch.rows, columns.floats, columns.ints
     bounds.copy_(_ALL)
     filtered = batch_indices(flags_of(ints, rows), Flags.FILTERS)
     if not filtered:
         return
-    highest = best.amax(dim=1)
+    highest = statistics.best.amax(dim=1)
     chosen = torch.tensor(filtered, device=scores.device)
     chosen = chosen[highest[chosen].isfinite()]
     parameters, found = floats[rows[chosen]], bounds[chosen]
@@ -311,4 +311,4 @@ def _ascending(u: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     return left, mass(left)
 
 
-survivors = register(survivors_torch, mutates=("bounds",), triton=survivors_triton)
+survivors = by_device(survivors_torch, survivors_triton)

@@ -1,8 +1,8 @@
 """The n most likely survivors of a row with their log-probabilities, for reporting, and every tie of the n-th.
 
-Layouts: inputs as in `draw`, `valid` and `log_total` as `choose` wrote them. `top_ids` int32 and `top_logprobs` float32
-`[N, MAX_TOP]`, best first, ties by id, with any stride between rows; `num_top` int32 `[N]`: entries that were written,
-0 for rows that ask for none or are not valid. Of more than MAX_TOP, the ties of the highest ids are left out.
+Layouts: `sampling_values`, `bounds` as in `survivors`; `choose` wrote `valid` and `log_total` of `sampled`. Written:
+`top_ids` and `top_logprobs`, best first, ties by id, and `num_top`, 0 for rows that ask for none or are not valid. Of
+more than MAX_TOP, the ties of the highest ids are left out.
 
 Called once a step. Bytes floor: N * vocab * 4 for the rows that ask.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
-from ._register import register
+from ._register import by_device
 from ._sampling import (
     FLOATS,
     INTS,
@@ -32,6 +32,7 @@ from ._sampling import (
 )
 from ._search import CANDIDATES, NUM_WARPS, TILE, fresh, load_tile, search
 from ._triton import tl, triton
+from .sampling_values import SampledTokens, SamplingBatch, SamplingColumns, SplitStatistics
 
 
 @triton.jit
@@ -68,7 +69,9 @@ def _collect(scores_ptr, vocab, row, nth, better, ids_ptr, u_ptr, TILE: tl.const
     return tl.minimum(num_better + num_ties, TOPS)
 
 
-@triton.jit(do_not_specialize_on_alignment=["valid_ptr", "top_ids_ptr", "top_logprobs_ptr", "num_top_ptr"])
+@triton.jit(
+    do_not_specialize_on_alignment=["valid_ptr", "log_total_ptr", "top_ids_ptr", "top_logprobs_ptr", "num_top_ptr"]
+)
 def top_tokens_kernel(
     scores_ptr,  # [N, vocab] float32
     best_ptr,  # [N, splits]
@@ -87,6 +90,7 @@ def top_tokens_kernel(
     splits,
     stride_scores,
     stride_valid,
+    stride_log_total,
     stride_top_ids,
     stride_top_logprobs,
     stride_num_top,
@@ -149,7 +153,7 @@ def top_tokens_kernel(
         before = (u[None, :] < u[:, None]) | ((u[None, :] == u[:, None]) & (ids[None, :] < ids[:, None]))
         rank = tl.sum(before.to(tl.int32), axis=1)
         tl.store(ids_ptr + rank, ids, mask=place < number)
-        tl.store(logprobs_ptr + rank, -u - tl.load(log_total_ptr + batch_index), mask=place < number)
+        tl.store(logprobs_ptr + rank, -u - tl.load(log_total_ptr + batch_index * stride_log_total), mask=place < number)
     tl.store(num_top_ptr + batch_index * stride_num_top, number)
 
 
@@ -157,86 +161,64 @@ _launch = Launcher(top_tokens_kernel)
 
 
 def top_tokens_triton(
-    scores: Tensor,
-    best: Tensor,
+    batch: SamplingBatch,
+    columns: SamplingColumns,
+    statistics: SplitStatistics,
     bounds: Tensor,
-    rows: Tensor,
-    floats: Tensor,
-    ints: Tensor,
-    valid: Tensor,
-    log_total: Tensor,
-    top_ids: Tensor,
-    top_logprobs: Tensor,
-    num_top: Tensor,
+    sampled: SampledTokens,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
-    batch, vocab = scores.shape
-    if not top_ids.shape == top_logprobs.shape == (batch, MAX_TOP):
-        raise ValueError(f"top_tokens: top_ids and top_logprobs must have the shape [{batch}, {MAX_TOP}]")
+    scores, best = batch.scores, statistics.best
+    valid, log_total, num_top = sampled.valid, sampled.log_total, sampled.num_top
+    top_ids, top_logprobs = sampled.top_ids, sampled.top_logprobs
+    number, vocab = scores.shape
+    if not top_ids.shape == top_logprobs.shape == (number, MAX_TOP):
+        raise ValueError(f"top_tokens: top_ids and top_logprobs must have the shape [{number}, {MAX_TOP}]")
     if not scores.stride(1) == top_ids.stride(1) == top_logprobs.stride(1) == 1:
         raise ValueError("top_tokens: the last dimension of every matrix must have stride 1")
-    if batch == 0:
+    if number == 0:
         return
+    candidates = torch.empty(number, CANDIDATES, dtype=torch.float32, device=scores.device)
+    counter = torch.empty(number, dtype=torch.int32, device=scores.device)
     _launch(
-        (batch,),
+        (number,),
         (
-            scores,
-            best,
-            bounds,
-            rows,
-            floats,
-            ints,
-            valid,
-            log_total,
-            top_ids,
-            top_logprobs,
-            num_top,
-            torch.empty(batch, CANDIDATES, dtype=torch.float32, device=scores.device),
-            torch.empty(batch, dtype=torch.int32, device=scores.device),
+            scores, best, bounds, batch.rows, columns.floats, columns.ints, valid, log_total, top_ids, top_logprobs,
+            num_top, candidates, counter,
         ),
         (
-            vocab,
-            best.shape[1],
-            scores.stride(0),
-            valid.stride(0),
-            top_ids.stride(0),
-            top_logprobs.stride(0),
-            num_top.stride(0),
+            vocab, best.shape[1], scores.stride(0), valid.stride(0), log_total.stride(0), top_ids.stride(0),
+            top_logprobs.stride(0), num_top.stride(0),
         ),
         TILE=TILE,
         CANDIDATES=CANDIDATES,
         BLOCK_S=triton.next_power_of_2(best.shape[1]),
         num_warps=NUM_WARPS,
-    )
+    )  # fmt: skip
 
 
 def top_tokens_torch(
-    scores: Tensor,
-    best: Tensor,
+    batch: SamplingBatch,
+    columns: SamplingColumns,
+    statistics: SplitStatistics,
     bounds: Tensor,
-    rows: Tensor,
-    floats: Tensor,
-    ints: Tensor,
-    valid: Tensor,
-    log_total: Tensor,
-    top_ids: Tensor,
-    top_logprobs: Tensor,
-    num_top: Tensor,
+    sampled: SampledTokens,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    num_top.zero_()
+    scores, rows, floats, ints = batch.scores, batch.rows, columns.floats, columns.ints
+    sampled.num_top.zero_()
     for i in batch_indices(flags_of(ints, rows), Flags.TOP):
-        if valid[i] <= 0:
+        if sampled.valid[i] <= 0:
             continue
-        row = rows[i]
-        u = distance(scores[i : i + 1], best[i].amax().unsqueeze(0), floats[row, Floats.TEMPERATURE].unsqueeze(0))
+        row, best = rows[i], statistics.best[i].amax()
+        u = distance(scores[i : i + 1], best.unsqueeze(0), floats[row, Floats.TEMPERATURE].unsqueeze(0))
         kept = u.masked_fill_(~survives(u, bounds[i : i + 1]), torch.inf)[0]
         nth = kept.topk(min(int(ints[row, Ints.TOP_N]), kept.shape[0]), largest=False).values[-1]
         ids = ((kept <= nth) & kept.isfinite()).nonzero().squeeze(1)
         ids = ids[kept[ids].argsort(stable=True)][:MAX_TOP]
-        num_top[i] = ids.shape[0]
-        top_ids[i, : ids.shape[0]] = ids.to(torch.int32)
-        top_logprobs[i, : ids.shape[0]] = -kept[ids] - log_total[i]
+        sampled.num_top[i] = ids.shape[0]
+        sampled.top_ids[i, : ids.shape[0]] = ids.to(torch.int32)
+        sampled.top_logprobs[i, : ids.shape[0]] = -kept[ids] - sampled.log_total[i]
 
 
-top_tokens = register(top_tokens_torch, mutates=("top_ids", "top_logprobs", "num_top"), triton=top_tokens_triton)
+top_tokens = by_device(top_tokens_torch, top_tokens_triton)

@@ -50,7 +50,7 @@ def test_boundaries_of_splits(vocab: int, dtype: torch.dtype) -> None:
 
 def test_plain_rows_write_no_scores() -> None:
     _, run = runs(torch.randn(2, 9), [asking(), asking(do_sample=True)])
-    assert run.scores.isnan().all()
+    assert run.batch.scores.isnan().all()
 
 
 @pytest.mark.parametrize("vocab", [31, 33, 95])
@@ -123,7 +123,7 @@ def test_positions_may_share_a_plain_row_and_rows_may_be_strided() -> None:
     logits = torch.randn(4, 120)[:, 10:110]
     expected = logits.argmax(1)
     run = Run(logits, [asking()] * 4, operators=triton_operators())
-    run.rows = torch.tensor([3, 3, 0, 3])
+    run.batch = run.batch._replace(rows=torch.tensor([3, 3, 0, 3]))
     assert torch.equal(run.all().sampled.tokens, expected)
 
 
@@ -143,17 +143,18 @@ def test_advance_state() -> None:
         last, length, generated = (torch.randint(50, (100,), generator=generator) for _ in range(3))
         length[rows[:2]] = 0
         rows[1] = rows[0]
+        columns = run.state.columns
         for _ in range(2):
-            implementation(tokens, rows, last, length, generated, run.state.ints, run.state.counts)
-        results.append((last, length, generated, run.state.counts))
+            implementation(tokens, rows, last, length, generated, columns)
+        results.append((last, length, generated, columns.counts))
     for ours, expected in zip(*results, strict=True):
         assert torch.equal(ours, expected)
     assert results[0][3].max() == 7
-    advance_state_triton(tokens[:0], rows[:0], last, length, generated, run.state.ints, run.state.counts)
+    advance_state_triton(tokens[:0], rows[:0], last, length, generated, columns)
 
 
 def test_watermark_and_noise_use_the_bits_of_philox() -> None:
     """Were one bit of the words different, half of the green list would be."""
     run = Run(torch.zeros(1, 5000), [asking([4321], watermark=True)], operators=triton_operators()).process()
     green = vocabulary_bits(torch.tensor([4321]), torch.tensor([0]), 1, 5000) < 2**31
-    assert torch.equal(run.scores, 2.0 * green)
+    assert torch.equal(run.batch.scores, 2.0 * green)
