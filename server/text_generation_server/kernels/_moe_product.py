@@ -55,7 +55,7 @@ def moe_product_kernel(
     stride_weight_expert,
     stride_weight_output,
     SLOTS: tl.constexpr,  # rows of one token
-    EXPERTS: tl.constexpr,  # of this rank, where other ranks have some; else None
+    HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
     ACTIVATION: tl.constexpr,  # key of GATED for up, None for down
     DIRECT: tl.constexpr,
     MASK_K: tl.constexpr,  # whether BLOCK_K does not divide `inputs`
@@ -68,7 +68,7 @@ def moe_product_kernel(
     """One program computes BLOCK_N outputs of one tile's rows."""
     blocks = tl.cdiv(outputs, BLOCK_N)
     wait_for_previous(PDL)
-    tile, block = tile_of_program(ids_ptr, num_tiles_ptr, blocks, EXPERTS, DIRECT, GROUP)
+    tile, block = tile_of_program(ids_ptr, num_tiles_ptr, blocks, HELD, DIRECT, GROUP)
     if block >= blocks:
         return
     expert, members, here, own, x_rows = rows_of_tile(
@@ -124,7 +124,7 @@ def moe_product(
         (inputs, outputs, x.stride(0), weight.stride(0), weight.stride(1)),
         (),
         SLOTS=ids.shape[1],
-        EXPERTS=held,
+        HELD=held,
         ACTIVATION=activation,
         DIRECT=tiles is None,
         MASK_K=inputs % block_k != 0,

@@ -5,7 +5,7 @@ Up: each row is a token of `x`; outputs of the matrix are pairs, gate rows and t
 gated activation. Down: each row is one that the first product stored; what is stored is weighted and belongs to the
 row's own place, so that adding up needs no order but that of the places.
 A product in which every row has a tile of its own ("direct") needs no sorting: for few tokens, whose experts differ.
-Where other ranks have some of the experts, ids that are not among EXPERTS are theirs: no tile has their rows.
+Where other ranks have some of the experts, ids outside 0 .. HELD - 1 are theirs: no tile has their rows.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -17,9 +17,9 @@ GROUP = 8
 
 
 @triton.jit
-def is_here(ids, EXPERTS: tl.constexpr):
+def is_here(ids, HELD: tl.constexpr):
     """Whether this rank has the expert of an id, or of each of several."""
-    return (ids >= 0) & (ids < EXPERTS)
+    return (ids >= 0) & (ids < HELD)
 
 
 @triton.jit
@@ -27,7 +27,7 @@ def tile_of_program(
     ids_ptr,  # [rows] int32
     num_tiles_ptr,  # [1] int32, None where DIRECT
     blocks,
-    EXPERTS: tl.constexpr,  # None: this rank has all of them
+    HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
     DIRECT: tl.constexpr,
     GROUP: tl.constexpr,
 ):
@@ -36,8 +36,8 @@ def tile_of_program(
     tile = program // blocks
     block = program % blocks
     if DIRECT:
-        if EXPERTS is not None:
-            block = tl.where(is_here(tl.load(ids_ptr + tile), EXPERTS), block, blocks)
+        if HELD is not None:
+            block = tl.where(is_here(tl.load(ids_ptr + tile), HELD), block, blocks)
     else:
         num_tiles = tl.load(num_tiles_ptr)
         group_first = program // (GROUP * blocks) * GROUP

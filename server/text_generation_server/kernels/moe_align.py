@@ -37,7 +37,7 @@ def moe_align_kernel(
     num_tiles_ptr,  # [1] int32
     rows,
     block_m,
-    EXPERTS: tl.constexpr,  # of this rank, where other ranks have some; else None
+    HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
     BINS: tl.constexpr,  # power of two, at least the number of experts
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
@@ -51,8 +51,8 @@ def moe_align_kernel(
     for begin in range(0, rows, BLOCK):
         here = begin + members < rows
         ids = tl.load(ids_ptr + begin + members, mask=here, other=0)
-        if EXPERTS is not None:
-            here = here & is_here(ids, EXPERTS)
+        if HELD is not None:
+            here = here & is_here(ids, HELD)
         counts += tl.histogram(ids, BINS, mask=here)
     let_next_start(PDL)
     tiles = (counts + block_m - 1) // block_m
@@ -94,7 +94,7 @@ def moe_align_triton(ids: Tensor, experts: int, block_m: int, held: int | None =
         (ids, order, tiles, num_tiles),
         (),
         (rows, block_m),
-        EXPERTS=held,
+        HELD=held,
         BINS=max(32, triton.next_power_of_2(experts)),
         BLOCK=_SHORT if rows <= _SHORT else _LONG,
         num_warps=4 if rows <= _SHORT else 8,

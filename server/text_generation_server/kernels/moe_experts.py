@@ -77,7 +77,7 @@ def moe_combine_kernel(
     out_ptr,  # [tokens, hidden]
     hidden,
     SLOTS: tl.constexpr,
-    EXPERTS: tl.constexpr,  # of this rank, where other ranks have some; else None
+    HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -91,8 +91,8 @@ def moe_combine_kernel(
     for slot in tl.static_range(SLOTS):
         row = token * SLOTS + slot
         here = valid
-        if EXPERTS is not None:
-            here = valid & is_here(tl.load(ids_ptr + row), EXPERTS)
+        if HELD is not None:
+            here = valid & is_here(tl.load(ids_ptr + row), HELD)
         total += tl.load(rows_ptr + row * hidden + columns, mask=here, other=0.0).to(tl.float32)
     tl.store(out_ptr + token * hidden + columns, total.to(out_ptr.dtype.element_ty), mask=valid)
 
@@ -216,7 +216,7 @@ def run_experts(
         (rows, ids, out),
         (hidden,),
         SLOTS=slots,
-        EXPERTS=held,
+        HELD=held,
         BLOCK=_COMBINE_BLOCK,
         num_warps=4,
     )
