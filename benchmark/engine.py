@@ -312,6 +312,7 @@ def main() -> None:
     parser.add_argument("--no-graphs", action="store_true")
     parser.add_argument("--model-impl", choices=get_args(ModelImpl), default="auto")
     parser.add_argument("--ranks", type=int, default=1, help="processes, one a device")
+    parser.add_argument("--expert-parallel", action="store_true", help="ranks have whole experts")
     parser.add_argument("--nccl", action="store_true", help="sums over the ranks through NCCL alone")
     arguments = parser.parse_args()
     if arguments.ranks == 1:
@@ -323,7 +324,13 @@ def main() -> None:
 
 def run(rank: int, arguments: argparse.Namespace, meeting: str) -> None:
     """What one rank does. Ends the process where there are several: NCCL's own end waits for graphs."""
-    parallel = ParallelConfig(rank, arguments.ranks, Path(meeting) / "rendezvous", not arguments.nccl)
+    parallel = ParallelConfig(
+        rank,
+        arguments.ranks,
+        Path(meeting) / "rendezvous",
+        peer_memory=not arguments.nccl,
+        expert_parallel=arguments.expert_parallel,
+    )
     if rank > 0:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     measure(arguments, parallel)

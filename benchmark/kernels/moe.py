@@ -120,7 +120,7 @@ class Mixture:
         expected = torch.empty_like(self.out)
         w = self.weights[0]
         inputs = self.x, self.ids[0], self.shares[0], *w.gate_up, *w.down
-        moe_experts_torch(*inputs, self.shape.activation, False, expected)
+        moe_experts_torch(*inputs, self.shape.activation, False, w.down.experts, expected)
         error = ((self.out.float() - expected.float()).norm() / expected.float().norm()).item()
         if not error <= TOLERANCE:
             raise RuntimeError(f"{self.tokens} tokens: the difference from torch is {error:.2e} of the norm")
@@ -175,11 +175,11 @@ def products(mixture: Mixture, height: int, up: dict[str, int] | None, down: dic
     alignments = [align(draw) for draw in range(len(m.ids))]
 
     def first(draw: int) -> None:
-        arguments = (m.ids[draw], alignments[draw], None, m.shape.activation, height, up or chosen.up)
+        arguments = (m.ids[draw], alignments[draw], None, m.shape.activation, height, up or chosen.up, None)
         product(m.x, weights[draw % LAYERS].gate_up, *arguments, activated)
 
     def second(draw: int) -> None:
-        arguments = (m.ids[draw], alignments[draw], m.shares[draw], None, height, down or chosen.down)
+        arguments = (m.ids[draw], alignments[draw], m.shares[draw], None, height, down or chosen.down, None)
         product(activated, weights[draw % LAYERS].down, *arguments, rows)
 
     return {"align": align, "up": first, "down": second}

@@ -137,6 +137,9 @@ pub struct ShardArgs {
     /// Give each request bitwise the same result whatever else runs; slower
     #[arg(long, env)]
     pub deterministic: bool,
+    /// Give each shard some of a mixture's experts whole, instead of a part of each
+    #[arg(long, env)]
+    pub enable_expert_parallel: bool,
     /// Seconds until every shard, and then the router, must be ready
     #[arg(long, env, default_value_t = 600)]
     pub shard_startup_timeout: u64,

@@ -186,6 +186,10 @@ fn model_flags(args: &Args, flags: &mut Flags) {
     flags.optional("--attention", args.shards.attention.map(name_of));
     flags.optional("--cuda-graphs", args.shards.cuda_graphs.clone());
     flags.switch("--deterministic", args.shards.deterministic);
+    flags.switch(
+        "--enable-expert-parallel",
+        args.shards.enable_expert_parallel,
+    );
     flags.switch("--trust-remote-code", args.model.trust_remote_code);
 }
 

@@ -93,6 +93,9 @@ def serve(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Results of a request are bitwise the same in every batch; slower")
     ] = False,
+    enable_expert_parallel: Annotated[
+        bool, typer.Option("--enable-expert-parallel", help="Each rank has whole experts of a mixture; see --sharded")
+    ] = False,
     kv_cache_dtype: KvCache = "auto",
     trust_remote_code: TrustRemoteCode = False,
     uds_path: Annotated[str, typer.Option(help="Rank r of this host listens on <uds-path>-<r>")] = DEFAULT_UDS_PATH,
@@ -138,6 +141,7 @@ def serve(
             environment=Environment.read(uds_path=uds_path),
             cuda_graphs=parse_cuda_graphs(cuda_graphs),
             deterministic=deterministic,
+            expert_parallel=enable_expert_parallel,
             model_impl=model_impl,
             kv_cache_dtype=kv_cache_dtype,
             quantize=quantize,

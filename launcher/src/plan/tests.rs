@@ -101,7 +101,7 @@ fn a_shard_gets_its_place_in_the_group() {
     ");
     let flags = "--dtype bfloat16 --load-format dummy --model-impl transformers --quantize eetq --kv-cache-dtype triton_int8kv --trust-remote-code \
                  --cuda-memory-fraction 0.5 --rope-factor 2 --watermark-gamma 0.25 --watermark-delta 2 \
-                 --attention torch --cuda-graphs 1,2 --deterministic --disable-custom-kernels --api-key secret";
+                 --attention torch --cuda-graphs 1,2 --deterministic --enable-expert-parallel --disable-custom-kernels --api-key secret";
     let second = shard(
         &args(flags),
         &surroundings(),
@@ -110,7 +110,7 @@ fn a_shard_gets_its_place_in_the_group() {
         1,
     );
     insta::assert_snapshot!(render(&second), @r"
-    text-generation-server serve /models/m --uds-path /run/tgi-x/shard --exit-on-stdin-eof --sharded --dtype bfloat16 --load-format dummy --model-impl transformers --quantize eetq --kv-cache-dtype int8 --attention torch --cuda-graphs 1,2 --deterministic --trust-remote-code --logger-level INFO --json-output
+    text-generation-server serve /models/m --uds-path /run/tgi-x/shard --exit-on-stdin-eof --sharded --dtype bfloat16 --load-format dummy --model-impl transformers --quantize eetq --kv-cache-dtype int8 --attention torch --cuda-graphs 1,2 --deterministic --enable-expert-parallel --trust-remote-code --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 HF_HUB_OFFLINE=1 RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 CUDA_MEMORY_FRACTION=0.5 ROPE_SCALING=linear ROPE_FACTOR=2 WATERMARK_GAMMA=0.25 WATERMARK_DELTA=2 DISABLE_CUSTOM_KERNELS=True
     without LOG_LEVEL API_KEY
     ");

@@ -44,6 +44,7 @@ def _product(form: Form, dtype: str, up: bool, masked: bool, target: GPUTarget =
     sizes = ("inputs", "outputs", "stride_x_row", "stride_weight_expert", "stride_weight_output")
     types |= dict.fromkeys(sizes, "i32")
     constants = {"SLOTS": 8, "ACTIVATION": "silu" if up else None, "DIRECT": direct, "MASK_K": masked, "GROUP": 8}
+    constants |= {"HELD": 16 if masked else None}
     constants |= {"BLOCK_M": max(16, height), "BLOCK_N": block_n}
     constants["BLOCK_K"] = tile_columns({"BLOCK_K": block_k}, 4 if dtype == "fp32" else 2)
     optional = dict.fromkeys(("order_ptr", "tiles_ptr", "num_tiles_ptr"), None if direct else "*i32")
@@ -100,7 +101,7 @@ def _codes_product(form: Form, kind: str, up: bool, target: GPUTarget = SM_90) -
         "FOLD": bool(fold) or kind == "mxfp4",
         "PLAIN": False,
     }
-    constants |= {"BLOCK_M": max(8, height), "BLOCK_N": block_n, "zeros_ptr": None}
+    constants |= {"BLOCK_M": max(8, height), "BLOCK_N": block_n, "zeros_ptr": None, "HELD": None if up else 16}
     optional = dict.fromkeys(("order_ptr", "tiles_ptr", "num_tiles_ptr"), None if height == 1 else "*i32")
     optional |= {"row_weights_ptr": None if up else "*fp32", "bias_ptr": "*bf16" if kind == "mxfp4" else None}
     optional |= {"table_ptr": "*fp32" if stored == "i32" else None}
@@ -157,7 +158,7 @@ def test_products_of_float8_do_not_spill(entry: Any) -> None:
 @pytest.mark.parametrize(("experts", "groups", "score"), [(256, 8, "sigmoid"), (512, 1, "softmax")])
 def test_route(experts: int, groups: int, score: str) -> None:
     types = {"logits_ptr": "*bf16", "bias_ptr": "*fp32", "ids_ptr": "*i32", "weights_ptr": "*fp32"}
-    types |= {"stride_logits_token": "i32", "scale": "fp32", "jitter": "fp32"}
+    types |= {"stride_logits_token": "i32", "scale": "fp32", "jitter": "fp32", "first": "i32"}
     constants = {"EXPERTS": experts, "TOP_K": 2, "SCORE": score, "NORM": 1, "GROUPS": groups, "GROUP_SCORE": "top2"}
     constants |= {"TOP_GROUPS": max(1, groups // 2), "SHARED": 1, "SHARED_GATE": False, "BLOCK_E": experts}
     constants |= {"BLOCK_K": 4, "TINY": 1e-20}
@@ -169,6 +170,8 @@ def test_align_and_combine() -> None:
         "rows": "i32",
         "block_m": "i32",
     }
-    compile_offline(moe_align_kernel, types, {"BINS": 128, "BLOCK": 4096}, num_warps=8).check()
-    types = {"rows_ptr": "*bf16", "out_ptr": "*bf16", "hidden": "i32"}
-    compile_offline(moe_combine_kernel, types, {"SLOTS": 8, "BLOCK": 1024}, num_warps=4).check()
+    compile_offline(moe_align_kernel, types, {"HELD": 16, "BINS": 128, "BLOCK": 4096}, num_warps=8).check()
+    types = {"rows_ptr": "*bf16", "ids_ptr": "*i32", "out_ptr": "*bf16", "hidden": "i32"}
+    for held in (None, 16):
+        constants = {"SLOTS": 8, "HELD": held, "BLOCK": 1024}
+        compile_offline(moe_combine_kernel, types, constants, num_warps=4).check()

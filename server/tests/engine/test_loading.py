@@ -1,6 +1,7 @@
 """What follows from the machine and the model before anything is loaded."""
 
 import dataclasses
+import json
 import os
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import torch
 
 from text_generation_server.config.json_object import JsonObject
 from text_generation_server.config.model import ModelConfig, parse_model_config
+from text_generation_server.config.server import Environment, ServerConfig
 from text_generation_server.distributed import TensorParallelGroup
-from text_generation_server.engine.loading import check_memory, cpu_threads, load_into
-from text_generation_server.errors import OutOfMemory
+from text_generation_server.engine.loading import build_engine, check_memory, cpu_threads, load_into
+from text_generation_server.errors import ConfigurationError, OutOfMemory
 from text_generation_server.models.builder import DecoderBuilder
 from text_generation_server.models.registry import load_model
 
@@ -22,6 +24,7 @@ def llama(hidden_size: int, intermediate_size: int) -> ModelConfig:
     return parse_model_config(JsonObject({"architectures": ["LlamaForCausalLM"], **sizes}, "config.json"), None)
 
 
+SIZES = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 SMALL = llama(256, 1280)
 LARGE = llama(4096, 14336)
 CORES = len(os.sched_getaffinity(0))
@@ -49,6 +52,29 @@ def test_weights_are_compared_with_the_memory_left_before_they_are_read(
     else:
         with pytest.raises(OutOfMemory, match=r"cuda:0 has 0\.0 GiB left: .*--num-shard"):
             check_memory(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [("LlamaForCausalLM", "the model has no experts: leave it out"), ("OlmoeForCausalLM", "runs through Transformers")],
+)
+def test_whole_experts_need_a_mixture_of_ours(tmp_path: Path, architecture: str, message: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture], "vocab_size": 64, **SIZES}))
+    config = ServerConfig(
+        model_id=str(tmp_path),
+        revision=None,
+        sharded=False,
+        dtype=None,
+        load_format="dummy",
+        attention=None,
+        uds_path=str(tmp_path / "shard"),
+        socket_dir_owned=False,
+        exit_on_stdin_eof=False,
+        environment=Environment.read({}),
+        expert_parallel=True,
+    )
+    with pytest.raises(ConfigurationError, match=f"--enable-expert-parallel .*{message}"):
+        build_engine(config, tmp_path)
 
 
 def test_memory_that_runs_out_while_weights_are_read_is_told_with_numbers(

@@ -36,7 +36,7 @@ def _torch(inputs: list[Any], activation: str) -> Tensor:
     """What torch makes of the same."""
     out = torch.empty_like(inputs[0])
     x, ids, weights, gate_up, down = inputs
-    moe_experts_torch(x, ids, weights, *gate_up, *down, activation, False, out)
+    moe_experts_torch(x, ids, weights, *gate_up, *down, activation, False, down.experts, out)
     return out
 
 
@@ -72,6 +72,40 @@ def test_a_token_has_the_same_bits_alone_and_among_others_in_deterministic_mode(
         kernels.moe_experts(*part, "silu", True, out)
         results.append(out[0])
     assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 65, 700])
+@pytest.mark.parametrize("kind", ["dense", "int4", "mxfp4", "float8 rows"])
+def test_ranks_with_experts_of_their_own_in_a_graph(kind: str, tokens: int) -> None:
+    """Three ranks of different numbers of experts, one after the other."""
+    inputs = _inputs(tokens, SHAPES[2], torch.bfloat16, biased=kind == "dense")
+    experts, top_k, hidden, inner = SHAPES[2]
+    logits, matrices = torch.randn(tokens, experts, device="cuda"), inputs[3:]
+    for own in (slice(0, 10), slice(10, 21), slice(21, 32)):
+        options, ids, out = RouteOptions(top_k, first=own.start), inputs[1].clone(), torch.empty_like(inputs[0])
+        if kind == "dense":
+            part = [ExpertMatrix(each.weight[own], each.bias[own]) for each in matrices]
+        else:
+            torch.manual_seed(own.start)
+            count = own.stop - own.start
+            part = [_codes(kind, count, 2 * inner, hidden), _codes(kind, count, hidden, inner)]
+        arguments = inputs[0], ids, inputs[2], *part, "clamped_swiglu"
+
+        def run(options: RouteOptions = options, arguments: Any = arguments, out: Tensor = out) -> None:
+            kernels.moe_route(logits, None, options, arguments[1], arguments[2])
+            kernels.moe_experts(*arguments, False, out, all_experts=experts)
+
+        run()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        logits.normal_()
+        graph.replay()
+        expected = torch.empty_like(out)
+        x, ids, weights, first, second, activation = arguments
+        moe_experts_torch(x, ids, weights, *first, *second, activation, False, experts, expected)
+        limit = 6e-2 if kind == "float8 rows" else 1.5e-2
+        assert (out.float() - expected.float()).norm() <= limit * expected.float().norm()
 
 
 def test_a_graph_replays_other_choices() -> None:

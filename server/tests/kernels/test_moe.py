@@ -96,6 +96,7 @@ def test_of_equal_scores_the_lowest_ids_win_and_shared_experts_follow() -> None:
         ({"top_k": 3, "groups": 4}, "cannot be chosen"),
         ({"top_k": 1, "groups": 3}, "cannot be chosen"),
         ({"top_k": 2, "shared": 1}, "do not fit"),
+        ({"top_k": 2, "shared": 1, "first": 4}, "no shared ones"),
     ],
 )
 def test_what_cannot_be_routed_is_refused(options: dict[str, int], message: str) -> None:
@@ -114,6 +115,22 @@ def test_experts_are_their_formula(deterministic: bool) -> None:
     kernels.moe_experts(*inputs, "clamped_swiglu", deterministic, out)
     expected = reference.moe_experts(*inputs, "clamped_swiglu")
     torch.testing.assert_close(out.double(), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_ranks_with_experts_of_their_own_add_up_to_all_of_them() -> None:
+    torch.manual_seed(0)
+    x, logits, weights = torch.randn(7, 12), torch.randn(7, 5), torch.empty(7, 2)
+    both = [ExpertMatrix(torch.randn(5, n, k), torch.randn(5, n)) for n, k in ((20, 12), (12, 10))]
+    total = torch.zeros(7, 12)
+    for own in (slice(0, 2), slice(2, 5)):
+        ids = torch.empty(7, 2, dtype=torch.int32)
+        kernels.moe_route(logits, None, RouteOptions(2, first=own.start), ids, weights)
+        part = [ExpertMatrix(each.weight[own], None if each.bias is None else each.bias[own]) for each in both]
+        out = torch.full((7, 12), float("nan"))
+        kernels.moe_experts(x, ids, weights, *part, "silu", False, out, all_experts=5)
+        total += out
+    expected = reference.moe_experts(x, *_routed(logits, RouteOptions(2)), *both, "silu")
+    torch.testing.assert_close(total.double(), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_mxfp4_is_read_as_transformers_does() -> None:

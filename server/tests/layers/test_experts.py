@@ -51,26 +51,27 @@ def plain(tmp_path: Path) -> Path:
     return _folder(tmp_path / "plain", "MixtralForCausalLM", tensors)
 
 
-def _loaded(folder: Path, ranks: int, quantize: str | None = None) -> list[MoeWeights]:
+def _loaded(folder: Path, ranks: int, quantize: str | None = None, whole: bool = False) -> list[MoeWeights]:
+    """Of each rank: a part of every expert, or whole experts."""
     config = ModelConfig.from_folder(folder).quantised(quantize)
     spec = config.decoder.layers[0].ffn
     assert isinstance(spec, MoeSpec)
     source = SafetensorsSource(folder, torch.float32, torch.device("cpu"))
-    checkpoints = (
-        Checkpoint.of(source, config.decoder, config.names, group, config.schemes) for group in thread_groups(ranks)
-    )
+    groups = thread_groups(ranks, expert_parallel=whole)
+    checkpoints = (Checkpoint.of(source, config.decoder, config.names, group, config.schemes) for group in groups)
     return [load_moe(checkpoint, 0, spec) for checkpoint in checkpoints]
 
 
 def _whole(ranks: list[MoeWeights], expert: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Gate, up and down of the parts of all ranks."""
-    firsts = [each.gate_up.of(expert, each.down.outputs).chunk(2) for each in ranks]
-    downs = [each.down.of(expert, each.gate_up.outputs // 2) for each in ranks]
+    """Gate, up and down of the parts of all ranks that have some of an expert."""
+    having = [(each, expert - each.experts.start) for each in ranks if expert in each.experts]
+    firsts = [each.gate_up.of(place, each.down.outputs).chunk(2) for each, place in having]
+    downs = [each.down.of(place, each.gate_up.outputs // 2) for each, place in having]
     return torch.cat([gate for gate, _ in firsts]), torch.cat([up for _, up in firsts]), torch.cat(downs, dim=1)
 
 
 def _check(folder: Path, meant: dict[str, Tensor], bits: int) -> None:
-    for ranks in (_loaded(folder, 1), _loaded(folder, 2)):
+    for ranks in (_loaded(folder, 1), _loaded(folder, 2), _loaded(folder, 2, whole=True)):
         assert {each.gate_up.bits for each in ranks} | {each.down.bits for each in ranks} == {bits}
         for expert in range(EXPERTS):
             for name, found in zip(("w1", "w3", "w2"), _whole(ranks, expert), strict=True):
@@ -102,8 +103,8 @@ def test_8_bits(plain: Path, tmp_path: Path, name: str) -> None:
     _check(tmp_path / "packed", meant, 8)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_mxfp4_of_gpt_oss(tmp_path: Path, ranks: int) -> None:
+@pytest.mark.parametrize(("ranks", "whole"), [(1, False), (2, False), (3, False), (2, True)])
+def test_mxfp4_of_gpt_oss(tmp_path: Path, ranks: int, whole: bool) -> None:
     """Five blocks of inner elements: ranks have different parts. Scales of the last case are too large for kernels that
     do not look codes up.
     """
@@ -118,13 +119,13 @@ def test_mxfp4_of_gpt_oss(tmp_path: Path, ranks: int) -> None:
         tensors[f"{layer}.experts.{name}_bias"] = torch.randn(EXPERTS, outputs)
         meant[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16).transpose(1, 2).float()
     quantised = {"quantization_config": {"quant_method": "mxfp4"}, "intermediate_size": inner}
-    found = _loaded(_folder(tmp_path / "packed", "GptOssForCausalLM", tensors, **quantised), ranks)
+    found = _loaded(_folder(tmp_path / "packed", "GptOssForCausalLM", tensors, **quantised), ranks, whole=whole)
     matrices = [matrix for each in found for matrix in (each.gate_up, each.down)]
     assert all(matrix.bits == 4 and matrix.e2m1 == (ranks < 3) for matrix in matrices)
     biases = [each.gate_up.bias.chunk(2, dim=1) for each in found if each.gate_up.bias is not None]
     for place in (0, 1):
         stored = tensors[f"{layer}.experts.gate_up_proj_bias"][:, place::2]
-        assert torch.equal(torch.cat([bias[place] for bias in biases], dim=1), stored)
+        assert torch.equal(torch.cat([bias[place] for bias in biases], dim=0 if whole else 1), stored)
     for expert in range(EXPERTS):
         gate, up, down = _whole(found, expert)
         assert torch.equal(gate, meant["gate_up_proj"][expert, 0::2])
@@ -141,11 +142,8 @@ def test_16_bits_of_every_layout_are_quantised_while_they_are_read(
 ) -> None:
     write(CASES_OF_FAMILIES[case], model_of(case), tmp_path / "plain")
     (plain,) = _loaded(tmp_path / "plain", 1)
-    parts = _loaded(tmp_path / "plain", 2, asked)
-    assert {each.gate_up.bits for each in parts} | {each.down.bits for each in parts} == {bits}
-    inner = plain.gate_up.outputs // 2
-    for expert in range(plain.gate_up.experts):
-        gate, up = plain.gate_up.of(expert, plain.down.outputs).chunk(2)
-        expected = gate, up, plain.down.of(expert, inner)
-        for one, other in zip(_whole(parts, expert), expected, strict=True):
-            assert 0 < (one - other).norm() < apart * other.norm()
+    for parts in (_loaded(tmp_path / "plain", 2, asked), _loaded(tmp_path / "plain", 2, asked, whole=True)):
+        assert {each.gate_up.bits for each in parts} | {each.down.bits for each in parts} == {bits}
+        for expert in range(plain.gate_up.experts):
+            for one, other in zip(_whole(parts, expert), _whole([plain], expert), strict=True):
+                assert 0 < (one - other).norm() < apart * other.norm()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.checkpoints import tiny_llama
+from support.latent_cases import LATENT
 from support.loading import CPU, load
 from support.ranks import PROMPTS, all_ranks, results, single_rank
 from support.thread_ranks import thread_groups, together
@@ -31,13 +32,29 @@ def tiny_model(model_type: str, **values: Any) -> Callable[[], PreTrainedModel]:
     return made
 
 
+_EXPERTS = {"vocab_size": 257, "num_experts_per_tok": 2, "moe_intermediate_size": 36}
+MIXTURES = {
+    "qwen3 moe": tiny_model("qwen3_moe", **_EXPERTS, num_experts=5, head_dim=8, num_key_value_heads=4),
+    "deepseek v3": tiny_model(
+        "deepseek_v3", **_EXPERTS, **LATENT, n_routed_experts=6, n_group=2, topk_group=1, first_k_dense_replace=1
+    ),
+    "gpt-oss": tiny_model(
+        "gpt_oss", vocab_size=257, intermediate_size=36, num_local_experts=5, head_dim=8, num_key_value_heads=4
+    ),
+}
+"""Models whose ranks have whole experts, some one more than others."""
+
+
 def test_two_ranks_equal_one(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     folders = [
         tiny_llama(tmp_path_factory),
         tiny_llama(tmp_path_factory, num_key_value_heads=1, vocab_size=131, intermediate_size=95),
         tiny_llama(tmp_path_factory, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, vocab_size=131),
     ]
-    first, second = all_ranks(folders, world_size=2, out=tmp_path)
+    for name, made in MIXTURES.items():
+        made().save_pretrained(tmp_path / name)
+        folders.append(tmp_path / name)
+    first, second = all_ranks(folders, world_size=2, out=tmp_path, expert_parallel=True)
     for folder, (logits, ids), (other_logits, other_ids) in zip(folders, first, second, strict=True):
         expected_logits, expected_ids = single_rank(folder)
         assert torch.equal(logits, other_logits)

@@ -24,10 +24,15 @@ def single_rank(folder: Path, prompts: Sequence[list[int]] = PROMPTS, steps: int
 
 
 def all_ranks(
-    folders: list[Path], world_size: int, out: Path, prompts: Sequence[list[int]] = PROMPTS, steps: int = 8
+    folders: list[Path],
+    world_size: int,
+    out: Path,
+    prompts: Sequence[list[int]] = PROMPTS,
+    steps: int = 8,
+    expert_parallel: bool = False,
 ) -> list[list[Results]]:
     """The same for each folder from each rank of a group: `result[rank][folder]`."""
-    mp.spawn(_run, (folders, world_size, out, prompts, steps), nprocs=world_size)
+    mp.spawn(_run, (folders, world_size, out, prompts, steps, expert_parallel), nprocs=world_size)
     return [torch.load(out / f"{rank}.pt") for rank in range(world_size)]
 
 
@@ -39,9 +44,18 @@ def results(
     return logits, greedy_by_turns(Driver(model, max_tokens=64, group=group), prompts, steps)
 
 
-def _run(rank: int, folders: list[Path], world_size: int, out: Path, prompts: Sequence[list[int]], steps: int) -> None:
+def _run(
+    rank: int,
+    folders: list[Path],
+    world_size: int,
+    out: Path,
+    prompts: Sequence[list[int]],
+    steps: int,
+    expert_parallel: bool,
+) -> None:
     torch.set_num_threads(1)
-    group = init_group(ParallelConfig(rank, world_size, out / "rendezvous"), CPU, timeout_s=120)
+    parallel = ParallelConfig(rank, world_size, out / "rendezvous", expert_parallel=expert_parallel)
+    group = init_group(parallel, CPU, timeout_s=120)
     computed = [results(load(folder, group=group), prompts, steps, group) for folder in folders]
     torch.save(computed, out / f"{rank}.pt")
     if group.min_int(rank + 7) != 7:

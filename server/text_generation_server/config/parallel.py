@@ -46,6 +46,8 @@ class ParallelConfig:
     """Whether sums over the ranks may go through memory that they share; false: through NCCL alone."""
     node: NodeConfig | None = None
     """None where all ranks are on one host."""
+    expert_parallel: bool = False
+    """Whether each rank has some of a mixture's experts whole; false: a part of each."""
 
     def __post_init__(self) -> None:
         if self.world_size < 1:

@@ -96,6 +96,8 @@ class ServerConfig:
     cuda_graphs: tuple[int, ...] | None = None
     """Batch sizes of decode that get a CUDA graph; empty: none; None: a default set."""
     deterministic: bool = False
+    expert_parallel: bool = False
+    """Each rank has some of a mixture's experts whole, instead of a part of each."""
     model_impl: ModelImpl = "auto"
     kv_cache_dtype: KvCacheDtype = "auto"
     quantize: str | None = None

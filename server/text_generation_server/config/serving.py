@@ -10,6 +10,7 @@ from .memory import check_machine, stored_bytes
 from .model import ModelConfig
 from .server import Environment
 from .sizes import weight_bytes
+from .spec import MoeSpec
 
 _TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.json", "vocab.txt")
 """The router reads the first, and makes it from the others with transformers."""
@@ -52,6 +53,17 @@ def check_servable(
         else:
             check_machine(stored_bytes(folder))
     return config
+
+
+def check_expert_parallel(config: AnyModelConfig) -> None:
+    """Raises ConfigurationError for a model whose experts `--enable-expert-parallel` cannot share among the ranks."""
+    if isinstance(config, FallbackConfig):
+        raise ConfigurationError(
+            f"--enable-expert-parallel is not there for {config.architecture}, which runs through Transformers: "
+            "leave it out"
+        )
+    if not any(isinstance(layer.ffn, MoeSpec) for layer in config.decoder.layers):
+        raise ConfigurationError("--enable-expert-parallel is for mixtures, and the model has no experts: leave it out")
 
 
 def override_rope(config: AnyModelConfig, environment: Environment) -> AnyModelConfig:

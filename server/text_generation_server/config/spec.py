@@ -142,7 +142,7 @@ class DenseSpec:
     """A feed-forward network that every token passes whole."""
 
     inner: int
-    activation: Activation
+    activation: Activation | GatedActivation
     gated: bool = True
     in_bias: bool = False
     out_bias: bool = False
@@ -184,6 +184,11 @@ class MoeSpec:
     """Inner size of a network that every token passes besides; 0: there is none."""
     shared_gate: bool = False
     """Its result is multiplied by the sigmoid of one more logit."""
+
+    @property
+    def shared(self) -> DenseSpec | None:
+        """That network by itself."""
+        return DenseSpec(self.shared_inner, self.activation) if self.shared_inner else None
 
 
 FeedForwardSpec = DenseSpec | MoeSpec

@@ -47,6 +47,8 @@ class TensorParallelGroup:
         self.rank = rank
         self.world_size = world_size
         self.local_world_size = local_world_size or world_size
+        self.expert_parallel = False
+        """Whether each of several ranks has some of a mixture's experts whole; else each has a part of every one."""
         self._device = device
         self._peers: PeerMemory | None = None
         self._ways = Ways()
@@ -224,6 +226,7 @@ def init_group(
     group = TensorParallelGroup(parallel.rank, parallel.world_size, device, parallel.local_world_size)
     if parallel.world_size == 1:
         return group
+    group.expert_parallel = parallel.expert_parallel
     try:
         store = meeting_store(parallel, timeout_s)
         dist.init_process_group(

@@ -17,7 +17,7 @@ from ..config.memory import check_fits, stored_bytes
 from ..config.model import ModelConfig
 from ..config.quantisation import Packed
 from ..config.server import Attention, ServerConfig
-from ..config.serving import override_rope
+from ..config.serving import check_expert_parallel, override_rope
 from ..config.sizes import weight_bytes
 from ..distributed.group import init_group
 from ..errors import ConfigurationError, OutOfMemory
@@ -52,6 +52,8 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
             f"--deterministic is not there for {model_config.architecture}, which runs through Transformers: "
             "leave it out"
         )
+    if config.expert_parallel:
+        check_expert_parallel(model_config)
     kv_cache = quantised_kv_cache(config.kv_cache_dtype, model_config)
     if device.type == "cpu":
         threads = cpu_threads(model_config, environment.parallel.local_world_size, environment.omp_num_threads)
@@ -59,7 +61,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     dtype = getattr(torch, config.dtype or default_dtype(model_config, device))
     if config.load_format != "dummy":
         check_memory(folder, model_config, dtype, device, environment.parallel.world_size)
-    parallel = environment.parallel
+    parallel = replace(environment.parallel, expert_parallel=config.expert_parallel)
     if config.deterministic:
         # Small and large sums are then added up in the same order, by NCCL.
         parallel = replace(parallel, peer_memory=False)

@@ -40,6 +40,7 @@ def moe_codes_kernel(
     stride_x_row,
     stride_packed_output,
     SLOTS: tl.constexpr,  # rows of one token
+    HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
     ACTIVATION: tl.constexpr,  # key of GATED for up, None for down
     DIRECT: tl.constexpr,
     FLOAT8: tl.constexpr,  # uint8 are the bytes of float8
@@ -69,7 +70,7 @@ def moe_codes_kernel(
     if table_ptr is not None and not (FLOAT4 or PLAIN):
         table = load_table(table_ptr, FP16)
     wait_for_previous(PDL)
-    tile, block = tile_of_program(num_tiles_ptr, blocks, DIRECT, GROUP)
+    tile, block = tile_of_program(ids_ptr, num_tiles_ptr, blocks, HELD, DIRECT, GROUP)
     if block >= blocks:
         return
     expert, members, here, own, x_rows = rows_of_tile(
@@ -171,9 +172,12 @@ def moe_codes_product(
     activation: str | None,
     block_m: int,
     config: Mapping[str, int],
+    held: int | None,
     out: Tensor,
 ) -> None:
-    """Launches one product. `alignment` is what `moe_align` made for tiles of `block_m`, None for direct tiles."""
+    """Launches one product. `alignment` is what `moe_align` made for tiles of `block_m`, None for direct tiles. `held`:
+    how many experts this rank has, where others have some.
+    """
     packed, outputs = matrix.weight, matrix.outputs
     inputs = x.shape[1]
     order, tiles, num_tiles = alignment or (None, None, None)
@@ -198,6 +202,7 @@ def moe_codes_product(
         (inputs, outputs, matrix.experts * outputs, x.stride(0), packed.stride(1)),
         (),
         SLOTS=ids.shape[1],
+        HELD=held,
         ACTIVATION=activation,
         DIRECT=tiles is None,
         FLOAT8=float8,

@@ -48,7 +48,7 @@ def moe_eight_kernel(
     """One program computes BLOCK_N outputs of one tile's rows."""
     blocks = tl.cdiv(outputs, BLOCK_N)
     wait_for_previous(PDL)
-    tile, block = tile_of_program(num_tiles_ptr, blocks, False, GROUP)
+    tile, block = tile_of_program(ids_ptr, num_tiles_ptr, blocks, None, False, GROUP)
     if block >= blocks:
         return
     expert, members, here, own, x_rows = rows_of_tile(

@@ -55,6 +55,7 @@ def moe_product_kernel(
     stride_weight_expert,
     stride_weight_output,
     SLOTS: tl.constexpr,  # rows of one token
+    HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
     ACTIVATION: tl.constexpr,  # key of GATED for up, None for down
     DIRECT: tl.constexpr,
     MASK_K: tl.constexpr,  # whether BLOCK_K does not divide `inputs`
@@ -67,7 +68,7 @@ def moe_product_kernel(
     """One program computes BLOCK_N outputs of one tile's rows."""
     blocks = tl.cdiv(outputs, BLOCK_N)
     wait_for_previous(PDL)
-    tile, block = tile_of_program(num_tiles_ptr, blocks, DIRECT, GROUP)
+    tile, block = tile_of_program(ids_ptr, num_tiles_ptr, blocks, HELD, DIRECT, GROUP)
     if block >= blocks:
         return
     expert, members, here, own, x_rows = rows_of_tile(
@@ -107,9 +108,12 @@ def moe_product(
     activation: str | None,
     block_m: int,
     config: Mapping[str, int],
+    held: int | None,
     out: Tensor,
 ) -> None:
-    """Launches one product. `alignment` is what `moe_align` made for tiles of `block_m`, None for direct tiles."""
+    """Launches one product. `alignment` is what `moe_align` made for tiles of `block_m`, None for direct tiles. `held`:
+    how many experts this rank has, where others have some.
+    """
     _, outputs, inputs = weight.shape
     order, tiles, num_tiles = alignment or (None, None, None)
     num = ids.numel() if tiles is None else tiles.shape[0]
@@ -120,6 +124,7 @@ def moe_product(
         (inputs, outputs, x.stride(0), weight.stride(0), weight.stride(1)),
         (),
         SLOTS=ids.shape[1],
+        HELD=held,
         ACTIVATION=activation,
         DIRECT=tiles is None,
         MASK_K=inputs % block_k != 0,

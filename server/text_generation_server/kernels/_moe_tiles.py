@@ -5,6 +5,7 @@ Up: each row is a token of `x`; outputs of the matrix are pairs, gate rows and t
 gated activation. Down: each row is one that the first product stored; what is stored is weighted and belongs to the
 row's own place, so that adding up needs no order but that of the places.
 A product in which every row has a tile of its own ("direct") needs no sorting: for few tokens, whose experts differ.
+Where other ranks have some of the experts, ids outside 0 .. HELD - 1 are theirs: no tile has their rows.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -16,12 +17,28 @@ GROUP = 8
 
 
 @triton.jit
-def tile_of_program(num_tiles_ptr, blocks, DIRECT: tl.constexpr, GROUP: tl.constexpr):
+def is_here(ids, HELD: tl.constexpr):
+    """Whether this rank has the expert of an id, or of each of several."""
+    return (ids >= 0) & (ids < HELD)
+
+
+@triton.jit
+def tile_of_program(
+    ids_ptr,  # [rows] int32
+    num_tiles_ptr,  # [1] int32, None where DIRECT
+    blocks,
+    HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
+    DIRECT: tl.constexpr,
+    GROUP: tl.constexpr,
+):
     """Tile and block of outputs of this program; a block that is not below `blocks` has nothing to do."""
     program = tl.program_id(0)
     tile = program // blocks
     block = program % blocks
-    if not DIRECT:
+    if DIRECT:
+        if HELD is not None:
+            block = tl.where(is_here(tl.load(ids_ptr + tile), HELD), block, blocks)
+    else:
         num_tiles = tl.load(num_tiles_ptr)
         group_first = program // (GROUP * blocks) * GROUP
         group_size = tl.minimum(num_tiles - group_first, GROUP)

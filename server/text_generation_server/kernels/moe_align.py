@@ -4,9 +4,9 @@ A row is one token computed by one expert: row `token * slots + j` of `[tokens, 
 expert, those of one expert in their own order. Tile t computes the rows `order[first:end]` with one expert, at most
 `block_m` of them.
 
-Layouts: `ids` `[tokens, slots]` int32, contiguous, each in 0 .. experts - 1; `order` `[tokens * slots]` int32; `tiles`
-`[capacity, 3]` int32: expert, first, end; `num_tiles` `[1]` int32, how many of them there are. What lies behind them is
-not written.
+Layouts: `ids` `[tokens, slots]` int32, contiguous; rows with others than 0 .. experts - 1 are left out; `order`
+`[tokens * slots]` int32; `tiles` `[capacity, 3]` int32: expert, first, end; `num_tiles` `[1]` int32, how many of them
+there are. What lies behind them is not written.
 
 Called once a layer where there are more than a few tokens, with a grid and buffers that follow from the number of
 tokens alone: how many tiles there are is read on the device. One program an expert; each counts all ids, so that no
@@ -17,6 +17,7 @@ program waits for another and no atomic operation decides an order.
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
+from ._moe_tiles import is_here
 from ._triton import tl, triton
 
 _SHORT, _LONG = 1024, 4096
@@ -36,6 +37,7 @@ def moe_align_kernel(
     num_tiles_ptr,  # [1] int32
     rows,
     block_m,
+    HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
     BINS: tl.constexpr,  # power of two, at least the number of experts
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
@@ -49,6 +51,8 @@ def moe_align_kernel(
     for begin in range(0, rows, BLOCK):
         here = begin + members < rows
         ids = tl.load(ids_ptr + begin + members, mask=here, other=0)
+        if HELD is not None:
+            here = here & is_here(ids, HELD)
         counts += tl.histogram(ids, BINS, mask=here)
     let_next_start(PDL)
     tiles = (counts + block_m - 1) // block_m
@@ -79,8 +83,8 @@ def moe_align_kernel(
 _launch = Launcher(moe_align_kernel)
 
 
-def moe_align_triton(ids: Tensor, experts: int, block_m: int) -> tuple[Tensor, Tensor, Tensor]:
-    """`order`, `tiles` and `num_tiles` of `ids`."""
+def moe_align_triton(ids: Tensor, experts: int, block_m: int, held: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """`order`, `tiles` and `num_tiles` of `ids`. `held`: how many experts this rank has, where others have some."""
     rows = ids.numel()
     order = ids.new_empty(rows)
     tiles = ids.new_empty(tile_capacity(rows, experts, block_m), 3)
@@ -90,6 +94,7 @@ def moe_align_triton(ids: Tensor, experts: int, block_m: int) -> tuple[Tensor, T
         (ids, order, tiles, num_tiles),
         (),
         (rows, block_m),
+        HELD=held,
         BINS=max(32, triton.next_power_of_2(experts)),
         BLOCK=_SHORT if rows <= _SHORT else _LONG,
         num_warps=4 if rows <= _SHORT else 8,

@@ -5,8 +5,10 @@
 
 Layouts: `x`, `out` `[tokens, hidden]`, one floating type; `gate_up` an `ExpertMatrix` from `hidden` to `2 * inner`,
 gate rows first, and `down` one from `inner` to `hidden`, in the type of `x` or as codes, with biases in the type of `x`
-or none. `ids` `[tokens, slots]` int32, each in 0 .. experts - 1, and `weights` `[tokens, slots]` float32, as
-`moe_route` writes them. All contiguous. Activations: keys of `GATED` in `_activations.py`.
+or none. `ids` `[tokens, slots]` int32 and `weights` `[tokens, slots]` float32, as `moe_route` writes them. All
+contiguous. Activations: keys of `GATED` in `_activations.py`.
+A rank may have some of a mixture's experts alone (`all_experts`): ids outside 0 .. experts - 1 are those of other
+ranks, and add nothing to `out`. Otherwise all ids must be inside.
 Sums are float32; what is rounded is the activation, each expert's weighted output and their sum, which is taken in the
 order of the slots: no result depends on which program is first. With `deterministic`, a token's result does not depend
 on the other tokens either, to the bit.
@@ -41,6 +43,7 @@ from ._moe_eight import BLOCK_K as EIGHT_BLOCK
 from ._moe_eight import moe_eight_product
 from ._moe_matrix import ExpertMatrix
 from ._moe_product import moe_product
+from ._moe_tiles import is_here
 from ._register import register
 from ._triton import tl, triton
 from .moe_align import moe_align_triton
@@ -70,9 +73,11 @@ class Tiles(NamedTuple):
 @triton.jit
 def moe_combine_kernel(
     rows_ptr,  # [tokens, SLOTS, hidden]
+    ids_ptr,  # [tokens, SLOTS] int32
     out_ptr,  # [tokens, hidden]
     hidden,
     SLOTS: tl.constexpr,
+    HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -84,8 +89,11 @@ def moe_combine_kernel(
     wait_for_previous(PDL)
     total = tl.zeros([BLOCK], tl.float32)
     for slot in tl.static_range(SLOTS):
-        row_ptr = rows_ptr + (token * SLOTS + slot) * hidden
-        total += tl.load(row_ptr + columns, mask=valid, other=0.0).to(tl.float32)
+        row = token * SLOTS + slot
+        here = valid
+        if HELD is not None:
+            here = valid & is_here(tl.load(ids_ptr + row), HELD)
+        total += tl.load(rows_ptr + row * hidden + columns, mask=here, other=0.0).to(tl.float32)
     tl.store(out_ptr + token * hidden + columns, total.to(out_ptr.dtype.element_ty), mask=valid)
 
 
@@ -139,11 +147,14 @@ def moe_experts(
     activation: str,
     deterministic: bool,
     out: Tensor,
+    all_experts: int | None = None,
 ) -> None:
-    """Writes `out`. Raises ValueError for shapes and layouts that do not fit."""
+    """Writes `out`. `all_experts`: how many the mixture has, where other ranks have some of them. Raises ValueError for
+    shapes and layouts that do not fit.
+    """
     _check(x, ids, weights, gate_up, down, activation, out)
     if len(x):
-        _moe_experts(x, ids, weights, *gate_up, *down, activation, deterministic, out)
+        _moe_experts(x, ids, weights, *gate_up, *down, activation, deterministic, all_experts or down.experts, out)
 
 
 def moe_experts_triton(
@@ -168,16 +179,18 @@ def moe_experts_triton(
     down_e2m1: bool,
     activation: str,
     deterministic: bool,
+    all_experts: int,
     out: Tensor,
 ) -> None:
     """Triton implementation."""
     gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight, up_e2m1)
     down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight, down_e2m1)
-    chosen = tile_height(*ids.shape, down.experts, down.bits, deterministic)
+    chosen = tile_height(*ids.shape, all_experts, down.bits, deterministic)
+    held = down.experts if down.experts < all_experts else None
     # Tiles follow from the number of tokens, and a rehearsal does not meet all of those.
     heights = heights_of(down.bits) if rehearsing() and not deterministic else (chosen,)
     for height in heights:
-        run_experts(x, ids, weights, gate_up, down, activation, tiles_of(height, gate_up, down), out)
+        run_experts(x, ids, weights, gate_up, down, activation, tiles_of(height, gate_up, down), out, held)
 
 
 def run_experts(
@@ -189,19 +202,21 @@ def run_experts(
     activation: str,
     tiles: Tiles,
     out: Tensor,
+    held: int | None = None,
 ) -> None:
-    """Launches the kernels with these tiles."""
+    """Launches the kernels with these tiles. `held`: how many experts this rank has, where others have some."""
     tokens, slots = ids.shape
     hidden, inner = down.outputs, gate_up.outputs // 2
-    alignment = None if tiles.height == _DIRECT else moe_align_triton(ids, down.experts, tiles.height)
+    alignment = None if tiles.height == _DIRECT else moe_align_triton(ids, down.experts, tiles.height, held)
     activated, rows = x.new_empty(tokens * slots, inner), x.new_empty(tokens * slots, hidden)
-    product(x, gate_up, ids, alignment, None, activation, tiles.height, tiles.up, activated)
-    product(activated, down, ids, alignment, weights, None, tiles.height, tiles.down, rows)
+    product(x, gate_up, ids, alignment, None, activation, tiles.height, tiles.up, held, activated)
+    product(activated, down, ids, alignment, weights, None, tiles.height, tiles.down, held, rows)
     _launch_combine(
         (tokens, triton.cdiv(hidden, _COMBINE_BLOCK)),
-        (rows, out),
+        (rows, ids, out),
         (hidden,),
         SLOTS=slots,
+        HELD=held,
         BLOCK=_COMBINE_BLOCK,
         num_warps=4,
     )
@@ -216,12 +231,13 @@ def product(
     activation: str | None,
     height: int,
     config: Mapping[str, int],
+    held: int | None,
     out: Tensor,
 ) -> None:
     """Launches one of the two, by the form of the matrix."""
     rest = ids, alignment, row_weights, activation
     if matrix.scales is None:
-        moe_product(x, matrix.weight, matrix.bias, *rest, max(height, _SMALLEST_TILE), config, out)
+        moe_product(x, matrix.weight, matrix.bias, *rest, max(height, _SMALLEST_TILE), config, held, out)
         return
     if alignment is not None and _by_eight_bits(matrix, height):
         blocks = triton.cdiv(x.shape[1], EIGHT_BLOCK)
@@ -230,7 +246,7 @@ def product(
         quantise_rows(x, x8, scale, EIGHT_BLOCK if matrix.groups > 1 else 0)
         moe_eight_product(x8, scale, matrix.weight, matrix.scales, matrix.bias, *rest, height, config, out)
         return
-    moe_codes_product(x, matrix, *rest, max(height, _SMALLEST_CODES_TILE), config, out)
+    moe_codes_product(x, matrix, *rest, max(height, _SMALLEST_CODES_TILE), config, held, out)
 
 
 def _check(
@@ -285,6 +301,7 @@ def moe_experts_torch(
     down_e2m1: bool,
     activation: str,
     deterministic: bool,
+    all_experts: int,
     out: Tensor,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Reads on the host which experts are hit."""
@@ -292,10 +309,13 @@ def moe_experts_torch(
     down = ExpertMatrix(down_weight, down_bias, down_scales, down_zeros, down_table, down_group, down_eight, down_e2m1)
     tokens, slots = ids.shape
     flat = ids.flatten()
+    if all_experts > down.experts:
+        # Rows of other ranks' experts come last, and stay zero.
+        flat = flat.where((flat >= 0) & (flat < down.experts), down.experts)
     order = flat.argsort(stable=True)
-    counts = torch.bincount(flat, minlength=down.experts).tolist()
-    rows = x.new_empty(tokens * slots, x.shape[1])
-    for expert, own in enumerate(order.split(counts)):
+    counts = torch.bincount(flat, minlength=down.experts + 1).tolist()
+    rows = x.new_zeros(tokens * slots, x.shape[1])
+    for expert, own in enumerate(order.split(counts)[: down.experts]):
         if len(own):
             gate, up = _by_expert(x[own // slots], gate_up, expert, deterministic).chunk(2, dim=1)
             activated = GATED[activation](gate.float(), up).to(x.dtype)

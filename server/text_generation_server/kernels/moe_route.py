@@ -14,7 +14,8 @@ one more logit.
 
 Layouts: `logits` `[tokens, experts]`, with one more column where the shared experts have a gate, any floating type,
 unit stride in the last dimension; `bias` `[experts]` float32 or None; `ids` int32 and `weights` float32
-`[tokens, top_k + shared]`, contiguous. Computed in float32. Ids are valid whatever the logits are, also NaN.
+`[tokens, top_k + shared]`, contiguous. Computed in float32. Ids are valid whatever the logits are, also NaN. They are
+counted from `first`, the first expert of this rank where ranks have experts of their own.
 
 Called once a layer. One program a token; bytes do not matter here, the launch does.
 """
@@ -56,10 +57,15 @@ class RouteOptions:
     """Experts that every token uses."""
     shared_gate: bool = False
     """Whether their weight is the sigmoid of the last logit."""
+    first: int = 0
+    """Number of the first expert that this rank has: ids are counted from it, so that those of other ranks' experts are
+    negative or too large. Shared experts would not be counted right."""
 
     def __post_init__(self) -> None:
         if self.score not in SCORES or self.group_score not in GROUP_SCORES or self.norm not in (0, 1, 2):
             raise ValueError(f"routing by {self.score!r}, {self.group_score!r} and norm {self.norm} is not known")
+        if self.first and self.shared:
+            raise ValueError("moe_route: a rank of some experts has no shared ones among them")
         if not 1 <= self.top_groups <= self.groups or self.top_k < 1:
             raise ValueError(f"{self.top_groups} of {self.groups} groups, {self.top_k} experts cannot be chosen")
 
@@ -112,7 +118,7 @@ def _in_best_groups(choice, lanes, EXPERTS: tl.constexpr, GROUPS: tl.constexpr, 
     return chosen & (lanes < EXPERTS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first"])
 def moe_route_kernel(
     logits_ptr,  # [tokens, EXPERTS + SHARED_GATE]
     bias_ptr,  # [EXPERTS] float32 or None
@@ -121,6 +127,7 @@ def moe_route_kernel(
     stride_logits_token,
     scale,
     jitter,
+    first,
     EXPERTS: tl.constexpr,
     TOP_K: tl.constexpr,
     SCORE: tl.constexpr,
@@ -184,7 +191,7 @@ def moe_route_kernel(
         ids = tl.where(slots < TOP_K, ids, EXPERTS + slots - TOP_K)
         weights = tl.where(slots < TOP_K, weights, gate)
     places = token * (TOP_K + SHARED) + slots
-    tl.store(ids_ptr + places, ids, mask=slots < TOP_K + SHARED)
+    tl.store(ids_ptr + places, ids - first, mask=slots < TOP_K + SHARED)
     tl.store(weights_ptr + places, weights, mask=slots < TOP_K + SHARED)
 
 
@@ -206,6 +213,7 @@ def moe_route_triton(
     jitter: float,
     shared: int,
     shared_gate: bool,
+    first: int,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
     if logits.stride(1) != 1 or not (ids.is_contiguous() and weights.is_contiguous()):
@@ -216,7 +224,7 @@ def moe_route_triton(
         (logits.shape[0],),
         (logits, bias, ids, weights),
         (logits.stride(0),),
-        (float(scale), float(jitter)),
+        (float(scale), float(jitter), first),
         EXPERTS=experts,
         TOP_K=top_k,
         SCORE=score,
@@ -248,6 +256,7 @@ def moe_route_torch(
     jitter: float,
     shared: int,
     shared_gate: bool,
+    first: int,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     experts = logits.shape[1] - shared_gate
@@ -261,7 +270,7 @@ def moe_route_torch(
     taken = _sparsemixer(routed, chosen, jitter) if score == "sparsemixer" else scores.gather(1, chosen)
     if norm:
         taken = taken / (torch.linalg.vector_norm(taken, ord=norm, dim=1, keepdim=True) + _TINY)
-    ids[:, :top_k] = chosen
+    ids[:, :top_k] = chosen - first
     weights[:, :top_k] = taken * scale
     if shared:
         ids[:, top_k:] = torch.arange(experts, experts + shared, device=ids.device)

@@ -8,6 +8,7 @@ import torch
 from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig
 from ..config.kv_cache import QuantisedKvCache
+from ..config.names import TensorNames
 from ..distributed import TensorParallelGroup
 from ..weights import DummySource, SafetensorsSource, WeightSource
 from .base import CausalLM
@@ -54,5 +55,13 @@ def _build(
     if isinstance(source, SafetensorsSource):
         # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
         tied = (f"{config.names.head}.weight",) if config.decoder.head.tied else ()
-        source.warn_unread((*config.names.ignored, *tied))
+        source.warn_unread((*config.names.ignored, *tied, *_of_other_ranks(config.names, group)))
     return model
+
+
+def _of_other_ranks(names: TensorNames, group: TensorParallelGroup) -> tuple[str, ...]:
+    """Patterns of what this rank need not read."""
+    if not group.expert_parallel:
+        return ()
+    matrices = names.expert_gate, names.expert_up, names.expert_down
+    return tuple(f"*{name.replace('{expert}', '*')}.*" for name in matrices)

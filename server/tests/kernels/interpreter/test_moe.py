@@ -23,6 +23,7 @@ ROUTES = {
     "groups by best": RouteOptions(3, norm=0, groups=4, top_groups=2, group_score="max"),
     "sparsemixer": RouteOptions(2, "sparsemixer", norm=0, jitter=0.1),
     "shared": RouteOptions(2, shared=2),
+    "experts of a rank": RouteOptions(3, first=5),
     "shared with gate": RouteOptions(2, "sigmoid", shared=1, shared_gate=True),
 }
 
@@ -47,8 +48,8 @@ def test_ids_are_valid_whatever_the_logits_are() -> None:
     for options in ROUTES.values():
         own = logits[:, : 12 - (12 - options.shared_gate) % options.groups]
         ids, _ = _routed(moe_route_triton, own, None, options)
-        assert (ids >= 0).all()
-        assert (ids < own.shape[1] + options.shared).all()
+        assert (ids + options.first >= 0).all()
+        assert (ids + options.first < own.shape[1] + options.shared).all()
 
 
 def _routed(route: object, logits: Tensor, bias: Tensor | None, options: RouteOptions) -> tuple[Tensor, Tensor]:
@@ -185,6 +186,26 @@ def test_a_token_has_the_same_bits_alone_and_among_others() -> None:
         run_experts(*part, "silu", tiles, out)
         results.append(out[0])
     assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("height", [1, 16])
+@pytest.mark.parametrize("packed", [False, True])
+def test_experts_of_other_ranks_add_nothing(packed: bool, height: int) -> None:
+    """Ids of five experts, of which this rank has the middle three."""
+    inputs = _inputs(7, 32, 16, torch.float16, biased=False)
+    inputs[1] -= 1
+    config = _codes_config(32, 0) if packed else _config(32)
+    both = [_codes("float8", 3, *each.weight.shape[1:], 0, biased=False) for each in inputs[3:]]
+    inputs[3:] = both if packed else [each._replace(weight=each.weight[1:4].contiguous()) for each in inputs[3:]]
+    out = torch.full((7, 32), float("nan"), dtype=torch.float16)
+    run_experts(*inputs, "silu", Tiles(height, config, config), out, 3)
+    here = (inputs[1] >= 0) & (inputs[1] < 3)
+    assert 0 < here.sum() < here.numel()
+    expected = reference.moe_experts(inputs[0], inputs[1].where(here, 0), inputs[2].where(here, 0), *inputs[3:], "silu")
+    torch.testing.assert_close(out.double(), expected, atol=2e-2, rtol=1e-3)
+    order, tiles, num_tiles = moe_align_triton(inputs[1], 3, 16, 3)
+    assert sum(end - first for _, first, end in tiles[: int(num_tiles)].tolist()) == here.sum()
+    assert here.flatten()[order[: int(here.sum())].long()].all()
 
 
 def test_no_tokens_and_what_does_not_fit() -> None:

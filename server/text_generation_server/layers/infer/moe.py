@@ -6,18 +6,26 @@ from torch import Tensor
 from ... import kernels
 from ...config.spec import MoeSpec
 from ..weights import Activations, ActivationScheme, MoeWeights, shared_experts
-from .feed_forward import FeedForward
+from .feed_forward import DenseFeedForward, FeedForward
 from .state import InferState
 
 
 class MoeFeedForward(FeedForward):
-    """Router, choice, experts. Every rank chooses for itself, from equal logits, and computes its part of each."""
+    """Router, choice, experts. Every rank chooses for itself, from equal logits, and computes its part of each expert,
+    or the experts that it has.
+    """
 
     def __init__(self, spec: MoeSpec, weights: MoeWeights) -> None:
         route = spec.route
         self._weights = weights
         self._activation = spec.activation
         self._wide = route.wide
+        self._gated = spec.shared_gate
+        self._shared = None
+        if weights.shared is not None and spec.shared is not None:
+            self._shared = DenseFeedForward(spec.shared, weights.shared)
+        among = shared_experts(spec) if self._shared is None else 0
+        self._all_experts = spec.experts + among
         self._options = kernels.RouteOptions(
             top_k=route.top_k,
             score=route.score,
@@ -27,8 +35,9 @@ class MoeFeedForward(FeedForward):
             top_groups=route.top_groups,
             group_score=route.group_score,
             jitter=route.jitter,
-            shared=shared_experts(spec),
+            shared=among,
             shared_gate=spec.shared_gate,
+            first=weights.experts.start,
         )
 
     @property
@@ -48,5 +57,10 @@ class MoeFeedForward(FeedForward):
         kernels.moe_route(logits, weights.correction, self._options, ids, shares)
         out = torch.empty_like(x)
         both = weights.gate_up, weights.down
-        kernels.moe_experts(x, ids, shares, *both, self._activation, state.deterministic, out)
+        kernels.moe_experts(x, ids, shares, *both, self._activation, state.deterministic, out, self._all_experts)
+        if self._shared is not None:
+            shared = self._shared.forward(Activations(x), state)
+            if self._gated:
+                shared *= logits[:, -1:].float().sigmoid()
+            out += shared
         return out

@@ -1,10 +1,11 @@
-"""What a mixture of experts holds: the inner dimension of every expert is shared among the ranks, the router is whole.
+"""What a mixture of experts holds: a rank's part of the experts (`experts/part.py`), and the router whole.
 
 A network that every token passes besides becomes further experts of the same inner size, the last one filled up with
-zeros, which add nothing: so one operator computes all of them.
+zeros, which add nothing: so one operator computes all of them. Where ranks have whole experts, it is a dense network,
+of which each rank has a part: an expert of it would keep one rank busy while the others wait.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from ...config.spec import MoeSpec
 from ...kernels import ExpertMatrix
 from .checkpoint import Checkpoint
 from .experts import ExpertPart, load_experts
+from .feed_forward import DenseWeights, load_dense
 from .linear import Dense, Linear
 
 
@@ -20,6 +22,8 @@ from .linear import Dense, Linear
 class MoeWeights:
     """Of one layer: the routed experts, then the shared ones; `inner` is this rank's part."""
 
+    experts: range
+    """Numbers of the routed ones of this rank."""
     router: Linear
     """Logits of the routed experts, then of the shared ones' gate where there is one. float32 where the spec says."""
     correction: Tensor | None
@@ -27,7 +31,9 @@ class MoeWeights:
     gate_up: ExpertMatrix
     """From hidden to 2 * inner, gate rows first."""
     down: ExpertMatrix
-    """From inner to hidden; its bias is on the first rank alone: outputs of the ranks are summed."""
+    """From inner to hidden; its bias is on one rank alone: outputs of the ranks are summed."""
+    shared: DenseWeights | None
+    """This rank's part of the network that every token passes, where it is not among the experts."""
 
 
 def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
@@ -35,9 +41,16 @@ def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
     part = ExpertPart.of(checkpoint, layer, spec)
     gate_up, down = load_experts(part)
     gate_up_bias, down_bias = _biases(part)
-    return MoeWeights(
-        _router(part), _correction(part), gate_up._replace(bias=gate_up_bias), down._replace(bias=down_bias)
-    )
+    gate_up, down = gate_up._replace(bias=gate_up_bias), down._replace(bias=down_bias)
+    return MoeWeights(part.experts, _router(part), _correction(part), gate_up, down, _shared(checkpoint, layer, spec))
+
+
+def _shared(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> DenseWeights | None:
+    if spec.shared is None or not checkpoint.group.expert_parallel:
+        return None
+    names = checkpoint.names
+    dense = replace(names, gate=names.shared_gate, up=names.shared_up, down=names.shared_down, gate_up=None)
+    return load_dense(replace(checkpoint, names=dense), layer, spec.shared)
 
 
 def _router(part: ExpertPart) -> Linear:
@@ -65,7 +78,8 @@ def _biases(part: ExpertPart) -> tuple[Tensor | None, Tensor | None]:
         return None, None
     source, spec = part.checkpoint.source, part.spec
     first, last = part.checkpoint.names.expert_gate, part.checkpoint.names.expert_down
-    stored = source.read(f"{part.name(first)}_bias", (spec.experts, 2 * spec.inner))
+    stored = source.read(f"{part.name(first)}_bias", (spec.experts, 2 * spec.inner), part.cut())
     halves = [stored[:, half::2][:, part.start : part.stop] for half in (0, 1)]
-    down_bias = source.read(f"{part.name(last)}_bias", (spec.experts, part.hidden))
-    return torch.cat(halves, dim=1), down_bias if part.checkpoint.is_first else None
+    down_bias = source.read(f"{part.name(last)}_bias", (spec.experts, part.hidden), part.cut())
+    adds_it = part.checkpoint.is_first or part.checkpoint.group.expert_parallel
+    return torch.cat(halves, dim=1), down_bias if adds_it else None

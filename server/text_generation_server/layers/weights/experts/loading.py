@@ -81,7 +81,7 @@ def _networks(part: ExpertPart) -> Iterator[_Network]:
     names, spec = part.checkpoint.names, part.spec
     routed = names.expert_gate, names.expert_up, names.expert_down
     if names.experts_layout == "each":
-        for expert in range(spec.experts):
+        for expert in part.experts:
             yield tuple(part.name(each, expert) for each in routed), spec.inner, 0
     else:
         yield tuple(part.name(each) for each in routed), spec.inner, 0
@@ -138,25 +138,19 @@ def _made(part: ExpertPart, first: Scheme, second: Scheme) -> tuple[ExpertMatrix
 
 def _blocks(part: ExpertPart) -> tuple[ExpertMatrix, ExpertMatrix]:
     """MXFP4 of gpt-oss: gate and up rows by turns."""
-    names, spec = part.checkpoint.names, part.spec
-    gate_up = _stored_blocks(part, names.expert_gate, 2 * spec.inner, part.hidden, rows=(2 * part.start, 2 * part.stop))
-    down = _stored_blocks(part, names.expert_down, part.hidden, spec.inner, columns=(part.start, part.stop))
+    names, spec, experts = part.checkpoint.names, part.spec, len(part.experts)
+    rows = part.cut(Slice(1, 2 * part.start, 2 * part.stop))
+    columns = part.cut(Slice(2, part.start // mxfp4.BLOCK, -(-part.stop // mxfp4.BLOCK)))
+    gate_up = _stored_blocks(part, names.expert_gate, 2 * spec.inner, part.hidden, rows)
+    down = _stored_blocks(part, names.expert_down, part.hidden, spec.inner, columns)
     order = torch.arange(2 * part.inner).view(-1, 2).t().flatten()
-    return stack(spec.experts, _of_blocks(*gate_up, order)), stack(spec.experts, _of_blocks(*down, None))
+    return stack(experts, _of_blocks(*gate_up, order)), stack(experts, _of_blocks(*down, None))
 
 
 def _stored_blocks(
-    part: ExpertPart,
-    template: str,
-    outputs: int,
-    inputs: int,
-    rows: tuple[int, int] | None = None,
-    columns: tuple[int, int] | None = None,
+    part: ExpertPart, template: str, outputs: int, inputs: int, cut: Slice | None
 ) -> tuple[Tensor, Tensor]:
-    """`blocks` [experts, outputs, groups, 16] and `scales` [experts, outputs, groups] of some rows or columns."""
-    cut = None if rows is None else Slice(1, *rows)
-    if columns is not None:
-        cut = Slice(2, columns[0] // mxfp4.BLOCK, -(-columns[1] // mxfp4.BLOCK))
+    """`blocks` [experts, outputs, groups, 16] and `scales` [experts, outputs, groups], or a part of both."""
     source, name = part.checkpoint.source, part.name(template)
     shape = part.spec.experts, outputs, inputs // mxfp4.BLOCK
     blocks = source.read(f"{name}_blocks", (*shape, mxfp4.BLOCK // 2), cut, dtype=torch.uint8)

@@ -1,16 +1,25 @@
-"""Which part of a mixture belongs to a rank, and what its tensors are called."""
+"""Which part of a mixture belongs to a rank, and what its tensors are called.
 
-from dataclasses import dataclass
+By tensor parallelism that is a part of the inner dimension of every expert, by expert parallelism (GShard, Lepikhin et
+al., 2020) some experts whole. Hidden states are the same on all ranks, and results are summed, so that either way a
+rank computes what it holds and no tokens travel.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from ....config.spec import MoeSpec
 from ....errors import ConfigurationError
+from ....weights import Slice
 from ..checkpoint import Checkpoint
 from ..split import even_span
 
 Target = tuple[Tensor, Tensor, Tensor]
-"""What is filled: gate and up [experts, inner of this rank, hidden], down [experts, hidden, inner of this rank]."""
+"""What is filled, of this rank's experts: gate and up [experts, inner of this rank, hidden], down [experts, hidden,
+inner of this rank].
+"""
 
 
 def shared_experts(spec: MoeSpec) -> int:
@@ -20,26 +29,38 @@ def shared_experts(spec: MoeSpec) -> int:
 
 @dataclass(frozen=True)
 class ExpertPart:
-    """Inner elements `start` to `stop` of every expert of one layer."""
+    """Inner elements `start` to `stop` of some of the experts of one layer, and of its shared network."""
 
     checkpoint: Checkpoint
     layer: int
     spec: MoeSpec
+    """With a shared network only where it becomes further experts."""
+    experts: range
+    """Numbers of the routed ones."""
     start: int
     stop: int
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> "ExpertPart":
         """That of the checkpoint's rank. Raises ConfigurationError where there is none for each rank."""
-        world_size = checkpoint.group.world_size
+        group = checkpoint.group
+        world_size = group.world_size
+        whole = cls(checkpoint, layer, spec, range(spec.experts), 0, spec.inner)
+        if group.expert_parallel:
+            if spec.experts < world_size:
+                raise ConfigurationError(
+                    f"{world_size} shards cannot each have one of {spec.experts} experts: "
+                    f"leave --enable-expert-parallel out, or set --num-shard to at most {spec.experts}"
+                )
+            own = range(*even_span(spec.experts, group.rank, world_size))
+            return replace(whole, spec=replace(spec, shared_inner=0), experts=own)
         if spec.inner < world_size:
             raise ConfigurationError(
                 f"{world_size} shards cannot share the inner size {spec.inner} of the experts: "
                 f"set --num-shard to at most {spec.inner}"
             )
-        whole = cls(checkpoint, layer, spec, 0, spec.inner)
-        align = checkpoint.schemes.align(*whole.modules)
-        return cls(checkpoint, layer, spec, *even_span(spec.inner, checkpoint.group.rank, world_size, align))
+        start, stop = even_span(spec.inner, group.rank, world_size, checkpoint.schemes.align(*whole.modules))
+        return replace(whole, start=start, stop=stop)
 
     @property
     def hidden(self) -> int:
@@ -58,8 +79,8 @@ class ExpertPart:
         """
         names = self.checkpoint.names
         routed = names.expert_gate, names.expert_up, names.expert_down
-        count = self.spec.experts if names.experts_layout == "each" else 1
-        found = [self.name(each, expert) for expert in range(count) for each in routed]
+        numbers: Sequence[int] = self.experts if names.experts_layout == "each" else (0,)
+        found = [self.name(each, expert) for expert in numbers for each in routed]
         if self.spec.shared_inner:
             found += [self.name(each) for each in (names.shared_gate, names.shared_up, names.shared_down)]
         return tuple(dict.fromkeys(found))
@@ -67,6 +88,12 @@ class ExpertPart:
     def name(self, template: str, expert: int = 0) -> str:
         """The whole name of a tensor or module."""
         return self.checkpoint.inside(self.layer, template).replace("{expert}", str(expert))
+
+    def cut(self, inner: Slice | None = None) -> Slice | None:
+        """What to read of a tensor that has all experts in its first dimension: this rank's, or `inner` of each."""
+        if len(self.experts) < self.spec.experts:
+            return Slice(0, self.experts.start, self.experts.stop)
+        return inner
 
     def span(self, inner: int, first: int) -> tuple[int, int]:
         """The part of a network of `inner` that is this rank's, of which an expert begins at `first`."""

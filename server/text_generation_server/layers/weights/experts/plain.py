@@ -16,12 +16,13 @@ from .part import ExpertPart, Target, shared_experts
 def read_plain(part: ExpertPart) -> tuple[Tensor, Tensor]:
     """Gate and up rows `[all, 2 * inner, hidden]`, and `[all, hidden, inner]`. Raises ModelFilesError."""
     spec, inner, source = part.spec, part.inner, part.checkpoint.source
-    total = spec.experts + shared_experts(spec)
+    routed_experts = len(part.experts)
+    total = routed_experts + shared_experts(spec)
     gate_up = source.empty((total, 2 * inner, part.hidden))
     down = source.empty((total, part.hidden, inner))
     routed, shared = (
         (gate_up[experts, :inner], gate_up[experts, inner:], down[experts])
-        for experts in (slice(spec.experts), slice(spec.experts, None))
+        for experts in (slice(routed_experts), slice(routed_experts, None))
     )
     _READERS[part.checkpoint.names.experts_layout](part, routed)
     _read_shared(part, shared)
@@ -30,8 +31,8 @@ def read_plain(part: ExpertPart) -> tuple[Tensor, Tensor]:
 
 def _each(part: ExpertPart, target: Target) -> None:
     """Matrices of each expert by themselves."""
-    for expert in range(part.spec.experts):
-        _read_network(part, tuple(part.name(name, expert) for name in _names(part)), part.spec.inner, expert, target)
+    for place, expert in enumerate(part.experts):
+        _read_network(part, tuple(part.name(name, expert) for name in _names(part)), part.spec.inner, place, target)
 
 
 def _names(part: ExpertPart) -> tuple[str, str, str]:
@@ -65,20 +66,22 @@ def _stacked(part: ExpertPart, target: Target) -> None:
     """`[experts, 2 * inner, hidden]` and `[experts, hidden, inner]`."""
     source, spec = part.checkpoint.source, part.spec
     first, _, last = _names(part)
-    gate_up = source.read(f"{part.name(first)}.weight", (spec.experts, 2 * spec.inner, part.hidden))
+    gate_up = source.read(f"{part.name(first)}.weight", (spec.experts, 2 * spec.inner, part.hidden), part.cut())
     gate, up = gate_up.chunk(2, dim=1)
     target[0].copy_(gate[:, part.start : part.stop])
     target[1].copy_(up[:, part.start : part.stop])
-    shape = (spec.experts, part.hidden, spec.inner)
-    target[2].copy_(source.read(f"{part.name(last)}.weight", shape, Slice(2, part.start, part.stop)))
+    shape, columns = (spec.experts, part.hidden, spec.inner), part.cut(Slice(2, part.start, part.stop))
+    target[2].copy_(source.read(f"{part.name(last)}.weight", shape, columns))
 
 
 def _rows(part: ExpertPart, target: Target) -> None:
     """Three times `[experts * inner, hidden]`, down transposed."""
     spec = part.spec
+    shape = (spec.experts * spec.inner, part.hidden)
+    rows = Slice(0, part.experts.start * spec.inner, part.experts.stop * spec.inner)
     for index, name in enumerate(_names(part)):
-        stored = part.checkpoint.source.read(part.name(name), (spec.experts * spec.inner, part.hidden))
-        mine = stored.view(spec.experts, spec.inner, part.hidden)[:, part.start : part.stop]
+        stored = part.checkpoint.source.read(part.name(name), shape, rows)
+        mine = stored.view(-1, spec.inner, part.hidden)[:, part.start : part.stop]
         target[index].copy_(mine if index < 2 else mine.transpose(1, 2))
 
 
@@ -93,16 +96,16 @@ def _interleaved(part: ExpertPart, target: Target) -> None:
 
 
 def _transposed(part: ExpertPart, name: str, outputs: int, inputs: int) -> Tensor:
-    """[experts, outputs, inputs] of what is stored the other way round, or in blocks."""
-    source, experts, name = part.checkpoint.source, part.spec.experts, part.name(name)
+    """[experts of this rank, outputs, inputs] of what is stored the other way round, or in blocks."""
+    source, experts, own, name = part.checkpoint.source, part.spec.experts, part.cut(), part.name(name)
     # A source of random numbers has everything: what needs no conversion comes first.
     if source.has(name) or not source.has(f"{name}_blocks"):
-        return source.read(name, (experts, inputs, outputs)).transpose(1, 2)
+        return source.read(name, (experts, inputs, outputs), own).transpose(1, 2)
     groups = inputs // BLOCK
-    blocks = source.read(f"{name}_blocks", (experts, outputs, groups, BLOCK // 2), dtype=torch.uint8)
-    scales = source.read(f"{name}_scales", (experts, outputs, groups), dtype=torch.uint8)
-    whole = source.empty((experts, outputs, inputs))
-    for expert in range(experts):
+    blocks = source.read(f"{name}_blocks", (experts, outputs, groups, BLOCK // 2), own, dtype=torch.uint8)
+    scales = source.read(f"{name}_scales", (experts, outputs, groups), own, dtype=torch.uint8)
+    whole = source.empty((len(part.experts), outputs, inputs))
+    for expert in range(len(whole)):
         # One after the other: numbers on their way take eight times the room of what is stored.
         whole[expert] = dequantise(blocks[expert], scales[expert], whole.dtype)
     return whole

@@ -1,0 +1,134 @@
+"""The experts of a mixture as ranks share them: a part of every expert for each rank, or whole experts.
+
+    python benchmark/kernels/moe_ranks.py [--dry-run] [--models NAME ...] [--kinds KIND ...] [--ranks N ...]
+
+One device plays each rank in turn. Of whole experts the slowest rank counts: the one whose experts have the most tokens
+of a step, and so a time of its own for each choice of experts. Times are means over several choices, which are random
+and independent of each other. Sums over the ranks are not in them: both ways have the same.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+from _timing import DRY_PLAN, GPU_PLAN, Plan, Row, seconds_per_call
+from moe import DRY_MODELS, KINDS, MODELS, Shape, Weights
+from torch import Tensor
+
+from text_generation_server import kernels
+from text_generation_server.kernels.moe_experts import moe_experts_torch
+from text_generation_server.layers.weights import even_span
+
+TOKENS = (1, 4, 16, 64, 512)
+RANKS = (2, 8)
+CHOICES = 4
+"""Steps of each number of tokens."""
+ROTATION_BYTES = 150e6
+"""Of experts that a rank reads before it reads the same ones again: more than the cache holds."""
+TOLERANCE = 2e-2
+"""Of the norm of the difference from torch, relative to the norm."""
+
+
+class Rank:
+    """What one rank holds of `layers` layers, which take turns."""
+
+    def __init__(self, plan: Plan, shape: Shape, kind: str, layers: int, experts: range, inner: int) -> None:
+        own = dataclasses.replace(shape, experts=len(experts), inner=inner)
+        self.plan, self.shape, self.experts = plan, shape, experts
+        self.layers = [Weights(plan, own, kind) for _ in range(layers)]
+
+    def prepared(self, x: Tensor, logits: Tensor) -> tuple[Callable[[int], Tensor], Callable[[], Tensor]]:
+        """The experts of one choice: of the layer that is asked for, and of the first one as torch computes them."""
+        shape, options = self.shape, kernels.RouteOptions(self.shape.top_k, first=self.experts.start)
+        ids = torch.empty(len(x), shape.top_k, dtype=torch.int32, device=x.device)
+        shares, out = torch.empty(ids.shape, device=x.device), torch.empty_like(x)
+        kernels.moe_route(logits, None, options, ids, shares)
+
+        def run(index: int) -> Tensor:
+            both = self.layers[index].gate_up, self.layers[index].down
+            kernels.moe_experts(x, ids, shares, *both, shape.activation, False, out, shape.experts)
+            return out
+
+        def reference() -> Tensor:
+            both, expected = (*self.layers[0].gate_up, *self.layers[0].down), torch.empty_like(x)
+            moe_experts_torch(x, ids, shares, *both, shape.activation, False, shape.experts, expected)
+            return expected
+
+        return run, reference
+
+    def microseconds(self, x: Tensor, logits: Tensor, check: bool) -> float:
+        """Of one choice. Raises RuntimeError where the result is not that of torch."""
+        run, reference = self.prepared(x, logits)
+        if check and not is_close(run(0), reference()):
+            raise RuntimeError(f"{len(x)} tokens, experts {self.experts}: the result is not that of torch")
+        return seconds_per_call(self.plan, run, len(self.layers)) * 1e6
+
+
+def is_close(out: Tensor, expected: Tensor) -> bool:
+    """By the norm."""
+    return bool((out.float() - expected.float()).norm() <= TOLERANCE * expected.float().norm())
+
+
+def measure(plan: Plan, shape: Shape, kind: str, ranks: int) -> Iterator[Row]:
+    """A line for each number of tokens."""
+    group = KINDS[kind] or 1
+    start, stop = even_span(shape.inner, ranks - 1, ranks, group)
+    # As experts are loaded: parts that begin within a group have 16 bits.
+    kind_of_parts = "dense" if start % group else kind
+    expert_bytes = 6 * shape.hidden * shape.inner * {"dense": 16, "fp8": 8}.get(kind, 4) / 16
+    layers = max(2, math.ceil(ROTATION_BYTES / (shape.top_k * expert_bytes / ranks))) if not plan.dry_run else 2
+    cut = Rank(plan, shape, kind_of_parts, layers, range(shape.experts), stop - start)
+    spans = (even_span(shape.experts, rank, ranks) for rank in range(ranks))
+    whole = [Rank(plan, shape, kind, layers, range(*span), shape.inner) for span in spans]
+    if not plan.dry_run:
+        x = torch.zeros(1, shape.hidden, dtype=plan.dtype, device=plan.device)
+        with kernels.compile_only(os.cpu_count() or 1):
+            for rank in (cut, *whole):
+                rank.prepared(x, torch.zeros(1, shape.experts, device=plan.device))[0](0)
+    for tokens in TOKENS if not plan.dry_run else (1, 3):
+        parts, slowest = [], []
+        for choice in range(CHOICES):
+            torch.manual_seed(choice)
+            x = torch.empty(tokens, shape.hidden, dtype=plan.dtype, device=plan.device).normal_()
+            logits = torch.empty(tokens, shape.experts, device=plan.device).normal_()
+            parts.append(cut.microseconds(x, logits, choice == 0))
+            slowest.append(max(rank.microseconds(x, logits, choice == 0) for rank in whole))
+        row: Row = {"ranks": ranks, "tokens": tokens, "inner_of_a_part": stop - start, "kind_of_parts": kind_of_parts}
+        row["parts_microseconds"] = round(sum(parts) / CHOICES, 1)
+        row["whole_microseconds"] = round(sum(slowest) / CHOICES, 1)
+        yield row
+
+
+def main() -> None:
+    """Prints one JSON object, a row a line as they come."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dry-run", action="store_true", help="tiny sizes on CPU, no Triton")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=["dense"])
+    parser.add_argument("--ranks", nargs="+", type=int, default=RANKS)
+    arguments = parser.parse_args()
+    plan = dataclasses.replace(DRY_PLAN if arguments.dry_run else GPU_PLAN, calls=12, replays=5)
+    models = DRY_MODELS if plan.dry_run else {name: MODELS[name] for name in arguments.models}
+    head = {
+        "benchmark": "moe_ranks",
+        "command": "python " + " ".join(sys.argv),
+        "device": "cpu" if plan.dry_run else torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+    }
+    print(json.dumps(head)[:-1] + ', "rows": [', end="")
+    separator = "\n"
+    for (name, shape), kind, ranks in itertools.product(models.items(), arguments.kinds, arguments.ranks):
+        for row in measure(plan, shape, kind, ranks):
+            print(f"{separator}  {json.dumps({'model': name, 'kind': kind, **row})}", end="", flush=True)
+            separator = ",\n"
+    print("\n]}")
+
+
+if __name__ == "__main__":
+    main()
