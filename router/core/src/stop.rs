@@ -28,11 +28,6 @@ impl StopMatcher {
         }
     }
 
-    /// Whether there is nothing to look for.
-    pub fn is_empty(&self) -> bool {
-        self.patterns.is_empty()
-    }
-
     /// Takes the next piece of text. Of stop strings that end at the same place the longest is found.
     pub fn push(&mut self, piece: &str) -> Option<Found> {
         let patterns = self.patterns.iter_mut().enumerate();

@@ -226,7 +226,7 @@ where
     FromObject::deserialize(deserializer).map(|object| object.0)
 }
 
-/// The same for one that may be null; needs `default` beside it.
+/// For `deserialize_with` of a field that is a struct or null; needs `default` beside it.
 pub fn nullable_object<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -11,7 +11,6 @@ use utoipa::{IntoResponses, Modify, OpenApi, PartialSchema, ToSchema};
 
 use crate::error::{ApiError, ErrorResponse, OpenAiErrorResponse};
 use crate::headers::X_API_KEY;
-use crate::routes::messages;
 
 /// The one tag of the document.
 pub const TAG: &str = "Text Generation Inference";
@@ -25,7 +24,7 @@ pub const TAG: &str = "Text Generation Inference";
         license(name = "Apache 2.0", url = "https://www.apache.org/licenses/LICENSE-2.0"),
     ),
     tags((name = "Text Generation Inference", description = "Text generation and the state of the server")),
-    components(schemas(ErrorResponse, OpenAiErrorResponse, messages::error::MessageErrorResponse)),
+    components(schemas(ErrorResponse, OpenAiErrorResponse)),
     modifiers(&KeySchemes),
 )]
 pub struct Document;
@@ -59,11 +58,8 @@ pub struct GenerateErrors;
 #[derive(Debug)]
 pub struct OpenAiErrors;
 
-/// The same below `/v1/messages`, in the shape of Anthropic.
-#[derive(Debug)]
-pub struct MessageErrors;
-
-type Responses = BTreeMap<String, RefOr<Response>>;
+/// Answers by their status.
+pub type Responses = BTreeMap<String, RefOr<Response>>;
 
 impl IntoResponses for KeyErrors {
     fn responses() -> Responses {
@@ -90,18 +86,8 @@ impl IntoResponses for OpenAiErrors {
     }
 }
 
-impl IntoResponses for MessageErrors {
-    fn responses() -> Responses {
-        let errors = all_errors().into_iter().map(|(error, meaning)| {
-            let status = messages::error::status(&error);
-            (ApiError { status, ..error }, meaning)
-        });
-        describe(&errors.collect::<Vec<_>>(), messages::error::anthropic)
-    }
-}
-
 /// An error as an example of its status, with what it means.
-type Example = (ApiError, &'static str);
+pub type Example = (ApiError, &'static str);
 
 fn key_error() -> Example {
     (ApiError::unauthorized(), "No API key, or a wrong one")
@@ -137,7 +123,8 @@ fn body_errors() -> [Example; 5] {
     ]
 }
 
-fn all_errors() -> Vec<Example> {
+/// How a route that generates can fail.
+pub fn all_errors() -> Vec<Example> {
     let failures = [
         (
             InferError::Generation("Server error: out of memory".to_owned()),
@@ -165,7 +152,7 @@ fn all_errors() -> Vec<Example> {
 }
 
 /// One answer for each status, with the body that `shape` gives the error.
-fn describe<B: Serialize + ToSchema + PartialSchema>(
+pub fn describe<B: Serialize + ToSchema + PartialSchema>(
     errors: &[Example],
     shape: impl Fn(&ApiError) -> B,
 ) -> Responses {

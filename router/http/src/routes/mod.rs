@@ -27,14 +27,18 @@ use crate::middleware;
 use crate::openapi::Document;
 use crate::state::AppState;
 
-/// Descriptions of routes whose paths the document has to write in its own way.
+/// What the routes do not add themselves: paths that the document has to write in its own way, and bodies that only
+/// errors have.
 #[derive(Debug, OpenApi)]
-#[openapi(paths(openai::models::model))]
-struct OwnPaths;
+#[openapi(
+    paths(openai::models::model),
+    components(schemas(messages::error::MessageErrorResponse))
+)]
+struct Unlisted;
 
 /// Every route with its description.
 fn documented() -> OpenApiRouter<Arc<AppState>> {
-    OpenApiRouter::with_openapi(Document::openapi().merge_from(OwnPaths::openapi()))
+    OpenApiRouter::with_openapi(Document::openapi().merge_from(Unlisted::openapi()))
         .routes(routes!(generate::compat_generate))
         .routes(routes!(generate::generate))
         .routes(routes!(generate::generate_stream))
@@ -48,7 +52,7 @@ fn documented() -> OpenApiRouter<Arc<AppState>> {
         .routes(routes!(messages::messages))
         .routes(routes!(messages::count_tokens))
         .routes(routes!(openai::models::models))
-        // Names of models have slashes; the document, which knows no such paths, lists it by `OwnPaths`.
+        // Names of models have slashes; the document, which knows no such paths, lists it by `Unlisted`.
         .route("/v1/models/{*model}", get(openai::models::model))
         .routes(routes!(tokenize::tokenize))
         .routes(routes!(tokenize::chat_tokenize))

@@ -2,9 +2,10 @@
 
 use axum::http::StatusCode;
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::{IntoResponses, ToSchema};
 
 use crate::error::ApiError;
+use crate::openapi::{self, Responses};
 use crate::routes::openai::sampling::refused;
 
 /// Paths whose errors are written so.
@@ -43,6 +44,20 @@ pub struct MessageErrorDetails {
     pub error_code: &'static str,
     #[schema(example = json!(["thread"]))]
     pub unsupported: [&'static str; 1],
+}
+
+/// Failures of the routes below `/v1/messages`, for the OpenAPI document.
+#[derive(Debug)]
+pub struct MessageErrors;
+
+impl IntoResponses for MessageErrors {
+    fn responses() -> Responses {
+        let errors = openapi::all_errors().into_iter().map(|(error, meaning)| {
+            let status = status(&error);
+            (ApiError { status, ..error }, meaning)
+        });
+        openapi::describe(&errors.collect::<Vec<_>>(), anthropic)
+    }
 }
 
 const NO_THREADS: &str = "thread_unsupported_request";
