@@ -14,7 +14,6 @@ from .requests import Request
 from .running import SlotWrite
 from .transfer import upload
 
-
 _WHOLE = 16
 """Positions of a row are a multiple of so many: kernels have another form for other strides, and forms are compiled
 before it is known how many positions there will be.
