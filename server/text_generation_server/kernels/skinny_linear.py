@@ -16,11 +16,14 @@ Bytes floor: outputs * inputs * element size.
 Measured on an H200 in bfloat16, microseconds at 1 / 16 / 64 tokens, the library's in brackets:
 6144 x 4096 13.8 / 14.2 / 16.2 (15.4 / 15.9 / 16.2), 4096 x 4096 10.3 / 10.3 / 11.6 (12.5 / 12.7 / 11.5),
 28672 x 4096 55.0 / 56.4 / 60.6 (55.8 / 57.1 / 62.6), 4096 x 14336 30.1 / 30.3 / 33.8 (31.2 / 31.9 / 35.9).
-See benchmark/results/skinny_linear.json. Tried and left out: prefetching parts of the matrix into the L2 cache while
-the kernel before still runs, which made a layer of the 8B slower, 134 us instead of 123 at one stream. Copying the
-first tiles into shared memory before the wait, in a kernel of its own in Gluon: on two H200 a step of one stream took
-2.607 ms instead of 2.644 (8B) and 5.618 instead of 5.640 (24 layers of 70B), 64 streams as long
-(benchmark/results/tried-two-ranks.json).
+See benchmark/results/skinny_linear.json. With the activation in the product instead of a kernel behind it, a step of 8B
+on two H200 takes 2.605 ms instead of 2.623 at one stream and 3.604 instead of 3.643 at 64
+(benchmark/results/engine-llama-8b-gated-product.json).
+Tried and left out: prefetching parts of the matrix into the L2 cache while the kernel before still runs, which made a
+layer of the 8B slower, 134 us instead of 123 at one stream. Copying the first tiles into shared memory before the wait,
+in a kernel of its own in Gluon: on two H200 a step of one stream took 2.607 ms instead of 2.644 (8B) and 5.618 instead
+of 5.640 (24 layers of 70B), 64 streams as long; with the inputs of the narrower products in two parts besides, 2.647
+instead of 2.605 (benchmark/results/tried-two-ranks.json).
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
