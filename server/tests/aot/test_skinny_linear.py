@@ -47,9 +47,10 @@ def test_few_forms_serve_everything() -> None:
     assert len(FORMS) <= 8
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize(
+    ("dtype", "with_bias", "activation"),
+    [("bf16", False, None), ("bf16", True, None), ("fp16", False, None), ("fp16", True, None), ("bf16", False, "silu")],
+)
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_no_spills_and_wide_copies(form: Form, activation: str | None, with_bias: bool, dtype: str) -> None:
     compiled = _compile(form, dtype, with_bias, activation=activation)
