@@ -58,13 +58,15 @@ def test_two_shots(world_size: int, hidden: int, dtype: str, target: GPUTarget) 
     assert "STG.E.128" in compiled.sass
 
 
-@pytest.mark.parametrize(("dtype", "target"), [("bf16", SM_90), ("fp16", SM_80)])
-def test_sum_of_what_is_copied(dtype: str, target: GPUTarget) -> None:
+@pytest.mark.parametrize(
+    ("world_size", "dtype", "target"), [(2, "bf16", SM_90), (8, "bf16", SM_90), (2, "fp16", SM_80)]
+)
+def test_sum_of_what_is_copied(world_size: int, dtype: str, target: GPUTarget) -> None:
     pointers = dict.fromkeys(("flag_ptr", "arrived_ptr"), "*i32") | {
-        "other_ptr": f"*{dtype}",
+        "others_ptr": f"*{dtype}",
         "x_weight_ptr": f"*{dtype}",
     }
-    constants = {"X_SCALE": 1.0, "BLOCK": 8192, "CHECKED": 64}
+    constants = {"X_SCALE": 1.0, "RANK": 1, "WORLD": world_size, "BLOCK": 8192, "CHECKED": 64}
     compiled = compile_offline(peer_add_norm_kernel, _types(dtype) | pointers, constants, 16, target=target)
     compiled.check()
     assert "LDG.E.STRONG.SYS" in compiled.sass

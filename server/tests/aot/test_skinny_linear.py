@@ -31,12 +31,15 @@ def _forms(shared_kib: int) -> list[Form]:
 FORMS = _forms(227)
 
 
-def _compile(form: Form, dtype: str, with_bias: bool, target: GPUTarget = SM_90) -> Compiled:
+def _compile(
+    form: Form, dtype: str, with_bias: bool, target: GPUTarget = SM_90, activation: str | None = None
+) -> Compiled:
     tokens, block_n, block_k, num_warps, num_stages = form
     sizes = ("inputs", "outputs", "stride_x_token", "stride_weight_output", "stride_out_token", "tokens", "splits")
     types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}") | dict.fromkeys(sizes, "i32")
     types |= {"partial_ptr": "*fp32", "arrived_ptr": "*i32"} | ({"bias_ptr": f"*{dtype}"} if with_bias else {})
-    constants = {"BLOCK_M": tokens, "BLOCK_N": block_n, "BLOCK_K": block_k} | ({} if with_bias else {"bias_ptr": None})
+    constants = {"BLOCK_M": tokens, "BLOCK_N": block_n, "BLOCK_K": block_k, "ACTIVATION": activation}
+    constants |= {} if with_bias else {"bias_ptr": None}
     return compile_offline(skinny_linear_kernel, types, constants, num_warps, num_stages, target)
 
 
@@ -44,11 +47,13 @@ def test_few_forms_serve_everything() -> None:
     assert len(FORMS) <= 8
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "with_bias", "activation"),
+    [("bf16", False, None), ("bf16", True, None), ("fp16", False, None), ("fp16", True, None), ("bf16", False, "silu")],
+)
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_no_spills_and_wide_copies(form: Form, with_bias: bool, dtype: str) -> None:
-    compiled = _compile(form, dtype, with_bias)
+def test_no_spills_and_wide_copies(form: Form, activation: str | None, with_bias: bool, dtype: str) -> None:
+    compiled = _compile(form, dtype, with_bias, activation=activation)
     compiled.check()
     assert compiled.count("HGMMA")
     assert "LDGSTS.E.BYPASS" in compiled.sass

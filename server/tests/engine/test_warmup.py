@@ -7,7 +7,9 @@ from support.fake_model import FakeModel
 from support.memory import GIB, MIB, ReadHost, ReadMemory
 from support.thread_ranks import thread_groups, together
 
+from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine import probe, warmup
+from text_generation_server.engine.cost import Sample, Shape
 from text_generation_server.engine.kv_pool import bytes_per_slot
 from text_generation_server.engine.mask_pool import MOST_MASKS, fitting_masks, mask_bytes
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
@@ -91,6 +93,24 @@ def test_shards_that_start_again_measure_nothing_and_keep_their_limits() -> None
 
 def test_the_smallest_rank_decides() -> None:
     assert warmup.derive_limits(asked(), max_positions=64, fitting_slots=50) == ServingLimits(50, 32, 50, 4)
+
+
+@pytest.mark.parametrize(
+    ("parts_ms", "whole_ms", "kept"), [(9.0, 10.0, True), (10.05, 10.0, True), (11.0, 10.0, False)]
+)
+def test_steps_in_parts_are_kept_unless_whole_ones_are_faster(
+    parts_ms: float, whole_ms: float, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = TensorParallelGroup(0, 4, torch.device("cpu"))
+    runner = make_engine()._runner
+
+    def timed(*_: object, **__: object) -> list[Sample]:
+        return [Sample(Shape(chunk=63), parts_ms if group.overlapped_bytes == 1 << 20 else whole_ms)]
+
+    monkeypatch.setattr(warmup, "measure", timed)
+    group.overlapped_bytes = 1 << 20
+    warmup.choose_parts(runner, group)  # type: ignore[arg-type]
+    assert (group.overlapped_bytes == 1 << 20) == kept
 
 
 @pytest.mark.parametrize(

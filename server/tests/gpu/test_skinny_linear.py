@@ -34,6 +34,23 @@ def test_as_close_to_the_formula_as_torch(
     assert (out.double() - expected).norm() <= 1.5 * (torch_out.double() - expected).norm() + 1e-5 * expected.norm()
 
 
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "clamped_swiglu"])
+@pytest.mark.parametrize("tokens", [1, 17, 64])
+@pytest.mark.parametrize(("outputs", "inputs"), [(28672, 4096), (14336, 8192), (1000, 2048), (50, 256), (2816, 512)])
+def test_activation_behind_it_as_if_it_were_another_operator(
+    outputs: int, inputs: int, tokens: int, activation: str
+) -> None:
+    x, weight, bias = _inputs(tokens, outputs, inputs, torch.bfloat16, with_bias=True)
+    product = torch.empty(tokens, outputs, device="cuda", dtype=torch.bfloat16)
+    out, expected = torch.full((2, tokens, outputs // 2), float("nan"), device="cuda", dtype=torch.bfloat16)
+    kernels.skinny_linear(x, weight, bias, product)
+    kernels.act_and_mul(product, activation, expected)
+
+    kernels.skinny_linear(x, weight, bias, out, activation)
+
+    assert torch.equal(out, expected)
+
+
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES[:3])
 def test_same_bits_for_every_number_of_tokens_of_one_padded_size(outputs: int, inputs: int) -> None:
     x, weight, _ = _inputs(16, outputs, inputs, torch.bfloat16, with_bias=False)

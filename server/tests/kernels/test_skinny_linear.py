@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.nn import functional
 
 from text_generation_server import kernels
 
@@ -13,3 +14,12 @@ def test_is_the_affine_map(with_bias: bool) -> None:
     kernels.skinny_linear(x, weight, bias, out)
     expected = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
     torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_activation_behind_it() -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(3, 20), torch.randn(14, 20), torch.randn(14)
+    out = torch.full((3, 7), float("nan"))
+    kernels.skinny_linear(x, weight, bias, out, "silu")
+    gate, up = functional.linear(x, weight, bias).chunk(2, dim=-1)
+    torch.testing.assert_close(out, functional.silu(gate) * up)

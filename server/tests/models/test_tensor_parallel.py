@@ -84,7 +84,8 @@ def test_four_and_eight_ranks_equal_one(name: str, world_size: int, tmp_path: Pa
         assert ids == expected_ids
 
 
-def test_a_step_in_parts_equals_a_whole_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_a_step_in_parts_equals_a_whole_one(world_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     MORE_RANKS["uneven"]().save_pretrained(tmp_path)
     monkeypatch.setattr("text_generation_server.layers.infer.parts._TILES", 64)
     begun: list[int] = []
@@ -94,7 +95,7 @@ def test_a_step_in_parts_equals_a_whole_one(tmp_path: Path, monkeypatch: pytest.
     )
     prompts = [list(range(7, 62)), list(range(200, 255))]
     expected_logits, expected_ids = single_rank(tmp_path, prompts=prompts, steps=3)
-    groups = thread_groups(2)
+    groups = thread_groups(world_size)
     for group in groups:
         group.overlapped_bytes = 1
     works = [partial(results, load(tmp_path, group=group), prompts, 3, group) for group in groups]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from text_generation_server.distributed.group import NEVER_IN_PARTS
 from text_generation_server.errors import EngineFailed
 from text_generation_server.layers.infer.state import CacheShape, InferState
 from text_generation_server.layers.weights import VocabularyPart
@@ -105,6 +106,7 @@ class SingleGroup:
         self.world_size = self.local_world_size = world_size
         self.lost = False
         """Whether another rank did not come."""
+        self.overlapped_bytes = NEVER_IN_PARTS
 
     def check(self) -> None:
         if self.lost:

@@ -26,11 +26,14 @@ from .rendezvous import meeting_place, meeting_store
 from .under_way import SumUnderWay, wrong_sums
 from .ways import USUAL_HIDDEN_SIZE, Way, Ways, measure
 
+NEVER_IN_PARTS = sys.maxsize
+"""`TensorParallelGroup.overlapped_bytes` of a group whose sums do not run beside products."""
 CLOSING_LIMIT_S = 1.0
 """How long kernels wait for other ranks once this one leaves."""
 _OVERLAPPED_BYTES = 12 << 20
 """From here on parts win: in two parts a layer of 70B took 6 % longer than whole for 512 tokens of 16 KiB on two H200,
-9 % less time for 768, and 3 to 6 % less for 1,024 to 4,096. Whole steps are in docs/benchmark.md."""
+9 % less time for 768, and 3 to 6 % less for 1,024 to 4,096. Whole steps are in docs/benchmark.md. Warm-up times a step
+in both ways, because it depends on the ranks, on what connects them and on the model."""
 _LONGEST_ROW = 1 << 13
 _SHORTEST_ROW = 1 << 8
 
@@ -52,7 +55,7 @@ class TensorParallelGroup:
         self._device = device
         self._peers: PeerMemory | None = None
         self._ways = Ways()
-        self.overlapped_bytes = sys.maxsize
+        self.overlapped_bytes = NEVER_IN_PARTS
         """Steps with messages of so many bytes are computed in parts, so that sums run beside products."""
 
     def all_reduce(self, tensor: Tensor) -> None:
@@ -68,9 +71,8 @@ class TensorParallelGroup:
         """Begins to sum `x` [N, hidden] over the ranks, in place, beside the kernels that follow on this stream; it is
         not to be touched before the end. At most two sums are under way, and `place` counts them: 0, 1, 2, 3, 0, ...
         """
-        copies = None if self._peers is None else self._peers.copies
-        if copies is not None and copies.fits(x):
-            return copies.begin(x, place)
+        if self._peers is not None and self._peers.copies.fits(x):
+            return self._peers.copies.begin(x, place)
         self.all_reduce(x)
         return SumUnderWay(x, None)
 
@@ -173,16 +175,16 @@ class TensorParallelGroup:
             logger.warning("sums over the ranks go through NCCL: %s", opened)
             return
         self._peers = opened
-        if opened.copies is not None and self._copies_are_right():
+        if right := self._copies_are_right():
             self.overlapped_bytes = _OVERLAPPED_BYTES
         self._ways = Ways.fastest(self._timings(hidden_size))
         self.check()
-        if not self._ways.any_of_ours and opened.copies is None:
+        if not self._ways.any_of_ours and not right:
             self._peers = None
 
     def _copies_are_right(self) -> bool:
         """Whether sums that run beside other kernels are right on these devices: nothing later would show it."""
-        right = self.min_int(wrong_sums(self.begin_sum, self.rank, PLACES, self._device) == 0) == 1
+        right = self.min_int(wrong_sums(self.begin_sum, self.rank, self.world_size, PLACES, self._device) == 0) == 1
         if not right:
             logger.warning("sums over the ranks do not run beside products: a check of them went wrong")
         return right

@@ -1,8 +1,11 @@
-"""Sums of two ranks by copy engines, which leave all processors of a device to the kernels that run meanwhile.
+"""Sums by copy engines, which leave all processors of a device to the kernels that run meanwhile.
 
-With two ranks, sending everything takes as many bytes as any other way. Each copies its part into memory of the other
-and sets a flag behind it; the kernel that goes on waits for the flag and adds up (`kernels/peer_add_norm.py`).
+Each rank copies its part into memory of all others and counts up a flag behind it; the kernel that goes on waits until
+all have, and adds up (`kernels/peer_add_norm.py`). With two ranks that is as many bytes as any other way sends; with N
+ranks it is N / 2 times as many as in two steps, but no kernel has to run in between, which the products would hold up.
 """
+
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -15,49 +18,88 @@ from .under_way import CopiedSum, SumUnderWay
 
 PLACES = 4
 """Buffers that sums use in turn, two of which are under way at a time: what is copied to the first one was asked for
-after the third one's content had come, and that was sent after the first one's content was used."""
-PLACE_BYTES = 36 << 20
+after the third one's content had come from all, and that was sent after the first one's content was used."""
+PART_BYTES = 36 << 20
 """Half of a step of 4,096 tokens of prompts and some hundred decodes, of 8,192 values with 16 bits each."""
 _FLAG_WORDS = 4
 """int32 words from one flag to the next: kernels take pointers to 16 bytes."""
 
 
+class _Mapped(Protocol):
+    """Memory of all ranks, as symmetric memory of torch maps it."""
+
+    def get_buffer(self, rank: int, sizes: tuple[int, ...], dtype: torch.dtype, storage_offset: int, /) -> Tensor:
+        """A tensor in the memory of `rank`; the offset is in elements."""
+        ...
+
+
+class Inboxes:
+    """Where parts and flags lie in the memory of each rank: for each place a flag, and the parts of all others side by
+    side in the order of their ranks.
+    """
+
+    def __init__(self, mapped: _Mapped, rank: int, world_size: int, part_bytes: int = PART_BYTES) -> None:
+        self._mapped = mapped
+        self._rank = rank
+        self._others = world_size - 1
+        self._place_bytes = self._others * part_bytes
+
+    @staticmethod
+    def nbytes(world_size: int, part_bytes: int = PART_BYTES) -> int:
+        """Of one rank's memory."""
+        return PLACES * ((world_size - 1) * part_bytes + _FLAG_WORDS * 4)
+
+    def of_peer(self, peer: int, place: int, x: Tensor) -> Tensor:
+        """Memory of `peer` for this rank's part, which is like `x`."""
+        before = self._rank - (self._rank > peer)
+        return self._mapped.get_buffer(peer, tuple(x.shape), x.dtype, self._first(place, x) + before * x.numel())
+
+    def own(self, place: int, x: Tensor) -> Tensor:
+        """[world_size - 1, *x.shape]: the parts of the others, each like `x`."""
+        return self._mapped.get_buffer(self._rank, (self._others, *x.shape), x.dtype, self._first(place, x))
+
+    def flag(self, rank: int, place: int) -> Tensor:
+        """[1] int32 in the memory of `rank`: how many parts have come."""
+        first = PLACES * self._place_bytes // 4 + place * _FLAG_WORDS
+        return self._mapped.get_buffer(rank, (1,), torch.int32, first)
+
+    def _first(self, place: int, x: Tensor) -> int:
+        return place * self._place_bytes // x.element_size()
+
+
 class PeerCopies:
-    """Buffers of both ranks. Engine thread only; made by both together."""
+    """Sends parts to all ranks. Engine thread only; made by all of them together."""
 
     def __init__(self, exchange: Exchange, device: torch.device) -> None:
         self._exchange = exchange
+        # The nearest ranks behind this one first, so that not all copy to the same one at a time.
+        self._peers = [(exchange.rank + step) % exchange.world_size for step in range(1, exchange.world_size)]
         self._stream = torch.cuda.Stream(device)
-        flags = PLACES * _FLAG_WORDS * 4
-        self._buffer = _SymmetricMemory.empty_strided_p2p((PLACES * PLACE_BYTES + flags,), (1,), torch.uint8, device)
+        size = Inboxes.nbytes(exchange.world_size)
+        self._buffer = _SymmetricMemory.empty_strided_p2p((size,), (1,), torch.uint8, device)
         group = dist.group.WORLD
         if group is None:
             raise RuntimeError("the group is not there")
-        self._handle = _SymmetricMemory.rendezvous(self._buffer, group.group_name)
+        self._inboxes = Inboxes(
+            _SymmetricMemory.rendezvous(self._buffer, group.group_name), exchange.rank, exchange.world_size
+        )
         self._buffer.zero_()
         torch.cuda.synchronize(device)
 
     def fits(self, x: Tensor) -> bool:
         """Whether `begin` takes it."""
-        return x.is_contiguous() and x.nbytes <= PLACE_BYTES and x.data_ptr() % 16 == 0
+        return x.is_contiguous() and x.nbytes <= PART_BYTES and x.nbytes % 16 == 0 and x.data_ptr() % 16 == 0
 
     def begin(self, x: Tensor, place: int) -> SumUnderWay:
-        """Begins to sum `x` [tokens, hidden]. Both ranks use the places in the order 0, 1, 2, 3, 0, and so on; at most
+        """Begins to sum `x` [tokens, hidden]. All ranks use the places in the order 0, 1, 2, 3, 0, and so on; at most
         two sums are under way at a time.
         """
-        rank = self._exchange.rank
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            self._part(1 - rank, place, x).copy_(x)
-            announce(self._flag(1 - rank, place))
+            for peer in self._peers:
+                self._inboxes.of_peer(peer, place, x).copy_(x)
+                announce(self._inboxes.flag(peer, place))
             done = torch.cuda.Event()
             done.record()
-        return CopiedSum(x, done, self._part(rank, place, x), self._flag(rank, place), self._exchange)
-
-    def _part(self, rank: int, place: int, x: Tensor) -> Tensor:
-        """Memory of `rank` for what is like `x`."""
-        return self._handle.get_buffer(rank, x.shape, x.dtype, place * PLACE_BYTES // x.element_size())
-
-    def _flag(self, rank: int, place: int) -> Tensor:
-        first = PLACES * PLACE_BYTES // 4 + place * _FLAG_WORDS
-        return self._handle.get_buffer(rank, (1,), torch.int32, first)
+        others, flag = self._inboxes.own(place, x), self._inboxes.flag(self._exchange.rank, place)
+        return CopiedSum(x, done, others, flag, self._exchange)

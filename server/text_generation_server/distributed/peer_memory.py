@@ -36,7 +36,7 @@ class PeerMemory:
         self._control = control_block(self._handle.buffer_ptrs, self._report.data_ptr(), device)
         self._aside = torch.cuda.Stream(device)
         self.exchange = Exchange(rank, world_size, self._control, SET_BYTES)
-        self.copies = PeerCopies(self.exchange, device) if world_size == 2 else None
+        self.copies = PeerCopies(self.exchange, device)
         """For sums beside other kernels."""
         self.limit_waits(limit_s)
         torch.cuda.synchronize(device)

@@ -44,10 +44,10 @@ class SumUnderWay:
 
 @dataclass(frozen=True)
 class CopiedSum(SumUnderWay):
-    """Of two ranks, each of which copies its part to the other: `done` once the own one is copied."""
+    """Of ranks that copy their parts to each other: `done` once the own one is copied."""
 
-    other: Tensor
-    """The other rank's part, there once `flag` is set."""
+    others: Tensor
+    """[world_size - 1, tokens, hidden]: the parts of the others, there once `flag` has counted them."""
     flag: Tensor
     """[1] int32"""
     exchange: Exchange
@@ -77,24 +77,32 @@ class CopiedSum(SumUnderWay):
     ) -> None:
         # What is written replaces what is copied.
         self._wait()
-        kernels.peer_add_norm(self.x, self.other, residual, weight, eps, scale, x_weight, self.flag, self.exchange)
+        kernels.peer_add_norm(self.x, self.others, residual, weight, eps, scale, x_weight, self.flag, self.exchange)
 
 
 _TOKENS, _HIDDEN = 768, 8192
 """12 MiB: the smallest messages that run beside products."""
 
 
-def wrong_sums(begin: Callable[[Tensor, int], SumUnderWay], rank: int, places: int, device: torch.device) -> int:
-    """How many numbers of known sums come out wrong on rank `rank` of two, two sums being under way at a time.
-
-    Both ranks call it together. `begin`: as `TensorParallelGroup.begin_sum`, with `places` places.
-    """
+def known_part(rank: int, world_size: int, device: torch.device) -> Tensor:
+    """What a rank adds to a known sum: small whole numbers, so that 16 bits hold the sums exactly."""
     columns = torch.arange(_TOKENS * _HIDDEN, device=device).view(_TOKENS, _HIDDEN)
-    # Small whole numbers, whose sums 16 bits hold exactly.
-    parts = [(columns % cycle).to(torch.bfloat16) for cycle in (17, 13)]
-    total, wrong = parts[0] + parts[1], torch.zeros((), dtype=torch.int64, device=device)
+    return (columns % max(2, 256 // world_size - rank)).to(torch.bfloat16)
+
+
+def wrong_sums(
+    begin: Callable[[Tensor, int], SumUnderWay], rank: int, world_size: int, places: int, device: torch.device
+) -> int:
+    """How many numbers of known sums come out wrong on rank `rank`, two sums being under way at a time.
+
+    All ranks call it together. `begin`: as `TensorParallelGroup.begin_sum`, with `places` places.
+    """
+    part = known_part(rank, world_size, device)
+    total, wrong = torch.zeros_like(part), torch.zeros((), dtype=torch.int64, device=device)
+    for each in range(world_size):
+        total += known_part(each, world_size, device)
     for first in range(0, 2 * places, 2):
-        begun = [begin(parts[rank] + 0, (first + index) % places) for index in range(2)]
+        begun = [begin(part + 0, (first + index) % places) for index in range(2)]
         for each in begun:
             wrong += (each.end() != total).sum()
     return int(wrong.item())

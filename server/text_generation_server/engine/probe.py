@@ -41,9 +41,9 @@ _MOST_SLOTS = 2**31 - 2
 """Numbers of slots, and one more of the padding, have 32 bits."""
 _REHEARSED_POSITIONS = 65_536
 """Length of rows in a rehearsal: scratch memory of a longer context is no larger."""
-_CHUNK_LENGTHS = (1, 17, 33, 65, 512, 2048)
+_CHUNK_LENGTHS = (1, 17, 33, 65, 200, 512, 2048)
 """Tokens of chunks between which kernels differ: products are made for 16, 32 and 64 tokens, attention for chunks about
-as long as these."""
+as long as these, where 512 and more may have a kernel of their own."""
 _EVERYTHING = NextTokenChooserParameters(
     temperature=0.9,
     top_k=10,

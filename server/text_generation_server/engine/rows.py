@@ -14,14 +14,19 @@ from .requests import Request
 from .running import SlotWrite
 from .transfer import upload
 
+_WHOLE = 16
+"""Positions of a row are a multiple of so many: kernels have another form for other strides, and forms are compiled
+before it is known how many positions there will be.
+"""
+
 
 class RowTable:
     """`num_rows` rows for sequences of at most `max_total_tokens` tokens, and one more that nobody owns.
 
-    slot_table   int32 [rows + 1, max_total_tokens]   slot of position p
-    last_token   int64 [rows + 1]                     newest token
-    length       int64 [rows + 1]                     tokens of prompt and output; 0 for a row that was never owned
-    generated    int64 [rows + 1]                     tokens generated so far
+    slot_table   int32 [rows + 1, max_total_tokens or a few more]   slot of position p
+    last_token   int64 [rows + 1]   newest token
+    length       int64 [rows + 1]   tokens of prompt and output; 0 for a row that was never owned
+    generated    int64 [rows + 1]   tokens generated so far
 
     Row `num_rows` is what batches are padded with: its length stays 0 and its slots are `dummy_slot`.
     """
@@ -30,7 +35,7 @@ class RowTable:
         self.num_rows = num_rows
         self.max_total_tokens = max_total_tokens
         self._device = device
-        shape = (num_rows + 1, max_total_tokens)
+        shape = (num_rows + 1, -(-max_total_tokens // _WHOLE) * _WHOLE)
         self.slot_table = torch.full(shape, dummy_slot, dtype=torch.int32, device=device)
         self.last_token = torch.zeros(num_rows + 1, dtype=torch.int64, device=device)
         self.length = torch.zeros_like(self.last_token)
@@ -63,7 +68,7 @@ class RowTable:
         """Appends slots to those that rows hold; what lies past `max_total_tokens` can never be used."""
         where, slots = [], []
         for write in writes:
-            position, first = write.position, write.row * self.max_total_tokens
+            position, first = write.position, write.row * self.slot_table.stride(0)
             for slot_range in write.slots:
                 end = min(position + slot_range.length, self.max_total_tokens)
                 where.append(np.arange(first + position, first + end))

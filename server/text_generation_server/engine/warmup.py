@@ -1,19 +1,20 @@
 """Limits and pool size: what the operator asked for, checked against the model and the memory that is left."""
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 
 import torch
 
 from ..config.server import WatermarkConfig
-from ..distributed.group import TensorParallelGroup
+from ..distributed.group import NEVER_IN_PARTS, TensorParallelGroup
 from ..errors import EngineFailed, InvalidRequest, OutOfMemory
 from ..kernels import compilations
 from ..models.base import CausalLM
 from ..telemetry import Progress
 from .budget import MemoryBudget, gib
-from .cost import fit, measure, shapes
+from .cost import Shape, fit, measure, shapes
 from .kv_pool import bytes_per_slot
 from .mask_pool import fitting_masks
 from .memory import Memory, is_out_of_memory
@@ -26,6 +27,8 @@ MAX_ROWS = 32_768
 """Rows that the grids of kernels have room for."""
 MASKS_FRACTION = 256
 """Masks take at most one part in so many of the device's memory."""
+_STEP_IN_PARTS = 2048
+"""Tokens of the step that is timed in parts and whole."""
 _REMEDY = "lower --max-batch-prefill-tokens or --max-batch-size, or use more shards (--num-shard)"
 
 logger = logging.getLogger(__name__)
@@ -82,6 +85,7 @@ def _prepare(
     runner.capture(probe.graph_sizes)
     memory.release()
     clock.lap("capturing_s")
+    choose_parts(runner, group)
     cost = StepCost() if asked.regained else measured_cost(runner, group, model.device)
     memory.release()
     clock.lap("timing_s")
@@ -118,6 +122,28 @@ def measured_cost(runner: StepRunner, group: TensorParallelGroup, device: torch.
     repetitions, budget_s = (3, 10.0) if device.type == "cuda" else (2, 0.2)
     samples = measure(runner, group, shapes(limits, max_prefill), repetitions, budget_s)
     return fit(samples, max_prefill + limits.max_batch_size)
+
+
+def choose_parts(runner: StepRunner, group: TensorParallelGroup) -> None:
+    """Has steps computed whole where a step in parts takes longer than that on the slowest rank: with more ranks a part
+    is sent more often, beside products that take less time. All ranks call it together.
+    """
+    in_parts_from = group.overlapped_bytes
+    if in_parts_from == NEVER_IN_PARTS:
+        return
+    limits = runner.checker.limits
+    longest = min(limits.max_input_tokens, runner.checker.max_batch_prefill_tokens, limits.max_batch_total_tokens - 1)
+    step = [Shape(chunk=min(_STEP_IN_PARTS, longest))]
+    (parts,) = measure(runner, group, step, repetitions=3, budget_s=math.inf)
+    group.overlapped_bytes = NEVER_IN_PARTS
+    (whole,) = measure(runner, group, step, repetitions=3, budget_s=math.inf)
+    # Within this the two differ from run to run.
+    if parts.ms < whole.ms * 1.01:
+        group.overlapped_bytes = in_parts_from
+    logger.info(
+        "a step in parts, and whole, milliseconds",
+        extra={"tokens": step[0].tokens, "parts_ms": parts.ms, "whole_ms": whole.ms},
+    )
 
 
 class _Stopwatch:

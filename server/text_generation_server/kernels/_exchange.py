@@ -133,21 +133,21 @@ def receive(source_ptr, valid, control_ptr, NOTHING: tl.constexpr, CHECKED: tl.c
 @triton.jit
 def announce_kernel(flag_ptr):
     """Tells whoever waits for the flag that what this stream has done before is done."""
-    tl.atomic_xchg(flag_ptr, 1, sem="release", scope="sys")
+    tl.atomic_add(flag_ptr, 1, sem="release", scope="sys")
 
 
 @triton.jit
-def wait_for_flag(flag_ptr, control_ptr, CHECKED: tl.constexpr):
-    """Until the flag is set, or the group is lost. What was written before it was set can be read then."""
+def wait_for_flag(flag_ptr, count: tl.constexpr, control_ptr, CHECKED: tl.constexpr):
+    """Until `count` have announced something, or the group is lost. What they wrote before can be read then."""
     came = tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys")
-    if came == 0:
+    if came < count:
         begin = tl.zeros([], dtype=tl.int64)
         if CHECKED != 0:
             begin = cuda.globaltimer()
         turns = 0
         missing = 1
         while missing != 0:
-            missing = (tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys") == 0).to(tl.int32)
+            missing = (tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys") < count).to(tl.int32)
             turns += 1
             if CHECKED != 0:
                 if turns % CHECKED == 0:

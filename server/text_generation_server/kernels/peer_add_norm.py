@@ -1,13 +1,13 @@
-"""Sum of this rank's part and another rank's, which comes while the kernel runs, and the residual addition and
+"""Sum of this rank's part and those of the others, which come while the kernel runs, and the residual addition and
 normalisation that follow.
 
-    x = x + other in float32, rounded to the storage type
+    x = sum of x and others in the order of the ranks, in float32, rounded to the storage type
     residual, out = add_rms_norm(x, residual, weight, eps, x_scale, x_weight)
 
-Layouts and types as in `reduce_add_norm`; `other` `[tokens, hidden]` is memory that the other rank copies to, and
-`flag` `[1]` int32 becomes 1 when all of it is there. It is 0 again afterwards. The sum of two is the same in both
-orders, so both ranks get the bits of `reduce_add_norm`.
-Bytes floor: (3 reads + 2 writes) * tokens * hidden * element size.
+Layouts and types as in `reduce_add_norm`, and so are the bits of the result; `others` `[ranks - 1, tokens, hidden]`,
+contiguous, is memory that the other ranks copy to, in their order, and `flag` `[1]` int32 counts those that have. It is
+0 again afterwards.
+Bytes floor: (ranks + 1 reads, 2 writes) * tokens * hidden * element size.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
@@ -23,7 +23,7 @@ from .reduce_add_norm import constants_of, finish_row, residual_of
 @triton.jit
 def peer_add_norm_kernel(
     x_ptr,  # [tokens, hidden]
-    other_ptr,  # [tokens, hidden]
+    others_ptr,  # [WORLD - 1, tokens, hidden]
     residual_ptr,  # [tokens, hidden], updated in place, or None
     weight_ptr,  # [hidden] or None
     x_weight_ptr,  # [hidden] or None
@@ -34,6 +34,8 @@ def peer_add_norm_kernel(
     hidden,
     eps,
     X_SCALE: tl.constexpr,
+    RANK: tl.constexpr,
+    WORLD: tl.constexpr,
     BLOCK: tl.constexpr,  # power of two, at least hidden
     CHECKED: tl.constexpr,
     PDL: tl.constexpr,
@@ -46,9 +48,15 @@ def peer_add_norm_kernel(
     wait_for_previous(PDL)
     at = tl.program_id(0).to(tl.int64) * hidden + columns
     residual = residual_of(residual_ptr, at, valid)
-    x = tl.load(x_ptr + at, mask=valid, other=0.0).to(tl.float32)
-    wait_for_flag(flag_ptr, control_ptr, CHECKED)
-    x += tl.load(other_ptr + at, mask=valid, other=0.0).to(tl.float32)
+    own = tl.load(x_ptr + at, mask=valid, other=0.0).to(tl.float32)
+    wait_for_flag(flag_ptr, WORLD - 1, control_ptr, CHECKED)
+    size = tl.num_programs(0).to(tl.int64) * hidden
+    x = tl.zeros([BLOCK], dtype=tl.float32)
+    for rank in tl.static_range(WORLD):
+        if rank == RANK:
+            x += own
+        else:
+            x += tl.load(others_ptr + (rank - (rank > RANK)) * size + at, mask=valid, other=0.0).to(tl.float32)
     finish_row(
         x, residual, weight, x_weight, at, valid,
         residual_ptr, weight_ptr, x_weight_ptr, out_ptr, hidden, eps, X_SCALE,
@@ -63,7 +71,7 @@ _launch_announce = Launcher(announce_kernel)
 
 def peer_add_norm(
     x: Tensor,
-    other: Tensor,
+    others: Tensor,
     residual: Tensor | None,
     weight: Tensor | None,
     eps: float,
@@ -77,10 +85,12 @@ def peer_add_norm(
     block = triton.next_power_of_2(hidden)
     _launch(
         (tokens,),
-        (x, other, residual, weight, x_weight, x, flag, exchange.control, arrivals(x.device, 1)),
+        (x, others, residual, weight, x_weight, x, flag, exchange.control, arrivals(x.device, 1)),
         (hidden,),
         (eps,),
         X_SCALE=x_scale,
+        RANK=exchange.rank,
+        WORLD=exchange.world_size,
         BLOCK=block,
         CHECKED=CHECKED if x.is_cuda else 0,
         **nearest("add_rms_norm", block=block),
@@ -88,5 +98,5 @@ def peer_add_norm(
 
 
 def announce(flag: Tensor) -> None:
-    """Sets the flag of another rank once what was copied before on this stream is there."""
+    """Counts up the flag of another rank once what was copied before on this stream is there."""
     _launch_announce((1,), (flag,))

@@ -1,9 +1,12 @@
 """Product of a few tokens with a weight matrix, where reading the matrix is all that counts.
 
     out = x @ weight.T + bias
+    out = activation(gate) * up, with `activation`, where gate and up are the halves of x @ weight.T + bias
 
-Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]`, `weight` `[outputs, inputs]`, unit stride in the last
-dimension, any stride between rows; `bias` `[outputs]` or None. One floating type; sums are float32, rounded once.
+Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]` or, with `activation`, `[tokens, outputs / 2]`, `weight`
+`[outputs, inputs]`, unit stride in the last dimension, any stride between rows; `bias` `[outputs]` or None. One
+floating type; sums are float32, rounded once, and once more after the activation. The activations are those of
+`act_and_mul`, whose result behind the product is the same to the bit.
 Up to 64 tokens. Batches that are padded to one size (16, 32 or 64 tokens) give a token the same result to the bit,
 whichever others are there.
 
@@ -13,23 +16,30 @@ Bytes floor: outputs * inputs * element size.
 Measured on an H200 in bfloat16, microseconds at 1 / 16 / 64 tokens, the library's in brackets:
 6144 x 4096 13.8 / 14.2 / 16.2 (15.4 / 15.9 / 16.2), 4096 x 4096 10.3 / 10.3 / 11.6 (12.5 / 12.7 / 11.5),
 28672 x 4096 55.0 / 56.4 / 60.6 (55.8 / 57.1 / 62.6), 4096 x 14336 30.1 / 30.3 / 33.8 (31.2 / 31.9 / 35.9).
-See benchmark/results/skinny_linear.json. Tried and left out: prefetching parts of the matrix into the L2 cache while
-the kernel before still runs, which made a layer of the 8B slower, 134 us instead of 123 at one stream. Copying the
-first tiles into shared memory before the wait, in a kernel of its own in Gluon: on two H200 a step of one stream took
-2.607 ms instead of 2.644 (8B) and 5.618 instead of 5.640 (24 layers of 70B), 64 streams as long
-(benchmark/results/tried-two-ranks.json).
+See benchmark/results/skinny_linear.json. With the activation in the product instead of a kernel behind it, a step of 8B
+on two H200 takes 2.605 ms instead of 2.623 at one stream and 3.604 instead of 3.643 at 64
+(benchmark/results/engine-llama-8b-gated-product.json).
+Tried and left out: prefetching parts of the matrix into the L2 cache while the kernel before still runs, which made a
+layer of the 8B slower, 134 us instead of 123 at one stream. Copying the first tiles into shared memory before the wait,
+in a kernel of its own in Gluon: on two H200 a step of one stream took 2.607 ms instead of 2.644 (8B) and 5.618 instead
+of 5.640 (24 layers of 70B), 64 streams as long; with the inputs of the narrower products in two parts besides, 2.647
+instead of 2.605 (benchmark/results/tried-two-ranks.json).
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ._activations import GATED, gated_activation
 from ._config import nearest
 from ._device import shared_kib
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
+from .act_and_mul import act_and_mul_torch, act_and_mul_triton
 
 MAX_TOKENS = 64
 """More tokens than this are for the library: at 128 it was faster everywhere (benchmark/results/tune_linear.json)."""
@@ -51,6 +61,7 @@ def skinny_linear_kernel(
     stride_out_token,
     tokens,
     splits,
+    ACTIVATION: tl.constexpr,  # key of GATED or None
     BLOCK_M: tl.constexpr,  # at least tokens
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -59,16 +70,22 @@ def skinny_linear_kernel(
     """One program computes BLOCK_N outputs of all tokens, over one of `splits` parts of the inputs.
 
     The matrix is the left operand of the product, so that its rows fill the 64 that a matrix instruction takes, and
-    tokens the short side. The last program of a tile adds up its parts, in their order.
+    tokens the short side. The last program of a tile adds up its parts, in their order. With an activation half of the
+    rows of a tile are gate and half are up.
     """
     tile = tl.program_id(0)
     split = tl.program_id(1)
     part = tl.cdiv(tl.cdiv(inputs, BLOCK_K), splits) * BLOCK_K
     begin = split * part
     end = tl.minimum(begin + part, inputs)
-    rows = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    local_rows = tl.arange(0, BLOCK_N)
     # Rows past the end read the last one, and are not stored.
-    weight_rows = tl.minimum(rows, outputs - 1)
+    if ACTIVATION is None:
+        weight_rows = tl.minimum(tile * BLOCK_N + local_rows, outputs - 1)
+    else:
+        # Eight rows of gate, eight of up: a matrix instruction leaves both with the same threads.
+        pairs = tile * (BLOCK_N // 2) + local_rows // 16 * 8 + local_rows % 8
+        weight_rows = tl.minimum(pairs, outputs // 2 - 1) + local_rows // 8 % 2 * (outputs // 2)
     members = tl.arange(0, BLOCK_M)
     here = (members < tokens)[:, None]
     columns = begin + tl.arange(0, BLOCK_K)[None, :]
@@ -87,7 +104,7 @@ def skinny_linear_kernel(
     let_next_start(PDL)
 
     if splits > 1:
-        places = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + members[None, :]
+        places = local_rows[:, None] * BLOCK_M + members[None, :]
         tile_ptr = partial_ptr + tile * BLOCK_N * BLOCK_M + places
         stride_split = tl.num_programs(0) * BLOCK_N * BLOCK_M
         tl.store(tile_ptr + split * stride_split, acc)
@@ -98,22 +115,36 @@ def skinny_linear_kernel(
             acc += tl.load(tile_ptr + index * stride_split, cache_modifier=".cg")
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + weight_rows).to(tl.float32)[:, None]
+    out = acc.to(out_ptr.dtype.element_ty)
+    if ACTIVATION is None:
+        rows = tile * BLOCK_N + local_rows
+        row_end = outputs
+    else:
+        gate, up = out.to(tl.float32).reshape(BLOCK_N // 16, 2, 8, BLOCK_M).permute(0, 2, 3, 1).split()
+        out = gated_activation(gate, up, ACTIVATION).to(out_ptr.dtype.element_ty).reshape(BLOCK_N // 2, BLOCK_M)
+        rows = tile * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
+        row_end = outputs // 2
     out_tile_ptr = out_ptr + members.to(tl.int64)[None, :] * stride_out_token + rows[:, None]
-    stored = (members < tokens)[None, :] & (rows < outputs)[:, None]
-    tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)
+    stored = (members < tokens)[None, :] & (rows < row_end)[:, None]
+    tl.store(out_tile_ptr, out, mask=stored)
 
 
 _launch = Launcher(skinny_linear_kernel)
 
 
-def skinny_linear_triton(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    """Triton implementation. Raises ValueError for shapes that do not fit.
+def skinny_linear_triton(
+    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, activation: str | None = None
+) -> None:
+    """Triton implementation. Raises ValueError for an unknown activation and for shapes that do not fit.
 
     On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
     """
     tokens, inputs = x.shape
     outputs = weight.shape[0]
-    if weight.shape[1] != inputs or out.shape != (tokens, outputs) or (bias is not None and bias.shape != (outputs,)):
+    if activation is not None and activation not in GATED:
+        raise ValueError(f"skinny_linear: unknown activation {activation!r}, use one of {', '.join(GATED)}")
+    written = outputs if activation is None else outputs / 2
+    if weight.shape[1] != inputs or out.shape != (tokens, written) or (bias is not None and bias.shape != (outputs,)):
         shapes = [tuple(tensor.shape) for tensor in (x, weight, bias, out) if tensor is not None]
         raise ValueError(f"skinny_linear: shapes of x, weight, bias, out do not fit: {shapes}")
     if tokens == 0:
@@ -123,7 +154,7 @@ def skinny_linear_triton(x: Tensor, weight: Tensor, bias: Tensor | None, out: Te
     config = dict(nearest("skinny_linear", shared_kib=shared_kib(x.device), **sizes))
     splits = config.pop("splits")
     if not splits or not _fits(x, weight, out, config["BLOCK_K"]):
-        skinny_linear_torch(x, weight, bias, out)
+        _by_library(x, weight, bias, out, activation, act_and_mul_triton)
         return
     tiles = triton.cdiv(outputs, config["BLOCK_N"])
     partial = x.new_empty(splits * tiles * config["BLOCK_N"] * block_m if splits > 1 else 0, dtype=torch.float32)
@@ -132,6 +163,7 @@ def skinny_linear_triton(x: Tensor, weight: Tensor, bias: Tensor | None, out: Te
         (x, weight, bias, out, partial, arrivals(x.device, tiles)),
         (inputs, outputs, x.stride(0), weight.stride(0), out.stride(0)),
         (tokens, splits),
+        ACTIVATION=activation,
         BLOCK_M=block_m,
         **config,
     )
@@ -150,9 +182,24 @@ def _fits(x: Tensor, weight: Tensor, out: Tensor, block_k: int) -> bool:
     )
 
 
-def skinny_linear_torch(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+def skinny_linear_torch(
+    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, activation: str | None = None
+) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    if bias is None:
+    _by_library(x, weight, bias, out, activation, act_and_mul_torch)
+
+
+def _by_library(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    activation: str | None,
+    act_and_mul: Callable[[Tensor, str, Tensor], None],
+) -> None:
+    if activation is not None:
+        act_and_mul(functional.linear(x, weight, bias), activation, out)
+    elif bias is None:
         torch.mm(x, weight.t(), out=out)
     else:
         out.copy_(functional.linear(x, weight, bias))

@@ -1,4 +1,4 @@
-"""The kernel that adds what another rank copies, in Triton's interpreter: run with TRITON_INTERPRET=1."""
+"""The kernel that adds what other ranks copy, in Triton's interpreter: run with TRITON_INTERPRET=1."""
 
 import pytest
 import torch
@@ -11,31 +11,37 @@ CPU = torch.device("cpu")
 EPS = 1e-5
 
 
-def _exchange(report: torch.Tensor, limit: int) -> Exchange:
+def _exchange(report: torch.Tensor, limit: int, rank: int = 0, world_size: int = 2) -> Exchange:
     control = control_block([], report.data_ptr(), CPU)
     control[LIMIT] = limit
-    return Exchange(0, 2, control, 0)
+    return Exchange(rank, world_size, control, 0)
 
 
+@pytest.mark.parametrize(("rank", "world_size"), [(0, 2), (1, 2), (2, 4), (7, 8)])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_the_part_that_was_announced_is_added(weighted: bool) -> None:
+def test_the_parts_that_were_announced_are_added(weighted: bool, rank: int, world_size: int) -> None:
     torch.manual_seed(0)
-    x, other, residual = torch.randn(3, 5, 48).half()
+    residual, *parts = torch.randn(world_size + 1, 5, 48).half()
+    x, others = parts[rank], torch.stack(parts[:rank] + parts[rank + 1 :])
     weight, x_weight = torch.randn(2, 48).half()
     report, flag = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-    exchange = _exchange(report, 1 << 60)
-    total = (x.float() + other.float()).half()
+    exchange = _exchange(report, 1 << 60, rank, world_size)
+    total = parts[0].float()
+    for part in parts[1:]:
+        total = total + part.float()
+    total = total.half()
     for _ in range(2):
         out, sums = x.clone(), residual.clone()
-        announce(flag)
+        for _ in others:
+            announce(flag)
         if weighted:
-            peer_add_norm(out, other, sums, weight, EPS, 0.5, x_weight, flag, exchange)
+            peer_add_norm(out, others, sums, weight, EPS, 0.5, x_weight, flag, exchange)
             expected = reference.rms_norm(total, x_weight, EPS)
             added = expected * 0.5 + residual
             torch.testing.assert_close(sums.double(), added, atol=5e-3, rtol=5e-3)
             torch.testing.assert_close(out.double(), reference.rms_norm(added, weight, EPS), atol=1e-2, rtol=1e-2)
         else:
-            peer_add_norm(out, other, None, None, EPS, 1.0, None, flag, exchange)
+            peer_add_norm(out, others, None, None, EPS, 1.0, None, flag, exchange)
             assert torch.equal(out, total)
         assert flag.item() == 0
     assert report.item() == 0
@@ -43,6 +49,8 @@ def test_the_part_that_was_announced_is_added(weighted: bool) -> None:
 
 def test_a_part_that_does_not_come_is_reported() -> None:
     report, flag = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-    x = torch.ones(2, 32)
-    peer_add_norm(x, x.clone(), None, None, EPS, 1.0, None, flag, _exchange(report, 20_000))
+    x, others = torch.ones(2, 32), torch.ones(3, 2, 32)
+    for _ in range(2):
+        announce(flag)
+    peer_add_norm(x, others, None, None, EPS, 1.0, None, flag, _exchange(report, 20_000, world_size=4))
     assert report.item() == 1

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from text_generation_server.kernels._launch import arrivals
+from text_generation_server.kernels.act_and_mul import act_and_mul_triton
 from text_generation_server.kernels.skinny_linear import skinny_linear_triton
 
 
@@ -31,6 +32,22 @@ def test_tile_boundaries(tokens: int, outputs: int, inputs: int, with_bias: bool
     x, weight = torch.randn(tokens, inputs).half(), torch.randn(outputs, inputs).half()
     bias = torch.randn(outputs).half() if with_bias else None
     _check(x, weight, bias, torch.full((tokens, outputs), float("nan")).half())
+
+
+@pytest.mark.parametrize("splits", [1, 2], indirect=True)
+@pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(1, 14, 64), (17, 16, 96), (3, 50, 32), (65, 6, 64)])
+def test_activation_behind_it(splits: int, tokens: int, outputs: int, inputs: int) -> None:
+    """As if it were an operator of its own, to the bit; the last case goes to torch."""
+    torch.manual_seed(tokens)
+    x, weight, bias = (torch.randn(*shape).half() for shape in ((tokens, inputs), (outputs, inputs), (outputs,)))
+    product = torch.empty(tokens, outputs).half()
+    out, expected = torch.full((2, tokens, outputs // 2), float("nan")).half()
+    skinny_linear_triton(x, weight, bias, product)
+    act_and_mul_triton(product, "silu", expected)
+    skinny_linear_triton(x, weight, bias, out, "silu")
+    assert torch.equal(out, expected)
+    with pytest.raises(ValueError, match="skinny_linear: unknown activation 'tanh'"):
+        skinny_linear_triton(x, weight, bias, out, "tanh")
 
 
 def test_counters_are_zero_again(splits: int) -> None:

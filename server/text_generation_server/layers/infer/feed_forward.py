@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ... import kernels
 from ...config.spec import DenseSpec
-from ..weights import Activations, ActivationScheme, DenseWeights
+from ..weights import Activations, ActivationScheme, Dense, DenseWeights
 from .state import InferState
 
 
@@ -38,11 +38,17 @@ class DenseFeedForward(FeedForward):
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """See `FeedForward`."""
-        first, down = self._weights.first.apply(x, state.linear_block), self._weights.down
-        if self._gated:
-            activated, room = Activations.to_fill(first.new_empty(first.shape[0], first.shape[1] // 2), down.wants)
-            kernels.act_and_mul(first, self._activation, activated.x, *room)
-        else:
-            activated = Activations(first)
+        return self._weights.down.apply(self._activated(x, state.linear_block), state.linear_block)
+
+    def _activated(self, x: Activations, block: int | None) -> Activations:
+        """[N, hidden] to what the second product reads, [N, inner]."""
+        matrix, wants = self._weights.first, self._weights.down.wants
+        if self._gated and wants is None and isinstance(matrix, Dense):
+            return Activations(matrix.gated(x, self._activation, block))
+        first = matrix.apply(x, block)
+        if not self._gated:
             kernels.activate(first, self._activation, first)
-        return down.apply(activated, state.linear_block)
+            return Activations(first)
+        activated, room = Activations.to_fill(first.new_empty(first.shape[0], first.shape[1] // 2), wants)
+        kernels.act_and_mul(first, self._activation, activated.x, *room)
+        return activated

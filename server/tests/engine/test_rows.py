@@ -1,0 +1,16 @@
+"""The table of slots."""
+
+import torch
+
+from text_generation_server.engine.requests import SlotRange
+from text_generation_server.engine.rows import RowTable
+from text_generation_server.engine.running import SlotWrite
+
+
+def test_rows_of_any_length_have_a_stride_that_kernels_are_compiled_for() -> None:
+    """A multiple of 16; what lies past the longest request is never written."""
+    table = RowTable(2, 21, dummy_slot=99, device=torch.device("cpu"))
+    table.grant([SlotWrite(1, 3, (SlotRange(50, 2), SlotRange(10, 40)))])
+    assert table.slot_table.stride(0) % 16 == 0
+    assert table.slot_table[1, :22].tolist() == [99] * 3 + [50, 51, *range(10, 26)] + [99]
+    assert (table.slot_table[[0, 2]] == 99).all()
