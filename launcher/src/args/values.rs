@@ -20,7 +20,7 @@ pub enum KvCacheDtype {
     Fp8E4m3fn,
     #[value(name = "fp8_e5m2")]
     Fp8E5m2,
-    #[value(name = "int8", alias = "triton_int8kv")]
+    #[value(name = "int8", aliases = ["triton_int8kv", "ppl_int8kv"])]
     Int8,
 }
 

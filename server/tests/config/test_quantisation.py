@@ -237,6 +237,7 @@ def test_what_is_not_read_is_refused_by_name(config: Raw, named: str) -> None:
         ("bitsandbytes-fp4", Packed("online-fp4", 4, 64)),
         ("triton_w4a16", Packed("online-int4", 4, 128)),
         ("triton_w8a16", Packed("online-int8", 8, 0)),
+        ("ao-w4a16-32", Packed("online-int4", 4, 32)),
     ],
 )
 def test_16_bits_are_quantised_as_asked(asked: str, scheme: Scheme) -> None:
@@ -260,6 +261,7 @@ def test_a_name_may_ask_for_what_the_checkpoint_is(asked: str, method: str) -> N
     [
         ("exl2", "", UnsupportedModel, "ExLlamaV2"),
         ("ppl_w8a8", "", UnsupportedModel, "use fp8 or eetq"),
+        ("ao-fp6w6a16", "", UnsupportedModel, "no 6-bit weights"),
         ("int3", "", ConfigurationError, "--quantize must be one of"),
         ("gptq", "", ConfigurationError, "needs a checkpoint that is quantised so"),
         ("eetq", "gptq", ConfigurationError, "contradicts the checkpoint"),

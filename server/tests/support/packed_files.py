@@ -98,8 +98,8 @@ def _by_turns(codes: Tensor) -> Tensor:
     return packed_rows(turns.t(), 4).t()
 
 
-def _compressed(bits: int, group_size: int, symmetric: bool, form: str = "pack-quantized") -> PackedCase:
-    """By compressed-tensors."""
+def compressed_case(bits: int, group_size: int, symmetric: bool, form: str = "pack-quantized") -> PackedCase:
+    """By compressed-tensors. `group_size` 0: a scale for each row."""
 
     def pack(module: str, weight: Tensor) -> tuple[State, Tensor]:
         matrix = compressed_matrix(weight, bits, group_size, symmetric, form)
@@ -161,10 +161,10 @@ CASES: dict[str, PackedCase] = {
         {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"},
         _without_head(awq_pack(64)),
     ),
-    "compressed-tensors, w4a16, asymmetric": _compressed(4, 64, False),
-    "compressed-tensors, w8a16": _compressed(8, 0, True),
-    "compressed-tensors, bytes of 4 bits": _compressed(4, 64, False, "int-quantized"),
-    "compressed-tensors, mxfp4": _compressed(4, 32, True, "mxfp4-pack-quantized"),
+    "compressed-tensors, w4a16, asymmetric": compressed_case(4, 64, False),
+    "compressed-tensors, w8a16": compressed_case(8, 0, True),
+    "compressed-tensors, bytes of 4 bits": compressed_case(4, 64, False, "int-quantized"),
+    "compressed-tensors, mxfp4": compressed_case(4, 32, True, "mxfp4-pack-quantized"),
     "bitsandbytes, nf4": PackedCase(
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
         _without_head(four_bits_pack("nf4")),

@@ -16,6 +16,8 @@ _ONLINE: dict[str, Scheme] = {
     "triton_int4weight": Packed("online-int4", 4, 128),
     "lmdeploy_w4a16": Packed("online-int4", 4, 128),
     "ppl_w4a16": Packed("online-int4", 4, 128),
+    "ao-w8a16": Packed("online-int8", 8, 0),
+    **{f"ao-w4a16-{size}": Packed("online-int4", 4, size) for size in (32, 64, 128, 256)},
     "vllm-fp8w8a8": Fp8(online=True),
     "vllm-fp8w8a8-b128": Fp8("block", online=True),
     "deepgemm-fp8w8a8-b128": Fp8("block", online=True),
@@ -40,7 +42,10 @@ _REFUSED = {
     "exl2": "ExLlamaV2 checkpoints are not read; use a GPTQ or AWQ checkpoint of the model",
     "triton_w8a8": "8-bit integer inputs without calibration lose too much; use fp8 or eetq",
     "ppl_w8a8": "8-bit integer inputs without calibration lose too much; use fp8 or eetq",
+    "ao-w8a8": "8-bit integer inputs without calibration lose too much; use fp8 or eetq",
     "vllm-w8a8": "8-bit integer inputs without calibration lose too much; use fp8 or eetq",
+    "ao-fp8w8a16": "fp8 weights have fp8 inputs where the card can; use fp8",
+    "ao-fp6w6a16": "there are no 6-bit weights; use fp8, eetq or bitsandbytes-nf4",
     "flash_llm_w6a16": "there are no 6-bit weights; use fp8, eetq or bitsandbytes-nf4",
 }
 
