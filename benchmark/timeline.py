@@ -3,7 +3,8 @@
     PYTHONPATH=server python3 benchmark/timeline.py FOLDER --ranks 2 --output-json result.json
 
 FOLDER holds a config.json; weights are random. Each case runs equal steps two deep under torch's profiler, as
-`engine.py` does. A kernel counts from the end of the one before it, because dependent launches let it start earlier.
+`engine.py` does; a prompt of more tokens than a step has is computed in several. A kernel counts from the end of the
+one before it, because dependent launches let it start earlier.
 Of a sum, what it takes longer on a rank than on the fastest one counts as waiting: ranks make the same sums in the same
 order, and the last one to come does not wait. Copies to other ranks run beside kernels and do not count. On a machine
 without a GPU nothing is recorded: that proves the script.
@@ -29,7 +30,7 @@ from text_generation_server.engine.options import EngineOptions
 from text_generation_server.engine.requests import Chunk, WarmupLimits
 
 PROMPT = 2048
-"""Tokens of the longest prompt of a mixed step; more tokens are several prompts."""
+"""Tokens of a prompt where a case does not say it."""
 CLASSES = {
     "sums": ("one_shot", "two_shot", "AllReduce", "peer_add_norm"),
     "attention": ("attention", "merge_kernel", "qkv_postprocess"),
@@ -113,11 +114,12 @@ def by_name(kernels: Sequence[Kernel], steps: int) -> list[dict[str, Any]]:
     ]
 
 
-def recorded(run: Callable[[int], None], load: Load, steps: int) -> list[Kernel]:
+def recorded(run: Callable[[int], None], load: Load, steps: int, ranks: int) -> list[Kernel]:
     """The kernels of so many steps; those of the host's copies as well. `run` launches a step by its number.
 
-    One step more is recorded before them and left out: ranks begin to record at different times.
+    Of several ranks one step more is recorded before them and left out: they begin to record at different times.
     """
+    before = min(1, ranks - 1)
     for step in range(steps):
         run(step)
     load.drain()
@@ -125,7 +127,7 @@ def recorded(run: Callable[[int], None], load: Load, steps: int) -> list[Kernel]
         return []
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        for step in range(steps + 1):
+        for step in range(before + steps):
             run(steps + step)
         load.drain()
         torch.cuda.synchronize()
@@ -133,27 +135,54 @@ def recorded(run: Callable[[int], None], load: Load, steps: int) -> list[Kernel]
     events = [event for event in profiler.events() or [] if event.device_type == on_device]
     events = [event for event in events if not any(name in event.name for name in BESIDE)]
     kernels = kernels_of((event.name, event.time_range.start, event.time_range.end) for event in events)
-    ends = tails(kernels, steps + 1)
-    return kernels[ends[0].stop :] if ends else kernels
+    return kernels[tails(kernels, before + steps)[0].stop :] if before else kernels
 
 
-def case(load: Load, streams: int, length: int, tokens: int, steps: int) -> list[Kernel]:
-    """Steps of so many decodes behind `length` tokens, and of `tokens` tokens of new prompts."""
-    prompts = [min(PROMPT, tokens - first) for first in range(0, tokens, PROMPT)]
-    slots = max(length + 2 * steps + 2, PROMPT + 1)
+@dataclass(frozen=True)
+class Case:
+    """Steps of so many decodes behind `length` tokens, and of `tokens` tokens of prompts of `prompt` tokens each."""
+
+    streams: int
+    length: int
+    tokens: int
+    prompt: int = PROMPT
+
+    @property
+    def prompts(self) -> list[int]:
+        """Tokens of each prompt that a step computes."""
+        return [min(self.prompt, self.tokens - first) for first in range(0, self.tokens, self.prompt)]
+
+    @property
+    def parts(self) -> int:
+        """Steps that compute one prompt."""
+        return max(1, self.prompt // self.tokens) if self.tokens else 1
+
+    def steps(self, least: int) -> int:
+        """At least so many, that compute whole prompts."""
+        return -(-least // self.parts) * self.parts
+
+
+def kernels_of_case(load: Load, case: Case, steps: int, ranks: int) -> list[Kernel]:
+    """As `recorded`, of so many steps of `case`."""
+    streams, prompts, parts = case.streams, case.prompts, case.parts
+    slots = max(case.length + 2 * steps + 2, case.prompt + 1)
     if streams:
-        load.fill(streams, length, slots)
+        load.fill(streams, case.length, slots)
     places = [[streams + len(prompts) * turn + index for index in range(len(prompts))] for turn in range(2)]
     held: list[int] = []
 
     def run(step: int) -> None:
-        rows = places[step % 2][: len(prompts)]
-        admit = [load.request(row, count, slots) for row, count in zip(rows, prompts, strict=True)]
-        chunks = [Chunk(row, 0, count) for row, count in zip(rows, prompts, strict=True)]
-        load.send(drop=list(held), admit=admit, chunks=chunks, decode=range(streams))
-        held[:] = rows
+        part, rows = step % parts, places[step // parts % 2]
+        each = list(zip(rows, prompts, strict=True))
+        chunks = [Chunk(row, part * count, count) for row, count in each]
+        if part == 0:
+            admit = [load.request(row, parts * count, slots) for row, count in each]
+            load.send(drop=list(held), admit=admit, chunks=chunks, decode=range(streams))
+            held[:] = rows
+        else:
+            load.send(chunks=chunks, decode=range(streams))
 
-    kernels = recorded(run, load, steps)
+    kernels = recorded(run, load, steps, ranks)
     load.clear()
     return kernels
 
@@ -163,9 +192,9 @@ def work(rank: int, arguments: argparse.Namespace, meeting: str) -> None:
     if rank > 0:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     parallel = ParallelConfig(rank, arguments.ranks, Path(meeting) / "rendezvous", not arguments.nccl)
-    cases = numbers(arguments.cases)
-    rows = max(streams + 2 * -(-tokens // PROMPT) for streams, _, tokens in cases)
-    prefill = max(PREFILL_TOKENS, max(tokens for _, _, tokens in cases))
+    cases = [Case(*each) for each in numbers(arguments.cases)]
+    rows = max(case.streams + 2 * len(case.prompts) for case in cases)
+    prefill = max(PREFILL_TOKENS, max(case.tokens for case in cases))
     graphs = None if torch.cuda.is_available() else ()
     overlap = None if arguments.overlap is None else arguments.overlap << 10
     limits = WarmupLimits(prefill, rows, max_total_tokens=arguments.max_total_tokens, prefill_chunking=True)
@@ -178,8 +207,9 @@ def work(rank: int, arguments: argparse.Namespace, meeting: str) -> None:
     result: dict[str, Any] = {"command": " ".join(sys.argv), "ranks": arguments.ranks, "start": start, "cases": []}
     if torch.cuda.is_available():
         result["device"] = torch.cuda.get_device_name()
-    for index, (streams, length, tokens) in enumerate(cases):
-        kernels = case(load, streams, length, tokens, arguments.steps)
+    for index, case in enumerate(cases):
+        steps = case.steps(arguments.steps)
+        kernels = kernels_of_case(load, case, steps, arguments.ranks)
         mine = [kernel.own for kernel in kernels if kernel.kind == "sums"]
         own = Path(meeting) / f"{index}-{rank}.json"
         own.write_text(json.dumps(mine))
@@ -187,12 +217,13 @@ def work(rank: int, arguments: argparse.Namespace, meeting: str) -> None:
         everyone = [json.loads((Path(meeting) / f"{index}-{r}.json").read_text()) for r in range(arguments.ranks)]
         alike = len({len(each) for each in everyone}) == 1
         fastest = [min(each) for each in zip(*everyone, strict=True)] if alike else mine
-        own.with_suffix(".shares").write_text(json.dumps(shares(kernels, arguments.steps, fastest)))
+        own.with_suffix(".shares").write_text(json.dumps(shares(kernels, steps, fastest)))
         engine_barrier(load)
         by_rank = [json.loads((Path(meeting) / f"{index}-{r}.shares").read_text()) for r in range(arguments.ranks)]
-        row = {"decodes": streams, "context": length, "prompt_tokens": tokens, "ranks": by_rank}
+        row = {"decodes": case.streams, "context": case.length, "prompt_tokens": case.tokens, "prompt": case.prompt}
+        row |= {"ranks": by_rank}
         print(json.dumps(row), flush=True)
-        names = by_name(kernels, arguments.steps)
+        names = by_name(kernels, steps)
         for entry in names:
             print(f"  {entry['us']:9.1f} us {entry['calls']:7.1f} {entry['kernel']}", flush=True)
         result["cases"].append(row | {"kernels": names})
@@ -217,7 +248,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--output-json", type=Path)
     cases = "1x512x0,64x2048x0,0x0x512,64x2048x1472,64x2048x1984,64x2048x4032"
-    parser.add_argument("--cases", default=cases, help="decodes x their tokens x tokens of prompts")
+    parser.add_argument("--cases", default=cases, help="decodes x their tokens x tokens of prompts [x of each prompt]")
     parser.add_argument("--steps", type=int, default=6, help="that are recorded")
     parser.add_argument("--max-total-tokens", type=int, default=4096)
     parser.add_argument("--ranks", type=int, default=1, help="processes, one a device")

@@ -43,9 +43,10 @@ def plan(
     DETERMINISTIC: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    """Length [BLOCK_B] of each request, and into how many chunks what it sees of that is cut: at least one.
+    """Length [BLOCK_B] of each request, and into how many chunks what it sees of that is cut.
 
-    The sum of the chunks is at most `target_items` + `batch`; where DETERMINISTIC, `target_items` * `batch`.
+    An empty context has one if others come after it, and none at the end of the batch (`fill_padding`).
+    The first n requests have at most `target_items` + n chunks; where DETERMINISTIC, `target_items` * n.
     Requests of about one length are cut alike, into no more chunks than run at once: a few that come later would take
     as long as all the others.
     """
@@ -63,7 +64,45 @@ def plan(
         chunk = tl.maximum(tl.where(is_even, even, tl.cdiv(total, target_items)), min_chunk)
     # A chunk is read in whole tiles, so a number between would leave some chunks empty, for the merge to read.
     chunk = tl.cdiv(chunk, 64) * 64
-    return lengths, tl.where(requests < batch, tl.maximum(tl.cdiv(seen, chunk), 1), 0)
+    last = tl.max(tl.where(seen > 0, requests, -1), axis=0)
+    return lengths, tl.maximum(tl.cdiv(seen, chunk), (requests < last).to(tl.int32))
+
+
+@triton.jit
+def fill_padding(
+    out_ptr,  # [batch, heads, SIZE]
+    b_kv_len_ptr,
+    item,
+    items,
+    batch,
+    heads,
+    exists,
+    stride_out_request,
+    stride_out_head,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCK_B: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Whether program `item` of `items` belongs to a padded row: one with an empty context, as all after it. Writes
+    that row's zeros to `heads` where they exist.
+
+    Row r has program `items` - `batch` + r, which the chunks of the rows before it do not reach. It does not wait for
+    a plan: graphs of steps with prompts have room for as many decodes as there may be, and most of it is padding.
+    """
+    row = item - (items - batch)
+    is_padding = row >= 0
+    if is_padding:
+        requests = tl.arange(0, BLOCK_B)
+        lengths = tl.load(b_kv_len_ptr + requests, mask=(requests >= row) & (requests < batch), other=0)
+        is_padding = tl.max(lengths, axis=0) == 0
+        if is_padding:
+            wait_for_previous(PDL)
+            elements = tl.arange(0, BLOCK)
+            out_row_ptr = out_ptr + row.to(tl.int64) * stride_out_request
+            out_tile_ptr = out_row_ptr + heads[:, None] * stride_out_head + elements[None, :]
+            tl.store(out_tile_ptr, 0.0, mask=exists[:, None] & (elements < SIZE)[None, :])
+    return is_padding
 
 
 @triton.jit
@@ -174,7 +213,7 @@ def merge_kernel(
     WINDOW: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program adds up the chunks of one head of one request. A single chunk is in `out` already."""
+    """One program adds up the chunks of one head of one request. What has no more than one is in `out` already."""
     let_next_start(PDL)
     head = tl.program_id(0) + tl.arange(0, 1)
     request = tl.program_id(1)
@@ -183,7 +222,7 @@ def merge_kernel(
     num_chunks = tl.sum(tl.where(requests == request, chunks, 0), axis=0)
     first = tl.sum(tl.where(requests < request, chunks, 0), axis=0)
     wait_for_previous(PDL)
-    if num_chunks == 1:
+    if num_chunks <= 1:
         return
     elements = tl.arange(0, BLOCK_V)
     out = merge_chunks(

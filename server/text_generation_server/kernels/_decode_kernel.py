@@ -2,7 +2,7 @@
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from ._attention import accumulate, apply_options, load_per_head, load_rows, load_slots, scaled_weights
-from ._chunks import bounds, find_chunk, merge_chunks
+from ._chunks import bounds, fill_padding, find_chunk, merge_chunks
 from ._kv_codes import join_words, load_scales, split_words, to_float16, widen_words
 from ._launch import is_last, let_next_start, wait_for_previous
 from ._triton import tl, triton
@@ -163,6 +163,14 @@ def decode_attention_kernel(
     let_next_start(PDL)
     kv_head = tl.program_id(0)
     item = tl.program_id(1)
+    in_group = tl.arange(0, BLOCK_G)
+    heads = kv_head * GROUP + in_group
+    exists = in_group < GROUP
+    if fill_padding(
+        out_ptr, b_kv_len_ptr, item, tl.num_programs(1), batch, heads, exists, stride_out_request, stride_out_head,
+        V_DIM, BLOCK_V, BLOCK_B, PDL,
+    ):  # fmt: skip
+        return
     request, chunk, lengths, chunks, rows = find_chunk(
         b_row_ptr, b_kv_len_ptr, item, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW
     )
@@ -171,9 +179,6 @@ def decode_attention_kernel(
         return
     row, kv_len, num_chunks, begin, end = bounds(request, chunk, lengths, chunks, rows, BLOCK_B, BLOCK_N, WINDOW)
 
-    in_group = tl.arange(0, BLOCK_G)
-    heads = kv_head * GROUP + in_group
-    exists = in_group < GROUP
     elements = tl.arange(0, BLOCK_D)
     q_tile_ptr = q_ptr + request.to(tl.int64) * stride_q_request + heads[:, None] * stride_q_head + elements[None, :]
     q = tl.load(q_tile_ptr, mask=exists[:, None] & (elements < HEAD_DIM)[None, :], other=0.0)

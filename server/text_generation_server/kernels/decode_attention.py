@@ -26,6 +26,9 @@ kernel ahead has finished saves 1.2 us at one context of 512 and at 64 of 2,048,
 With 16 heads of 256 and 8 KV heads, 64 x 2,048: 254 us, the bandwidth of a copy. Over float8_e4m3fn with heads of 128:
 75 us at 64 x 2,048, 153 at 256 x 1,024, 77 at 16 x 8,192.
 
+Of a batch of 256 padded rows, which a step of prompts alone has in its graph, it takes 5.5 us
+(benchmark/results/decode_attention_padding.json).
+
 The last program of a request adds up its chunks: 249 us instead of 263 with a kernel after this one at 256 x 1,024, 15
 instead of 17 at 8 x 1,024, 290 instead of 295 at 64 lengths from 16 to 32,768. One request alone keeps the kernel
 after: 16 us instead of 20 at 8,192, because one program is slow to read 66 chunks.

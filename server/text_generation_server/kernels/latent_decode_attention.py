@@ -30,7 +30,7 @@ from 16 to 32,768; 8.5 us at one context of 512, 26 at one of 8,192. With 128 he
 from torch import Tensor
 
 from ._attention import LOG2_E, load_rows, load_slots, padded_batch, padded_head_dim
-from ._chunks import Chunking, bounds, find_chunk
+from ._chunks import Chunking, bounds, fill_padding, find_chunk
 from ._config import nearest
 from ._device import num_processors, shared_kib
 from ._latent import check_latent_layouts
@@ -82,6 +82,13 @@ def latent_decode_attention_kernel(
     """One program attends with BLOCK_H heads over one chunk of one request."""
     let_next_start(PDL)
     item = tl.program_id(1)
+    heads = tl.program_id(0) * BLOCK_H + tl.arange(0, BLOCK_H)
+    exists = heads < HEADS
+    if fill_padding(
+        out_ptr, b_kv_len_ptr, item, tl.num_programs(1), batch, heads, exists, stride_out_request, stride_out_head,
+        RANK, BLOCK_R, BLOCK_B, PDL,
+    ):  # fmt: skip
+        return
     request, chunk, lengths, chunks, rows = find_chunk(
         b_row_ptr, b_kv_len_ptr, item, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW
     )
@@ -90,8 +97,6 @@ def latent_decode_attention_kernel(
         return
     row, _, num_chunks, begin, end = bounds(request, chunk, lengths, chunks, rows, BLOCK_B, BLOCK_N, WINDOW)
 
-    heads = tl.program_id(0) * BLOCK_H + tl.arange(0, BLOCK_H)
-    exists = heads < HEADS
     ranks = tl.arange(0, BLOCK_R)
     turned = tl.arange(0, BLOCK_E)
     q_request_ptr = q_ptr + request.to(tl.int64) * stride_q_request + heads[None, :] * stride_q_head
