@@ -1,5 +1,6 @@
 //! One connection between two launchers for as long as both live, and how its end is noticed.
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ const TICK: Duration = Duration::from_millis(250);
 const BEAT_TICKS: u32 = 4;
 /// For so long another node may be silent before it counts as lost.
 const SILENCE_LIMIT: Duration = Duration::from_secs(5);
+const CLOSED: &str = "its launcher closed the connection without a word";
 /// How long the last words may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -80,8 +82,7 @@ async fn talk(
         tokio::select! {
             said = link.next() => {
                 silent = Duration::ZERO;
-                let said = said.map_err(|error| format!("the connection has failed: {error}"))?;
-                let message = said.ok_or("its launcher closed the connection without a word")?;
+                let message = said.map_err(|error| failure(&error))?.ok_or(CLOSED)?;
                 status.send_if_modified(|status| note(status, node, name, message));
             }
             message = to_say.recv() => match message {
@@ -108,7 +109,16 @@ async fn talk(
 
 async fn say(link: &mut Link, message: &Message) -> Result<(), String> {
     let said = link.say(message).await;
-    said.map_err(|error| format!("the connection has failed: {error}"))
+    said.map_err(|error| failure(&error))
+}
+
+/// Why a connection has failed. A process that is killed leaves it closed, or reset where it had not read all that came.
+fn failure(error: &io::Error) -> String {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    match error.kind() {
+        BrokenPipe | ConnectionReset | UnexpectedEof => CLOSED.to_owned(),
+        _ => format!("the connection has failed: {error}"),
+    }
 }
 
 /// Whether the message has changed anything.

@@ -55,21 +55,25 @@ impl Link {
         match self.0.next().await {
             None => Ok(None),
             Some(Ok(line)) => Ok(Some(serde_json::from_str(&line)?)),
-            Some(Err(LinesCodecError::Io(error))) => Err(error),
-            Some(Err(error @ LinesCodecError::MaxLineLengthExceeded)) => {
-                Err(io::Error::other(error))
-            }
+            Some(Err(error)) => Err(io_error(error)),
         }
     }
 
     pub async fn say(&mut self, message: &Message) -> io::Result<()> {
         let line = serde_json::to_string(message)?;
-        self.0.send(line).await.map_err(io::Error::other)
+        self.0.send(line).await.map_err(io_error)
     }
 
     /// The other side reads everything that was said, then the end.
     pub async fn close(&mut self) {
         // It may be gone already.
         let _ = SinkExt::<String>::close(&mut self.0).await;
+    }
+}
+
+fn io_error(error: LinesCodecError) -> io::Error {
+    match error {
+        LinesCodecError::Io(error) => error,
+        LinesCodecError::MaxLineLengthExceeded => io::Error::other(error),
     }
 }
