@@ -135,3 +135,28 @@ fn note(status: &mut Status, node: usize, name: &str, message: Message) -> bool 
     }
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_is_reset_is_one_that_was_closed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let ours = TcpStream::connect(address).await.unwrap();
+        let (theirs, _) = listener.accept().await.unwrap();
+        theirs.set_zero_linger().unwrap();
+        drop(theirs);
+        let status = Arc::new(watch::Sender::new(Status::default()));
+        let mut seen = status.subscribe();
+        let _session = Session::start(1, address.ip(), Link::over(Box::new(ours)), status);
+        let lost = seen.wait_for(|status| status.ending.is_some()).await;
+        let Some(Ending::Lost(reason)) = lost.unwrap().ending.clone() else {
+            panic!("stopped");
+        };
+        assert_eq!(reason, format!("node 1 (127.0.0.1) is lost: {CLOSED}"));
+    }
+}
