@@ -55,7 +55,7 @@ def ask(page: Page, *events: object, text: str = "Hello!") -> dict:
 
 
 def normalised(shape: object) -> object:
-    """A tree of elements without what differs by design: levels of headings, frames of tables, spaces between blocks."""
+    """A tree of elements without what differs by design: levels of headings, frames of tables, space around blocks."""
     if isinstance(shape, str):
         return shape
     tag, attribute, children = shape
@@ -140,13 +140,15 @@ def test_tokens_of_reasoning_and_calls_stand_where_they_belong(page: Page) -> No
     thought = chat_chunk("<think>")
     thought["choices"][0]["delta"] = {"reasoning_content": "Hm"}
     call = chat_chunk("<tool>")
-    call["choices"][0]["delta"] = {"tool_calls": [{"index": 0, "id": "1", "function": {"name": "f", "arguments": "{}"}}]}
+    call["choices"][0]["delta"] = {
+        "tool_calls": [{"index": 0, "id": "1", "function": {"name": "f", "arguments": "{}"}}]
+    }
     ask(page, thought, chat_chunk("Hi"), call)
     for part in (".reasoning", ".text", ".call"):
         expect(page.locator(f".assistant {part} .token")).to_have_count(1)
 
 
-def test_a_schema_is_sent_and_its_errors_stand_at_the_field(server: Server, page: Page) -> None:
+def test_a_schema_is_sent_and_its_errors_stand_at_the_field(page: Page) -> None:
     for wrong, problem in (("{", "This is no JSON"), ("[]", "This must be an object")):
         page.fill("#schema", wrong)
         send(page, "Hello!")
@@ -226,7 +228,7 @@ def test_conversations_can_be_exported_and_imported(page: Page, tmp_path: Path) 
     expect(page.locator("#storage-error")).to_contain_text("holds no conversations")
 
 
-def test_an_answer_that_is_being_written_survives_a_reload_and_a_switch(server: Server, page: Page) -> None:
+def test_an_answer_that_is_being_written_survives_a_reload_and_a_switch(page: Page) -> None:
     page.fill("#max_tokens", "900")
     send(page, "Once upon a time")
     expect(status(page)).to_contain_text("tokens/s")

@@ -1,4 +1,4 @@
-/** What a model does beside saying something: thinking and calling tools, folded; and the results of calls. */
+/** What a model does beside saying something: thinking and calling tools, folded; the results of calls. */
 
 import { button, folded, make } from "./dom.js";
 
@@ -40,7 +40,7 @@ export function resultForm(calls, give) {
 }
 
 /**
- * JSON with one value a line. Works on the text, so that numbers keep their digits, and leaves what is no JSON readable.
+ * JSON with one value a line. Works on the text, so that numbers keep their digits, and what is no JSON stays readable.
  */
 export function pretty(text) {
   const pieces = text.match(/"(?:[^"\\]|\\.)*"?|[{}[\],:]|[^\s"{}[\],:]+/g) ?? [];

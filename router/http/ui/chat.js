@@ -139,7 +139,7 @@ export class Chat {
     this.#answer();
   }
 
-  /** A form for the results of calls that have none, below the answer that made them; with the results the chat goes on. */
+  /** Asks for the results of calls that have none, below the answer that made them; with them the chat goes on. */
   #askForResults() {
     this.#results?.remove();
     this.#results = null;

@@ -1,6 +1,6 @@
 /** Elements of the page. Text stays text: nothing here takes markup. */
 
-/** An element with `properties` (those of the object, such as `className`) and `children`: nodes, text, lists of both. */
+/** An element with `properties` (as of the object: `className`) and `children`: nodes, text, lists of both. */
 export function make(tag, properties = {}, ...children) {
   const element = Object.assign(document.createElement(tag), properties);
   for (const child of children.flat()) element.append(child);

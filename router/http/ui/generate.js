@@ -62,7 +62,7 @@ export class Generator {
     this.#abort?.abort();
   }
 
-  /** Streams the answer to `body` into the Answer that `begin` makes. Returns it, as far as it came; null if none began. */
+  /** Streams the answer to `body` into the Answer that `begin` makes. Returns what came of it; null if none began. */
   async run(body, begin) {
     const settings = parameters(this.endpoint);
     if (this.running || !settings) return null;

@@ -14,8 +14,8 @@ const DEEPEST = 12;
 const LONGEST_RUN = 3;
 
 /**
- * The nodes of `text`. Follows CommonMark with strikethrough, but for this: line breaks stay, markup is text, an image is
- * a link to it, and emphasis does not ask what kind of character stands beside it. Takes time in proportion to the text.
+ * The nodes of `text`. Follows CommonMark with strikethrough, but for this: line breaks stay, markup is text, an image
+ * is a link to it, and emphasis does not ask which character stands beside it. The time is in proportion to the text.
  */
 export function inline(text) {
   return new Inline(text).nodes();
@@ -176,7 +176,7 @@ function close(part, done, open, waiting) {
     waiting[opener.mark] -= 1;
     if (opener.mark !== part.mark) continue;
     const used = Math.min(2, opener.count, part.count);
-    const tag = part.mark === "~" ? "del" : used === 2 ? "strong" : "em";
+    const tag = part.mark === "~" ? "s" : used === 2 ? "strong" : "em";
     const inner = done.splice(at + 1).map((node) => (node.mark === undefined ? node : node.mark.repeat(node.count)));
     opener.count -= used;
     part.count -= used;

@@ -164,7 +164,8 @@ function list(lines, at, depth) {
     end = item.end;
   }
   const loose = lines.slice(at, end).join("\n").trimEnd().split("\n").some(blank);
-  const made = items.map((inner) => make("li", {}, nodes(inner, depth + 1).flatMap(loose ? (node) => node : unwrapped)));
+  const shown = (inner) => nodes(inner, depth + 1).flatMap((node) => (loose ? node : unwrapped(node)));
+  const made = items.map((inner) => make("li", {}, shown(inner)));
   const number = Number.parseInt(first[2], 10);
   const node = Number.isNaN(number) ? make("ul", {}, made) : make("ol", { start: number }, made);
   return { node, end };

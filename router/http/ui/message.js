@@ -55,7 +55,8 @@ export class Message {
       }
       close();
     };
-    const editing = make("div", { className: "actions" }, button("Save", guarded(save)), button("Cancel", guarded(close)));
+    const buttons = [button("Save", guarded(save)), button("Cancel", guarded(close))];
+    const editing = make("div", { className: "actions" }, buttons);
     body.replaceWith(field);
     actions.replaceWith(editing);
     field.focus();

@@ -17,7 +17,7 @@ const JSON_FIELDS = {
   tools: ["a list of tools", Array.isArray],
 };
 /** Fields of requests that have another name on the page. */
-const NAMES = { logprobs: "top_logprobs", response_format: "schema" };
+const NAMES = { logprobs: "top_logprobs", response_format: "schema", grammar: "schema" };
 
 /** What the fields say, as fields of a request to `endpoint`; null when one is wrong, which it then shows. */
 export function parameters(endpoint) {

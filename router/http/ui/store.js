@@ -1,10 +1,12 @@
-/** Conversations in the storage of the browser, each under a name of its own, so that tabs do not overwrite each other. */
+/** Conversations in the storage of the browser, each under its own name: two tabs do not overwrite each other's. */
 
 const PREFIX = "text-generation:conversation:";
 /** The conversation of this tab, over a reload. */
 const OPEN = "open-conversation";
 const ROLES = ["system", "user", "assistant", "tool"];
 const LONGEST_TITLE = 60;
+const FULL =
+  "The browser's storage is full or closed: the last change is not kept. Export this conversation, or delete others.";
 
 /** A conversation: `title` is "" until it is renamed; `messages` are those of a request. */
 export function created() {
@@ -32,16 +34,15 @@ export function all() {
   return found.filter(Boolean).sort((a, b) => b.changed - a.changed);
 }
 
-/** Keeps a conversation, or drops it when nothing was said. Throws an Error for people when the browser keeps no more. */
+/** Keeps a conversation; drops one without messages. Throws an Error for people if the browser keeps no more. */
 export function save(conversation) {
   const { id, title, messages } = conversation;
   if (!messages.some(({ role }) => role !== "system")) return remove(id);
   conversation.changed = Date.now();
   try {
     localStorage.setItem(PREFIX + id, JSON.stringify({ title, changed: conversation.changed, messages }));
-    sessionStorage.setItem(OPEN, id);
   } catch {
-    throw new Error("The browser's storage is full or closed: the last change of this conversation is not kept. Export it, or delete others.");
+    throw new Error(FULL);
   }
 }
 
@@ -72,7 +73,7 @@ export function exported(conversations) {
 /** The conversations of a file. Throws an Error for people when it is none of ours. */
 export function imported(text) {
   try {
-    return [JSON.parse(text)].flat().map((conversation) => ({ ...created(), ...checked(conversation), changed: Date.now() }));
+    return [JSON.parse(text)].flat().map((conversation) => ({ ...created(), ...checked(conversation) }));
   } catch (error) {
     throw new Error(`This file holds no conversations: ${error.message}`);
   }

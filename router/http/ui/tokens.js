@@ -10,8 +10,8 @@ export class TokenText {
   #held = [];
 
   /**
-   * Takes tokens whose text follows. Text may come later than its token: it waits where it may begin a stop string or is
-   * half a character. Such tokens are explained where the text shows.
+   * Takes tokens whose text follows. Text may come later than its token: it waits where it may begin a stop string or
+   * is half a character. Such tokens are explained where the text shows.
    */
   hold(tokens) {
     this.#held.push(...tokens);
