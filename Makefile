@@ -195,7 +195,7 @@ test-formats:
 
 # Not part of test: it needs a Chromium, which it takes from the variable CHROMIUM or the path; see docs/ui.md.
 test-ui: install $(VENV)/.dev-dependencies target/ui-packages/.installed
-	PYTHONPATH=target/ui-packages $(BIN)/python -m pytest -q integration-tests/ui.py
+	PYTHONPATH=target/ui-packages $(BIN)/python -m pytest -q integration-tests/ui.py integration-tests/ui_chat.py
 
 # Not part of test: it needs helm on the path; see docs/kubernetes.md.
 test-chart: target/chart-packages/.installed

@@ -1,12 +1,19 @@
-"""What the tests of `ui.py` do with the page; `tab` is "chat" or "completion"."""
+"""What the tests of the page at `/ui` do with it; `tab` is "chat" or "completion"."""
 
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
-from playwright.sync_api import Locator, Page, Route
+from playwright.sync_api import Locator, Page, Route, expect
 
 PATHS = {"chat": "/v1/chat/completions", "completion": "/v1/completions"}
+# As short as the page shows it.
+MODEL = Path(os.path.relpath(Path(__file__).parents[1] / "models" / "demo"))
+KEY = "Schlüssel 1"
+# A whole answer, on a machine that has other work too.
+expect.set_options(timeout=30_000)
 
 
 def send(page: Page, text: str, tab: str = "chat") -> None:
@@ -20,7 +27,11 @@ def status(page: Page, tab: str = "chat") -> Locator:
 
 
 def error(page: Page, tab: str = "chat") -> Locator:
-    return page.locator(f"#{tab} [role=alert]")
+    return page.locator(f"#{tab} .error")
+
+
+def show_probabilities(page: Page) -> None:
+    page.fill("#top_logprobs", "5")
 
 
 def change_body(page: Page, tab: str, **fields: object) -> None:
@@ -38,7 +49,14 @@ def answer_with(page: Page, tab: str, *events: object) -> None:
     page.route(f"**{PATHS[tab]}", lambda route: route.fulfill(content_type="text/event-stream", body=body))
 
 
+def delta_chunk(finish_reason: str | None = None, **delta: object) -> dict:
+    """A part of an answer, as it comes without probabilities."""
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    return {"choices": [choice], "usage": None}
+
+
 def chat_chunk(text: str, *top: str) -> dict:
+    """A token with its probability and what else it could have been."""
     tokens = [{"token": token, "logprob": -1.5, "bytes": []} for token in (text, *top)]
     logprobs = {"content": [{**tokens[0], "top_logprobs": tokens}]}
     choice = {"index": 0, "delta": {"content": text}, "logprobs": logprobs, "finish_reason": None}

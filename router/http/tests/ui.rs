@@ -108,7 +108,6 @@ fn the_files_name_nothing_outside_and_make_no_markup_of_text() {
             "createContextualFragment",
             "eval(",
             "new Function",
-            "localStorage",
             "document.cookie",
             "indexedDB",
             " style=",
@@ -117,6 +116,17 @@ fn the_files_name_nothing_outside_and_make_no_markup_of_text() {
             "<style>",
         ] {
             assert!(!text.contains(forbidden), "{name} holds {forbidden:?}");
+        }
+    }
+}
+
+/// What outlives the tab is written by one file, which the API key never reaches.
+#[test]
+fn only_conversations_outlive_the_tab() {
+    for (name, text) in sources() {
+        if text.contains("localStorage") {
+            assert_eq!(name, "store.js");
+            assert!(!text.contains("import "), "{name} takes from other files");
         }
     }
 }

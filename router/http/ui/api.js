@@ -3,7 +3,7 @@
 const KEY = "api-key";
 const CUT_OFF = "The connection ended before the answer did.";
 
-/** The key lives as long as the tab; nothing else is ever stored. */
+/** The key lives as long as the tab: conversations outlive it, the key must not. */
 export const key = {
   get: () => sessionStorage.getItem(KEY) ?? "",
   set: (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY)),

@@ -1,5 +1,6 @@
 /** The page: what the server says of itself, the key, the tabs. */
 
+import { Answer } from "./answer.js";
 import { get, key } from "./api.js";
 import { Chat } from "./chat.js";
 import { COMPLETION, Generator } from "./generate.js";
@@ -75,24 +76,28 @@ function setUpCompletion() {
   const form = byId("completion-form");
   const prompt = byId("prompt");
   const generator = new Generator(form, COMPLETION, onRefused);
-  let continuation = "";
+  let continuation = null;
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    continuation = (await generator.run({ prompt: prompt.value }, byId("continuation"))) ?? continuation;
+    const begin = () => new Answer(byId("continuation"), true);
+    continuation = (await generator.run({ prompt: prompt.value }, begin)) ?? continuation;
   });
   byId("append").addEventListener("click", () => {
-    prompt.value += continuation;
-    continuation = "";
+    prompt.value += continuation?.message.content ?? "";
+    continuation = null;
     byId("continuation").replaceChildren();
     prompt.focus();
   });
 }
 
-/** Control or Command with Enter sends from a text field; Enter alone is a line break. */
+/** Enter sends a message, and Control or Command with Enter a prompt too; Shift with Enter is a line break. */
 function setUpSending() {
   for (const field of [byId("message"), byId("prompt")]) {
     field.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+      const sends = event.ctrlKey || event.metaKey || (field.id === "message" && !event.shiftKey);
+      /* An input method takes Enter to choose among its proposals; one browser says so by a key code alone. */
+      const composes = event.isComposing || event.keyCode === 229;
+      if (event.key !== "Enter" || !sends || composes) return;
       event.preventDefault();
       field.form.requestSubmit();
     });
@@ -100,7 +105,7 @@ function setUpSending() {
   byId("parameters").addEventListener("submit", (event) => event.preventDefault());
 }
 
-byId("settings").open = window.matchMedia("(min-width: 50rem)").matches;
+for (const id of ["conversations", "settings"]) byId(id).open = window.matchMedia("(min-width: 50rem)").matches;
 setUpKey();
 setUpTabs();
 setUpSending();

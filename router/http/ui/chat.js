@@ -1,13 +1,16 @@
-/** The conversation: what was said, and the buttons at each message. */
+/** The chat tab: shows a conversation, sends it, and takes the answers. */
 
+import { resultForm } from "./calls.js";
+import { Conversations } from "./conversations.js";
 import { CHAT, Generator } from "./generate.js";
+import { Message } from "./message.js";
 
-const NAMES = { user: "You", assistant: "Model" };
-
-/** The chat tab. Holds the messages; the page shows them in the same order. */
+/** Holds the messages; the page shows them in the same order. */
 export class Chat {
-  /** [{role, content, element}] */
   #messages = [];
+  /** Until the answer that is being written has ended. */
+  #answering = Promise.resolve();
+  #results = null;
 
   constructor(onRefused) {
     this.form = document.getElementById("chat-form");
@@ -15,19 +18,37 @@ export class Chat {
     this.input = document.getElementById("message");
     this.history = document.getElementById("history");
     this.generator = new Generator(this.form, CHAT, onRefused);
+    this.conversations = new Conversations((conversation) => this.#open(conversation));
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#send();
     });
-    document.getElementById("clear").addEventListener("click", () => this.#clear());
+    this.system.addEventListener("change", () => this.#changed());
+    /* What has come of an answer outlives the page. */
+    window.addEventListener("pagehide", () => this.generator.running && this.#save());
   }
 
-  /** Sends what was typed; without text, asks again for what the last message of the user said. */
+  /** Leaves the conversation that was shown, once it has kept what came, and shows another. */
+  async #open({ messages }) {
+    this.generator.stop();
+    await this.#answering;
+    this.#messages = [];
+    this.history.replaceChildren();
+    const hasSystem = messages[0]?.role === "system";
+    this.system.value = hasSystem ? messages[0].content : "";
+    for (const message of messages.slice(hasSystem ? 1 : 0)) this.#add(message);
+    this.generator.status.textContent = "";
+    this.generator.error.hidden = true;
+    this.#askForResults();
+    this.input.focus({ preventScroll: true });
+  }
+
+  /** Sends what was typed; without text, asks again for what the last message asked for. */
   #send() {
     const content = this.input.value;
     if (this.generator.running) return;
-    if (content !== "") this.#add("user", content);
-    else if (this.#messages.at(-1)?.role !== "user") {
+    if (content !== "") this.#add({ role: "user", content });
+    else if (!["user", "tool"].includes(this.#messages.at(-1)?.data.role)) {
       this.generator.status.textContent = "Type a message first.";
       return;
     }
@@ -35,60 +56,76 @@ export class Chat {
     this.#answer();
   }
 
-  async #answer() {
+  #answer() {
+    this.#changed();
+    this.#answering = this.#stream();
+  }
+
+  async #stream() {
+    const messages = this.#conversation().map((message) => (
+      /* As the server says it where there are calls and nothing else. */
+      message.tool_calls && !message.content ? { ...message, content: null } : message
+    ));
+    let message;
+    const answer = await this.generator.run({ messages }, () => {
+      this.#results?.remove();
+      message = this.#add({ role: "assistant", content: "" });
+      message.element.setAttribute("aria-busy", "true");
+      message.element.scrollIntoView({ block: "nearest" });
+      return message.stream();
+    });
+    message?.element.removeAttribute("aria-busy");
+    if (answer?.empty) this.#remove(message);
+    this.#changed();
+  }
+
+  /** The conversation as a request has it. */
+  #conversation() {
     const system = this.system.value === "" ? [] : [{ role: "system", content: this.system.value }];
-    const messages = this.#messages.map(({ role, content }) => ({ role, content }));
-    const answer = this.#add("assistant", "");
-    answer.element.setAttribute("aria-busy", "true");
-    answer.element.scrollIntoView({ block: "nearest" });
-    const text = await this.generator.run({ messages: [...system, ...messages] }, answer.body);
-    answer.element.removeAttribute("aria-busy");
-    if (text) answer.content = text;
-    else this.#remove(answer);
+    const said = this.#messages.map(({ data }) => data);
+    /* An answer that has not begun is none. */
+    return [...system, ...said.filter(({ role, content, tool_calls: calls, reasoning_content: thought }) => (
+      role !== "assistant" || content || calls || thought
+    ))];
   }
 
-  #clear() {
-    this.generator.stop();
-    this.#messages = [];
-    this.history.replaceChildren();
-    this.generator.status.textContent = "";
-    this.generator.error.hidden = true;
-    this.input.focus();
+  #save() {
+    this.conversations.current.messages = this.#conversation();
+    this.conversations.save();
   }
 
-  #add(role, content) {
-    const element = document.createElement("article");
-    const heading = document.createElement("h2");
-    const body = document.createElement("div");
-    const actions = document.createElement("div");
-    const message = { role, content, element, body };
-    element.className = role;
-    heading.textContent = NAMES[role];
-    body.className = "text";
-    body.textContent = content;
-    body.setAttribute("aria-label", `${NAMES[role]}:`);
-    actions.className = "actions";
-    if (role === "user") actions.append(this.#button("Ask again", () => this.#askAgain(message)));
-    actions.append(
-      this.#button("Edit", () => this.#edit(message)),
-      this.#button("Delete", () => {
-        this.#remove(message);
-        this.input.focus();
-      }),
-    );
-    element.append(heading, body, actions);
-    this.history.append(element);
+  #changed() {
+    this.#save();
+    this.#askForResults();
+  }
+
+  #add(data) {
+    const message = new Message(data, [
+      ...(data.role === "user" ? [["Ask again", this.#unlessRunning((message) => this.#askAgain(message))]] : []),
+      ["Edit", this.#unlessRunning((message) => this.#edit(message))],
+      ["Delete", this.#unlessRunning((message) => this.#delete(message))],
+    ]);
+    this.history.append(message.element);
     this.#messages.push(message);
     return message;
   }
 
-  /** A button that does nothing while an answer is written: what it was asked for would change below it. */
-  #button(name, act) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = name;
-    button.addEventListener("click", () => this.generator.running || act());
-    return button;
+  /** Does nothing while an answer is written: what it was asked for would change below it. */
+  #unlessRunning(act) {
+    return (message) => this.generator.running || act(message);
+  }
+
+  #edit(message) {
+    message.edit(() => this.#changed(), (act) => this.#unlessRunning(act));
+  }
+
+  /** With its results, if it made calls: results of no call are refused. */
+  #delete(message) {
+    const calls = (message.data.tool_calls ?? []).map(({ id }) => id);
+    for (const other of this.#messages) if (calls.includes(other.data.tool_call_id)) this.#remove(other);
+    this.#remove(message);
+    this.#changed();
+    this.input.focus();
   }
 
   #remove(message) {
@@ -102,31 +139,19 @@ export class Chat {
     this.#answer();
   }
 
-  #edit(message) {
-    const { element, body } = message;
-    const field = document.createElement("textarea");
-    const actions = element.querySelector(".actions");
-    field.value = message.content;
-    field.rows = Math.min(12, message.content.split("\n").length + 2);
-    field.setAttribute("aria-label", `Text of ${NAMES[message.role]}`);
-    const close = () => {
-      field.replaceWith(body);
-      editing.replaceWith(actions);
-      actions.querySelector("button").focus();
-    };
-    const save = () => {
-      /* Changed text is not what the model said: its tokens have no probabilities. */
-      if (field.value !== message.content) {
-        message.content = field.value;
-        body.textContent = field.value;
-      }
-      close();
-    };
-    const editing = document.createElement("div");
-    editing.className = "actions";
-    editing.append(this.#button("Save", save), this.#button("Cancel", close));
-    body.replaceWith(field);
-    actions.replaceWith(editing);
-    field.focus();
+  /** Asks for the results of calls that have none, below the answer that made them; with them the chat goes on. */
+  #askForResults() {
+    this.#results?.remove();
+    this.#results = null;
+    if (this.generator.running) return;
+    const given = new Set(this.#messages.map(({ data }) => data.tool_call_id));
+    const caller = this.#messages.findLast(({ data }) => data.role !== "tool");
+    const calls = (caller?.data.tool_calls ?? []).filter(({ id }) => !given.has(id));
+    if (!calls.length) return;
+    this.#results = resultForm(calls, this.#unlessRunning((results) => {
+      for (const result of results) this.#add(result);
+      this.#answer();
+    }));
+    caller.element.append(this.#results);
   }
 }

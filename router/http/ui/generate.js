@@ -1,13 +1,23 @@
 /** One generation at a time for a form: streams it, can stop it, measures it, says what went wrong. */
 
 import { ApiError, stream } from "./api.js";
-import { TokenText } from "./tokens.js";
+import { markRefused, parameters } from "./parameters.js";
 
-/** The two endpoints, and where their chunks keep text and tokens. */
+/**
+ * The two endpoints: how they ask for what the fields of the parameters say, and where their chunks keep what was said
+ * (as a delta of a chat) and the tokens.
+ */
 export const CHAT = {
   path: "v1/chat/completions",
   logprobs: (top) => ({ logprobs: true, top_logprobs: top }),
-  text: (choice) => choice.delta.content ?? "",
+  json: {
+    /* Strict: the server names what it cannot enforce instead of leaving it out. */
+    schema: (schema) => ({
+      response_format: { type: "json_schema", json_schema: { name: "answer", strict: true, schema } },
+    }),
+    tools: (tools) => ({ tools }),
+  },
+  delta: (choice) => choice.delta,
   tokens: (choice) => (choice.logprobs?.content ?? []).map(({ token, logprob, top_logprobs }) => ({
     token,
     logprob,
@@ -18,7 +28,8 @@ export const CHAT = {
 export const COMPLETION = {
   path: "v1/completions",
   logprobs: (top) => ({ logprobs: top }),
-  text: (choice) => choice.text,
+  json: {},
+  delta: (choice) => ({ content: choice.text }),
   tokens: ({ logprobs }) => (logprobs?.tokens ?? []).map((token, index) => ({
     token,
     logprob: logprobs.token_logprobs[index] ?? -9999,
@@ -27,42 +38,6 @@ export const COMPLETION = {
       .sort((a, b) => b.logprob - a.logprob),
   })),
 };
-
-const form = document.getElementById("parameters");
-const NUMBERS = [
-  "temperature",
-  "top_p",
-  "top_k",
-  "max_tokens",
-  "seed",
-  "repetition_penalty",
-  "frequency_penalty",
-  "presence_penalty",
-];
-
-/** What the fields of the parameters say, for one of the endpoints; null when one holds no number. */
-function parameters(endpoint) {
-  for (const field of form.elements) field.removeAttribute("aria-invalid");
-  if (!form.checkValidity()) {
-    form.closest("details").open = true;
-    form.reportValidity();
-    return null;
-  }
-  const values = {};
-  for (const name of NUMBERS) {
-    const text = form.elements[name].value;
-    if (text !== "") values[name] = Number(text);
-  }
-  const stop = form.elements.stop.value.split("\n").filter((line) => line !== "").map(unescaped);
-  if (stop.length) values.stop = stop;
-  const top = form.elements.top_logprobs.value;
-  return { ...values, ...(top === "" ? {} : endpoint.logprobs(Number(top))) };
-}
-
-function unescaped(line) {
-  const meant = { n: "\n", t: "\t", "\\": "\\" };
-  return line.replace(/\\([nt\\])/g, (_, letter) => meant[letter]);
-}
 
 /** Runs generations for `form`, which has buttons to send and stop, a status line and a place for errors. */
 export class Generator {
@@ -87,22 +62,22 @@ export class Generator {
     this.#abort?.abort();
   }
 
-  /** Streams the answer to `body` into `element`. Returns its text, as far as it came; null if nothing was sent. */
-  async run(body, element) {
+  /** Streams the answer to `body` into the Answer that `begin` makes. Returns what came of it; null if none began. */
+  async run(body, begin) {
     const settings = parameters(this.endpoint);
     if (this.running || !settings) return null;
     this.#begin();
-    const shown = new TokenText(element);
+    const answer = begin();
     const clock = new Clock();
     try {
       const request = { ...body, ...settings, stream: true, stream_options: { include_usage: true } };
       for await (const events of stream(this.endpoint.path, request, this.#abort.signal)) {
         const follow = atBottom();
-        for (const event of events) this.#take(event, shown, clock);
+        for (const event of events) this.#take(event, answer, clock);
         this.status.textContent = clock.describe();
-        if (follow) element.lastElementChild?.scrollIntoView({ block: "nearest" });
+        if (follow) window.scrollTo({ top: document.documentElement.scrollHeight });
       }
-      shown.finish();
+      answer.finish();
     } catch (error) {
       if (error.name === "AbortError") clock.reason = "stopped here";
       else this.#fail(error);
@@ -110,15 +85,16 @@ export class Generator {
       this.status.textContent = clock.describe();
       this.#end();
     }
-    return shown.text;
+    return answer;
   }
 
-  #take(event, shown, clock) {
+  #take(event, answer, clock) {
     for (const choice of event.choices) {
-      const text = this.endpoint.text(choice);
+      const delta = this.endpoint.delta(choice);
       const tokens = this.endpoint.tokens(choice);
-      if (text || tokens.length) clock.count(tokens.length || 1);
-      shown.push(text, tokens);
+      const something = delta.content || delta.reasoning_content || delta.tool_calls;
+      if (something || tokens.length) clock.count(tokens.length || 1);
+      answer.push(delta, tokens);
       if (choice.finish_reason) clock.reason = choice.finish_reason;
     }
     if (event.usage) clock.usage = event.usage;
@@ -150,8 +126,7 @@ export class Generator {
     this.error.textContent = error.message + id;
     this.error.hidden = false;
     if (!refused) return;
-    const field = error.param === "logprobs" ? "top_logprobs" : error.param;
-    form.elements.namedItem(field)?.setAttribute("aria-invalid", "true");
+    markRefused(error.param);
     this.onRefused(error);
   }
 }

@@ -5,34 +5,28 @@ const explained = new WeakMap();
 const tip = document.getElementById("tip");
 let current = null;
 
-/** Shows the tokens of one answer in `element`; the spans together have exactly the text of the answer. */
+/** Shows the tokens of one answer; the spans of an element together have exactly the text that it was given. */
 export class TokenText {
   #held = [];
 
-  constructor(element) {
-    this.element = element;
-    this.text = "";
-    element.replaceChildren();
-    watch(element);
+  /**
+   * Takes tokens whose text follows. Text may come later than its token: it waits where it may begin a stop string or
+   * is half a character. Such tokens are explained where the text shows.
+   */
+  hold(tokens) {
+    this.#held.push(...tokens);
   }
 
-  /**
-   * Adds the text and the tokens of one event. Text may come later than its token: it waits where it may begin a stop
-   * string or is half a character. Such tokens are explained where the text shows.
-   */
-  push(text, tokens) {
-    this.text += text;
-    this.#held.push(...tokens);
-    if (!text) return;
-    this.#append(text, "token");
+  push(text, element) {
+    this.#append(text, element, "token");
   }
 
   /** Shows what ended the answer, as an end-of-sequence token, which has no text. */
-  finish() {
-    if (this.#held.length) this.#append("", "token end");
+  finish(element) {
+    if (this.#held.length) this.#append("", element, "token end");
   }
 
-  #append(text, kind) {
+  #append(text, element, kind) {
     const span = document.createElement("span");
     span.textContent = text;
     if (this.#held.length) {
@@ -42,7 +36,8 @@ export class TokenText {
       explained.set(span, this.#held);
       this.#held = [];
     }
-    this.element.append(span);
+    watch(element);
+    element.append(span);
   }
 }
 

@@ -27,18 +27,30 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 const PAGE: &str = include_str!("../../ui/index.html");
 
-/// Name, type and text of what the page loads.
-const FILES: [(&str, &str, &str); 6] = [
-    ("style.css", CSS, include_str!("../../ui/style.css")),
-    ("app.js", JAVASCRIPT, include_str!("../../ui/app.js")),
-    ("api.js", JAVASCRIPT, include_str!("../../ui/api.js")),
-    ("chat.js", JAVASCRIPT, include_str!("../../ui/chat.js")),
-    (
-        "generate.js",
-        JAVASCRIPT,
-        include_str!("../../ui/generate.js"),
-    ),
-    ("tokens.js", JAVASCRIPT, include_str!("../../ui/tokens.js")),
+/// Name, type and text of a file of the page.
+macro_rules! embedded {
+    ($name:literal, $kind:expr) => {
+        ($name, $kind, include_str!(concat!("../../ui/", $name)))
+    };
+}
+
+/// What the page loads.
+const FILES: [(&str, &str, &str); 15] = [
+    embedded!("style.css", CSS),
+    embedded!("answer.js", JAVASCRIPT),
+    embedded!("api.js", JAVASCRIPT),
+    embedded!("app.js", JAVASCRIPT),
+    embedded!("calls.js", JAVASCRIPT),
+    embedded!("chat.js", JAVASCRIPT),
+    embedded!("conversations.js", JAVASCRIPT),
+    embedded!("dom.js", JAVASCRIPT),
+    embedded!("generate.js", JAVASCRIPT),
+    embedded!("inline.js", JAVASCRIPT),
+    embedded!("markdown.js", JAVASCRIPT),
+    embedded!("message.js", JAVASCRIPT),
+    embedded!("parameters.js", JAVASCRIPT),
+    embedded!("store.js", JAVASCRIPT),
+    embedded!("tokens.js", JAVASCRIPT),
 ];
 
 /// The page.
