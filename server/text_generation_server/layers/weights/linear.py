@@ -117,15 +117,15 @@ class Split:
 
 def dense_product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> Tensor:
     """On CUDA, few tokens have an operator of ours, which reads the matrix faster. `activation`: a gated one behind."""
-    few = x.is_cuda and x.shape[0] <= MAX_TOKENS
-    product = None if few else functional.linear(x, weight, bias)
-    if product is not None and activation is None:
-        return product
-    out = x.new_empty(x.shape[0], weight.shape[0] if activation is None else weight.shape[0] // 2)
-    if product is None:
+    if x.is_cuda and x.shape[0] <= MAX_TOKENS:
+        out = x.new_empty(x.shape[0], weight.shape[0] // (1 if activation is None else 2))
         skinny_linear(x, weight, bias, out, activation)
-    else:
-        kernels.act_and_mul(product, activation, out)
+        return out
+    product = functional.linear(x, weight, bias)
+    if activation is None:
+        return product
+    out = product.new_empty(x.shape[0], weight.shape[0] // 2)
+    kernels.act_and_mul(product, activation, out)
     return out
 
 
