@@ -95,6 +95,9 @@ fn use_color(colorize: Option<&str>, no_color: bool, person_reads: bool) -> bool
     }
 }
 
+/// Crates of ours that log in this process.
+const OURS: [&str; 2] = ["text_generation_launcher", "text_generation_traces"];
+
 /// A bare level speaks about our own processes, not about the libraries inside them.
 fn filter(text: &str) -> Result<EnvFilter, LauncherError> {
     let refusal = || {
@@ -104,7 +107,9 @@ fn filter(text: &str) -> Result<EnvFilter, LauncherError> {
     };
     let single_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     match text.parse::<LevelFilter>() {
-        Ok(level) => Ok(EnvFilter::new(format!("text_generation_launcher={level}"))),
+        Ok(level) => Ok(EnvFilter::new(
+            OURS.map(|target| format!("{target}={level}")).join(","),
+        )),
         // As a directive, a misspelt level would be the name of a module and silence everything else.
         Err(_) if single_word => Err(refusal()),
         Err(_) => EnvFilter::try_new(text).map_err(|_| refusal()),

@@ -41,8 +41,8 @@ pub(super) struct BoundedQueue {
 }
 
 impl BoundedQueue {
-    /// A queue before `exporter`, and the thread that empties it. `lost` is told how many spans were. Further limits are those of the library:
-    /// `OTEL_BSP_SCHEDULE_DELAY` and `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`.
+    /// A queue before `exporter`, and the thread that empties it. `lost` is told how many spans were lost. Further limits
+    /// are those of the library: `OTEL_BSP_SCHEDULE_DELAY` and `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`.
     pub(super) fn before(
         exporter: impl SpanExporter + 'static,
         lost: impl Fn(usize) + Send + Sync + 'static,

@@ -192,3 +192,14 @@ fn a_collector_that_is_away_or_never_answers_holds_nothing_up() {
         assert!(router.contains(endpoint), "{router}");
     }
 }
+
+#[test]
+fn the_log_says_that_spans_are_lost() {
+    let launcher = Launcher::start(&["--otlp-endpoint=http://127.0.0.1:1"], &[]);
+    launcher.wait_until_ready();
+    let ended = stop(launcher);
+    let told = ended.output.iter().filter(|line| {
+        line.contains("traces are dropped: the collector of `--otlp-endpoint` takes none")
+    });
+    assert_eq!(told.count(), 1, "{:#?}", ended.output);
+}

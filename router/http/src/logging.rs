@@ -20,11 +20,12 @@ pub const LOG_DROPPED: &str = "tgi_log_dropped";
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
 
 /// Crates of ours, which a bare level word in `LOG_LEVEL` is about.
-const OURS: [&str; 4] = [
+const OURS: [&str; 5] = [
     "text_generation_client",
     "text_generation_core",
     "text_generation_http",
     "text_generation_router",
+    "text_generation_traces",
 ];
 
 /// Starts logging. A second call in one process changes nothing. When the guard is dropped, the records that wait are
@@ -124,7 +125,10 @@ mod tests {
 
     #[test]
     fn a_level_is_for_our_crates() {
-        assert!(directives("DEBUG").starts_with("warn,text_generation_client=debug,"));
+        let debug = directives("DEBUG");
+        assert!(debug.starts_with("warn,text_generation_client=debug,"));
+        // It says when a collector takes traces again.
+        assert!(debug.contains(",text_generation_traces=debug"), "{debug}");
         assert_eq!(directives(""), directives("info"));
         assert_eq!(directives("error"), "error");
         assert_eq!(directives("hyper=trace,info"), "hyper=trace,info");
