@@ -70,6 +70,11 @@ pub enum LauncherError {
         "node {node} has another model under this name; give all the same --revision, or the same folder"
     )]
     OtherModel { node: usize },
+    #[error(
+        "cannot read {path} of the model, which is compared with that of the other nodes: {source}; repair the folder, or \
+         give another --model-id"
+    )]
+    ModelFile { path: String, source: io::Error },
     #[error("{0}")]
     Node(String),
     #[error("cannot prepare model `{model_id}`: {reason}")]

@@ -12,11 +12,13 @@ mod session;
 mod wire;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
 pub use self::agreement::Agreement;
@@ -148,7 +150,10 @@ impl Nodes {
             return Ok(Uuid::new_v4().to_string());
         };
         let mut status = self.status.subscribe();
-        let ours = fingerprint(folder)?;
+        let folder = folder.to_owned();
+        // The others must hear every second that this node lives, however slow its disk is.
+        let ours = spawn_blocking(move || fingerprint(&folder));
+        let ours = ours.await.map_err(io::Error::other)??;
         if ties.place.rank > 0 {
             ties.tell(&Message::Prepared { fingerprint: ours });
             let started = wait_for(&mut status, |status| status.start.clone()).await;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::args::Args;
+use crate::error::LauncherError;
 use crate::plan;
 
 /// Flags and facts by name.
@@ -55,15 +56,17 @@ impl Agreement {
     }
 }
 
-/// Names a model by what is in its folder: its configuration, and names and sizes of its weights.
-pub fn fingerprint(folder: &Path) -> io::Result<String> {
+/// Names a model by what is in its folder: its configuration, and names and sizes of its weights. Waits for the disk.
+pub fn fingerprint(folder: &Path) -> Result<String, LauncherError> {
     let mut files = BTreeMap::new();
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
+    for entry in fs::read_dir(folder).map_err(|error| unreadable(folder, error))? {
+        let entry = entry.map_err(|error| unreadable(folder, error))?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if name.ends_with(".safetensors") {
             // Of what links lead to.
-            files.insert(name, fs::metadata(entry.path())?.len());
+            let path = entry.path();
+            let metadata = fs::metadata(&path).map_err(|error| unreadable(&path, error))?;
+            files.insert(name, metadata.len());
         }
     }
     let mut hash = Xxh3::new();
@@ -72,6 +75,11 @@ pub fn fingerprint(folder: &Path) -> io::Result<String> {
         hash.update(format!("{name} {size}\n").as_bytes());
     }
     Ok(format!("{:016x}", hash.digest()))
+}
+
+fn unreadable(path: &Path, source: io::Error) -> LauncherError {
+    let path = path.display().to_string();
+    LauncherError::ModelFile { path, source }
 }
 
 #[cfg(test)]
@@ -131,5 +139,15 @@ mod tests {
         assert_eq!(make("{}", b"12"), make("{}", b"12"));
         assert_ne!(make("{}", b"12"), make("{ }", b"12"));
         assert_ne!(make("{}", b"12"), make("{}", b"123"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("model.safetensors");
+        std::os::unix::fs::symlink("/nonexistent", &link).unwrap();
+        let error = fingerprint(folder.path()).unwrap_err().to_string();
+        let expected = format!("cannot read {} of the model", link.display());
+        assert!(error.starts_with(&expected), "{error}");
     }
 }
