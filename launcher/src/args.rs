@@ -12,6 +12,9 @@ pub use self::values::{
     Attention, Dtype, KvCacheDtype, LoadFormat, ModelImpl, RopeScaling, Secret, UsageStats,
 };
 
+/// Seconds of any flag at most, more than a century: a clock must be able to count to its end.
+const MOST_SECONDS: u64 = u32::MAX as u64;
+
 /// Everything that a start can be told.
 #[derive(Debug, Parser)]
 #[command(
@@ -141,7 +144,7 @@ pub struct ShardArgs {
     #[arg(long, env)]
     pub enable_expert_parallel: bool,
     /// Seconds until every shard, and then the router, must be ready
-    #[arg(long, env, default_value_t = 600)]
+    #[arg(long, env, default_value_t = 600, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
     pub shard_startup_timeout: u64,
     /// Prefix of the shards' sockets; shard r listens on `<prefix>-<r>`. Default: in a new private directory
     #[arg(long, env)]
@@ -329,10 +332,10 @@ pub struct ServerArgs {
     #[arg(long, env)]
     pub otlp_service_name: Option<String>,
     /// Seconds for which requests are still taken after SIGTERM or SIGINT, while /ready and /health answer 503
-    #[arg(long, env, default_value_t = 0)]
+    #[arg(long, env, default_value_t = 0, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
     pub drain_delay: u64,
     /// Seconds that running requests have to finish after that
-    #[arg(long, short = 'g', env, default_value_t = 90)]
+    #[arg(long, short = 'g', env, default_value_t = 90, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
     pub graceful_termination_timeout: u64,
 }
 

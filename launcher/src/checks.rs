@@ -22,6 +22,7 @@ pub fn check_flags(args: &Args) -> Result<(), LauncherError> {
     check_events(&args.server)?;
     check_positive(args)?;
     check_numbers(args)?;
+    check_server(&args.server)?;
     check_nodes(&args.nodes)?;
     check_limits(args)
 }
@@ -152,90 +153,98 @@ fn check_available(args: &Args) -> Result<(), LauncherError> {
 }
 
 fn check_positive(args: &Args) -> Result<(), LauncherError> {
+    let (limits, batching, server) = (&args.limits, &args.batching, &args.server);
     let zeros = [
         ("--num-shard", args.shards.num_shard == Some(0)),
-        ("--port", args.server.port == 0),
-        ("--prometheus-port", args.server.prometheus_port == Some(0)),
-        ("--validation-workers", args.server.validation_workers == 0),
-        ("--max-connections", args.server.max_connections == 0),
-        ("--client-timeout", args.server.client_timeout == 0),
+        ("--port", server.port == 0),
+        ("--prometheus-port", server.prometheus_port == Some(0)),
+        ("--validation-workers", server.validation_workers == 0),
+        ("--max-connections", server.max_connections == 0),
+        ("--client-timeout", server.client_timeout == 0),
         (
             "--max-concurrent-requests",
-            args.limits.max_concurrent_requests == 0,
+            limits.max_concurrent_requests == 0,
         ),
-        ("--max-best-of", args.limits.max_best_of == 0),
-        (
-            "--max-client-batch-size",
-            args.limits.max_client_batch_size == 0,
-        ),
-        ("--payload-limit", args.limits.payload_limit == 0),
-        (
-            "--max-input-tokens",
-            max_input_tokens(&args.limits) == Some(0),
-        ),
+        ("--max-best-of", limits.max_best_of == 0),
+        ("--max-client-batch-size", limits.max_client_batch_size == 0),
+        ("--payload-limit", limits.payload_limit == 0),
+        ("--max-input-tokens", max_input_tokens(limits) == Some(0)),
+        ("--max-total-tokens", limits.max_total_tokens == Some(0)),
         (
             "--max-batch-prefill-tokens",
-            args.batching.max_batch_prefill_tokens == Some(0),
+            batching.max_batch_prefill_tokens == Some(0),
         ),
-        ("--max-batch-size", args.batching.max_batch_size == Some(0)),
+        (
+            "--max-batch-total-tokens",
+            batching.max_batch_total_tokens == Some(0),
+        ),
+        ("--max-batch-size", batching.max_batch_size == Some(0)),
     ];
-    match zeros.into_iter().find(|(_, zero)| *zero) {
-        Some((flag, _)) => refuse(format!("{flag} must not be 0")),
-        None => Ok(()),
+    if let Some((flag, _)) = zeros.into_iter().find(|(_, zero)| *zero) {
+        return refuse(format!("{flag} must not be 0"));
+    }
+    match limits.max_total_tokens {
+        Some(1) => refuse("--max-total-tokens must be at least 2: a prompt and an answer"),
+        _ => Ok(()),
     }
 }
 
 fn check_numbers(args: &Args) -> Result<(), LauncherError> {
-    let memory = args.shards.cuda_memory_fraction;
-    if !(memory > 0.0 && memory <= 1.0) {
-        return refuse(format!(
-            "--cuda-memory-fraction must be above 0 and at most 1, not {memory}"
-        ));
+    let (model, shards, batching) = (&args.model, &args.shards, &args.batching);
+    check_number(
+        "--cuda-memory-fraction",
+        Some(shards.cuda_memory_fraction),
+        "above 0 and at most 1",
+        |fraction| fraction > 0.0 && fraction <= 1.0,
+    )?;
+    check_number(
+        "--waiting-served-ratio",
+        Some(batching.waiting_served_ratio),
+        "0 or more",
+        |ratio| ratio.is_finite() && ratio >= 0.0,
+    )?;
+    check_number(
+        "--max-queue-time",
+        batching.max_queue_time,
+        "above 0",
+        |seconds| seconds.is_finite() && seconds > 0.0,
+    )?;
+    check_number("--rope-factor", model.rope_factor, "1 or more", |factor| {
+        factor.is_finite() && factor >= 1.0
+    })?;
+    check_number(
+        "--watermark-gamma",
+        model.watermark_gamma,
+        "between 0 and 1",
+        |gamma| gamma > 0.0 && gamma < 1.0,
+    )?;
+    check_number(
+        "--watermark-delta",
+        model.watermark_delta,
+        "a finite number",
+        f32::is_finite,
+    )
+}
+
+fn check_number(
+    flag: &str,
+    given: Option<f32>,
+    range: &str,
+    is_in_range: impl Fn(f32) -> bool,
+) -> Result<(), LauncherError> {
+    match given.filter(|value| !is_in_range(*value)) {
+        Some(value) => refuse(format!("{flag} must be {range}, not {value}")),
+        None => Ok(()),
     }
-    let ratio = args.batching.waiting_served_ratio;
-    if !(ratio.is_finite() && ratio >= 0.0) {
-        return refuse(format!(
-            "--waiting-served-ratio must be 0 or more, not {ratio}"
-        ));
-    }
-    if let Some(seconds) = args
-        .batching
-        .max_queue_time
-        .filter(|seconds| !(seconds.is_finite() && *seconds > 0.0))
-    {
-        return refuse(format!("--max-queue-time must be above 0, not {seconds}"));
-    }
-    if let Some(factor) = args
-        .model
-        .rope_factor
-        .filter(|factor| !(factor.is_finite() && *factor >= 1.0))
-    {
-        return refuse(format!("--rope-factor must be 1 or more, not {factor}"));
-    }
-    if let Some(gamma) = args
-        .model
-        .watermark_gamma
-        .filter(|gamma| !(*gamma > 0.0 && *gamma < 1.0))
-    {
-        return refuse(format!(
-            "--watermark-gamma must be between 0 and 1, not {gamma}"
-        ));
-    }
-    if let Some(delta) = args
-        .model
-        .watermark_delta
-        .filter(|delta| !delta.is_finite())
-    {
-        return refuse(format!(
-            "--watermark-delta must be a finite number, not {delta}"
-        ));
-    }
-    if args.server.prometheus_port == Some(args.server.port) {
+}
+
+fn check_server(server: &ServerArgs) -> Result<(), LauncherError> {
+    if server.prometheus_port == Some(server.port) {
         return refuse(
             "--prometheus-port (or PROMETHEUS_PORT) must be another port than --port, which has /metrics as well",
         );
     }
-    check_keys(&args.server)
+    check_keys(server)
 }
 
 /// What is wrong with the keys themselves is for the router to say.

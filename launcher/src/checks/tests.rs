@@ -121,6 +121,14 @@ fn values_that_cannot_work_are_refused() {
         ("--num-shard=0", "--num-shard must not be 0"),
         ("--port=0", "--port must not be 0"),
         (
+            "--max-batch-total-tokens=0",
+            "--max-batch-total-tokens must not be 0",
+        ),
+        (
+            "--max-total-tokens=1",
+            "--max-total-tokens must be at least 2",
+        ),
+        (
             "--cuda-memory-fraction=1.5",
             "--cuda-memory-fraction must be above 0",
         ),
@@ -167,6 +175,21 @@ fn values_that_cannot_work_are_refused() {
             verdict(&flags).unwrap_err()
         };
         assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn times_that_no_clock_can_count_are_refused() {
+    for flag in [
+        "--shard-startup-timeout",
+        "--drain-delay",
+        "--graceful-termination-timeout",
+    ] {
+        let with = |seconds: u64| format!("{flag}={seconds}");
+        let longest = with(u32::MAX.into());
+        assert!(Args::try_parse_from(["launcher", &longest]).is_ok());
+        let refused = Args::try_parse_from(["launcher", &with(u64::MAX)]).unwrap_err();
+        assert!(refused.to_string().contains(flag), "{refused}");
     }
 }
 

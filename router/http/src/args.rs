@@ -20,6 +20,9 @@ use crate::headers::X_API_KEY;
 use crate::kv_events::KvEventsConfig;
 use crate::tenant::PrefixCaching;
 
+/// Seconds of any flag at most, more than a century: a clock must be able to count to its end.
+const MOST_SECONDS: u64 = u32::MAX as u64;
+
 /// HTTP front end of the text generation server. `text-generation-launcher` starts it, with the shards that it needs.
 #[derive(Debug, Parser)]
 #[command(
@@ -173,10 +176,10 @@ pub struct Config {
     #[arg(long, env, value_parser = MetricsAliases::from_str)]
     pub metrics_aliases: Option<MetricsAliases>,
     /// Seconds for which requests are still taken when the server is told to stop, while it says that it is not ready.
-    #[arg(long, env, default_value_t = 0)]
+    #[arg(long, env, default_value_t = 0, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
     pub drain_delay: u64,
     /// Seconds that running requests have to finish when the server is told to stop.
-    #[arg(long, short, env, default_value_t = 90)]
+    #[arg(long, short, env, default_value_t = 90, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
     pub graceful_termination_timeout: u64,
     /// Stop at once when standard input ends.
     #[arg(long)]
