@@ -51,6 +51,7 @@ def test_a_good_machine_has_no_warning() -> None:
             "too old (driver 535.183.06)",
             "apt-get install nvidia-driver-580",
         ),
+        (devices(driver=1, built_for="14.1"), 1, "error", "cannot be used", "release notes of CUDA 14.1 name"),
         (devices(driver=1, built_for=None), 1, "error", "cannot be used", "torch with CUDA"),
         (devices(), 1, "plan", "1 shard on the CPU", ""),
     ],

@@ -89,23 +89,30 @@ def device_findings(devices: Devices, shards: int) -> Iterator[Finding]:
 
 def _without_cards(devices: Devices, shards: int) -> Iterator[Finding]:
     if devices.driver or devices.problem:
-        if devices.built_for is None:
-            remedy = "install a build of torch with CUDA: pip install --force-reinstall 'torch==2.11.*'"
-        else:
-            oldest = _OLDEST_DRIVERS.get(devices.built_for.split(".")[0], "")
-            remedy = (
-                f"torch is built for CUDA {devices.built_for}: install a driver from version {oldest} on (on Ubuntu "
-                f"`apt-get install nvidia-driver-{oldest}`), `unset CUDA_VISIBLE_DEVICES` and, in a container, pass "
-                "devices on (--gpus all)"
-            )
         reason = devices.problem or "torch sees none of them"
         if devices.driver_version is not None:
             reason = f"{reason} (driver {devices.driver_version})"
-        yield Finding(_SUBJECT, "error", f"there are NVIDIA devices that cannot be used: {reason}", remedy)
+        text = f"there are NVIDIA devices that cannot be used: {reason}" if devices.driver else reason
+        yield Finding(_SUBJECT, "error", text, _usable(devices.built_for))
         return
     memory = f"{devices.host_memory / _GIB:.1f} GiB of memory"
     yield Finding(_SUBJECT, "ok", f"no GPU; {memory}")
     yield Finding(_SUBJECT, "plan", f"run {_shards(shards)} on the CPU, which is slow for all but small models")
+
+
+def _usable(built_for: str | None) -> str:
+    """What to do so that torch, built for this version of CUDA or without, can use the devices."""
+    if built_for is None:
+        return "install a build of torch with CUDA: pip install --force-reinstall 'torch==2.11.*'"
+    oldest = _OLDEST_DRIVERS.get(built_for.split(".")[0])
+    if oldest is None:
+        driver = f"the driver that the release notes of CUDA {built_for} name, or a later one"
+    else:
+        driver = f"a driver from version {oldest} on (on Ubuntu `apt-get install nvidia-driver-{oldest}`)"
+    return (
+        f"torch is built for CUDA {built_for}: install {driver}, `unset CUDA_VISIBLE_DEVICES` and, in a container, "
+        "pass devices on (--gpus all)"
+    )
 
 
 def _card(index: int, card: Card) -> Iterator[Finding]:
