@@ -1,15 +1,15 @@
 //! Logging: the launcher's own, and the lines of its children, which become records of the same form.
 
+mod record;
+
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use serde_json::{Map, Value};
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
+pub use self::record::{Origin, Progress, Record};
 use crate::error::LauncherError;
 use crate::output::Output;
 
@@ -50,7 +50,7 @@ pub fn init(json: bool) -> io::Result<(Console, Result<(), LauncherError>)> {
     let report = if json {
         |lost| lost_lines(lost).to_json() + "\n"
     } else {
-        |lost| PLAIN.render(&lost_lines(lost)) + "\n"
+        |lost| lost_lines(lost).to_text(false) + "\n"
     };
     let console = Console {
         style: Style {
@@ -116,86 +116,6 @@ fn filter(text: &str) -> Result<EnvFilter, LauncherError> {
     }
 }
 
-/// One line of a child: a record of the log contract, or text of any other origin.
-#[derive(Clone, Debug)]
-pub struct Record {
-    level: Level,
-    fields: Map<String, Value>,
-}
-
-/// Where a line comes from.
-#[derive(Clone, Debug)]
-pub struct Origin {
-    /// Module name of the program, the target of lines that are no records.
-    pub target: String,
-    pub rank: Option<usize>,
-}
-
-/// What a child has told of its start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Progress {
-    pub phase: String,
-    /// 0 to 100.
-    pub percent: u64,
-}
-
-impl Record {
-    /// Reads a record, or none where the line is not a JSON object with a known `level` and a `message`.
-    pub fn parse(line: &str, origin: &Origin) -> Option<Self> {
-        let fields: Map<String, Value> = serde_json::from_str(line).ok()?;
-        let level = fields.get("level")?.as_str()?.parse().ok()?;
-        fields.get("message")?.as_str()?;
-        Some(Self { level, fields }.with_rank(origin))
-    }
-
-    /// Wraps a line that is no record.
-    pub fn from_text(line: &str, level: Level, origin: &Origin) -> Self {
-        let mut timestamp = String::new();
-        // Fails only if the clock cannot be read; the line matters more than its time.
-        let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
-        let entries = [
-            ("timestamp", timestamp),
-            ("level", level.to_string()),
-            ("message", line.to_owned()),
-            ("target", origin.target.clone()),
-        ];
-        let fields = entries
-            .into_iter()
-            .map(|(key, value)| (key.to_owned(), Value::String(value)))
-            .collect();
-        Self { level, fields }.with_rank(origin)
-    }
-
-    fn with_rank(mut self, origin: &Origin) -> Self {
-        self.fields
-            .extend(origin.rank.map(|rank| ("rank".to_owned(), rank.into())));
-        self
-    }
-
-    fn to_json(&self) -> String {
-        serde_json::to_string(&self.fields).unwrap_or_default()
-    }
-
-    pub fn level(&self) -> Level {
-        self.level
-    }
-
-    /// How far a start has come: the field `percent` of a record that names a phase.
-    pub fn progress(&self) -> Option<Progress> {
-        let percent = self.fields.get("percent")?.as_u64()?.min(100);
-        let phase = self.fields.get("phase")?.as_str()?.to_owned();
-        Some(Progress { phase, percent })
-    }
-
-    /// A field that holds a string, or the empty string.
-    pub fn text(&self, key: &str) -> &str {
-        self.fields
-            .get(key)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-    }
-}
-
 impl Console {
     /// The level in the words that `--logger-level` of the Python commands takes.
     pub fn level_name(&self) -> String {
@@ -209,13 +129,13 @@ impl Console {
 
     /// Writes a record of a child.
     pub fn write(&self, record: &Record) {
-        if record.level > self.style.level {
+        if record.level() > self.style.level {
             return;
         }
         self.print(if self.style.json {
             record.to_json()
         } else {
-            self.style.render(record)
+            record.to_text(self.style.color)
         });
     }
 
@@ -231,96 +151,9 @@ impl Console {
     }
 }
 
-const PLAIN: Style = Style {
-    json: false,
-    color: false,
-    level: LevelFilter::TRACE,
-};
-
-impl Style {
-    fn render(&self, record: &Record) -> String {
-        let paint = |code: &str, text: &str| match self.color {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
-            false => text.to_owned(),
-        };
-        let color = match record.level {
-            Level::ERROR => "31",
-            Level::WARN => "33",
-            Level::INFO => "32",
-            Level::DEBUG => "34",
-            Level::TRACE => "35",
-        };
-        let mut line = format!(
-            "{} {} {} {}",
-            paint("2", record.text("timestamp")),
-            paint(color, &format!("{:>5}", record.level.as_str())),
-            paint("2", &format!("{}:", record.text("target"))),
-            record.text("message"),
-        );
-        let head = ["timestamp", "level", "target", "message"];
-        for (key, value) in record
-            .fields
-            .iter()
-            .filter(|(key, _)| !head.contains(&key.as_str()))
-        {
-            line.push_str(&format!(" {}={value}", paint("3", key)));
-        }
-        line
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn shard() -> Origin {
-        Origin {
-            target: "text_generation_server".to_owned(),
-            rank: Some(1),
-        }
-    }
-
-    fn record(line: &str) -> Record {
-        Record::parse(line, &shard()).unwrap()
-    }
-
-    #[test]
-    fn records_keep_every_field() {
-        let line = r#"{"timestamp":"T","level":"WARN","message":"slow","target":"t.m","queue":3,"span":{"id":"x"}}"#;
-        assert_eq!(
-            PLAIN.render(&record(line)),
-            r#"T  WARN t.m: slow queue=3 span={"id":"x"} rank=1"#
-        );
-        let json = r#"{"timestamp":"T","level":"WARN","message":"slow","target":"t.m","queue":3,"span":{"id":"x"},"rank":1}"#;
-        assert_eq!(record(line).to_json(), json);
-        assert_eq!(record(line).level(), Level::WARN);
-    }
-
-    #[test]
-    fn other_lines_are_no_records() {
-        for line in [
-            "",
-            "loading",
-            "3",
-            "[1]",
-            "{}",
-            r#"{"level":"INFO"}"#,
-            r#"{"level":"LOUD","message":"m"}"#,
-        ] {
-            assert!(Record::parse(line, &shard()).is_none(), "{line}");
-        }
-    }
-
-    #[test]
-    fn text_gets_time_level_and_origin() {
-        let wrapped = Record::from_text("loading", Level::INFO, &shard());
-        assert!(
-            PLAIN
-                .render(&wrapped)
-                .ends_with("  INFO text_generation_server: loading rank=1")
-        );
-        assert!(wrapped.text("timestamp").starts_with("20"));
-    }
 
     #[test]
     fn colors_follow_the_environment() {

@@ -3,6 +3,7 @@ use std::time::Duration;
 use clap::Parser;
 
 use super::*;
+use crate::args::Args;
 
 fn args(flags: &str) -> Args {
     let flags = flags.split_whitespace();
