@@ -1,8 +1,10 @@
 //! The generations of one request: several prompts, several choices of each.
 
+mod finished;
+mod tally;
+
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::http::HeaderMap;
 use futures::future::{Either, try_join_all};
@@ -10,16 +12,17 @@ use futures::stream::{Stream, StreamExt, select_all};
 use text_generation_core::error::InferError;
 use text_generation_core::infer::{GenerateStream, Group};
 use text_generation_core::types::{
-    Dialect, FinishReason, GenerateAnswer, GenerateParameters, GenerateRequest, Inputs, StreamEvent,
+    Dialect, GenerateParameters, GenerateRequest, Inputs, StreamEvent,
 };
-use tokio::time::Instant;
 use tower_http::request_id::RequestId;
 
+pub use self::finished::Finished;
+pub use self::tally::Tally;
 use crate::error::ApiError;
-use crate::headers::{self, Sizes};
+use crate::headers;
 use crate::state::AppState;
 use crate::tenant;
-use crate::timings::{Timings, request_id};
+use crate::timings::request_id;
 
 /// What an event says, and the number of the choice it belongs to.
 pub type ChoiceEvent = (usize, StreamEvent);
@@ -127,197 +130,6 @@ impl Generations {
             samples: self.samples,
             prompt_tokens: self.prompt_tokens,
             not_enforced: self.not_enforced,
-        })
-    }
-}
-
-/// Tokens of prompts that were found in the prefix tree. As in `prompt_tokens` each prompt counts once: by the choice
-/// that found fewest, because that one computed the rest for the others.
-#[derive(Debug, Clone)]
-pub struct CachedTokens {
-    samples: usize,
-    prompts: Vec<u32>,
-}
-
-impl CachedTokens {
-    /// `samples`: choices for each prompt.
-    pub fn new(samples: usize) -> Self {
-        Self {
-            samples: samples.max(1),
-            prompts: Vec::new(),
-        }
-    }
-
-    /// The choice `index` found so many.
-    pub fn add(&mut self, index: usize, cached: u32) {
-        let prompt = index / self.samples;
-        if self.prompts.len() <= prompt {
-            self.prompts.resize(prompt + 1, u32::MAX);
-        }
-        self.prompts[prompt] = self.prompts[prompt].min(cached);
-    }
-
-    pub fn sum(&self) -> u32 {
-        let known = self.prompts.iter().filter(|&&cached| cached < u32::MAX);
-        known.sum()
-    }
-}
-
-/// Finished generations in the order of the choices.
-#[derive(Debug)]
-pub struct Finished {
-    pub answers: Vec<GenerateAnswer>,
-    pub samples: usize,
-    pub prompt_tokens: u32,
-    /// Parts of the grammar that the texts need not follow.
-    pub not_enforced: Arc<[String]>,
-}
-
-impl Finished {
-    /// Every generated token counts, also those of texts that are not returned.
-    pub fn sizes(&self) -> Sizes {
-        let generated = self
-            .answers
-            .iter()
-            .map(|answer| answer.generated.generated_tokens);
-        let mut cached = CachedTokens::new(self.samples);
-        for (index, answer) in self.answers.iter().enumerate() {
-            cached.add(index, answer.cached_tokens);
-        }
-        Sizes {
-            prompt_tokens: self.prompt_tokens,
-            cached_tokens: cached.sum(),
-            generated_tokens: generated.sum(),
-        }
-    }
-
-    /// Headers of the answer: the times of each prompt, which are those of its slowest choice, added up.
-    pub fn headers(&self, state: &AppState, characters: usize) -> HeaderMap {
-        let slowest = |group: &[GenerateAnswer]| {
-            let answer = group.iter().max_by_key(|answer| answer.finished)?;
-            Some(timings(answer))
-        };
-        let total = self
-            .answers
-            .chunks(self.samples.max(1))
-            .filter_map(slowest)
-            .reduce(sum);
-        let total = total.unwrap_or(NO_TIME);
-        let mut headers = headers::finished(
-            &state.answers.compute_type,
-            characters,
-            &total,
-            self.sizes(),
-        );
-        headers::not_enforced(&mut headers, &self.not_enforced);
-        headers
-    }
-
-    /// One line for each generation.
-    pub fn log(&self, id: &RequestId) {
-        for answer in &self.answers {
-            timings(answer).log(id, answer.input_length, &answer.generated);
-        }
-    }
-
-    /// Leaves of each answer nothing but its prompt.
-    pub fn drop_generated(&mut self) {
-        for answer in &mut self.answers {
-            answer.tokens.clear();
-            answer.top_tokens.clear();
-            answer.generated.text.clear();
-            answer.generated.generated_tokens = 0;
-            answer.generated.finish_reason = FinishReason::Length;
-        }
-    }
-
-    /// Keeps the `n` choices of each prompt with the highest mean log-probability, the best first.
-    pub fn keep_best(&mut self, n: usize) {
-        if n == self.samples {
-            return;
-        }
-        let mut kept = Vec::new();
-        let mut answers = std::mem::take(&mut self.answers).into_iter().peekable();
-        while answers.peek().is_some() {
-            let mut group: Vec<_> = answers.by_ref().take(self.samples.max(1)).collect();
-            group.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
-            group.truncate(n);
-            kept.append(&mut group);
-        }
-        self.answers = kept;
-        self.samples = n;
-    }
-}
-
-const NO_TIME: Timings = Timings {
-    total: Duration::ZERO,
-    validation: Duration::ZERO,
-    queue: Duration::ZERO,
-    inference: Duration::ZERO,
-    per_token: Duration::ZERO,
-};
-
-fn timings(answer: &GenerateAnswer) -> Timings {
-    Timings::new(
-        &answer.instants,
-        answer.finished,
-        answer.generated.generated_tokens,
-    )
-}
-
-fn sum(a: Timings, b: Timings) -> Timings {
-    Timings {
-        total: a.total + b.total,
-        validation: a.validation + b.validation,
-        queue: a.queue + b.queue,
-        inference: a.inference + b.inference,
-        per_token: a.per_token + b.per_token,
-    }
-}
-
-/// What the streams of one request count until the last of them has ended.
-#[derive(Debug)]
-pub struct Tally {
-    id: RequestId,
-    /// Generations that have not ended.
-    running: usize,
-    prompt_tokens: u32,
-    cached_tokens: CachedTokens,
-    generated_tokens: u32,
-}
-
-impl Tally {
-    /// For `generations` of the request `id`, before they run.
-    pub fn new(id: RequestId, generations: &Generations) -> Self {
-        Self {
-            id,
-            running: generations.streams.len(),
-            prompt_tokens: generations.prompt_tokens,
-            cached_tokens: CachedTokens::new(generations.samples),
-            generated_tokens: 0,
-        }
-    }
-
-    /// Counts and logs the end of the choice `index`. After the last one the tokens of the request.
-    pub fn end(&mut self, index: usize, event: &StreamEvent) -> Option<Sizes> {
-        let StreamEvent::End {
-            generated,
-            instants,
-            cached_tokens,
-            ..
-        } = event
-        else {
-            return None;
-        };
-        let timings = Timings::new(instants, Instant::now(), generated.generated_tokens);
-        timings.log(&self.id, self.prompt_tokens, generated);
-        self.cached_tokens.add(index, *cached_tokens);
-        self.generated_tokens += generated.generated_tokens;
-        self.running = self.running.saturating_sub(1);
-        (self.running == 0).then(|| Sizes {
-            prompt_tokens: self.prompt_tokens,
-            cached_tokens: self.cached_tokens.sum(),
-            generated_tokens: self.generated_tokens,
         })
     }
 }

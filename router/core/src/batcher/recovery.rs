@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use text_generation_client::types::{StepCost as MeasuredCost, WarmupLimits};
+use text_generation_client::types::WarmupLimits;
 use text_generation_client::{ClientError, Regained};
 use tokio::task::JoinError;
 use tokio::time::{Duration, Instant};
@@ -151,7 +151,7 @@ impl Batcher {
         self.group = Arc::from(group);
         // Only what was measured is said: these shards have the limits and the speed of those before.
         if !warmup.cost.tokens.is_empty() {
-            self.cost = measured(&warmup.cost);
+            self.cost = StepCost::from(&warmup.cost);
         }
         self.masks = MaskPool::new(warmup.max_masks);
         self.most_constrained = mask_pool::most_rows(warmup.max_masks);
@@ -186,15 +186,4 @@ impl Batcher {
             Err(error) => tracing::warn!(%error, "the shards do not say which group they are"),
         }
     }
-}
-
-/// What steps cost, as warm-up measured it.
-pub(crate) fn measured(cost: &MeasuredCost) -> StepCost {
-    StepCost::new(
-        &cost.tokens,
-        &cost.times_ms,
-        cost.pair_ns,
-        cost.context_ns,
-        &cost.graph_tokens,
-    )
 }

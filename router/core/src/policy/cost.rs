@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use text_generation_client::types::StepCost as MeasuredCost;
+
 /// The fewest tokens of a prompt that a step computes, even when its decodes alone take longer than is promised:
 /// so every prompt gets on. As few as these cost next to nothing beside decodes, which wait for the weights.
 pub const MIN_CHUNK_TOKENS: u32 = 32;
@@ -82,6 +84,19 @@ pub struct StepCost {
     graph_tokens: Vec<u32>,
     /// Steps take this many times what was measured at warm-up.
     correction: f64,
+}
+
+/// What steps cost, as warm-up measured it.
+impl From<&MeasuredCost> for StepCost {
+    fn from(measured: &MeasuredCost) -> Self {
+        Self::new(
+            &measured.tokens,
+            &measured.times_ms,
+            measured.pair_ns,
+            measured.context_ns,
+            &measured.graph_tokens,
+        )
+    }
 }
 
 impl StepCost {

@@ -1,3 +1,6 @@
+use std::net::IpAddr;
+use std::path::Path;
+
 use clap::CommandFactory;
 
 use super::*;

@@ -1,0 +1,121 @@
+//! What the flags mean together: names, keys, addresses and limits.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use anyhow::Context;
+use text_generation_client::ClusterTls;
+use text_generation_limits::TokenLimits;
+
+use super::Config;
+use crate::api_keys::ApiKeys;
+
+impl Config {
+    /// What can be known to be wrong before anything starts.
+    ///
+    /// # Errors
+    /// One line that names the flags.
+    pub fn validate(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.waiting_served_ratio.is_finite() && self.waiting_served_ratio >= 0.0,
+            "`--waiting-served-ratio` must be a number >= 0. Given: {}",
+            self.waiting_served_ratio
+        );
+        Ok(self.token_limits().check()?)
+    }
+
+    /// The folder with the tokenizer.
+    ///
+    /// # Errors
+    /// When it is not set or not a folder.
+    pub fn tokenizer_folder(&self) -> anyhow::Result<&Path> {
+        let folder = self
+            .tokenizer_name
+            .as_deref()
+            .context("`--tokenizer-name` is not set; give the folder of the model")?;
+        anyhow::ensure!(
+            folder.is_dir(),
+            "`--tokenizer-name {}` is not a folder; give the folder of the model",
+            folder.display()
+        );
+        Ok(folder)
+    }
+
+    /// The names that the model is served under, at least one: as given, or what was asked to be served.
+    pub fn model_names(&self, folder: &Path) -> Vec<String> {
+        let given = self.served_model_name.iter();
+        let names: Vec<String> = given.filter(|name| !name.is_empty()).cloned().collect();
+        if names.is_empty() {
+            let model_id = self.model_id.clone();
+            return vec![model_id.unwrap_or_else(|| folder.display().to_string())];
+        }
+        names
+    }
+
+    /// The keys of both places; none where neither was given.
+    ///
+    /// # Errors
+    /// When the file has no keys that can be used.
+    pub fn api_keys(&self) -> anyhow::Result<ApiKeys> {
+        let file = self.api_key_file.as_deref();
+        let file = file.map(ApiKeys::from_file).transpose()?;
+        let given = self.api_key.clone().unwrap_or_default();
+        Ok(given.and(&file.unwrap_or_default()))
+    }
+
+    /// Whether the log has every detail of this server.
+    pub fn logs_details(&self) -> bool {
+        ["debug", "trace"].contains(&self.log_level.trim().to_ascii_lowercase().as_str())
+    }
+
+    /// The certificates for shards of other nodes, where there are any.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn cluster_tls(&self) -> anyhow::Result<Option<ClusterTls>> {
+        match (&self.cluster_cert, &self.cluster_key, &self.cluster_ca) {
+            (Some(certificate), Some(key), Some(authority)) => {
+                Ok(Some(ClusterTls::from_files(certificate, key, authority)?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The token limits as given.
+    pub fn token_limits(&self) -> TokenLimits {
+        TokenLimits {
+            max_input_tokens: self.max_input_tokens,
+            max_total_tokens: self.max_total_tokens,
+            max_batch_prefill_tokens: self.max_batch_prefill_tokens,
+            max_batch_total_tokens: self.max_batch_total_tokens,
+            prefill_chunking: self.prefill_chunking,
+        }
+    }
+
+    /// The address to listen on.
+    pub fn address(&self) -> IpAddr {
+        ip_address("--hostname", &self.hostname)
+    }
+
+    /// The address for probes and metrics, where they have one of their own.
+    pub fn management_address(&self) -> Option<SocketAddr> {
+        let port = self.prometheus_port?;
+        let own = self.prometheus_hostname.as_deref();
+        let ip = own.map_or_else(
+            || self.address(),
+            |hostname| ip_address("--prometheus-hostname", hostname),
+        );
+        Some(SocketAddr::new(ip, port))
+    }
+}
+
+/// Containers set `HOSTNAME` to a name of theirs, which stands for all addresses.
+fn ip_address(flag: &str, hostname: &str) -> IpAddr {
+    if hostname == "localhost" {
+        return Ipv4Addr::LOCALHOST.into();
+    }
+    hostname.parse().unwrap_or_else(|_| {
+        tracing::warn!("`{flag} {hostname}` is not an IP address: listening on 0.0.0.0");
+        Ipv4Addr::UNSPECIFIED.into()
+    })
+}

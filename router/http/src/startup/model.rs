@@ -1,0 +1,158 @@
+//! What the files of the model say, and what the server says of the model.
+
+use std::path::Path;
+
+use anyhow::Context;
+use axum::http::HeaderValue;
+use text_generation_chat::{ChatTemplate, ChatTemplateError};
+use text_generation_client::types::ShardInfo;
+use text_generation_core::tokenize::TextTokenizer;
+
+use super::SlowTokenizer;
+use crate::args::Config;
+use crate::conversation::ModelFormat;
+use crate::generation_config::{GenerationConfig, SamplingDefaults};
+use crate::limits::Limits;
+use crate::renderer::ChatRenderer;
+use crate::schema::Info;
+
+/// The tokenizer, which makes text of the special tokens of clients where that is asked for.
+pub(super) async fn tokenizer(
+    config: &Config,
+    folder: &Path,
+    slow_tokenizer: impl SlowTokenizer,
+) -> anyhow::Result<TextTokenizer> {
+    let folder = folder.to_owned();
+    let load =
+        move || {
+            let file = folder.join("tokenizer.json");
+            if file.is_file() {
+                return TextTokenizer::from_file(&file)
+                    .with_context(|| format!("cannot load {}", file.display()));
+            }
+            tracing::info!(
+                "{} does not exist: converting the slow tokenizer",
+                file.display()
+            );
+            let json = slow_tokenizer(&folder).map_err(anyhow::Error::msg).with_context(|| {
+            format!(
+                "there is no tokenizer.json in {} and the slow tokenizer cannot be converted",
+                folder.display()
+            )
+        })?;
+            TextTokenizer::from_json(&json).context("the converted tokenizer cannot be loaded")
+        };
+    let tokenizer = tokio::task::spawn_blocking(load).await??;
+    Ok(match config.escape_special_tokens {
+        true => tokenizer.escaping_special_tokens(),
+        false => tokenizer,
+    })
+}
+
+/// A template of the model that cannot be used is no reason not to serve prompts; one that was asked for is.
+pub(super) fn chat_template(
+    config: &Config,
+    folder: &Path,
+) -> anyhow::Result<Result<ChatTemplate, ChatTemplateError>> {
+    let given = config.tokenizer_config_path.as_deref();
+    let loaded = ChatTemplate::load(folder, given);
+    let template = loaded.and_then(|template| template.ok_or(ChatTemplateError::Missing));
+    match (&template, given) {
+        (Ok(_), _) => {}
+        (Err(ChatTemplateError::Missing), _) => {
+            tracing::info!("the model has no chat template: chats are refused");
+        }
+        (Err(error), Some(_)) => anyhow::bail!("`--tokenizer-config-path`: {error}"),
+        (Err(error), None) => tracing::warn!("chats are refused: {error}"),
+    }
+    Ok(template)
+}
+
+/// How the model writes calls and reasoning.
+pub(super) async fn format(
+    config: &Config,
+    folder: &Path,
+    chats: &ChatRenderer,
+    vocab_size: u32,
+) -> anyhow::Result<ModelFormat> {
+    let (calls, reasoning) = (&config.tool_call_parser, &config.reasoning_parser);
+    let format = ModelFormat::find(calls, reasoning, folder, chats, vocab_size).await;
+    let format = format.map_err(anyhow::Error::msg)?;
+    tracing::info!(
+        tool_call_parser = format.tool_call_parser(),
+        reasoning_parser = format.reasoning_parser(),
+        "how the model writes tool calls and reasoning"
+    );
+    Ok(format)
+}
+
+/// What `/info` shows.
+pub(super) fn info(
+    config: &Config,
+    model_names: &[String],
+    folder: &Path,
+    shard: &ShardInfo,
+    limits: &Limits,
+    format: &ModelFormat,
+) -> Info {
+    Info {
+        model_id: model_names.first().cloned().unwrap_or_default(),
+        model_sha: commit(folder).or_else(|| config.revision.clone()),
+        model_dtype: shard.dtype.clone(),
+        model_device_type: shard.device_type.clone(),
+        kv_cache_dtype: shard.kv_cache_dtype.clone(),
+        model_pipeline_tag: None,
+        max_concurrent_requests: config.max_concurrent_requests,
+        max_best_of: config.max_best_of,
+        max_stop_sequences: config.max_stop_sequences,
+        max_input_tokens: limits.max_input_tokens,
+        max_input_length: limits.max_input_tokens,
+        max_total_tokens: limits.max_total_tokens,
+        waiting_served_ratio: config.waiting_served_ratio,
+        max_batch_prefill_tokens: limits.max_batch_prefill_tokens,
+        max_batch_total_tokens: limits.max_batch_total_tokens,
+        max_waiting_tokens: config.max_waiting_tokens,
+        max_batch_size: limits.max_batch_size,
+        validation_workers: config.validation_workers,
+        max_client_batch_size: config.max_client_batch_size,
+        tool_call_parser: format.tool_call_parser().map(str::to_owned),
+        reasoning_parser: format.reasoning_parser().map(str::to_owned),
+        grammar_support: !config.disable_grammar_support,
+        sampling_defaults: (config.generation_config == GenerationConfig::Auto)
+            .then(|| SamplingDefaults::load(folder)),
+        served_model_names: model_names.to_vec(),
+        prefix_caching: config.prefix_caching.to_string(),
+        prefill_chunking: config.prefill_chunking,
+        router: "text-generation-router",
+        version: env!("CARGO_PKG_VERSION"),
+        sha: option_env!("VERGEN_GIT_SHA"),
+        docker_label: option_env!("DOCKER_LABEL"),
+    }
+}
+
+/// The hub keeps a model under `snapshots/<commit>`.
+fn commit(folder: &Path) -> Option<String> {
+    let in_snapshots = folder.parent()?.file_name()? == "snapshots";
+    let name = folder.file_name()?.to_str()?;
+    in_snapshots.then(|| name.to_owned())
+}
+
+/// The header `x-compute-type` of answers.
+pub(super) fn compute_type(config: &Config, shard: &ShardInfo) -> anyhow::Result<HeaderValue> {
+    match &config.compute_type {
+        Some(given) => Ok(given.clone()),
+        None => Ok(format!("{}-{}", shard.world_size, shard.device_type).try_into()?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commit_is_in_the_path_of_the_hub_cache() {
+        let path = Path::new("/cache/models--a--b/snapshots/0f1e2d");
+        assert_eq!(commit(path), Some("0f1e2d".to_owned()));
+        assert_eq!(commit(Path::new("/models/0f1e2d")), None);
+    }
+}

@@ -1,0 +1,90 @@
+//! Shards that are connected and warmed up.
+
+use anyhow::Context;
+use text_generation_client::types::{ShardInfo, WarmupLimits};
+use text_generation_client::{Deadlines, ShardedClient};
+use text_generation_core::policy::cost::StepCost;
+use tokio::runtime::Handle;
+
+use crate::args::Config;
+use crate::limits::{Limits, settle};
+
+/// Prompt tokens of a prefill when the operator leaves it open.
+const DEFAULT_PREFILL_TOKENS: u32 = 4096;
+
+/// Shards that can serve.
+#[derive(Debug)]
+pub(super) struct WarmShards {
+    pub client: ShardedClient,
+    pub info: ShardInfo,
+    pub limits: Limits,
+    pub cost: StepCost,
+    pub max_masks: u32,
+}
+
+impl WarmShards {
+    /// Connects, on the runtime `stepping`, and warms the shards up.
+    pub async fn start(config: &Config, stepping: &Handle) -> anyhow::Result<Self> {
+        let (client, info) = connect(config, stepping).await?;
+        let (limits, cost, max_masks) = warm_up(config, &client).await?;
+        Ok(Self {
+            client,
+            info,
+            limits,
+            cost,
+            max_masks,
+        })
+    }
+}
+
+/// A router that died may have left batches behind.
+async fn connect(config: &Config, stepping: &Handle) -> anyhow::Result<(ShardedClient, ShardInfo)> {
+    let path = config.master_shard_uds_path.clone();
+    let tls = config.cluster_tls()?;
+    let connecting = {
+        let path = path.clone();
+        async move { ShardedClient::connect(&path, Deadlines::default(), tls.as_ref()).await }
+    };
+    let client = stepping.spawn(connecting).await?.with_context(|| {
+        format!(
+            "cannot reach the shards at {} (`--master-shard-uds-path`)",
+            path.display()
+        )
+    })?;
+    client
+        .clear_cache(None)
+        .await
+        .context("cannot clear the cache of the shards")?;
+    let info = client
+        .info()
+        .await
+        .context("cannot ask the shards for their model")?;
+    tracing::info!(?info, "connected to the shards");
+    Ok((client, info))
+}
+
+async fn warm_up(
+    config: &Config,
+    client: &ShardedClient,
+) -> anyhow::Result<(Limits, StepCost, u32)> {
+    let wanted = WarmupLimits {
+        max_input_tokens: config.max_input_tokens,
+        max_total_tokens: config.max_total_tokens,
+        max_batch_prefill_tokens: config.max_batch_prefill_tokens.unwrap_or_else(|| {
+            let whole = config.max_input_tokens.filter(|_| !config.prefill_chunking);
+            DEFAULT_PREFILL_TOKENS.max(whole.unwrap_or_default())
+        }),
+        max_batch_total_tokens: config.max_batch_total_tokens,
+        max_batch_size: config
+            .max_batch_size
+            .unwrap_or(u32::MAX)
+            .min(config.max_concurrent_requests),
+        prefill_chunking: config.prefill_chunking,
+        regained: false,
+    };
+    tracing::info!("warming up the shards");
+    let warmed = client.warmup(wanted).await.context("warm-up failed")?;
+    let limits = settle(config.token_limits(), &wanted, &warmed.limits)?;
+    tracing::info!(?limits, cost = ?warmed.cost, "warm-up done");
+    Ok((limits, StepCost::from(&warmed.cost), warmed.max_masks))
+}
