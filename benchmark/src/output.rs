@@ -1,5 +1,6 @@
 //! Where results go, the same for both modes.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use crate::error::{BenchmarkError, Result};
@@ -53,7 +54,7 @@ impl OutputArgs {
     /// Prints the tables and saves what was asked for. Every file is tried, whatever happens to the others.
     pub fn write(&self, report: &Report) -> Result<()> {
         let tables = markdown::render(report);
-        println!("{tables}");
+        print(&format!("{tables}\n"));
         let json = self.output_json.as_ref().map(|path| report.save(path));
         let csv = self
             .output_csv
@@ -82,4 +83,9 @@ impl OutputArgs {
             None => Ok(()),
         }
     }
+}
+
+/// Prints `text`. A reader that wants no more of it, as `head` does, must not cost the results that go to files.
+pub fn print(text: &str) {
+    let _ = io::stdout().write_all(text.as_bytes());
 }

@@ -7,7 +7,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::args::{Cli, Command};
 use crate::error::{BenchmarkError, Result};
 use crate::live::Live;
-use crate::output::OutputArgs;
+use crate::output::{self, OutputArgs};
 use crate::report::{Report, compare};
 use crate::screen::Screen;
 use crate::server::{self, args::ServerArgs};
@@ -24,7 +24,7 @@ pub fn run(cli: Cli) -> Result<()> {
         None => run_shard(&cli.shard),
         Some(Command::Compare(args)) => {
             let (before, after) = (Report::load(&args.a)?, Report::load(&args.b)?);
-            print!("{}", compare::render(&before, &after)?);
+            output::print(&compare::render(&before, &after)?);
             Ok(())
         }
     }

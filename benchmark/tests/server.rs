@@ -225,6 +225,10 @@ async fn bad_flags_name_themselves() {
         ("--vocab-size 1000 --request-rate 0", "--request-rate"),
         ("--vocab-size 1000 --requests 0", "--requests"),
         ("--vocab-size 1000 --duration 5", "--requests"),
+        (
+            "--vocab-size 1000 --requests 4 --duration 1e300",
+            "--duration",
+        ),
         ("--api tgi", "--tokenizer-path"),
         ("--api tgi --prompts ids", "--prompts"),
         ("--tokenizer-path /nowhere", "/nowhere"),
@@ -319,6 +323,26 @@ async fn fractions_of_the_floor_and_a_plot_come_with_the_figures() {
     let output = bench(&format!("compare {0} {0}", json.display())).await;
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stdout(&output).contains("ttft_ms p50"));
+}
+
+#[tokio::test]
+async fn a_reader_that_has_gone_costs_no_results() {
+    let stub = Stub::start(StubConfig::default()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("x.json");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let arguments = format!("server --url {} {IDS}", stub.url);
+    let ended = tokio::process::Command::new(env!("CARGO_BIN_EXE_text-generation-benchmark"))
+        .args(arguments.split(' '))
+        .arg("--output-json")
+        .arg(&json)
+        .stdout(writer)
+        .status()
+        .await
+        .unwrap();
+    assert!(ended.success(), "{ended}");
+    assert_eq!(report(&json).points[0].completed, 6);
 }
 
 #[tokio::test]

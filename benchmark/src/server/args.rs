@@ -168,6 +168,7 @@ impl LoadArgs {
         };
         if let Some(duration) = self.duration {
             positive("--duration", duration)?;
+            seconds("--duration", duration)?;
         }
         if self.max_in_flight == Some(0) {
             return Err(BenchmarkError::argument(
@@ -233,6 +234,12 @@ impl LoadArgs {
     }
 }
 
+/// A time of a flag, which may be too long for a clock.
+fn seconds(flag: &'static str, value: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(value)
+        .map_err(|error| BenchmarkError::argument(flag, format!("{value}: {error}")))
+}
+
 /// Reads `--extra-body`.
 fn json_object(text: &str) -> std::result::Result<Map<String, Value>, String> {
     serde_json::from_str(text).map_err(|error| format!("is no JSON object: {error}"))
@@ -246,6 +253,7 @@ impl WorkloadArgs {
                 "must be at least 0",
             ));
         }
+        let think_time = seconds("--think-time", self.think_time)?;
         Ok(Workload {
             input: self.input_length,
             output: self.output_length,
@@ -256,7 +264,7 @@ impl WorkloadArgs {
                 .zip(self.prefix_length),
             turns: self.turns as usize,
             turn_input: self.turn_input_length.unwrap_or(self.input_length),
-            think_time: Duration::from_secs_f64(self.think_time),
+            think_time,
         })
     }
 }
