@@ -5,11 +5,14 @@
     reason = "a helper of tests may panic as they do"
 )]
 
+#[path = "common/ambiguous.rs"]
+mod ambiguous;
 mod common;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ambiguous::ambiguous;
 use common::vocabulary;
 use serde_json::{Value, json};
 use text_generation_grammar::{
@@ -144,19 +147,6 @@ async fn a_mask_that_runs_out_of_fuel_is_an_error_and_no_end() {
     );
     assert_eq!(matcher.mask().err(), error, "it stays at its error");
     assert!(!matcher.is_finished());
-}
-
-/// Two hundred ways to cut a text in two: a few tokens on, one more takes seconds, with few items of the parser.
-fn ambiguous() -> GrammarSource {
-    let names: Vec<String> = (0..200).map(|index| format!("r{index}")).collect();
-    let rules: String = names
-        .iter()
-        .map(|name| format!("{name}: text text\n"))
-        .collect();
-    GrammarSource::Lark(format!(
-        "start: text\ntext: \"a\" | {}\n{rules}",
-        names.join(" | ")
-    ))
 }
 
 #[tokio::test]

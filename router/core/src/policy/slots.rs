@@ -35,8 +35,8 @@ pub(super) fn decide_decodes(situation: &Situation<'_>, plan: &mut Plan) -> u32 
     free
 }
 
-/// Who pauses, of the tenant that was served most the newest of the lowest priority first, until as many slots come free as are `missing`. The request that
-/// comes first never does, and those that end anyway need not.
+/// Who pauses, until as many slots come free as are `missing`: of the tenant that was served most, the newest of the
+/// lowest priority first. The request that comes first never does, and those that end anyway need not.
 fn pauses(situation: &Situation<'_>, mut missing: u32) -> Vec<usize> {
     let running = situation.running;
     let (mut newest_first, ending): (Vec<usize>, Vec<usize>) =

@@ -1,11 +1,15 @@
 //! Outputs that follow grammars.
 
+#[path = "../../../../grammar/tests/common/ambiguous.rs"]
+mod ambiguous;
+
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use futures::future::join_all;
 use serde_json::{Value, json};
 use text_generation_grammar::GrammarError;
 
+use self::ambiguous::ambiguous;
 use super::*;
 
 /// Tokens as random as the seed of the request.
@@ -206,19 +210,6 @@ async fn a_grammar_that_cannot_be_followed_fails_alone() {
         assert_eq!(error, InferError::Grammar(GrammarError::Rejected { id: 0 }));
     }
     server.assert_clean(8).await;
-}
-
-/// Two hundred ways to cut a text in two: a few tokens on, the next one takes its grammar seconds.
-fn ambiguous() -> GrammarSource {
-    let names: Vec<String> = (0..200).map(|index| format!("r{index}")).collect();
-    let rules: String = names
-        .iter()
-        .map(|name| format!("{name}: text text\n"))
-        .collect();
-    GrammarSource::Lark(format!(
-        "start: text\ntext: \"a\" | {}\n{rules}",
-        names.join(" | ")
-    ))
 }
 
 #[tokio::test]
