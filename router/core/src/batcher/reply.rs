@@ -56,9 +56,12 @@ impl Batcher {
             }
         }
         for failure in reply.failures {
+            tracing::warn!(request = %failure.request_id, reason = %failure.reason, "a request failed in the shards");
             if self.owner(failure.row, in_flight.number).is_some() {
-                tracing::warn!(request = %failure.request_id, reason = %failure.reason, "a request failed in the shards");
                 self.fail(failure.row, InferError::Generation(failure.message));
+            } else {
+                // It has left meanwhile, and what it computed is in the tree like anything else.
+                self.pool.distrust();
             }
         }
         let mut tops = reply.top_tokens.into_iter().peekable();

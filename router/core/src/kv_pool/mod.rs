@@ -282,6 +282,13 @@ impl KvPool {
         self.unlock(&holding, own);
     }
 
+    /// Nothing that is in the tree now is found again: some of it is wrong, and nobody knows which. Who holds slots keeps
+    /// them; when the last lets go they are free.
+    pub fn distrust(&mut self) {
+        let freed = self.tree.detach_all();
+        self.release(&freed);
+    }
+
     /// As new: the shards forgot everything. To holdings of before, every call but those that read them does nothing, and
     /// [`KvPool::grow`] gives them nothing.
     pub fn reset(&mut self) {

@@ -241,9 +241,28 @@ impl Tree {
         if kept > 0 {
             self.split(top, kept as usize);
         }
-        self.unlink(top);
+        self.cut(vec![top])
+    }
+
+    /// Makes every position unreachable. Returns the slots of what nobody holds.
+    pub(super) fn detach_all(&mut self) -> Vec<SlotRange> {
+        let roots: Vec<NodeId> = self.roots.values().copied().collect();
+        let below = |&root: &NodeId| self.nodes[root].children.values().copied();
+        let tops = roots.iter().flat_map(below).collect();
+        let freed = self.cut(tops);
+        for root in roots {
+            self.settle(root);
+        }
+        freed
+    }
+
+    /// Takes nodes out of the tree with all that is below them. Returns the slots of what nobody holds.
+    fn cut(&mut self, tops: Vec<NodeId>) -> Vec<SlotRange> {
+        for &top in &tops {
+            self.unlink(top);
+        }
         let mut freed = Vec::new();
-        let mut below = vec![top];
+        let mut below = tops;
         while let Some(id) = below.pop() {
             self.drop_blocks(id, 0);
             let node = &mut self.nodes[id];

@@ -121,6 +121,27 @@ async fn one_request_fails_alone() {
 }
 
 #[tokio::test]
+async fn nothing_is_found_of_a_request_that_fails_after_its_client_has_gone() {
+    let server = Server::default().await;
+    server.mock.hold();
+    let stream = server
+        .infer
+        .generate_stream(request("once upon a time", 50));
+    let stream = stream.await.unwrap();
+    server.until_running(1).await;
+    drop(stream);
+    // The prompt is answered, and its owner leaves while the step that was sent ahead still runs.
+    server.mock.release(1);
+    server.until_running(0).await;
+    server.mock.fail_request(0);
+    server.mock.resume();
+    server.assert_clean(128).await;
+    let again = server.infer.generate(request("once upon a time", 5)).await;
+    assert_eq!(again.unwrap().cached_tokens, 0);
+    server.assert_clean(128).await;
+}
+
+#[tokio::test]
 async fn health_follows_the_shards_and_the_last_step() {
     let server = Server::default().await;
     assert_eq!(server.infer.health().await, Health::Healthy);

@@ -255,6 +255,28 @@ fn a_reader_of_failed_slots_that_fails_too_does_not_touch_what_was_computed_agai
 }
 
 #[test]
+fn what_is_distrusted_is_not_found_and_stays_with_those_who_hold_it() {
+    let mut pool = KvPool::new(100, true);
+    remember(&mut pool, &ids(0..10));
+    remember(&mut pool, &ids(50..60));
+    let mut reader = computed(&mut pool, &ids(0..14));
+    assert_eq!(reader.cached(), 10);
+    pool.distrust();
+    assert_eq!(pool.probe(&base(), &ids(0..14)), Match::default());
+    assert_eq!(pool.probe(&base(), &ids(50..60)), Match::default());
+    assert_eq!((pool.used(), pool.cached()), (14, 0));
+    // It goes on, and what is computed from now on is found.
+    pool.grow(&mut reader, 2).unwrap();
+    pool.commit(&mut reader, &ids(0..16));
+    remember(&mut pool, &ids(0..5));
+    audit(&pool, std::iter::once(&reader));
+    pool.close(reader, &ids(0..16));
+    assert_eq!(pool.probe(&base(), &ids(0..16)), found(5, 5));
+    assert_eq!((pool.used(), pool.cached()), (0, 5));
+    audit(&pool, std::iter::empty());
+}
+
+#[test]
 fn the_second_that_computed_the_same_uses_what_the_tree_has_of_it() {
     let mut pool = KvPool::new(30, true);
     let (twice, other) = (ids(0..10), ids(100..110));

@@ -21,6 +21,7 @@ enum Op {
     Compute(Index, u32),
     Close(Index, Index),
     Discard(Index),
+    Distrust,
     Reset,
 }
 
@@ -32,6 +33,7 @@ fn op() -> impl Strategy<Value = Op> {
         70 => (any::<Index>(), 0u32..100).prop_map(|(who, count)| Op::Compute(who, count)),
         25 => (any::<Index>(), any::<Index>()).prop_map(|(who, kept)| Op::Close(who, kept)),
         8 => any::<Index>().prop_map(Op::Discard),
+        2 => Just(Op::Distrust),
         1 => Just(Op::Reset),
     ]
 }
@@ -184,6 +186,7 @@ impl World {
     fn apply(&mut self, op: Op) {
         match op {
             Op::Open(root, runs, cut) => self.open(root, &runs, cut),
+            Op::Distrust => self.distrust(),
             Op::Reset => self.reset(),
             _ if self.live.is_empty() => {}
             Op::Grow(who, count) => self.grow(who.index(self.live.len()), count),
@@ -304,6 +307,14 @@ impl World {
             }
         }
         self.cached.retain(|prefix, _| !gone.contains(prefix));
+    }
+
+    fn distrust(&mut self) {
+        self.pool.distrust();
+        self.cached.clear();
+        for live in self.live.iter_mut().filter(|live| live.holding.locked > 0) {
+            live.attached = 0;
+        }
     }
 
     fn reset(&mut self) {
