@@ -117,6 +117,9 @@ async fn bring_up(
     }
     let devices = devices::count().await;
     let size = plan::shard_count(args.shards.sharded, args.shards.num_shard, devices)?;
+    let given = args.shards.shard_uds_path.as_deref();
+    // A trial, for the same reason. They are made when shards are there to remove them, however this process ends.
+    drop(Sockets::prepare(given, size)?);
     let surroundings = Surroundings {
         log_level: fleet.console.level_name(),
         hf_token: hub_token(),
@@ -131,7 +134,7 @@ async fn bring_up(
     let folder = start.part("download", []).during(preparing).await?;
     let name = fleet.nodes.start_together(Path::new(&folder)).await?;
 
-    let sockets = Sockets::prepare(args.shards.shard_uds_path.as_deref(), size)?;
+    let sockets = Sockets::prepare(given, size)?;
     let group = ShardGroup {
         size,
         uds_prefix: sockets.prefix().to_owned(),

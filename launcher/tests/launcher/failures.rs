@@ -145,6 +145,14 @@ fn the_death_of_the_router_stops_the_shards() {
 }
 
 #[test]
+fn a_bad_place_for_sockets_is_found_before_the_download() {
+    let ended = failed(&["--shard-uds-path", "/nonexistent/shard"], &[]);
+    let error = ended.error();
+    assert!(error.contains("cannot use /nonexistent for the shards' sockets"));
+    assert!(ended.events().is_empty(), "{:?}", ended.events());
+}
+
+#[test]
 fn a_port_in_use_is_found_before_the_download() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
