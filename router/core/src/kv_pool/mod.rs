@@ -9,6 +9,7 @@
 
 pub mod alloc;
 pub mod events;
+mod holding;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use text_generation_client::types::SlotRange;
 
 use alloc::SlotAllocator;
 use events::KvEvent;
+pub use holding::Holding;
 use slots::{Cursor, SlotList};
 use tree::{NodeId, Tree};
 
@@ -53,59 +55,6 @@ pub struct Match {
     pub length: u32,
     /// How many of their slots nobody has locked, so that they count as free until somebody opens them.
     pub unlocked: u32,
-}
-
-/// The slots of one request: for its first positions a locked path of the tree, then its own. It must come back to its
-/// pool, by [`KvPool::close`] or [`KvPool::discard`]; dropped, it keeps its slots until [`KvPool::reset`].
-#[derive(Debug)]
-#[must_use = "slots are held until the pool gets it back"]
-pub struct Holding {
-    /// One for each position.
-    row: SlotList,
-    /// Where the locked path ends.
-    end: NodeId,
-    /// Positions on the path.
-    locked: u32,
-    /// `locked` as a place in the row.
-    behind: Cursor,
-    /// Slots of positions on the path for which the tree has other slots than the row: two requests computed the same.
-    duplicates: SlotList,
-    cached: u32,
-    /// First position of the path that this holding brought into the tree.
-    brought: Option<u32>,
-}
-
-impl Holding {
-    /// Positions that were found in the tree when it was opened.
-    pub fn cached(&self) -> u32 {
-        self.cached
-    }
-
-    /// Slots in all, for positions `0..len`.
-    pub fn len(&self) -> u32 {
-        self.row.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Slots that nobody else can use: they are not in the tree.
-    pub fn own(&self) -> u32 {
-        self.row.len() - self.locked + self.duplicates.len()
-    }
-
-    /// For positions `0..len` in order, neighbours merged.
-    pub fn slots(&self) -> &[SlotRange] {
-        self.row.ranges()
-    }
-
-    /// The slots of the next `count` positions behind the path, which then ends at `end`.
-    fn advance(&mut self, end: NodeId, count: usize) -> SlotList {
-        self.end = end;
-        self.locked += count as u32;
-        self.row.read(&mut self.behind, count as u32)
-    }
 }
 
 /// The slots `0..capacity` of all shards, and what they hold. Not shared between threads; no call waits.
