@@ -56,6 +56,21 @@ def test_a_checkpoint_computes_what_its_weights_stand_for(plain: Path, tmp_path:
     torch.testing.assert_close(of_two_ranks(tmp_path / "packed"), expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["gptq", "awq", "bitsandbytes, nf4"])
+def test_an_output_matrix_that_is_the_embedding_stays_as_it_is(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, name: str
+) -> None:
+    tied = tiny_llama(tmp_path_factory, **SIZES, initializer_range=0.1, tie_word_embeddings=True, attention_bias=True)
+    meant = write_packed(tied, tmp_path / "packed", CASES[name])
+    assert not any(key.startswith("lm_head") for key in meant)
+    model = oracle(tied)
+    model.load_state_dict(meant, strict=False)
+    with torch.inference_mode():
+        expected = torch.cat([model(torch.tensor([ids])).logits[0] for ids in PROMPTS]).log_softmax(-1)
+    torch.testing.assert_close(log_probabilities(load(tmp_path / "packed")), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(of_two_ranks(tmp_path / "packed"), expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["glm4", "gpt neox", "phi3", "qwen2 moe"])
 def test_matrices_of_every_place_may_be_packed(name: str, tmp_path: Path) -> None:
     """Fused ones, heads whose elements change places, one without a gate, experts: all with inputs in orders of their

@@ -125,6 +125,11 @@ def stacked(parts: Sequence[Eight]) -> Eight:
     return Eight(weight, torch.cat(scales), parts[0].static)
 
 
+def has_scale(source: WeightSource, name: str) -> bool:
+    """Whether a module has a scale of its weights, without which it is stored with 16 bits."""
+    return source.has(_scale_name(source, name))
+
+
 def _dtype(scheme: Fp8 | Int8) -> torch.dtype:
     return torch.int8 if isinstance(scheme, Int8) else torch.float8_e4m3fn
 
