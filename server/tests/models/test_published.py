@@ -1,6 +1,7 @@
 """Checkpoints with the configurations that are published, as users start them: nothing but the folder."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,9 @@ def round_inputs(model: nn.Module, folder: Path, preset_name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_configuration_is_all_that_is_needed(plain: Path, tmp_path: Path, name: str) -> None:
+def test_a_published_configuration_is_all_that_is_needed(
+    plain: Path, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     published = PUBLISHED[name]
     meant = written(plain, tmp_path / "made", published)
     model = oracle(plain)
@@ -72,6 +75,10 @@ def test_a_published_configuration_is_all_that_is_needed(plain: Path, tmp_path: 
     with torch.inference_mode():
         expected = torch.cat([model(torch.tensor([ids])).logits[0] for ids in PROMPTS]).log_softmax(-1)
     assert quantised_kv_cache("auto", ModelConfig.from_folder(tmp_path / "made")) == published.kv_cache
+    with caplog.at_level(logging.WARNING):
+        load(tmp_path / "made")
+    # AutoGPTQ's biases are zeros, but nothing says so before they are read.
+    assert bool(caplog.records) == (name == "TheBloke GPTQ")
     for computed in (log_probabilities(load(tmp_path / "made")), *of_two_ranks(tmp_path / "made")):
         if published.inputs:
             # What is rounded otherwise is apart, and each rank measures the scales of its own part of the inputs.

@@ -31,6 +31,10 @@ PackedFormat = Literal[
 KvCacheType = Literal["fp8_e4m3fn", "int8"]
 BLOCK = 128
 """Edge of the blocks that share a scale."""
+BESIDE = ("*.input_scale_ub", "*_zero_point", "*.k_scale", "*.v_scale", "*.kv_scale", "*.output_scale")
+"""Tensors that tools write beside quantised matrices, and that need not be read: a bound that the configuration has,
+zeros of what is symmetric, and scales of keys and values that are stored with 16 bits.
+"""
 _ROW_UNIT = 16
 _WORD_UNIT = 32
 """Codes of any number of bits fill whole words of 32 bits."""
