@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
 @pytest.mark.parametrize("peer_memory", [True, False])
 def test_a_lost_rank_is_found_and_leaves_nothing(
     peer_memory: bool, number: signal.Signals, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
