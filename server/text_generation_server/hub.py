@@ -79,6 +79,7 @@ def prepare_folder(
     if folder is None:
         folder = _download(source, hub, check, pause)
     else:
+        _check_not_gguf(folder)
         check(folder)
     if source.needs_weights and source.auto_convert and not stored_weights(folder, source.extension):
         _convert(folder)
@@ -138,6 +139,11 @@ def _is_hub_name(model_id: str) -> bool:
     except HFValidationError:
         return False
     return True
+
+
+def _check_not_gguf(folder: Path) -> None:
+    if any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors")):
+        raise ModelFilesError(f"{folder} has its weights as GGUF, which is not read: use the model's safetensors")
 
 
 def _check_folder(folder: Path, source: ModelSource) -> None:

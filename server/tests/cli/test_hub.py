@@ -126,6 +126,12 @@ def test_what_a_folder_lacks_is_named(tmp_path: Path) -> None:
         prepare_folder(ModelSource(str(tmp_path)), HUB)
 
 
+def test_gguf_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "model.Q4_K_M.gguf").touch()
+    with pytest.raises(ModelFilesError, match="weights as GGUF, which is not read: use the model's safetensors"):
+        prepare_folder(ModelSource(str(tmp_path)), HUB, refuse)
+
+
 def test_a_pipe_is_no_weights(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     os.mkfifo(folder / "pytorch_model.bin")

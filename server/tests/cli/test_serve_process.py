@@ -150,12 +150,18 @@ def test_the_service_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def write_config(folder: Path) -> Path:
-    """A configuration that names an architecture we lack."""
+LLAMA = "LlamaForCausalLM"
+
+
+def write_config(folder: Path, architecture: str = "UnknownModel", quantised: str = "", weights: bytes = b"") -> Path:
+    """A configuration that names an architecture we lack, or one whose weights are quantised by a method."""
+    if weights:
+        (folder / "model.safetensors").write_bytes(weights)
     (folder / "config.json").write_text(
         json.dumps(
             {
-                "architectures": ["UnknownModel"],
+                "architectures": [architecture],
+                **({"quantization_config": {"quant_method": quantised, "bits": 4}} if quantised else {}),
                 "vocab_size": 8,
                 "hidden_size": 8,
                 "intermediate_size": 8,
@@ -177,6 +183,8 @@ def write_config(folder: Path) -> Path:
         (lambda tmp: serve_arguments(tmp, tmp, "--sharded"), {}, "--sharded needs"),
         (lambda tmp: ["download-weights", str(tmp)], {}, "no config.json"),
         (lambda tmp: ["download-weights", str(write_config(tmp))], {}, "UnknownModel"),
+        (lambda tmp: ["download-weights", str(write_config(tmp, LLAMA, "exl2"))], {}, "quantised by 'exl2'"),
+        (lambda tmp: serve_arguments(write_config(tmp, LLAMA, "gptq", b"\x10" + bytes(40)), tmp), {}, "is damaged"),
     ],
 )
 def test_an_error_at_start_is_one_line_and_status_1(

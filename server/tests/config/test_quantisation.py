@@ -73,7 +73,7 @@ def integers(bits: int, strategy: str, **more: Any) -> Raw:
             compressed(
                 integers(4, "group", group_size=128, symmetric=False, actorder="group"), format="pack-quantized"
             ),
-            Packed("compressed-tensors", 4, 128, symmetric=False, act_order=True),
+            Packed("compressed-tensors", 4, 128, symmetric=False),
         ),
         (
             compressed(integers(8, "channel", actorder="static"), format="pack-quantized"),
@@ -84,13 +84,19 @@ def integers(bits: int, strategy: str, **more: Any) -> Raw:
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, Fp8("block", "dynamic")),
         ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, Fp8("channel", "dynamic", bound=1200.0)),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, Fp8("tensor", "static")),
+        ({"quant_method": "modelopt", "quant_algo": "fp8_per_channel_per_token"}, Fp8("channel", "dynamic")),
+        # The strategy follows from the size of groups where none is named; fp8 weights may be alone.
+        (compressed({"num_bits": 4, "group_size": 32}, format="pack-quantized"), Packed("compressed-tensors", 4, 32)),
+        (compressed({"num_bits": 4, "group_size": -1}, format="pack-quantized"), Packed("compressed-tensors", 4, 0)),
+        (compressed({"num_bits": 8, "type": "float"}, format="float-quantized"), Fp8("tensor", "none")),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128}, Packed("gptq", 4, 128)),
         (
             {"quant_method": "gptq", "bits": 3, "group_size": -1, "sym": False, "desc_act": True, "format": "gptq_v2"},
-            Packed("gptq_v2", 3, 0, symmetric=False, act_order=True),
+            Packed("gptq_v2", 3, 0, symmetric=False),
         ),
         ({"quant_method": "awq", "bits": 4, "group_size": 64}, Packed("awq", 4, 64, symmetric=False)),
         ({"quant_method": "auto-round", "bits": 4, "group_size": 128}, Packed("gptq", 4, 128)),
+        ({"quant_method": "awq", "bits": 4, "checkpoint_format": "gemm"}, Packed("awq", 4, 128, symmetric=False)),
         ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, Packed("bnb-nf4", 4, 64)),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, Packed("bnb-int8", 8, 0)),
     ],
@@ -111,6 +117,8 @@ def test_a_configuration_is_read(config: Raw, expected: Scheme) -> None:
         ({"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["down_p"]}, DOWN, Q),
         # Wildcards.
         ({"quant_method": "modelopt", "exclude_modules": ["*.self_attn*"]}, Q, DOWN),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.*.self_attn"]}, Q, DOWN),
+        ({"quant_method": "modelopt", "exclude_modules": ["self_attn.q_proj"]}, Q, DOWN),
         # Regular expressions, exact names.
         (compressed(BYTES, TOKENS, ignore=["re:.*self_attn.*"], format="float-quantized"), Q, DOWN),
         (compressed(BYTES, TOKENS, ignore=[DOWN, "q_proj"], format="float-quantized"), DOWN, Q),
@@ -195,6 +203,9 @@ def test_the_kv_cache_of_a_checkpoint_is_known() -> None:
     scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
     assert schemes_of(compressed(BYTES, TOKENS, kv_cache_scheme=scheme)).kv_cache == "fp8_e4m3fn"
     assert schemes_of({"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}).kv_cache == "fp8_e4m3fn"
+    assert schemes_of({"quant_method": "modelopt", "kv_cache_quant_algo": "NONE"}).kv_cache is None
+    assert schemes_of({"quant_method": "modelopt", "kv_cache_scheme": scheme}).kv_cache == "fp8_e4m3fn"
+    assert schemes_of({"quant_method": "fp8", "kv_cache_scheme": "static"}).kv_cache == "fp8_e4m3fn"
     assert schemes_of(compressed(BYTES, TOKENS)).kv_cache is None
 
 
@@ -208,7 +219,11 @@ def test_the_kv_cache_of_a_checkpoint_is_known() -> None:
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "marlin"),
         ({"quant_method": "gptq", "bits": 4, "is_marlin_format": True}, "Marlin"),
         ({"quant_method": "gptq", "bits": 16}, "16 bits"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {"bits": 1}}}, "1 bits"),
+        ({"quant_method": "gptq", "bits": 4, "pack_dtype": "int16"}, "words of type int16"),
+        ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp"}, "mx_fp"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "gemv"),
+        ({"quant_method": "awq", "bits": 4, "format": "marlin"}, "marlin"),
         ({"quant_method": "fp8", "weight_block_size": [64, 64]}, "64 x 64"),
         ({"quant_method": "fp8", "fmt": "e5m2"}, "e5m2"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "NVFP4"),
@@ -225,6 +240,27 @@ def test_the_kv_cache_of_a_checkpoint_is_known() -> None:
 def test_what_is_not_read_is_refused_by_name(config: Raw, named: str) -> None:
     with pytest.raises(UnsupportedModel, match=named):
         schemes_of(config)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        compressed(BYTES, TOKENS, ignore=["re:.*(self_attn"], format="float-quantized"),
+        {"quant_method": "gptq", "bits": 4, "dynamic": {"-:[": {}}},
+    ],
+)
+def test_an_expression_that_is_none_is_refused(config: Raw) -> None:
+    with pytest.raises(ConfigurationError, match="is no regular expression"):
+        schemes_of(config)
+
+
+@pytest.mark.parametrize("repeated", [True, False])
+def test_checkpoints_of_mlx_are_refused_by_name(repeated: bool) -> None:
+    config = {"quantization": {"group_size": 64, "bits": 4}}
+    with pytest.raises(UnsupportedModel, match="MLX"):
+        read_schemes(
+            JsonObject({**config, **({"quantization_config": config["quantization"]} if repeated else {})}, "c")
+        )
 
 
 @pytest.mark.parametrize(

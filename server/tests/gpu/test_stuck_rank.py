@@ -1,4 +1,6 @@
-"""A rank that stands still while the other one waits for it in a captured step: found within seconds, nothing stays."""
+"""A rank that stands still or dies while the other one waits for it in a captured step: found within seconds, and
+nothing stays on the devices.
+"""
 
 import os
 import signal
@@ -17,9 +19,10 @@ pytestmark = [
 ]
 
 
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=["stopped", "killed"])
 @pytest.mark.parametrize("peer_memory", [True, False])
-def test_a_rank_that_stands_still_is_found_and_leaves_nothing(
-    peer_memory: bool, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+def test_a_lost_rank_is_found_and_leaves_nothing(
+    peer_memory: bool, number: signal.Signals, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     folder = tiny_llama(
         tmp_path_factory, hidden_size=512, num_attention_heads=8, num_key_value_heads=2, vocab_size=4096
@@ -29,7 +32,7 @@ def test_a_rank_that_stands_still_is_found_and_leaves_nothing(
     first, second = ranks.processes
     try:
         _wait_for(tmp_path / "decoding", 120)
-        os.kill(second.pid, signal.SIGSTOP)
+        os.kill(second.pid, number)
         begin = time.monotonic()
         _wait_for(tmp_path / "unhealthy", LIMIT_S + 2)
         print(f"found after {time.monotonic() - begin:.2f} s")

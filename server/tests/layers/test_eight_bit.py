@@ -108,6 +108,16 @@ def test_a_checkpoint_that_is_not_what_it_says_is_refused(plain: Path, tmp_path:
         load_dense(part, 0, part.spec.layers[0].ffn)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("scale", [torch.zeros(1), torch.zeros(0)])
+def test_inputs_need_a_scale_above_0(plain: Path, tmp_path: Path, scale: Tensor) -> None:
+    quantise_folder(plain, tmp_path / "made", "fp8 static")
+    path = tmp_path / "made" / "model.safetensors"
+    save_file({**load_file(path), "model.layers.0.mlp.down_proj.input_scale": scale}, path)
+    part = checkpoint(tmp_path / "made")
+    with pytest.raises(ModelFilesError, match=r"down_proj\.input_scale` holds .* inputs need a scale above 0"):
+        load_dense(part, 0, part.spec.layers[0].ffn)  # type: ignore[arg-type]
+
+
 def test_a_file_that_was_cut_is_refused(plain: Path, tmp_path: Path) -> None:
     quantise_folder(plain, tmp_path / "made", "fp8 of blocks")
     path = tmp_path / "made" / "model.safetensors"

@@ -1,5 +1,6 @@
 """Models with latent attention: what they keep of a position, what they refuse, and how their files are read."""
 
+import json
 import logging
 from pathlib import Path
 
@@ -61,6 +62,15 @@ def test_codes_of_8_bits_in_the_cache_are_refused(folder: Path, dtype: str) -> N
     assert quantised_kv_cache("auto", config) is None
     with pytest.raises(ConfigurationError, match=f"--kv-cache-dtype {dtype} is not there for DeepseekV3ForCausalLM"):
         quantised_kv_cache(dtype, config)  # type: ignore[arg-type]
+
+
+def test_what_a_checkpoint_wants_of_the_cache_does_not_keep_it_from_starting(folder: Path, tmp_path: Path) -> None:
+    raw = json.loads((folder / "config.json").read_text())
+    wanted = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+    (tmp_path / "config.json").write_text(json.dumps({**raw, "quantization_config": wanted}))
+    config = ModelConfig.from_folder(tmp_path)
+    assert config.schemes.kv_cache == "fp8_e4m3fn"
+    assert quantised_kv_cache("auto", config) is None
 
 
 def test_layers_that_guess_further_tokens_are_not_missed(

@@ -1,6 +1,7 @@
 """Models with 8-bit weights: beside what compressed-tensors says that they compute, and beside those with 16 bits."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,10 @@ import torch
 from compressed_tensors.quantization import QuantizationScheme
 from safetensors.torch import save_file
 from support.checkpoints import tiny_llama
-from support.compressed import compress_folder, preset, reference
+from support.compressed import compress_folder, preset, reference, set_quantisation
 from support.driver import Driver
 from support.eight_bit import quantise_folder
-from support.families import model_of, write
+from support.families import made, model_of, write
 from support.family_cases import CASES
 from support.generating import generations, warm_engine
 from support.loading import load
@@ -55,11 +56,13 @@ def test_a_checkpoint_of_compressed_tensors_computes_what_the_library_says(
     with torch.inference_mode():
         expected = torch.cat([said(torch.tensor([ids])).logits[0] for ids in PROMPTS]).log_softmax(-1)
     torch.testing.assert_close(log_probabilities(load(folder)), expected, atol=1e-4, rtol=1e-4)
-    works = [lambda group=group: log_probabilities(load(folder, group=group), group) for group in thread_groups(2)]
-    first, second = together(works)
-    assert torch.equal(first, second)
-    # Each rank measures the scales of its own part of the inputs, and what is rounded otherwise is a little apart.
-    assert (first - expected).abs().mean() < (1e-4 if name == "fp8 static" else 0.12)
+    for ranks in (2, 6):
+        groups = thread_groups(ranks)
+        works = [lambda group=group: log_probabilities(load(folder, group=group), group) for group in groups]
+        first, *others = together(works)
+        assert all(torch.equal(first, other) for other in others)
+        # Each rank measures the scales of its own part of the inputs, and what is rounded otherwise is a little apart.
+        assert (first - expected).abs().mean() < (1e-4 if name == "fp8 static" else 0.12)
 
 
 @pytest.mark.parametrize(("asked", "apart"), [("fp8", 0.25), ("eetq", 0.05), ("bitsandbytes-nf4", 0.5)])
@@ -108,6 +111,42 @@ def test_experts_are_computed_with_the_numbers_that_8_bits_stand_for(tmp_path: P
     torch.testing.assert_close(log_probabilities(load(tmp_path / "made")), expected)
     for each in together(works):
         torch.testing.assert_close(each, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("stored", "strategy"), [("fp8 of matrices", "tensor"), ("fbgemm", "channel"), ("fp8 of blocks", "block")]
+)
+@pytest.mark.parametrize(
+    ("case", "ends"),
+    [("phi3", ("_proj",)), ("gpt neox", ("query_key_value", "dense", "_h", "_4h")), ("qwen2", ("_proj",))],
+)
+def test_weights_alone_may_have_8_bits_in_matrices_of_every_place(
+    tmp_path: Path, case: str, ends: tuple[str, ...], stored: str, strategy: str
+) -> None:
+    """Queries, keys and values, or gate and up, in one stored matrix; biases; an output matrix that is the embedding or
+    has a name of its own.
+    """
+    values = {
+        **CASES[case].values,
+        "hidden_size": 192,
+        "intermediate_size": 200,
+        "tie_word_embeddings": case == "qwen2",
+    }
+    sized = replace(CASES[case], values=values)
+    write(sized, made(sized), tmp_path / "plain")
+    meant = quantise_folder(tmp_path / "plain", tmp_path / "made", stored, ends)
+    weights = {"num_bits": 8, "type": "float", "strategy": strategy, "block_structure": [128, 128]}
+    set_quantisation(
+        tmp_path / "made",
+        {"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["Linear"], "weights": weights}}},
+    )
+    save_file(meant, tmp_path / "plain" / "model.safetensors")
+    expected = log_probabilities(load(tmp_path / "plain"))
+    works = [
+        lambda group=group: log_probabilities(load(tmp_path / "made", group=group), group) for group in thread_groups(2)
+    ]
+    for computed in (log_probabilities(load(tmp_path / "made")), *together(works)):
+        torch.testing.assert_close(computed, expected, atol=1e-3, rtol=1e-4)
 
 
 @pytest.mark.parametrize("case", ["cohere", "gptj", "gpt2", "glm", "gemma2", "phi3", "opt"])

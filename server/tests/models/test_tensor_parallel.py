@@ -84,6 +84,18 @@ def test_four_and_eight_ranks_equal_one(name: str, world_size: int, tmp_path: Pa
         assert ids == expected_ids
 
 
+def test_four_processes_equal_one(tmp_path: Path) -> None:
+    folders = [tmp_path / str(index) for index in range(len(MORE_RANKS))]
+    for folder, made in zip(folders, MORE_RANKS.values(), strict=True):
+        made().save_pretrained(folder)
+    ranks = all_ranks(folders, world_size=4, out=tmp_path, steps=3)
+    for index, folder in enumerate(folders):
+        expected_logits, expected_ids = single_rank(folder, steps=3)
+        for found in ranks:
+            torch.testing.assert_close(found[index][0], expected_logits, atol=1e-4, rtol=1e-4)
+            assert found[index][1] == expected_ids
+
+
 @pytest.mark.parametrize("world_size", [2, 4, 8])
 def test_a_step_in_parts_equals_a_whole_one(world_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     MORE_RANKS["uneven"]().save_pretrained(tmp_path)

@@ -28,7 +28,7 @@ class PackedCase:
     """A kind of checkpoint."""
 
     config: dict[str, Any]
-    """`quantization_config`"""
+    """`quantization_config`; empty: there is none."""
     pack: Pack
 
 
@@ -49,7 +49,8 @@ def write_packed(plain: Path, out: Path, case: PackedCase) -> State:
         stored |= {f"{module}.{suffix}": each.contiguous() for suffix, each in tensors.items()}
     save_file(stored, out / "model.safetensors")
     config = json.loads((out / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps({**config, "quantization_config": case.config}))
+    described = {"quantization_config": case.config} if case.config else {}
+    (out / "config.json").write_text(json.dumps({**config, **described}))
     return meant
 
 
@@ -98,13 +99,18 @@ def _by_turns(codes: Tensor) -> Tensor:
     return packed_rows(turns.t(), 4).t()
 
 
-def compressed_case(bits: int, group_size: int, symmetric: bool, form: str = "pack-quantized") -> PackedCase:
+def compressed_pack(bits: int, group_size: int, symmetric: bool, form: str = "pack-quantized") -> Pack:
     """By compressed-tensors. `group_size` 0: a scale for each row."""
 
     def pack(module: str, weight: Tensor) -> tuple[State, Tensor]:
         matrix = compressed_matrix(weight, bits, group_size, symmetric, form)
         return matrix.tensors, matrix.weight
 
+    return pack
+
+
+def compressed_case(bits: int, group_size: int, symmetric: bool, form: str = "pack-quantized") -> PackedCase:
+    """See `compressed_pack`."""
     kind = "float" if form.startswith("mxfp4") else "int"
     weights: dict[str, Any] = {"num_bits": bits, "type": kind, "symmetric": symmetric}
     weights |= {"strategy": "group", "group_size": group_size} if group_size else {"strategy": "channel"}
@@ -114,7 +120,7 @@ def compressed_case(bits: int, group_size: int, symmetric: bool, form: str = "pa
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
         "ignore": ["lm_head"],
     }
-    return PackedCase(config, _without_head(pack))
+    return PackedCase(config, _without_head(compressed_pack(bits, group_size, symmetric, form)))
 
 
 def four_bits_pack(kind: str) -> Pack:
@@ -128,7 +134,7 @@ def four_bits_pack(kind: str) -> Pack:
     return pack
 
 
-def _int8_pack(module: str, weight: Tensor) -> tuple[State, Tensor]:
+def int8_pack(module: str, weight: Tensor) -> tuple[State, Tensor]:
     codes, largest, _ = int8_vectorwise_quant(weight.half())
     return {"weight": codes, "SCB": largest.float()}, codes.float() * (largest.float() / 127)[:, None]
 
@@ -169,7 +175,7 @@ CASES: dict[str, PackedCase] = {
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
         _without_head(four_bits_pack("nf4")),
     ),
-    "bitsandbytes, int8": PackedCase({"quant_method": "bitsandbytes", "load_in_8bit": True}, _without_head(_int8_pack)),
+    "bitsandbytes, int8": PackedCase({"quant_method": "bitsandbytes", "load_in_8bit": True}, _without_head(int8_pack)),
 }
 
 ORDERED = PackedCase(

@@ -104,8 +104,8 @@ class DecoderBuilder:
         if self._kv_cache is None:
             return Attention(index, spec, weights, heads, rope, group)
         scales = None
-        # Scales were calibrated for one type, and mean nothing for another.
-        if self._kv_cache == self._config.schemes.kv_cache:
+        # Scales were calibrated for one type, and mean nothing for another. Tools that do not name it mean this one.
+        if self._kv_cache == (self._config.schemes.kv_cache or "fp8_e4m3fn"):
             scales = load_kv_scales(self._checkpoint, index, spec.num_kv_heads, heads)
         return Attention(index, spec, weights, heads, rope, group, KV_CODES[self._kv_cache], scales)
 

@@ -9,6 +9,7 @@ from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig
 from ..config.kv_cache import QuantisedKvCache
 from ..config.names import TensorNames
+from ..config.quantisation import BESIDE
 from ..distributed import TensorParallelGroup
 from ..weights import DummySource, SafetensorsSource, WeightSource
 from .base import CausalLM
@@ -55,7 +56,8 @@ def _build(
     if isinstance(source, SafetensorsSource):
         # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
         tied = (f"{config.names.head}.weight",) if config.decoder.head.tied else ()
-        source.warn_unread((*config.names.ignored, *tied, *_of_other_ranks(config.names, group)))
+        beside = BESIDE if config.schemes.method else ()
+        source.warn_unread((*config.names.ignored, *tied, *beside, *_of_other_ranks(config.names, group)))
     return model
 
 

@@ -18,8 +18,8 @@ def _weight() -> Tensor:
     return torch.randn(OUTPUTS, INPUTS) + 0.3
 
 
-def _scheme(bits: int, group_size: int = 32, symmetric: bool = True, act_order: bool = False) -> Packed:
-    return Packed("compressed-tensors", bits, group_size, symmetric, act_order)
+def _scheme(bits: int, group_size: int = 32, symmetric: bool = True) -> Packed:
+    return Packed("compressed-tensors", bits, group_size, symmetric)
 
 
 @pytest.mark.parametrize("bits", range(2, 9))
@@ -71,7 +71,7 @@ def test_inputs_in_an_order_of_their_own(bits: int) -> None:
         "weight_packed": packed.to(torch.int32),
         "weight_g_idx": (places // 32).to(torch.int32),
     }
-    scheme = _scheme(bits, symmetric=False, act_order=True)
+    scheme = _scheme(bits, symmetric=False)
     whole = assert_every_part(tensors, scheme, matrix.weight[:, places], (8, 20), (32, 48))
     assert whole.perm is not None
 

@@ -52,7 +52,7 @@ def test_inputs_in_an_order_of_their_own(bits: int) -> None:
     """Codes come sorted by group, with the inputs they multiply; parts are of places in that order."""
     order = torch.randperm(96, generator=torch.Generator().manual_seed(1))
     matrix = gptq_matrix(_weight(), bits, 32, symmetric=False, act_order=order)
-    scheme = Packed("gptq", bits, 32, symmetric=False, act_order=True)
+    scheme = Packed("gptq", bits, 32, symmetric=False)
     whole = assert_every_part(matrix.tensors, scheme, matrix.weight, (8, 20), (32, 48))
     found = input_order(module(matrix.tensors, (32, 96)), scheme)
     assert found is not None
@@ -64,7 +64,7 @@ def test_inputs_in_an_order_of_their_own(bits: int) -> None:
 def test_neighbours_are_recognised_whatever_the_configuration_says() -> None:
     matrix = gptq_matrix(_weight(), 4, 32)
     part = module(matrix.tensors, (32, 96))
-    assert input_order(part, Packed("gptq", 4, 32, act_order=True)) is None
+    assert input_order(part, Packed("gptq", 4, 32)) is None
     without = {name: tensor for name, tensor in matrix.tensors.items() if name != "g_idx"}
     assert torch.equal(read_groups(module(without, (32, 96)), Packed("gptq", 4, 32)).dequantised(), matrix.weight)
 

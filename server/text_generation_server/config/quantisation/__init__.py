@@ -2,9 +2,10 @@
 
 from .online import QUANTIZE_NAMES, online_schemes
 from .reading import read_schemes
-from .schemes import BLOCK, UNQUANTISED, Fp8, Int8, Packed, PackedFormat, Rule, Scheme, Schemes
+from .schemes import BESIDE, BLOCK, UNQUANTISED, Fp8, Int8, Packed, PackedFormat, Rule, Scheme, Schemes
 
 __all__ = [
+    "BESIDE",
     "BLOCK",
     "QUANTIZE_NAMES",
     "UNQUANTISED",

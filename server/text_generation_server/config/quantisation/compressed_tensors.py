@@ -35,7 +35,7 @@ def compressed_tensors(config: JsonObject) -> Schemes:
             else:
                 exact.append(Rule(scheme, "exact", target))
     rules = (*_ignored(config.strings("ignore")), *exact, *regex, *classes)
-    return Schemes("compressed-tensors", rules, kv_cache=_kv_cache(config))
+    return Schemes("compressed-tensors", rules, kv_cache=kv_cache_scheme(config))
 
 
 def _check_whole(config: JsonObject) -> None:
@@ -70,7 +70,7 @@ def _scheme(config: JsonObject, group: JsonObject) -> Scheme | None:
     _check_format(form)
     weights = group.child("weights")
     bits, kind = weights.integer("num_bits", default=8), weights.string("type", default="int")
-    strategy = weights.string("strategy", default="tensor")
+    strategy = weights.string("strategy", default=_usual_strategy(weights))
     if "input_activations" in group and form in ("pack-quantized", _MXFP4):
         inputs = group.child("input_activations").integer("num_bits", default=8)
         raise refused("input_activations", f"the format {form!r} with quantised inputs (W{bits}A{inputs})")
@@ -88,6 +88,12 @@ def _scheme(config: JsonObject, group: JsonObject) -> Scheme | None:
     if form == "pack-quantized" or not (whole_bytes or "input_activations" in group):
         return _packed(weights, bits, strategy)
     return _int8(group, weights, bits, strategy)
+
+
+def _usual_strategy(weights: JsonObject) -> str:
+    """Where none is named, as the library takes it."""
+    size = weights.integer("group_size", default=0, minimum=-1)
+    return "channel" if size < 0 else "group" if size else "tensor"
 
 
 def _fp8(group: JsonObject, weights: JsonObject, strategy: str) -> Fp8:
@@ -109,10 +115,9 @@ def _int8(group: JsonObject, weights: JsonObject, bits: int, strategy: str) -> I
 def _packed(weights: JsonObject, bits: int, strategy: str) -> Packed:
     if strategy not in ("group", "channel", "tensor"):
         raise refused("weights", f"packed weights with the strategy {strategy!r}")
-    order = weights.string("actorder", default="") if isinstance(weights.plain().get("actorder"), str) else ""
     size = weights.integer("group_size", default=0, minimum=-1) if strategy == "group" else 0
     symmetric = weights.boolean("symmetric", default=True)
-    return Packed("compressed-tensors", bits, max(size, 0), symmetric, order.lower() == "group")
+    return Packed("compressed-tensors", bits, max(size, 0), symmetric)
 
 
 def _activations(group: JsonObject, kind: str) -> ActivationScale:
@@ -128,7 +133,8 @@ def _activations(group: JsonObject, kind: str) -> ActivationScale:
     return "dynamic" if inputs.boolean("dynamic", default=False) else "static"
 
 
-def _kv_cache(config: JsonObject) -> KvCacheType | None:
+def kv_cache_scheme(config: JsonObject) -> KvCacheType | None:
+    """What the checkpoint wants keys and values to be stored as. Raises UnsupportedModel or ConfigurationError."""
     if "kv_cache_scheme" not in config:
         return None
     scheme = config.child("kv_cache_scheme")

@@ -3,8 +3,9 @@
 """
 
 from ..json_object import JsonObject
+from .compressed_tensors import kv_cache_scheme
 from .refusal import refused
-from .schemes import BLOCK, Fp8, KvCacheType, Packed, PackedFormat, Rule, Schemes
+from .schemes import BLOCK, Fp8, KvCacheType, Packed, PackedFormat, Rule, Schemes, exceptions
 
 _ACTIVATIONS = {"dynamic": "dynamic", "static": "static"}
 _SKIP_KEYS = ("ignored_layers", "modules_to_not_convert")
@@ -22,31 +23,37 @@ def fp8(config: JsonObject) -> Schemes:
     if blocks and (size := config.integers("weight_block_size", 2, 2**20)) != (BLOCK, BLOCK):
         raise refused("weight_block_size", f"blocks of {size[0]} x {size[1]}", "128 x 128 is")
     scheme = Fp8("block" if blocks else "tensor", "static" if is_static and not blocks else "dynamic")
-    skipped = (Rule(None, "path", name) for key in _SKIP_KEYS for name in config.strings(key))
+    skipped = exceptions(name for key in _SKIP_KEYS for name in config.strings(key))
     # The output matrix keeps 16 bits though lists often leave it out.
-    return Schemes("fp8", (*skipped, Rule(None, "path", "lm_head"), Rule(scheme, "all")))
+    # AutoFP8 names no type: keys and values are calibrated as weights are.
+    kv_cache = "fp8_e4m3fn" if config.plain().get("kv_cache_scheme") == "static" else None
+    return Schemes("fp8", (*skipped, Rule(None, "path", "lm_head"), Rule(scheme, "all")), kv_cache=kv_cache)
 
 
 def fbgemm_fp8(config: JsonObject) -> Schemes:
     """A scale for each row; the scale of a token has an upper bound."""
     scheme = Fp8("channel", "dynamic", bound=config.optional_number("activation_scale_ub"))
-    skipped = (Rule(None, "path", name) for name in config.strings("modules_to_not_convert"))
+    skipped = exceptions(config.strings("modules_to_not_convert"))
     return Schemes("fbgemm_fp8", (*skipped, Rule(None, "path", "lm_head"), Rule(scheme, "all")))
 
 
 def modelopt(config: JsonObject) -> Schemes:
-    """`hf_quant_config.json` nests everything under `quantization`."""
+    """`hf_quant_config.json` nests everything under `quantization`; `config.json` has other names for some of it."""
     inner = config.child("quantization") if "quantization" in config else config
-    algorithm = inner.string("quant_algo", default="FP8")
+    algorithm = inner.string("quant_algo", default="FP8").upper()
     schemes = {"FP8": Fp8("tensor", "static"), "FP8_PER_CHANNEL_PER_TOKEN": Fp8("channel", "dynamic")}
     if algorithm not in schemes:
         raise refused("quant_algo", f"modelopt's {algorithm!r}", f"{' and '.join(schemes)} are")
-    names = (*inner.strings("exclude_modules"), *inner.strings("ignore"))
-    skipped = tuple(rule for name in names for rule in (Rule(None, "glob", name), Rule(None, "glob", f"{name}.*")))
+    skipped = exceptions((*inner.strings("exclude_modules"), *inner.strings("ignore")))
     rules = (*skipped, Rule(None, "path", "lm_head"), Rule(schemes[algorithm], "all"))
-    kinds: dict[str, KvCacheType] = {"FP8": "fp8_e4m3fn", "INT8": "int8"}
-    kv_cache = inner.choice("kv_cache_quant_algo", kinds) if "kv_cache_quant_algo" in inner else None
-    return Schemes("modelopt", rules, kv_cache=kv_cache)
+    return Schemes("modelopt", rules, kv_cache=_modelopt_kv_cache(inner))
+
+
+def _modelopt_kv_cache(config: JsonObject) -> KvCacheType | None:
+    if "kv_cache_quant_algo" not in config:
+        return kv_cache_scheme(config)
+    kinds: dict[str, KvCacheType | None] = {"FP8": "fp8_e4m3fn", "INT8": "int8", "NONE": None}
+    return config.choice("kv_cache_quant_algo", kinds)
 
 
 def bitsandbytes(config: JsonObject) -> Schemes:
@@ -60,5 +67,5 @@ def bitsandbytes(config: JsonObject) -> Schemes:
         scheme = Packed(config.choice("bnb_4bit_quant_type", kinds, "fp4"), 4, _BNB_BLOCK)
     else:
         scheme = Packed("bnb-int8", 8, 0)
-    skipped = (Rule(None, "path", name) for name in config.strings("llm_int8_skip_modules"))
+    skipped = exceptions(config.strings("llm_int8_skip_modules"))
     return Schemes("bitsandbytes", (*skipped, Rule(None, "path", "lm_head"), Rule(scheme, "all")))

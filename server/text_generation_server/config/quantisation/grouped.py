@@ -1,6 +1,7 @@
 """`gptq`, `awq` and `auto-round`: codes of a few bits in groups along the inputs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 from ..json_object import JsonObject
@@ -8,6 +9,7 @@ from .refusal import refused
 from .schemes import Packed, PackedFormat, Rule, Schemes
 
 _BITS = range(2, 9)
+_PLAIN_BITS = 16
 _INSTEAD = "use the checkpoint that it was made from"
 
 
@@ -22,6 +24,8 @@ def gptq(config: JsonObject) -> Schemes:
     formats: dict[str, PackedFormat] = {"gptq": "gptq", "gptq_v2": "gptq_v2", "int": "gptq"}
     if form not in formats:
         raise refused(key, f"the GPTQ format {form!r}", "gptq and gptq_v2 are")
+    if (words := inner.string("pack_dtype", default="int32")) != "int32":
+        raise refused("pack_dtype", f"a GPTQ checkpoint with words of type {words}", "int32 is")
     scheme = _scheme(inner, formats[form])
     rules = [Rule(None, "path", "lm_head")] if not inner.boolean("lm_head", default=False) else []
     rules += _overrides(inner, scheme)
@@ -30,34 +34,25 @@ def gptq(config: JsonObject) -> Schemes:
     return Schemes("gptq", (*rules, *(Rule(scheme, names[0], name) for name in names[1])))
 
 
-def _scheme(config: JsonObject, form: PackedFormat) -> Packed:
-    bits = config.integer("bits")
+def _scheme(config: JsonObject, form: PackedFormat, usual: Packed | None = None) -> Packed:
+    """`desc_act` says nothing that the tensors do not. `usual`: what holds for numbers that are not there."""
+    bits = config.integer("bits", default=None if usual is None else usual.bits)
     if bits not in _BITS:
         raise refused("bits", f"GPTQ with {bits} bits", "2 to 8 are")
-    size = config.integer("group_size", default=128, minimum=-1)
-    symmetric, act_order = config.boolean("sym", default=True), config.boolean("desc_act", default=False)
-    return Packed(form, bits, max(size, 0), symmetric, act_order)
+    usual = usual or Packed(form, bits, 128)
+    size = config.integer("group_size", default=usual.group_size or -1, minimum=-1)
+    return Packed(form, bits, max(size, 0), config.boolean("sym", default=usual.symmetric))
 
 
 def _overrides(config: JsonObject, scheme: Packed) -> list[Rule]:
     """`dynamic`: "-:" and a regular expression skips modules, "+:" (or nothing) has other numbers for them."""
-    rules: list[Rule] = []
     dynamic = config.child("dynamic")
-    for key in dynamic:
-        if key.startswith("-:"):
-            rules.append(Rule(None, "regex", key.removeprefix("-:")))
-            continue
-        other = dynamic.child(key)
-        size = other.integer("group_size", default=scheme.group_size or -1, minimum=-1)
-        changed = Packed(
-            scheme.format,
-            other.integer("bits", default=scheme.bits, maximum=8),
-            max(size, 0),
-            other.boolean("sym", default=scheme.symmetric),
-            other.boolean("desc_act", default=scheme.act_order),
-        )
-        rules.append(Rule(changed, "regex", key.removeprefix("+:")))
-    return rules
+    return [
+        Rule(None, "regex", key.removeprefix("-:"))
+        if key.startswith("-:")
+        else Rule(_scheme(dynamic.child(key), scheme.format, scheme), "regex", key.removeprefix("+:"))
+        for key in dynamic
+    ]
 
 
 def _blocks(config: JsonObject) -> tuple[str, ...]:
@@ -73,9 +68,11 @@ def _blocks(config: JsonObject) -> tuple[str, ...]:
 
 def awq(config: JsonObject) -> Schemes:
     """AWQ (Lin et al., 2024) as AutoAWQ writes it. Its own file has other names for the keys."""
-    version = config.string("version", default="gemm").lower()
+    # GPTQModel has the names that it has for GPTQ.
+    key = next((key for key in ("version", "checkpoint_format", "format") if key in config), "version")
+    version = config.string(key, default="gemm").lower()
     if version != "gemm":
-        raise refused("version", f"the AWQ layout {version!r}", "gemm is")
+        raise refused(key, f"the AWQ layout {version!r}", "gemm is")
     bits = config.integer("w_bit" if "w_bit" in config else "bits", default=4)
     if bits != 4:
         raise refused("bits", f"AWQ with {bits} bits", "4 are")
@@ -86,15 +83,34 @@ def awq(config: JsonObject) -> Schemes:
 
 
 def auto_round(config: JsonObject) -> Schemes:
-    """AutoRound writes the tensors of GPTQ or of AWQ."""
+    """AutoRound writes the tensors of GPTQ or of AWQ; `extra_config` has other numbers for some modules."""
     packing = config.string("packing_format", default="auto_round:auto_gptq").lower()
-    if list(config.child("extra_config")):
-        raise refused("extra_config", "an AutoRound checkpoint with other numbers for some modules")
+    if (kind := config.string("data_type", default="int")) != "int":
+        raise refused("data_type", f"an AutoRound checkpoint of type {kind!r}", "int is")
     if "awq" in packing:
-        return awq(config)
-    if "gptq" in packing:
-        return gptq(config)
-    raise refused("packing_format", f"AutoRound's {packing!r}", "auto_gptq and auto_awq are")
+        schemes = awq(config)
+    elif "gptq" in packing:
+        schemes = gptq(config)
+    else:
+        raise refused("packing_format", f"AutoRound's {packing!r}", "auto_gptq and auto_awq are")
+    usual = schemes.usual
+    extra = config.child("extra_config")
+    rules = (
+        [Rule(_extra(extra.child(name), usual), "exact", name) for name in extra] if isinstance(usual, Packed) else []
+    )
+    return replace(schemes, rules=(*rules, *schemes.rules))
+
+
+def _extra(config: JsonObject, usual: Packed) -> Packed | None:
+    """16 bits and more: not quantised."""
+    if config.integer("bits", default=usual.bits) >= _PLAIN_BITS:
+        return None
+    if usual.format == "awq":
+        size = config.integer("group_size", default=usual.group_size or -1, minimum=-1)
+        if (bits := config.integer("bits", default=usual.bits)) != usual.bits:
+            raise refused("extra_config", f"AWQ with {bits} bits", "4 are")
+        return replace(usual, group_size=max(size, 0))
+    return _scheme(config, usual.format, usual)
 
 
 def mxfp4(_: JsonObject) -> Schemes:

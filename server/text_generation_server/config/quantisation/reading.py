@@ -32,6 +32,7 @@ def read_schemes(config: JsonObject, folder: Path | None = None) -> Schemes:
     """Those that `config.json` names, or a file of `folder` beside it, or tensors there. Raises UnsupportedModel for
     formats that are not read, ConfigurationError for wrong values, ModelFilesError for files that cannot be read.
     """
+    _check_not_mlx(config)
     for holder in (config, config.child("text_config")):
         for key in _KEYS:
             if key in holder:
@@ -39,9 +40,20 @@ def read_schemes(config: JsonObject, folder: Path | None = None) -> Schemes:
     if folder is not None:
         for name, method in _FILES.items():
             if (folder / name).is_file():
-                return _read(JsonObject.from_file(folder / name), method)
+                found = JsonObject.from_file(folder / name)
+                return _read(found, "awq" if "zero_point" in found else method)
         return stored_schemes(folder) or UNQUANTISED
     return UNQUANTISED
+
+
+def _check_not_mlx(config: JsonObject) -> None:
+    """MLX has a key of its own, and newer versions repeat it where others have theirs, without a method."""
+    described = isinstance(value := config.plain().get(_KEYS[0]), dict) and "quant_method" in value
+    if isinstance(config.plain().get("quantization"), dict) and not described:
+        raise UnsupportedModel(
+            "`quantization` in config.json: checkpoints that MLX quantised are not supported; use the checkpoint that "
+            "it was made from, or a GPTQ or AWQ checkpoint of the model (docs/quantisation.md)"
+        )
 
 
 def _read(config: JsonObject, default: str | None) -> Schemes:

@@ -1,10 +1,13 @@
 """How one matrix is stored, and which matrices are stored how."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import lcm
 from typing import Literal
+
+from ...errors import ConfigurationError
 
 WeightScale = Literal["tensor", "channel", "block"]
 """What shares a scale: the whole matrix, a row, or a block of 128 x 128."""
@@ -28,6 +31,10 @@ PackedFormat = Literal[
 KvCacheType = Literal["fp8_e4m3fn", "int8"]
 BLOCK = 128
 """Edge of the blocks that share a scale."""
+BESIDE = ("*.input_scale_ub", "*_zero_point", "*.k_scale", "*.v_scale", "*.kv_scale", "*.output_scale")
+"""Tensors that tools write beside quantised matrices, and that need not be read: a bound that the configuration has,
+zeros of what is symmetric, and scales of keys and values that are stored with 16 bits.
+"""
 _ROW_UNIT = 16
 _WORD_UNIT = 32
 """Codes of any number of bits fill whole words of 32 bits."""
@@ -83,8 +90,6 @@ class Packed:
     """Inputs that share a scale; 0: all of them."""
     symmetric: bool = True
     """False: each group has a zero point."""
-    act_order: bool = False
-    """Groups are of inputs in another order."""
 
     @property
     def align(self) -> int:
@@ -115,6 +120,15 @@ class Rule:
     """
     pattern: str = ""
 
+    def __post_init__(self) -> None:
+        if self.how == "regex":
+            try:
+                re.compile(self.pattern)
+            except (re.error, RecursionError, OverflowError) as error:
+                raise ConfigurationError(
+                    f"`quantization_config` in config.json: {self.pattern!r} is no regular expression: {error}"
+                ) from error
+
     def matches(self, module: str) -> bool:
         """Whether the rule is for this name."""
         match self.how:
@@ -133,6 +147,15 @@ class Rule:
                 return fnmatchcase(module, self.pattern)
 
 
+def exceptions(names: Iterable[str]) -> tuple[Rule, ...]:
+    """Modules that stay as they are. Each name is a whole one, its beginning or its end, or a wildcard, as lists of
+    several tools have them.
+    """
+    plain = [Rule(None, "path", name) for name in names]
+    wildcards = (rule.pattern for rule in plain if "*" in rule.pattern)
+    return (*plain, *(Rule(None, "glob", each) for name in wildcards for each in (name, f"{name}.*")))
+
+
 @dataclass(frozen=True)
 class Schemes:
     """Of one model. The first rule that matches counts; without one a module is not quantised."""
@@ -148,6 +171,11 @@ class Schemes:
     def of(self, module: str) -> Scheme | None:
         """That of a module, by its name in the checkpoint, without `.weight`: `model.layers.0.self_attn.q_proj`."""
         return next((rule.scheme for rule in self.rules if rule.matches(module)), None)
+
+    @property
+    def usual(self) -> Scheme | None:
+        """Of modules that no rule but the last one is for."""
+        return self.rules[-1].scheme if self.rules else None
 
     def align(self, *modules: str) -> int:
         """Inputs or outputs of which a rank should have whole multiples in matrices of these names."""

@@ -16,6 +16,8 @@ from .grouped import Grouped
 from .rows8 import Rows8
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e8m0fnu)
+_INPUT_SCALES = ("input_scale", "act_scale", "activation_scale")
+"""What tools call it, the last one Transformers."""
 _RANDOM_SCALE = 1 / 16
 """Of inputs, where weights are random: activations of such models are about 1."""
 
@@ -123,6 +125,11 @@ def stacked(parts: Sequence[Eight]) -> Eight:
     return Eight(weight, torch.cat(scales), parts[0].static)
 
 
+def has_scale(source: WeightSource, name: str) -> bool:
+    """Whether a module has a scale of its weights, without which it is stored with 16 bits."""
+    return source.has(_scale_name(source, name))
+
+
 def _dtype(scheme: Fp8 | Int8) -> torch.dtype:
     return torch.int8 if isinstance(scheme, Int8) else torch.float8_e4m3fn
 
@@ -186,9 +193,12 @@ def _of_rows(scale: Tensor, outputs: int) -> Tensor:
 def _static(source: WeightSource, name: str, scheme: Fp8 | Int8) -> Tensor | None:
     if scheme.activations != "static":
         return None
-    names = [f"{name}.{each}" for each in ("input_scale", "act_scale")]
+    names = [f"{name}.{each}" for each in _INPUT_SCALES]
     found = next((each for each in names if source.has(each)), names[0])
-    return _positive(source.raw(found, dtypes=_FLOATS), found).flatten().amax().view(1)
+    scale = _positive(source.raw(found, dtypes=_FLOATS), found).flatten()
+    if not len(scale) or not bool((scale > 0).all()):
+        raise ModelFilesError(f"tensor `{found}` holds {scale.tolist()[:3]}, and inputs need a scale above 0")
+    return scale.amax().view(1)
 
 
 def _positive(scale: Tensor, name: str) -> Tensor:

@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ...config.quantisation import Packed
 from ...errors import ModelFilesError
 from ...weights import Slice
+from . import eight_bit
 from .blocks import RowBlock
 from .checkpoint import Checkpoint
 from .linear import Dense, Linear, Split
@@ -47,7 +49,7 @@ def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
     if spec.head.tied and spec.embedding.width:
         name = checkpoint.outside(checkpoint.names.embedding)
     start, stop, padding = vocabulary_shard(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
-    quantised = not spec.head.tied and not checkpoint.schemes.online and scheme_of(checkpoint, name) is not None
+    quantised = not spec.head.tied and _is_quantised(checkpoint, name)
     if quantised and not spec.head.unit_rows:
         return _quantised_head(checkpoint, start, stop, padding)
     if spec.head.tied and not spec.embedding.width:
@@ -71,6 +73,15 @@ def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
     if spec.head.bias:
         bias = padded_rows(source.read(f"{name}.bias", (spec.vocab_size,), Slice(0, start, stop)), padding)
     return Dense(padded_rows(weight, padding), bias)
+
+
+def _is_quantised(checkpoint: Checkpoint, name: str) -> bool:
+    """Whether the output matrix is. Lists of exceptions that leave it out are written for the name `lm_head`, and
+    families have others.
+    """
+    if checkpoint.schemes.online or (scheme := scheme_of(checkpoint, name)) is None:
+        return False
+    return isinstance(scheme, Packed) or checkpoint.makes_quantised or eight_bit.has_scale(checkpoint.source, name)
 
 
 def _quantised_head(checkpoint: Checkpoint, start: int, stop: int, padding: int) -> Linear:

@@ -26,6 +26,11 @@ def is_plain(source: WeightSource, name: str, scheme: Packed) -> bool:
     return source.has(f"{name}.weight") and not source.has(f"{name}.{_MARKS[scheme.format]}")
 
 
+def is_packed(source: WeightSource, name: str, scheme: Packed) -> bool:
+    """Whether a module is stored in the format of `scheme` and has no plain weight."""
+    return source.has(f"{name}.{_MARKS[scheme.format]}") and not source.has(f"{name}.weight")
+
+
 def read_groups(part: Part, scheme: Packed) -> Groups:
     """Reads a part of a stored matrix. Raises ModelFilesError.
 

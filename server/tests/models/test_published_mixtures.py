@@ -1,0 +1,144 @@
+"""Mixtures of experts with the configurations that are published, beside the same models with 16 bits."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.driver import Driver
+from support.eight_bit import row_scales
+from support.families import PROMPTS, made, write
+from support.family_cases import CASES
+from support.loading import load
+from support.packed_files import Pack, PackedCase, awq_pack, compressed_pack, gptq_pack, write_packed
+from support.published_packs import bfloat16_blocks, half_scales, without_head
+from support.thread_ranks import thread_groups, together
+
+from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.models import CausalLM
+
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 64}
+INT4 = {"actorder": None, "group_size": 32, "num_bits": 4, "strategy": "group", "symmetric": True, "type": "int"}
+FLOATS = {"num_bits": 8, "type": "float", "symmetric": True}
+CHANNELS = {**FLOATS, "dynamic": False, "strategy": "channel"}
+TOKENS = {**FLOATS, "dynamic": True, "strategy": "token"}
+
+
+def group(weights: dict[str, Any], inputs: dict[str, Any] | None, *targets: str) -> dict[str, Any]:
+    return {"input_activations": inputs, "output_activations": None, "targets": list(targets), "weights": weights}
+
+
+def experts_alone(pack: Pack) -> Pack:
+    return lambda module, weight: pack(module, weight) if ".experts." in module else None
+
+
+DEEPSEEK: dict[str, Any] = {
+    "activation_scheme": "dynamic",
+    "fmt": "e4m3",
+    "quant_method": "fp8",
+    "scale_fmt": "ue8m0",
+    "weight_block_size": [128, 128],
+}
+KIMI: dict[str, Any] = {
+    "config_groups": {"group_0": group(INT4, None, "Linear")},
+    "format": "pack-quantized",
+    "ignore": [
+        "lm_head",
+        "re:.*self_attn.*",
+        "re:.*shared_experts.*",
+        "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+    ],
+    "kv_cache_scheme": None,
+    "quant_method": "compressed-tensors",
+    "quantization_status": "compressed",
+}
+MIXTRAL_AWQ: dict[str, Any] = {
+    "bits": 4,
+    "group_size": 32,
+    "modules_to_not_convert": ["gate"],
+    "quant_method": "awq",
+    "version": "gemm",
+    "zero_point": True,
+}
+QWEN_GPTQ: dict[str, Any] = {
+    "bits": 4,
+    "checkpoint_format": "gptq",
+    "desc_act": False,
+    "dynamic": {"-:.*mlp\\.gate$": {}},
+    "group_size": 32,
+    "lm_head": False,
+    "meta": {"quantizer": ["gptqmodel:4.0.0"]},
+    "pack_dtype": "int32",
+    "quant_method": "gptq",
+    "sym": True,
+}
+MIXED: dict[str, Any] = {
+    "config_groups": {
+        "group_0": {**group(CHANNELS, TOKENS, "re:.*self_attn.(q|k|v|o)_proj$"), "format": "float-quantized"},
+        "group_1": {**group(INT4, None, "re:.*mlp.experts.*"), "format": "pack-quantized"},
+    },
+    "format": "mixed-precision",
+    "ignore": ["lm_head", "re:.*mlp.gate$"],
+    "quant_method": "compressed-tensors",
+    "quantization_status": "compressed",
+}
+EXACT: dict[str, tuple[str, dict[str, Any], Pack]] = {
+    "Kimi-K2 int4": ("kimi k2", KIMI, experts_alone(compressed_pack(4, 32, True))),
+    "Mixtral AWQ": ("mixtral", MIXTRAL_AWQ, without_head(awq_pack(32))),
+    # Every gate_proj has `gate` in its name.
+    "Qwen3 MoE AWQ": ("qwen3 moe", MIXTRAL_AWQ, without_head(awq_pack(32))),
+    "Qwen3 MoE GPTQ-Int4": ("qwen3 moe", QWEN_GPTQ, without_head(gptq_pack(4, 32))),
+}
+ROUNDED: dict[str, tuple[str, dict[str, Any], Pack]] = {
+    "DeepSeek-V3": ("deepseek v3", DEEPSEEK, without_head(lambda _, weight: bfloat16_blocks(weight))),
+    "Qwen3 MoE mixed": (
+        "qwen3 moe",
+        MIXED,
+        lambda module, weight: (
+            experts_alone(compressed_pack(4, 32, True))(module, weight)
+            or (half_scales(row_scales)(module, weight) if "self_attn" in module else None)
+        ),
+    ),
+}
+
+
+def log_probabilities(model: CausalLM, group: TensorParallelGroup | None = None) -> torch.Tensor:
+    driver = Driver(model, max_tokens=64, group=group)
+    return driver.prefill({str(i): ids for i, ids in enumerate(PROMPTS)}, all_logits=True).log_softmax(-1)
+
+
+def computed(folder: Path) -> list[torch.Tensor]:
+    """On one rank, on two with parts of experts, and on two with whole ones."""
+    found = [log_probabilities(load(folder))]
+    for groups in (thread_groups(2), thread_groups(2, expert_parallel=True)):
+        found += together([lambda group=group: log_probabilities(load(folder, group=group), group) for group in groups])
+    return found
+
+
+def meant_and_made(case: str, config: dict[str, Any], pack: Pack, path: Path) -> tuple[torch.Tensor, Path]:
+    """What the weights of a quantised checkpoint compute with 16 bits, and its folder."""
+    of_case = CASES[case]
+    sizes = {key: size for key, size in SIZES.items() if key in of_case.values or key != "moe_intermediate_size"}
+    sized = dataclasses.replace(of_case, values={**of_case.values, **sizes})
+    write(sized, made(sized), path / "plain")
+    meant = write_packed(path / "plain", path / "made", PackedCase(config, pack))
+    shutil.copytree(path / "plain", path / "meant")
+    save_file({name: each.contiguous() for name, each in meant.items()}, path / "meant" / "model.safetensors")
+    return log_probabilities(load(path / "meant")), path / "made"
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_experts_of_few_bits(tmp_path: Path, name: str) -> None:
+    expected, folder = meant_and_made(*EXACT[name], tmp_path)
+    for each in computed(folder):
+        torch.testing.assert_close(each, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_mixtures_whose_other_matrices_have_inputs_of_8_bits(tmp_path: Path, name: str) -> None:
+    expected, folder = meant_and_made(*ROUNDED[name], tmp_path)
+    for each in computed(folder):
+        assert (each - expected).norm() < 0.3 * (expected - expected.mean()).norm()
