@@ -13,7 +13,7 @@ from support.driver import Driver
 from support.loading import load
 from support.oracle import oracle
 from support.packed_files import write_packed
-from support.published import PUBLISHED, SIZES, Published
+from support.published_quantised import PUBLISHED, SIZES, Published
 from support.thread_ranks import thread_groups, together
 from torch import nn
 
