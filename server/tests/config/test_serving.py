@@ -36,6 +36,24 @@ def test_an_architecture_that_is_not_there(folder: Path) -> None:
         check(folder)
 
 
+@pytest.mark.parametrize(
+    ("values", "cause"),
+    [
+        ({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
+        ({"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
+        ({"architectures": ["Llama4ForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
+        ({"architectures": ["Qwen2_5_VLForConditionalGeneration"], "vision_config": {}}, "images"),
+        ({"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
+        ({"architectures": ["Qwen2AudioForConditionalGeneration"], "audio_config": {}}, "images or sound"),
+        ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "an encoder"),
+    ],
+)
+def test_a_model_that_is_not_of_text_alone(folder: Path, values: dict[str, object], cause: str) -> None:
+    (folder / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UnsupportedModel, match=f"is not supported: .*{cause}.*only .*; .*docs/models"):
+        check(folder)
+
+
 def test_a_model_without_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ModelFilesError, match=r"has no tokenizer: .* fetch the tokenizer\.json"):
