@@ -80,6 +80,8 @@ def test_weights_that_no_device_can_hold_are_refused_from_the_index(
 ) -> None:
     index = {"metadata": {"total_size": 150 * 2**30}, "weight_map": {}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
     monkeypatch.setattr(memory, "cuda_memory", lambda: [80 * 2**30] * 2)
     check(folder)
     monkeypatch.setattr(memory, "cuda_memory", lambda: [80 * 2**30])
@@ -94,6 +96,32 @@ def test_weights_that_no_device_can_hold_are_refused_from_the_index(
     check(folder)
     monkeypatch.setattr(memory, "has_cuda_devices", lambda: False)
     with pytest.raises(OutOfMemory, match=r"this machine has 1\.0 GiB: "):
+        check(folder)
+
+
+@pytest.mark.parametrize("dtype", ["float32", None])
+def test_weights_of_32_bits_may_be_served_in_16(
+    dtype: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": dtype}))
+    monkeypatch.setattr(memory, "cuda_memory", lambda: [80 * 2**30])
+    for size, fits in ((150, True), (170, False)):
+        index = {"metadata": {"total_size": size * 2**30}, "weight_map": {}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        if fits:
+            check(folder)
+        else:
+            with pytest.raises(OutOfMemory, match=r"take 85\.0 GiB"):
+                check(folder)
+
+
+def test_weights_in_one_file_are_judged_before_it_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    large = {**config, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80}
+    (folder / "config.json").write_text(json.dumps({**large, "num_attention_heads": 64, "head_dim": 128}))
+    monkeypatch.setattr(memory, "cuda_memory", lambda: [80 * 2**30])
+    with pytest.raises(OutOfMemory, match=r"take 12\d\.\d GiB, and all 1 CUDA devices"):
         check(folder)
 
 

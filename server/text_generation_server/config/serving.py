@@ -48,11 +48,20 @@ def check_servable(
     if positions is not None:
         _check_limits(limits, positions)
     if needs_weights:
-        if isinstance(config, ModelConfig) and config.schemes.method:
-            check_machine(weight_bytes(config, _HALF))
-        else:
-            check_machine(stored_bytes(folder))
+        check_machine(_least_bytes(folder, config))
     return config
+
+
+def _least_bytes(folder: Path, config: AnyModelConfig) -> int | None:
+    """What the weights take at least, whatever `--dtype` will be: 16 bits a number, or those of their format. None
+    where nothing tells.
+    """
+    stored = stored_bytes(folder)
+    if isinstance(config, ModelConfig) and (config.schemes.method or stored is None):
+        # Without an index, a file that is not there yet has no size: the configuration tells.
+        return weight_bytes(config, _HALF)
+    # Files without a type may have numbers of 32 bits.
+    return stored // 2 if stored and config.dtype in (None, "float32") else stored
 
 
 def check_expert_parallel(config: AnyModelConfig) -> None:
