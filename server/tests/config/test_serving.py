@@ -1,6 +1,7 @@
 """A model that cannot be served as asked is refused from its small files alone."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from text_generation_server.config.server import Environment
 from text_generation_server.config.serving import AskedLimits, check_servable
 from text_generation_server.config.sizes import weight_bytes
 from text_generation_server.errors import ConfigurationError, ModelFilesError, OutOfMemory, UnsupportedModel
+
+ROUTER_TOKENIZERS = Path(__file__).parents[3] / "router/python/python/text_generation_router/published_tokenizers.py"
 
 
 @pytest.fixture
@@ -58,8 +61,29 @@ def test_a_model_without_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ModelFilesError, match=r"has no tokenizer: .* fetch the tokenizer\.json"):
         check(folder)
-    (folder / "tokenizer.model").touch()
+    for name in ("tokenizer.model", "tekken.json", "qwen.tiktoken"):
+        (folder / name).touch()
+        check(folder)
+        (folder / name).unlink()
+
+
+@pytest.mark.parametrize("names", ["tokenization_x.TheirTokenizer", ["tokenization_x.TheirTokenizer", None]], ids=str)
+def test_a_tokenizer_that_only_code_of_the_model_can_read(folder: Path, names: object) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": names}}))
     check(folder)
+    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+    with pytest.raises(ModelFilesError, match=r"code of the model \(TheirTokenizer\), .*put a tokenizer\.json"):
+        check(folder)
+
+
+def test_tokenizers_of_models_that_the_router_knows_pass(folder: Path) -> None:
+    reading = ROUTER_TOKENIZERS.read_text()
+    known = re.findall(r'^    "(\w+Tokenizer)": _', reading, re.MULTILINE)
+    assert {"BaichuanTokenizer", "QWenTokenizer"} < set(known)
+    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+    for name in known:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": [f"x.{name}", None]}}))
+        check(folder)
 
 
 @pytest.mark.parametrize(

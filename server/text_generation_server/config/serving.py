@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ConfigurationError, ModelFilesError
+from ..errors import ConfigurationError
 from .fallback import FallbackConfig
 from .implementation import AnyModelConfig, ModelImpl, read_model_config
 from .memory import check_machine, stored_bytes
@@ -11,9 +11,8 @@ from .model import ModelConfig
 from .server import Environment
 from .sizes import weight_bytes
 from .spec import MoeSpec
+from .tokenizer import check_tokenizer
 
-_TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.json", "vocab.txt")
-"""The router reads the first, and makes it from the others with transformers."""
 _HALF = 2
 """Bytes of a number that is not quantised, where the device is not known yet."""
 
@@ -40,10 +39,7 @@ def check_servable(
     Whether a class of Transformers can run is checked by `models/fallback/`, which needs torch.
     """
     config = override_rope(read_model_config(folder, model_impl, quantize), environment)
-    if not any(next(folder.glob(pattern), None) for pattern in _TOKENIZERS):
-        raise ModelFilesError(
-            f"{folder} has no tokenizer: none of {', '.join(_TOKENIZERS)}; fetch the tokenizer.json of the model"
-        )
+    check_tokenizer(folder)
     positions = config.max_position_embeddings if isinstance(config, FallbackConfig) else config.max_context_length
     if positions is not None:
         _check_limits(limits, positions)
