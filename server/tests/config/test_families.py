@@ -99,6 +99,11 @@ def test_the_page_of_models_has_the_table_of_the_tests() -> None:
         ("FalconForCausalLM", {"num_ln_in_parallel_attn": 3}, "num_ln_in_parallel_attn"),
         ("OPTForCausalLM", {"ffn_dim": 96, "word_embed_proj_dim": 0}, "word_embed_proj_dim"),
         ("OPTForCausalLM", {"activation_function": "mish"}, "activation_function"),
+        ("Exaone4ForCausalLM", {"sliding_window_pattern": "LLXG"}, "sliding_window_pattern"),
+        ("Exaone4ForCausalLM", {"sliding_window_pattern": ""}, "sliding_window_pattern"),
+        ("HunYuanMoEV1ForCausalLM", {"num_experts": 4, "moe_topk": [2, 2]}, "moe_topk"),
+        ("HunYuanMoEV1ForCausalLM", {"num_experts": 4, "moe_topk": [2, 2, 2, 5]}, "moe_topk"),
+        ("HunYuanMoEV1ForCausalLM", {"num_experts": [4, 4, 4, "4"]}, "num_experts"),
     ],
     ids=str,
 )
@@ -111,19 +116,54 @@ def test_a_wrong_value_is_named(architecture: str, values: dict[str, Any], named
     ("architecture", "values"),
     [
         ("MptForCausalLM", {"attn_config": {"qk_ln": True}}),
+        ("MptForCausalLM", {"attn_config": {"attn_type": "grouped_query_attention"}}),
+        ("MptForCausalLM", {"norm_type": "rmsnorm"}),
+        ("MptForCausalLM", {"logit_scale": "inv_sqrt_d_model"}),
+        ("MiniCPMForCausalLM", {"num_experts": 8}),
+        ("MiniCPMForCausalLM", {"sparse_config": {}}),
+        ("Gemma3ForCausalLM", {"use_bidirectional_attention": True}),
+        ("HunYuanDenseV1ForCausalLM", {"use_cla": True}),
+        ("HunYuanMoEV1ForCausalLM", {"use_mla": True}),
+        ("ChatGLMModel", {"position_encoding_2d": True, "inner_hidden_size": 16384, "num_layers": 2}),
         ("PhiForCausalLM", {"qk_layernorm": True}),
         ("ChatGLMModel", {"rmsnorm": False, "num_layers": 2, "padded_vocab_size": 10}),
     ],
     ids=str,
 )
 def test_a_form_that_is_not_implemented_is_refused(architecture: str, values: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModel, match=_last_key(values)):
+    with pytest.raises(UnsupportedModel, match=f"`{_last_key(values)}`"):
         parse(tmp_path, {**SIZES, "architectures": [architecture], **values})
 
 
 def _last_key(values: dict[str, Any]) -> str:
     key, value = next(iter(values.items()))
-    return _last_key(value) if isinstance(value, dict) else key
+    return _last_key(value) if isinstance(value, dict) and value else key
+
+
+def test_layers_with_a_window_may_be_spelt(tmp_path: Path) -> None:
+    values = {**SIZES, "architectures": ["Exaone4ForCausalLM"], "sliding_window": 7, "sliding_window_pattern": "LG"}
+    assert [layer.attention.window for layer in parse(tmp_path, values).decoder.layers] == [7, 0, 7, 0]
+
+
+def test_experts_may_differ_from_layer_to_layer(tmp_path: Path) -> None:
+    lists = {"num_experts": [4, 4, 8, 8], "moe_topk": [1, 2, 2, 4], "moe_intermediate_size": [16, 16, 16, 32]}
+    values = {**SIZES, "architectures": ["HunYuanMoEV1ForCausalLM"], **lists, "num_shared_expert": [1, 1, 1, 2]}
+    found = [layer.ffn for layer in parse(tmp_path, values).decoder.layers]
+    assert [(ffn.experts, ffn.route.top_k, ffn.inner, ffn.shared_inner) for ffn in found] == [
+        (4, 1, 16, 96), (4, 2, 16, 96), (8, 2, 16, 96), (8, 4, 32, 192),
+    ]  # fmt: skip
+
+
+def test_heads_of_hunyuan_are_normalised_unless_the_file_says_no(tmp_path: Path) -> None:
+    values = {**SIZES, "architectures": ["HunYuanDenseV1ForCausalLM"]}
+    assert parse(tmp_path, values).decoder.layers[0].attention.qk_norm
+    assert not parse(tmp_path, {**values, "use_qk_norm": False}).decoder.layers[0].attention.qk_norm
+
+
+def test_the_context_of_command_r_is_the_one_it_was_trained_for(tmp_path: Path) -> None:
+    values = {**SIZES, "architectures": ["CohereForCausalLM"], "max_position_embeddings": 8192}
+    assert parse(tmp_path, values).max_context_length == 8192
+    assert parse(tmp_path, {**values, "model_max_length": 131072}).max_context_length == 131072
 
 
 def test_null_is_no_window_and_absence_the_default(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A model that cannot be served as asked is refused from its small files alone."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from text_generation_server.config.server import Environment
 from text_generation_server.config.serving import AskedLimits, check_servable
 from text_generation_server.config.sizes import weight_bytes
 from text_generation_server.errors import ConfigurationError, ModelFilesError, OutOfMemory, UnsupportedModel
+
+ROUTER_TOKENIZERS = Path(__file__).parents[3] / "router/python/python/text_generation_router/published_tokenizers.py"
 
 
 @pytest.fixture
@@ -36,12 +39,51 @@ def test_an_architecture_that_is_not_there(folder: Path) -> None:
         check(folder)
 
 
+@pytest.mark.parametrize(
+    ("values", "cause"),
+    [
+        ({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
+        ({"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
+        ({"architectures": ["Llama4ForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
+        ({"architectures": ["Qwen2_5_VLForConditionalGeneration"], "vision_config": {}}, "images"),
+        ({"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
+        ({"architectures": ["Qwen2AudioForConditionalGeneration"], "audio_config": {}}, "images or sound"),
+        ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "an encoder"),
+    ],
+)
+def test_a_model_that_is_not_of_text_alone(folder: Path, values: dict[str, object], cause: str) -> None:
+    (folder / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UnsupportedModel, match=f"is not supported: .*{cause}.*only .*; .*docs/models"):
+        check(folder)
+
+
 def test_a_model_without_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ModelFilesError, match=r"has no tokenizer: .* fetch the tokenizer\.json"):
         check(folder)
-    (folder / "tokenizer.model").touch()
+    for name in ("tokenizer.model", "tekken.json", "qwen.tiktoken"):
+        (folder / name).touch()
+        check(folder)
+        (folder / name).unlink()
+
+
+@pytest.mark.parametrize("names", ["tokenization_x.TheirTokenizer", ["tokenization_x.TheirTokenizer", None]], ids=str)
+def test_a_tokenizer_that_only_code_of_the_model_can_read(folder: Path, names: object) -> None:
+    (folder / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": names}}))
     check(folder)
+    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+    with pytest.raises(ModelFilesError, match=r"code of the model \(TheirTokenizer\), .*put a tokenizer\.json"):
+        check(folder)
+
+
+def test_tokenizers_of_models_that_the_router_knows_pass(folder: Path) -> None:
+    reading = ROUTER_TOKENIZERS.read_text()
+    known = re.findall(r'^    "(\w+Tokenizer)": _', reading, re.MULTILINE)
+    assert {"BaichuanTokenizer", "QWenTokenizer"} < set(known)
+    (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+    for name in known:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": [f"x.{name}", None]}}))
+        check(folder)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +104,8 @@ def test_weights_that_no_device_can_hold_are_refused_from_the_index(
 ) -> None:
     index = {"metadata": {"total_size": 150 * 2**30}, "weight_map": {}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
     monkeypatch.setattr(memory, "cuda_memory", lambda: [80 * 2**30] * 2)
     check(folder)
     monkeypatch.setattr(memory, "cuda_memory", lambda: [80 * 2**30])
@@ -76,6 +120,32 @@ def test_weights_that_no_device_can_hold_are_refused_from_the_index(
     check(folder)
     monkeypatch.setattr(memory, "has_cuda_devices", lambda: False)
     with pytest.raises(OutOfMemory, match=r"this machine has 1\.0 GiB: "):
+        check(folder)
+
+
+@pytest.mark.parametrize("dtype", ["float32", None])
+def test_weights_of_32_bits_may_be_served_in_16(
+    dtype: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": dtype}))
+    monkeypatch.setattr(memory, "cuda_memory", lambda: [80 * 2**30])
+    for size, fits in ((150, True), (170, False)):
+        index = {"metadata": {"total_size": size * 2**30}, "weight_map": {}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        if fits:
+            check(folder)
+        else:
+            with pytest.raises(OutOfMemory, match=r"take 85\.0 GiB"):
+                check(folder)
+
+
+def test_weights_in_one_file_are_judged_before_it_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    large = {**config, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80}
+    (folder / "config.json").write_text(json.dumps({**large, "num_attention_heads": 64, "head_dim": 128}))
+    monkeypatch.setattr(memory, "cuda_memory", lambda: [80 * 2**30])
+    with pytest.raises(OutOfMemory, match=r"take 12\d\.\d GiB, and all 1 CUDA devices"):
         check(folder)
 
 

@@ -13,7 +13,7 @@ from text_generation_server.kernels.prefill_attention import prefill_attention_t
 
 pytestmark = pytest.mark.gpu
 DTYPES = [torch.bfloat16, torch.float16]
-SHAPES = [(8, 8, 64), (32, 8, 128), (8, 1, 96), (4, 2, 256), (4, 2, 8)]
+SHAPES = [(8, 8, 64), (32, 8, 128), (8, 8, 80), (8, 1, 96), (4, 2, 256), (8, 2, 512), (4, 2, 8)]
 
 
 def _assert_as_close_as_torch(out: Tensor, torch_out: Tensor, expected: Tensor) -> None:

@@ -45,7 +45,7 @@ def test_classes_of_transformers(name: str, tmp_path: Path) -> None:
     assert_equal({**CASES, **FALLBACK_CASES}[name], model_of(name), "transformers", tmp_path)
 
 
-@pytest.mark.parametrize("head_dim", [80, 96, 192, 256])
+@pytest.mark.parametrize("head_dim", [80, 96, 192, 256, 512])
 def test_sizes_of_heads(head_dim: int, tmp_path: Path) -> None:
     case = Case("Llama", "llama", {"head_dim": head_dim, "num_hidden_layers": 1})
     assert_equal(case, made(case), "native", tmp_path)

@@ -8,9 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.driver import Driver
-from support.families import PROMPTS, logits_of, model_of, write
+from support.engine_driver import directly, stream
+from support.families import NEW_TOKENS, PROMPTS, logits_of, model_of, write
 from support.family_cases import CASES
+from support.generating import SERVING, warm_engine
 from support.loading import CPU, load
+from support.router import Router
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
@@ -154,6 +157,20 @@ def test_slopes_of_heads_that_are_no_power_of_two(heads: int) -> None:
     torch.testing.assert_close(torch.tensor(slopes(heads)), bloom)
     mpt = build_mpt_alibi_tensor(heads, 2)[:, 0, 1] - build_mpt_alibi_tensor(heads, 2)[:, 0, 0]
     torch.testing.assert_close(torch.tensor(mpt_slopes(heads, 8.0)), mpt)
+
+
+@pytest.mark.parametrize("do_sample", [False, True])
+@pytest.mark.parametrize("name", ["granite", "minicpm", "cohere", "gemma2"])
+def test_temperature_divides_logits_that_are_scaled_and_bounded(
+    name: str, do_sample: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = warm_engine(load(folder_of(name, tmp_path)), monkeypatch)
+    parameters = {"do_sample": do_sample, "seed": 5, "temperature": 0.4}
+    asked = stream(0, PROMPTS[4], NEW_TOKENS, top_n_tokens=2, **parameters)
+    Router(directly(engine), SERVING).run(asked)
+    logits = logits_of(CASES[name], model_of(name), asked.ids)[len(asked.prompt) - 1 : -1]
+    expected = (logits / 0.4).log_softmax(-1)
+    assert asked.logprobs == pytest.approx(expected[torch.arange(NEW_TOKENS), asked.tokens].tolist(), abs=2e-3)
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma2", "exaone4", "cohere2", "smollm3 window"])

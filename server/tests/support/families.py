@@ -4,6 +4,7 @@ Families whose own code is not in transformers are made from a class that comput
 and laid out as theirs. No code of a model is run.
 """
 
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class Case:
     model_type: str
     """The class of transformers that it is compared with."""
     values: Raw = field(default_factory=dict)
-    """Keys of its configuration, over `SIZES`; a value of `...` leaves one out."""
+    """Keys of its configuration, over `sizes`; a value of `...` leaves one out."""
     relayout: Relayout | None = None
     inputs: Callable[[int], dict[str, Any]] = lambda _: {}
     """What transformers' class is given besides the ids of a sequence of this length."""
@@ -57,6 +58,7 @@ class Case:
     """How transformers computes it."""
     architecture: str = ""
     """Where it is not that of the class."""
+    sizes: Raw = field(default_factory=lambda: SIZES)
 
 
 @cache
@@ -70,8 +72,9 @@ def model_of(case_id: str) -> PreTrainedModel:
 
 def made(case: Case) -> PreTrainedModel:
     """The same for a case without a name."""
-    values = {key: value for key, value in {**SIZES, **case.values}.items() if value is not ...}
-    config = CONFIG_MAPPING[case.model_type](**values)
+    values = {key: value for key, value in {**case.sizes, **case.values}.items() if value is not ...}
+    # A copy, as transformers writes into what it is given.
+    config = CONFIG_MAPPING[case.model_type](**copy.deepcopy(values))
     config._attn_implementation = case.attention
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()

@@ -395,6 +395,19 @@ CASES: dict[str, Case] = {
             "do_layer_norm_before": False,
         },
     ),
+    "opt galactica": Case(
+        "OPT",
+        "opt",
+        {
+            "num_key_value_heads": ...,
+            "intermediate_size": ...,
+            "ffn_dim": 48,
+            "word_embed_proj_dim": 32,
+            "activation_function": "gelu",
+            "enable_bias": False,
+            "layer_norm_elementwise_affine": False,
+        },
+    ),
     "phi": Case(
         "Phi 1, 1.5 and 2",
         "phi",

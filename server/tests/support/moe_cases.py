@@ -122,6 +122,9 @@ MOE_CASES: dict[str, Case] = {
     "phi moe": Case("Phi 3.5 MoE", "phimoe", {**EXPERTS, "attention_bias": True, "lm_head_bias": True}),
     "phi moe longrope": Case("Phi 3.5 MoE", "phimoe", {**EXPERTS, "rope_parameters": LONGROPE}),
     "hunyuan moe": Case("Hunyuan MoE", "hunyuan_v1_moe", {"num_experts": 4, "moe_topk": 2, "head_dim": 8}),
+    "hunyuan moe lists": Case(
+        "Hunyuan MoE", "hunyuan_v1_moe", {"num_experts": 4, "moe_topk": [1, 2, 3], "head_dim": 8}
+    ),
     "dbrx": Case(
         "DBRX",
         "dbrx",

@@ -46,7 +46,7 @@ def parse_fallback_config(config: JsonObject, generation: JsonObject | None) -> 
         raise quantised(config.child("quantization_config").string("quant_method", default=""))
     if config.boolean("is_encoder_decoder", default=False):
         raise unsupported(architecture, "it has an encoder; only decoders of text run")
-    config.integer("num_hidden_layers", default=1, maximum=_MAX_LAYERS)
+    layers = config.integer("num_hidden_layers", default=1, maximum=_MAX_LAYERS)
     for kind in config.strings("layer_types"):
         if kind not in _LAYERS:
             raise unsupported(
@@ -62,7 +62,8 @@ def parse_fallback_config(config: JsonObject, generation: JsonObject | None) -> 
         architecture,
         config.plain(),
         None if positions is None else config.integer(positions),
-        config.integer("hidden_size", default=4096) * config.integer("intermediate_size", default=4096),
+        config.integer("hidden_size", default=4096)
+        * max(config.integer_each("intermediate_size", layers, default=4096)),
         dtype=stored_dtype(config),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         eos_token_ids=eos_token_ids(config, generation, vocab_size),

@@ -140,6 +140,16 @@ class JsonObject:
             raise self.error(key, f"a list of {length} numbers from 0 to {maximum}")
         return integers
 
+    def integer_each(self, key: str, count: int, **options: int) -> tuple[int, ...]:
+        """A whole number for each of `count` layers, as a list or as one for all; `options`: those of `integer`."""
+        value = self._get(key)
+        if not isinstance(value, list):
+            return (self.integer(key, **options),) * count
+        items = cast("list[object]", value)
+        if len(items) != count:
+            raise self.error(key, f"one integer, or a list of {count}")
+        return tuple(JsonObject({key: item}, self._source).integer(key, **options) for item in items)
+
     def choice(self, key: str, options: Mapping[str, _Option], default: str | None = None) -> _Option:
         """What `options` has for the string under `key`."""
         name = self.string(key, default)

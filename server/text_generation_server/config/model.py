@@ -17,6 +17,8 @@ from .spec import DecoderSpec, LayerSpec, MoeSpec, RopeSpec, RopeType
 
 MAX_CONTEXT_LENGTH = 2**31 - 1
 """Positions that the contract can name."""
+_OTHER_MEDIA = ("vision_config", "audio_config", "text_config")
+"""Keys of models that have one of text as a part."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,17 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
 def _known_architecture(config: JsonObject) -> str:
     name = architecture_of(config)
     if name not in FAMILIES:
-        raise UnsupportedModel(f"architecture {name!r} is not supported; {supported()}")
+        raise UnsupportedModel(f"architecture {name!r} is not supported{_cause(config)}; {supported()}")
     return name
+
+
+def _cause(config: JsonObject) -> str:
+    """Why, where the file tells."""
+    if any(key in config for key in _OTHER_MEDIA):
+        return ": it is for images or sound beside text, and only models of text run"
+    if config.boolean("is_encoder_decoder", default=False):
+        return ": it has an encoder, and only decoders of text run"
+    return ""
 
 
 def check_schemes(schemes: Schemes, decoder: DecoderSpec, names: TensorNames) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ConfigurationError, ModelFilesError
+from ..errors import ConfigurationError
 from .fallback import FallbackConfig
 from .implementation import AnyModelConfig, ModelImpl, read_model_config
 from .memory import check_machine, stored_bytes
@@ -11,9 +11,8 @@ from .model import ModelConfig
 from .server import Environment
 from .sizes import weight_bytes
 from .spec import MoeSpec
+from .tokenizer import check_tokenizer
 
-_TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.json", "vocab.txt")
-"""The router reads the first, and makes it from the others with transformers."""
 _HALF = 2
 """Bytes of a number that is not quantised, where the device is not known yet."""
 
@@ -40,19 +39,25 @@ def check_servable(
     Whether a class of Transformers can run is checked by `models/fallback/`, which needs torch.
     """
     config = override_rope(read_model_config(folder, model_impl, quantize), environment)
-    if not any(next(folder.glob(pattern), None) for pattern in _TOKENIZERS):
-        raise ModelFilesError(
-            f"{folder} has no tokenizer: none of {', '.join(_TOKENIZERS)}; fetch the tokenizer.json of the model"
-        )
+    check_tokenizer(folder)
     positions = config.max_position_embeddings if isinstance(config, FallbackConfig) else config.max_context_length
     if positions is not None:
         _check_limits(limits, positions)
     if needs_weights:
-        if isinstance(config, ModelConfig) and config.schemes.method:
-            check_machine(weight_bytes(config, _HALF))
-        else:
-            check_machine(stored_bytes(folder))
+        check_machine(_least_bytes(folder, config))
     return config
+
+
+def _least_bytes(folder: Path, config: AnyModelConfig) -> int | None:
+    """What the weights take at least, whatever `--dtype` will be: 16 bits a number, or those of their format. None
+    where nothing tells.
+    """
+    stored = stored_bytes(folder)
+    if isinstance(config, ModelConfig) and (config.schemes.method or stored is None):
+        # Without an index, a file that is not there yet has no size: the configuration tells.
+        return weight_bytes(config, _HALF)
+    # Files without a type may have numbers of 32 bits.
+    return stored // 2 if stored and config.dtype in (None, "float32") else stored
 
 
 def check_expert_parallel(config: AnyModelConfig) -> None:

@@ -66,6 +66,8 @@ class NormSpec:
     rounded before."""
     one_plus: bool = False
     """The stored weight lacks 1."""
+    weight: bool = True
+    """False: there is neither weight nor bias."""
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_REMEDY = "put a tokenizer.json into its folder, which a converted copy of the model may have"
 
 
 def convert(folder: str) -> str:
@@ -14,15 +18,34 @@ def convert(folder: str) -> str:
     Nothing is downloaded and no code of the model runs.
 
     Raises:
-        ImportError: `transformers` is not installed.
+        ImportError: `transformers` or what it reads the files with is not installed.
         OSError, ValueError: the folder has no tokenizer that can be converted.
 
     """
+    own_code = _own_code(Path(folder))
+    if own_code is not None:
+        from .published_tokenizers import READERS
+
+        if own_code not in READERS:
+            raise ValueError(f"it is code of the model ({own_code}), and no code of a model is run: {_REMEDY}")
+        return READERS[own_code](Path(folder))
     # Takes seconds, and most models do not need it.
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     load = cast("Callable[..., object]", AutoTokenizer.from_pretrained)  # pyright: ignore[reportUnknownMemberType]
     tokenizer = load(folder, local_files_only=True, trust_remote_code=False)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ValueError(f"{type(tokenizer).__name__} has no fast version")
+        raise ValueError(f"{type(tokenizer).__name__} has no fast version: {_REMEDY}")
     return tokenizer.backend_tokenizer.to_str()
+
+
+def _own_code(folder: Path) -> str | None:
+    """Name of the class that the files of a model bring along, the slow one where there are two."""
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        return None
+    settings: Any = json.loads(path.read_text(encoding="utf-8"))
+    found: Any = settings.get("auto_map", {}).get("AutoTokenizer") if isinstance(settings, dict) else None
+    names = cast("list[object]", found if isinstance(found, list) else [found])
+    first = next((name for name in names if isinstance(name, str)), None)
+    return None if first is None else first.rpartition(".")[2]

@@ -57,7 +57,7 @@ def test_tiles_of_long_prompts(head_dim: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("head_dim", [8, 64, 96, 128, 256])
+@pytest.mark.parametrize("head_dim", [8, 64, 80, 96, 128, 192, 256, 512])
 def test_head_sizes(head_dim: int, dtype: torch.dtype) -> None:
     _check([3, 18], [20, 18], 2, 1, head_dim, dtype)
 

@@ -36,6 +36,9 @@ _MPT_NAMES = TensorNames(
     down="ffn.down_proj",
 )
 
+_ATTENTION = "multihead_attention"
+_NORMS = ("low_precision_layernorm", "layernorm")
+
 
 def _bloom(config: JsonObject) -> DecoderSpec:
     heads, norm = Heads.of(config), layer_norm(config)
@@ -55,12 +58,23 @@ def _bloom(config: JsonObject) -> DecoderSpec:
     return replace(spec, sum_is_normalised=normalised)
 
 
-def _mpt(config: JsonObject) -> DecoderSpec:
-    """With ALiBi, or with learned positions; biases of matrices and norms are there or not, all alike."""
-    options = config.child("attn_config")
+def _check_form(config: JsonObject, options: JsonObject) -> None:
+    """Raises UnsupportedModel for what the code of its authors can do, and no published model of theirs does."""
     for key in ("qk_ln", "prefix_lm", "rope"):
         if options.boolean(key, default=False):
             raise UnsupportedModel(f"`{key}` in config.json must be false for this family")
+    if options.string("attn_type", default=_ATTENTION) != _ATTENTION:
+        raise UnsupportedModel(f"`attn_type` in config.json must be {_ATTENTION!r} for this family")
+    if config.string("norm_type", default=_NORMS[0]) not in _NORMS:
+        raise UnsupportedModel(f"`norm_type` in config.json must be one of {', '.join(_NORMS)} for this family")
+    if "logit_scale" in config:
+        raise UnsupportedModel("`logit_scale` in config.json must be null for this family")
+
+
+def _mpt(config: JsonObject) -> DecoderSpec:
+    """With ALiBi, or with learned positions; biases of matrices and norms are there or not, all alike."""
+    options = config.child("attn_config")
+    _check_form(config, options)
     alibi, bias = options.boolean("alibi", default=True), not config.boolean("no_bias", default=True)
     heads, norm = Heads.of(config), layer_norm(config, bias=bias)
     mixer = AttentionSpec(

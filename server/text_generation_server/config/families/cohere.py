@@ -45,5 +45,11 @@ def _cohere2(config: JsonObject) -> DecoderSpec:
     return _model(config, by_layer_type(config, full, sliding, lambda index: (index + 1) % pattern != 0))
 
 
-COHERE = Family("Cohere Command R", _cohere, defaults={**_DEFAULTS, "rope_theta": 5e5})
+COHERE = Family(
+    "Cohere Command R",
+    _cohere,
+    defaults={**_DEFAULTS, "rope_theta": 5e5},
+    # Files of the first models have 8192 under the usual name, and were trained with what this one says.
+    aliases={"max_position_embeddings": "model_max_length"},
+)
 COHERE2 = Family("Cohere Command R7B and A", _cohere2, defaults={**_DEFAULTS, "sliding_window": 4096})

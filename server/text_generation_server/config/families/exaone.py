@@ -1,7 +1,7 @@
 """EXAONE 3, which is Llama with other names, and EXAONE 4, which normalises outputs and turns only under a window."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from ..json_object import JsonObject
 from ..names import TensorNames
@@ -47,13 +47,18 @@ def _exaone4(config: JsonObject) -> DecoderSpec:
         return decoder(config, layer)
     sliding = replace(layer, attention=replace(mixer, window=window(config)))
     full = replace(layer, attention=replace(mixer, rope=None))
-    return decoder(config, by_layer_type(config, full, sliding, _has_window(config)))
+    return decoder(config, by_layer_type(config, full, sliding, partial(_has_window, config)))
 
 
-def _has_window(config: JsonObject) -> Callable[[int], bool]:
-    """Every layer but each whose number is a multiple of the pattern, counted from 1."""
-    pattern = config.integer("sliding_window_pattern")
-    return lambda index: (index + 1) % pattern != 0
+def _has_window(config: JsonObject, index: int) -> bool:
+    """All layers of a pattern but its last one. The file has its length, or letters: L for local, G for global."""
+    key = "sliding_window_pattern"
+    pattern = config.plain().get(key)
+    if not isinstance(pattern, str):
+        return (index + 1) % config.integer(key) != 0
+    if not pattern or set(pattern) - {"L", "G"}:
+        raise config.error(key, "a number of layers, or letters L and G such as LLLG")
+    return pattern[index % len(pattern)] == "L"
 
 
 EXAONE3 = Family("EXAONE 3", llama_decoder, _EXAONE3_NAMES, {"tie_word_embeddings": True}, aliases=_EXAONE3_KEYS)

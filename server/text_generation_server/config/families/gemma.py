@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..rope import parse_rope
@@ -63,6 +64,8 @@ def _gemma2(config: JsonObject) -> DecoderSpec:
 
 def _gemma3(config: JsonObject) -> DecoderSpec:
     """Layers with a window have a base of their own and are never stretched."""
+    if config.boolean("use_bidirectional_attention", default=False):
+        raise UnsupportedModel("`use_bidirectional_attention` in config.json must be false for this family")
     size = Heads.of(config).size
     full = _sandwich(config, replace(attention(config), qk_norm=QkNormSpec(_norm(config))))
     full = replace(full, attention=replace(full.attention, rope=parse_rope(config, size, layer_type="full_attention")))

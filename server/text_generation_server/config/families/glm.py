@@ -56,6 +56,8 @@ def _glm4(config: JsonObject) -> DecoderSpec:
 
 
 def _chatglm(config: JsonObject) -> DecoderSpec:
+    if "position_encoding_2d" in config:
+        raise UnsupportedModel("`position_encoding_2d` in config.json: ChatGLM 1 is not supported, ChatGLM 2 and 3 are")
     for key, needed in (("rmsnorm", True), ("post_layer_norm", True), ("multi_query_attention", True)):
         if config.boolean(key, default=needed) != needed:
             raise UnsupportedModel(f"`{key}` in config.json must be {str(needed).lower()} for this family")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..spec import DecoderSpec, EmbeddingSpec, HeadSpec
 from .common import attention, decoder, gated, pre_norm_layer
@@ -24,6 +25,13 @@ def granite_decoder(config: JsonObject) -> DecoderSpec:
 
 
 def _minicpm(config: JsonObject) -> DecoderSpec:
+    if "num_experts" in config:
+        raise UnsupportedModel("`num_experts` in config.json: mixtures of experts of MiniCPM are not supported")
+    if "sparse_config" in config:
+        raise UnsupportedModel(
+            "`sparse_config` in config.json: attention to chosen blocks is not implemented; without this key, the "
+            "model attends to everything"
+        )
     width = config.integer("hidden_size") / config.number("dim_model_base", default=1.0)
     depth = config.integer("num_hidden_layers")
     return decoder(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..rope import parse_rope
@@ -14,7 +15,13 @@ HUNYUAN_NAMES = TensorNames(q_norm="self_attn.query_layernorm", k_norm="self_att
 
 def hunyuan_attention(config: JsonObject) -> AttentionSpec:
     """Also that of the mixtures of experts."""
-    return replace(attention(config), rope=_rope(config), qk_norm=QkNormSpec(rms_norm(config), after_rope=True))
+    for key in ("use_cla", "use_mla"):
+        if config.boolean(key, default=False):
+            raise UnsupportedModel(f"`{key}` in config.json must be false for this family")
+    mixer = replace(attention(config), rope=_rope(config))
+    if not config.boolean("use_qk_norm", default=True):
+        return mixer
+    return replace(mixer, qk_norm=QkNormSpec(rms_norm(config), after_rope=True))
 
 
 def _rope(config: JsonObject) -> RopeSpec:

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from ..json_object import JsonObject
-from ..spec import DecoderSpec
-from .common import decoder, pre_norm_layer
-from .experts import mixture
+from ..spec import DecoderSpec, LayerSpec, MoeSpec, RouteSpec
+from .common import MOST_LAYERS, activation, decoder, pre_norm_layer
+from .experts import MOST_EXPERTS
 from .family import Family
 from .hunyuan import HUNYUAN_NAMES, hunyuan_attention
 
@@ -19,10 +19,24 @@ _NAMES = replace(
 
 
 def _hunyuan_moe(config: JsonObject) -> DecoderSpec:
-    inner = "moe_intermediate_size" if "moe_intermediate_size" in config else "intermediate_size"
-    experts = mixture(config, "num_experts", inner, "moe_topk", wide=True)
-    experts = replace(experts, shared_inner=config.integer("intermediate_size"))
-    return decoder(config, pre_norm_layer(config, hunyuan_attention(config), experts))
+    """Counts and sizes are one number for all layers, or a list with one for each."""
+    count, inner = config.integer("num_hidden_layers", maximum=MOST_LAYERS), config.integer("intermediate_size")
+    columns = (
+        config.integer_each("num_experts", count, maximum=MOST_EXPERTS),
+        config.integer_each("moe_topk", count),
+        config.integer_each("moe_intermediate_size", count, default=inner),
+        config.integer_each("num_shared_expert", count, default=1, maximum=64),
+    )
+    layers = {each: _layer(config, *each) for each in set(zip(*columns, strict=True))}
+    return decoder(config, tuple(layers[each] for each in zip(*columns, strict=True)))
+
+
+def _layer(config: JsonObject, experts: int, top_k: int, inner: int, shared: int) -> LayerSpec:
+    if top_k > experts:
+        raise config.error("moe_topk", f"at most the number of experts ({experts})")
+    shared_inner = shared * config.integer("intermediate_size")
+    mixed = MoeSpec(experts, inner, activation(config), RouteSpec(top_k, wide=True), shared_inner=shared_inner)
+    return pre_norm_layer(config, hunyuan_attention(config), mixed)
 
 
 HUNYUAN_MOE = Family("Hunyuan MoE", _hunyuan_moe, _NAMES, {"rms_norm_eps": 1e-5, "num_experts": 1, "moe_topk": 1})

@@ -16,6 +16,9 @@ def _opt(config: JsonObject) -> DecoderSpec:
     width = config.integer("word_embed_proj_dim", default=hidden)
     before = config.boolean("do_layer_norm_before", default=True)
     heads, norm, bias = Heads.of(config), layer_norm(config), config.boolean("enable_bias", default=True)
+    if not config.boolean("layer_norm_elementwise_affine", default=True):
+        # As in Galactica.
+        norm = replace(norm, weight=False, bias=False)
     mixer = AttentionSpec(heads.count, heads.count, heads.size, heads.size**-0.5, None, bias, bias)
     ffn = plain(config, "ffn_dim", "activation_function", bias=bias)
     rows = config.integer("max_position_embeddings") + _FIRST_POSITION

@@ -63,6 +63,8 @@ class Checkpoint:
 
     def norm(self, name: str, spec: NormSpec, size: int) -> "NormWeights":
         """Weight, and bias where there is one, of a normalisation of `size` elements, whole."""
+        if not spec.weight:
+            return NormWeights(self.source.empty((size,)).fill_(1.0), None)
         weight = self.source.read(f"{name}.weight", (size,))
         return NormWeights(
             fold_norm_weight(weight, spec), self.source.read(f"{name}.bias", (size,)) if spec.bias else None

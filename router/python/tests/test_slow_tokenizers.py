@@ -1,0 +1,142 @@
+"""Tokenizers that have no `tokenizer.json` give the ids of the library that their model was made with."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import unicodedata
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sentencepiece
+import tiktoken
+from tokenizers import Tokenizer
+
+from text_generation_router.published_tokenizers import READERS
+from text_generation_router.slow_tokenizer import convert
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXTS = ["The quick brown fox", "  two  spaces \n", "naïve café, 12345", "x = [i\t* 2]\r\n", "你好世界 🙂", " ", ""]
+CORPUS = ["the quick brown fox jumps over the lazy dog", "naïve café", "你好世界", "for i in range(10): print(i)"] * 9
+
+
+def sentencepiece_model(folder: Path, *, begins: bool, collapses: bool) -> Any:
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS),
+        model_writer=written,
+        model_type="bpe",
+        vocab_size=340,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        add_dummy_prefix=begins,
+        remove_extra_whitespaces=collapses,
+        minloglevel=2,
+    )
+    (folder / "tokenizer.model").write_bytes(written.getvalue())
+    return sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+
+
+def settings(folder: Path, own_class: str | None = None, **values: object) -> None:
+    tokens = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "add_bos_token": False}
+    own = {"auto_map": {"AutoTokenizer": [f"theirs.{own_class}", None]}} if own_class else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**tokens, **own, **values}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (folder / "theirs.py").write_text("raise SystemExit('was run')")
+
+
+def byte_pairs(folder: Path, name: str) -> dict[bytes, int]:
+    """Ranks of all bytes and some words, in tiktoken's file."""
+    words = [b"he", b" t", b" th", b" the", b"qu", b"qui", b"12", "é".encode(), "你".encode()[:2], "你".encode()]
+    ranks = {token: rank for rank, token in enumerate([*(bytes([value]) for value in range(256)), *words])}
+    lines = (base64.b64encode(token) + b" %d" % rank for token, rank in ranks.items())
+    (folder / name).write_bytes(b"\n".join(lines))
+    return ranks
+
+
+def ids(converted: str, text: str) -> list[int]:
+    return Tokenizer.from_str(converted).encode(text, add_special_tokens=False).ids
+
+
+def test_a_sentencepiece_model_of_a_known_class(tmp_path: Path) -> None:
+    original = sentencepiece_model(tmp_path, begins=True, collapses=False)
+    settings(tmp_path, tokenizer_class="LlamaTokenizer", add_bos_token=True)
+    converted = convert(str(tmp_path))
+    for text in ("The quick brown fox", "naïve café, 12345", "你好世界 🙂"):
+        assert ids(converted, text) == original.encode(text)
+        assert Tokenizer.from_str(converted).encode(text).ids == [1, *original.encode(text)]
+
+
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("collapses", [False, True])
+@pytest.mark.parametrize("own_class", ["BaichuanTokenizer", "InternLM2Tokenizer"])
+def test_a_sentencepiece_model_that_code_of_the_model_reads(
+    tmp_path: Path, own_class: str, begins: bool, collapses: bool
+) -> None:
+    original = sentencepiece_model(tmp_path, begins=begins, collapses=collapses)
+    settings(tmp_path, own_class, tokenizer_class=own_class, add_bos_token=True)
+    converted = convert(str(tmp_path))
+    for text in TEXTS:
+        assert ids(converted, text) == original.encode(text)
+        assert Tokenizer.from_str(converted).decode(original.encode(text)) == original.decode(original.encode(text))
+    assert Tokenizer.from_str(converted).encode("fox").ids == [1, *original.encode("fox")]
+
+
+def test_one_that_would_give_other_ids_is_refused(tmp_path: Path) -> None:
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS), model_writer=written, model_type="unigram", vocab_size=45, minloglevel=2
+    )
+    (tmp_path / "tokenizer.model").write_bytes(written.getvalue())
+    settings(tmp_path, "InternLMTokenizer")
+    with pytest.raises(ValueError, match=r"tokenizer\.model has a form that is not read right: put a tokenizer\.json"):
+        convert(str(tmp_path))
+
+
+def test_that_of_qwen_1(tmp_path: Path) -> None:
+    ranks = byte_pairs(tmp_path, "qwen.tiktoken")
+    settings(tmp_path, "QWenTokenizer")
+    converted = convert(str(tmp_path))
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    original = tiktoken.Encoding("qwen", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    for text in [*TEXTS, "cafe\u0301"]:
+        assert ids(converted, text) == original.encode_ordinary(unicodedata.normalize("NFC", text))
+    special = Tokenizer.from_str(converted).encode("<|im_start|>user<|im_end|>").ids
+    assert (special[0], special[-1]) == (len(ranks) + 1, len(ranks) + 2)
+    assert Tokenizer.from_str(converted).token_to_id("<|endoftext|>") == len(ranks)
+
+
+def test_that_of_llama_3_in_the_layout_of_tiktoken(tmp_path: Path) -> None:
+    ranks = byte_pairs(tmp_path, "tokenizer.model")
+    settings(tmp_path, tokenizer_class="PreTrainedTokenizerFast")
+    assert ids(convert(str(tmp_path)), " the") == [ranks[b" the"]]
+
+
+def test_that_of_mistral_in_the_layout_of_tekken(tmp_path: Path) -> None:
+    special = [{"rank": rank, "token_str": token, "is_control": True} for rank, token in enumerate(("<unk>", "<s>"))]
+    tekken = {
+        "config": {"pattern": r"\p{L}+|.", "default_vocab_size": 258, "default_num_special_tokens": 2, "version": "v3"},
+        "vocab": [
+            {"rank": value, "token_bytes": base64.b64encode(bytes([value])).decode(), "token_str": None}
+            for value in range(256)
+        ],
+        "special_tokens": special,
+    }
+    tekken["config"]["num_vocab_tokens"] = 256  # type: ignore[index]
+    (tmp_path / "tekken.json").write_text(json.dumps(tekken))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mistral"}))
+    assert ids(convert(str(tmp_path)), "Hé") == [value + 2 for value in "Hé".encode()]
+
+
+def test_code_of_the_model_that_is_not_known_is_named(tmp_path: Path) -> None:
+    byte_pairs(tmp_path, "tiktoken.model")
+    settings(tmp_path, "TikTokenTokenizer")
+    assert "TikTokenTokenizer" not in READERS
+    with pytest.raises(ValueError, match=r"code of the model \(TikTokenTokenizer\).*put a tokenizer\.json into"):
+        convert(str(tmp_path))
