@@ -173,6 +173,21 @@ def mean_ms(before: dict[str, float], after: dict[str, float], name: str) -> flo
     return round(1000 * total / max(count, 1.0), 3)
 
 
+def waits(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Constrained steps between two readings, and those whose masks came after the forward pass, with their time."""
+
+    def grown(name: str) -> float:
+        return after.get(name, 0.0) - before.get(name, 0.0)
+
+    steps, late = grown("tgi_grammar_steps"), grown("tgi_grammar_mask_wait_duration_count")
+    return {
+        "steps": steps,
+        "waited": late,
+        "waited_percent": round(100 * late / max(steps, 1.0), 3),
+        "waited_ms": round(1000 * grown("tgi_grammar_mask_wait_duration_sum"), 3),
+    }
+
+
 def verdict(name: str, report: dict[str, Any]) -> str:
     """One line: the figure beside its bar and the peer's, then the other figures."""
     if not report.get("points"):
@@ -183,9 +198,10 @@ def verdict(name: str, report: dict[str, Any]) -> str:
     ]
     others = {key: f"{d['p50']:.2f}/{d['p99']:.2f}" for key, d in point["latency_ms"].items()}
     rates = {key: round(rate, 1) for key, rate in point["rates"].items()}
+    masks = f"steps with masks {report['masks']}; " if "masks" in report else ""
     return (
         f"{name}: {', '.join(figures)}; {point['duration_s']:.2f} s; p50/p99 {others}; {rates}; "
-        f"device ms {report['device_ms']}; failed {point['failed']}; {'; '.join(point['notes'])}"
+        f"device ms {report['device_ms']}; {masks}failed {point['failed']}; {'; '.join(point['notes'])}"
     )
 
 
@@ -231,10 +247,13 @@ def main() -> None:
             seed += not CASES[name].again
             report = run(CASES[name], arguments.folder, arguments.api, seed)
             # Mean device milliseconds of a prefill and of a decode step, to tell them from the way there and back.
+            after = metrics()
             report["device_ms"] = {
-                method: mean_ms(before, metrics(), f'tgi_batch_forward_duration_{{}}{{{{method="{method}"}}}}')
+                method: mean_ms(before, after, f'tgi_batch_forward_duration_{{}}{{{{method="{method}"}}}}')
                 for method in ("prefill", "decode")
             }
+            if CASES[name].schema:
+                report["masks"] = waits(before, after)
             result["cases"][name] = report
             print(verdict(name, report), flush=True)
         result["metrics"] = metrics()

@@ -242,6 +242,7 @@ impl From<v1::Timings> for Timings {
             host: Duration::from_nanos(timings.host_ns),
             forward: Duration::from_nanos(timings.forward_ns),
             idle: Duration::from_nanos(timings.idle_ns),
+            mask_wait: Duration::from_nanos(timings.mask_wait_ns),
             kernel_compilations: timings.kernel_compilations,
         }
     }

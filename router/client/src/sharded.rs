@@ -245,6 +245,7 @@ fn join(replies: impl Iterator<Item = StepReply>) -> Result<StepReply, ClientErr
         timings.host = timings.host.max(reply.timings.host);
         timings.forward = timings.forward.max(reply.timings.forward);
         timings.idle = timings.idle.max(reply.timings.idle);
+        timings.mask_wait = timings.mask_wait.max(reply.timings.mask_wait);
         timings.kernel_compilations = timings
             .kernel_compilations
             .max(reply.timings.kernel_compilations);

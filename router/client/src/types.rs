@@ -259,6 +259,8 @@ pub struct Timings {
     pub forward: Duration,
     /// The device had nothing to do between the step before and this one.
     pub idle: Duration,
+    /// What of it was for masks that came after the forward pass had ended.
+    pub mask_wait: Duration,
     /// Since the end of warm-up; anything but 0 is a defect.
     pub kernel_compilations: u64,
 }

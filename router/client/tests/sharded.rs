@@ -222,6 +222,7 @@ async fn limits_of_warmup_come_from_the_shards() {
 async fn a_constrained_step_waits_for_its_masks_and_chooses_what_they_allow() {
     let mock = MockShard::start(MockConfig {
         world_size: 2,
+        mask_wait: Duration::from_micros(5),
         ..MockConfig::default()
     })
     .unwrap();
@@ -251,6 +252,7 @@ async fn a_constrained_step_waits_for_its_masks_and_chooses_what_they_allow() {
     client.constrain(masks).await.unwrap();
     let reply = waiting.await.unwrap().unwrap();
     assert_eq!(ids(&reply), [300, 15, 98]);
+    assert_eq!(reply.timings.mask_wait, Duration::from_micros(5));
     // Slots keep their masks; these come before their plan.
     let masks = StepMasks {
         number: 1,

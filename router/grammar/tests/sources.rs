@@ -447,6 +447,56 @@ async fn what_nothing_can_match_is_refused() {
 }
 
 #[tokio::test]
+async fn a_schema_that_no_finite_value_fits_is_refused_by_its_reference() {
+    let node = |required: Value| json!({"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "required": required});
+    let list = |least: u64| json!({"type": "array", "items": {"$ref": "#"}, "minItems": least});
+    let source = |schema| GrammarSource::JsonSchema {
+        schema,
+        strict: false,
+    };
+    for (schema, reference) in [
+        (json!({"$ref": "#"}), "\"#\""),
+        (
+            json!({"allOf": [{"type": "integer"}, {"$ref": "#"}]}),
+            "\"#\"",
+        ),
+        (
+            json!({"$defs": {"node": node(json!(["next"]))}, "type": "array", "minItems": 1, "items": {"$ref": "#/$defs/node"}}),
+            "\"#/$defs/node\"",
+        ),
+        (list(1), "\"#\""),
+        (
+            json!({"type": "array", "prefixItems": [{"$ref": "#"}], "minItems": 1}),
+            "\"#\"",
+        ),
+    ] {
+        let error = compile(source(schema)).await.unwrap_err().to_string();
+        assert!(
+            error.contains("the JSON schema") && error.contains(reference),
+            "{error}"
+        );
+    }
+    for (schema, valid) in [
+        (
+            json!({"$defs": {"node": node(json!([]))}, "$ref": "#/$defs/node"}),
+            "{\"next\":{}}",
+        ),
+        (
+            json!({"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#"}, "minItems": 1}]}),
+            "[[null]]",
+        ),
+        (list(0), "[[],[]]"),
+        // The way back is found before the way out.
+        (
+            json!({"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}, {"const": 1}]}, "b": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}}, "$ref": "#/$defs/b"}),
+            "[[1]]",
+        ),
+    ] {
+        check(source(schema), &[valid], &[]).await;
+    }
+}
+
+#[tokio::test]
 async fn equal_sources_compare_equal_and_the_order_of_names_counts() {
     let source = |text: &str| GrammarSource::json_schema(json!(text), true).unwrap();
     assert_eq!(source(r#"{"a": 1, "b": 2}"#), source(r#"{"a":1,"b":2}"#));

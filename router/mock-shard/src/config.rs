@@ -55,6 +55,8 @@ pub struct MockConfig {
     pub graph_tokens: Vec<u32>,
     /// What every reply says of the device's idle time and of compiled kernels.
     pub idle_time: Duration,
+    /// What of it is for masks, in steps that have some.
+    pub mask_wait: Duration,
     pub kernel_compilations: u64,
     /// This request gets the tokens that it wants, whatever its masks allow.
     pub ignores_masks_of: Option<u64>,
@@ -88,6 +90,7 @@ impl Default for MockConfig {
             cost: v1::StepCost::default(),
             graph_tokens: Vec::new(),
             idle_time: Duration::ZERO,
+            mask_wait: Duration::ZERO,
             kernel_compilations: 0,
             ignores_masks_of: None,
             fatal: Arc::new(|_| false),

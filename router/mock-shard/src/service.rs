@@ -95,7 +95,9 @@ impl Rank {
             Some(StepFault::Hang) => std::future::pending().await,
             _ => {}
         }
+        let mut mask_wait = Duration::ZERO;
         if !plan.constrained.is_empty() {
+            mask_wait = self.config.mask_wait;
             let masks = tokio::time::timeout(MASKS, self.masks_of(plan.number, epoch));
             let late = |_| Status::deadline_exceeded("the masks of a step did not come");
             masks.await.map_err(late)??;
@@ -122,6 +124,7 @@ impl Rank {
             forward_ns: duration.as_nanos() as u64,
             idle_ns: self.config.idle_time.as_nanos() as u64,
             kernel_compilations: self.config.kernel_compilations,
+            mask_wait_ns: mask_wait.as_nanos() as u64,
             ..v1::Timings::default()
         });
         Ok(reply)

@@ -1,9 +1,11 @@
 """Steps that wait for their masks on the threads of the worker: order, limits, and what ends a wait."""
 
 import dataclasses
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -11,11 +13,13 @@ from support.engine_driver import LIMITS, WAIT_S, make_engine, make_request
 from support.fake_model import FakeModel
 from support.router import mask_write
 
+from text_generation_server.engine.masks import MaskInbox, MaskLimits
 from text_generation_server.engine.requests import Chunk, MaskForm, MaskWrite, StepMasks, StepPlan, StepReply
 from text_generation_server.engine.worker import EngineWorker
 from text_generation_server.errors import EngineFailed, InvalidRequest, MasksMissing, NotReady, PlanRefused
 
 MANY = 2048
+T = TypeVar("T")
 
 
 def serve(model: FakeModel | None = None, **options: object) -> EngineWorker:
@@ -69,6 +73,38 @@ def test_masks_come_before_or_after_their_plans(worker: EngineWorker) -> None:
     last = worker.step(decode(4))
     worker.constrain(StepMasks(4, (), [0], [1]))
     assert ids(last) == [12]
+
+
+class Bringing(threading.Condition):
+    """Whoever waits for it finds that masks have come meanwhile."""
+
+    inbox: MaskInbox
+
+    def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
+        if not predicate():
+            self.inbox.put(only(1, 5))
+        return predicate()
+
+
+def test_masks_that_come_while_they_are_waited_for_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "Condition", Bringing)
+    inbox = Bringing.inbox = MaskInbox()
+    inbox.open(MaskLimits(MANY, 64))
+    inbox.put(only(0, 5))
+    assert [inbox.take(number).late for number in (0, 1)] == [False, True]
+
+
+def test_a_reply_tells_how_long_late_masks_were_waited_for() -> None:
+    engine = make_engine()
+
+    def masks(number: int) -> StepMasks:
+        return dataclasses.replace(only(number, 5), late=number == 1)
+
+    plans = [first(), decode(1), decode(2), decode(3, constrained=False)]
+    replies = [engine.step(plan, masks).result() for plan in plans]
+    waits = [reply.timings.mask_wait_ns for reply in replies]
+    assert (waits[0], waits[2], waits[3]) == (0, 0, 0)
+    assert 0 < waits[1] <= replies[1].timings.idle_ns
 
 
 def test_masks_that_never_come_are_named(worker: EngineWorker) -> None:

@@ -96,7 +96,7 @@ def test_every_field_of_a_reply_arrives() -> None:
         top_tokens=[top],
         prompt_scores=[r.PromptScores(5, 64, [-2.0, -3.0], [r.TopTokens(0, [1], [-0.125])])],
         failures=[r.RequestFailure(9, 3, "numerical_error", "NaN")],
-        timings=r.Timings(1, 2, 3, 4),
+        timings=r.Timings(1, 2, 3, 4, 5),
     )
     assert reply_to_pb(reply) == pb.StepReply(
         number=7,
@@ -110,5 +110,5 @@ def test_every_field_of_a_reply_arrives() -> None:
             )
         ],
         failures=[pb.RequestFailure(request_id=9, row=3, reason="numerical_error", message="NaN")],
-        timings=pb.Timings(host_ns=1, forward_ns=2, idle_ns=3, kernel_compilations=4),
+        timings=pb.Timings(host_ns=1, forward_ns=2, idle_ns=3, kernel_compilations=4, mask_wait_ns=5),
     )

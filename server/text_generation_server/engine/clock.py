@@ -21,11 +21,32 @@ class Mark:
         if self._event is not None:
             self._event.synchronize()
 
+    def has_passed(self) -> bool:
+        """Whether the device has come there."""
+        return self._event is None or self._event.query()
+
     def until(self, later: "Mark") -> int:
         """Nanoseconds between two moments that have passed."""
         if self._event is None or later._event is None:
             return later.host_ns - self.host_ns
         return int(self._event.elapsed_time(later._event) * 1e6)
+
+
+@dataclass(frozen=True)
+class MaskWait:
+    """Between the forward pass of a step and its choice, which needs masks."""
+
+    computed: Mark
+    """The end of the forward pass."""
+    begun: Mark
+    """The begin of the choice."""
+    was_idle: bool
+    """The forward pass had ended before the masks came. Otherwise the time between is that of their upload."""
+
+    @property
+    def total_ns(self) -> int:
+        """For steps whose results are on the host."""
+        return self.computed.until(self.begun)
 
 
 @dataclass(frozen=True)
@@ -35,8 +56,8 @@ class StepTime:
     begin: Mark
     end: Mark
     previous_end: Mark | None
-    wait: "tuple[Mark, Mark] | None" = None
-    """The end of the forward pass and the begin of the choice, where the choice waited for masks."""
+    wait: MaskWait | None = None
+    """Of a step with constrained rows."""
 
     @property
     def forward_ns(self) -> int:
@@ -50,5 +71,10 @@ class StepTime:
         return before + self._wait_ns
 
     @property
+    def mask_wait_ns(self) -> int:
+        """How long the device had nothing to do because masks were late; 0 where they were in time."""
+        return self._wait_ns if self.wait is not None and self.wait.was_idle else 0
+
+    @property
     def _wait_ns(self) -> int:
-        return 0 if self.wait is None else self.wait[0].until(self.wait[1])
+        return 0 if self.wait is None else self.wait.total_ns

@@ -6,7 +6,7 @@ of the step is launched, and waits until they are there, or until it is known th
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import EngineError, InvalidRequest, MasksMissing, NotReady, PlanRefused
 from .plans import MAX_AHEAD
@@ -81,13 +81,14 @@ class MaskInbox:
 
     def take(self, number: int, before_s: float = 0.0) -> StepMasks:
         """Waits for the masks of plan `number`. They follow from what the step before chooses, which may take
-        `before_s` seconds more.
+        `before_s` seconds more. Those that were not there yet are `late`.
 
         Raises `InvalidRequest` where they were wrong, `MasksMissing` where they do not come in time, and `WaitEnded`
         where ClearCache or the end of the engine is on its way.
         """
         limit_s = self._wait_limit_s + before_s
         with self._changed:
+            late = number not in self._held
             self._changed.wait_for(
                 lambda: number in self._held or self._clears > 0 or self._closed is not None, limit_s
             )
@@ -96,7 +97,7 @@ class MaskInbox:
             if isinstance(found, InvalidRequest):
                 raise found
             if found is not None:
-                return found
+                return replace(found, late=True) if late else found
             if self._closed is not None:
                 raise WaitEnded(self._closed)
             if self._clears > 0:

@@ -93,7 +93,7 @@ class LaunchedStep:
         if self.time is None:
             return Timings(self.host_ns)
         compiled = compilations() - self.compiled_before
-        return Timings(self.host_ns, self.time.forward_ns, self.time.idle_ns, compiled)
+        return Timings(self.host_ns, self.time.forward_ns, self.time.idle_ns, compiled, self.time.mask_wait_ns)
 
 
 def _top_tokens(sampled: SampledTokens, kept: Sequence[int]) -> list[TopTokens]:

@@ -124,6 +124,8 @@ class StepMasks:
     writes: Sequence[MaskWrite] = ()
     rows: Sequence[int] = ()
     slots: Sequence[int] = ()
+    late: bool = False
+    """They came after their step had asked for them."""
 
 
 MaskSource = Callable[[int], StepMasks]
@@ -167,6 +169,7 @@ class Timings:
     forward_ns: int = 0
     idle_ns: int = 0
     kernel_compilations: int = 0
+    mask_wait_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

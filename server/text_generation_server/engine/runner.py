@@ -13,7 +13,7 @@ from ..distributed import TensorParallelGroup
 from ..kernels import SampledTokens, advance_state
 from ..layers.infer.state import LINEAR_BLOCK
 from ..models.base import CausalLM
-from .clock import Mark, StepTime
+from .clock import Mark, MaskWait, StepTime
 from .graphs import ChunkGraphs, DecodeGraphs, GraphSizes
 from .kv_pool import KVPool
 from .mask_pool import MaskPool
@@ -35,7 +35,7 @@ class Outcome:
 
     sampled: SampledTokens | None
     scored: ScoredTokens | None = None
-    wait: tuple[Mark, Mark] | None = None
+    wait: MaskWait | None = None
 
 
 Choice = Callable[[Tensor], tuple[SampledTokens | None, ScoredTokens | None]]
@@ -162,25 +162,31 @@ class StepRunner:
                 return Outcome(*choose(hidden))
             computed = Mark(self._model.device)
             try:
-                self._constrain(plan, masks)
+                late = self._constrain(plan, masks)
+                was_idle = late and computed.has_passed()
             finally:
                 # Also where no masks came; see `launch`.
                 begun = Mark(self._model.device)
                 sampled, scored = choose(hidden)
-            return Outcome(sampled, scored, (computed, begun))
+            return Outcome(sampled, scored, MaskWait(computed, begun, was_idle))
 
         return compute
 
-    def _constrain(self, plan: CheckedPlan, masks: MaskSource) -> None:
-        """Gives the rows that choose their mask slots: those of `masks`, and 0 to those that are not constrained."""
+    def _constrain(self, plan: CheckedPlan, masks: MaskSource) -> bool:
+        """Gives the rows that choose their mask slots: those of `masks`, and 0 to those that are not constrained. Says
+        whether the masks were late.
+        """
         by_row = np.zeros(self.table.num_rows, dtype=np.int64)
+        late = False
         if plan.constrained:
             found = masks(plan.number)
+            late = found.late
             check_rows(found, plan.constrained)
             self._masks.write(found.writes)
             by_row[list(found.rows)] = found.slots
         rows = plan.choosing
         self._sampling.use_masks(rows, by_row[rows])
+        return late
 
     def _needs_whole_rows(self, plan: CheckedPlan) -> bool:
         """Whether the choice is one for which ranks share the rows instead of the vocabulary."""

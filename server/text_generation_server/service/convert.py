@@ -141,6 +141,7 @@ def reply_to_pb(reply: r.StepReply) -> pb.StepReply:
             forward_ns=timings.forward_ns,
             idle_ns=timings.idle_ns,
             kernel_compilations=timings.kernel_compilations,
+            mask_wait_ns=timings.mask_wait_ns,
         ),
     )
 

@@ -82,13 +82,14 @@ class StepTraces:
 
 
 def _note_timings(span: Span, reply: pb.StepReply) -> None:
-    """Where the time of a step went, in seconds: on the host before its launch, on the device, and idle before it."""
+    """Where the seconds of a step went: on the host before its launch, on the device, idle, of which late masks."""
     timings = reply.timings
     span.set_attributes(
         {
             "tgi.step.host": timings.host_ns / 1e9,
             "tgi.step.forward": timings.forward_ns / 1e9,
             "tgi.step.idle": timings.idle_ns / 1e9,
+            "tgi.step.mask_wait": timings.mask_wait_ns / 1e9,
         }
     )
 

@@ -136,6 +136,9 @@ impl Batcher {
         if !in_flight.is_prefill() {
             self.metrics.idle.record(timings.idle);
         }
+        if !timings.mask_wait.is_zero() {
+            self.metrics.mask_wait.record(timings.mask_wait);
+        }
         self.metrics.concat_duration.record(timings.host);
         let compilations = timings.kernel_compilations;
         self.metrics.kernel_compilations.set(compilations as f64);

@@ -63,6 +63,8 @@ pub const SHARD_RECOVERY_DURATION: &str = "tgi_shard_recovery_duration";
 pub const GRAMMAR_STEPS: &str = "tgi_grammar_steps";
 /// How long after its plan the masks of a step were sent: a step that takes longer has not waited for them.
 pub const GRAMMAR_MASKS_SENT_DURATION: &str = "tgi_grammar_masks_sent_duration";
+/// How long the device had nothing to do because the masks of a step came after its forward pass; of such steps alone.
+pub const GRAMMAR_MASK_WAIT_DURATION: &str = "tgi_grammar_mask_wait_duration";
 /// Compiling a grammar, or finding it in the cache, and the mask of its first token.
 pub const GRAMMAR_COMPILE_DURATION: &str = "tgi_grammar_compile_duration";
 /// Following a grammar by one token, and the mask of the next.

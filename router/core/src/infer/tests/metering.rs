@@ -6,6 +6,15 @@ use super::*;
 
 /// Runs on one thread, so that a recorder of this test sees everything.
 fn page_after(scenario: impl AsyncFnOnce(&Server)) -> String {
+    let config = MockConfig {
+        idle_time: Duration::from_millis(250),
+        kernel_compilations: 2,
+        ..mock_config()
+    };
+    page_of(config, scenario)
+}
+
+fn page_of(config: MockConfig, scenario: impl AsyncFnOnce(&Server)) -> String {
     let recorder = PrometheusBuilder::new().build_recorder();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -13,11 +22,6 @@ fn page_after(scenario: impl AsyncFnOnce(&Server)) -> String {
         .unwrap();
     metrics::with_local_recorder(&recorder, || {
         runtime.block_on(async {
-            let config = MockConfig {
-                idle_time: Duration::from_millis(250),
-                kernel_compilations: 2,
-                ..mock_config()
-            };
             let server = Server::start(config, batch_limits(), 2).await;
             scenario(&server).await;
             server.assert_clean(2).await;
@@ -170,6 +174,33 @@ fn steps_tokens_and_the_pool_are_reported() {
             "tgi_batch_max_total_tokens 16384",
         ],
     );
+}
+
+#[test]
+fn steps_that_waited_for_masks_are_told_from_those_that_have_some() {
+    let config = MockConfig {
+        mask_wait: Duration::from_millis(250),
+        ..grammars::random()
+    };
+    let page = page_of(config, async |server| {
+        let grammar = GrammarSource::Regex("[ab]{3}".to_owned());
+        let following = grammars::following(grammar, 3, 1);
+        server.infer.generate(following).await.unwrap();
+        server.infer.generate(request("once", 4)).await.unwrap();
+    });
+    assert_lines(
+        &page,
+        &[
+            "tgi_grammar_steps 3",
+            "tgi_grammar_mask_wait_duration_count 3",
+            "tgi_grammar_mask_wait_duration_sum 0.75",
+        ],
+    );
+    let page = page_of(grammars::random(), async |server| {
+        let following = grammars::following(grammars::schema(), 3, 1);
+        server.infer.generate(following).await.unwrap();
+    });
+    assert_lines(&page, &["tgi_grammar_mask_wait_duration_count 0"]);
 }
 
 #[test]

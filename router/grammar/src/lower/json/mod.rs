@@ -1,6 +1,7 @@
 //! JSON schemas: what the engine cannot enforce is taken out and named, so that the rest is enforced.
 
 mod depth;
+mod finite;
 mod formats;
 mod patterns;
 mod relax;
@@ -34,7 +35,9 @@ pub(super) fn relax(
 ) -> Result<Relaxed, GrammarError> {
     depth::check(&schema, limits.schema_depth)?;
     let mut not_enforced = Vec::new();
-    let mut schema = match relax::relax(schema, &mut not_enforced) {
+    let schema = relax::relax(schema, &mut not_enforced);
+    finite::check(&schema)?;
+    let mut schema = match schema {
         Value::Object(schema) => schema,
         Value::Bool(true) => Map::new(),
         Value::Bool(false) => return Err(super::invalid(super::SCHEMA, "nothing matches `false`")),
