@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use axum::http::HeaderValue;
 use text_generation_chat::{ChatTemplate, ChatTemplateError};
-use text_generation_client::types::{ShardInfo, WarmupLimits};
+use text_generation_client::types::{ShardInfo, Warmup, WarmupLimits};
 use text_generation_client::{Deadlines, ShardedClient};
 use text_generation_core::infer::{Infer, Shards};
 use text_generation_core::policy::cost::StepCost;
@@ -63,7 +63,7 @@ pub async fn start(
         tokenizer = tokenizer.escaping_special_tokens();
     }
     let (client, shard) = connect(config, stepping).await?;
-    let (limits, cost, max_masks) = warmup(config, &client).await?;
+    let (limits, cost, warmed) = warmup(config, &client).await?;
     let metrics = metrics::install(limits.max_input_tokens, limits.max_total_tokens)?;
     let pool = TokenizerPool::new(tokenizer.clone(), config.validation_workers as usize)?;
     let validator = Validator::new(pool, validation_limits(config, &shard, &limits));
@@ -77,7 +77,8 @@ pub async fn start(
                 cost,
                 eos_token_ids: shard.eos_token_ids.clone(),
                 kv_cache_dtype: shard.kv_cache_dtype.clone(),
-                max_masks,
+                max_masks: warmed.max_masks,
+                in_parts: warmed.in_parts,
                 step_timeout: Duration::from_secs(config.step_timeout.into()),
                 kv_events,
             },
@@ -263,7 +264,7 @@ async fn connect(config: &Config, stepping: &Handle) -> anyhow::Result<(ShardedC
 async fn warmup(
     config: &Config,
     client: &ShardedClient,
-) -> anyhow::Result<(Limits, StepCost, u32)> {
+) -> anyhow::Result<(Limits, StepCost, Warmup)> {
     let wanted = WarmupLimits {
         max_input_tokens: config.max_input_tokens,
         max_total_tokens: config.max_total_tokens,
@@ -278,12 +279,13 @@ async fn warmup(
             .min(config.max_concurrent_requests),
         prefill_chunking: config.prefill_chunking,
         regained: false,
+        in_parts: false,
     };
     tracing::info!("warming up the shards");
     let warmed = client.warmup(wanted).await.context("warm-up failed")?;
     let limits = settle(config.token_limits(), &wanted, &warmed.limits)?;
     tracing::info!(?limits, cost = ?warmed.cost, "warm-up done");
-    let cost = warmed.cost;
+    let cost = &warmed.cost;
     let cost = StepCost::new(
         &cost.tokens,
         &cost.times_ms,
@@ -291,7 +293,7 @@ async fn warmup(
         cost.context_ns,
         &cost.graph_tokens,
     );
-    Ok((limits, cost, warmed.max_masks))
+    Ok((limits, cost, warmed))
 }
 
 fn info(
