@@ -156,6 +156,7 @@ impl From<WarmupLimits> for v1::WarmupRequest {
             max_batch_size: limits.max_batch_size,
             prefill_chunking: limits.prefill_chunking,
             regained: limits.regained,
+            in_parts: limits.in_parts,
         }
     }
 }
@@ -178,6 +179,7 @@ impl From<v1::WarmupResponse> for Warmup {
                 graph_tokens: reply.graph_tokens,
             },
             max_masks: reply.max_masks,
+            in_parts: reply.in_parts,
         }
     }
 }

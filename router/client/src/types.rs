@@ -58,6 +58,8 @@ pub struct WarmupLimits {
     pub prefill_chunking: bool,
     /// The limits are those that an earlier start of these shards has served with, so that nothing is measured.
     pub regained: bool,
+    /// With `regained`: what [`Warmup::in_parts`] of that start was.
+    pub in_parts: bool,
 }
 
 /// Limits that the shards decided: the minimum over the group.
@@ -91,6 +93,8 @@ pub struct Warmup {
     pub cost: StepCost,
     /// Mask slots `0..max_masks` exist; slot 0 allows every token and is never written.
     pub max_masks: u32,
+    /// Large steps are computed in parts, so that sums over the ranks run beside products.
+    pub in_parts: bool,
 }
 
 /// How the next token is chosen; neutral values switch a filter off (see the contract).

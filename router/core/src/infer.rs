@@ -90,7 +90,7 @@ impl Infer {
         max_concurrent_requests: usize,
     ) -> Self {
         let permits = max_concurrent_requests.min(Semaphore::MAX_PERMITS);
-        let warmup = advertised(validator.limits(), &limits);
+        let warmup = advertised(validator.limits(), &limits, shards.in_parts);
         let validator = match mask_pool::most_rows(shards.max_masks) {
             0 => validator,
             _ => validator.with_grammars(&shards.eos_token_ids),
@@ -259,7 +259,7 @@ impl Infer {
 }
 
 /// What shards that start again must serve: requests were let in by these limits.
-fn advertised(requests: &ValidationLimits, batch: &BatchLimits) -> WarmupLimits {
+fn advertised(requests: &ValidationLimits, batch: &BatchLimits, in_parts: bool) -> WarmupLimits {
     WarmupLimits {
         max_input_tokens: Some(requests.max_input_tokens),
         max_total_tokens: Some(requests.max_total_tokens),
@@ -268,6 +268,7 @@ fn advertised(requests: &ValidationLimits, batch: &BatchLimits) -> WarmupLimits 
         max_batch_size: batch.max_batch_size,
         prefill_chunking: batch.prefill_chunking,
         regained: true,
+        in_parts,
     }
 }
 

@@ -92,6 +92,7 @@ fn infer(
         limits,
         cost,
         max_masks,
+        in_parts,
     } = shards;
     let pool = TokenizerPool::new(tokenizer, config.validation_workers as usize)?;
     let validator = Validator::new(pool, validation_limits(config, info, limits));
@@ -101,6 +102,7 @@ fn infer(
         eos_token_ids: info.eos_token_ids.clone(),
         kv_cache_dtype: info.kv_cache_dtype.clone(),
         max_masks: *max_masks,
+        in_parts: *in_parts,
         step_timeout: Duration::from_secs(config.step_timeout.into()),
         kv_events,
     };

@@ -109,8 +109,24 @@ def test_steps_in_parts_are_kept_unless_whole_ones_are_faster(
 
     monkeypatch.setattr(warmup, "measure", timed)
     group.overlapped_bytes = 1 << 20
-    warmup.choose_parts(runner, group)  # type: ignore[arg-type]
+    warmup.choose_parts(runner, group, asked())  # type: ignore[arg-type]
     assert (group.overlapped_bytes == 1 << 20) == kept
+
+
+@pytest.mark.parametrize("in_parts", [True, False])
+def test_shards_that_start_again_compute_large_steps_as_those_before(
+    in_parts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(*_: object, **__: object) -> list[Sample]:
+        raise AssertionError("steps were timed")
+
+    runner = make_engine()._runner
+    monkeypatch.setattr(warmup, "measure", timed)
+    group = TensorParallelGroup(0, 4, torch.device("cpu"))
+    group.overlapped_bytes = 1 << 20
+    regained = asked(max_batch_total_tokens=400, regained=True, in_parts=in_parts)
+    warmup.choose_parts(runner, group, regained)  # type: ignore[arg-type]
+    assert (group.overlapped_bytes == 1 << 20) == in_parts
 
 
 @pytest.mark.parametrize(

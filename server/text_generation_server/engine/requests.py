@@ -214,6 +214,8 @@ class WarmupLimits:
     prefill_chunking: bool = False
     regained: bool = False
     """An earlier start of these shards has served with these limits: nothing has to be measured again."""
+    in_parts: bool = False
+    """With `regained`: what that start found."""
 
     def longest_prompt(self, max_total_tokens: int) -> int:
         """Tokens of the longest prompt where a request has at most `max_total_tokens`, one of them generated."""
@@ -249,13 +251,14 @@ class StepCost:
 @dataclass(frozen=True, slots=True)
 class WarmupResult:
     """What Warmup found. `graph_tokens`: sizes, ascending, of the graphs of steps with chunks. `max_masks`: how many
-    mask slots there are.
+    mask slots there are. `in_parts`: whether large steps are computed in parts.
     """
 
     limits: ServingLimits
     cost: StepCost
     graph_tokens: Sequence[int]
     max_masks: int
+    in_parts: bool = False
 
 
 class PendingStep(Protocol):

@@ -62,7 +62,8 @@ def warm_up(
         memory.release()
         message = shortage(asked, probe.budget, memory)
         raise (OutOfMemory(message) if group.world_size == 1 else EngineFailed(message)) from error
-    return WarmupResult(limits, cost, runner.graph_tokens, max_masks), runner
+    in_parts = group.overlapped_bytes != NEVER_IN_PARTS
+    return WarmupResult(limits, cost, runner.graph_tokens, max_masks, in_parts), runner
 
 
 def _prepare(
@@ -85,7 +86,7 @@ def _prepare(
     runner.capture(probe.graph_sizes)
     memory.release()
     clock.lap("capturing_s")
-    choose_parts(runner, group)
+    choose_parts(runner, group, asked)
     cost = StepCost() if asked.regained else measured_cost(runner, group, model.device)
     memory.release()
     clock.lap("timing_s")
@@ -124,12 +125,15 @@ def measured_cost(runner: StepRunner, group: TensorParallelGroup, device: torch.
     return fit(samples, max_prefill + limits.max_batch_size)
 
 
-def choose_parts(runner: StepRunner, group: TensorParallelGroup) -> None:
+def choose_parts(runner: StepRunner, group: TensorParallelGroup, asked: WarmupLimits) -> None:
     """Has steps computed whole where a step in parts takes longer than that on the slowest rank: with more ranks a part
-    is sent more often, beside products that take less time. All ranks call it together.
+    is sent more often, beside products that take less time. Shards that start again do as those before. All ranks call
+    it together.
     """
     in_parts_from = group.overlapped_bytes
-    if in_parts_from == NEVER_IN_PARTS:
+    if asked.regained and not asked.in_parts:
+        group.overlapped_bytes = NEVER_IN_PARTS
+    if asked.regained or in_parts_from == NEVER_IN_PARTS:
         return
     limits = runner.checker.limits
     longest = min(limits.max_input_tokens, runner.checker.max_batch_prefill_tokens, limits.max_batch_total_tokens - 1)

@@ -1,7 +1,7 @@
 //! Shards that are connected and warmed up.
 
 use anyhow::Context;
-use text_generation_client::types::{ShardInfo, WarmupLimits};
+use text_generation_client::types::{ShardInfo, Warmup, WarmupLimits};
 use text_generation_client::{Deadlines, ShardedClient};
 use text_generation_core::policy::cost::StepCost;
 use tokio::runtime::Handle;
@@ -20,19 +20,22 @@ pub(super) struct WarmShards {
     pub limits: Limits,
     pub cost: StepCost,
     pub max_masks: u32,
+    /// Large steps are computed in parts.
+    pub in_parts: bool,
 }
 
 impl WarmShards {
     /// Connects, on the runtime `stepping`, and warms the shards up.
     pub async fn start(config: &Config, stepping: &Handle) -> anyhow::Result<Self> {
         let (client, info) = connect(config, stepping).await?;
-        let (limits, cost, max_masks) = warm_up(config, &client).await?;
+        let (limits, warmed) = warm_up(config, &client).await?;
         Ok(Self {
             client,
             info,
             limits,
-            cost,
-            max_masks,
+            cost: StepCost::from(&warmed.cost),
+            max_masks: warmed.max_masks,
+            in_parts: warmed.in_parts,
         })
     }
 }
@@ -63,10 +66,7 @@ async fn connect(config: &Config, stepping: &Handle) -> anyhow::Result<(ShardedC
     Ok((client, info))
 }
 
-async fn warm_up(
-    config: &Config,
-    client: &ShardedClient,
-) -> anyhow::Result<(Limits, StepCost, u32)> {
+async fn warm_up(config: &Config, client: &ShardedClient) -> anyhow::Result<(Limits, Warmup)> {
     let wanted = WarmupLimits {
         max_input_tokens: config.max_input_tokens,
         max_total_tokens: config.max_total_tokens,
@@ -81,10 +81,11 @@ async fn warm_up(
             .min(config.max_concurrent_requests),
         prefill_chunking: config.prefill_chunking,
         regained: false,
+        in_parts: false,
     };
     tracing::info!("warming up the shards");
     let warmed = client.warmup(wanted).await.context("warm-up failed")?;
     let limits = settle(config.token_limits(), &wanted, &warmed.limits)?;
     tracing::info!(?limits, cost = ?warmed.cost, "warm-up done");
-    Ok((limits, StepCost::from(&warmed.cost), warmed.max_masks))
+    Ok((limits, warmed))
 }

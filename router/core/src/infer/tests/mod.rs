@@ -83,7 +83,7 @@ impl Server {
             max_batch_total_tokens: limits.max_batch_total_tokens,
             ..config
         };
-        let client_masks = config.max_masks;
+        let (client_masks, client_parts) = (config.max_masks, config.in_parts);
         let mock = MockShard::start(config).unwrap();
         let path = mock.path();
         let client = ShardedClient::connect_uds(&path, Deadlines::default());
@@ -107,6 +107,7 @@ impl Server {
             cost: StepCost::new(&[], &[], 0.0, 0.0, &[]),
             eos_token_ids: mock_eos(),
             max_masks: client_masks,
+            in_parts: client_parts,
             step_timeout: STEP_TIMEOUT,
             kv_events: None,
         };
