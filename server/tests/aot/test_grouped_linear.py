@@ -7,6 +7,7 @@ import pytest
 from support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
+from text_generation_server.kernels._grouped_many import grouped_many_kernel
 from text_generation_server.kernels._grouped_product import grouped_product_kernel
 from text_generation_server.kernels.dequantise import dequantise_kernel
 
@@ -106,3 +107,21 @@ def test_dequantise(kind: str, capability: int) -> None:
     constants = {name: None for name in ("zeros_ptr", "table_ptr") if name not in types}
     constants |= {"FLOAT8": kind == "float8", "GROUPS": 2, "PLAIN": False, "BLOCK_N": 32}
     compile_offline(dequantise_kernel, types, constants, 4, target=GPUTarget("cuda", capability, 32)).check()
+
+
+@pytest.mark.parametrize("block_m", [128, 256])
+@pytest.mark.parametrize(
+    ("kind", "dtype", "groups"), [("symmetric", "bf16", 2), ("zeros", "bf16", 2), ("zeros", "fp16", 8)]
+)
+def test_many_tokens(block_m: int, kind: str, dtype: str, groups: int) -> None:
+    names = ("inputs", "outputs", "stride_x_token", "stride_packed_output", "stride_out_token", "tokens", "splits")
+    types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
+    types |= {"scales_ptr": "*bf16", "partial_ptr": "*fp32", "arrived_ptr": "*i32", **KINDS[kind]}
+    constants = {name: None for name in ("zeros_ptr",) if name not in types}
+    constants |= {"GROUPS": groups, "BLOCK_M": block_m, "BLOCK_N": 128, "STAGES": 4}
+    compiled = compile_offline(grouped_many_kernel, types, constants, 8)
+    # Eight groups with zeros in a block need more registers than there are.
+    compiled.check(max_spills=32 if groups == 8 else 0)
+    assert f"HGMMA.64x{block_m}x16" in compiled.sass
+    # Products of one half of a tile run while the other's weights are made.
+    assert "WARPGROUP.DEPBAR.LE gsb0, 0x1" in compiled.sass
