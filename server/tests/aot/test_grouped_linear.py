@@ -41,20 +41,15 @@ def _compile(form: Form, kind: str, dtype: str = "bf16", groups: int = 2, target
     names = ("inputs", "outputs", "stride_x_token", "stride_packed_output", "stride_out_token", "tokens", "splits")
     types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
     types |= {"scales_ptr": "*bf16", "partial_ptr": "*fp32", "arrived_ptr": "*i32", **KINDS[kind]}
-    sums = dtype == "bf16" and block_m <= 32 and not fold
     constants = {name: None for name in ("zeros_ptr", "table_ptr") if name not in types}
     constants |= {"FLOAT8": kind == "float8", "GROUPS": groups, "MASK_K": False, "PLAIN": False}
     constants |= {
         "FOLD": bool(fold),
-        "SUMS": sums,
         "SWAP": bool(swap),
         "BLOCK_M": block_m,
         "BLOCK_N": block_n,
     }
-    constants |= {
-        "AHEAD": ahead if kind not in ("eight", "float8") else 0,
-        "BLOCK_S": min(block_n, num_warps * (8 if swap else 16)),
-    }
+    constants |= {"AHEAD": ahead if kind not in ("eight", "float8") else 0}
     return compile_offline(grouped_product_kernel, types, constants, num_warps, num_stages, target)
 
 

@@ -22,7 +22,8 @@ Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at
 table of 16 values and groups of 64, 49.9 / 57.6 / 66.4 / 88.5. That is 68 % of a copy's bandwidth at one token for
 28672 x 4096, 87 % for 57344 x 8192. Many tokens of 28672 x 4096: 128 86 (68), 256 163 (91), 512 240 (156), 2048 679
 (597). One stream of an 8B model took 2.28 ms a token instead of 2.34 once the first codes were read before waiting.
-Tried and left out: tiles of 128 tokens, and 256 inputs at a time for matrix instructions, which were as fast or slower.
+Tried and left out: larger tiles of that kernel, and 256 inputs at a time for matrix instructions, which were as fast or
+slower.
 See benchmark/results/tune_grouped.json, and tune_grouped_more.json for one token behind a norm and for many tokens.
 """
 
