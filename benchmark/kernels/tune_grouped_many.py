@@ -26,7 +26,7 @@ from text_generation_server.kernels._grouped_many import grouped_many
 from text_generation_server.kernels.grouped_linear import by_matrix
 
 NAMES = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
-FORMS = ((128, 128, 8, 6), (256, 128, 8, 4))
+FORMS = ((128, 128, 8, 6), (256, 128, 8, 4), (256, 128, 8, 6))
 """In the order of `NAMES`: each is compiled at every start."""
 TOKENS = (128, 256, 512, 1024, 2048)
 SPLITS = (1, 2, 3, 4)
@@ -54,7 +54,7 @@ def measure(outputs: int, inputs: int, until: float) -> Iterator[Row]:
 
         for form, splits in [(FORMS[0], 0), *itertools.product(FORMS, SPLITS)]:
             programs = -(-tokens // form[0]) * -(-outputs // form[1]) * splits
-            if splits > 1 and not PROGRAMS[0] <= programs <= PROGRAMS[1]:
+            if tokens < form[0] or (splits > 1 and not PROGRAMS[0] <= programs <= PROGRAMS[1]):
                 continue
             config = {**dict(zip(NAMES, form, strict=True)), "splits": splits}
             call = (lambda index, config=config: by_form(index, config)) if splits else whole
