@@ -28,6 +28,7 @@ import torch
 import torch.multiprocessing as mp
 
 from text_generation_server.config.implementation import ModelImpl, read_model_config
+from text_generation_server.config.kv_cache import KV_CACHE_DTYPES, KvCacheDtype, quantised_kv_cache
 from text_generation_server.config.parallel import ParallelConfig
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed.group import init_group
@@ -134,6 +135,7 @@ def build(
     parallel: ParallelConfig,
     overlapped_bytes: int | None = None,
     impl: ModelImpl = "auto",
+    kv_cache_dtype: KvCacheDtype = "auto",
 ) -> tuple[Engine, WarmupResult, dict[str, float]]:
     """An engine with random weights, warmed up, and what that took. `overlapped_bytes`: instead of the group's own."""
     started = time.perf_counter()
@@ -144,7 +146,8 @@ def build(
         group.overlapped_bytes = overlapped_bytes
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     with torch.inference_mode():
-        model = load_model(folder, config, group, dtype, device, "dummy")
+        kv_cache = quantised_kv_cache(kv_cache_dtype, config)
+        model = load_model(folder, config, group, dtype, device, "dummy", kv_cache)
     attention = "triton" if device.type == "cuda" else "torch"
     engine = Engine(model, group, config.eos_token_ids, attention, WatermarkConfig(), options)
     loaded = time.perf_counter()
@@ -311,6 +314,7 @@ def main() -> None:
     parser.add_argument("--at-limits", action="store_true", help="fill every row and slot instead of timing")
     parser.add_argument("--no-graphs", action="store_true")
     parser.add_argument("--model-impl", choices=get_args(ModelImpl), default="auto")
+    parser.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto")
     parser.add_argument("--ranks", type=int, default=1, help="processes, one a device")
     parser.add_argument("--expert-parallel", action="store_true", help="ranks have whole experts")
     parser.add_argument("--nccl", action="store_true", help="sums over the ranks through NCCL alone")
@@ -352,7 +356,14 @@ def measure(arguments: argparse.Namespace, parallel: ParallelConfig) -> None:
         max_total_tokens=arguments.max_total_tokens,
         prefill_chunking=True,
     )
-    engine, warmed, start = build(arguments.folder, options, limits, parallel, impl=arguments.model_impl)
+    engine, warmed, start = build(
+        arguments.folder,
+        options,
+        limits,
+        parallel,
+        impl=arguments.model_impl,
+        kv_cache_dtype=arguments.kv_cache_dtype,
+    )
     load = Load(engine, engine.info.vocab_size)
     if arguments.at_limits:
         print("at the limits", json.dumps(at_limits(load, warmed.limits)), flush=True)

@@ -7,6 +7,7 @@ import pytest
 from support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
+from text_generation_server.kernels._grouped_many import grouped_many_kernel
 from text_generation_server.kernels._grouped_product import grouped_product_kernel
 from text_generation_server.kernels.dequantise import dequantise_kernel
 
@@ -40,20 +41,15 @@ def _compile(form: Form, kind: str, dtype: str = "bf16", groups: int = 2, target
     names = ("inputs", "outputs", "stride_x_token", "stride_packed_output", "stride_out_token", "tokens", "splits")
     types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
     types |= {"scales_ptr": "*bf16", "partial_ptr": "*fp32", "arrived_ptr": "*i32", **KINDS[kind]}
-    sums = dtype == "bf16" and block_m <= 32 and not fold
     constants = {name: None for name in ("zeros_ptr", "table_ptr") if name not in types}
     constants |= {"FLOAT8": kind == "float8", "GROUPS": groups, "MASK_K": False, "PLAIN": False}
     constants |= {
         "FOLD": bool(fold),
-        "SUMS": sums,
         "SWAP": bool(swap),
         "BLOCK_M": block_m,
         "BLOCK_N": block_n,
     }
-    constants |= {
-        "AHEAD": ahead if kind not in ("eight", "float8") else 0,
-        "BLOCK_S": min(block_n, num_warps * (8 if swap else 16)),
-    }
+    constants |= {"AHEAD": ahead if kind not in ("eight", "float8") else 0}
     return compile_offline(grouped_product_kernel, types, constants, num_warps, num_stages, target)
 
 
@@ -106,3 +102,21 @@ def test_dequantise(kind: str, capability: int) -> None:
     constants = {name: None for name in ("zeros_ptr", "table_ptr") if name not in types}
     constants |= {"FLOAT8": kind == "float8", "GROUPS": 2, "PLAIN": False, "BLOCK_N": 32}
     compile_offline(dequantise_kernel, types, constants, 4, target=GPUTarget("cuda", capability, 32)).check()
+
+
+@pytest.mark.parametrize("block_m", [128, 256])
+@pytest.mark.parametrize(
+    ("kind", "dtype", "groups"), [("symmetric", "bf16", 2), ("zeros", "bf16", 2), ("zeros", "fp16", 8)]
+)
+def test_many_tokens(block_m: int, kind: str, dtype: str, groups: int) -> None:
+    names = ("inputs", "outputs", "stride_x_token", "stride_packed_output", "stride_out_token", "tokens", "splits")
+    types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
+    types |= {"scales_ptr": "*bf16", "partial_ptr": "*fp32", "arrived_ptr": "*i32", **KINDS[kind]}
+    constants = {name: None for name in ("zeros_ptr",) if name not in types}
+    constants |= {"GROUPS": groups, "BLOCK_M": block_m, "BLOCK_N": 128, "STAGES": 4}
+    compiled = compile_offline(grouped_many_kernel, types, constants, 8)
+    # Eight groups with zeros in a block need more registers than there are.
+    compiled.check(max_spills=32 if groups == 8 else 0)
+    assert f"HGMMA.64x{block_m}x16" in compiled.sass
+    # Products of one half of a tile run while the other's weights are made.
+    assert "WARPGROUP.DEPBAR.LE gsb0, 0x1" in compiled.sass

@@ -43,7 +43,7 @@ def _check(weight: Weight, x: Tensor, outputs: int, extra: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("tokens", [1, 9, 17, 64, 65, 200])
+@pytest.mark.parametrize("tokens", [1, 9, 17, 64, 65, 200, 300])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
 def test_close_to_the_formula(outputs: int, inputs: int, kind: str, tokens: int, dtype: torch.dtype) -> None:
@@ -55,17 +55,19 @@ def test_close_to_the_formula(outputs: int, inputs: int, kind: str, tokens: int,
 @pytest.mark.parametrize("kind", KINDS)
 def test_sizes_of_groups(kind: str, group_size: int) -> None:
     weight = _weight(kind, 1000, 2048, group_size)
-    for tokens in (1, 12, 33):
+    for tokens in (1, 12, 33, 150):
         _check(weight, torch.randn(tokens, 2048, device="cuda").bfloat16(), 1000, extra=False)
 
 
-@pytest.mark.parametrize("kind", ["symmetric", "float8"])
+@pytest.mark.parametrize(("kind", "padded"), [("symmetric", 16), ("float8", 16), ("symmetric", 256)])
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES[:2])
-def test_same_bits_for_every_number_of_tokens_of_one_padded_size(outputs: int, inputs: int, kind: str) -> None:
+def test_same_bits_for_every_number_of_tokens_of_one_padded_size(
+    outputs: int, inputs: int, kind: str, padded: int
+) -> None:
     packed, scales, zeros, table, size = _weight(kind, outputs, inputs, 128)
-    x = torch.randn(16, inputs, device="cuda").bfloat16()
+    x = torch.randn(padded, inputs, device="cuda").bfloat16()
     results: list[Tensor] = []
-    for tokens in (9, 10, 13, 16):
+    for tokens in (padded // 2 + 1, padded // 2 + 2, padded - 3, padded):
         out = torch.empty(tokens, outputs, device="cuda", dtype=x.dtype)
         for _ in range(3):
             kernels.grouped_linear(x[:tokens], packed, scales, zeros, table, None, None, out, size)

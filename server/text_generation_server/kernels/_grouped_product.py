@@ -1,7 +1,8 @@
 """The Triton kernel behind `grouped_linear`: products of a tile of tokens with codes in groups.
 
 Codes become 16-bit weights in registers (`_codes.py`), for matrix instructions. A group's scale multiplies the sum of
-its products, or its weights (`FOLD`) where tokens are many; zeros are subtracted from sums, or from weights, likewise.
+its products, or its weights (`FOLD`) where tokens are many. Zeros are subtracted from weights: their products with sums
+of the inputs, which matrix units would add up, took 1 to 6 % longer up to 16 tokens.
 As in `_scaled_product.py` the inputs may be divided among programs, and the first codes are read before the operators
 in front are waited for.
 """
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ._codes import eight_bits, load_table, lookups, nibbles, plain_plane
-from ._grouped_tiles import columns_of, of_outputs, product, repeated, zeros
+from ._grouped_tiles import columns_of, of_outputs, product, zeros
 from ._groups import BLOCK
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._triton import tl, triton
@@ -42,7 +43,6 @@ def _inputs(
 @triton.jit
 def _add_block(
     acc,  # what `product` adds to
-    sums,  # of x, where all inputs are one group and zeros are subtracted from sums
     x,  # tiles [BLOCK_M, DEPTH] of 256 inputs
     words,  # [BLOCK_N, 32] int32, or None: codes are read here
     block_ptrs,  # [BLOCK_N, 1], codes of this block
@@ -55,13 +55,11 @@ def _add_block(
     GROUPS: tl.constexpr,
     MASK_K: tl.constexpr,
     FOLD: tl.constexpr,
-    SUMS: tl.constexpr,
     SWAP: tl.constexpr,
     PLAIN: tl.constexpr,
-    BLOCK_S: tl.constexpr,
     BASE: tl.constexpr,
 ):
-    """`acc` and `sums` with the products of 256 inputs."""
+    """`acc` with the products of 256 inputs."""
     FOUR: tl.constexpr = block_ptrs.dtype.element_ty == tl.int32
     DTYPE: tl.constexpr = x[0].dtype
     FP16: tl.constexpr = tl.float16 == DTYPE
@@ -72,7 +70,6 @@ def _add_block(
     GROUP: tl.constexpr = 256 // COUNT
     OF_GROUP: tl.constexpr = GROUPS > 1 and not FOLD
     columns = tl.arange(0, DEPTH)[None, :]
-    ones = tl.full([BLOCK_S, DEPTH], 1.0, tl.float32).to(DTYPE)
     planes = None
     if words is not None:
         planes = nibbles(words, FP16) if table_ptr is None else lookups(words, table, FP16)
@@ -82,7 +79,6 @@ def _add_block(
             points = columns_of(points, COUNT)
     for group in tl.static_range(COUNT):
         partial = zeros(BLOCK_N, BLOCK_M, SWAP) if OF_GROUP else acc
-        part_sums = zeros(BLOCK_S, BLOCK_M, SWAP) if OF_GROUP else sums
         for dot in tl.static_range(GROUP // DEPTH):
             first = group * GROUP + dot * DEPTH
             if words is not None:
@@ -96,9 +92,7 @@ def _add_block(
                     codes = tl.load(block_ptrs + first + columns, eviction_policy="evict_first")
                 weight = eight_bits(codes, FLOAT8, DTYPE, PLAIN)
             if points is not None or (FOUR and table_ptr is None):
-                if SUMS:
-                    part_sums = product(ones, x[group * (GROUP // DEPTH) + dot], part_sums, SWAP)
-                elif points is None:
+                if points is None:
                     weight -= BASE + 8
                 elif GROUPS > 1:
                     weight -= (points[group] + BASE).to(DTYPE)[:, None]
@@ -108,15 +102,10 @@ def _add_block(
                 weight *= scales[group].to(DTYPE)[:, None]
             partial = product(weight, x[group * (GROUP // DEPTH) + dot], partial, SWAP)
         if OF_GROUP:
-            if SUMS and points is not None:
-                partial -= repeated(part_sums, BLOCK_N, SWAP) * of_outputs(points[group] + BASE, SWAP)
-            elif SUMS and FOUR and table_ptr is None:
-                partial -= repeated(part_sums, BLOCK_N, SWAP) * (BASE + 8.0)
             acc += partial * of_outputs(scales[group], SWAP)
         else:
             acc = partial
-            sums = part_sums
-    return acc, sums
+    return acc
 
 
 @triton.jit(do_not_specialize=["tokens", "splits"])
@@ -141,12 +130,10 @@ def grouped_product_kernel(
     GROUPS: tl.constexpr,  # in 256 inputs; 1: all inputs are one group
     MASK_K: tl.constexpr,  # whether inputs are no whole blocks of 256
     FOLD: tl.constexpr,  # weights are scaled and rounded to 16 bits, not sums of a group
-    SUMS: tl.constexpr,  # zeros are subtracted from sums of a group, not from weights
     SWAP: tl.constexpr,  # tokens are the left operand
     PLAIN: tl.constexpr,  # no inline instructions
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    BLOCK_S: tl.constexpr,  # outputs that sums are computed for
     AHEAD: tl.constexpr,  # blocks of 4-bit codes that are read before waiting
     PDL: tl.constexpr,
 ):
@@ -210,7 +197,6 @@ def grouped_product_kernel(
         at = first_blocks[ahead] * BLOCK_K
         first_inputs += (_inputs(x_rows + at, here & (begin + ahead < end), inputs - at, MASK_K),)
     acc = zeros(BLOCK_N, BLOCK_M, SWAP)
-    sums = zeros(BLOCK_S, BLOCK_M, SWAP)
     if GROUPS > 1:
         next_scales = first_scales[AHEAD]
         if zeros_ptr is not None:
@@ -231,26 +217,22 @@ def grouped_product_kernel(
             if zeros_ptr is not None:
                 points = next_points
                 next_points = tl.load(zeros_ptr + places + block * outputs * COUNT)
-        acc, sums = _add_block(
-            acc, sums, x, words, block_ptrs, left, scales, points, table_ptr, table,
-            FLOAT8, GROUPS, MASK_K, FOLD, SUMS, SWAP, PLAIN, BLOCK_S, BASE,
+        acc = _add_block(
+            acc, x, words, block_ptrs, left, scales, points, table_ptr, table,
+            FLOAT8, GROUPS, MASK_K, FOLD, SWAP, PLAIN, BASE,
         )  # fmt: skip
     for ahead in tl.static_range(AHEAD):
-        acc, sums = _add_block(
-            acc, sums, first_inputs[ahead], None if PLAIN else first_words[ahead],
+        acc = _add_block(
+            acc, first_inputs[ahead], None if PLAIN else first_words[ahead],
             row_ptrs + first_blocks[ahead] * step, inputs - first_blocks[ahead] * BLOCK_K,
             first_scales[ahead] if GROUPS > 1 else None,
             whole_points if GROUPS == 1 or zeros_ptr is None else first_points[ahead], table_ptr, table,
-            FLOAT8, GROUPS, MASK_K, FOLD, SUMS, SWAP, PLAIN, BLOCK_S, BASE,
+            FLOAT8, GROUPS, MASK_K, FOLD, SWAP, PLAIN, BASE,
         )  # fmt: skip
     # Not earlier: a kernel that has waited relies on all before the last product being finished.
     let_next_start(PDL)
 
     if GROUPS == 1:
-        if SUMS and zeros_ptr is not None:
-            acc -= repeated(sums, BLOCK_N, SWAP) * of_outputs(whole_points, SWAP)
-        elif SUMS and FOUR and table_ptr is None:
-            acc -= repeated(sums, BLOCK_N, SWAP) * (BASE + 8.0)
         acc *= of_outputs(tl.load(scales_ptr + weight_rows).to(tl.float32), SWAP)
     output_places = of_outputs(tl.arange(0, BLOCK_N), SWAP)
     token_places = tl.arange(0, BLOCK_M)
@@ -311,20 +293,11 @@ def grouped_product(
         GROUPS=scales.shape[2] if scales.dim() == 3 else 1,
         MASK_K=inputs % BLOCK != 0,
         FOLD=fold,
-        SUMS=not fold and _sums(x.dtype, block_m),
         SWAP=swap,
         PLAIN=not x.is_cuda or torch.version.cuda is None,
         BLOCK_M=block_m,
         BLOCK_N=block_n,
-        BLOCK_S=min(block_n, num_warps * (8 if swap else 16)),
         AHEAD=config["AHEAD"] if packed.dtype == torch.int32 else 0,
         num_warps=num_warps,
         num_stages=config["num_stages"],
     )
-
-
-def _sums(dtype: torch.dtype, block_m: int) -> bool:
-    """Whether zeros are subtracted from sums: 136 x costs no bit that counts in float32, 1032 x would. For more tokens
-    it is fewer instructions to subtract them from weights.
-    """
-    return dtype == torch.bfloat16 and block_m <= 32

@@ -29,19 +29,6 @@ def of_outputs(values, SWAP: tl.constexpr):
 
 
 @triton.jit
-def repeated(sums, OUTPUTS: tl.constexpr, SWAP: tl.constexpr):
-    """Equal rows (columns where `SWAP`), repeated until there are as many as outputs."""
-    if SWAP:
-        tokens: tl.constexpr = sums.shape[0]
-        times: tl.constexpr = OUTPUTS // sums.shape[1]
-        return tl.reshape(tl.broadcast_to(sums[:, None, :], [tokens, times, sums.shape[1]]), [tokens, OUTPUTS])
-    else:
-        tokens: tl.constexpr = sums.shape[1]
-        times: tl.constexpr = OUTPUTS // sums.shape[0]
-        return tl.reshape(tl.broadcast_to(sums[None, :, :], [times, sums.shape[0], tokens]), [OUTPUTS, tokens])
-
-
-@triton.jit
 def columns_of(values, COUNT: tl.constexpr):
     """[rows, COUNT] to its columns, as float32."""
     values = values.to(tl.float32)

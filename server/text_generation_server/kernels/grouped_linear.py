@@ -22,7 +22,8 @@ Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at
 table of 16 values and groups of 64, 49.9 / 57.6 / 66.4 / 88.5. That is 68 % of a copy's bandwidth at one token for
 28672 x 4096, 87 % for 57344 x 8192. Many tokens of 28672 x 4096: 128 86 (68), 256 163 (91), 512 240 (156), 2048 679
 (597). One stream of an 8B model took 2.28 ms a token instead of 2.34 once the first codes were read before waiting.
-Tried and left out: tiles of 128 tokens, and 256 inputs at a time for matrix instructions, which were as fast or slower.
+Tried and left out: larger tiles of that kernel, and 256 inputs at a time for matrix instructions, which were as fast or
+slower.
 See benchmark/results/tune_grouped.json, and tune_grouped_more.json for one token behind a norm and for many tokens.
 """
 
@@ -34,6 +35,7 @@ from torch import Tensor
 
 from ._config import nearest
 from ._device import shared_kib
+from ._grouped_many import grouped_many, takes_many
 from ._grouped_product import grouped_product
 from ._groups import BLOCK, group_values
 from ._launch import rehearsing
@@ -84,18 +86,27 @@ def grouped_linear_triton(
     if tokens > _FEW and rehearsing():
         # It does not meet every number of tokens.
         sizes = (*_MANY, MAX_TOKENS + 1)
+    many = fits and takes_many(x, packed, scales, table)
     for size in sizes:
-        config = settings(x, packed, size)
-        if fits and size <= MAX_TOKENS and config["splits"]:
+        config = settings(x, packed, size, many)
+        if many and size > _FEW and config["splits"]:
+            grouped_many(x, packed, scales, zeros, bias, out, config)
+        elif fits and size <= MAX_TOKENS and config["splits"]:
             grouped_product(x, packed, scales, zeros, table, bias, out, config)
         else:
             by_matrix(x, packed, scales, zeros, table, bias, out, group_size)
 
 
-def settings(x: Tensor, packed: Tensor, tokens: int) -> Mapping[str, int]:
-    """Launch settings of the kernel for about so many tokens; no `splits` where a matrix in 16 bits is faster."""
-    sizes = {"bits": 4 if packed.dtype == torch.int32 else 8, "outputs": packed.shape[0], "inputs": x.shape[1]}
-    return nearest("grouped_linear", shared_kib=shared_kib(x.device), **sizes, tokens=tokens)
+def settings(x: Tensor, packed: Tensor, tokens: int, many: bool) -> Mapping[str, int]:
+    """Launch settings of the kernel for about so many tokens; no `splits` where a matrix in 16 bits is faster.
+
+    `many`: where there are more than 64, of the kernel for those.
+    """
+    shape = {"outputs": packed.shape[0], "inputs": x.shape[1]}
+    if many and tokens > _FEW:
+        return nearest("grouped_many", **shape, tokens=tokens)
+    bits = 4 if packed.dtype == torch.int32 else 8
+    return nearest("grouped_linear", shared_kib=shared_kib(x.device), bits=bits, **shape, tokens=tokens)
 
 
 def _fits(x: Tensor, packed: Tensor, scales: Tensor, out: Tensor, group_size: int) -> bool:

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from text_generation_server.kernels import pack_codes, pack_scales
-from text_generation_server.kernels._grouped_product import grouped_product
 from text_generation_server.kernels._groups import group_values
 from text_generation_server.kernels._launch import arrivals
 from text_generation_server.kernels.grouped_linear import grouped_linear_triton
@@ -16,11 +15,8 @@ Weight = tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]
 
 @pytest.fixture(params=[(1, 0, 0, 1), (2, 1, 0, 0), (5, 0, 1, 2)], ids=str)
 def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tiles, in parts, weights or tokens as the left operand, zeros subtracted from sums or from weights, codes
-    read before waiting.
-    """
+    """Small tiles, in parts, weights or tokens as the left operand, codes read before waiting."""
     splits, swap, fold, ahead = request.param
-    monkeypatch.setitem(grouped_product.__globals__, "_sums", lambda *_: splits < 5)
     settings = {
         "BLOCK_M": 16,
         "BLOCK_N": 32,
