@@ -1,9 +1,8 @@
 //! Shards that are connected and warmed up.
 
 use anyhow::Context;
-use text_generation_client::types::{ShardInfo, WarmupLimits};
+use text_generation_client::types::{ShardInfo, Warmup, WarmupLimits};
 use text_generation_client::{Deadlines, ShardedClient};
-use text_generation_core::policy::cost::StepCost;
 use tokio::runtime::Handle;
 
 use crate::args::Config;
@@ -18,21 +17,20 @@ pub(super) struct WarmShards {
     pub client: ShardedClient,
     pub info: ShardInfo,
     pub limits: Limits,
-    pub cost: StepCost,
-    pub max_masks: u32,
+    /// What warm-up has found.
+    pub warmed: Warmup,
 }
 
 impl WarmShards {
     /// Connects, on the runtime `stepping`, and warms the shards up.
     pub async fn start(config: &Config, stepping: &Handle) -> anyhow::Result<Self> {
         let (client, info) = connect(config, stepping).await?;
-        let (limits, cost, max_masks) = warm_up(config, &client).await?;
+        let (limits, warmed) = warm_up(config, &client).await?;
         Ok(Self {
             client,
             info,
             limits,
-            cost,
-            max_masks,
+            warmed,
         })
     }
 }
@@ -63,10 +61,7 @@ async fn connect(config: &Config, stepping: &Handle) -> anyhow::Result<(ShardedC
     Ok((client, info))
 }
 
-async fn warm_up(
-    config: &Config,
-    client: &ShardedClient,
-) -> anyhow::Result<(Limits, StepCost, u32)> {
+async fn warm_up(config: &Config, client: &ShardedClient) -> anyhow::Result<(Limits, Warmup)> {
     let wanted = WarmupLimits {
         max_input_tokens: config.max_input_tokens,
         max_total_tokens: config.max_total_tokens,
@@ -86,5 +81,5 @@ async fn warm_up(
     let warmed = client.warmup(wanted).await.context("warm-up failed")?;
     let limits = settle(config.token_limits(), &wanted, &warmed.limits)?;
     tracing::info!(?limits, cost = ?warmed.cost, "warm-up done");
-    Ok((limits, StepCost::from(&warmed.cost), warmed.max_masks))
+    Ok((limits, warmed))
 }
