@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use text_generation_core::infer::{Infer, KvEventFeed, Shards};
+use text_generation_core::policy::cost::StepCost;
 use text_generation_core::tokenize::{TextTokenizer, TokenizerPool};
 use text_generation_core::validation::Validator;
 use tokio::net::{TcpListener, TcpSocket};
@@ -90,10 +91,9 @@ fn infer(
         client,
         info,
         limits,
-        cost,
-        max_masks,
-        in_parts,
+        warmed,
     } = shards;
+    let cost = StepCost::from(&warmed.cost);
     let pool = TokenizerPool::new(tokenizer, config.validation_workers as usize)?;
     let validator = Validator::new(pool, validation_limits(config, info, limits));
     let of_batcher = Shards {
@@ -101,8 +101,8 @@ fn infer(
         cost: cost.clone(),
         eos_token_ids: info.eos_token_ids.clone(),
         kv_cache_dtype: info.kv_cache_dtype.clone(),
-        max_masks: *max_masks,
-        in_parts: *in_parts,
+        max_masks: warmed.max_masks,
+        in_parts: warmed.in_parts,
         step_timeout: Duration::from_secs(config.step_timeout.into()),
         kv_events,
     };
@@ -110,7 +110,7 @@ fn infer(
     Ok(Infer::new(
         validator,
         of_batcher,
-        batch_limits(config, limits, cost),
+        batch_limits(config, limits, &cost),
         config.max_concurrent_requests as usize,
     ))
 }

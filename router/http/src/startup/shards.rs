@@ -3,7 +3,6 @@
 use anyhow::Context;
 use text_generation_client::types::{ShardInfo, Warmup, WarmupLimits};
 use text_generation_client::{Deadlines, ShardedClient};
-use text_generation_core::policy::cost::StepCost;
 use tokio::runtime::Handle;
 
 use crate::args::Config;
@@ -18,10 +17,8 @@ pub(super) struct WarmShards {
     pub client: ShardedClient,
     pub info: ShardInfo,
     pub limits: Limits,
-    pub cost: StepCost,
-    pub max_masks: u32,
-    /// Large steps are computed in parts.
-    pub in_parts: bool,
+    /// What warm-up has found.
+    pub warmed: Warmup,
 }
 
 impl WarmShards {
@@ -33,9 +30,7 @@ impl WarmShards {
             client,
             info,
             limits,
-            cost: StepCost::from(&warmed.cost),
-            max_masks: warmed.max_masks,
-            in_parts: warmed.in_parts,
+            warmed,
         })
     }
 }
