@@ -44,6 +44,10 @@ async fn the_model_has_the_names_that_it_is_served_under() {
         common::answer(response).await
     };
     assert_eq!(get("/info").await.1["model_id"], "first");
+    assert_eq!(
+        get("/info").await.1["served_model_names"],
+        json!(["first", "org/second"])
+    );
     let (_, list) = get("/v1/models").await;
     let listed: Vec<&Value> = list["data"].as_array().expect("a list").iter().collect();
     for (model, name) in listed.iter().zip(["first", "org/second"]) {
