@@ -29,6 +29,10 @@ use text_generation_grammar::{Compiler, CompilerLimits, Grammar, GrammarSource};
 use crate::generate::{Ended, generate};
 use crate::vocabularies::Tokens;
 
+/// As in the router.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const GENERATIONS: usize = 10_000;
