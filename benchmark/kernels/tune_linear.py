@@ -24,10 +24,11 @@ from torch import Tensor
 from text_generation_server import kernels
 from text_generation_server.kernels._device import shared_kib
 
-# Outputs and inputs: Llama 3.1 8B on one GPU and on two, 70B on four, Qwen3 0.6B.
+# Outputs and inputs: Llama 3.1 8B on one GPU and on two, 70B on two and on four, Qwen3 0.6B.
 SHAPES = [
     *((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096)),
     *((3072, 4096), (4096, 2048), (14336, 4096), (4096, 7168)),
+    *((5120, 8192), (8192, 4096), (28672, 8192), (8192, 14336), (64128, 8192)),
     *((2560, 8192), (8192, 2048), (14336, 8192), (8192, 7168), (32064, 8192)),
     *((4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)),
 ]

@@ -88,10 +88,11 @@ def _decode(
     target: GPUTarget = SM_90,
     options: Mapping[str, int | float | None] = NO_OPTIONS,
     codes: int = 0,
+    kv_heads: int = 8,
 ) -> Compiled:
     block_d = padded_head_dim(head_dim, bool(codes))
     sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d}
-    sizes |= {"batch": batch} if codes else {"element_bytes": BYTES[dtype]}
+    sizes |= {"batch": batch} if codes else {"element_bytes": BYTES[dtype], "kv_heads": kv_heads}
     constants = {"BLOCK_B": batch, "DETERMINISTIC": deterministic, "GROUP": 4, **options}
     constants |= {"FORMAT": codes} if codes else NO_CODES
     constants |= {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "V_DIM": head_dim, "BLOCK_V": block_d}
@@ -147,6 +148,14 @@ def test_decode(dtype: str, head_dim: int, batch: int, deterministic: bool) -> N
     compiled.check()
     assert compiled.count("HMMA")
     assert "LDGSTS.E.BYPASS.128" in compiled.sass
+
+
+def test_few_kv_heads_have_more_tiles_under_way() -> None:
+    compiled = _decode("bf16", 128, 64, deterministic=False, kv_heads=4)
+    compiled.check()
+    # Two programs share a processor.
+    assert 2 * compiled.shared_bytes <= compiled.shared_limit
+    assert compiled.shared_bytes > 2 * _decode("bf16", 128, 64, deterministic=False).shared_bytes
 
 
 @pytest.mark.parametrize("batch", [1, 256])

@@ -7,6 +7,7 @@ from support.aot import SM_90, compile_offline
 from triton.backends.compiler import GPUTarget
 
 from text_generation_server.distributed.peer_memory import SET_BYTES
+from text_generation_server.kernels._row_shot import row_shot_kernel
 from text_generation_server.kernels.peer_add_norm import peer_add_norm_kernel
 from text_generation_server.kernels.reduce_add_norm import one_shot_kernel, two_shot_kernel
 
@@ -41,6 +42,19 @@ def _types(dtype: str) -> dict[str, str]:
 def test_one_shot(world_size: int, hidden: int, dtype: str, target: GPUTarget) -> None:
     constants = _constants(world_size, hidden, dtype) | {"SEND": 4096 if dtype != "fp32" else 2048}
     compiled = compile_offline(one_shot_kernel, _types(dtype), constants, 16, target=target)
+    compiled.check(max_spills=8)
+    assert "LDG.E.128.STRONG.SYS" in compiled.sass
+    assert "STG.E.128" in compiled.sass
+
+
+@pytest.mark.parametrize(
+    ("world_size", "hidden", "dtype", "target"),
+    [(2, 8192, "bf16", SM_90), (2, 4096, "bf16", SM_90), (8, 8192, "bf16", SM_90), (2, 8192, "fp32", SM_80)],
+)
+def test_one_shot_in_rows(world_size: int, hidden: int, dtype: str, target: GPUTarget) -> None:
+    constants = _constants(world_size, hidden, dtype) | {"RANK": 1}
+    del constants["RANKS"]
+    compiled = compile_offline(row_shot_kernel, _types(dtype), constants, 16, target=target)
     compiled.check(max_spills=8)
     assert "LDG.E.128.STRONG.SYS" in compiled.sass
     assert "STG.E.128" in compiled.sass

@@ -9,8 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-SIZES = tuple(1 << power for power in (14, 16, 18, 20, 22, 23))
-"""Bytes of the messages that are measured, at most: 16 KiB to 8 MiB."""
+SIZES = tuple(1 << power for power in (14, 16, 18, 20, 22, 23, 24))
+"""Bytes of the messages that are measured, at most: 16 KiB to 16 MiB."""
 USUAL_HIDDEN_SIZE = 8192
 """Of models of which it is not known."""
 _CALLS = 12

@@ -23,6 +23,10 @@ On an H200 with 8 KV heads, groups of 4 and head size 128 in bfloat16: 98 % of c
 (6 us, bound by latency). See benchmark/results/decode_attention.json. Within a layer of the 8B, starting before the
 kernel ahead has finished saves 1.2 us at one context of 512 and at 64 of 2,048, and costs 2.5 us at one of 8,192.
 
+With 4 KV heads and groups of 8, as a rank of two of Llama-3.1-70B has them: 67 us at 64 x 2,048 (93 % of 4.3 TB/s), 161
+at 200 lengths from 1,024 to 2,019, 12 at 1 x 8,192; with the settings for 8 KV heads 72, 164 and 24
+(benchmark/results/tune_two_ranks.json).
+
 With 16 heads of 256 and 8 KV heads, 64 x 2,048: 254 us, the bandwidth of a copy. Over float8_e4m3fn with heads of 128:
 75 us at 64 x 2,048, 153 at 256 x 1,024, 77 at 16 x 8,192.
 
@@ -104,7 +108,7 @@ def decode_attention_triton(
         format = E4M3_BY_HARDWARE
     k_cache, v_cache = as_words(k_cache), as_words(v_cache)
     block_d, block_v = (padded_head_dim(size, bool(format)) for size in (head_dim, v_head_dim))
-    config = _settings(q, block_d, bool(format), deterministic)
+    config = _settings(q, block_d, num_kv_heads, bool(format), deterministic)
     processors = num_processors(q.device)
     programs, resident = (config.pop(name) * processors // num_kv_heads for name in ("programs", "resident"))
     min_chunk = _MIN_CHUNKS[batch > _SMALL_BATCH]
@@ -144,14 +148,15 @@ def decode_attention_triton(
         chunks.merge(b_kv_len, sinks, out, block_v, 16)
 
 
-def _settings(q: Tensor, block_d: int, codes: bool, deterministic: bool) -> dict[str, int]:
+def _settings(q: Tensor, block_d: int, kv_heads: int, codes: bool, deterministic: bool) -> dict[str, int]:
     """Tiles, and how many programs there are. Those of codes depend on how many requests a program plans for, where
-    results may depend on the batch.
+    results may depend on the batch. With few heads the programs that fill the card are fewer and have more tiles under
+    way, so that a batch has fewer chunks to merge.
     """
     sizes = {"shared_kib": shared_kib(q.device), "head_dim": block_d}
     if codes:
         return dict(nearest("decode_attention_codes", **sizes, batch=16 if deterministic else padded_batch(q.shape[0])))
-    return dict(nearest("decode_attention", **sizes, element_bytes=q.element_size()))
+    return dict(nearest("decode_attention", **sizes, element_bytes=q.element_size(), kv_heads=kv_heads))
 
 
 _operator = register(decode_attention_torch, mutates=("out",), triton=decode_attention_triton)

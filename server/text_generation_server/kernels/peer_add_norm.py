@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ._config import nearest
 from ._exchange import CHECKED, Exchange, announce_kernel, wait_for_flag
+from ._finish_row import constants_of, finish_row, residual_of
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._triton import tl, triton
-from .reduce_add_norm import constants_of, finish_row, residual_of
 
 
 @triton.jit

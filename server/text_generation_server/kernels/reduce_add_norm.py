@@ -8,13 +8,17 @@ Layouts: `x`, `residual`, `out` `[tokens, hidden]`, contiguous; `weight`, `x_wei
 as in `add_rms_norm`. All ranks get the same bits, whatever way they are computed in, and however many tokens there are.
 The ranks write into each other's memory (`_exchange.py`), over NVLink or whatever else lets them.
 
-One shot: each rank sends its part to all, and all add up everything. Two shots: each rank sends slices of its part to
-their owners, which add up and send the sum to all.
+One shot: each rank sends its part to all, and all add up everything; of as many rows as there are processors, each has
+whole ones (`_row_shot.py`). Two shots: each rank sends slices of its part to their owners, which add up and send the
+sum to all.
 Bytes that a rank sends, of S in the message and N ranks: (N - 1) * S in one shot, 2 * S * (N - 1) / N in two.
 Measured on two H200 over NVLink without multicast, bfloat16, hidden 8192, microseconds in a graph at 16 KiB / 128 KiB /
 1 MiB / 8 MiB (benchmark/results/reduce_add_norm.json; runs differ by about 1 us at small sizes):
 sums in one shot 4.6 / 4.4 / 9.4 / 33.9, in two 7.5 / 6.3 / 10.0 / 30.1, by NCCL 15.2 / 15.3 / 18.1 / 52.9;
 with addition and norm 5.3 / 5.4 / 9.0 / 41.0, 8.0 / 6.4 / 10.4 / 34.8, and in two kernels 10.7 / 11.3 / 16.1 / 53.7.
+That was one shot in pieces: in rows 8 MiB take 30.2 where two shots took 35.0 in the same run, and 16 MiB 54.7 where
+NCCL took 89.9; 8 MiB of tokens of 4096 values 28.8 instead of 43.1. Two programs of 64 registers a thread on each
+processor were no faster, three of 40 slower (benchmark/results/tune_two_ranks.json).
 Tried and left out: programs beside the one-shot kernel's that bring 1 to 16 MiB of the next matrix into the L2 cache,
 before or after the wait for the kernels before: the products and sums of a layer of 70B took 215 to 220 us at one token
 with them, 215 to 219 without. Twice as many programs in two shots (benchmark/results/tried-two-ranks.json): 30.2 us
@@ -30,67 +34,14 @@ from torch import Tensor
 from ._config import nearest
 from ._device import num_processors
 from ._exchange import CHECKED, NOTHING, Exchange, address_of, buffer_at, clear_last, receive, take_turn, words_to_send
+from ._finish_row import constants_of, finish_row, residual_of
 from ._launch import Launcher, let_next_start, wait_for_previous
+from ._row_shot import row_shot_kernel
 from ._triton import tl, triton
-from .rms_norm import normalise_row
 
 _MOST_VALUES = 1 << 15
 """Values that one program of the one-shot kernel holds: a row of each rank."""
 _CLEAR = 2048
-
-
-@triton.jit
-def constants_of(weight_ptr, x_weight_ptr, columns, valid):
-    """Weights, float32 [BLOCK], which never change: read before the kernels before are finished. Zeros for none."""
-    weight = tl.zeros(columns.shape, dtype=tl.float32)
-    x_weight = weight
-    if weight_ptr is not None:
-        weight = tl.load(weight_ptr + columns, mask=valid, other=0.0).to(tl.float32)
-    if x_weight_ptr is not None:
-        x_weight = tl.load(x_weight_ptr + columns, mask=valid, other=0.0).to(tl.float32)
-    return weight, x_weight
-
-
-@triton.jit
-def residual_of(residual_ptr, at, valid):
-    """Float32 [BLOCK], asked for before the wait for the other ranks. Zeros for none."""
-    if residual_ptr is None:
-        return tl.zeros(at.shape, dtype=tl.float32)
-    else:
-        return tl.load(residual_ptr + at, mask=valid, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def finish_row(
-    x,  # [BLOCK] float32: the sum over the ranks
-    residual,
-    weight,
-    x_weight,
-    at,  # [BLOCK] where the row is stored
-    valid,
-    residual_ptr,
-    weight_ptr,
-    x_weight_ptr,
-    out_ptr,
-    hidden,
-    eps,
-    X_SCALE: tl.constexpr,
-):
-    """The rest, as `add_rms_norm_kernel` has it."""
-    x = x.to(out_ptr.dtype.element_ty)
-    if weight_ptr is None:
-        tl.store(out_ptr + at, x, mask=valid)
-    else:
-        x = x.to(tl.float32)
-        if x_weight_ptr is not None:
-            x = normalise_row(x, x_weight, hidden, eps, x_weight_ptr.dtype.element_ty)
-            x = x.to(out_ptr.dtype.element_ty).to(tl.float32)
-        if X_SCALE != 1.0:
-            x = x * X_SCALE
-        total = (x + residual).to(residual_ptr.dtype.element_ty)
-        tl.store(residual_ptr + at, total, mask=valid)
-        out = normalise_row(total.to(tl.float32), weight, hidden, eps, weight_ptr.dtype.element_ty)
-        tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=valid)
 
 
 @triton.jit
@@ -244,6 +195,7 @@ def two_shot_kernel(
 
 
 _launch_one_shot = Launcher(one_shot_kernel)
+_launch_row_shot = Launcher(row_shot_kernel)
 _launch_two_shot = Launcher(two_shot_kernel)
 
 
@@ -256,9 +208,14 @@ def reducible(x: Tensor, residual: Tensor | None) -> bool:
 
 def fits_one_shot(x: Tensor, exchange: Exchange) -> bool:
     """Whether `reduce_add_norm` takes this in one shot."""
-    num_bytes = x.numel() * x.element_size()
+    parts = exchange.world_size - _in_rows(x)
     row = triton.next_power_of_2(exchange.world_size) * triton.next_power_of_2(x.shape[-1])
-    return num_bytes * exchange.world_size <= exchange.set_bytes and row <= _MOST_VALUES
+    return x.numel() * x.element_size() * parts <= exchange.set_bytes and row <= _MOST_VALUES
+
+
+def _in_rows(x: Tensor) -> bool:
+    """Whether one shot is computed by programs that have whole rows: with so many rows every processor has one."""
+    return x.shape[0] >= num_processors(x.device)
 
 
 def fits_two_shots(x: Tensor, exchange: Exchange) -> bool:
@@ -292,13 +249,12 @@ def reduce_add_norm(
         raise ValueError(f"reduce_add_norm: {tokens} x {hidden} values of {x.dtype} do not fit the buffers")
     if tokens == 0:
         return
-    ranks, block = triton.next_power_of_2(exchange.world_size), triton.next_power_of_2(hidden)
+    block = triton.next_power_of_2(hidden)
     wide = x.element_size() == 4
     pointers = (x, residual, weight, x_weight, out, exchange.control)
     constants = {
         "X_SCALE": x_scale,
         "WORLD": exchange.world_size,
-        "RANKS": ranks,
         "BLOCK": block,
         "SET_BYTES": exchange.set_bytes,
         "BITS": tl.int32 if wide else tl.int16,
@@ -310,6 +266,10 @@ def reduce_add_norm(
     most = num_processors(x.device)
     # As many as of that operator, so that squares are added up in the same order.
     warps = constants["num_warps"] = nearest("add_rms_norm", block=block)["num_warps"]
+    if not two_shots and _in_rows(x):
+        _launch_row_shot((most,), pointers, (hidden,), (eps, tokens), **constants, RANK=exchange.rank)
+        return
+    constants["RANKS"] = triton.next_power_of_2(exchange.world_size)
     if two_shots:
         part = hidden // exchange.world_size
         constants["PART"] = triton.next_power_of_2(part)

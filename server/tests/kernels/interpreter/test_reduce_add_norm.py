@@ -4,6 +4,7 @@ Ranks are forked processes whose buffers are memory that they share, at the same
 as on devices. bfloat16 is left to the GPU tests, because the interpreter's rounding to it differs from the hardware's.
 """
 
+import importlib
 import multiprocessing
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -69,14 +70,27 @@ def _in_order(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("world_size", "two_shots", "dtype"),
-    [(2, False, torch.float16), (3, False, torch.float32), (2, True, torch.float32), (4, True, torch.float16)],
+    ("world_size", "two_shots", "dtype", "processors"),
+    [
+        (2, False, torch.float16, 132),
+        (3, False, torch.float32, 132),
+        (2, False, torch.float16, 2),
+        (3, False, torch.float32, 2),
+        (2, True, torch.float32, 132),
+        (4, True, torch.float16, 132),
+    ],
 )
-def test_calls_of_all_sizes_follow_each_other(world_size: int, two_shots: bool, dtype: torch.dtype) -> None:
-    """More calls than there are sets of buffers, larger and smaller ones in turn, each into its own input."""
+def test_calls_of_all_sizes_follow_each_other(
+    world_size: int, two_shots: bool, dtype: torch.dtype, processors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More calls than there are sets of buffers, larger and smaller ones in turn, each into its own input. Two
+    processors have more rows than they can compute at a time.
+    """
+    module = importlib.import_module("text_generation_server.kernels.reduce_add_norm")
+    monkeypatch.setattr(module, "num_processors", lambda _: processors)
     ranks = Ranks(world_size)
     hidden = 16 * world_size
-    cases = [_inputs(world_size, tokens, hidden, dtype) for tokens in (1, 3, 1, 2)]
+    cases = [_inputs(world_size, tokens, hidden, dtype) for tokens in (1, 11, 1, 2)]
     outs = [x.clone().share_memory_() for x, _, _ in cases]
     sums = [residual.repeat(world_size, 1, 1).share_memory_() for _, residual, _ in cases]
 
