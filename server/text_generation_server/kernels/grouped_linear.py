@@ -11,7 +11,8 @@ whichever others are there.
 
 Up to 512 tokens a data file says what is faster: the kernel, which reads codes (`_grouped_product.py`), or a product
 with a matrix in 16 bits, which `dequantise` writes into scratch memory of 512 MiB at most; more tokens are for the
-latter.
+latter. On Hopper cards another kernel (`_grouped_many.py`) takes the place of both from 129 tokens on, where its data
+file says that it is faster.
 Bytes floor: outputs * inputs * bits / 8, and the scales.
 Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at 1 / 16 / 32 / 64 tokens, the matrix in
 16 bits in brackets (`skinny_linear`):
@@ -22,7 +23,8 @@ Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at
 table of 16 values and groups of 64, 49.9 / 57.6 / 66.4 / 88.5. That is 68 % of a copy's bandwidth at one token for
 28672 x 4096, 87 % for 57344 x 8192. Many tokens of 28672 x 4096: 128 86 (68), 256 100 (94), 512 207 (162), 1024 369
 (318), 2048 679 (597); without the kernel of `_grouped_many.py` 256 took 167, 512 241 and 1024 432
-(tune_grouped_many.json). One stream of an 8B model took 2.28 ms a token instead of 2.34 once the first codes were read before waiting.
+(tune_grouped_many.json). One stream of an 8B model took 2.28 ms a token instead of 2.34 once the first codes were read
+before waiting.
 Tried and left out: larger tiles of that kernel, and 256 inputs at a time for matrix instructions, which were as fast or
 slower.
 See benchmark/results/tune_grouped.json, and tune_grouped_more.json for one token behind a norm and for many tokens.
@@ -44,7 +46,7 @@ from ._register import register
 from .dequantise import dequantise
 
 MAX_TOKENS = 512
-"""More tokens than this are for a matrix in 16 bits; for fewer a data file says whether the kernel is faster."""
+"""More tokens than this are not for the Triton kernel; for fewer a data file says whether it is faster."""
 _FEW = 64
 """Up to so many tokens all are in one tile."""
 _SOME = 128
