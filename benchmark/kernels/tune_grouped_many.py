@@ -29,6 +29,8 @@ NAMES = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
 FORMS = ((128, 128, 8, 6), (256, 128, 8, 4), (256, 128, 8, 6))
 """In the order of `NAMES`: each is compiled at every start."""
 TOKENS = (128, 256, 512, 1024, 2048)
+LEAST, MOST = 256, 1024
+"""For fewer tokens the other kernel is as fast or faster, for more the library is."""
 SPLITS = (1, 2, 3, 4)
 PROGRAMS = (60, 400)
 """How many programs a launch may have where the inputs are divided."""
@@ -67,6 +69,8 @@ def write(rows: list[Row]) -> None:
     keys = ("outputs", "inputs", "tokens")
     best: dict[tuple[object, ...], Row] = {}
     for row in sorted(rows, key=lambda row: float(row["microseconds"])):
+        if int(row["tokens"]) < LEAST or (int(row["tokens"]) > MOST and row["splits"]):
+            continue
         best.setdefault(tuple(row[key] for key in keys), row)
     entries = [
         {"key": {key: row[key] for key in keys}, "config": {name: row[name] for name in (*NAMES, "splits")}}

@@ -11,7 +11,8 @@ whichever others are there.
 
 Up to 512 tokens a data file says what is faster: the kernel, which reads codes (`_grouped_product.py`), or a product
 with a matrix in 16 bits, which `dequantise` writes into scratch memory of 512 MiB at most; more tokens are for the
-latter.
+latter. On Hopper cards another kernel (`_grouped_many.py`) takes the place of both from 129 tokens on, where its data
+file says that it is faster.
 Bytes floor: outputs * inputs * bits / 8, and the scales.
 Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at 1 / 16 / 32 / 64 tokens, the matrix in
 16 bits in brackets (`skinny_linear`):
@@ -20,8 +21,10 @@ Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at
 (32.7 / 31.6 / 32.6 / 35.0), 57344 x 8192 67.4 / 95.1 / 116.1 / 166.5 (209.4 / 213.3 / 217.7 / 229.4).
 28672 x 4096 as int8 with a scale for each output 32.5 / 34.0 / 57.3 / 82.0, as float8 32.9 / 35.7 / 62.5 / 87.9; with a
 table of 16 values and groups of 64, 49.9 / 57.6 / 66.4 / 88.5. That is 68 % of a copy's bandwidth at one token for
-28672 x 4096, 87 % for 57344 x 8192. Many tokens of 28672 x 4096: 128 86 (68), 256 163 (91), 512 240 (156), 2048 679
-(597). One stream of an 8B model took 2.28 ms a token instead of 2.34 once the first codes were read before waiting.
+28672 x 4096, 87 % for 57344 x 8192. Many tokens of 28672 x 4096: 128 86 (68), 256 100 (94), 512 207 (162), 1024 369
+(318), 2048 679 (597); without the kernel of `_grouped_many.py` 256 took 167, 512 241 and 1024 432
+(tune_grouped_many.json). One stream of an 8B model took 2.28 ms a token instead of 2.34 once the first codes were read
+before waiting.
 Tried and left out: larger tiles of that kernel, and 256 inputs at a time for matrix instructions, which were as fast or
 slower.
 See benchmark/results/tune_grouped.json, and tune_grouped_more.json for one token behind a norm and for many tokens.
@@ -43,9 +46,11 @@ from ._register import register
 from .dequantise import dequantise
 
 MAX_TOKENS = 512
-"""More tokens than this are for a matrix in 16 bits; for fewer a data file says whether the kernel is faster."""
+"""More tokens than this are not for the Triton kernel; for fewer a data file says whether it is faster."""
 _FEW = 64
 """Up to so many tokens all are in one tile."""
+_SOME = 128
+"""More are for the kernel of Hopper cards (`_grouped_many.py`), where it takes them and the data file says so."""
 _MANY = (128, 256, 512)
 """Numbers of tokens that have launch settings of their own, beyond that."""
 _SMALLEST_TILE = 8
@@ -85,11 +90,11 @@ def grouped_linear_triton(
     sizes: tuple[int, ...] = (max(_SMALLEST_TILE, 1 << (tokens - 1).bit_length()),)
     if tokens > _FEW and rehearsing():
         # It does not meet every number of tokens.
-        sizes = (*_MANY, MAX_TOKENS + 1)
+        sizes = (*_MANY, 8 * MAX_TOKENS)
     many = fits and takes_many(x, packed, scales, table)
     for size in sizes:
         config = settings(x, packed, size, many)
-        if many and size > _FEW and config["splits"]:
+        if many and size > _SOME and config["splits"]:
             grouped_many(x, packed, scales, zeros, bias, out, config)
         elif fits and size <= MAX_TOKENS and config["splits"]:
             grouped_product(x, packed, scales, zeros, table, bias, out, config)
@@ -100,10 +105,10 @@ def grouped_linear_triton(
 def settings(x: Tensor, packed: Tensor, tokens: int, many: bool) -> Mapping[str, int]:
     """Launch settings of the kernel for about so many tokens; no `splits` where a matrix in 16 bits is faster.
 
-    `many`: where there are more than 64, of the kernel for those.
+    `many`: where there are more than 128, of the kernel for those.
     """
     shape = {"outputs": packed.shape[0], "inputs": x.shape[1]}
-    if many and tokens > _FEW:
+    if many and tokens > _SOME:
         return nearest("grouped_many", **shape, tokens=tokens)
     bits = 4 if packed.dtype == torch.int32 else 8
     return nearest("grouped_linear", shared_kib=shared_kib(x.device), bits=bits, **shape, tokens=tokens)
