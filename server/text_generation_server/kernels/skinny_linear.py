@@ -39,6 +39,7 @@ from ._device import shared_kib
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
+from ._vector_product import vector_product
 from .act_and_mul import act_and_mul_torch, act_and_mul_triton
 
 MAX_TOKENS = 64
@@ -148,6 +149,9 @@ def skinny_linear_triton(
         shapes = [tuple(tensor.shape) for tensor in (x, weight, bias, out) if tensor is not None]
         raise ValueError(f"skinny_linear: shapes of x, weight, bias, out do not fit: {shapes}")
     if tokens == 0:
+        return
+    if tokens == 1 and _fits(x, weight, out, 8):
+        vector_product(x, weight, bias, out, activation)
         return
     block_m = max(_MIN_BLOCK_M, triton.next_power_of_2(tokens))
     sizes = {"outputs": outputs, "inputs": inputs, "tokens": block_m}
