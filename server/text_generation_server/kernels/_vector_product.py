@@ -24,7 +24,7 @@ _BYTES = 16384
 _LONGEST = 4096
 """Inputs of a row that a program takes at a time, at most."""
 _WARPS = 4
-_RESIDENT = 5
+_RESIDENT = 4
 """Programs that one processor has at a time."""
 
 
@@ -53,7 +53,7 @@ def _part_of(
     row = item // blocks
     expert = 0
     if ids_ptr is not None:
-        expert = tl.load(ids_ptr + row, mask=item < items, other=0, cache_modifier=".cg")
+        expert = tl.load(ids_ptr + row, mask=item < items, other=0)
         if HELD is not None:
             inputs = tl.where(is_here(expert, HELD), inputs, 0)
             expert = tl.where(is_here(expert, HELD), expert, 0)
@@ -179,7 +179,7 @@ def _slots_of(
     slots = tl.arange(0, BLOCK_S)
     rows = item // blocks * SLOTS + slots
     here = (slots < SLOTS) & (item < items)
-    ids = tl.load(ids_ptr + rows, mask=here, other=0, cache_modifier=".cg")
+    ids = tl.load(ids_ptr + rows, mask=here, other=0)
     if HELD is not None:
         here = here & is_here(ids, HELD)
     places = item % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
