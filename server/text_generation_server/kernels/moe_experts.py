@@ -14,15 +14,14 @@ order of the slots: no result depends on which program is first. With `determini
 on the other tokens either, to the bit.
 
 Called once a layer. Rows are sorted by expert (`moe_align.py`), then both products go over tiles of rows of one expert
-(`_moe_product.py`, of codes `_moe_codes.py`), then each token's slots are added up. A few tokens are not sorted.
-Nothing is read on the host.
+(`_moe_product.py`, of codes `_moe_codes.py`), then each token's slots are added up. A few tokens are not sorted, and
+with 16-bit weights their second product adds up the slots itself (`_vector_product.py`). Nothing is read on the host.
 Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight.
 Measured on an H200, microseconds at 1 / 8 / 64 / 512 / 4096 tokens. Qwen3-30B-A3B in bfloat16 23 / 121 / 284 / 324 /
 768, as float8 with a scale for each 128 x 128 block 20 / 86 / 182 / 227 / 819, in int4 14 / 56 / 118 / 240 / 1168;
 gpt-oss-120b in bfloat16 55 / 342 / 1252 / 1659 / 2961, in MXFP4 32 / 131 / 461 / 895 / 3133 (floor 14 / 101 / 400 / 452
-/ 1073), which took 55 / 298 / 1061 / 1503 / 4844 when codes were looked up in a table. Adding up the slots within the
-second product was slower than a kernel of its own. An early start of the second product and reading its weights into
-the L2 cache before waiting changed nothing.
+/ 1073), which took 55 / 298 / 1061 / 1503 / 4844 when codes were looked up in a table. Those of one token with 16 bits
+are of the version before. Of tiles, adding up the slots within the second product was slower than a kernel of its own.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
