@@ -10,75 +10,31 @@ give, in the order of a tree over its slots: a kernel less, and no results of si
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
-import torch
 from torch import Tensor
 
 from ._activations import gated_activation
-from ._device import num_processors
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._moe_tiles import is_here, weight_rows_of
 from ._triton import tl, triton
 
-_BYTES = 16384
+_BYTES = 32768
 """Of a matrix in the registers of one program."""
+_SUM_BYTES = 16384
+"""Of all experts of a token together."""
 _LONGEST = 4096
 """Inputs of a row that a program takes at a time, at most."""
 _WARPS = 4
-_RESIDENT = 4
-"""Programs that one processor has at a time."""
 
 
 @triton.jit
 def _read(weight_ptrs, inside, MASK: tl.constexpr):
-    """Weights that nobody reads again before they leave the cache. What is not inside is 0 where MASK, which costs
-    registers, and anything else.
-    """
+    """Weights that nobody reads again before they leave the cache; 0 outside. A mask costs registers and waits."""
     if MASK:
         return tl.load(weight_ptrs, mask=inside, other=0.0, eviction_policy="evict_first")
-    return tl.load(weight_ptrs, mask=inside, eviction_policy="evict_first")
+    return tl.load(weight_ptrs, eviction_policy="evict_first")
 
 
 @triton.jit
-def _part_of(
-    item,
-    blocks,
-    items,
-    ids_ptr,
-    inputs,
-    HELD: tl.constexpr,
-):
-    """Row, block and expert of an item, and how many inputs it has: none past the last item, and where another rank
-    has the expert.
-    """
-    row = item // blocks
-    expert = 0
-    if ids_ptr is not None:
-        expert = tl.load(ids_ptr + row, mask=item < items, other=0)
-        if HELD is not None:
-            inputs = tl.where(is_here(expert, HELD), inputs, 0)
-            expert = tl.where(is_here(expert, HELD), expert, 0)
-    return row, item % blocks, expert, tl.where(item < items, inputs, 0)
-
-
-@triton.jit
-def _rows_of(
-    expert,
-    block,
-    weight_ptr,
-    outputs,
-    stride_weight_expert,
-    stride_weight_output,
-    PAIRS: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    """Pointers [BLOCK_N, BLOCK_K] to the first inputs of a block's rows."""
-    rows = weight_rows_of(block, outputs, BLOCK_N, PAIRS)
-    matrix_ptr = weight_ptr + tl.cast(expert, tl.int64) * stride_weight_expert
-    return matrix_ptr + rows.to(tl.int64)[:, None] * stride_weight_output + tl.arange(0, BLOCK_K)[None, :]
-
-
-@triton.jit(do_not_specialize=["items"])
 def vector_product_kernel(
     x_ptr,  # [rows / SLOTS, inputs]
     weight_ptr,  # [outputs, inputs], or [experts, outputs, inputs]
@@ -91,7 +47,6 @@ def vector_product_kernel(
     stride_weight_expert,
     stride_weight_output,
     stride_out_row,
-    items,  # blocks of all rows
     SLOTS: tl.constexpr,  # rows of one token
     HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
     ACTIVATION: tl.constexpr,  # key of GATED, or None
@@ -99,94 +54,56 @@ def vector_product_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
-    MASK: tl.constexpr,  # whether there are inputs or experts in a block that are not there
+    MASK: tl.constexpr,  # whether a program has inputs or experts that are not there
     PDL: tl.constexpr,
 ):
-    """An item is BLOCK_N outputs of one row. A program computes every so many-th, and asks for the weights of the next
-    one before it multiplies those of this one: programs that came one after the other would wait in step.
-    """
-    PAIRS: tl.constexpr = ACTIVATION is not None
-    blocks = tl.cdiv(outputs, BLOCK_N)
-    columns = tl.arange(0, BLOCK_K)
-    first = tl.program_id(0)
+    """One program computes BLOCK_N outputs of one row."""
+    block = tl.program_id(0)
+    row = tl.program_id(1)
+    expert = 0
     if ids_ptr is not None:
         wait_for_previous(PDL)
-    row, block, expert, size = _part_of(first, blocks, items, ids_ptr, inputs, HELD)
-    weight_ptrs = _rows_of(
-        expert, block, weight_ptr, outputs, stride_weight_expert, stride_weight_output, PAIRS, BLOCK_N, BLOCK_K
-    )
-    weight = _read(weight_ptrs, columns[None, :] < size, MASK)
+        expert = tl.load(ids_ptr + row)
+        if HELD is not None:
+            # A row of another rank's expert reads nothing; what it leaves is not looked at.
+            inputs = tl.where(is_here(expert, HELD), inputs, 0)
+            expert = tl.where(is_here(expert, HELD), expert, 0)
+        weight_ptr += expert.to(tl.int64) * stride_weight_expert
+    weight_rows = weight_rows_of(block, outputs, BLOCK_N, ACTIVATION is not None)
+    columns = tl.arange(0, BLOCK_K)
+    weight_ptrs = weight_ptr + weight_rows.to(tl.int64)[:, None] * stride_weight_output + columns[None, :]
+    weight = _read(weight_ptrs, (columns < inputs)[None, :], MASK)
     if ids_ptr is None:
         wait_for_previous(PDL)
     # Not earlier: the kernel after this one relies on all before it being finished, ids among them.
     let_next_start(PDL)
-    for item in range(first, items, tl.num_programs(0)):
-        row, block, expert, size = _part_of(item, blocks, items, ids_ptr, inputs, HELD)
-        weight_ptrs = _rows_of(
-            expert, block, weight_ptr, outputs, stride_weight_expert, stride_weight_output, PAIRS, BLOCK_N, BLOCK_K
-        )
-        _, next_block, next_expert, next_size = _part_of(
-            item + tl.num_programs(0), blocks, items, ids_ptr, inputs, HELD
-        )
-        next_ptrs = _rows_of(
-            next_expert, next_block, weight_ptr, outputs, stride_weight_expert, stride_weight_output, PAIRS, BLOCK_N,
-            BLOCK_K,
-        )  # fmt: skip
-        following = _read(next_ptrs, columns[None, :] < next_size, MASK)
-        x_ptrs = x_ptr + (row // SLOTS).to(tl.int64) * stride_x_row + columns
-        x = tl.load(x_ptrs, mask=columns < size, other=0.0).to(tl.float32)
-        acc = tl.sum(weight.to(tl.float32) * x[None, :], axis=1)
-        if not WHOLE:
-            for begin in range(BLOCK_K, size, BLOCK_K):
-                inside = columns < size - begin
-                weight = _read(weight_ptrs + begin, inside[None, :], MASK)
-                x = tl.load(x_ptrs + begin, mask=inside, other=0.0).to(tl.float32)
-                acc += tl.sum(weight.to(tl.float32) * x[None, :], axis=1)
-        weight = following
+    x_ptrs = x_ptr + (row // SLOTS).to(tl.int64) * stride_x_row + columns
+    x = tl.load(x_ptrs, mask=columns < inputs, other=0.0).to(tl.float32)
+    acc = tl.sum(weight.to(tl.float32) * x[None, :], axis=1)
+    if not WHOLE:
+        for begin in range(BLOCK_K, inputs, BLOCK_K):
+            inside = columns < inputs - begin
+            weight = _read(weight_ptrs + begin, inside[None, :], MASK)
+            x = tl.load(x_ptrs + begin, mask=inside, other=0.0).to(tl.float32)
+            acc += tl.sum(weight.to(tl.float32) * x[None, :], axis=1)
 
-        if bias_ptr is not None:
-            acc += tl.load(bias_ptr + expert * outputs + weight_rows_of(block, outputs, BLOCK_N, PAIRS)).to(tl.float32)
-        if PAIRS:
-            if ROUNDED:
-                acc = acc.to(out_ptr.dtype.element_ty).to(tl.float32)
-            gate, up = tl.split(tl.reshape(acc, [BLOCK_N // 2, 2]))
-            out = gated_activation(gate, up, ACTIVATION)
-            places = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
-            end = outputs // 2
-        else:
-            out = acc
-            places = block * BLOCK_N + tl.arange(0, BLOCK_N)
-            end = outputs
-        out_row_ptr = out_ptr + row.to(tl.int64) * stride_out_row
-        tl.store(out_row_ptr + places, out.to(out_ptr.dtype.element_ty), mask=places < end)
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + expert * outputs + weight_rows).to(tl.float32)
+    if ACTIVATION is None:
+        out = acc
+        places = block * BLOCK_N + tl.arange(0, BLOCK_N)
+        end = outputs
+    else:
+        if ROUNDED:
+            acc = acc.to(out_ptr.dtype.element_ty).to(tl.float32)
+        gate, up = tl.split(tl.reshape(acc, [BLOCK_N // 2, 2]))
+        out = gated_activation(gate, up, ACTIVATION)
+        places = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
+        end = outputs // 2
+    tl.store(out_ptr + row.to(tl.int64) * stride_out_row + places, out.to(out_ptr.dtype.element_ty), mask=places < end)
 
 
 @triton.jit
-def _slots_of(
-    item,
-    blocks,
-    items,
-    ids_ptr,
-    outputs,
-    SLOTS: tl.constexpr,
-    HELD: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
-    """Rows of an item's token [BLOCK_S], which of them are there, outputs [BLOCK_N] of the item and rows of the
-    matrices of all experts [BLOCK_S, BLOCK_N].
-    """
-    slots = tl.arange(0, BLOCK_S)
-    rows = item // blocks * SLOTS + slots
-    here = (slots < SLOTS) & (item < items)
-    ids = tl.load(ids_ptr + rows, mask=here, other=0)
-    if HELD is not None:
-        here = here & is_here(ids, HELD)
-    places = item % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
-    return rows, here, places, ids.to(tl.int64)[:, None] * outputs + tl.minimum(places, outputs - 1)[None, :]
-
-
-@triton.jit(do_not_specialize=["items"])
 def vector_sum_kernel(
     x_ptr,  # [tokens * SLOTS, inputs]
     weight_ptr,  # [experts, outputs, inputs]
@@ -196,72 +113,64 @@ def vector_sum_kernel(
     out_ptr,  # [tokens, outputs]
     inputs,
     outputs,
-    items,  # blocks of all tokens
     SLOTS: tl.constexpr,
     HELD: tl.constexpr,
     BLOCK_S: tl.constexpr,  # power of two, at least SLOTS
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
-    MASK: tl.constexpr,  # whether there are inputs or experts in a block that are not there
+    MASK: tl.constexpr,  # whether a program has inputs or experts that are not there
     PDL: tl.constexpr,
 ):
-    """An item is BLOCK_N outputs of one token, of all its experts at once. Programs take items as those of
-    `vector_product_kernel` do.
+    """One program computes BLOCK_N outputs of one token, of all its experts at once.
 
     Ids are read while the kernel before may still run, which has waited for them.
     """
-    blocks = tl.cdiv(outputs, BLOCK_N)
+    token = tl.program_id(1)
+    slots = tl.arange(0, BLOCK_S)
+    rows = token * SLOTS + slots
+    here = slots < SLOTS
+    ids = tl.load(ids_ptr + rows, mask=here, other=0, cache_modifier=".cg")
+    if HELD is not None:
+        here = here & is_here(ids, HELD)
+    places = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     columns = tl.arange(0, BLOCK_K)
-    first = tl.program_id(0)
-    rows, here, places, outs = _slots_of(first, blocks, items, ids_ptr, outputs, SLOTS, HELD, BLOCK_S, BLOCK_N)
+    outs = ids.to(tl.int64)[:, None] * outputs + tl.minimum(places, outputs - 1)[None, :]
     weight_ptrs = weight_ptr + outs[:, :, None] * inputs + columns[None, None, :]
     read = here[:, None] & (columns < inputs)[None, :]
     weight = _read(weight_ptrs, read[:, None, :], MASK)
     wait_for_previous(PDL)
     let_next_start(PDL)
-    for item in range(first, items, tl.num_programs(0)):
-        rows, here, places, outs = _slots_of(item, blocks, items, ids_ptr, outputs, SLOTS, HELD, BLOCK_S, BLOCK_N)
-        _, next_here, _, next_outs = _slots_of(
-            item + tl.num_programs(0), blocks, items, ids_ptr, outputs, SLOTS, HELD, BLOCK_S, BLOCK_N
-        )
-        read = next_here[:, None] & (columns < inputs)[None, :]
-        following = _read(weight_ptr + next_outs[:, :, None] * inputs + columns[None, None, :], read[:, None, :], MASK)
-        x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * inputs + columns[None, :]
-        x = tl.load(x_ptrs, mask=here[:, None] & (columns < inputs)[None, :], other=0.0).to(tl.float32)
-        acc = tl.sum(weight.to(tl.float32) * x[:, None, :], axis=2)
-        if not WHOLE:
-            weight_ptrs = weight_ptr + outs[:, :, None] * inputs + columns[None, None, :]
-            for begin in range(BLOCK_K, inputs, BLOCK_K):
-                read = here[:, None] & (columns < inputs - begin)[None, :]
-                weight = _read(weight_ptrs + begin, read[:, None, :], MASK)
-                x = tl.load(x_ptrs + begin, mask=read, other=0.0).to(tl.float32)
-                acc += tl.sum(weight.to(tl.float32) * x[:, None, :], axis=2)
-        weight = following
+    x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * inputs + columns[None, :]
+    x = tl.load(x_ptrs, mask=read, other=0.0).to(tl.float32)
+    acc = tl.sum(weight.to(tl.float32) * x[:, None, :], axis=2)
+    if not WHOLE:
+        for begin in range(BLOCK_K, inputs, BLOCK_K):
+            read = here[:, None] & (columns < inputs - begin)[None, :]
+            weight = _read(weight_ptrs + begin, read[:, None, :], MASK)
+            x = tl.load(x_ptrs + begin, mask=read, other=0.0).to(tl.float32)
+            acc += tl.sum(weight.to(tl.float32) * x[:, None, :], axis=2)
 
-        if bias_ptr is not None:
-            acc += tl.load(bias_ptr + outs, mask=here[:, None], other=0.0).to(tl.float32)
-        acc *= tl.load(shares_ptr + rows, mask=here, other=0.0)[:, None]
-        out_type = out_ptr.dtype.element_ty
-        out = tl.sum(acc.to(out_type).to(tl.float32), axis=0).to(out_type)
-        tl.store(out_ptr + (item // blocks).to(tl.int64) * outputs + places, out, mask=places < outputs)
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + outs, mask=here[:, None], other=0.0).to(tl.float32)
+    acc *= tl.load(shares_ptr + rows, mask=here, other=0.0)[:, None]
+    out_type = out_ptr.dtype.element_ty
+    out = tl.sum(acc.to(out_type).to(tl.float32), axis=0).to(out_type)
+    tl.store(out_ptr + token.to(tl.int64) * outputs + places, out, mask=places < outputs)
 
 
 _launch = Launcher(vector_product_kernel)
 _launch_sum = Launcher(vector_sum_kernel)
 
 
-def blocks_of(inputs: int, element_bytes: int, matrices: int, rows: int) -> dict[str, int]:
-    """Launch settings. A program has `rows` rows at least of each of so many `matrices`."""
-    elements = _BYTES // (element_bytes * matrices)
-    longest = min(_LONGEST, elements // rows)
+def blocks_of(inputs: int, element_bytes: int, matrices: int) -> dict[str, int]:
+    """Launch settings. `matrices`: of how many a program has rows."""
+    elements = (_BYTES if matrices == 1 else _SUM_BYTES) // (element_bytes * matrices)
+    # Two rows at least, a gate and an up, of a single matrix.
+    longest = min(_LONGEST, elements // 2 if matrices == 1 else elements)
     block_k: int = min(longest, triton.next_power_of_2(inputs))  # pyright: ignore[reportAssignmentType]
-    return {"BLOCK_N": elements // block_k, "BLOCK_K": block_k, "WHOLE": block_k >= inputs, "num_warps": _WARPS}
-
-
-def programs_of(items: int, device: torch.device) -> int:
-    """As many as run at once, or fewer that have as many items at most."""
-    return triton.cdiv(items, triton.cdiv(items, _RESIDENT * num_processors(device)))
+    whole = block_k >= inputs
+    return {"BLOCK_N": elements // block_k, "BLOCK_K": block_k, "WHOLE": whole, "num_warps": _WARPS, "num_stages": 1}
 
 
 def vector_product(
@@ -277,13 +186,11 @@ def vector_product(
     those of experts [experts, outputs, inputs]. `held`: how many of them this rank has, where others have some.
     """
     outputs, inputs = weight.shape[-2:]
-    config = blocks_of(inputs, x.element_size(), 1, 2)
-    items = triton.cdiv(outputs, config["BLOCK_N"]) * out.shape[0]
+    config = blocks_of(inputs, x.element_size(), 1)
     _launch(
-        (programs_of(items, x.device),),
+        (triton.cdiv(outputs, config["BLOCK_N"]), out.shape[0]),
         (x, weight, bias, ids, out),
         (inputs, outputs, x.stride(0), 0 if ids is None else weight.stride(0), weight.stride(-2), out.stride(0)),
-        (items,),
         SLOTS=1 if ids is None else ids.shape[1],
         HELD=held,
         ACTIVATION=activation,
@@ -302,13 +209,11 @@ def vector_sum(
     _, outputs, inputs = weight.shape
     tokens, slots = ids.shape
     block_s: int = triton.next_power_of_2(slots)  # pyright: ignore[reportAssignmentType]
-    config = blocks_of(inputs, x.element_size(), block_s, 1)
-    items = triton.cdiv(outputs, config["BLOCK_N"]) * tokens
+    config = blocks_of(inputs, x.element_size(), block_s)
     _launch_sum(
-        (programs_of(items, x.device),),
+        (triton.cdiv(outputs, config["BLOCK_N"]), tokens),
         (x, weight, bias, ids, shares, out),
         (inputs, outputs),
-        (items,),
         SLOTS=slots,
         HELD=held,
         BLOCK_S=block_s,
