@@ -34,7 +34,18 @@ PROMPT = 2048
 CLASSES = {
     "sums": ("one_shot", "row_shot", "two_shot", "AllReduce", "peer_add_norm"),
     "attention": ("attention", "merge_kernel", "qkv_postprocess"),
-    "products": ("skinny_linear", "nvjet", "gemm", "xmma", "cutlass", "splitK", "scaled", "grouped", "moe_product"),
+    "products": (
+        "skinny_linear",
+        "nvjet",
+        "gemm",
+        "xmma",
+        "cutlass",
+        "splitK",
+        "scaled",
+        "grouped",
+        "moe_product",
+        "vector",
+    ),
     "norms and activations": ("rms_norm", "layer_norm", "act_and_mul", "activate", "quantise"),
 }
 """Parts of the names of kernels."""

@@ -25,6 +25,7 @@ from torch.nn import functional
 
 from text_generation_server import kernels
 from text_generation_server.kernels import ExpertMatrix
+from text_generation_server.kernels._vector_product import vector_sum
 from text_generation_server.kernels.moe_align import moe_align_triton
 from text_generation_server.kernels.moe_experts import moe_experts_torch, product, tile_height, tiles_of
 from text_generation_server.kernels.skinny_linear import MAX_TOKENS
@@ -54,13 +55,12 @@ LAYERS = 2
 TOLERANCE = 2e-2
 """Of the norm of the difference from torch, relative to the norm."""
 CANDIDATES = {
-    1: [(32, 128, 4, 4), (32, 256, 4, 4), (64, 128, 4, 3), (64, 128, 4, 4), (64, 256, 4, 3), (128, 64, 4, 4)],
     16: [(32, 256, 4, 4), (64, 128, 4, 3), (64, 128, 4, 4), (64, 256, 4, 3), (128, 64, 4, 4), (128, 128, 4, 3)],
     32: [(64, 128, 4, 4), (128, 64, 4, 4), (128, 128, 4, 3)],
     64: [(64, 128, 4, 4), (128, 64, 4, 3), (128, 64, 4, 4), (128, 128, 8, 3), (256, 64, 8, 3)],
     128: [(128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 3), (256, 64, 8, 3), (256, 64, 8, 4)],
 }
-"""By rows of a tile (1: not sorted): BLOCK_N, BLOCK_K, num_warps, num_stages."""
+"""By rows of a tile: BLOCK_N, BLOCK_K, num_warps, num_stages."""
 CANDIDATES_OF_CODES = {
     1: [(32, 0, 2, 3), (32, 1, 2, 4), (64, 0, 2, 3), (64, 1, 2, 3), (64, 0, 4, 3), (64, 1, 4, 3)],
     8: [(32, 0, 2, 3), (64, 0, 2, 3), (64, 1, 2, 3), (64, 1, 4, 3), (128, 1, 4, 3)],
@@ -69,7 +69,7 @@ CANDIDATES_OF_CODES = {
     64: [(64, 1, 4, 2), (64, 1, 4, 3), (128, 1, 4, 2), (128, 1, 4, 3), (128, 1, 8, 2), (128, 1, 8, 3)],
     128: [(64, 1, 4, 2), (128, 1, 8, 2), (128, 1, 8, 3)],
 }
-"""Likewise: BLOCK_N, FOLD, num_warps, num_stages."""
+"""Likewise (1: not sorted): BLOCK_N, FOLD, num_warps, num_stages."""
 KINDS = {"dense": 0, "fp8": 128, "int4": 128, "mxfp4": 32}
 """Inputs that share a scale."""
 _FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -179,8 +179,12 @@ def products(mixture: Mixture, height: int, up: dict[str, int] | None, down: dic
         product(m.x, weights[draw % LAYERS].gate_up, *arguments, activated)
 
     def second(draw: int) -> None:
+        matrix = weights[draw % LAYERS].down
+        if height == 1 and not matrix.is_packed:
+            vector_sum(activated, matrix.weight, matrix.bias, m.ids[draw], m.shares[draw], None, m.out)
+            return
         arguments = (m.ids[draw], alignments[draw], m.shares[draw], None, height, down or chosen.down, None)
-        product(activated, weights[draw % LAYERS].down, *arguments, rows)
+        product(activated, matrix, *arguments, rows)
 
     return {"align": align, "up": first, "down": second}
 
@@ -237,8 +241,9 @@ def heights(mixture: Mixture) -> list[int]:
     rows = mixture.tokens * mixture.shape.top_k / mixture.shape.experts
     limits = {1: (0, 0.25), 8: (0, 6), 16: (0, 32), 32: (2, 64), 64: (8, 1e9), 128: (64, 1e9)}
     found = [each for each, (low, high) in limits.items() if low <= rows <= high or (each == 1 and mixture.tokens == 1)]
-    # 16-bit weights are the right operand, so rows the left one, of which a matrix instruction takes 16.
-    return found if mixture.weights[0].gate_up.is_packed else [each for each in found if each != 8]
+    # 16-bit weights are the right operand, so rows the left one, of which a matrix instruction takes 16; products of
+    # rows that are not sorted have no tiles.
+    return found if mixture.weights[0].gate_up.is_packed else [each for each in found if each >= 16]
 
 
 def configs(mixture: Mixture, height: int) -> list[dict[str, int]]:

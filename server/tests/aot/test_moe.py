@@ -23,7 +23,7 @@ def _entries(operator: str) -> Any:
 
 _ENTRIES, _CODES_ENTRIES = _entries("moe_product"), _entries("moe_codes")
 Form = tuple[int, ...]
-"""Rows of a tile (1: not sorted), BLOCK_N, BLOCK_K, num_warps, num_stages."""
+"""Rows of a tile (1: not sorted, of codes alone), BLOCK_N, BLOCK_K, num_warps, num_stages."""
 
 
 def _forms(shared_kib: int) -> list[Form]:
@@ -39,16 +39,14 @@ def _forms(shared_kib: int) -> list[Form]:
 
 def _product(form: Form, dtype: str, up: bool, masked: bool, target: GPUTarget = SM_90) -> Compiled:
     height, block_n, block_k, num_warps, num_stages = form
-    direct = height == 1
-    types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}") | {"ids_ptr": "*i32"}
+    types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
+    types |= dict.fromkeys(("order_ptr", "tiles_ptr", "num_tiles_ptr"), "*i32")
     sizes = ("inputs", "outputs", "stride_x_row", "stride_weight_expert", "stride_weight_output")
     types |= dict.fromkeys(sizes, "i32")
-    constants = {"SLOTS": 8, "ACTIVATION": "silu" if up else None, "DIRECT": direct, "MASK_K": masked, "GROUP": 8}
-    constants |= {"HELD": 16 if masked else None}
-    constants |= {"BLOCK_M": max(16, height), "BLOCK_N": block_n}
+    constants = {"SLOTS": 8, "ACTIVATION": "silu" if up else None, "MASK_K": masked, "GROUP": 8}
+    constants |= {"BLOCK_M": height, "BLOCK_N": block_n}
     constants["BLOCK_K"] = tile_columns({"BLOCK_K": block_k}, 4 if dtype == "fp32" else 2)
-    optional = dict.fromkeys(("order_ptr", "tiles_ptr", "num_tiles_ptr"), None if direct else "*i32")
-    optional |= {"row_weights_ptr": None if up else "*fp32", "bias_ptr": f"*{dtype}" if masked else None}
+    optional = {"row_weights_ptr": None if up else "*fp32", "bias_ptr": f"*{dtype}" if masked else None}
     types |= {name: kind for name, kind in optional.items() if kind}
     constants |= {name: None for name, kind in optional.items() if not kind}
     return compile_offline(moe_product_kernel, types, constants, num_warps, num_stages, target)

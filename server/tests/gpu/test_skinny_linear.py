@@ -55,7 +55,7 @@ def test_activation_behind_it_as_if_it_were_another_operator(
 def test_same_bits_for_every_number_of_tokens_of_one_padded_size(outputs: int, inputs: int) -> None:
     x, weight, _ = _inputs(16, outputs, inputs, torch.bfloat16, with_bias=False)
     results: list[Tensor] = []
-    for tokens in (1, 2, 7, 16):
+    for tokens in (2, 7, 16):
         out = torch.empty(tokens, outputs, device="cuda", dtype=torch.bfloat16)
         for _ in range(3):
             kernels.skinny_linear(x[:tokens], weight, None, out)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from support.checkpoints import tiny_llama
 from support.loading import load
 from support.packed_files import write_packed
-from support.published import PUBLISHED, SIZES
+from support.published_quantised import PUBLISHED, SIZES
 from torch import Tensor
 
 from text_generation_server.config.json_object import JsonObject

@@ -43,10 +43,9 @@ def moe_product_kernel(
     x_ptr,  # up: [tokens, inputs]; down: [rows, inputs], in the order of the rows
     weight_ptr,  # [experts, outputs, inputs]
     bias_ptr,  # [experts, outputs] or None
-    ids_ptr,  # [rows] int32
-    order_ptr,  # [rows] int32, None where DIRECT
-    tiles_ptr,  # [capacity, 3] int32, None where DIRECT
-    num_tiles_ptr,  # [1] int32, None where DIRECT
+    order_ptr,  # [rows] int32
+    tiles_ptr,  # [capacity, 3] int32
+    num_tiles_ptr,  # [1] int32
     row_weights_ptr,  # [rows] float32, None for up
     out_ptr,  # up: [rows, outputs / 2], in the order of the rows; down: [rows, outputs]
     inputs,
@@ -55,9 +54,7 @@ def moe_product_kernel(
     stride_weight_expert,
     stride_weight_output,
     SLOTS: tl.constexpr,  # rows of one token
-    HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
     ACTIVATION: tl.constexpr,  # key of GATED for up, None for down
-    DIRECT: tl.constexpr,
     MASK_K: tl.constexpr,  # whether BLOCK_K does not divide `inputs`
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -68,11 +65,11 @@ def moe_product_kernel(
     """One program computes BLOCK_N outputs of one tile's rows."""
     blocks = tl.cdiv(outputs, BLOCK_N)
     wait_for_previous(PDL)
-    tile, block = tile_of_program(ids_ptr, num_tiles_ptr, blocks, HELD, DIRECT, GROUP)
+    tile, block = tile_of_program(None, num_tiles_ptr, blocks, None, False, GROUP)
     if block >= blocks:
         return
     expert, members, here, own, x_rows = rows_of_tile(
-        ids_ptr, order_ptr, tiles_ptr, tile, SLOTS, ACTIVATION is not None, DIRECT, BLOCK_M
+        None, order_ptr, tiles_ptr, tile, SLOTS, ACTIVATION is not None, False, BLOCK_M
     )
     weight_rows = weight_rows_of(block, outputs, BLOCK_N, ACTIVATION is not None)
     inner = tl.arange(0, BLOCK_K)[None, :]
@@ -103,30 +100,24 @@ def moe_product(
     weight: Tensor,
     bias: Tensor | None,
     ids: Tensor,
-    alignment: tuple[Tensor, Tensor, Tensor] | None,
+    alignment: tuple[Tensor, Tensor, Tensor],
     row_weights: Tensor | None,
     activation: str | None,
     block_m: int,
     config: Mapping[str, int],
-    held: int | None,
     out: Tensor,
 ) -> None:
-    """Launches one product. `alignment` is what `moe_align` made for tiles of `block_m`, None for direct tiles. `held`:
-    how many experts this rank has, where others have some.
-    """
+    """Launches one product of tiles that `moe_align` made for `block_m`."""
     _, outputs, inputs = weight.shape
-    order, tiles, num_tiles = alignment or (None, None, None)
-    num = ids.numel() if tiles is None else tiles.shape[0]
+    order, tiles, num_tiles = alignment
     block_k = tile_columns(config, x.element_size())
     _launch(
-        (num * triton.cdiv(outputs, config["BLOCK_N"]),),
-        (x, weight, bias, ids, order, tiles, num_tiles, row_weights, out),
+        (tiles.shape[0] * triton.cdiv(outputs, config["BLOCK_N"]),),
+        (x, weight, bias, order, tiles, num_tiles, row_weights, out),
         (inputs, outputs, x.stride(0), weight.stride(0), weight.stride(1)),
         (),
         SLOTS=ids.shape[1],
-        HELD=held,
         ACTIVATION=activation,
-        DIRECT=tiles is None,
         MASK_K=inputs % block_k != 0,
         BLOCK_M=block_m,
         BLOCK_N=config["BLOCK_N"],

@@ -14,15 +14,14 @@ order of the slots: no result depends on which program is first. With `determini
 on the other tokens either, to the bit.
 
 Called once a layer. Rows are sorted by expert (`moe_align.py`), then both products go over tiles of rows of one expert
-(`_moe_product.py`, of codes `_moe_codes.py`), then each token's slots are added up. A few tokens are not sorted.
-Nothing is read on the host.
+(`_moe_product.py`, of codes `_moe_codes.py`), then each token's slots are added up. A few tokens are not sorted, and
+with 16-bit weights their second product adds up the slots itself (`_vector_product.py`). Nothing is read on the host.
 Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight.
 Measured on an H200, microseconds at 1 / 8 / 64 / 512 / 4096 tokens. Qwen3-30B-A3B in bfloat16 23 / 121 / 284 / 324 /
 768, as float8 with a scale for each 128 x 128 block 20 / 86 / 182 / 227 / 819, in int4 14 / 56 / 118 / 240 / 1168;
 gpt-oss-120b in bfloat16 55 / 342 / 1252 / 1659 / 2961, in MXFP4 32 / 131 / 461 / 895 / 3133 (floor 14 / 101 / 400 / 452
-/ 1073), which took 55 / 298 / 1061 / 1503 / 4844 when codes were looked up in a table. Adding up the slots within the
-second product was slower than a kernel of its own. An early start of the second product and reading its weights into
-the L2 cache before waiting changed nothing.
+/ 1073), which took 55 / 298 / 1061 / 1503 / 4844 when codes were looked up in a table. Those of one token with 16 bits
+are of the version before. Of tiles, adding up the slots within the second product was slower than a kernel of its own.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -46,6 +45,7 @@ from ._moe_product import moe_product
 from ._moe_tiles import is_here
 from ._register import register
 from ._triton import tl, triton
+from ._vector_product import vector_product, vector_sum
 from .moe_align import moe_align_triton
 from .quantise_rows import quantise_rows
 
@@ -55,10 +55,8 @@ _EIGHT_BIT_ROWS = 64
 """Tiles of so many rows are multiplied in 8 bits where the matrix allows it."""
 _DETERMINISTIC = 64
 """Rows of a tile, and of a product of torch, in deterministic mode, whatever is in the step."""
-_SMALLEST_TILE = 16
-"""Rows that a matrix instruction takes at least, as its left operand."""
 _SMALLEST_CODES_TILE = 8
-"""As its right operand."""
+"""Rows that a matrix instruction takes at least, as its right operand."""
 _COMBINE_BLOCK = 1024
 
 
@@ -208,8 +206,12 @@ def run_experts(
     tokens, slots = ids.shape
     hidden, inner = down.outputs, gate_up.outputs // 2
     alignment = None if tiles.height == _DIRECT else moe_align_triton(ids, down.experts, tiles.height, held)
-    activated, rows = x.new_empty(tokens * slots, inner), x.new_empty(tokens * slots, hidden)
+    activated = x.new_empty(tokens * slots, inner)
     product(x, gate_up, ids, alignment, None, activation, tiles.height, tiles.up, held, activated)
+    if alignment is None and not down.is_packed:
+        vector_sum(activated, down.weight, down.bias, ids, weights, held, out)
+        return
+    rows = x.new_empty(tokens * slots, hidden)
     product(activated, down, ids, alignment, weights, None, tiles.height, tiles.down, held, rows)
     _launch_combine(
         (tokens, triton.cdiv(hidden, _COMBINE_BLOCK)),
@@ -234,11 +236,17 @@ def product(
     held: int | None,
     out: Tensor,
 ) -> None:
-    """Launches one of the two, by the form of the matrix."""
-    rest = ids, alignment, row_weights, activation
+    """Launches one of the two, by the form of the matrix. Without `alignment`, rows have no tiles; the second product
+    of 16 bits is then `vector_sum`.
+    """
     if matrix.scales is None:
-        moe_product(x, matrix.weight, matrix.bias, *rest, max(height, _SMALLEST_TILE), config, held, out)
+        if alignment is None:
+            vector_product(x, matrix.weight, matrix.bias, out, activation, ids, held)
+        else:
+            matrices = x, matrix.weight, matrix.bias
+            moe_product(*matrices, ids, alignment, row_weights, activation, height, config, out)
         return
+    rest = ids, alignment, row_weights, activation
     if alignment is not None and _by_eight_bits(matrix, height):
         blocks = triton.cdiv(x.shape[1], EIGHT_BLOCK)
         x8 = torch.empty_like(x, dtype=torch.float8_e4m3fn)

@@ -91,9 +91,16 @@ def moe_route(logits: Tensor, bias: Tensor | None, options: RouteOptions, ids: T
 
 @triton.jit
 def _best(values, valid):
-    """The largest of the valid values and its place; of equal ones the first. All NaN counts as the first place."""
-    values = tl.where(valid & (values == values), values, float("-inf"))
-    return tl.max(values, axis=0, return_indices=True, return_indices_tie_break_left=True)
+    """The largest of the valid values and its place; of equal ones the first. All NaN counts as the first place.
+
+    Floats are compared as the integers of the same order, for whose maximum a warp has an instruction.
+    """
+    values = tl.where(valid & (values == values), values, float("-inf")) + 0.0
+    bits = values.to(tl.int32, bitcast=True)
+    keys = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    best = tl.max(keys, axis=0)
+    place = tl.min(tl.where(keys == best, tl.arange(0, values.shape[0]), values.shape[0]), axis=0)
+    return tl.where(best < 0, best ^ 0x7FFFFFFF, best).to(tl.float32, bitcast=True), place
 
 
 @triton.jit

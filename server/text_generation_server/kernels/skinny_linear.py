@@ -8,12 +8,12 @@ Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]` or, with `activation`
 floating type; sums are float32, rounded once, and once more after the activation. The activations are those of
 `act_and_mul`, whose result behind the product is the same to the bit.
 Up to 64 tokens. Batches that are padded to one size (16, 32 or 64 tokens) give a token the same result to the bit,
-whichever others are there.
+whichever others are there. A single token has a kernel of its own, `vector_product` (`_vector_product.py`).
 
 Called four times a layer in a decode step, and for the logits. The data file says where the library's product is as
 fast; that is used there, and for types and sizes that the kernel does not take.
 Bytes floor: outputs * inputs * element size.
-Measured on an H200 in bfloat16, microseconds at 1 / 16 / 64 tokens, the library's in brackets:
+Measured on an H200 in bfloat16, microseconds at 1 / 16 / 64 tokens, the library's in brackets, one token padded to 16:
 6144 x 4096 13.8 / 14.2 / 16.2 (15.4 / 15.9 / 16.2), 4096 x 4096 10.3 / 10.3 / 11.6 (12.5 / 12.7 / 11.5),
 28672 x 4096 55.0 / 56.4 / 60.6 (55.8 / 57.1 / 62.6), 4096 x 14336 30.1 / 30.3 / 33.8 (31.2 / 31.9 / 35.9).
 See benchmark/results/skinny_linear.json. With the activation in the product instead of a kernel behind it, a step of 8B
@@ -39,6 +39,7 @@ from ._device import shared_kib
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
+from ._vector_product import vector_product
 from .act_and_mul import act_and_mul_torch, act_and_mul_triton
 
 MAX_TOKENS = 64
@@ -148,6 +149,9 @@ def skinny_linear_triton(
         shapes = [tuple(tensor.shape) for tensor in (x, weight, bias, out) if tensor is not None]
         raise ValueError(f"skinny_linear: shapes of x, weight, bias, out do not fit: {shapes}")
     if tokens == 0:
+        return
+    if tokens == 1 and _fits(x, weight, out, 8):
+        vector_product(x, weight, bias, out, activation)
         return
     block_m = max(_MIN_BLOCK_M, triton.next_power_of_2(tokens))
     sizes = {"outputs": outputs, "inputs": inputs, "tokens": block_m}

@@ -104,6 +104,8 @@ def _config(block_n: int) -> dict[str, int]:
         (1, 32, 16, torch.float16, "silu"),
         (7, 31, 17, torch.float32, "gelu_tanh"),
         (23, 33, 15, torch.float16, "clamped_swiglu"),
+        (2, 4100, 9, torch.float16, "silu"),
+        (1, 9, 2100, torch.float16, "silu"),
     ],
 )
 def test_experts_at_tile_boundaries(

@@ -34,6 +34,16 @@ def test_tile_boundaries(tokens: int, outputs: int, inputs: int, with_bias: bool
     _check(x, weight, bias, torch.full((tokens, outputs), float("nan")).half())
 
 
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(("outputs", "inputs"), [(5, 768), (9, 4096), (3, 9000), (70, 40)])
+def test_one_token(outputs: int, inputs: int, with_bias: bool) -> None:
+    """Rows of a program's size, shorter ones and such as are read in parts."""
+    torch.manual_seed(inputs)
+    x, weight = torch.randn(1, inputs).half(), torch.randn(outputs, inputs + 8).half()[:, :inputs] / inputs**0.5
+    bias = torch.randn(outputs).half() if with_bias else None
+    _check(x, weight, bias, torch.full((1, outputs), float("nan")).half())
+
+
 @pytest.mark.parametrize("splits", [1, 2], indirect=True)
 @pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(1, 14, 64), (17, 16, 96), (3, 50, 32), (65, 6, 64)])
 def test_activation_behind_it(splits: int, tokens: int, outputs: int, inputs: int) -> None:

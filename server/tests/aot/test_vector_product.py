@@ -1,0 +1,74 @@
+"""Every production form of the products of single tokens compiles, without a GPU."""
+
+import re
+
+import pytest
+from support.aot import SM_90, Compiled, compile_offline
+from triton.backends.compiler import GPUTarget
+
+from text_generation_server.kernels._vector_product import blocks_of, vector_product_kernel, vector_sum_kernel
+
+BYTES = {"bf16": 2, "fp32": 4}
+
+
+def _product(inputs: int, dtype: str, experts: bool, held: int | None = None, target: GPUTarget = SM_90) -> Compiled:
+    config = blocks_of(inputs, BYTES[dtype], 1)
+    warps, stages = config.pop("num_warps"), config.pop("num_stages")
+    sizes = (
+        "inputs",
+        "outputs",
+        "stride_x_row",
+        "stride_weight_expert",
+        "stride_weight_output",
+        "stride_out_row",
+        "items",
+    )
+    types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
+    types |= dict.fromkeys(sizes, "i32")
+    types |= {"ids_ptr": "*i32", "bias_ptr": f"*{dtype}"} if experts else {}
+    constants = {"SLOTS": 8, "HELD": held, "ACTIVATION": "silu" if experts else None, "ROUNDED": not experts}
+    constants |= {"MASK": held is not None or inputs % config["BLOCK_K"] != 0, **config}
+    constants |= {} if experts else {"ids_ptr": None, "bias_ptr": None}
+    return compile_offline(vector_product_kernel, types, constants, warps, stages, target)
+
+
+def _sum(inputs: int, slots: int, dtype: str, held: int | None, target: GPUTarget = SM_90) -> Compiled:
+    config = blocks_of(inputs, BYTES[dtype], slots)
+    warps, stages = config.pop("num_warps"), config.pop("num_stages")
+    types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}") | {"ids_ptr": "*i32", "shares_ptr": "*fp32"}
+    types |= dict.fromkeys(("inputs", "outputs"), "i32")
+    constants = {"SLOTS": slots, "BLOCK_S": slots, "HELD": held, "bias_ptr": None, **config}
+    constants["MASK"] = held is not None or inputs % config["BLOCK_K"] != 0
+    return compile_offline(vector_sum_kernel, types, constants, warps, stages, target)
+
+
+@pytest.mark.parametrize("inputs", [2048, 2880, 4096, 14336])
+@pytest.mark.parametrize("experts", [False, True])
+def test_products_have_wide_loads_in_flight_and_do_not_spill(inputs: int, experts: bool) -> None:
+    compiled = _product(inputs, "bf16", experts, held=16 if inputs == 2880 and experts else None)
+    compiled.check()
+    if not experts:
+        # All of a program's first weights are asked for before the wait.
+        before, _ = compiled.sass.split("ACQBULK")
+        assert len(re.findall(r"LDG\.E\.EF\.128", before)) == 16
+
+
+@pytest.mark.parametrize(("inputs", "slots", "held"), [(768, 8, None), (768, 8, 64), (2880, 4, None), (14336, 2, None)])
+def test_sums_of_experts_ask_before_the_wait_and_do_not_spill(inputs: int, slots: int, held: int | None) -> None:
+    compiled = _sum(inputs, slots, "bf16", held)
+    compiled.check()
+    before, _ = compiled.sass.split("ACQBULK")
+    assert len(re.findall(r"LDG\.E\.EF\.128", before)) == 8
+
+
+def test_float32() -> None:
+    _product(4096, "fp32", experts=True).check()
+    _sum(768, 8, "fp32", None).check()
+
+
+@pytest.mark.parametrize("capability", [80, 86, 89])
+def test_other_cards(capability: int) -> None:
+    target = GPUTarget("cuda", capability, 32)
+    # Two registers are spilled on sm_80 so that eight programs share a processor.
+    _product(2048, "bf16", experts=False, target=target).check(max_spills=2)
+    _sum(768, 8, "bf16", None, target).check()
