@@ -25,7 +25,7 @@ kernel ahead has finished saves 1.2 us at one context of 512 and at 64 of 2,048,
 
 With 4 KV heads and groups of 8, as a rank of two of Llama-3.1-70B has them: 67 us at 64 x 2,048 (93 % of 4.3 TB/s), 161
 at 200 lengths from 1,024 to 2,019, 12 at 1 x 8,192; with the settings for 8 KV heads 72, 164 and 24
-(benchmark/results/tune_two_ranks.json).
+(benchmark/results/tune_two_ranks.json). Those are kept for more than 128 requests: 131 us at 256 x 1,024, not 139.
 
 With 16 heads of 256 and 8 KV heads, 64 x 2,048: 254 us, the bandwidth of a copy. Over float8_e4m3fn with heads of 128:
 75 us at 64 x 2,048, 153 at 256 x 1,024, 77 at 16 x 8,192.
@@ -149,14 +149,15 @@ def decode_attention_triton(
 
 
 def _settings(q: Tensor, block_d: int, kv_heads: int, codes: bool, deterministic: bool) -> dict[str, int]:
-    """Tiles, and how many programs there are. Those of codes depend on how many requests a program plans for, where
-    results may depend on the batch. With few heads the programs that fill the card are fewer and have more tiles under
-    way, so that a batch has fewer chunks to merge.
+    """Tiles, and how many programs there are. They depend on the number of requests where results may depend on the
+    batch. With few heads and requests fewer programs, with more tiles under way, leave fewer chunks to merge.
     """
     sizes = {"shared_kib": shared_kib(q.device), "head_dim": block_d}
+    batch = q.shape[0]
     if codes:
-        return dict(nearest("decode_attention_codes", **sizes, batch=16 if deterministic else padded_batch(q.shape[0])))
-    return dict(nearest("decode_attention", **sizes, element_bytes=q.element_size(), kv_heads=kv_heads))
+        return dict(nearest("decode_attention_codes", **sizes, batch=16 if deterministic else padded_batch(batch)))
+    sizes |= {"element_bytes": q.element_size(), "kv_heads": kv_heads, "batch": 64 if deterministic else batch}
+    return dict(nearest("decode_attention", **sizes))
 
 
 _operator = register(decode_attention_torch, mutates=("out",), triton=decode_attention_triton)
