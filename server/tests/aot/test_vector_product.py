@@ -25,19 +25,15 @@ def _product(
     target: GPUTarget = SM_90,
     large: bool = False,
 ) -> Compiled:
-    sizes = (4, 1536, inputs) if experts else (1 << 15 if large else 64, inputs)
-    config = product_blocks(torch.empty(sizes, dtype=DTYPES[dtype], device="meta"))
+    shape = (4, 1536, inputs) if experts else (1 << 15 if large else 64, inputs)
+    config = product_blocks(torch.empty(shape, dtype=DTYPES[dtype], device="meta"))
     warps, stages = config.pop("num_warps"), config.pop("num_stages")
-    sizes = (
+    sizes = [
         "inputs",
         "outputs",
-        "stride_x_row",
-        "stride_weight_expert",
-        "stride_weight_output",
-        "stride_out_row",
-        "items",
-    )
-    types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
+        *(f"stride_{each}" for each in ("x_row", "weight_expert", "weight_output", "out_row")),
+    ]
+    types: dict[str, str] = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
     types |= dict.fromkeys(sizes, "i32")
     types |= {"ids_ptr": "*i32", "bias_ptr": f"*{dtype}"} if experts else {}
     constants = {"SLOTS": 8, "HELD": held, "ACTIVATION": "silu" if experts else None, "ROUNDED": not experts}
