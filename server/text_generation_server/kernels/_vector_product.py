@@ -6,7 +6,7 @@ asked for before the wait for what the kernels before compute (programmatic depe
 the few bytes of a norm or of attention, memory is idle.
 
 Programs that each take every so many-th block and ask for its weights before they multiply those of the block before
-were slower: 3,005 us (benchmark/results/one-token-steps.json).
+were slower: one token through Qwen3-30B-A3B took 3,005 us instead of 2,390 (benchmark/results/one-token-steps.json).
 
 `vector_product` is one matrix, or of each row the one of its expert. `vector_sum` adds up what the experts of a token
 give, in the order of a tree over its slots: a kernel less, and no results of single experts in memory.
