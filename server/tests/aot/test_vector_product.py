@@ -3,27 +3,37 @@
 import re
 
 import pytest
+import torch
 from support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._vector_product import blocks_of, vector_product_kernel, vector_sum_kernel
+from text_generation_server.kernels._vector_product import (
+    product_blocks,
+    sum_blocks,
+    vector_product_kernel,
+    vector_sum_kernel,
+)
 
-BYTES = {"bf16": 2, "fp32": 4}
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
-def _product(inputs: int, dtype: str, experts: bool, held: int | None = None, target: GPUTarget = SM_90) -> Compiled:
-    config = blocks_of(inputs, BYTES[dtype], 1)
+def _product(
+    inputs: int,
+    dtype: str,
+    experts: bool,
+    held: int | None = None,
+    target: GPUTarget = SM_90,
+    large: bool = False,
+) -> Compiled:
+    shape = (4, 1536, inputs) if experts else (1 << 15 if large else 64, inputs)
+    config = product_blocks(torch.empty(shape, dtype=DTYPES[dtype], device="meta"))
     warps, stages = config.pop("num_warps"), config.pop("num_stages")
-    sizes = (
+    sizes = [
         "inputs",
         "outputs",
-        "stride_x_row",
-        "stride_weight_expert",
-        "stride_weight_output",
-        "stride_out_row",
-        "items",
-    )
-    types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
+        *(f"stride_{each}" for each in ("x_row", "weight_expert", "weight_output", "out_row")),
+    ]
+    types: dict[str, str] = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
     types |= dict.fromkeys(sizes, "i32")
     types |= {"ids_ptr": "*i32", "bias_ptr": f"*{dtype}"} if experts else {}
     constants = {"SLOTS": 8, "HELD": held, "ACTIVATION": "silu" if experts else None, "ROUNDED": not experts}
@@ -33,7 +43,7 @@ def _product(inputs: int, dtype: str, experts: bool, held: int | None = None, ta
 
 
 def _sum(inputs: int, slots: int, dtype: str, held: int | None, target: GPUTarget = SM_90) -> Compiled:
-    config = blocks_of(inputs, BYTES[dtype], slots)
+    config = sum_blocks(torch.empty(4, 2048, inputs, dtype=DTYPES[dtype], device="meta"), slots)
     warps, stages = config.pop("num_warps"), config.pop("num_stages")
     types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}") | {"ids_ptr": "*i32", "shares_ptr": "*fp32"}
     types |= dict.fromkeys(("inputs", "outputs"), "i32")
@@ -43,14 +53,18 @@ def _sum(inputs: int, slots: int, dtype: str, held: int | None, target: GPUTarge
 
 
 @pytest.mark.parametrize("inputs", [2048, 2880, 4096, 14336])
-@pytest.mark.parametrize("experts", [False, True])
-def test_products_have_wide_loads_in_flight_and_do_not_spill(inputs: int, experts: bool) -> None:
-    compiled = _product(inputs, "bf16", experts, held=16 if inputs == 2880 and experts else None)
+@pytest.mark.parametrize("held", [None, 16])
+def test_products_of_experts_do_not_spill(inputs: int, held: int | None) -> None:
+    _product(inputs, "bf16", experts=True, held=held).check()
+
+
+@pytest.mark.parametrize("inputs", [2048, 2880, 4096, 14336])
+@pytest.mark.parametrize("large", [False, True])
+def test_dense_products_ask_before_the_wait_and_do_not_spill(inputs: int, large: bool) -> None:
+    compiled = _product(inputs, "bf16", experts=False, large=large)
     compiled.check()
-    if not experts:
-        # All of a program's first weights are asked for before the wait.
-        before, _ = compiled.sass.split("ACQBULK")
-        assert len(re.findall(r"LDG\.E\.EF\.128", before)) == 16
+    before, _ = compiled.sass.split("ACQBULK")
+    assert len(re.findall(r"LDG\.E\.EF\.128", before)) == (16 if large else 8)
 
 
 @pytest.mark.parametrize(("inputs", "slots", "held"), [(768, 8, None), (768, 8, 64), (2880, 4, None), (14336, 2, None)])
@@ -69,6 +83,7 @@ def test_float32() -> None:
 @pytest.mark.parametrize("capability", [80, 86, 89])
 def test_other_cards(capability: int) -> None:
     target = GPUTarget("cuda", capability, 32)
+    _product(2048, "bf16", experts=False, target=target).check()
     # Two registers are spilled on sm_80 so that eight programs share a processor.
-    _product(2048, "bf16", experts=False, target=target).check(max_spills=2)
+    _product(2048, "bf16", experts=False, target=target, large=True).check(max_spills=2)
     _sum(768, 8, "bf16", None, target).check()

@@ -5,6 +5,9 @@ which 15 of 16 rows would be empty, need their operands in shared memory first, 
 asked for before the wait for what the kernels before compute (programmatic dependent launch): while those are busy with
 the few bytes of a norm or of attention, memory is idle.
 
+Programs that each take every so many-th block and ask for its weights before they multiply those of the block before
+were slower: one token through Qwen3-30B-A3B took 3,005 us instead of 2,390 (benchmark/results/one-token-steps.json).
+
 `vector_product` is one matrix, or of each row the one of its expert. `vector_sum` adds up what the experts of a token
 give, in the order of a tree over its slots: a kernel less, and no results of single experts in memory.
 """
@@ -17,10 +20,17 @@ from ._launch import Launcher, let_next_start, wait_for_previous
 from ._moe_tiles import is_here, weight_rows_of
 from ._triton import tl, triton
 
-_BYTES = 32768
-"""Of a matrix in the registers of one program."""
+_SMALL_MATRIX = 32 << 20
+_SMALL_BYTES, _LARGE_BYTES = 16384, 32768
+"""Of a matrix in the registers of one program: of one that is at most `_SMALL_MATRIX`, and of a larger one. On an H200
+one token's pass through Llama-3.1-8B takes 3,984 us with the second number for all and 4,035 with the first.
+"""
+_FIRST_BYTES = 8192
+"""Of an expert's first matrix where two rows fit, else `_SMALL_BYTES`: one token's pass through Qwen3-30B-A3B takes
+2,329 us so and 2,390 with twice as much.
+"""
 _SUM_BYTES = 16384
-"""Of all experts of a token together."""
+"""Of all experts of a token together, of their second matrices."""
 _LONGEST = 4096
 """Inputs of a row that a program takes at a time, at most."""
 _WARPS = 4
@@ -163,14 +173,27 @@ _launch = Launcher(vector_product_kernel)
 _launch_sum = Launcher(vector_sum_kernel)
 
 
-def blocks_of(inputs: int, element_bytes: int, matrices: int) -> dict[str, int]:
-    """Launch settings. `matrices`: of how many a program has rows."""
-    elements = (_BYTES if matrices == 1 else _SUM_BYTES) // (element_bytes * matrices)
-    # Two rows at least, a gate and an up, of a single matrix.
-    longest = min(_LONGEST, elements // 2 if matrices == 1 else elements)
+def blocks_of(inputs: int, elements: int, rows: int) -> dict[str, int]:
+    """Launch settings for so many elements of a matrix, of so many rows at least."""
+    longest = min(_LONGEST, elements // rows)
     block_k: int = min(longest, triton.next_power_of_2(inputs))  # pyright: ignore[reportAssignmentType]
     whole = block_k >= inputs
     return {"BLOCK_N": elements // block_k, "BLOCK_K": block_k, "WHOLE": whole, "num_warps": _WARPS, "num_stages": 1}
+
+
+def product_blocks(weight: Tensor) -> dict[str, int]:
+    """Launch settings of `vector_product`: a gate row and an up row at least."""
+    inputs, element_bytes = weight.shape[-1], weight.element_size()
+    if weight.dim() == 2:
+        num_bytes = _SMALL_BYTES if weight.nbytes <= _SMALL_MATRIX else _LARGE_BYTES
+    else:
+        num_bytes = _FIRST_BYTES if 2 * inputs * element_bytes <= _FIRST_BYTES else _SMALL_BYTES
+    return blocks_of(inputs, num_bytes // element_bytes, 2)
+
+
+def sum_blocks(weight: Tensor, slots: int) -> dict[str, int]:
+    """Launch settings of `vector_sum`; `slots` a power of two."""
+    return blocks_of(weight.shape[-1], max(16, _SUM_BYTES // (weight.element_size() * slots)), 1)
 
 
 def vector_product(
@@ -186,7 +209,7 @@ def vector_product(
     those of experts [experts, outputs, inputs]. `held`: how many of them this rank has, where others have some.
     """
     outputs, inputs = weight.shape[-2:]
-    config = blocks_of(inputs, x.element_size(), 1)
+    config = product_blocks(weight)
     _launch(
         (triton.cdiv(outputs, config["BLOCK_N"]), out.shape[0]),
         (x, weight, bias, ids, out),
@@ -209,7 +232,7 @@ def vector_sum(
     _, outputs, inputs = weight.shape
     tokens, slots = ids.shape
     block_s: int = triton.next_power_of_2(slots)  # pyright: ignore[reportAssignmentType]
-    config = blocks_of(inputs, x.element_size(), block_s)
+    config = sum_blocks(weight, block_s)
     _launch_sum(
         (triton.cdiv(outputs, config["BLOCK_N"]), tokens),
         (x, weight, bias, ids, shares, out),
