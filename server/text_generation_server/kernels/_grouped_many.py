@@ -9,7 +9,8 @@ interpreter cannot run it: the tests compare it on a device.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
-# pyright: reportGeneralTypeIssues=false, reportOptionalMemberAccess=false
+# pyright: reportGeneralTypeIssues=false, reportOptionalMemberAccess=false, reportOperatorIssue=false
+# pyright: reportAttributeAccessIssue=false
 from collections.abc import Mapping
 
 import torch

@@ -5,7 +5,7 @@ What is made is compared with the library that the code of the model calls.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,8 +33,8 @@ def _sentencepiece(folder: Path) -> str:
     path = folder / "tokenizer.model"
     original: Any = sentencepiece.SentencePieceProcessor(model_file=str(path))
     # The one class of transformers that reads such a file as pairs to be merged.
-    loaded: Any = LlamaTokenizer.from_pretrained(str(folder), local_files_only=True)
-    tokenizer = Tokenizer.from_str(loaded.backend_tokenizer.to_str())
+    load = cast("Callable[..., Any]", LlamaTokenizer.from_pretrained)  # pyright: ignore[reportUnknownMemberType]
+    tokenizer = Tokenizer.from_str(load(str(folder), local_files_only=True).backend_tokenizer.to_str())
     begins = original.normalize("a").startswith("▁")
     steps: list[Any] = [normalizers.Replace(" ", "▁")]
     if begins:

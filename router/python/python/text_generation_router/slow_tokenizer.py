@@ -45,7 +45,8 @@ def _own_code(folder: Path) -> str | None:
     if not path.is_file():
         return None
     settings: Any = json.loads(path.read_text(encoding="utf-8"))
-    found: Any = settings.get("auto_map", {}).get("AutoTokenizer") if isinstance(settings, dict) else None
+    own = cast("dict[str, Any]", settings).get("auto_map") if isinstance(settings, dict) else None
+    found = cast("dict[str, Any]", own).get("AutoTokenizer") if isinstance(own, dict) else None
     names = cast("list[object]", found if isinstance(found, list) else [found])
     first = next((name for name in names if isinstance(name, str)), None)
     return None if first is None else first.rpartition(".")[2]
