@@ -152,7 +152,7 @@ async fn a_mask_that_runs_out_of_fuel_is_an_error_and_no_end() {
 #[tokio::test]
 async fn a_token_that_takes_too_long_is_an_error_of_its_sample_alone() {
     let limits = CompilerLimits {
-        mask_time: Duration::from_millis(300),
+        mask_time: Duration::from_millis(100),
         ..CompilerLimits::default()
     };
     let compiler = Compiler::new(vocabulary(), limits);
@@ -164,9 +164,9 @@ async fn a_token_that_takes_too_long_is_an_error_of_its_sample_alone() {
     };
     let began = Instant::now();
     let error = (0..50).find_map(|_| step().err()).unwrap();
-    let reason = "one token took more than 300 ms".to_owned();
+    let reason = "one token took more than 100 ms".to_owned();
     assert_eq!(error, GrammarError::OutOfFuel { reason });
-    // Without the limit a single one of these tokens takes longer.
+    // On a slow machine a single one of these tokens takes longer without the limit.
     assert!(began.elapsed() < Duration::from_secs(10));
     assert_eq!(matcher.mask().err(), Some(error), "it stays at its error");
     let regex = GrammarSource::Regex("a".into());

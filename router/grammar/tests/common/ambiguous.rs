@@ -2,7 +2,8 @@
 
 use text_generation_grammar::GrammarSource;
 
-/// Two hundred ways to cut a text in two: a few tokens on, one more takes seconds, with few items of the parser.
+/// Two hundred ways to cut a text in two: a few tokens on, one more takes a tenth of a second and
+/// much longer on slow machines, and soon after that the parser has too many items.
 pub fn ambiguous() -> GrammarSource {
     let names: Vec<String> = (0..200).map(|index| format!("r{index}")).collect();
     let rules: String = names

@@ -213,7 +213,7 @@ async fn a_grammar_that_cannot_be_followed_fails_alone() {
 }
 
 #[tokio::test]
-async fn a_token_that_takes_its_grammar_too_long_ends_its_request_while_the_others_go_on() {
+async fn a_token_that_costs_its_grammar_too_much_ends_its_request_while_the_others_go_on() {
     let server = Server::start(repeating("a"), batch_limits(), 8).await;
     server.mock.hold();
     let mut streams = Vec::new();
@@ -227,10 +227,12 @@ async fn a_token_that_takes_its_grammar_too_long_ends_its_request_while_the_othe
     server.mock.resume();
     let outcomes = join_all(streams.into_iter().map(GenerateStream::gather)).await;
     let [slow, free, held] = outcomes.try_into().unwrap();
-    let InferError::Grammar(GrammarError::OutOfFuel { reason }) = slow.unwrap_err() else {
-        panic!("another error");
-    };
-    assert_eq!(reason, "one token took more than 500 ms");
+    // Of time on a slow machine, of the parser's items on a fast one.
+    let error = slow.unwrap_err();
+    assert!(
+        matches!(error, InferError::Grammar(GrammarError::OutOfFuel { .. })),
+        "{error}"
+    );
     for whole in [free, held] {
         let generated = whole.unwrap().generated;
         assert_eq!(generated.generated_tokens, 400);
