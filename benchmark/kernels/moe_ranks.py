@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes on CPU, no Triton")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=["dense"])
-    parser.add_argument("--ranks", nargs="+", type=int, default=RANKS)
+    parser.add_argument("--ranks", nargs="+", type=int, default=RANKS, help="at most as many as there are experts")
     arguments = parser.parse_args()
     plan = dataclasses.replace(DRY_PLAN if arguments.dry_run else GPU_PLAN, calls=12, replays=5)
     models = DRY_MODELS if plan.dry_run else {name: MODELS[name] for name in arguments.models}
@@ -124,6 +124,8 @@ def main() -> None:
     print(json.dumps(head)[:-1] + ', "rows": [', end="")
     separator = "\n"
     for (name, shape), kind, ranks in itertools.product(models.items(), arguments.kinds, arguments.ranks):
+        if ranks > shape.experts:
+            continue
         for row in measure(plan, shape, kind, ranks):
             print(f"{separator}  {json.dumps({'model': name, 'kind': kind, **row})}", end="", flush=True)
             separator = ",\n"
