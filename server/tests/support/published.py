@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 from support.families import Case, Raw, State
+from support.latent_cases import LATENT as LATENT_SIZES
 
 TOKENS = {"vocab_size": 99, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.02, "use_cache": True}
 LLAMA = {
@@ -24,12 +25,7 @@ LLAMA = {
 MANY_HEADS = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
 LATENT = {
     **LLAMA,
-    "num_key_value_heads": 4,
-    "kv_lora_rank": 12,
-    "q_lora_rank": 10,
-    "qk_rope_head_dim": 4,
-    "qk_nope_head_dim": 6,
-    "v_head_dim": 8,
+    **LATENT_SIZES,
     "n_routed_experts": 8,
     "num_experts_per_tok": 3,
     "moe_intermediate_size": 16,
