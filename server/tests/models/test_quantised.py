@@ -157,3 +157,13 @@ def test_layers_of_every_kind_run_with_8_bits(tmp_path: Path, case: str) -> None
     for asked, apart in (("fp8", 0.3), ("eetq", 0.06)):
         computed = log_probabilities(load(tmp_path / "plain", quantize=asked))
         assert 0 < (computed - expected).norm() < apart * deviation
+
+
+def test_the_text_part_of_a_model_for_images_may_have_8_bits(tmp_path: Path) -> None:
+    """Tools list what they left as it was by names of modules, of which the files have others."""
+    write(CASES["llava"], model_of("llava"), tmp_path / "plain")
+    left = ("lm_head", "re:.*vision_tower.*", "re:.*multi_modal_projector.*")
+    schemes = {"language_model.model.layers": preset("FP8_DYNAMIC")}
+    made = compress_folder(tmp_path / "plain", tmp_path / "made", schemes, left)
+    expected, computed = log_probabilities(load(tmp_path / "plain")), log_probabilities(load(made))
+    assert 0 < (computed - expected).norm() < 0.3 * (expected - expected.mean()).norm()

@@ -15,7 +15,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 State = dict[str, Tensor]
 Raw = dict[str, Any]
@@ -60,6 +64,17 @@ class Case:
     """Where it is not that of the class."""
     sizes: Raw = field(default_factory=lambda: SIZES)
 
+    @property
+    def has_media(self) -> bool:
+        """Whether the model is for images beside text."""
+        return "vision_config" in self.values
+
+    @property
+    def class_name(self) -> str:
+        """The class of transformers."""
+        classes = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES if self.has_media else MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        return classes[self.model_type]
+
 
 @cache
 def model_of(case_id: str) -> PreTrainedModel:
@@ -77,7 +92,8 @@ def made(case: Case) -> PreTrainedModel:
     config = CONFIG_MAPPING[case.model_type](**copy.deepcopy(values))
     config._attn_implementation = case.attention
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    auto = AutoModelForImageTextToText if case.has_media else AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -7,6 +7,7 @@ import torch
 
 from support.families import SIZES, Case, Raw, Relayout, State
 from support.latent_cases import LATENT_CASES
+from support.media_cases import MEDIA_CASES
 from support.moe_cases import MOE_CASES
 
 W = {"sliding_window": 4}
@@ -212,6 +213,7 @@ GEMMA_TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
 CASES: dict[str, Case] = {
     **MOE_CASES,
     **LATENT_CASES,
+    **MEDIA_CASES,
     "llama": Case("Llama 1 to 3, Yi", "llama"),
     "yi": Case("Llama 1 to 3, Yi", "llama", relayout=renamed("YiForCausalLM"), architecture="YiForCausalLM"),
     "mistral": Case("Mistral", "mistral", W),

@@ -5,8 +5,6 @@ In `server/`: `PYTHONPATH=.:tests python -m support.model_table`.
 
 from pathlib import Path
 
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
 from support.device_results import passed_on_gpu
 from support.fallback_cases import FALLBACK_CASES
 from support.family_cases import CASES
@@ -25,7 +23,7 @@ def table() -> str:
     ]
     for family in sorted({case.family for case in CASES.values()}, key=str.lower):
         cases = {name: case for name, case in CASES.items() if case.family == family}
-        classes = sorted({MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[case.model_type] for case in cases.values()})
+        classes = sorted({case.class_name for case in cases.values()})
         known = sorted({name for case_name in cases for name in architectures(case_name)})
         columns = (family, _code(known), _code(classes), ", ".join(cases), devices("native", list(cases)))
         rows.append(f"| {' | '.join(columns)} |")
@@ -35,7 +33,9 @@ def table() -> str:
 def architectures(case_name: str) -> list[str]:
     """The names in `architectures` that are read as this case is."""
     case = CASES[case_name]
-    name = case.architecture or MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[case.model_type]
+    name = case.architecture or case.class_name
+    if case.has_media:
+        return [name]
     return [each for each, family in FAMILIES.items() if family is FAMILIES[name]]
 
 
@@ -52,8 +52,7 @@ def fallback_table() -> str:
     """A row for each family that runs through its class."""
     rows = ["| family | class | compared on |", "| --- | --- | --- |"]
     for name, case in sorted(FALLBACK_CASES.items(), key=lambda item: item[1].family.lower()):
-        class_name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[case.model_type]
-        rows.append(f"| {case.family} | `{class_name}` | {devices('transformers', [name])} |")
+        rows.append(f"| {case.family} | `{case.class_name}` | {devices('transformers', [name])} |")
     return "\n".join(rows) + "\n"
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 from ..errors import UnsupportedModel
 from .facts import architecture_of, config_files
 from .fallback import FallbackConfig, is_candidate, parse_fallback_config
-from .families import FAMILIES
+from .families import FAMILIES, WITH_MEDIA
 from .model import ModelConfig, parse_model_config, supported
 
 ModelImpl = Literal["auto", "native", "transformers"]
@@ -22,7 +22,8 @@ def read_model_config(folder: Path, impl: ModelImpl = "auto", quantize: str | No
     """
     config, generation = config_files(folder)
     architecture = architecture_of(config)
-    if impl == "native" or (impl == "auto" and (architecture in FAMILIES or not is_candidate(architecture))):
+    ours = architecture in FAMILIES or architecture in WITH_MEDIA
+    if impl == "native" or (impl == "auto" and (ours or not is_candidate(architecture))):
         return parse_model_config(config, generation, folder).quantised(quantize)
     if not is_candidate(architecture):
         raise UnsupportedModel(

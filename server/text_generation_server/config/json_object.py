@@ -33,6 +33,10 @@ class JsonObject:
         """
         return JsonObject(self._values, self._source, defaults, aliases)
 
+    def with_values(self, values: Mapping[str, object]) -> "JsonObject":
+        """The same with other values for some keys."""
+        return JsonObject({**self._values, **values}, self._source)
+
     @classmethod
     def from_file(cls, path: Path) -> "JsonObject":
         """Reads a file whose top level must be an object."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import UnsupportedModel
 from .facts import Dtype, architecture_of, config_files, eos_token_ids, stored_dtype
-from .families import FAMILIES
+from .families import FAMILIES, WITH_MEDIA, text_part
 from .json_object import JsonObject
 from .names import TensorNames
 from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
@@ -36,6 +36,8 @@ class ModelConfig:
     """Ids that end a text: those of `config.json` and of `generation_config.json`, ascending."""
     schemes: Schemes = UNQUANTISED
     """How its matrices are quantised."""
+    has_media: bool = False
+    """Whether it is the text part of a model that is for images or sound too, whose other tensors are not read."""
 
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
@@ -58,6 +60,11 @@ class ModelConfig:
             stretched = rope.factor * rope.original_max_position_embeddings
             return max(self.max_position_embeddings, int(min(stretched, MAX_CONTEXT_LENGTH)))
         return self.max_position_embeddings
+
+    @property
+    def is_less_than_files(self) -> bool:
+        """Whether the configuration tells better than the size of the files how much memory the weights take."""
+        return bool(self.schemes.method) or self.has_media
 
     @property
     def largest_matrix(self) -> int:
@@ -103,7 +110,10 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
     """
     # First: other architectures have other keys.
     architecture = _known_architecture(config)
-    family = FAMILIES[architecture]
+    if has_media := architecture in WITH_MEDIA:
+        family, config = text_part(config)
+    else:
+        family = FAMILIES[architecture]
     config = config.for_family(family.defaults, family.aliases)
     decoder = family.decoder(config)
     bos_token_ids = config.token_ids("bos_token_id")
@@ -120,12 +130,13 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         eos_token_ids=eos_token_ids(config, generation, decoder.vocab_size),
         schemes=schemes,
+        has_media=has_media,
     )
 
 
 def _known_architecture(config: JsonObject) -> str:
     name = architecture_of(config)
-    if name not in FAMILIES:
+    if name not in FAMILIES and name not in WITH_MEDIA:
         raise UnsupportedModel(f"architecture {name!r} is not supported{_cause(config)}; {supported()}")
     return name
 
@@ -133,7 +144,8 @@ def _known_architecture(config: JsonObject) -> str:
 def _cause(config: JsonObject) -> str:
     """Why, where the file tells."""
     if any(key in config for key in _OTHER_MEDIA):
-        return ": it is for images or sound beside text, and only models of text run"
+        titles = ", ".join(WITH_MEDIA.values())
+        return f": it is for images or sound beside text, and of such models only {titles} run, with text alone"
     if config.boolean("is_encoder_decoder", default=False):
         return ": it has an encoder, and only decoders of text run"
     return ""

@@ -1,6 +1,7 @@
 """Where a checkpoint keeps the tensors of each part, and in which layout."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from .spec import QkvLayout
@@ -30,6 +31,8 @@ class TensorNames:
     embedding_norm: str = "embedding_norm"
     final_norm: str = "norm"
     head: str = "lm_head"
+    heads: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Other names of the head, by the prefix with which it has them."""
     project_in: str = "project_in"
     """From the columns of the embedding to the hidden size."""
     project_out: str = "project_out"

@@ -53,7 +53,7 @@ def _least_bytes(folder: Path, config: AnyModelConfig) -> int | None:
     where nothing tells.
     """
     stored = stored_bytes(folder)
-    if isinstance(config, ModelConfig) and (config.schemes.method or stored is None):
+    if isinstance(config, ModelConfig) and (config.is_less_than_files or stored is None):
         # Without an index, a file that is not there yet has no size: the configuration tells.
         return weight_bytes(config, _HALF)
     # Files without a type may have numbers of 32 bits.

@@ -49,7 +49,10 @@ def model_findings(
     except EngineError as error:
         yield Finding(_SUBJECT, "error", str(error), "change what the message names")
         return
-    how = ", through its class of Transformers" if isinstance(config, FallbackConfig) else ""
+    if isinstance(config, FallbackConfig):
+        how = ", through its class of Transformers"
+    else:
+        how = ", its model of text alone, without images and sound" if config.has_media else ""
     yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}{how}")
     yield from _memory(folder, config, source, dtype, kv_cache is not None, shards, memory)
 
@@ -92,8 +95,9 @@ def _memory(
             yield Finding(_SUBJECT, "warning", "how large the weights are cannot be known before they are converted")
         return
     served = dtype or config.dtype or "float16"
-    if isinstance(config, ModelConfig) and config.schemes.method:
-        weights, how = weight_bytes(config, _BYTES[served]) // shards, f"quantised by {config.schemes.method!r}"
+    if isinstance(config, ModelConfig) and config.is_less_than_files:
+        how = f"quantised by {config.schemes.method!r}" if config.schemes.method else f"in {served}"
+        weights = weight_bytes(config, _BYTES[served]) // shards
     else:
         weights, how = stored * _BYTES[served] // _BYTES[config.dtype or served] // shards, f"in {served}"
     text = f"{weights / _GIB:.2f} GiB of weights {how} for each shard, of {memory / _GIB:.1f} GiB"

@@ -52,6 +52,8 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
             f"--deterministic is not there for {model_config.architecture}, which runs through Transformers: "
             "leave it out"
         )
+    if isinstance(model_config, ModelConfig) and model_config.has_media:
+        logger.warning("of %s the model of text is served alone, without images and sound", model_config.architecture)
     if config.expert_parallel:
         check_expert_parallel(model_config)
     kv_cache = quantised_kv_cache(config.kv_cache_dtype, model_config)
@@ -127,7 +129,7 @@ def check_memory(
     folder: Path, model: AnyModelConfig, dtype: torch.dtype, device: torch.device, world_size: int
 ) -> None:
     """Raises `OutOfMemory` when this rank's part of the weights is larger than the memory left on its device."""
-    if isinstance(model, ModelConfig) and model.schemes.method:
+    if isinstance(model, ModelConfig) and model.is_less_than_files:
         whole = weight_bytes(model, dtype.itemsize)
     elif (stored := stored_bytes(folder)) is not None:
         whole = stored * dtype.itemsize // (dtype if model.dtype is None else getattr(torch, model.dtype)).itemsize

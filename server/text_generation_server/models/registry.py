@@ -55,7 +55,8 @@ def _build(
     model = DecoderBuilder(config, group, source, device, kv_cache).build()
     if isinstance(source, SafetensorsSource):
         # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
-        tied = (f"{config.names.head}.weight",) if config.decoder.head.tied else ()
+        heads = (config.names.head, *config.names.heads.values())
+        tied = tuple(f"{head}.weight" for head in heads) if config.decoder.head.tied else ()
         beside = BESIDE if config.schemes.method else ()
         source.warn_unread((*config.names.ignored, *tied, *beside, *_of_other_ranks(config.names, group)))
     return model

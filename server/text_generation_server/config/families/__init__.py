@@ -15,6 +15,7 @@ from .granite import GRANITE, MINICPM
 from .hunyuan import HUNYUAN
 from .internlm import INTERNLM, INTERNLM2, INTERNLM3
 from .llama import LLAMA
+from .media import WITH_MEDIA, text_part
 from .minicpm3 import MINICPM3
 from .mistral import MINISTRAL, MISTRAL
 from .mixtures import MIXTURES
@@ -82,4 +83,4 @@ FAMILIES: dict[str, Family] = {
 }
 """By the model class that `architectures` names."""
 
-__all__ = ["FAMILIES", "Family"]
+__all__ = ["FAMILIES", "WITH_MEDIA", "Family", "text_part"]

@@ -53,6 +53,11 @@ class Checkpoint:
         """Outputs of row-parallel matrices are summed over the ranks: one of them adds the bias."""
         return self.group.rank == 0
 
+    @property
+    def head(self) -> str:
+        """The whole name of the output matrix."""
+        return self.names.heads.get(self.prefix, self.names.head)
+
     def outside(self, name: str) -> str:
         """The whole name of something that is in no layer."""
         return f"{self.prefix}{name}"

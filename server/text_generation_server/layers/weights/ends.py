@@ -45,7 +45,7 @@ def load_embedding(checkpoint: Checkpoint) -> EmbeddingWeights:
 
 def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
     """Column parallel, equally many rows on every rank (`vocabulary_shard`). Raises ModelFilesError."""
-    spec, name, source = checkpoint.spec, checkpoint.names.head, checkpoint.source
+    spec, name, source = checkpoint.spec, checkpoint.head, checkpoint.source
     if spec.head.tied and spec.embedding.width:
         name = checkpoint.outside(checkpoint.names.embedding)
     start, stop, padding = vocabulary_shard(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
@@ -86,7 +86,7 @@ def _is_quantised(checkpoint: Checkpoint, name: str) -> bool:
 
 def _quantised_head(checkpoint: Checkpoint, start: int, stop: int, padding: int) -> Linear:
     """Rows `start` to `stop`, with rows of zeros behind them."""
-    spec, name = checkpoint.spec, checkpoint.names.head
+    spec, name = checkpoint.spec, checkpoint.head
     parts: list[Linear] = []
     if stop > start:
         block = RowBlock(name, spec.vocab_size, ((start, stop),))

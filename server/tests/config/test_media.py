@@ -1,0 +1,69 @@
+"""Models for images or sound beside text: of which the text part is read, and what it says."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.families import model_of, write
+from support.loading import load
+from support.media_cases import MEDIA_CASES
+from transformers import CONFIG_MAPPING
+
+from text_generation_server.config import ModelConfig
+from text_generation_server.errors import ConfigurationError, UnsupportedModel
+
+TEXT = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+
+def parse(folder: Path, part: dict[str, Any], **whole: Any) -> ModelConfig:
+    values = {"architectures": ["LlavaForConditionalGeneration"], "text_config": part, "vision_config": {}, **whole}
+    (folder / "config.json").write_text(json.dumps(values))
+    return ModelConfig.from_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["gemma3_text", "llama", "mistral", "qwen2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3", "qwen3_vl_text"],
+)
+def test_what_is_absent_means_what_it_means_to_transformers(kind: str, tmp_path: Path) -> None:
+    complete = CONFIG_MAPPING[kind]().to_dict()
+    bare, full = parse(tmp_path, {"model_type": kind}), parse(tmp_path, complete)
+    assert bare.decoder == full.decoder
+    assert bare.max_position_embeddings == full.max_position_embeddings
+
+
+def test_what_the_whole_says_counts_before_its_part(tmp_path: Path) -> None:
+    part = {"model_type": "llama", **TEXT, "eos_token_id": 2, "dtype": "float16", "tie_word_embeddings": False}
+    alone = parse(tmp_path, part)
+    assert (alone.eos_token_ids, alone.dtype, alone.decoder.head.tied) == ((2,), "float16", False)
+    whole = parse(tmp_path, part, eos_token_id=[1, 5], dtype="bfloat16", tie_word_embeddings=True)
+    assert (whole.eos_token_ids, whole.dtype, whole.decoder.head.tied) == ((1, 5), "bfloat16", True)
+
+
+def test_a_part_of_another_family_is_refused_with_those_that_run(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"LlavaForConditionalGeneration.*'mpt'.*gemma3_text, llama"):
+        parse(tmp_path, {"model_type": "mpt"})
+    with pytest.raises(ConfigurationError, match=r"`text_config`.*`model_type` is missing"):
+        parse(tmp_path, {})
+
+
+def test_a_wrong_value_of_the_part_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"config.json, `text_config`: `num_key_value_heads`"):
+        parse(tmp_path, {"model_type": "llama", **TEXT, "num_key_value_heads": 3})
+
+
+@pytest.mark.parametrize("name", list(MEDIA_CASES))
+def test_tensors_of_images_are_no_surprise(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(MEDIA_CASES[name], model_of(name), tmp_path)
+    with caplog.at_level(logging.WARNING):
+        load(tmp_path)
+    assert caplog.messages == []

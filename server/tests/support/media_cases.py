@@ -1,0 +1,93 @@
+"""Models for images beside text, whose text part is served, as variants that their files can have."""
+
+from typing import Any
+
+from support.families import SIZES, Case, Raw, State
+
+IMAGES: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 8,
+    "patch_size": 4,
+}
+CLIP = {**IMAGES, "model_type": "clip_vision_model"}
+QWEN_IMAGES: dict[str, Any] = {"depth": 1, "hidden_size": 16, "out_hidden_size": 32, "num_heads": 2}
+
+
+def _case(family: str, model_type: str, text: dict[str, Any], images: dict[str, Any], **options: Any) -> Case:
+    values = {"text_config": {**SIZES, **text}, "vision_config": images}
+    return Case(family, model_type, values, sizes={}, **options)
+
+
+def _m_rope(*section: int) -> dict[str, Any]:
+    """Rotary embedding of positions in time, height and width, which share the pairs of a head."""
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": section}}
+
+
+def _flat(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The published files of Qwen 2 and 2.5 VL, which have the keys of text among those of the whole."""
+    text = raw.pop("text_config")
+    rope = text.pop("rope_parameters")
+    scaling = {"type": "mrope", "mrope_section": rope["mrope_section"]}
+    return state, {**text, "rope_theta": rope["rope_theta"], "rope_scaling": scaling, **raw}
+
+
+def _newer(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The names that some versions of Transformers wrote."""
+    rules = ("language_model.model.", "model.language_model."), ("language_model.lm_head", "lm_head")
+    for old, new in rules:
+        state = {name.replace(old, new, 1) if name.startswith(old) else name: each for name, each in state.items()}
+    return state, raw
+
+
+def _of_part(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Nothing is said of the head by the whole: the part decides."""
+    del raw["tie_word_embeddings"]
+    return state, raw
+
+
+GEMMA = {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 4, "query_pre_attn_scalar": 12}
+
+MEDIA_CASES: dict[str, Case] = {
+    "gemma3 images": _case("Gemma 3 (4B to 27B)", "gemma3", GEMMA, IMAGES),
+    "gemma3 images newer": _case("Gemma 3 (4B to 27B)", "gemma3", GEMMA, IMAGES, relayout=_newer),
+    "idefics3": _case("Idefics 3", "idefics3", {"model_type": "llama"}, IMAGES),
+    "internvl": _case(
+        "InternVL 3", "internvl", {"model_type": "qwen2"}, {**IMAGES, "image_size": [8, 8], "patch_size": [4, 4]}
+    ),
+    "internvl qwen3": _case(
+        "InternVL 3",
+        "internvl",
+        {"model_type": "qwen3", "head_dim": 16},
+        {**IMAGES, "image_size": [8, 8], "patch_size": [4, 4]},
+    ),
+    "llava": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP),
+    "llava newer": _case("LLaVA 1.5", "llava", {"model_type": "llama"}, CLIP, relayout=_newer),
+    "llava next": _case("LLaVA 1.6", "llava_next", {"model_type": "mistral", "sliding_window": None}, CLIP),
+    "mistral3": _case(
+        "Mistral Small 3.1 and 3.2",
+        "mistral3",
+        {"model_type": "mistral", "sliding_window": None, "head_dim": 12},
+        {**IMAGES, "model_type": "pixtral"},
+    ),
+    "qwen2 vl": _case(
+        "Qwen 2 VL", "qwen2_vl", _m_rope(1, 1, 2), {"depth": 1, "embed_dim": 16, "hidden_size": 32, "num_heads": 2}
+    ),
+    "qwen2.5 vl": _case(
+        "Qwen 2.5 VL",
+        "qwen2_5_vl",
+        _m_rope(1, 1, 2),
+        {**QWEN_IMAGES, "intermediate_size": 16},
+        relayout=_flat,
+    ),
+    "qwen3 vl": _case(
+        "Qwen 3 VL",
+        "qwen3_vl",
+        {"head_dim": 8, **_m_rope(2, 1, 1)},
+        {**QWEN_IMAGES, "intermediate_size": 16, "deepstack_visual_indexes": [0]},
+        relayout=_of_part,
+    ),
+    "smolvlm": _case("SmolVLM", "smolvlm", {"model_type": "llama"}, IMAGES),
+}
