@@ -17,7 +17,7 @@ pub fn check_flags(args: &Args) -> Result<(), LauncherError> {
     check_numbers(args)?;
     check_ports(&args.server)?;
     check_nodes(&args.nodes)?;
-    check_combinations(args)
+    check_limits(&args.limits)
 }
 
 /// Flags that were given and change nothing, each with the reason.
@@ -185,17 +185,10 @@ fn check_nodes(nodes: &NodeArgs) -> Result<(), LauncherError> {
     }
 }
 
-fn check_combinations(args: &Args) -> Result<(), LauncherError> {
-    let limits = &args.limits;
+fn check_limits(limits: &LimitArgs) -> Result<(), LauncherError> {
     if limits.max_input_tokens.is_some() && limits.max_input_length.is_some() {
         return refuse(
             "--max-input-length is the older name of --max-input-tokens; give only --max-input-tokens",
-        );
-    }
-    let keys = args.server.api_key.is_some() || args.server.api_key_file.is_some();
-    if args.batching.prefix_caching.eq_ignore_ascii_case("per-key") && !keys {
-        return refuse(
-            "--prefix-caching per-key needs keys to keep apart: set --api-key-file (or API_KEY), or leave it out",
         );
     }
     Ok(())

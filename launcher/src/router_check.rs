@@ -57,17 +57,16 @@ pub async fn refusal(check: &ProcessSpec) -> Option<LauncherError> {
 
 /// What is wrong, as one line.
 fn reason(errors: &str) -> String {
-    let lines = errors.lines().filter(|line| !line.trim().is_empty());
+    let mut lines = errors.lines().rev().filter(|line| !line.trim().is_empty());
     let own = lines.clone().find_map(|line| line.strip_prefix(REASON));
     let usage = || {
         errors
             .split("\n\n")
             .find_map(|part| part.strip_prefix(USAGE))
     };
-    let last = || lines.clone().next_back();
     let words = own
         .or_else(usage)
-        .or_else(last)
+        .or_else(|| lines.next())
         .unwrap_or("it said nothing");
     let words: Vec<&str> = words.split_whitespace().collect();
     words.join(" ")

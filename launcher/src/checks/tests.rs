@@ -73,10 +73,6 @@ fn values_that_cannot_work_are_refused() {
             "--max-input-length=1 --max-input-tokens=1",
             "give only --max-input-tokens",
         ),
-        (
-            "--prefix-caching=per-key",
-            "--prefix-caching per-key needs keys to keep apart",
-        ),
         ("--num-shard=0", "--num-shard must not be 0"),
         ("--port=0", "--port must not be 0"),
         (

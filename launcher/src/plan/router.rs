@@ -43,7 +43,10 @@ pub fn router(
 pub fn router_check(args: &Args, folder: Option<&str>) -> ProcessSpec {
     let mut flags = Flags(vec!["check".to_owned()]);
     serving_flags(args, folder, &mut flags);
-    router_process("check of the router", args, flags)
+    let mut spec = router_process("check of the router", args, flags);
+    // The folder is that of this start, or none.
+    spec.env_remove.push("TOKENIZER_NAME");
+    spec
 }
 
 /// Everything that the router is told of how to serve.

@@ -168,7 +168,9 @@ fn the_check_of_the_router_gets_what_the_router_gets() {
     expected.insert(0, "check".to_owned());
     assert_eq!(router_check(&args, Some("/m")).args, expected);
     expected.drain(1..3);
-    assert_eq!(router_check(&args, None).args, expected);
+    let without_model = router_check(&args, None);
+    assert_eq!(without_model.args, expected);
+    assert_eq!(without_model.env_remove, ["TOKENIZER_NAME"]);
 }
 
 #[test]

@@ -31,6 +31,7 @@ use crate::metrics;
 use crate::middleware::HttpOptions;
 use crate::state::{AnswerOptions, AppState};
 use crate::telemetry::{self, Tracer};
+use crate::tenant::PrefixCaching;
 
 /// Makes the text of a `tokenizer.json` for a folder that has none, or says why it cannot. Runs on a thread that may block.
 pub trait SlowTokenizer: FnOnce(&Path) -> Result<String, String> + Send + 'static {}
@@ -92,8 +93,13 @@ impl Settings {
         if let Some(endpoint) = config.collector() {
             telemetry::check(endpoint)?;
         }
+        let api_keys = config.api_keys()?;
+        anyhow::ensure!(
+            config.prefix_caching != PrefixCaching::PerKey || !api_keys.is_empty(),
+            "`--prefix-caching per-key` needs keys to keep apart: set `--api-key-file` (or API_KEY), or leave it out"
+        );
         Ok(Self {
-            api_keys: config.api_keys()?,
+            api_keys,
             tls: config.cluster_tls()?,
         })
     }

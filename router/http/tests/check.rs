@@ -49,6 +49,10 @@ async fn flags_are_judged_without_the_model() {
         ("--cors-allow-origin=\n", "--cors-allow-origin"),
         ("--metrics-aliases=sglang", "must be vllm"),
         ("--prefix-caching=maybe", "must be true, false or per-key"),
+        (
+            "--prefix-caching=per-key",
+            "`--prefix-caching per-key` needs keys to keep apart",
+        ),
         ("--generation-config=mine", "must be `auto` or `none`"),
         ("--max-batch-size=0", "--max-batch-size"),
         ("--max-queue-time=0", "must be above 0"),

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::Context;
 use text_generation_client::ClusterTls;
-use text_generation_limits::TokenLimits;
 
 use super::Config;
 use crate::api_keys::{ApiKeys, KeyLines};
+use crate::token_limits::TokenLimits;
 
 impl Config {
     /// What can be known to be wrong before anything starts.
