@@ -65,7 +65,7 @@ $(STUBS): proto/text_generation_server/pb/generate.proto $(VENV)/.dependencies
 WHEELS := target/wheels/$(PROFILE)
 
 # Cargo's lock lets one build run at a time, so the second waits for the first and leaves its place to pip.
-$(WHEELS)/launcher/.built: $(call rust_sources,launcher router/limits traces features) $(VENV)/.build-tools
+$(WHEELS)/launcher/.built: $(call rust_sources,launcher traces features) $(VENV)/.build-tools
 	@echo "Building the launcher and the router"
 	rm -rf $(@D)
 	$(BIN)/maturin build --quiet --profile $(PROFILE) --locked -m launcher/Cargo.toml -o $(@D)

@@ -77,6 +77,8 @@ def test_nothing_outlives_a_killed_launcher(tiny_llama: Path, tmp_path: Path) ->
         (["--quantize", "gptq"], "quantize"),
         (["--max-input-tokens", "100", "--max-total-tokens", "50"], "max"),
         (["--max-total-tokens", "1000000"], "max"),
+        (["--tool-call-parser", "no_such_format"], "--tool-call-parser"),
+        (["--reasoning-parser", "openai"], "`--reasoning-parser openai` does not fit this model"),
     ],
 )
 def test_a_bad_flag_is_one_error_that_names_it(
@@ -85,6 +87,7 @@ def test_a_bad_flag_is_one_error_that_names_it(
     server = start(tiny_llama, tmp_path, *arguments)
     assert server.process.wait(timeout=60) == 1
     assert message in server.output()
+    assert "Starting router" not in server.output()
     assert server.sockets() == []
 
 

@@ -7,16 +7,16 @@ mod report;
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::Path;
 
 use serde_json::Value;
-use tokio::process::Command;
 
 use crate::args::Args;
+use crate::error::LauncherError;
 use crate::nodes::{Place, meeting_address};
 use crate::plan::{self, ProcessSpec, Surroundings};
-use crate::process::command_path;
 use crate::supervisor::hub_token;
-use crate::{checks, devices};
+use crate::{checks, devices, process, router_check};
 
 /// How a finding bears on a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,11 +104,10 @@ async fn examine(args: &Args) -> Vec<Finding> {
     let place = Place::of(&args.nodes);
     let node_0 = place.as_ref().ok().cloned().flatten();
     let node_0 = node_0.filter(|place| place.rank == 0);
-    let mut findings = vec![host::flags(
-        checks::check_flags(args)
-            .and(place.map(drop))
-            .and(counted.map(drop)),
-    )];
+    let flags = checks::check_flags(args)
+        .and(place.map(drop))
+        .and(counted.map(drop));
+    let mut findings = judge_as_router(args, flags).await;
     let address = SocketAddr::new(args.server.hostname, args.server.port);
     findings.push(host::address(address));
     let management = args.server.management_address();
@@ -146,14 +145,33 @@ async fn examine(args: &Args) -> Vec<Finding> {
     findings
 }
 
+/// Whether the flags can be served: what the launcher says, and then the router, which looks into a model too that is in a
+/// folder of this host.
+async fn judge_as_router(args: &Args, flags: Result<(), LauncherError>) -> Vec<Finding> {
+    if flags.is_err() || args.nodes.node_rank > 0 {
+        return vec![host::flags(flags)];
+    }
+    let flags = ask_router(args, None).await;
+    let model_id = args.model.model_id.as_deref();
+    let folder = model_id.filter(|id| flags.is_ok() && Path::new(id).is_dir());
+    let mut findings = vec![host::flags(flags)];
+    if let Some(folder) = folder {
+        findings.push(host::tokenizer(ask_router(args, Some(folder)).await));
+    }
+    findings
+}
+
+/// What the router says. That it cannot be run is a finding of its own.
+async fn ask_router(args: &Args, folder: Option<&str>) -> Result<(), LauncherError> {
+    match router_check::refusal(&plan::router_check(args, folder)).await {
+        None | Some(LauncherError::CannotRun { .. }) => Ok(()),
+        Some(refusal) => Err(refusal),
+    }
+}
+
 /// What the server's own doctor finds.
 async fn ask_server(spec: ProcessSpec) -> Vec<Finding> {
-    let mut command = Command::new(command_path(spec.program));
-    command.args(&spec.args).envs(spec.env).kill_on_drop(true);
-    for name in spec.env_remove {
-        command.env_remove(name);
-    }
-    let output = match command.output().await {
+    let output = match process::output(&spec).await {
         Ok(output) => output,
         Err(error) => return vec![host::cannot_run(spec.program, &error)],
     };

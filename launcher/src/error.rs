@@ -79,6 +79,9 @@ pub enum LauncherError {
     Node(String),
     #[error("cannot prepare model `{model_id}`: {reason}")]
     Download { model_id: String, reason: String },
+    /// As the router says before it is started.
+    #[error("{0}")]
+    Refused(String),
     #[error("{process} could not start: {exit}")]
     CannotStart { process: String, exit: String },
     #[error(

@@ -15,6 +15,7 @@ mod output;
 mod plan;
 mod process;
 mod readiness;
+mod router_check;
 mod sockets;
 mod spans;
 mod supervisor;

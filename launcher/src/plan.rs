@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use self::flags::Flags;
-pub use self::router::{router, router_grace};
+pub use self::router::{router, router_check, router_grace};
 pub use self::server::{doctor, download, model_settings, shard};
 use crate::args::NodeArgs;
 use crate::error::LauncherError;

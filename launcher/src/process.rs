@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{ExitStatus, Stdio};
+use std::process::{ExitStatus, Output, Stdio};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, killpg};
@@ -69,16 +69,11 @@ pub struct Process {
 impl Process {
     /// Starts the process and forwards its output to `console`, on the current runtime.
     pub fn spawn(spec: ProcessSpec, console: Console) -> Result<Self, LauncherError> {
-        let mut command = Command::new(command_path(spec.program));
-        command.args(&spec.args).process_group(0);
+        let mut command = command(&spec);
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        for name in spec.env_remove.iter().chain(&notify::VARIABLES) {
-            command.env_remove(name);
-        }
-        command.envs(spec.env);
         let inherited = spec.inherited.as_deref().map(keep_open).transpose();
         let cannot_run = |source| LauncherError::CannotRun {
             program: spec.program,
@@ -165,6 +160,24 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.signal(Signal::SIGKILL);
     }
+}
+
+/// Runs a process that answers and ends, with nothing on its standard input. Dropping the future kills it.
+pub async fn output(spec: &ProcessSpec) -> io::Result<Output> {
+    let mut command = command(spec);
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    command.output().await
+}
+
+/// In a group of its own: what a terminal signals to the launcher is for the launcher to pass on.
+fn command(spec: &ProcessSpec) -> Command {
+    let mut command = Command::new(command_path(spec.program));
+    command.args(&spec.args).process_group(0);
+    for name in spec.env_remove.iter().chain(&notify::VARIABLES) {
+        command.env_remove(name);
+    }
+    command.envs(spec.env.iter().map(|(name, value)| (name, value)));
+    command
 }
 
 /// Lets a file stay open in the next process that is started.

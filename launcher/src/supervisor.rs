@@ -21,14 +21,14 @@ use crate::error::LauncherError;
 use crate::logs::Console;
 use crate::management::{ManagementPort, Phase};
 use crate::nodes::{Agreement, Ending, Place};
-use crate::plan::{self, ShardGroup, Surroundings};
+use crate::plan::{self, ProcessSpec, ShardGroup, Surroundings};
 use crate::process::Process;
 use crate::sockets::Sockets;
 use crate::spans::{Span, Tracer};
 use crate::supervisor::fleet::Fleet;
 use crate::supervisor::shards::Shards;
 pub use crate::supervisor::signals::Signals;
-use crate::{banner, devices, download, notify, readiness};
+use crate::{banner, devices, download, notify, readiness, router_check};
 
 /// Serves until a signal (Ok) or a failure (Err, already logged). No process and no socket outlives this call.
 pub async fn run(
@@ -117,24 +117,52 @@ async fn bring_up(
     }
     let devices = devices::count().await;
     let size = plan::shard_count(args.shards.sharded, args.shards.num_shard, devices)?;
-    let given = args.shards.shard_uds_path.as_deref();
     // A trial, for the same reason. They are made when shards are there to remove them, however this process ends.
-    drop(Sockets::prepare(given, size)?);
+    drop(Sockets::prepare(
+        args.shards.shard_uds_path.as_deref(),
+        size,
+    )?);
     let surroundings = Surroundings {
         log_level: fleet.console.level_name(),
         hf_token: hub_token(),
     };
-    if let Some(place) = place {
-        let agreement = Agreement::of(args, size, devices.is_some_and(|count| count > 0));
-        let limit = args.shards.shard_startup_timeout;
-        let meeting = fleet.nodes.meet(place, agreement, limit);
-        start.part("meet nodes", []).during(meeting).await?;
+    let preparing = async {
+        if let Some(place) = place {
+            let agreement = Agreement::of(args, size, devices.is_some_and(|count| count > 0));
+            let limit = args.shards.shard_startup_timeout;
+            let meeting = fleet.nodes.meet(place, agreement, limit);
+            start.part("meet nodes", []).during(meeting).await?;
+        }
+        let preparing = prepare_model(args, &surroundings, fleet);
+        start.part("download", []).during(preparing).await
+    };
+    let folder = router_check::beside(check_of_router(args, None), preparing).await?;
+    let group = load(args, &surroundings, &folder, size, fleet, start).await?;
+    fleet.nodes.ready_together().await;
+    if fleet.nodes.is_led() {
+        return Ok(None);
     }
-    let preparing = prepare_model(args, &surroundings, fleet);
-    let folder = start.part("download", []).during(preparing).await?;
-    let name = fleet.nodes.start_together(Path::new(&folder)).await?;
+    let router = start_router(args, fleet, &folder, &group, address);
+    let served = start.part("warm up", []).during(router).await?;
+    Ok(Some(served))
+}
 
-    let sockets = Sockets::prepare(given, size)?;
+/// What asks the router whether it could start, on the node that has it.
+fn check_of_router(args: &Args, folder: Option<&str>) -> Option<ProcessSpec> {
+    (args.nodes.node_rank == 0).then(|| plan::router_check(args, folder))
+}
+
+/// Starts the shards of the model in `folder` and waits until they are ready.
+async fn load(
+    args: &Args,
+    surroundings: &Surroundings,
+    folder: &str,
+    size: usize,
+    fleet: &mut Fleet,
+    start: &Span,
+) -> Result<ShardGroup, LauncherError> {
+    let name = fleet.nodes.start_together(Path::new(folder)).await?;
+    let sockets = Sockets::prepare(args.shards.shard_uds_path.as_deref(), size)?;
     let group = ShardGroup {
         size,
         uds_prefix: sockets.prefix().to_owned(),
@@ -145,7 +173,7 @@ async fn bring_up(
         port.enter(Phase::Loading);
     }
     let specs = (0..size)
-        .map(|local_rank| plan::shard(args, &surroundings, &folder, &group, local_rank))
+        .map(|local_rank| plan::shard(args, surroundings, folder, &group, local_rank))
         .collect();
     let shards = Shards::new(
         fleet.console.clone(),
@@ -160,14 +188,8 @@ async fn bring_up(
     if let Some(port) = &fleet.management {
         port.follow(shards.processes());
     }
-    shards.ready().await?;
-    fleet.nodes.ready_together().await;
-    if fleet.nodes.is_led() {
-        return Ok(None);
-    }
-    let router = start_router(args, fleet, &folder, &group, address);
-    let served = start.part("warm up", []).during(router).await?;
-    Ok(Some(served))
+    router_check::beside(check_of_router(args, Some(folder)), shards.ready()).await?;
+    Ok(group)
 }
 
 /// Starts the router, which warms the shards up, and waits until it answers at `address`.

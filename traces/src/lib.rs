@@ -39,16 +39,26 @@ pub enum CollectorError {
     },
 }
 
-/// Says whether `endpoint` can be the address of a collector, without asking it.
+/// Says whether `endpoint` can be the address of a collector, without asking it. Needs a tokio runtime.
 ///
 /// # Errors
 /// When it is none, or one that needs TLS.
 pub fn check(endpoint: &str) -> Result<(), CollectorError> {
-    if endpoint.starts_with("http://") {
-        Ok(())
-    } else {
-        Err(CollectorError::Address(endpoint.to_owned()))
+    exporter(endpoint).map(drop)
+}
+
+fn exporter(endpoint: &str) -> Result<SpanExporter, CollectorError> {
+    if !endpoint.starts_with("http://") {
+        return Err(CollectorError::Address(endpoint.to_owned()));
     }
+    let exporter = SpanExporter::builder()
+        .with_tonic()
+        .with_endpoint(endpoint)
+        .build();
+    exporter.map_err(|source| CollectorError::Exporter {
+        endpoint: endpoint.to_owned(),
+        source,
+    })
 }
 
 /// The spans of this process. Clones share the way to the collector.
@@ -66,16 +76,7 @@ impl Traces {
         collector: Collector<'_>,
         lost: impl Fn(usize) + Send + Sync + 'static,
     ) -> Result<Self, CollectorError> {
-        let endpoint = collector.endpoint;
-        check(endpoint)?;
-        let exporter = SpanExporter::builder()
-            .with_tonic()
-            .with_endpoint(endpoint)
-            .build()
-            .map_err(|source| CollectorError::Exporter {
-                endpoint: endpoint.to_owned(),
-                source,
-            })?;
+        let exporter = exporter(collector.endpoint)?;
         let provider = SdkTracerProvider::builder()
             .with_span_processor(BoundedQueue::before(exporter, lost))
             .with_resource(resource(collector))

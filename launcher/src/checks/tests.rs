@@ -22,19 +22,6 @@ fn the_flags_of_tgi_that_exist_pass() {
 }
 
 #[test]
-fn a_tokenizer_config_must_be_a_file() {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let flag = |path: &str| format!("--tokenizer-config-path={path}");
-    let path = file.path().to_str().unwrap();
-    assert_eq!(verdict(&[&flag(path)]), Ok(()));
-    let message = verdict(&[&flag("/no/such/file")]).unwrap_err();
-    assert!(
-        message.starts_with("--tokenizer-config-path ") && message.contains("/no/such/file"),
-        "{message}"
-    );
-}
-
-#[test]
 fn flags_of_missing_features_are_refused_by_name() {
     let refused = [
         "--speculate=2",
@@ -83,51 +70,11 @@ fn nodes_need_an_address_a_rank_and_certificates_or_none_by_name() {
 fn values_that_cannot_work_are_refused() {
     let cases = [
         (
-            "--max-input-tokens=10 --max-total-tokens=10",
-            "`--max-input-tokens` must be < `--max-total-tokens`. Given: 10 and 10",
-        ),
-        (
-            "--max-input-length=11 --max-total-tokens=10",
-            "`--max-input-tokens` must be < `--max-total-tokens`. Given: 11 and 10",
-        ),
-        (
             "--max-input-length=1 --max-input-tokens=1",
             "give only --max-input-tokens",
         ),
-        (
-            "--prefix-caching=per-key",
-            "--prefix-caching per-key needs keys to keep apart",
-        ),
-        (
-            "--max-total-tokens=11 --max-batch-total-tokens=10",
-            "`--max-total-tokens` must be <= `--max-batch-total-tokens`. Given: 11 and 10",
-        ),
-        (
-            "--max-batch-prefill-tokens=11 --max-batch-total-tokens=10",
-            "`--max-batch-prefill-tokens` must be <= `--max-batch-total-tokens`. Given: 11 and 10",
-        ),
-        (
-            "--max-input-tokens=11 --max-batch-prefill-tokens=10 --prefill-chunking=false",
-            "`--max-input-tokens` must be <= `--max-batch-prefill-tokens`. Given: 11 and 10",
-        ),
-        (
-            "--validation-workers=0",
-            "--validation-workers must not be 0",
-        ),
-        (
-            "--max-top-n-tokens=21",
-            "--max-top-n-tokens (21) must be at most 20",
-        ),
         ("--num-shard=0", "--num-shard must not be 0"),
         ("--port=0", "--port must not be 0"),
-        (
-            "--max-batch-total-tokens=0",
-            "--max-batch-total-tokens must not be 0",
-        ),
-        (
-            "--max-total-tokens=1",
-            "--max-total-tokens must be at least 2",
-        ),
         (
             "--cuda-memory-fraction=1.5",
             "--cuda-memory-fraction must be above 0",
@@ -136,28 +83,8 @@ fn values_that_cannot_work_are_refused() {
             "--cuda-memory-fraction=NaN",
             "--cuda-memory-fraction must be above 0",
         ),
-        (
-            "--waiting-served-ratio=inf",
-            "--waiting-served-ratio must be 0 or more",
-        ),
-        ("--max-queue-time=0", "--max-queue-time must be above 0"),
         ("--rope-factor=0.5", "--rope-factor must be 1 or more"),
         ("--watermark-gamma=1", "--watermark-gamma must be between"),
-        ("--api-key=", "--api-key (or API_KEY) must not be empty"),
-        (
-            "--api-key-file=/nonexistent/keys",
-            "--api-key-file (or API_KEY_FILE) is not a file: /nonexistent/keys",
-        ),
-        (
-            "--kv-events-config=true",
-            "--kv-events-config (or KV_EVENTS_CONFIG) must be a JSON object",
-        ),
-        (
-            "--otlp-endpoint=collector:4317",
-            "--otlp-endpoint (or OTLP_ENDPOINT) must be an address such as http://localhost:4317",
-        ),
-        ("--max-connections=0", "--max-connections must not be 0"),
-        ("--client-timeout=0", "--client-timeout must not be 0"),
         (
             "--model-id=",
             "--model-id is required, for example: text-generation-launcher --model-id",

@@ -30,6 +30,19 @@ pub fn flags(checked: Result<(), LauncherError>) -> Finding {
     }
 }
 
+/// Whether the router can read the model's tokenizer and template, and its flags fit them.
+pub fn tokenizer(checked: Result<(), LauncherError>) -> Finding {
+    match checked {
+        Ok(()) => Finding::new(
+            "tokenizer",
+            Status::Ok,
+            "the router can read the tokenizer of the model",
+        ),
+        Err(error) => Finding::new("tokenizer", Status::Error, error.to_string())
+            .remedied_by("repair the folder of the model, or change the flag that is named"),
+    }
+}
+
 /// Whether the port for clients is free.
 pub fn address(address: SocketAddr) -> Finding {
     port(address, "listen on", |source| LauncherError::Address {

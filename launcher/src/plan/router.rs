@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::flags::Flags;
 use super::{ProcessSpec, ShardGroup, cluster_flags, socket_path};
-use crate::args::{Args, ServerArgs};
+use crate::args::{Args, BatchingArgs, LimitArgs, ModelArgs, ServerArgs};
 use crate::checks::max_input_tokens;
 
 const ROUTER: &str = "text-generation-router";
@@ -28,14 +28,42 @@ pub fn router(
     compute_type: Option<String>,
     instance: &str,
 ) -> ProcessSpec {
-    let (model, limits, batching, server) =
-        (&args.model, &args.limits, &args.batching, &args.server);
     let mut flags = Flags(Vec::new());
     flags.value("--master-shard-uds-path", socket_path(&group.uds_prefix, 0));
-    if group.node.is_some() {
-        cluster_flags(&args.nodes, &mut flags);
+    serving_flags(args, Some(folder), &mut flags);
+    flags.switch("--exit-on-stdin-eof", true);
+    let mut spec = router_process("router", args, flags);
+    spec.env.push(("ROUTER_INSTANCE", instance.to_owned()));
+    spec.env
+        .extend(compute_type.map(|kind| ("COMPUTE_TYPE", kind)));
+    spec
+}
+
+/// Asks the router whether it could start with these flags, and with the model in `folder` where that is there already.
+pub fn router_check(args: &Args, folder: Option<&str>) -> ProcessSpec {
+    let mut flags = Flags(vec!["check".to_owned()]);
+    serving_flags(args, folder, &mut flags);
+    let mut spec = router_process("check of the router", args, flags);
+    // The folder is that of this start, or none.
+    spec.env_remove.push("TOKENIZER_NAME");
+    spec
+}
+
+/// Everything that the router is told of how to serve.
+fn serving_flags(args: &Args, folder: Option<&str>, flags: &mut Flags) {
+    if args.nodes.nnodes > 1 {
+        cluster_flags(&args.nodes, flags);
     }
-    flags.value("--tokenizer-name", folder);
+    flags.optional("--tokenizer-name", folder);
+    model_flags(&args.model, flags);
+    limit_flags(&args.limits, flags);
+    batching_flags(&args.batching, flags);
+    server_flags(&args.server, flags);
+    access_flags(&args.server, flags);
+    flags.switch("--json-output", true);
+}
+
+fn model_flags(model: &ModelArgs, flags: &mut Flags) {
     flags.optional("--model-id", model.model_id.as_ref());
     for name in &model.served_model_name {
         flags.value("--served-model-name", name);
@@ -51,8 +79,9 @@ pub fn router(
     flags.optional("--reasoning-parser", model.reasoning_parser.as_ref());
     flags.optional("--generation-config", model.generation_config.as_ref());
     flags.switch("--disable-grammar-support", model.disable_grammar_support);
-    flags.value("--hostname", server.hostname);
-    flags.value("--port", server.port);
+}
+
+fn limit_flags(limits: &LimitArgs, flags: &mut Flags) {
     flags.value("--max-concurrent-requests", limits.max_concurrent_requests);
     flags.value("--max-best-of", limits.max_best_of);
     flags.value("--max-stop-sequences", limits.max_stop_sequences);
@@ -63,6 +92,9 @@ pub fn router(
     flags.value("--max-client-batch-size", limits.max_client_batch_size);
     flags.value("--payload-limit", limits.payload_limit);
     flags.switch("--enable-prefill-logprobs", limits.enable_prefill_logprobs);
+}
+
+fn batching_flags(batching: &BatchingArgs, flags: &mut Flags) {
     flags.value("--waiting-served-ratio", batching.waiting_served_ratio);
     flags.optional(
         "--max-batch-prefill-tokens",
@@ -76,16 +108,13 @@ pub fn router(
     flags.optional("--max-batch-size", batching.max_batch_size);
     flags.optional("--max-queue-time", batching.max_queue_time);
     flags.value("--step-timeout", batching.step_timeout);
+}
+
+/// Where and how connections are served, and what is told of it.
+fn server_flags(server: &ServerArgs, flags: &mut Flags) {
+    flags.value("--hostname", server.hostname);
+    flags.value("--port", server.port);
     flags.value("--validation-workers", server.validation_workers);
-    for origin in &server.cors_allow_origin {
-        flags.value("--cors-allow-origin", origin);
-    }
-    flags.optional(
-        "--api-key-file",
-        server.api_key_file.as_ref().map(|file| file.display()),
-    );
-    flags.optional("--tenant-header", server.tenant_header.as_ref());
-    flags.optional("--priority-header", server.priority_header.as_ref());
     flags.value("--max-connections", server.max_connections);
     flags.value("--client-timeout", server.client_timeout);
     flags.value("--sse-keep-alive", server.sse_keep_alive);
@@ -106,18 +135,28 @@ pub fn router(
         "--graceful-termination-timeout",
         server.graceful_termination_timeout,
     );
-    flags.switch("--exit-on-stdin-eof", true);
-    flags.switch("--json-output", true);
+}
 
-    let mut env = vec![("ROUTER_INSTANCE", instance.to_owned())];
-    env.extend(server.api_key.clone().map(|key| ("API_KEY", key.0)));
-    env.extend(compute_type.map(|kind| ("COMPUTE_TYPE", kind)));
+/// Who may call, and as whom.
+fn access_flags(server: &ServerArgs, flags: &mut Flags) {
+    for origin in &server.cors_allow_origin {
+        flags.value("--cors-allow-origin", origin);
+    }
+    let keys = server.api_key_file.as_ref();
+    flags.optional("--api-key-file", keys.map(|file| file.display()));
+    flags.optional("--tenant-header", server.tenant_header.as_ref());
+    flags.optional("--priority-header", server.priority_header.as_ref());
+}
+
+/// Keys go by environment, which no list of processes shows.
+fn router_process(name: &str, args: &Args, flags: Flags) -> ProcessSpec {
+    let key = args.server.api_key.clone();
     ProcessSpec {
-        name: "router".to_owned(),
+        name: name.to_owned(),
         rank: None,
         program: ROUTER,
         args: flags.0,
-        env,
+        env: key.map(|key| ("API_KEY", key.0)).into_iter().collect(),
         env_remove: Vec::new(),
         inherited: None,
     }

@@ -139,7 +139,7 @@ fn the_router_gets_limits_and_address() {
         "i1",
     );
     insta::assert_snapshot!(render(&plain), @r"
-    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --hostname 0.0.0.0 --port 3000 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-client-batch-size 32 --payload-limit 2000000 --waiting-served-ratio 0 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --step-timeout 60 --validation-workers 2 --max-connections 4096 --client-timeout 60 --sse-keep-alive 15 --drain-delay 0 --graceful-termination-timeout 90 --exit-on-stdin-eof --json-output
+    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-client-batch-size 32 --payload-limit 2000000 --waiting-served-ratio 0 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --step-timeout 60 --hostname 0.0.0.0 --port 3000 --validation-workers 2 --max-connections 4096 --client-timeout 60 --sse-keep-alive 15 --drain-delay 0 --graceful-termination-timeout 90 --json-output --exit-on-stdin-eof
     with ROUTER_INSTANCE=i1 COMPUTE_TYPE=1-cpu
     ");
     let flags = "--revision r1 --tokenizer-config-path /t.json --escape-special-tokens --tool-call-parser hermes --reasoning-parser none --generation-config none --disable-grammar-support --hostname ::1 -p 8080 --max-input-length 7 \
@@ -149,9 +149,28 @@ fn the_router_gets_limits_and_address() {
                  --served-model-name a b --sse-keep-alive 9 --step-timeout 7 --prometheus-port 9 --prometheus-hostname ::2 \
                  --open-metrics --metrics-aliases vllm --drain-delay 4 --kv-events-config {}";
     insta::assert_snapshot!(render(&router(&args(flags), "/models/m", &group(2, true), None, "i1")), @r"
-    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --served-model-name a --served-model-name b --revision r1 --tokenizer-config-path /t.json --escape-special-tokens --tool-call-parser hermes --reasoning-parser none --generation-config none --disable-grammar-support --hostname ::1 --port 8080 --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-input-tokens 7 --max-total-tokens 9 --max-client-batch-size 32 --payload-limit 2000000 --enable-prefill-logprobs --waiting-served-ratio 0 --max-batch-prefill-tokens 8 --max-batch-total-tokens 10 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --max-batch-size 3 --max-queue-time 1.5 --step-timeout 7 --validation-workers 2 --cors-allow-origin a --cors-allow-origin b --api-key-file /keys --tenant-header x-t --priority-header x-p --max-connections 7 --client-timeout 8 --sse-keep-alive 9 --prometheus-port 9 --prometheus-hostname ::2 --open-metrics --metrics-aliases vllm --kv-events-config {} --drain-delay 4 --graceful-termination-timeout 5 --exit-on-stdin-eof --json-output
+    text-generation-router --master-shard-uds-path /run/tgi-x/shard-0 --tokenizer-name /models/m --model-id org/model --served-model-name a --served-model-name b --revision r1 --tokenizer-config-path /t.json --escape-special-tokens --tool-call-parser hermes --reasoning-parser none --generation-config none --disable-grammar-support --max-concurrent-requests 128 --max-best-of 2 --max-stop-sequences 4 --max-top-n-tokens 5 --max-logprobs 20 --max-input-tokens 7 --max-total-tokens 9 --max-client-batch-size 32 --payload-limit 2000000 --enable-prefill-logprobs --waiting-served-ratio 0 --max-batch-prefill-tokens 8 --max-batch-total-tokens 10 --prefill-chunking true --prefix-caching true --max-waiting-tokens 20 --max-batch-size 3 --max-queue-time 1.5 --step-timeout 7 --hostname ::1 --port 8080 --validation-workers 2 --max-connections 7 --client-timeout 8 --sse-keep-alive 9 --prometheus-port 9 --prometheus-hostname ::2 --open-metrics --metrics-aliases vllm --kv-events-config {} --drain-delay 4 --graceful-termination-timeout 5 --cors-allow-origin a --cors-allow-origin b --api-key-file /keys --tenant-header x-t --priority-header x-p --json-output --exit-on-stdin-eof
     with ROUTER_INSTANCE=i1
     ");
+}
+
+#[test]
+fn the_check_of_the_router_gets_what_the_router_gets() {
+    let args = args("--max-best-of 3 --tool-call-parser hermes --kv-events-config {}");
+    let router = router(&args, "/m", &group(1, true), None, "i1");
+    let of_start = [
+        "--master-shard-uds-path",
+        "/run/tgi-x/shard-0",
+        "--exit-on-stdin-eof",
+    ];
+    let mut expected = router.args;
+    expected.retain(|word| !of_start.contains(&word.as_str()));
+    expected.insert(0, "check".to_owned());
+    assert_eq!(router_check(&args, Some("/m")).args, expected);
+    expected.drain(1..3);
+    let without_model = router_check(&args, None);
+    assert_eq!(without_model.args, expected);
+    assert_eq!(without_model.env_remove, ["TOKENIZER_NAME"]);
 }
 
 #[test]
@@ -177,13 +196,10 @@ fn router_and_shards_send_traces_to_the_same_collector() {
 fn the_key_goes_to_the_router_alone_and_by_environment() {
     let args = args("--api-key secret");
     let router = router(&args, "/m", &group(1, true), None, "i1");
-    assert!(router.env.contains(&("API_KEY", "secret".to_owned())));
-    assert!(
-        !router
-            .args
-            .iter()
-            .any(|argument| argument.contains("secret"))
-    );
+    for spec in [router, router_check(&args, None)] {
+        assert!(spec.env.contains(&("API_KEY", "secret".to_owned())));
+        assert!(!spec.args.iter().any(|argument| argument.contains("secret")));
+    }
     for other in [
         download(&args, &surroundings()),
         shard(&args, &surroundings(), "/m", &group(1, true), 0),

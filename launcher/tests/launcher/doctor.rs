@@ -61,12 +61,12 @@ fn everything_that_is_wrong_is_said_at_once_and_the_exit_code_tells() {
         "--cluster-insecure",
         "--master-port",
         &meeting,
-        "--max-top-n-tokens",
-        "21",
+        "--cuda-memory-fraction",
+        "2",
     ];
     let ended = examined(&flags, &[("FAKE_DOCTOR", "ill"), ("FAKE_VERSION", "0.0.9")]);
     assert_eq!(ended.code, Some(1));
-    assert!(has(&ended, &["error", "flags", "--max-top-n-tokens"]));
+    assert!(has(&ended, &["error", "flags", "--cuda-memory-fraction"]));
     assert!(has(&ended, &["error", "address", "--port"]));
     assert!(has(&ended, &["error", "address", "--prometheus-port"]));
     assert!(has(&ended, &["error", "address", "--master-port"]));
@@ -93,4 +93,30 @@ fn a_doctor_of_the_server_that_fails_is_a_finding() {
         &ended,
         &["\"error\"", "WORLD_SIZE must be a whole number"]
     ));
+}
+
+#[test]
+fn what_the_router_refuses_is_a_finding() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().to_str().unwrap();
+    let port = free_port().to_string();
+    let flags = ["--port", &port, "--model-id", folder];
+    let ended = examined(&flags, &[("FAKE_CHECK", "refuse")]);
+    assert_eq!(ended.code, Some(1));
+    assert!(has(
+        &ended,
+        &["error", "flags", "`--reasoning-parser openai`"]
+    ));
+    assert!(!has(&ended, &["tokenizer"]), "{:#?}", ended.output);
+    let ended = examined(&flags, &[("FAKE_CHECK", "refuse-model")]);
+    assert_eq!(ended.code, Some(1));
+    assert!(has(&ended, &["ok", "flags"]));
+    assert!(has(&ended, &["error", "tokenizer", "does not fit"]));
+    let asked = ended.starts_of("check")[1]["argv"].to_string();
+    assert!(
+        asked.contains(&format!(r#""--tokenizer-name","{folder}""#)),
+        "{asked}"
+    );
+    let ended = examined(&flags, &[]);
+    assert!(has(&ended, &["ok", "tokenizer"]), "{:#?}", ended.output);
 }

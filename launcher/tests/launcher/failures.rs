@@ -210,7 +210,7 @@ fn a_missing_command_is_named() {
 
 #[test]
 fn arguments_that_cannot_work_start_nothing() {
-    let cases: [(&[&str], Env<'_>, &str); 5] = [
+    let cases: [(&[&str], Env<'_>, &str); 6] = [
         (
             &["--speculate", "2"],
             &[],
@@ -232,9 +232,14 @@ fn arguments_that_cannot_work_start_nothing() {
             "LOG_LEVEL `verbose` must be",
         ),
         (
-            &["--max-input-tokens", "5", "--max-total-tokens", "5"],
+            &["--prometheus-port", "0"],
             &[],
-            "must be < `--max-total-tokens`. Given: 5 and 5",
+            "--prometheus-port must not be 0",
+        ),
+        (
+            &["--otlp-endpoint", "collector:4317"],
+            &[],
+            "--otlp-endpoint must be an address such as http://localhost:4317",
         ),
     ];
     for (flags, env, expected) in cases {

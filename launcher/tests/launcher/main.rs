@@ -12,4 +12,5 @@ mod management;
 mod nodes;
 mod notify;
 mod recovery;
+mod router_check;
 mod traces;

@@ -41,7 +41,9 @@ impl Nodes {
         all.extend(["--local-addr", ADDRESSES[rank], "--num-shard", "1"]);
         all.extend(flags);
         let model = self.model.path().display().to_string();
-        Launcher::start(&all, &[("FAKE_MODEL", &model)])
+        // Where there is no router, none is asked.
+        let check = if rank == 0 { "" } else { "refuse" };
+        Launcher::start(&all, &[("FAKE_MODEL", &model), ("FAKE_CHECK", check)])
     }
 
     /// Waits for the end of all.

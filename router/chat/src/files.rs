@@ -21,20 +21,23 @@ pub(super) struct Files {
     pub special_tokens: Map<String, Value>,
 }
 
-/// Reads `folder`; see [`ChatTemplate::load`](super::ChatTemplate::load) for which file counts.
+/// Reads `folder`, where there is one; see [`ChatTemplate::load`](super::ChatTemplate::load) for which file counts.
 pub(super) fn read(
-    folder: &Path,
+    folder: Option<&Path>,
     tokenizer_config_path: Option<&Path>,
 ) -> Result<Files, ChatTemplateError> {
     let given = match tokenizer_config_path {
         Some(path) => Some(json(path)?.ok_or_else(|| file_error(path, "does not exist"))?),
         None => None,
     };
-    let config_path = folder.join("tokenizer_config.json");
-    let config = json(&config_path)?.unwrap_or_default();
+    let of_folder = |name: &str| match folder {
+        Some(folder) => json(&folder.join(name)).map(Option::unwrap_or_default),
+        None => Ok(Map::new()),
+    };
+    let config = of_folder("tokenizer_config.json")?;
     let mut special_tokens = Map::new();
     // Older models repeat their special tokens in a file of their own.
-    let map = json(&folder.join("special_tokens_map.json"))?.unwrap_or_default();
+    let map = of_folder("special_tokens_map.json")?;
     for source in [Some(&map), Some(&config), given.as_ref()]
         .into_iter()
         .flatten()
@@ -48,7 +51,7 @@ pub(super) fn read(
 }
 
 fn templates(
-    folder: &Path,
+    folder: Option<&Path>,
     given_path: Option<&Path>,
     given: Option<&Map<String, Value>>,
     config: &Map<String, Value>,
@@ -59,6 +62,9 @@ fn templates(
             return Ok(found);
         }
     }
+    let Some(folder) = folder else {
+        return Ok(BTreeMap::new());
+    };
     let found = jinja(folder)?;
     if !found.is_empty() {
         return Ok(found);

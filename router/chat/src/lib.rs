@@ -94,7 +94,18 @@ impl ChatTemplate {
         folder: &Path,
         tokenizer_config_path: Option<&Path>,
     ) -> Result<Option<Self>, ChatTemplateError> {
-        let files = files::read(folder, tokenizer_config_path)?;
+        Self::of(files::read(Some(folder), tokenizer_config_path)?)
+    }
+
+    /// The same of a file for `tokenizer_config_path` alone, to know whether it can be used before its model is there.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn from_config(tokenizer_config_path: &Path) -> Result<Option<Self>, ChatTemplateError> {
+        Self::of(files::read(None, Some(tokenizer_config_path))?)
+    }
+
+    fn of(files: files::Files) -> Result<Option<Self>, ChatTemplateError> {
         if files.templates.is_empty() {
             return Ok(None);
         }

@@ -6,6 +6,7 @@ use crate::format::{
     Arguments, Call, Calls, Format, Head, Ids, Layout, NameForm, Parameters, Reasoning, Section,
     text,
 };
+use crate::response_template;
 
 /// The order matters where two formats can read the same call: the first one is taken.
 static FORMATS: LazyLock<Vec<Format>> = LazyLock::new(|| {
@@ -416,6 +417,13 @@ impl Format {
     pub fn with_reasoning(&self, name: &str) -> Option<Self> {
         let reasoning = &REASONING.iter().find(|(names, _)| names.contains(&name))?.1;
         Some(self.clone().thinks(reasoning.clone()))
+    }
+
+    /// Whether the reasoning of some model goes by this name: that of [`with_reasoning`](Self::with_reasoning), or of a
+    /// format with a reasoning of its own.
+    pub fn knows_reasoning(name: &str) -> bool {
+        let anyones = Self::plain().with_reasoning(name).is_some();
+        anyones || Self::named(name).is_some() || name == response_template::NAME
     }
 
     /// Content without calls, for models that only reason.

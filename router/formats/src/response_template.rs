@@ -30,6 +30,9 @@ struct Pattern {
     groups: Vec<String>,
 }
 
+/// What a format is called that the model brings along.
+pub(crate) const NAME: &str = "response_template";
+
 pub(crate) fn read(template: &Value) -> Result<Format, Unsupported> {
     if template.get("version").is_some_and(|version| *version != 1) {
         return unsupported("another `version` than 1");
@@ -38,7 +41,7 @@ pub(crate) fn read(template: &Value) -> Result<Format, Unsupported> {
         return unsupported("no `fields`");
     };
     let mut format = Format {
-        name: text("response_template"),
+        name: text(NAME),
         aliases: &[],
         reasoning: None,
         layout: Layout::Plain,

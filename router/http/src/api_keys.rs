@@ -144,6 +144,32 @@ impl fmt::Debug for ApiKeys {
     }
 }
 
+/// Keys as they are given on the command line, one a line. They are read later: the error of a flag shows its value.
+#[derive(Clone)]
+pub struct KeyLines(String);
+
+impl KeyLines {
+    /// The keys.
+    ///
+    /// # Errors
+    /// When there is none, or one that fits in no header.
+    pub fn keys(&self) -> Result<ApiKeys, &'static str> {
+        self.0.parse()
+    }
+}
+
+impl From<String> for KeyLines {
+    fn from(lines: String) -> Self {
+        Self(lines)
+    }
+}
+
+impl fmt::Debug for KeyLines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyLines")
+    }
+}
+
 const NO_KEY: &str = "an API key must not be empty or hold control characters";
 
 /// Refuses what fits in no header, and what would look like protection and be none.

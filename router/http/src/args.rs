@@ -9,9 +9,10 @@ use std::time::Duration;
 use axum::http::{HeaderName, HeaderValue, header};
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser, Subcommand, value_parser};
+use text_generation_formats::Format;
 
 use crate::aliases::MetricsAliases;
-use crate::api_keys::ApiKeys;
+use crate::api_keys::KeyLines;
 use crate::conversation::ParserChoice;
 use crate::generation_config::GenerationConfig;
 use crate::headers::X_API_KEY;
@@ -36,10 +37,13 @@ pub struct Cli {
 }
 
 /// What else the command can do.
-#[derive(Debug, Clone, Copy, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub enum Command {
     /// Print the OpenAPI document as JSON and exit.
     PrintSchema,
+    /// Say whether a start with these flags would work, as far as that can be told without shards. The files of the model
+    /// are read where `--tokenizer-name` names their folder. No port is opened.
+    Check(Box<Config>),
 }
 
 /// Everything that the operator decides.
@@ -138,11 +142,11 @@ pub struct Config {
     #[arg(long, env)]
     pub escape_special_tokens: bool,
     /// How tool calls of the model are read: auto, none, or the name of a format such as hermes.
-    #[arg(long, env, default_value = "auto", value_parser = ParserChoice::from_str)]
-    pub tool_call_parser: ParserChoice,
+    #[arg(long, env, default_value = "auto", value_parser = ParserChoice::of_calls)]
+    pub tool_call_parser: ParserChoice<&'static Format>,
     /// How reasoning of the model is told from its answer: auto, none, or the name of a format such as qwen3.
-    #[arg(long, env, default_value = "auto", value_parser = ParserChoice::from_str)]
-    pub reasoning_parser: ParserChoice,
+    #[arg(long, env, default_value = "auto", value_parser = ParserChoice::of_reasoning)]
+    pub reasoning_parser: ParserChoice<String>,
     /// Whether what requests below `/v1` leave open is as the model's `generation_config.json` says: auto or none.
     #[arg(long, env, default_value = "auto", value_parser = GenerationConfig::from_str)]
     pub generation_config: GenerationConfig,
@@ -188,7 +192,7 @@ pub struct Config {
     /// Key that clients must send as `Authorization: Bearer <key>` or `x-api-key: <key>`; several in several lines.
     /// Better given by environment than by flag.
     #[arg(long, env, hide_env_values = true)]
-    pub api_key: Option<ApiKeys>,
+    pub api_key: Option<KeyLines>,
     /// File of further keys, one a line, or `name key=... [weight=...] [max_concurrent_requests=...]
     /// [tokens_per_minute=...]`; lines that start with `#` are comments.
     #[arg(long, env)]

@@ -37,6 +37,7 @@ pub mod state;
 pub mod telemetry;
 pub mod tenant;
 mod timings;
+mod token_limits;
 mod token_list;
 mod unread;
 

@@ -6,10 +6,10 @@ use anyhow::Context;
 use text_generation_client::types::{ServingLimits, ShardInfo, WarmupLimits};
 use text_generation_core::policy::cost::StepCost;
 use text_generation_core::types::{BatchLimits, ValidationLimits};
-use text_generation_limits::TokenLimits;
 
 use crate::args::Config;
 use crate::tenant::PrefixCaching;
+use crate::token_limits::TokenLimits;
 
 /// The limits that hold from here on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

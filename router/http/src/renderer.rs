@@ -64,9 +64,9 @@ impl ChatRenderer {
         self.template.as_ref().map_or("", ChatTemplate::source)
     }
 
-    /// The special tokens of a model whose ids are below `vocab_size`, by their text.
-    pub fn special_tokens(&self, vocab_size: u32) -> HashMap<String, u32> {
-        let special = (0..vocab_size).filter(|&id| self.tokenizer.is_special(id));
+    /// The special tokens of the tokenizer, by their text.
+    pub fn special_tokens(&self) -> HashMap<String, u32> {
+        let special = self.tokenizer.special_ids();
         special
             .map(|id| (self.tokenizer.token_text(id), id))
             .collect()

@@ -42,6 +42,7 @@ where
     };
     let result = match cli.command {
         Some(Command::PrintSchema) => print_schema(io::stdout()),
+        Some(Command::Check(config)) => check(&config, slow_tokenizer),
         None => run(&cli.config, slow_tokenizer),
     };
     match result {
@@ -72,6 +73,13 @@ fn print_schema(mut out: impl Write) -> anyhow::Result<()> {
     }
 }
 
+/// Does of a start what needs neither shards nor ports, and logs what a start would log of it.
+fn check(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyhow::Result<()> {
+    let _log = logging::init(config.json_output, &config.log_level)?;
+    let runtime = runtime("check", 1)?;
+    runtime.block_on(startup::check(config, slow_tokenizer))
+}
+
 /// Starts the server and serves until it is told to stop.
 ///
 /// # Errors
@@ -79,7 +87,6 @@ fn print_schema(mut out: impl Write) -> anyhow::Result<()> {
 pub fn run(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyhow::Result<()> {
     let inherited = management::inherited().context("cannot use the inherited socket")?;
     let _log = logging::init(config.json_output, &config.log_level)?;
-    config.validate()?;
     let port = ManagementPort::claim(config, inherited)?;
     raise_open_files();
     let serving = runtime("http", serving_threads())?;

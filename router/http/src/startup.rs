@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use text_generation_client::ClusterTls;
 use text_generation_core::infer::{Infer, KvEventFeed, Shards};
 use text_generation_core::policy::cost::StepCost;
 use text_generation_core::tokenize::{TextTokenizer, TokenizerPool};
@@ -17,6 +18,7 @@ use text_generation_core::validation::Validator;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
 
+use self::model::ModelFiles;
 use self::shards::WarmShards;
 use crate::access::Access;
 use crate::api_keys::ApiKeys;
@@ -27,9 +29,9 @@ use crate::limits::{batch_limits, validation_limits};
 use crate::memory::MemoryBudget;
 use crate::metrics;
 use crate::middleware::HttpOptions;
-use crate::renderer::ChatRenderer;
 use crate::state::{AnswerOptions, AppState};
 use crate::telemetry::{self, Tracer};
+use crate::tenant::PrefixCaching;
 
 /// Makes the text of a `tokenizer.json` for a folder that has none, or says why it cannot. Runs on a thread that may block.
 pub trait SlowTokenizer: FnOnce(&Path) -> Result<String, String> + Send + 'static {}
@@ -43,27 +45,24 @@ pub async fn start(
     slow_tokenizer: impl SlowTokenizer,
     stepping: &Handle,
 ) -> anyhow::Result<(TcpListener, Arc<AppState>)> {
-    // A port in use, a missing file of keys or a template that is wrong should not be found out after a long warm-up.
+    // What is wrong, and a port in use, should not be found out after a long warm-up.
+    let settings = Settings::of(config)?;
     let address = SocketAddr::new(config.address(), config.port);
     let socket = bind(address).with_context(|| cannot_listen(config))?;
-    let api_keys = config.api_keys()?;
     let folder = config.tokenizer_folder()?;
     let model_names = config.model_names(folder);
     let kv_events = config.kv_events_config.as_ref();
     let kv_events =
         kv_events.map(|events| events.start(model_names.first().map_or("", String::as_str)));
     let kv_events = kv_events.transpose()?.flatten();
-    let tokenizer = model::tokenizer(config, folder, slow_tokenizer).await?;
-    let template = model::chat_template(config, folder)?;
-    let shards = WarmShards::start(config, stepping).await?;
+    let model = ModelFiles::read(config, folder, slow_tokenizer).await?;
+    let shards = WarmShards::start(config, settings.tls, stepping).await?;
     let limits = &shards.limits;
     let metrics = metrics::install(limits.max_input_tokens, limits.max_total_tokens)?;
-    let most_requests = config.max_concurrent_requests as usize;
-    let infer = infer(config, tokenizer.clone(), &shards, kv_events, stepping)?;
-    let options = http_options(config, api_keys, tracer(config, &model_names)?);
-    let chats = ChatRenderer::new(template, tokenizer, most_requests);
+    let infer = infer(config, model.tokenizer, &shards, kv_events, stepping)?;
+    let options = http_options(config, settings.api_keys, tracer(config, &model_names)?);
     let shard = &shards.info;
-    let format = model::format(config, folder, &chats, shard.vocab_size).await?;
+    let format = model.format.within(shard.vocab_size);
     let info = model::info(config, &model_names, folder, shard, limits, &format);
     let answers = AnswerOptions {
         compute_type: model::compute_type(config, shard)?,
@@ -71,12 +70,54 @@ pub async fn start(
         sse_keep_alive: Duration::from_secs(config.sse_keep_alive.into()),
         metrics_aliases: config.metrics_aliases,
     };
-    let state = AppState::new(infer, chats, format, info, answers, metrics, options)
+    let state = AppState::new(infer, model.chats, format, info, answers, metrics, options)
         .named(config.router_instance.clone());
     let listener = socket
         .listen(BACKLOG)
         .with_context(|| cannot_listen(config))?;
     Ok((listener, Arc::new(state)))
+}
+
+/// What flags and the files that they name say, as far as it shows before anything is opened.
+struct Settings {
+    api_keys: ApiKeys,
+    tls: Option<ClusterTls>,
+}
+
+impl Settings {
+    fn of(config: &Config) -> anyhow::Result<Self> {
+        config.validate()?;
+        if let Some(events) = &config.kv_events_config {
+            events.check()?;
+        }
+        if let Some(endpoint) = config.collector() {
+            telemetry::check(endpoint)?;
+        }
+        let api_keys = config.api_keys()?;
+        anyhow::ensure!(
+            config.prefix_caching != PrefixCaching::PerKey || !api_keys.is_empty(),
+            "`--prefix-caching per-key` needs keys to keep apart: set `--api-key-file` (or API_KEY), or leave it out"
+        );
+        Ok(Self {
+            api_keys,
+            tls: config.cluster_tls()?,
+        })
+    }
+}
+
+/// Says whether [`start`] would work, as far as that can be told without shards and without opening a port. The files of
+/// the model count where its folder is named.
+///
+/// # Errors
+/// As those of [`start`].
+pub async fn check(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyhow::Result<()> {
+    Settings::of(config)?;
+    if config.tokenizer_name.is_none() {
+        return model::check_tokenizer_config(config);
+    }
+    let folder = config.tokenizer_folder()?;
+    let files = ModelFiles::read(config, folder, slow_tokenizer).await;
+    files.map(drop)
 }
 
 /// Starts the batching task, on the runtime `stepping`, and the threads that tokenise.
@@ -136,14 +177,13 @@ fn http_options(config: &Config, api_keys: ApiKeys, tracer: Option<Arc<Tracer>>)
 
 /// Traces requests, where a collector is named. Steps are traced too where the log shows details.
 fn tracer(config: &Config, model_names: &[String]) -> anyhow::Result<Option<Arc<Tracer>>> {
-    // A variable that is set to nothing is none.
-    let given = |value: &Option<String>| value.clone().filter(|text| !text.is_empty());
-    let Some(endpoint) = given(&config.otlp_endpoint) else {
+    let Some(endpoint) = config.collector() else {
         return Ok(None);
     };
+    let service_name = config.otlp_service_name.as_deref();
     let tracer = Tracer::start(telemetry::Settings {
-        endpoint: &endpoint,
-        service_name: given(&config.otlp_service_name).as_deref(),
+        endpoint,
+        service_name: service_name.filter(|name| !name.is_empty()),
         model: model_names.first().map_or("", String::as_str),
         trace_steps: config.logs_details(),
     })?;

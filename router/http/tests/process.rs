@@ -340,7 +340,7 @@ async fn what_prevents_a_start_is_one_line_and_code_one() {
         ),
         (
             argv(&mock, folder, &["--tokenizer-config-path=x"]),
-            "`--tokenizer-config-path`: x: does not exist",
+            "`--tokenizer-config-path x`: x: does not exist",
         ),
     ] {
         let (code, errors) = fails(&argv).await;
@@ -351,7 +351,7 @@ async fn what_prevents_a_start_is_one_line_and_code_one() {
 }
 
 #[tokio::test]
-async fn wrong_flags_end_with_two_and_the_schema_with_zero() {
+async fn wrong_flags_end_with_two_and_the_other_commands_with_zero() {
     let argv = |flags: &[&str]| -> Vec<String> {
         let name = ["text-generation-router"];
         name.iter().chain(flags).map(|&flag| flag.into()).collect()
@@ -362,6 +362,17 @@ async fn wrong_flags_end_with_two_and_the_schema_with_zero() {
     let (code, errors) = fails(&argv(&[])).await;
     assert_eq!(code, Some(1));
     assert!(errors.contains("`--tokenizer-name` is not set"), "{errors}");
+    let check = argv(&["check", "--max-best-of=3"]);
+    assert_eq!(fails(&check).await, (Some(0), String::new()));
+    let (code, errors) = fails(&argv(&["check", "--tool-call-parser=x"])).await;
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("is no known format"), "{errors}");
+    for flag in ["--api-key-file=/nonexistent/keys", "--log-level=a=b=c"] {
+        let (code, errors) = fails(&argv(&["check", flag])).await;
+        assert_eq!(code, Some(1));
+        assert!(errors.starts_with("Error: "), "{errors}");
+        assert_eq!(errors.trim_end().lines().count(), 1, "{errors}");
+    }
     let output = router(&argv(&["print-schema"]))
         .output()
         .expect("an exit status");

@@ -191,6 +191,11 @@ impl TextTokenizer {
         self.loaded.token_bytes.is_special(id)
     }
 
+    /// The ids of all special tokens, in order.
+    pub fn special_ids(&self) -> impl Iterator<Item = u32> {
+        self.loaded.token_bytes.special()
+    }
+
     /// The text of one token as it reads after other text (` world` keeps its space). Bytes that are no whole
     /// character show as U+FFFD; an unknown id has no text.
     pub fn token_text(&self, id: u32) -> String {

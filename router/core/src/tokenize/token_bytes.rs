@@ -71,6 +71,12 @@ impl TokenBytes {
     pub(super) fn is_special(&self, id: u32) -> bool {
         self.special.get(id as usize).copied().unwrap_or(false)
     }
+
+    /// The ids of all special tokens, in order.
+    pub(super) fn special(&self) -> impl Iterator<Item = u32> {
+        let flagged = (0..).zip(&self.special);
+        flagged.filter_map(|(id, special)| special.then_some(id))
+    }
 }
 
 /// The bytes of each token after other tokens.

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::Context;
 use text_generation_client::ClusterTls;
-use text_generation_limits::TokenLimits;
 
 use super::Config;
-use crate::api_keys::ApiKeys;
+use crate::api_keys::{ApiKeys, KeyLines};
+use crate::token_limits::TokenLimits;
 
 impl Config {
     /// What can be known to be wrong before anything starts.
@@ -55,12 +55,14 @@ impl Config {
     /// The keys of both places; none where neither was given.
     ///
     /// # Errors
-    /// When the file has no keys that can be used.
+    /// When a place has no keys that can be used. The message shows none.
     pub fn api_keys(&self) -> anyhow::Result<ApiKeys> {
         let file = self.api_key_file.as_deref();
         let file = file.map(ApiKeys::from_file).transpose()?;
-        let given = self.api_key.clone().unwrap_or_default();
-        Ok(given.and(&file.unwrap_or_default()))
+        let given = self.api_key.as_ref().map(KeyLines::keys).transpose();
+        let given =
+            given.map_err(|reason| anyhow::anyhow!("`--api-key` (or API_KEY): {reason}"))?;
+        Ok(given.unwrap_or_default().and(&file.unwrap_or_default()))
     }
 
     /// Whether the log has every detail of this server.
@@ -79,6 +81,12 @@ impl Config {
             }
             _ => Ok(None),
         }
+    }
+
+    /// The collector of traces. A variable that is set to nothing names none.
+    pub fn collector(&self) -> Option<&str> {
+        let endpoint = self.otlp_endpoint.as_deref();
+        endpoint.filter(|text| !text.is_empty())
     }
 
     /// The token limits as given.

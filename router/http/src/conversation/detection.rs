@@ -19,21 +19,20 @@ impl ModelFormat {
     /// in `folder` say it, or what its template makes of a conversation with calls.
     ///
     /// # Errors
-    /// A flag that names no format.
+    /// A reasoning that is not that of this model.
     pub async fn find(
-        calls: &ParserChoice,
-        reasoning: &ParserChoice,
+        calls: &ParserChoice<&'static Format>,
+        reasoning: &ParserChoice<String>,
         folder: &Path,
         chats: &ChatRenderer,
-        vocab_size: u32,
     ) -> Result<Self, String> {
-        let special_tokens: SpecialTokens = chats.special_tokens(vocab_size);
+        let special_tokens: SpecialTokens = chats.special_tokens();
         let evidence = evidence(folder, chats, &special_tokens).await;
         let tells_calls = evidence.rendered.iter().any(|text| text.contains(ARGUMENT));
         let tells_tools = prompt_with_tools(chats).await.contains(TOOL);
         let detected = Format::detect(&evidence).map_or_else(Format::plain, |found| found.format);
         let thinks = detected.has_reasoning();
-        let own = own_calls(calls, detected)?;
+        let own = own_calls(calls, detected);
         let (own, name) = own_reasoning(reasoning, own, thinks)?;
         let fallback = Format::named(FALLBACK)
             .cloned()
@@ -55,30 +54,24 @@ impl ModelFormat {
 }
 
 /// The format whose calls are read.
-fn own_calls(choice: &ParserChoice, detected: Format) -> Result<Format, String> {
+fn own_calls(choice: &ParserChoice<&'static Format>, detected: Format) -> Format {
     match choice {
-        ParserChoice::Auto => Ok(detected),
+        ParserChoice::Auto => detected,
         ParserChoice::None => {
             let plain = Format::plain();
             let thinking = match detected.has_reasoning() {
                 true => plain.with_reasoning(USUAL_REASONING),
                 false => None,
             };
-            Ok(thinking.unwrap_or(plain))
+            thinking.unwrap_or(plain)
         }
-        ParserChoice::Named(name) => Format::named(name).cloned().ok_or_else(|| {
-            let known: Vec<&str> = Format::all().iter().map(Format::name).collect();
-            let known = known.join("`, `");
-            format!(
-                "`--tool-call-parser {name}` is no known format: use auto, none or one of `{known}`"
-            )
-        }),
+        ParserChoice::Named(format) => Format::clone(format),
     }
 }
 
 /// The format with the reasoning that was named, and what that is called. `thinks` says whether the model showed any.
 fn own_reasoning(
-    choice: &ParserChoice,
+    choice: &ParserChoice<String>,
     own: Format,
     thinks: bool,
 ) -> Result<(Format, Option<String>), String> {
@@ -100,7 +93,8 @@ fn own_reasoning(
         ParserChoice::Named(name) => match own.with_reasoning(name) {
             Some(format) => Ok((format, Some(name.clone()))),
             None => Err(format!(
-                "`--reasoning-parser {name}` is no known format: use auto, none, or a name such as deepseek_r1"
+                "`--reasoning-parser {name}` does not fit this model, which writes nothing in that format: use auto, none, \
+                 or a name such as deepseek_r1"
             )),
         },
     }

@@ -1,6 +1,5 @@
 //! What is known of how the model writes calls and reasoning.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
 use text_generation_formats::{Format, ParserOptions, SpecialTokens};
@@ -14,25 +13,54 @@ pub(super) const FALLBACK: &str = "llama3_json";
 /// How reasoning is told apart for clients that ask for it where nothing is known of the model.
 pub(super) const USUAL_REASONING: &str = "think";
 
-/// Value of `--tool-call-parser` and of `--reasoning-parser`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum ParserChoice {
+/// Value of `--tool-call-parser` and of `--reasoning-parser`. `T` is what a name stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ParserChoice<T> {
     /// What the files of the model show.
-    #[default]
     Auto,
     /// The model is taken to have none.
     None,
-    Named(String),
+    Named(T),
 }
 
-impl FromStr for ParserChoice {
-    type Err = String;
+impl<T> ParserChoice<T> {
+    /// Reads a value. `named` knows the names.
+    fn read(text: &str, named: impl FnOnce(&str) -> Result<T, String>) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "none" => Ok(Self::None),
+            name => named(name).map(Self::Named),
+        }
+    }
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        Ok(match text {
-            "auto" => Self::Auto,
-            "none" => Self::None,
-            name => Self::Named(name.to_owned()),
+impl ParserChoice<&'static Format> {
+    /// Reads a value of `--tool-call-parser`.
+    ///
+    /// # Errors
+    /// A name of no format.
+    pub fn of_calls(text: &str) -> Result<Self, String> {
+        Self::read(text, |name| {
+            Format::named(name).ok_or_else(|| {
+                let known: Vec<&str> = Format::all().iter().map(Format::name).collect();
+                let known = known.join("`, `");
+                format!("is no known format: use auto, none or one of `{known}`")
+            })
+        })
+    }
+}
+
+impl ParserChoice<String> {
+    /// Reads a value of `--reasoning-parser`. Whether it suits the model shows when its files are there.
+    ///
+    /// # Errors
+    /// A name of no reasoning.
+    pub fn of_reasoning(text: &str) -> Result<Self, String> {
+        Self::read(text, |name| match Format::knows_reasoning(name) {
+            true => Ok(name.to_owned()),
+            false => {
+                Err("is no known format: use auto, none, or a name such as deepseek_r1".to_owned())
+            }
         })
     }
 }
@@ -55,6 +83,15 @@ pub struct ModelFormat {
 }
 
 impl ModelFormat {
+    /// The same for a model whose tokens have ids below `vocab_size`: a grammar can name no others.
+    pub fn within(mut self, vocab_size: u32) -> Self {
+        let known = self.special_tokens.iter();
+        let known = known.filter(|&(_, &id)| id < vocab_size);
+        let known: SpecialTokens = known.map(|(text, &id)| (text.clone(), id)).collect();
+        self.special_tokens = Arc::new(known);
+        self
+    }
+
     /// The parser of calls that is used; none where TGI's way is.
     pub fn tool_call_parser(&self) -> Option<&str> {
         self.own.has_calls().then(|| self.own.name())

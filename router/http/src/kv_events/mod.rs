@@ -81,21 +81,26 @@ impl FromStr for KvEventsConfig {
 }
 
 impl KvEventsConfig {
+    /// Says whether the endpoints can be addresses of this machine. Opens none.
+    ///
+    /// # Errors
+    /// An endpoint that is none, or whose host has no address.
+    pub fn check(&self) -> anyhow::Result<()> {
+        self.endpoints().map(drop)
+    }
+
     /// Opens the ports and starts to publish; `None` where that is switched off. `model` is the name that the model is
     /// served under: replicas with the same one name their blocks alike.
     ///
     /// # Errors
-    /// When a port cannot be opened.
+    /// As [`check`](Self::check), or when a port cannot be opened.
     pub fn start(&self, model: &str) -> anyhow::Result<Option<KvEventFeed>> {
-        if !self.enable_kv_cache_events || self.publisher == PublisherKind::Null {
+        let Some((events, replay)) = self.endpoints()? else {
             return Ok(None);
-        }
-        let replay = self.replay_endpoint.as_deref();
+        };
         let sockets = Sockets {
-            events: listen("endpoint", &self.endpoint)?,
-            replay: replay
-                .map(|endpoint| listen("replay_endpoint", endpoint))
-                .transpose()?,
+            events: events.listen()?,
+            replay: replay.map(|endpoint| endpoint.listen()).transpose()?,
         };
         let publisher = Publisher::new(self.topic.clone(), self.buffer_steps);
         Ok(Some(KvEventFeed {
@@ -103,25 +108,57 @@ impl KvEventsConfig {
             model: model.to_owned(),
         }))
     }
+
+    /// That of events and that of replays; `None` where nothing is published.
+    fn endpoints(&self) -> anyhow::Result<Option<(Endpoint<'_>, Option<Endpoint<'_>>)>> {
+        if !self.enable_kv_cache_events || self.publisher == PublisherKind::Null {
+            return Ok(None);
+        }
+        let events = Endpoint::read("endpoint", &self.endpoint)?;
+        let replay = self.replay_endpoint.as_deref();
+        let replay = replay.map(|endpoint| Endpoint::read("replay_endpoint", endpoint));
+        Ok(Some((events, replay.transpose()?)))
+    }
 }
 
-/// Opens a port of this machine that is written as ZeroMQ writes it.
-fn listen(field: &str, endpoint: &str) -> anyhow::Result<TcpListener> {
-    let cannot = || {
-        format!(
-            "`--kv-events-config`: cannot listen on `{field}` {endpoint}; give an address of this machine, such as tcp://*:5557"
-        )
-    };
-    let address = endpoint.strip_prefix("tcp://").with_context(cannot)?;
-    let (host, port) = address.rsplit_once(':').with_context(cannot)?;
-    let port: u16 = port.parse().ok().with_context(cannot)?;
-    let addresses: Vec<SocketAddr> = match host {
-        "*" => vec![(Ipv4Addr::UNSPECIFIED, port).into()],
-        _ => address.to_socket_addrs().with_context(cannot)?.collect(),
-    };
-    let listener = TcpListener::bind(addresses.as_slice()).with_context(cannot)?;
-    listener.set_nonblocking(true).with_context(cannot)?;
-    Ok(listener)
+/// A port of this machine.
+struct Endpoint<'a> {
+    /// Of the configuration.
+    field: &'static str,
+    text: &'a str,
+    addresses: Vec<SocketAddr>,
+}
+
+impl<'a> Endpoint<'a> {
+    /// Reads an endpoint that is written as ZeroMQ writes it.
+    fn read(field: &'static str, text: &'a str) -> anyhow::Result<Self> {
+        let cannot = || cannot_listen(field, text);
+        let address = text.strip_prefix("tcp://").with_context(cannot)?;
+        let (host, port) = address.rsplit_once(':').with_context(cannot)?;
+        let port: u16 = port.parse().ok().with_context(cannot)?;
+        let addresses = match host {
+            "*" => vec![(Ipv4Addr::UNSPECIFIED, port).into()],
+            _ => address.to_socket_addrs().with_context(cannot)?.collect(),
+        };
+        Ok(Self {
+            field,
+            text,
+            addresses,
+        })
+    }
+
+    fn listen(&self) -> anyhow::Result<TcpListener> {
+        let cannot = || cannot_listen(self.field, self.text);
+        let listener = TcpListener::bind(self.addresses.as_slice()).with_context(cannot)?;
+        listener.set_nonblocking(true).with_context(cannot)?;
+        Ok(listener)
+    }
+}
+
+fn cannot_listen(field: &str, endpoint: &str) -> String {
+    format!(
+        "`--kv-events-config`: cannot listen on `{field}` {endpoint}; give an address of this machine, such as tcp://*:5557"
+    )
 }
 
 #[cfg(test)]
@@ -153,7 +190,9 @@ mod tests {
     #[test]
     fn ports_that_cannot_be_opened_are_named() {
         for endpoint in ["5557", "tcp://*", "ipc:///tmp/x", "tcp://192.0.2.1:5557"] {
-            let error = listen("replay_endpoint", endpoint).expect_err(endpoint);
+            let read = Endpoint::read("replay_endpoint", endpoint);
+            let opened = read.and_then(|endpoint| endpoint.listen());
+            let error = opened.expect_err(endpoint);
             assert!(
                 error
                     .to_string()

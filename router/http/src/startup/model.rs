@@ -16,8 +16,38 @@ use crate::limits::Limits;
 use crate::renderer::ChatRenderer;
 use crate::schema::Info;
 
+/// What the folder of the model has for this server.
+pub(super) struct ModelFiles {
+    pub tokenizer: TextTokenizer,
+    pub chats: ChatRenderer,
+    pub format: ModelFormat,
+}
+
+impl ModelFiles {
+    /// Reads `folder`.
+    ///
+    /// # Errors
+    /// When a file cannot be used without which nothing can be served, or a flag does not fit the model.
+    pub async fn read(
+        config: &Config,
+        folder: &Path,
+        slow_tokenizer: impl SlowTokenizer,
+    ) -> anyhow::Result<Self> {
+        let tokenizer = tokenizer(config, folder, slow_tokenizer).await?;
+        let template = chat_template(config, folder)?;
+        let most_requests = config.max_concurrent_requests as usize;
+        let chats = ChatRenderer::new(template, tokenizer.clone(), most_requests);
+        let format = format(config, folder, &chats).await?;
+        Ok(Self {
+            tokenizer,
+            chats,
+            format,
+        })
+    }
+}
+
 /// The tokenizer, which makes text of the special tokens of clients where that is asked for.
-pub(super) async fn tokenizer(
+async fn tokenizer(
     config: &Config,
     folder: &Path,
     slow_tokenizer: impl SlowTokenizer,
@@ -50,7 +80,7 @@ pub(super) async fn tokenizer(
 }
 
 /// A template of the model that cannot be used is no reason not to serve prompts; one that was asked for is.
-pub(super) fn chat_template(
+fn chat_template(
     config: &Config,
     folder: &Path,
 ) -> anyhow::Result<Result<ChatTemplate, ChatTemplateError>> {
@@ -62,21 +92,36 @@ pub(super) fn chat_template(
         (Err(ChatTemplateError::Missing), _) => {
             tracing::info!("the model has no chat template: chats are refused");
         }
-        (Err(error), Some(_)) => anyhow::bail!("`--tokenizer-config-path`: {error}"),
+        (Err(error), Some(path)) => return Err(unusable(path, error)),
         (Err(error), None) => tracing::warn!("chats are refused: {error}"),
     }
     Ok(template)
 }
 
+/// Says whether the file of `--tokenizer-config-path` can be used, as far as that can be told without the model.
+pub(super) fn check_tokenizer_config(config: &Config) -> anyhow::Result<()> {
+    let Some(path) = &config.tokenizer_config_path else {
+        return Ok(());
+    };
+    let loaded = ChatTemplate::from_config(path).map(drop);
+    loaded.map_err(|error| unusable(path, &error))
+}
+
+fn unusable(path: &Path, error: &ChatTemplateError) -> anyhow::Error {
+    anyhow::anyhow!(
+        "`--tokenizer-config-path {}`: {error}; give a tokenizer_config.json, or leave it out to use the model's",
+        path.display()
+    )
+}
+
 /// How the model writes calls and reasoning.
-pub(super) async fn format(
+async fn format(
     config: &Config,
     folder: &Path,
     chats: &ChatRenderer,
-    vocab_size: u32,
 ) -> anyhow::Result<ModelFormat> {
     let (calls, reasoning) = (&config.tool_call_parser, &config.reasoning_parser);
-    let format = ModelFormat::find(calls, reasoning, folder, chats, vocab_size).await;
+    let format = ModelFormat::find(calls, reasoning, folder, chats).await;
     let format = format.map_err(anyhow::Error::msg)?;
     tracing::info!(
         tool_call_parser = format.tool_call_parser(),

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use text_generation_client::types::{ShardInfo, Warmup, WarmupLimits};
-use text_generation_client::{Deadlines, ShardedClient};
+use text_generation_client::{ClusterTls, Deadlines, ShardedClient};
 use tokio::runtime::Handle;
 
 use crate::args::Config;
@@ -22,9 +22,13 @@ pub(super) struct WarmShards {
 }
 
 impl WarmShards {
-    /// Connects, on the runtime `stepping`, and warms the shards up.
-    pub async fn start(config: &Config, stepping: &Handle) -> anyhow::Result<Self> {
-        let (client, info) = connect(config, stepping).await?;
+    /// Connects, on the runtime `stepping` and with `tls` to other nodes, and warms the shards up.
+    pub async fn start(
+        config: &Config,
+        tls: Option<ClusterTls>,
+        stepping: &Handle,
+    ) -> anyhow::Result<Self> {
+        let (client, info) = connect(config, tls, stepping).await?;
         let (limits, warmed) = warm_up(config, &client).await?;
         Ok(Self {
             client,
@@ -36,9 +40,12 @@ impl WarmShards {
 }
 
 /// A router that died may have left batches behind.
-async fn connect(config: &Config, stepping: &Handle) -> anyhow::Result<(ShardedClient, ShardInfo)> {
+async fn connect(
+    config: &Config,
+    tls: Option<ClusterTls>,
+    stepping: &Handle,
+) -> anyhow::Result<(ShardedClient, ShardInfo)> {
     let path = config.master_shard_uds_path.clone();
-    let tls = config.cluster_tls()?;
     let connecting = {
         let path = path.clone();
         async move { ShardedClient::connect(&path, Deadlines::default(), tls.as_ref()).await }

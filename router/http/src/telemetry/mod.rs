@@ -19,7 +19,7 @@ use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::{SpanKind, TraceContextExt, Tracer as _};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracer;
-use text_generation_traces::{Collector, Traces};
+use text_generation_traces::{Collector, CollectorError, Traces};
 use tokio::task_local;
 
 use self::request::RequestSpan;
@@ -41,6 +41,18 @@ pub struct Settings<'a> {
     pub model: &'a str,
     /// The shards trace their steps, and are told which requests a step computes.
     pub trace_steps: bool,
+}
+
+/// Says whether `endpoint` can be that of a collector. Needs a tokio runtime.
+///
+/// # Errors
+/// As [`Tracer::start`].
+pub fn check(endpoint: &str) -> anyhow::Result<()> {
+    text_generation_traces::check(endpoint).map_err(refused)
+}
+
+fn refused(error: CollectorError) -> anyhow::Error {
+    anyhow::anyhow!("`--otlp-endpoint` {error}")
 }
 
 /// Makes the spans of requests.
@@ -65,8 +77,8 @@ impl Tracer {
             default_name: DEFAULT_SERVICE_NAME,
         };
         let dropped = counter!(SPANS_DROPPED);
-        let traces = Traces::to(collector, move |spans| dropped.increment(spans as u64))
-            .map_err(|error| anyhow::anyhow!("`--otlp-endpoint` {error}"))?;
+        let traces =
+            Traces::to(collector, move |spans| dropped.increment(spans as u64)).map_err(refused)?;
         Ok(Self {
             tracer: traces.tracer("text-generation-router"),
             traces,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -55,5 +56,8 @@ def cli() -> NoReturn:
     """The command `text-generation-router`."""
     # Python's own handler would raise KeyboardInterrupt after an orderly stop.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.argv[1:2] == ["check"]:
+        # It runs beside shards that load, and should not take their time: a tokenizer may have to be converted.
+        os.nice(10)
     give_memory_back()
     sys.exit(main(sys.argv))
