@@ -11,6 +11,7 @@ from ..config.model import ModelConfig
 from ..config.parallel import kv_heads_of_rank
 from ..config.server import Environment
 from ..config.serving import AskedLimits, check_servable
+from ..config.shards import AskedShards
 from ..config.sizes import weight_bytes
 from ..config.spec import LatentAttentionSpec, MixerSpec
 from ..errors import EngineError
@@ -28,7 +29,7 @@ def model_findings(
     environment: Environment,
     limits: AskedLimits,
     dtype: str | None,
-    shards: int,
+    shards: AskedShards,
     memory: int,
     model_impl: ModelImpl = "auto",
     quantize: str | None = None,
@@ -40,18 +41,18 @@ def model_findings(
             yield from _to_download(source, environment)
             return
         folder = find_folder(source, environment.hub)
-        config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize)
+        config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
         kv_cache = quantised_kv_cache(kv_cache_dtype, config)
         if isinstance(config, FallbackConfig):
             from ..models.fallback import check_runnable
 
-            check_runnable(config)
+            check_runnable(config, shards.count)
     except EngineError as error:
         yield Finding(_SUBJECT, "error", str(error), "change what the message names")
         return
     how = ", through its class of Transformers" if isinstance(config, FallbackConfig) else ""
     yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}{how}")
-    yield from _memory(folder, config, source, dtype, kv_cache is not None, shards, memory)
+    yield from _memory(folder, config, source, dtype, kv_cache is not None, shards.count, memory)
 
 
 def _to_download(source: ModelSource, environment: Environment) -> Iterator[Finding]:
@@ -99,7 +100,7 @@ def _memory(
     text = f"{weights / _GIB:.2f} GiB of weights {how} for each shard, of {memory / _GIB:.1f} GiB"
     left = memory - weights
     if left <= 0:
-        needed = weights * shards // max(memory, 1) + 1
+        needed = _next_count(config, weights * shards // max(memory, 1) + 1)
         remedy = f"set --num-shard {needed} or more, --quantize or a smaller --dtype, or name a smaller model"
         yield Finding("memory", "error", text, remedy)
         return
@@ -114,6 +115,14 @@ def _memory(
         yield Finding("memory", "warning", text, remedy)
     else:
         yield Finding("memory", "ok", text)
+
+
+def _next_count(config: AnyModelConfig, shards: int) -> int:
+    """The first number from `shards` on by which the heads of the model can be divided, where they are known."""
+    if isinstance(config, FallbackConfig):
+        return shards
+    heads = config.decoder.layers[0].attention.num_heads
+    return next((count for count in range(shards, heads + 1) if heads % count == 0), shards)
 
 
 def kv_bytes_per_token(config: ModelConfig, shards: int, element: int | None) -> int:

@@ -17,7 +17,8 @@ from ..config.memory import check_fits, stored_bytes
 from ..config.model import ModelConfig
 from ..config.quantisation import Packed
 from ..config.server import Attention, ServerConfig
-from ..config.serving import check_expert_parallel, override_rope
+from ..config.serving import override_rope
+from ..config.shards import AskedShards, check_shards
 from ..config.sizes import weight_bytes
 from ..distributed.group import init_group
 from ..errors import ConfigurationError, OutOfMemory
@@ -52,8 +53,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
             f"--deterministic is not there for {model_config.architecture}, which runs through Transformers: "
             "leave it out"
         )
-    if config.expert_parallel:
-        check_expert_parallel(model_config)
+    check_shards(model_config, AskedShards(environment.parallel.world_size, config.expert_parallel))
     kv_cache = quantised_kv_cache(config.kv_cache_dtype, model_config)
     if device.type == "cpu":
         threads = cpu_threads(model_config, environment.parallel.local_world_size, environment.omp_num_threads)
