@@ -104,10 +104,19 @@ def load_into(device: torch.device, load: Callable[[], CausalLM]) -> CausalLM:
 
 
 def choose_device(local_rank: int) -> torch.device:
-    """The CUDA device of the rank that is `local_rank` of its host, or the CPU where there is none."""
+    """The CUDA device of the rank that is `local_rank` of its host, or the CPU where there is none.
+
+    Raises ConfigurationError where there are fewer devices than ranks: NCCL refuses two ranks on one.
+    """
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise ConfigurationError(
+            f"no CUDA device is left for shard {local_rank} of this host, where {count} can be seen: "
+            f"set --num-shard to at most {count}, or make more devices visible with CUDA_VISIBLE_DEVICES"
+        )
+    device = torch.device("cuda", local_rank)
     let_segments_grow()
     torch.cuda.set_device(device)
     return device
