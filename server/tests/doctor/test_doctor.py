@@ -138,10 +138,10 @@ def test_too_little_memory(beside_the_weights: int, status: str, remedy: str) ->
 
 
 def test_more_shards_are_as_many_as_can_share_the_heads() -> None:
-    """Three parts would fit, and the heads are four."""
+    """Seven parts would fit beside the embedding, which every shard has whole, and the heads are eight."""
     weights = 2 * sum(file.stat().st_size for file in DEMO.glob("*.safetensors"))
-    finding = of_model(str(DEMO), memory=weights * 2 // 5)[-1]
-    assert "set --num-shard 4 or more" in (finding.remedy or "")
+    finding = of_model(str(DEMO), memory=weights * 3 // 10)[-1]
+    assert "set --num-shard 8 or more" in (finding.remedy or "")
 
 
 def test_a_model_that_a_start_would_refuse_is_refused_in_the_same_words(tmp_path: Path) -> None:

@@ -38,13 +38,15 @@ def test_ranks_share_the_cores_and_a_small_model_has_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "world_size", "fits"), [("float32", 1, False), ("bfloat16", 1, True), ("float32", 2, True)]
+    ("dtype", "world_size", "fits"),
+    [("float32", 1, False), ("bfloat16", 1, True), ("float32", 2, False), ("float32", 4, True)],
 )
 def test_weights_are_compared_with_the_memory_left_before_they_are_read(
     dtype: str, world_size: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1500, 4000))
+    """The embedding, 2 of 8 MB in float32, is whole on every rank."""
+    (tmp_path / "model.safetensors").write_bytes(bytes(4_000_000))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (4_500_000, 9_000_000))
     model = dataclasses.replace(SMALL, dtype="bfloat16")
     arguments = (tmp_path, model, getattr(torch, dtype), torch.device("cuda", 0), world_size)
     if fits:

@@ -12,7 +12,7 @@ from ..config.parallel import kv_heads_of_rank
 from ..config.server import Environment
 from ..config.serving import AskedLimits, check_servable
 from ..config.shards import AskedShards
-from ..config.sizes import weight_bytes
+from ..config.sizes import bytes_of_rank, weight_bytes
 from ..config.spec import LatentAttentionSpec, MixerSpec
 from ..errors import EngineError
 from ..hub import ModelSource, find_folder, present_folder
@@ -21,6 +21,8 @@ from .storage import hub_cache
 
 _SUBJECT = "model"
 _GIB = 2**30
+_MOST_SHARDS = 1024
+"""That are thought of where nothing tells how many heads a model has."""
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -94,14 +96,16 @@ def _memory(
         return
     served = dtype or config.dtype or "float16"
     if isinstance(config, ModelConfig) and config.schemes.method:
-        weights, how = weight_bytes(config, _BYTES[served]) // shards, f"quantised by {config.schemes.method!r}"
+        whole, how = weight_bytes(config, _BYTES[served]), f"quantised by {config.schemes.method!r}"
     else:
-        weights, how = stored * _BYTES[served] // _BYTES[config.dtype or served] // shards, f"in {served}"
+        whole, how = stored * _BYTES[served] // _BYTES[config.dtype or served], f"in {served}"
+    weights = bytes_of_rank(whole, config, _BYTES[served], shards)
     text = f"{weights / _GIB:.2f} GiB of weights {how} for each shard, of {memory / _GIB:.1f} GiB"
     left = memory - weights
     if left <= 0:
-        needed = _next_count(config, weights * shards // max(memory, 1) + 1)
-        remedy = f"set --num-shard {needed} or more, --quantize or a smaller --dtype, or name a smaller model"
+        more = _fitting_count(config, whole, _BYTES[served], memory)
+        remedy = "" if more is None else f"set --num-shard {more} or more, "
+        remedy = f"{remedy}set --quantize or a smaller --dtype, or name a smaller model"
         yield Finding("memory", "error", text, remedy)
         return
     if isinstance(config, FallbackConfig):
@@ -117,12 +121,13 @@ def _memory(
         yield Finding("memory", "ok", text)
 
 
-def _next_count(config: AnyModelConfig, shards: int) -> int:
-    """The first number from `shards` on by which the heads of the model can be divided, where they are known."""
-    if isinstance(config, FallbackConfig):
-        return shards
-    heads = config.decoder.layers[0].attention.num_heads
-    return next((count for count in range(shards, heads + 1) if heads % count == 0), shards)
+def _fitting_count(config: AnyModelConfig, whole: int, itemsize: int, memory: int) -> int | None:
+    """The fewest shards that have less than `memory` bytes of weights each, as many as can share the heads where these
+    are known. None: there are none.
+    """
+    heads = None if isinstance(config, FallbackConfig) else config.decoder.layers[0].attention.num_heads
+    counts = (count for count in range(1, (heads or _MOST_SHARDS) + 1) if heads is None or heads % count == 0)
+    return next((count for count in counts if bytes_of_rank(whole, config, itemsize, count) < memory), None)
 
 
 def kv_bytes_per_token(config: ModelConfig, shards: int, element: int | None) -> int:

@@ -19,7 +19,7 @@ from ..config.quantisation import Packed
 from ..config.server import Attention, ServerConfig
 from ..config.serving import override_rope
 from ..config.shards import AskedShards, check_shards
-from ..config.sizes import weight_bytes
+from ..config.sizes import bytes_of_rank, weight_bytes
 from ..distributed.group import init_group
 from ..errors import ConfigurationError, OutOfMemory
 from ..kernels import use_triton
@@ -142,7 +142,7 @@ def check_memory(
         whole = stored * dtype.itemsize // (dtype if model.dtype is None else getattr(torch, model.dtype)).itemsize
     else:
         return
-    needed = whole // world_size
+    needed = bytes_of_rank(whole, model, dtype.itemsize, world_size)
     if device.type == "cuda":
         check_fits(needed, torch.cuda.mem_get_info(device)[0], f"{device} has {{}} left")
     else:
