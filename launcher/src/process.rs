@@ -3,11 +3,13 @@
 mod pipes;
 
 use std::fmt;
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Output, Stdio};
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, killpg};
@@ -15,13 +17,15 @@ use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{ChildStdin, Command};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
 use self::pipes::{Forwarder, forward_until_exit};
 use crate::error::LauncherError;
 use crate::logs::{Console, Origin, Progress, Record};
 use crate::notify;
 use crate::plan::ProcessSpec;
+
+const TICK: Duration = Duration::from_millis(250);
 
 /// How a process ended.
 #[derive(Clone, Debug)]
@@ -138,6 +142,23 @@ impl Process {
         }
     }
 
+    /// Resolves when the process has stood still for `limit`, as SIGSTOP has it: it does not end, and answers nobody.
+    ///
+    /// Time is counted in ticks, so that a pause of this process is not taken for one of the other.
+    pub fn stopped(&self, limit: Duration) -> impl Future<Output = ()> + Send + 'static {
+        let path = format!("/proc/{}/stat", self.group);
+        async move {
+            let mut ticks = interval(TICK);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut still = Duration::ZERO;
+            while still < limit {
+                ticks.tick().await;
+                let stands = fs::read_to_string(&path).is_ok_and(|stat| is_stopped(&stat));
+                still = if stands { still + TICK } else { Duration::ZERO };
+            }
+        }
+    }
+
     /// Sends a signal to every process of the group, unless the process has ended.
     pub fn signal(&self, signal: Signal) {
         if self.exit.borrow().is_none() {
@@ -192,6 +213,12 @@ pub fn command_path(program: &str) -> PathBuf {
     beside
         .filter(|path| path.is_file())
         .unwrap_or_else(|| program.into())
+}
+
+/// Whether `/proc/<pid>/stat` says so, behind the name in parentheses, which may hold any character.
+fn is_stopped(stat: &str) -> bool {
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, state)| state.starts_with('T'))
 }
 
 /// A group that is already gone needs no signal, so a failure is no error.

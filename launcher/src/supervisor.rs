@@ -133,7 +133,7 @@ async fn bring_up(
             let meeting = fleet.nodes.meet(place, agreement, limit);
             start.part("meet nodes", []).during(meeting).await?;
         }
-        let preparing = prepare_model(args, &surroundings, fleet);
+        let preparing = prepare_model(args, &surroundings, fleet, size * args.nodes.nnodes);
         start.part("download", []).during(preparing).await
     };
     let folder = router_check::beside(check_of_router(args, None), preparing).await?;
@@ -241,15 +241,16 @@ async fn serve_node_0(fleet: &mut Fleet, rank: usize) -> LauncherError {
     }
 }
 
-/// Runs the download step and returns the model's folder.
+/// Runs the download step for so many shards, of all nodes, and returns the model's folder.
 async fn prepare_model(
     args: &Args,
     surroundings: &Surroundings,
     fleet: &mut Fleet,
+    shards: usize,
 ) -> Result<String, LauncherError> {
     let model_id = args.model.model_id.as_deref().unwrap_or_default();
     info!("Preparing model {model_id}");
-    let spec = plan::download(args, surroundings);
+    let spec = plan::download(args, surroundings, shards);
     let step = Process::spawn(spec, fleet.console.clone())?;
     if let Some(port) = &fleet.management {
         port.follow([&step]);

@@ -22,6 +22,7 @@ from .config.kv_cache import KvCacheDtype
 from .config.parallel import DEFAULT_UDS_PATH
 from .config.server import Attention, Environment, LoadFormat, ServerConfig, parse_cuda_graphs
 from .config.serving import AskedLimits, check_servable
+from .config.shards import AskedShards
 from .engine.requests import ShardEngine
 from .engine.worker import EngineWorker
 from .errors import EngineError
@@ -57,6 +58,10 @@ KvCache = Annotated[
 Quantize = Annotated[
     str | None, typer.Option(help="Quantise 16-bit weights while they are read: fp8, eetq, bitsandbytes-nf4 and others")
 ]
+ExpertParallel = Annotated[
+    bool, typer.Option("--enable-expert-parallel", help="Each rank has whole experts of a mixture; see --sharded")
+]
+NumShard = Annotated[int, typer.Option(min=1, help="Ranks that the model will have, of all nodes together")]
 Format = Annotated[LoadFormat, typer.Option(help="`dummy` makes random weights from config.json alone")]
 
 
@@ -93,9 +98,7 @@ def serve(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Results of a request are bitwise the same in every batch; slower")
     ] = False,
-    enable_expert_parallel: Annotated[
-        bool, typer.Option("--enable-expert-parallel", help="Each rank has whole experts of a mixture; see --sharded")
-    ] = False,
+    enable_expert_parallel: ExpertParallel = False,
     kv_cache_dtype: KvCache = "auto",
     trust_remote_code: TrustRemoteCode = False,
     uds_path: Annotated[str, typer.Option(help="Rank r of this host listens on <uds-path>-<r>")] = DEFAULT_UDS_PATH,
@@ -163,6 +166,8 @@ def download_weights(
     extension: Annotated[str, typer.Option(help="Ending of the weight files")] = ".safetensors",
     max_input_tokens: Annotated[int | None, typer.Option(help="Fail early if the model has fewer positions")] = None,
     max_total_tokens: Annotated[int | None, typer.Option(help="Likewise")] = None,
+    num_shard: NumShard = 1,
+    enable_expert_parallel: ExpertParallel = False,
     auto_convert: Annotated[bool, typer.Option(help="Convert .bin weights, running no code from them")] = False,
     load_format: Format = "auto",
     model_impl: Impl = "auto",
@@ -182,14 +187,15 @@ def download_weights(
         source = ModelSource(model_id, revision, load_format, auto_convert, extension)
         environment = Environment.read()
         limits = AskedLimits(max_input_tokens, max_total_tokens)
+        shards = AskedShards(num_shard, enable_expert_parallel)
 
         def check(folder: Path) -> None:
-            config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize)
+            config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
             if isinstance(config, FallbackConfig):
                 # Loads torch and transformers, which other models need not wait for.
                 from .models.fallback import check_runnable
 
-                check_runnable(config)
+                check_runnable(config, shards.count)
 
         folder = prepare_folder(source, environment.hub, check)
         logger.info("model is ready", extra={"model_path": str(folder)})
@@ -200,7 +206,8 @@ def doctor(
     model_id: Annotated[str | None, typer.Argument(help="Folder of a model, or its id on the hub")] = None,
     revision: Revision = None,
     dtype: Annotated[Dtype | None, typer.Option(help="Default: that of the model")] = None,
-    num_shard: Annotated[int, typer.Option(min=1, help="Ranks that the model would have")] = 1,
+    num_shard: NumShard = 1,
+    enable_expert_parallel: ExpertParallel = False,
     max_input_tokens: Annotated[int | None, typer.Option(help="As it would be served with")] = None,
     max_total_tokens: Annotated[int | None, typer.Option(help="Likewise")] = None,
     load_format: Format = "auto",
@@ -218,7 +225,8 @@ def doctor(
             source = ModelSource(model_id, revision, load_format, auto_convert)
         limits = AskedLimits(max_input_tokens, max_total_tokens)
         environment = Environment.read()
-        for finding in examine(source, environment, limits, dtype, num_shard, model_impl, quantize, kv_cache_dtype):
+        shards = AskedShards(num_shard, enable_expert_parallel)
+        for finding in examine(source, environment, limits, dtype, shards, model_impl, quantize, kv_cache_dtype):
             typer.echo(json.dumps(asdict(finding)))
 
 

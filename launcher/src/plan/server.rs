@@ -23,8 +23,8 @@ fn talking_level(surroundings: &Surroundings) -> &str {
     }
 }
 
-/// The step that finds or downloads the model and reports its folder.
-pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
+/// The step that finds or downloads the model for so many shards, of all nodes, and reports its folder.
+pub fn download(args: &Args, surroundings: &Surroundings, shards: usize) -> ProcessSpec {
     let model = &args.model;
     let mut flags = Flags(vec!["download-weights".to_owned()]);
     flags.0.extend(model.model_id.clone());
@@ -36,6 +36,7 @@ pub fn download(args: &Args, surroundings: &Surroundings) -> ProcessSpec {
     // What the model cannot serve is found out before its weights are downloaded.
     flags.optional("--max-input-tokens", max_input_tokens(&args.limits));
     flags.optional("--max-total-tokens", args.limits.max_total_tokens);
+    shard_flags(args, shards, &mut flags);
     flags.switch("--trust-remote-code", model.trust_remote_code);
     flags.switch("--exit-on-stdin-eof", true);
     flags.value("--logger-level", talking_level(surroundings));
@@ -52,7 +53,7 @@ pub fn doctor(args: &Args, surroundings: &Surroundings, shards: usize) -> Proces
     flags.0.extend(model.model_id.clone());
     flags.optional("--revision", model.revision.as_ref());
     flags.optional("--dtype", model.dtype.map(name_of));
-    flags.value("--num-shard", shards);
+    shard_flags(args, shards, &mut flags);
     flags.optional("--max-input-tokens", max_input_tokens(&args.limits));
     flags.optional("--max-total-tokens", args.limits.max_total_tokens);
     flags.value("--load-format", name_of(model.load_format));
@@ -67,6 +68,15 @@ pub fn doctor(args: &Args, surroundings: &Surroundings, shards: usize) -> Proces
     ));
     env.extend(model_env(args));
     server_process("doctor", None, flags, env)
+}
+
+/// Into how many shards the model is to be cut, and how: not every model can be.
+fn shard_flags(args: &Args, shards: usize, flags: &mut Flags) {
+    flags.value("--num-shard", shards);
+    flags.switch(
+        "--enable-expert-parallel",
+        args.shards.enable_expert_parallel,
+    );
 }
 
 /// How the model is computed, as flags of every shard.

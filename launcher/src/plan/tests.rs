@@ -76,16 +76,16 @@ fn a_refused_shard_count_says_what_to_do() {
 
 #[test]
 fn the_download_step_gets_the_model() {
-    insta::assert_snapshot!(render(&download(&args(""), &surroundings())), @r"
-    text-generation-server download-weights org/model --load-format auto --exit-on-stdin-eof --logger-level INFO --json-output
+    insta::assert_snapshot!(render(&download(&args(""), &surroundings(), 1)), @r"
+    text-generation-server download-weights org/model --load-format auto --num-shard 1 --exit-on-stdin-eof --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1
     without LOG_LEVEL API_KEY
     ");
     let flags = "--revision r1 --load-format safetensors --model-impl native --quantize fp8 --auto-convert --trust-remote-code \
                  --huggingface-hub-cache /cache --weights-cache-override /weights --api-key secret \
-                 --max-input-length 7 --max-total-tokens 9 --rope-scaling linear --rope-factor 2";
-    insta::assert_snapshot!(render(&download(&args(flags), &surroundings())), @r"
-    text-generation-server download-weights org/model --revision r1 --load-format safetensors --model-impl native --quantize fp8 --auto-convert --max-input-tokens 7 --max-total-tokens 9 --trust-remote-code --exit-on-stdin-eof --logger-level INFO --json-output
+                 --max-input-length 7 --max-total-tokens 9 --enable-expert-parallel --rope-scaling linear --rope-factor 2";
+    insta::assert_snapshot!(render(&download(&args(flags), &surroundings(), 4)), @r"
+    text-generation-server download-weights org/model --revision r1 --load-format safetensors --model-impl native --quantize fp8 --auto-convert --max-input-tokens 7 --max-total-tokens 9 --num-shard 4 --enable-expert-parallel --trust-remote-code --exit-on-stdin-eof --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 HUGGINGFACE_HUB_CACHE=/cache WEIGHTS_CACHE_OVERRIDE=/weights ROPE_SCALING=linear ROPE_FACTOR=2
     without LOG_LEVEL API_KEY
     ");
@@ -201,7 +201,7 @@ fn the_key_goes_to_the_router_alone_and_by_environment() {
         assert!(!spec.args.iter().any(|argument| argument.contains("secret")));
     }
     for other in [
-        download(&args, &surroundings()),
+        download(&args, &surroundings(), 1),
         shard(&args, &surroundings(), "/m", &group(1, true), 0),
     ] {
         assert!(!render(&other).contains("secret"));

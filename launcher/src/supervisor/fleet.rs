@@ -14,7 +14,7 @@ use crate::nodes::Nodes;
 use crate::process::Process;
 use crate::readiness;
 use crate::spans::Tracer;
-use crate::supervisor::shards::{self, Shards, first_exit};
+use crate::supervisor::shards::{self, Shards, first_failure};
 
 /// Time for processes that have nothing left to finish.
 const SHORT_GRACE: Duration = Duration::from_secs(5);
@@ -68,7 +68,7 @@ impl Fleet {
         tokio::select! {
             // An end counts even if the answer came at the same time.
             biased;
-            (process, exit) = first_exit(self.processes()) => Err(LauncherError::CannotStart { process, exit }),
+            (process, exit) = first_failure(self.processes()) => Err(LauncherError::CannotStart { process, exit }),
             answered = timeout_at(deadline, readiness::router_ready(address, instance)) => {
                 answered.map_err(|_| LauncherError::StartupTimeout {
                     process: "router".to_owned(),

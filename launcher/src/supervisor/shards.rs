@@ -14,7 +14,7 @@ use crate::error::LauncherError;
 use crate::logs::Console;
 use crate::plan::{self, ProcessSpec};
 use crate::process::Process;
-use crate::readiness;
+use crate::readiness::{self, SILENCE_LIMIT};
 use crate::sockets::Sockets;
 use crate::spans::{Span, Tracer};
 use crate::supervisor::losses::{Losses, Verdict};
@@ -126,7 +126,7 @@ impl Shards {
         let outcome = tokio::select! {
             // An end counts even if the answers came at the same time.
             biased;
-            (process, exit) = first_exit(&self.processes) => Err(LauncherError::CannotStart { process, exit }),
+            (process, exit) = first_failure(&self.processes) => Err(LauncherError::CannotStart { process, exit }),
             outcome = start.all_ready(self.startup_limit_s) => outcome,
         };
         outcome.inspect_err(|error| start.span.fail(error))?;
@@ -225,13 +225,36 @@ impl Shards {
 }
 
 /// The first process to end, by name, and how it ended.
-pub async fn first_exit(processes: impl IntoIterator<Item = &Process>) -> (String, String) {
-    let mut exits = JoinSet::new();
-    for process in processes {
+async fn first_exit(processes: &[Process]) -> (String, String) {
+    let exits = processes.iter().map(|process| {
         let (name, exited) = (process.name.clone(), process.exited());
-        exits.spawn(async move { (name, exited.await.to_string()) });
-    }
-    match exits.join_next().await {
+        async move { (name, exited.await.to_string()) }
+    });
+    first(exits.collect()).await
+}
+
+/// The first process to end or to stand still while all are starting, by name, and what it did. Whether it answers says
+/// nothing then: a shard that reads weights may be silent for long.
+pub async fn first_failure(processes: impl IntoIterator<Item = &Process>) -> (String, String) {
+    let failures = processes.into_iter().map(|process| {
+        let (name, exited) = (process.name.clone(), process.exited());
+        let stopped = process.stopped(SILENCE_LIMIT);
+        async move {
+            let what = tokio::select! {
+                exit = exited => exit.to_string(),
+                () = stopped => {
+                    let seconds = SILENCE_LIMIT.as_secs();
+                    format!("a signal such as SIGSTOP has stopped it, and it stood still for {seconds} s")
+                }
+            };
+            (name, what)
+        }
+    });
+    first(failures.collect()).await
+}
+
+async fn first(mut outcomes: JoinSet<(String, String)>) -> (String, String) {
+    match outcomes.join_next().await {
         Some(Ok(first)) => first,
         _ => std::future::pending().await,
     }

@@ -104,6 +104,33 @@ fn a_shard_that_hangs_is_replaced() {
 }
 
 #[test]
+fn a_shard_that_hangs_while_it_starts_is_found() {
+    let launcher = Launcher::start(&["--num-shard", "2"], &[("FAKE_SHARD_1", "not-serving")]);
+    launcher.wait_for_event("shard 1", "start");
+    launcher.signal_child("shard 1", Signal::SIGSTOP);
+    let ended = launcher.end();
+    assert_eq!(ended.code, Some(1), "{:#?}", ended.output);
+    let expected = "shard 1 could not start: a signal such as SIGSTOP has stopped it, and it stood still for 5 s";
+    assert!(ended.error().ends_with(expected), "{}", ended.error());
+    ended.assert_nothing_left();
+}
+
+#[test]
+fn a_shard_that_hangs_while_it_starts_again_is_replaced() {
+    let launcher = Launcher::start(&[], &[("FAKE_SHARD_0", "ok,not-serving,ok")]);
+    launcher.wait_until_ready();
+    launcher.signal_child("shard 0", Signal::SIGKILL);
+    launcher.wait_for_events("shard 0", "start", 2);
+    launcher.signal_child("shard 0", Signal::SIGSTOP);
+    launcher.wait_for_lines("Shard ready in", 2);
+    launcher.signal(Signal::SIGTERM);
+    let ended = launcher.end();
+    assert_eq!(ended.code, Some(0), "{:#?}", ended.output);
+    assert_eq!(ended.starts_of("shard 0").len(), 3);
+    ended.assert_nothing_left();
+}
+
+#[test]
 fn a_shard_that_says_it_does_not_serve_is_replaced() {
     let launcher = Launcher::start(&[], &[]);
     launcher.wait_until_ready();

@@ -12,6 +12,7 @@ from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.server import Environment
 from text_generation_server.config.serving import AskedLimits, check_servable
+from text_generation_server.config.shards import AskedShards
 from text_generation_server.config.sizes import weight_bytes
 from text_generation_server.errors import ConfigurationError, ModelFilesError, OutOfMemory, UnsupportedModel
 
@@ -105,6 +106,33 @@ def test_limits_beyond_the_context(folder: Path, limits: AskedLimits, message: s
     with pytest.raises(ConfigurationError, match=message):
         check(folder, limits)
     check(folder, limits, ROPE_SCALING="linear", ROPE_FACTOR="2")
+
+
+MIXTURE = {"architectures": ["MixtralForCausalLM"], "num_local_experts": 3, "intermediate_size": 48}
+
+
+@pytest.mark.parametrize(
+    ("values", "shards", "message"),
+    [
+        ({}, AskedShards(3), "3 shards cannot share 4 attention heads evenly: set --num-shard to a divisor"),
+        ({}, AskedShards(2, expert_parallel=True), "the model has no experts: leave it out"),
+        (
+            {"architectures": ["OlmoeForCausalLM"]},
+            AskedShards(2, expert_parallel=True),
+            "runs through Transformers: leave it out",
+        ),
+        (MIXTURE, AskedShards(4, expert_parallel=True), "4 shards cannot each have one of 3 experts: leave"),
+        ({**MIXTURE, "intermediate_size": 2}, AskedShards(4), "cannot share the inner size 2 of the experts: set"),
+    ],
+)
+def test_shards_that_cannot_share_the_model(
+    folder: Path, values: dict[str, object], shards: AskedShards, message: str
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_attention_heads": 4, **values}))
+    with pytest.raises(ConfigurationError, match=message):
+        check_servable(folder, Environment.read({}), AskedLimits(), shards=shards)
+    check_servable(folder, Environment.read({}), AskedLimits(), shards=AskedShards(2))
 
 
 def test_weights_that_no_device_can_hold_are_refused_from_the_index(

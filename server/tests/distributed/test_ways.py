@@ -2,6 +2,8 @@
 
 import pytest
 
+from text_generation_server.config.parallel import NodeConfig, ParallelConfig
+from text_generation_server.distributed import group
 from text_generation_server.distributed.ways import Way, Ways
 
 KIB = 1024
@@ -34,3 +36,14 @@ def test_the_library_is_kept_where_nothing_is_faster(timings: dict[int, dict[Way
     ways = Ways.fastest(timings)
     assert ways.of(1 << 14) is Way.LIBRARY
     assert not ways.any_of_ours
+
+
+def test_what_keeps_to_the_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = NodeConfig(0, 1, "10.0.0.1", 29501)
+    monkeypatch.setattr(group.kernels, "triton_enabled", lambda: True)
+    reasons = [group._library_alone(each) for each in (ParallelConfig(), ParallelConfig(peer_memory=False))]
+    assert reasons[0] is None
+    assert "DISABLE_PEER_MEMORY" in str(reasons[1])
+    assert "several nodes" in str(group._library_alone(ParallelConfig(0, 2, node=node)))
+    monkeypatch.setattr(group.kernels, "triton_enabled", lambda: False)
+    assert "custom kernels" in str(group._library_alone(ParallelConfig()))

@@ -10,6 +10,7 @@ import pytest
 from text_generation_server.config.kv_cache import KvCacheDtype
 from text_generation_server.config.server import Environment
 from text_generation_server.config.serving import AskedLimits
+from text_generation_server.config.shards import ONE_SHARD, AskedShards
 from text_generation_server.doctor.devices import Card, Devices, device_findings, memory_of
 from text_generation_server.doctor.finding import Finding
 from text_generation_server.doctor.model import model_findings
@@ -103,7 +104,10 @@ def of_model(
 ) -> list[Finding]:
     source, environment = ModelSource(model_id), Environment.read({})
     asked = limits or AskedLimits()
-    return list(model_findings(source, environment, asked, "float32", shards, memory, kv_cache_dtype=kv_cache_dtype))
+    asked_shards = AskedShards(shards)
+    return list(
+        model_findings(source, environment, asked, "float32", asked_shards, memory, kv_cache_dtype=kv_cache_dtype)
+    )
 
 
 @pytest.mark.parametrize(("kv_cache_dtype", "element", "scale"), [("auto", 4, 0), ("int8", 1, 4)])
@@ -133,6 +137,13 @@ def test_too_little_memory(beside_the_weights: int, status: str, remedy: str) ->
     assert remedy in (finding.remedy or "")
 
 
+def test_more_shards_are_as_many_as_can_share_the_heads() -> None:
+    """Seven parts would fit beside the embedding, which every shard has whole, and the heads are eight."""
+    weights = 2 * sum(file.stat().st_size for file in DEMO.glob("*.safetensors"))
+    finding = of_model(str(DEMO), memory=weights * 3 // 10)[-1]
+    assert "set --num-shard 8 or more" in (finding.remedy or "")
+
+
 def test_a_model_that_a_start_would_refuse_is_refused_in_the_same_words(tmp_path: Path) -> None:
     (finding,) = of_model(str(tmp_path / "nothing"))
     assert finding.status == "error"
@@ -140,6 +151,9 @@ def test_a_model_that_a_start_would_refuse_is_refused_in_the_same_words(tmp_path
     (finding,) = of_model(str(DEMO), limits=AskedLimits(max_total_tokens=10**6))
     assert finding.status == "error"
     assert "--max-total-tokens 1000000 is too many" in finding.text
+    (finding,) = of_model(str(DEMO), shards=3)
+    assert finding.status == "error"
+    assert "3 shards cannot share" in finding.text
 
 
 def test_a_model_for_images_is_served_without_them(tmp_path: Path) -> None:
@@ -156,7 +170,7 @@ def test_a_model_for_images_is_served_without_them(tmp_path: Path) -> None:
 def test_a_model_of_the_hub_is_not_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HUGGINGFACE_HUB_CACHE", str(tmp_path))
     source = ModelSource("organisation/name")
-    findings = list(model_findings(source, Environment.read(), AskedLimits(), None, 1, GIB))
+    findings = list(model_findings(source, Environment.read(), AskedLimits(), None, ONE_SHARD, GIB))
     assert findings[0].status == "plan"
     assert findings[0].text.startswith("download organisation/name from ")
     assert os.listdir(tmp_path) == []

@@ -12,7 +12,7 @@ from text_generation_server.config.json_object import JsonObject
 from text_generation_server.config.model import ModelConfig, parse_model_config
 from text_generation_server.config.server import Environment, ServerConfig
 from text_generation_server.distributed import TensorParallelGroup
-from text_generation_server.engine.loading import build_engine, check_memory, cpu_threads, load_into
+from text_generation_server.engine.loading import build_engine, check_memory, choose_device, cpu_threads, load_into
 from text_generation_server.errors import ConfigurationError, OutOfMemory
 from text_generation_server.models.builder import DecoderBuilder
 from text_generation_server.models.registry import load_model
@@ -38,13 +38,15 @@ def test_ranks_share_the_cores_and_a_small_model_has_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "world_size", "fits"), [("float32", 1, False), ("bfloat16", 1, True), ("float32", 2, True)]
+    ("dtype", "world_size", "fits"),
+    [("float32", 1, False), ("bfloat16", 1, True), ("float32", 2, False), ("float32", 4, True)],
 )
 def test_weights_are_compared_with_the_memory_left_before_they_are_read(
     dtype: str, world_size: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1500, 4000))
+    """The embedding, 2 of 8 MB in float32, is whole on every rank."""
+    (tmp_path / "model.safetensors").write_bytes(bytes(4_000_000))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (4_500_000, 9_000_000))
     model = dataclasses.replace(SMALL, dtype="bfloat16")
     arguments = (tmp_path, model, getattr(torch, dtype), torch.device("cuda", 0), world_size)
     if fits:
@@ -75,6 +77,13 @@ def test_whole_experts_need_a_mixture_of_ours(tmp_path: Path, architecture: str,
     )
     with pytest.raises(ConfigurationError, match=f"--enable-expert-parallel .*{message}"):
         build_engine(config, tmp_path)
+
+
+def test_a_shard_without_a_device_is_told_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigurationError, match=r"shard 2 of this host, where 2 .* --num-shard to at most 2"):
+        choose_device(2)
 
 
 def test_memory_that_runs_out_while_weights_are_read_is_told_with_numbers(

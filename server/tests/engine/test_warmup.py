@@ -1,5 +1,7 @@
 """Limits and pool size."""
 
+import weakref
+
 import pytest
 import torch
 from support.engine_driver import make_engine
@@ -10,9 +12,11 @@ from support.thread_ranks import thread_groups, together
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine import probe, warmup
 from text_generation_server.engine.cost import Sample, Shape
+from text_generation_server.engine.graphs import GraphSizes
 from text_generation_server.engine.kv_pool import bytes_per_slot
 from text_generation_server.engine.mask_pool import MOST_MASKS, fitting_masks, mask_bytes
 from text_generation_server.engine.requests import ServingLimits, WarmupLimits
+from text_generation_server.engine.runner import StepRunner
 from text_generation_server.engine.sampling_state import SamplingState
 from text_generation_server.errors import EngineFailed, InvalidRequest, OutOfMemory
 
@@ -195,6 +199,25 @@ def test_the_pool_takes_what_weights_step_others_and_reserve_leave() -> None:
     limits = pool_of(ReadMemory(total=100 * GIB, others=2 * GIB, weights=60 * GIB, step=5 * GIB))
     room = (100 - 2 - 60 - 5 - 1) * GIB - 256 * MIB
     assert room - 4 * MIB < limits.max_batch_total_tokens * SLOT <= room
+
+
+@pytest.mark.usefixtures("small_pools")
+def test_the_pool_leaves_what_all_graphs_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest ones bring memory that all share; what a further one takes depends on its kind. Those that are made
+    to measure that are gone when anything else is.
+    """
+    memory, sizes = ReadMemory(), GraphSizes([1, 2, 4], [1, 2], [16, 32, 48])
+
+    def capture(runner: StepRunner, captured: GraphSizes) -> None:
+        each = 8 * len(captured.decodes) + 4 * len(captured.forwards) + 2 * len(captured.tokens)
+        memory.graphs = (300 + each) * MIB if captured.count else 0
+        weakref.finalize(runner, setattr, memory, "graphs", 0)
+
+    without = pool_of(ReadMemory())
+    monkeypatch.setattr(probe.Probe, "graph_sizes", property(lambda _: sizes))
+    monkeypatch.setattr(StepRunner, "capture", capture)
+    taken = (300 + 3 * 8 + 2 * 4 + 3 * 2) * MIB
+    assert without.max_batch_total_tokens - pool_of(memory).max_batch_total_tokens == taken // SLOT
 
 
 @pytest.mark.usefixtures("small_pools")

@@ -106,6 +106,9 @@ def test_what_every_shard_holds_whole_is_said(
 def test_heads_that_cannot_be_shared_are_refused(folder_of: Callable[[str], Path]) -> None:
     with pytest.raises(ConfigurationError, match=r"4 shards cannot share 4 attention heads with 2 .* --num-shard"):
         load(folder_of("arcee"), group=thread_groups(4)[0])
+    check_runnable(config_of("arcee", **TINY), 2)
+    with pytest.raises(ConfigurationError, match=r"4 shards cannot share 4 attention heads with 2 .* --num-shard"):
+        check_runnable(config_of("arcee", **TINY), 4)
 
 
 def config_of(model_type: str, **values: Any) -> FallbackConfig:

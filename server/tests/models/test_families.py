@@ -1,6 +1,7 @@
 """Every family against transformers: greedy ids are equal alone, batched, in chunks, after pauses and on two ranks."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from support.families import PROMPTS, model_of
 from support.family_cases import CASES
 from support.generating import generations, warm_engine
 from support.loading import load
-from support.ranks import Results, all_ranks, single_rank
+from support.ranks import Results, all_ranks, results, single_rank
+from support.thread_ranks import thread_groups, together
 
 from text_generation_server.models import CausalLM
 
@@ -69,3 +71,20 @@ def test_two_ranks_compute_what_one_does(
     assert torch.equal(first, second)
     torch.testing.assert_close(first, expected_logits, atol=2e-4, rtol=2e-4)
     assert ids == other_ids == expected_ids
+
+
+LAYOUTS = ["chatglm", "cohere plus", "dbrx", "deepseek v3", "falcon 40b", "falcon 7b", "internlm2", "minimax m2"]
+LAYOUTS += ["olmo2 one kv head", "phi3", "qwen2 moe", "stablelm 12b", "starcoder"]
+"""One of each way in which queries, keys and values are stored and normalised."""
+
+
+@pytest.mark.parametrize("name", LAYOUTS, scope="module")
+def test_four_ranks_hold_copies_of_what_they_cannot_share(
+    name: str, model: CausalLM, folder_of: Callable[[str], Path]
+) -> None:
+    """Of two key-value heads, or of one."""
+    expected_logits, expected_ids = results(model, PROMPTS, 2)
+    works = [partial(results, load(folder_of(name), group=group), PROMPTS, 2, group) for group in thread_groups(4)]
+    for logits, ids in together(works):
+        torch.testing.assert_close(logits, expected_logits, atol=2e-4, rtol=2e-4)
+        assert ids == expected_ids

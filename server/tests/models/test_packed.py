@@ -1,6 +1,7 @@
 """Models of few bits in every format, with one rank and two, beside transformers with the weights they stand for."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,11 @@ from safetensors.torch import save_file
 from support.checkpoints import tiny_llama
 from support.driver import Driver
 from support.families import PROMPTS as FAMILY_PROMPTS
-from support.families import model_of, write
+from support.families import made, model_of, write
 from support.family_cases import CASES as FAMILIES
 from support.loading import load
 from support.oracle import oracle
-from support.packed_files import CASES, ORDERED, write_packed
+from support.packed_files import CASES, ORDERED, PackedCase, write_packed
 from support.thread_ranks import thread_groups, together
 
 from text_generation_server.distributed import TensorParallelGroup
@@ -77,12 +78,24 @@ def test_an_output_matrix_that_is_the_embedding_stays_as_it_is(
 @pytest.mark.parametrize("name", ["glm4", "gpt neox", "phi3", "qwen2 moe"])
 def test_matrices_of_every_place_may_be_packed(name: str, tmp_path: Path) -> None:
     """Fused ones, heads whose elements change places, one without a gate, experts: all with inputs in orders of their
-    own. Beside the same model with 16 bits.
+    own.
     """
-    plain, packed = tmp_path / "plain", tmp_path / "packed"
-    write(FAMILIES[name], model_of(name), plain)
-    meant = write_packed(plain, packed, ORDERED)
-    expected = tmp_path / "meant"
+    write(FAMILIES[name], model_of(name), tmp_path / "plain")
+    assert_like_16_bits(tmp_path, ORDERED)
+
+
+def test_the_second_of_two_shared_experts_may_begin_inside_a_group(tmp_path: Path) -> None:
+    """Groups have 64 inputs, experts 96: the network that every token passes is two of them."""
+    values = {**FAMILIES["deepseek v2 lite"].values, "moe_intermediate_size": 96}
+    case = replace(FAMILIES["deepseek v2 lite"], values=values)
+    write(case, made(case), tmp_path / "plain")
+    assert_like_16_bits(tmp_path, CASES["gptq"])
+
+
+def assert_like_16_bits(folder: Path, case: PackedCase) -> None:
+    """Packs the model in `plain` and compares it, on one rank and on two, with what its codes stand for."""
+    plain, packed, expected = folder / "plain", folder / "packed", folder / "meant"
+    meant = write_packed(plain, packed, case)
     shutil.copytree(plain, expected)
     save_file({key: tensor.contiguous() for key, tensor in meant.items()}, expected / "model.safetensors")
     ours = log_probabilities(load(expected), FAMILY_PROMPTS)

@@ -1,5 +1,6 @@
 """Several ranks over gloo compute what one does."""
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from support.checkpoints import tiny_llama
+from support.families import model_of, write
+from support.family_cases import CASES
 from support.latent_cases import LATENT
 from support.loading import CPU, load
 from support.ranks import PROMPTS, all_ranks, results, single_rank
@@ -141,6 +144,19 @@ def test_a_rank_holds_a_head_as_often_as_equal_groups_of_its_query_heads_need_it
 def test_heads_that_cannot_be_shared_are_refused(num_heads: int, num_kv_heads: int, world_size: int) -> None:
     with pytest.raises(ConfigurationError, match="--num-shard"):
         HeadSplit.of(num_heads, num_kv_heads, TensorParallelGroup(0, world_size, CPU))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt neox", "mpt with positions", "stablelm 12b", "gpt-oss", "mixtral"])
+@pytest.mark.parametrize("expert_parallel", [False, True])
+def test_tensors_that_another_rank_reads_are_no_reason_to_warn(
+    name: str, expert_parallel: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Biases of what is summed, norms and experts of their own."""
+    write(CASES[name], model_of(name), tmp_path)
+    with caplog.at_level(logging.WARNING):
+        for group in thread_groups(4, expert_parallel):
+            load(tmp_path, group=group)
+    assert not [record.getMessage() for record in caplog.records if "not used" in record.getMessage()]
 
 
 def test_a_missing_rank_is_an_error_after_the_time_limit(tmp_path: Path) -> None:

@@ -17,12 +17,14 @@ class ReadMemory:
         self._step = step
         self.garbage = 0
         """Held for no tensor until it is released."""
+        self.graphs = 0
+        """What the driver keeps of graphs."""
 
     def total(self) -> int:
         return self._total
 
     def free(self) -> int:
-        return self._total - self._others - self.held()
+        return self._total - self._others - self.held() - self.graphs
 
     def held(self) -> int:
         return self._weights + self.garbage

@@ -9,8 +9,8 @@ from .implementation import AnyModelConfig, ModelImpl, read_model_config
 from .memory import check_machine, stored_bytes
 from .model import ModelConfig
 from .server import Environment
+from .shards import ONE_SHARD, AskedShards, check_shards
 from .sizes import weight_bytes
-from .spec import MoeSpec
 from .tokenizer import check_tokenizer
 
 _HALF = 2
@@ -32,13 +32,15 @@ def check_servable(
     needs_weights: bool = True,
     model_impl: ModelImpl = "auto",
     quantize: str | None = None,
+    shards: AskedShards = ONE_SHARD,
 ) -> AnyModelConfig:
     """Raises `ModelFilesError`, `UnsupportedModel`, `ConfigurationError` or `OutOfMemory` when `folder` cannot be
     served like this; returns its configuration. `needs_weights`: whether its weights will be read.
 
-    Whether a class of Transformers can run is checked by `models/fallback/`, which needs torch.
+    Whether a class of Transformers can run, and be shared, is checked by `models/fallback/`, which needs torch.
     """
     config = override_rope(read_model_config(folder, model_impl, quantize), environment)
+    check_shards(config, shards)
     check_tokenizer(folder)
     positions = config.max_position_embeddings if isinstance(config, FallbackConfig) else config.max_context_length
     if positions is not None:
@@ -58,17 +60,6 @@ def _least_bytes(folder: Path, config: AnyModelConfig) -> int | None:
         return weight_bytes(config, _HALF)
     # Files without a type may have numbers of 32 bits.
     return stored // 2 if stored and config.dtype in (None, "float32") else stored
-
-
-def check_expert_parallel(config: AnyModelConfig) -> None:
-    """Raises ConfigurationError for a model whose experts `--enable-expert-parallel` cannot share among the ranks."""
-    if isinstance(config, FallbackConfig):
-        raise ConfigurationError(
-            f"--enable-expert-parallel is not there for {config.architecture}, which runs through Transformers: "
-            "leave it out"
-        )
-    if not any(isinstance(layer.ffn, MoeSpec) for layer in config.decoder.layers):
-        raise ConfigurationError("--enable-expert-parallel is for mixtures, and the model has no experts: leave it out")
 
 
 def override_rope(config: AnyModelConfig, environment: Environment) -> AnyModelConfig:

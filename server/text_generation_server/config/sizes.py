@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from .fallback import FallbackConfig
+from .implementation import AnyModelConfig
 from .model import ModelConfig
 from .names import TensorNames
 from .spec import AttentionSpec, LatentAttentionSpec, MoeSpec
@@ -18,6 +20,16 @@ def weight_bytes(config: ModelConfig, itemsize: int) -> int:
             scheme = config.schemes.of(whole)
             total += elements * (itemsize if scheme is None else scheme.bytes_per_weight)
     return int(total)
+
+
+def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int) -> int:
+    """What one of `ranks` holds of weights that take `whole` bytes in all, where a number that is not quantised takes
+    `itemsize`: the embedding whole, and its part of everything else.
+    """
+    if isinstance(config, FallbackConfig):
+        return whole // ranks
+    embedding = min(whole, config.decoder.vocab_size * config.decoder.hidden_size * itemsize)
+    return (whole - embedding) // ranks + embedding
 
 
 def _matrices(config: ModelConfig, index: int) -> Iterator[tuple[str, int]]:

@@ -245,10 +245,21 @@ def init_group(
             f"rank {parallel.rank} could not meet the other {parallel.world_size - 1} shards {place} "
             f"within {timeout_s:g} s; {remedy}: {error}"
         ) from error
-    # Devices of several nodes cannot map each other's memory.
-    if device.type == "cuda" and parallel.node is None and parallel.peer_memory and kernels.triton_enabled():
-        group.open_peer_memory(timeout_s, hidden_size or USUAL_HIDDEN_SIZE)
+    if device.type == "cuda":
+        if reason := _library_alone(parallel):
+            logger.info("sums over the ranks go through NCCL: %s", reason)
+        else:
+            group.open_peer_memory(timeout_s, hidden_size or USUAL_HIDDEN_SIZE)
     return group
+
+
+def _library_alone(parallel: ParallelConfig) -> str | None:
+    """Why memory of other devices is not even tried; None: it is."""
+    if parallel.node is not None:
+        return "devices of several nodes cannot write to each other's memory"
+    if not parallel.peer_memory:
+        return "--deterministic or DISABLE_PEER_MEMORY asks for it"
+    return None if kernels.triton_enabled() else "custom kernels are not used"
 
 
 def _num_bytes(tensor: Tensor) -> int:

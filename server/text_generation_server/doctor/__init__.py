@@ -6,6 +6,7 @@ from ..config.implementation import ModelImpl
 from ..config.kv_cache import KvCacheDtype
 from ..config.server import Environment
 from ..config.serving import AskedLimits
+from ..config.shards import AskedShards
 from ..hub import ModelSource
 from .devices import device_findings, memory_of, read_devices
 from .finding import Finding
@@ -21,7 +22,7 @@ def examine(
     environment: Environment,
     limits: AskedLimits,
     dtype: str | None,
-    shards: int,
+    shards: AskedShards,
     model_impl: ModelImpl = "auto",
     quantize: str | None = None,
     kv_cache_dtype: KvCacheDtype = "auto",
@@ -29,12 +30,12 @@ def examine(
     """Findings in the order in which a person would look: programs, devices, folders, and a model, if one is named."""
     yield from software_findings()
     devices = read_devices()
-    yield from device_findings(devices, shards)
+    yield from device_findings(devices, shards.count)
     yield from storage_findings(environment.hub)
     if source is not None:
         if dtype is None and not devices.cards:
             dtype = "float32"
-        memory = memory_of(devices, environment.cuda_memory_fraction, shards)
+        memory = memory_of(devices, environment.cuda_memory_fraction, shards.count)
         yield from model_findings(
             source, environment, limits, dtype, shards, memory, model_impl, quantize, kv_cache_dtype
         )

@@ -11,7 +11,8 @@ from ..config.model import ModelConfig
 from ..config.parallel import kv_heads_of_rank
 from ..config.server import Environment
 from ..config.serving import AskedLimits, check_servable
-from ..config.sizes import weight_bytes
+from ..config.shards import AskedShards
+from ..config.sizes import bytes_of_rank, weight_bytes
 from ..config.spec import LatentAttentionSpec, MixerSpec
 from ..errors import EngineError
 from ..hub import ModelSource, find_folder, present_folder
@@ -20,6 +21,8 @@ from .storage import hub_cache
 
 _SUBJECT = "model"
 _GIB = 2**30
+_MOST_SHARDS = 1024
+"""That are thought of where nothing tells how many heads a model has."""
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -28,7 +31,7 @@ def model_findings(
     environment: Environment,
     limits: AskedLimits,
     dtype: str | None,
-    shards: int,
+    shards: AskedShards,
     memory: int,
     model_impl: ModelImpl = "auto",
     quantize: str | None = None,
@@ -40,12 +43,12 @@ def model_findings(
             yield from _to_download(source, environment)
             return
         folder = find_folder(source, environment.hub)
-        config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize)
+        config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
         kv_cache = quantised_kv_cache(kv_cache_dtype, config)
         if isinstance(config, FallbackConfig):
             from ..models.fallback import check_runnable
 
-            check_runnable(config)
+            check_runnable(config, shards.count)
     except EngineError as error:
         yield Finding(_SUBJECT, "error", str(error), "change what the message names")
         return
@@ -54,7 +57,7 @@ def model_findings(
     else:
         how = ", its model of text alone, without images and sound" if config.has_media else ""
     yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}{how}")
-    yield from _memory(folder, config, source, dtype, kv_cache is not None, shards, memory)
+    yield from _memory(folder, config, source, dtype, kv_cache is not None, shards.count, memory)
 
 
 def _to_download(source: ModelSource, environment: Environment) -> Iterator[Finding]:
@@ -97,14 +100,16 @@ def _memory(
     served = dtype or config.dtype or "float16"
     if isinstance(config, ModelConfig) and config.is_less_than_files:
         how = f"quantised by {config.schemes.method!r}" if config.schemes.method else f"in {served}"
-        weights = weight_bytes(config, _BYTES[served]) // shards
+        whole = weight_bytes(config, _BYTES[served])
     else:
-        weights, how = stored * _BYTES[served] // _BYTES[config.dtype or served] // shards, f"in {served}"
+        whole, how = stored * _BYTES[served] // _BYTES[config.dtype or served], f"in {served}"
+    weights = bytes_of_rank(whole, config, _BYTES[served], shards)
     text = f"{weights / _GIB:.2f} GiB of weights {how} for each shard, of {memory / _GIB:.1f} GiB"
     left = memory - weights
     if left <= 0:
-        needed = weights * shards // max(memory, 1) + 1
-        remedy = f"set --num-shard {needed} or more, --quantize or a smaller --dtype, or name a smaller model"
+        more = _fitting_count(config, whole, _BYTES[served], memory)
+        remedy = "" if more is None else f"set --num-shard {more} or more, "
+        remedy = f"{remedy}set --quantize or a smaller --dtype, or name a smaller model"
         yield Finding("memory", "error", text, remedy)
         return
     if isinstance(config, FallbackConfig):
@@ -118,6 +123,15 @@ def _memory(
         yield Finding("memory", "warning", text, remedy)
     else:
         yield Finding("memory", "ok", text)
+
+
+def _fitting_count(config: AnyModelConfig, whole: int, itemsize: int, memory: int) -> int | None:
+    """The fewest shards that have less than `memory` bytes of weights each, as many as can share the heads where these
+    are known. None: there are none.
+    """
+    heads = None if isinstance(config, FallbackConfig) else config.decoder.layers[0].attention.num_heads
+    counts = (count for count in range(1, (heads or _MOST_SHARDS) + 1) if heads is None or heads % count == 0)
+    return next((count for count in counts if bytes_of_rank(whole, config, itemsize, count) < memory), None)
 
 
 def kv_bytes_per_token(config: ModelConfig, shards: int, element: int | None) -> int:

@@ -17,8 +17,9 @@ from ..config.memory import check_fits, stored_bytes
 from ..config.model import ModelConfig
 from ..config.quantisation import Packed
 from ..config.server import Attention, ServerConfig
-from ..config.serving import check_expert_parallel, override_rope
-from ..config.sizes import weight_bytes
+from ..config.serving import override_rope
+from ..config.shards import AskedShards, check_shards
+from ..config.sizes import bytes_of_rank, weight_bytes
 from ..distributed.group import init_group
 from ..errors import ConfigurationError, OutOfMemory
 from ..kernels import use_triton
@@ -54,8 +55,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
         )
     if isinstance(model_config, ModelConfig) and model_config.has_media:
         logger.warning("of %s the model of text is served alone, without images and sound", model_config.architecture)
-    if config.expert_parallel:
-        check_expert_parallel(model_config)
+    check_shards(model_config, AskedShards(environment.parallel.world_size, config.expert_parallel))
     kv_cache = quantised_kv_cache(config.kv_cache_dtype, model_config)
     if device.type == "cpu":
         threads = cpu_threads(model_config, environment.parallel.local_world_size, environment.omp_num_threads)
@@ -106,10 +106,19 @@ def load_into(device: torch.device, load: Callable[[], CausalLM]) -> CausalLM:
 
 
 def choose_device(local_rank: int) -> torch.device:
-    """The CUDA device of the rank that is `local_rank` of its host, or the CPU where there is none."""
+    """The CUDA device of the rank that is `local_rank` of its host, or the CPU where there is none.
+
+    Raises ConfigurationError where there are fewer devices than ranks: NCCL refuses two ranks on one.
+    """
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise ConfigurationError(
+            f"no CUDA device is left for shard {local_rank} of this host, where {count} can be seen: "
+            f"set --num-shard to at most {count}, or make more devices visible with CUDA_VISIBLE_DEVICES"
+        )
+    device = torch.device("cuda", local_rank)
     let_segments_grow()
     torch.cuda.set_device(device)
     return device
@@ -135,7 +144,7 @@ def check_memory(
         whole = stored * dtype.itemsize // (dtype if model.dtype is None else getattr(torch, model.dtype)).itemsize
     else:
         return
-    needed = whole // world_size
+    needed = bytes_of_rank(whole, model, dtype.itemsize, world_size)
     if device.type == "cuda":
         check_fits(needed, torch.cuda.mem_get_info(device)[0], f"{device} has {{}} left")
     else:

@@ -63,8 +63,15 @@ def _build(
 
 
 def _of_other_ranks(names: TensorNames, group: TensorParallelGroup) -> tuple[str, ...]:
-    """Patterns of what this rank need not read."""
-    if not group.expert_parallel:
+    """Patterns of what this rank need not read, because another one does."""
+    if group.world_size == 1:
         return ()
-    matrices = names.expert_gate, names.expert_up, names.expert_down
-    return tuple(f"*{name.replace('{expert}', '*')}.*" for name in matrices)
+    others = [f"*{name.replace('{head}', '*')}.*" for name in (names.q_norm, names.k_norm) if "{head}" in name]
+    if group.expert_parallel:
+        matrices = names.expert_gate, names.expert_up, names.expert_down
+        others += [f"*{name.replace('{expert}', '*')}.*" for name in matrices]
+    if group.rank:
+        # Of results that are summed, the first rank adds the bias; the last ranks may have no part of the vocabulary.
+        biased = names.out, names.down, names.shared_down
+        others += [f"*{name}.bias" for name in biased] + [f"{names.head}.*"]
+    return tuple(others)

@@ -42,7 +42,8 @@ def mode_of_start(variable: str, process: str) -> str:
     """The mode of this start of `process`: of several with commas between them that in its place, or the last."""
     with open(os.environ["FAKE_JOURNAL"], "a+") as journal:
         journal.seek(0)
-        entries = [json.loads(line) for line in journal]
+        # Another process may be at the last line.
+        entries = [json.loads(line) for line in journal if line.endswith("\n")]
     earlier = sum(entry["process"] == process and entry["event"] == "start" for entry in entries)
     modes = mode(variable).split(",")
     return modes[min(earlier, len(modes) - 1)]

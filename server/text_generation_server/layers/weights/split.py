@@ -6,8 +6,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...config.parallel import kv_heads_of_rank
+from ...config.shards import check_heads
 from ...distributed import TensorParallelGroup
-from ...errors import ConfigurationError
 from ...kernels import num_splits, split_size
 
 
@@ -48,11 +48,7 @@ class HeadSplit:
     @classmethod
     def of(cls, num_heads: int, num_kv_heads: int, group: TensorParallelGroup) -> "HeadSplit":
         """Raises ConfigurationError when the heads cannot be shared evenly."""
-        if num_heads % group.world_size:
-            raise ConfigurationError(
-                f"{group.world_size} shards cannot share {num_heads} attention heads evenly: set --num-shard to a "
-                "divisor of that number"
-            )
+        check_heads(num_heads, group.world_size)
         q_start, q_stop = even_span(num_heads, group.rank, group.world_size)
         readers = (q_stop - q_start) // kv_heads_of_rank(num_heads, num_kv_heads, group.world_size)
         all_readers = num_heads // num_kv_heads

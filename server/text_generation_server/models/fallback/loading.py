@@ -12,21 +12,21 @@ from transformers import PreTrainedModel
 from ...config.fallback import FallbackConfig, unsupported
 from ...config.spec import HeadSpec
 from ...distributed import TensorParallelGroup
-from ...errors import ConfigurationError
 from ...layers.infer import CacheShape, Head
 from ...layers.weights import Dense, VocabularyPart, padded_rows, vocabulary_shard
 from ...weights import WeightSource
 from .attention import ServedAttention, Step
 from .checkpoint import ClassCheckpoint
+from .checks import rehearsed
 from .experts import ServedExperts
 from .gated import GatedForm, ServedGated
 from .linear import Merged, MergedLinear, ServedHead, ServedLinear
 from .model import FallbackModel
 from .norm import ServedNorm, recognise
-from .parallel import Sharding, shard
-from .rehearsal import Rehearsal, rehearse
+from .parallel import Sharding
+from .rehearsal import Rehearsal
 from .rotation import Rotation, redirect
-from .skeleton import build_skeleton, decoder_name
+from .skeleton import decoder_name
 
 
 def load_fallback(
@@ -35,15 +35,8 @@ def load_fallback(
     """Reads this rank's part of the model. Raises UnsupportedModel, ConfigurationError or ModelFilesError, each before
     a tensor is read where that can be known.
     """
-    # A rehearsal counts what is written to tensors, which those of inference mode do not.
-    with torch.inference_mode(False):
-        model = build_skeleton(config, dtype)
-        path = decoder_name(model)
-        if not isinstance(getattr(model.config.get_text_config(), "max_position_embeddings", None), int):
-            raise ConfigurationError("config.json: `max_position_embeddings` is missing")
-        sharding = shard(model, group)
-        rehearsal = rehearse(model)
-    return _Builder(model, group, source, sharding, rehearsal, device).build(path)
+    model, sharding, rehearsal = rehearsed(config, group, dtype)
+    return _Builder(model, group, source, sharding, rehearsal, device).build(decoder_name(model))
 
 
 class _Builder:
@@ -64,7 +57,6 @@ class _Builder:
         self._rehearsal = rehearsal
         self._device = device
         self._head_name = _head_name(model)
-        _check_sums(model, sharding, rehearsal)
         self._tied = _tied(model)
         self._checkpoint = ClassCheckpoint(model, source, sharding.cuts, self._tied)
 
@@ -174,16 +166,6 @@ class _Builder:
             for key, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
                 if tensor.device.type == "meta":
                     raise unsupported(type(self._model).__name__, f"nothing says what `{name}.{key}` holds")
-
-
-def _check_sums(model: PreTrainedModel, sharding: Sharding, rehearsal: Rehearsal) -> None:
-    """Parts of results that nobody adds up would be wrong without an error."""
-    called = {*rehearsal.experts, *(name for names in rehearsal.linears for name in names)}
-    if uncalled := sharding.summed - called:
-        raise unsupported(
-            type(model).__name__,
-            f"{min(uncalled)} is not called as its plan for several shards says; set --num-shard to 1",
-        )
 
 
 def _head_name(model: PreTrainedModel) -> str:

@@ -50,11 +50,13 @@ def _schemes(part: ExpertPart) -> tuple[Scheme, Scheme] | None:
     if part.spec.shared_inner % part.spec.inner:
         return None
     found: list[set[Scheme | None]] = [set(), set()]
-    for stored, inner, _ in _networks(part):
+    for stored, inner, at in _networks(part):
         for name, shape in zip(stored, _shapes(part, inner), strict=True):
             scheme = scheme_of(checkpoint, name)
             is_down = name == stored[2]
-            if not _readable(scheme, shape[1], part.start if is_down else 0):
+            # What is quantised here begins with a group wherever it begins.
+            begin = part.start if checkpoint.makes_quantised else part.start + at
+            if not _readable(scheme, shape[1], begin if is_down else 0):
                 return None
             if not checkpoint.makes_quantised and input_order(checkpoint, name, shape) is not None:
                 return None
@@ -67,7 +69,7 @@ def _schemes(part: ExpertPart) -> tuple[Scheme, Scheme] | None:
 
 
 def _readable(scheme: Scheme | None, inputs: int, start: int) -> bool:
-    """Whether kernels read groups of this kind of which a rank's part begins at input `start`."""
+    """Whether kernels read groups of this kind of which an expert, or a rank's part of it, begins at input `start`."""
     if scheme is None:
         return False
     if isinstance(scheme, Packed):

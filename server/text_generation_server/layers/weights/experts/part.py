@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from ....config.shards import AskedShards, check_experts
 from ....config.spec import MoeSpec
-from ....errors import ConfigurationError
 from ....weights import Slice
 from ..checkpoint import Checkpoint
 from ..split import even_span
@@ -45,20 +45,11 @@ class ExpertPart:
         """That of the checkpoint's rank. Raises ConfigurationError where there is none for each rank."""
         group = checkpoint.group
         world_size = group.world_size
+        check_experts(spec, AskedShards(world_size, group.expert_parallel))
         whole = cls(checkpoint, layer, spec, range(spec.experts), 0, spec.inner)
         if group.expert_parallel:
-            if spec.experts < world_size:
-                raise ConfigurationError(
-                    f"{world_size} shards cannot each have one of {spec.experts} experts: "
-                    f"leave --enable-expert-parallel out, or set --num-shard to at most {spec.experts}"
-                )
             own = range(*even_span(spec.experts, group.rank, world_size))
             return replace(whole, spec=replace(spec, shared_inner=0), experts=own)
-        if spec.inner < world_size:
-            raise ConfigurationError(
-                f"{world_size} shards cannot share the inner size {spec.inner} of the experts: "
-                f"set --num-shard to at most {spec.inner}"
-            )
         start, stop = even_span(spec.inner, group.rank, world_size, checkpoint.schemes.align(*whole.modules))
         return replace(whole, start=start, stop=stop)
 

@@ -1,0 +1,88 @@
+"""Whole engines on several ranks say what one says: sampled and greedy, under masks, in chunks, after pauses, behind
+prefixes of others.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+from support.checkpoints import tiny_llama
+from support.engine_driver import stream
+from support.generating import LIMITS, SERVING
+from support.loading import load
+from support.router import Router, Stream
+from support.thread_ranks import ThreadGroup, thread_groups, together
+
+from text_generation_server.config.server import WatermarkConfig
+from text_generation_server.engine import warmup
+from text_generation_server.engine.engine import Engine
+from text_generation_server.engine.options import EngineOptions
+from text_generation_server.engine.requests import MaskSource, StepCost, StepPlan, StepReply
+
+VOCAB = 131
+SIZES = {"num_attention_heads": 12, "num_key_value_heads": 3, "hidden_size": 96, "vocab_size": VOCAB}
+PROMPT = [(31 * place) % 120 + 5 for place in range(11)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """No size but that of the query heads can be divided by the numbers of ranks."""
+    return tiny_llama(tmp_path_factory, **SIZES, intermediate_size=95, initializer_range=0.3)
+
+
+def asked() -> list[Stream]:
+    sampled = {"do_sample": True, "temperature": 0.8}
+    return [
+        stream(0, PROMPT, 9, prefill_logprobs=True, top_n_tokens=3),
+        stream(1, PROMPT[:3], 9, **sampled, seed=7, repetition_penalty=1.3, frequency_penalty=0.2),
+        stream(2, PROMPT[4:], 9, **sampled, seed=8, top_k=20, top_p=0.9, top_n_tokens=2),
+        stream(3, PROMPT[:1], 9, allowed=lambda tokens: range(len(tokens), VOCAB, 7)),
+        stream(4, PROMPT[2:7], 9, **sampled, seed=9, typical_p=0.8, allowed=lambda _: range(5, 90)),
+        stream(5, PROMPT[:8], 9, **sampled, seed=10, presence_penalty=0.5, logit_bias=((130, 2.0), (0, 1.0))),
+        stream(6, PROMPT[:5], 9, watermark=True),
+    ]
+
+
+def generated(folder: Path, groups: list[ThreadGroup]) -> list[Stream]:
+    """All engines get each plan at the same time, as they do from the router."""
+
+    def warm(group: ThreadGroup) -> Engine:
+        engine = Engine(load(folder, group=group), group, (), "torch", WatermarkConfig(), EngineOptions())
+        engine.warmup(LIMITS)
+        return engine
+
+    engines = together([partial(warm, group) for group in groups])
+
+    def send(plan: StepPlan, masks: MaskSource) -> Callable[[], StepReply]:
+        made = masks(plan.number) if plan.constrained else None
+        launched = [partial(engine.step, plan, lambda _: made) for engine in engines]  # type: ignore[arg-type]
+        replies = together([lambda launch=launch: launch().result() for launch in launched])
+        assert all(list(reply.ids) == list(replies[0].ids) for reply in replies)
+        return lambda: replies[0]
+
+    router = Router(send, SERVING, chunk=4, pause=0.1, vocab_size=VOCAB)
+    streams = asked()
+    router.start(*streams)
+    while streams[0].planned < len(PROMPT):
+        router.step()
+    behind = stream(9, [*PROMPT, 17, 18], 6)
+    router.start(behind, prefix_of=streams[0], cached=len(PROMPT))
+    router.run()
+    return [*streams, behind]
+
+
+@cache
+def alone(folder: Path) -> list[Stream]:
+    return generated(folder, thread_groups(1))
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_several_ranks_generate_what_one_does(folder: Path, world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmup, "measured_cost", lambda *_: StepCost())
+    for found, expected in zip(generated(folder, thread_groups(world_size)), alone(folder), strict=True):
+        assert expected.tokens
+        assert found.tokens == expected.tokens
+        assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+        assert [list(top.ids) for top in found.tops] == [list(top.ids) for top in expected.tops]
+        assert found.prompt_logprobs == pytest.approx(expected.prompt_logprobs, abs=1e-4)
