@@ -1,0 +1,108 @@
+"""Warm-up names every form of the kernels that serving needs: a compilation later is a stall of seconds."""
+
+# pyright: basic
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.fake_model import FakeModel
+from support.forms import Forms, launched_forms, pretend_a_device, rehearsed_forms
+from torch import Tensor
+
+from text_generation_server.config.server import WatermarkConfig
+from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.engine.memory import memory_of
+from text_generation_server.engine.options import EngineOptions
+from text_generation_server.engine.probe import Probe
+from text_generation_server.engine.requests import (
+    Chunk,
+    NextTokenChooserParameters,
+    Request,
+    ServingLimits,
+    SlotRange,
+    StepPlan,
+    WarmupLimits,
+)
+from text_generation_server.engine.runner import StepRunner
+from text_generation_server.layers.infer.state import InferState
+from text_generation_server.layers.weights import VocabularyPart
+
+KINDS: list[list[dict[str, Any]]] = [
+    [{}],
+    [{"do_sample": True}, {"repetition_penalty": 1.2}],
+    [{"do_sample": True, "top_p": 0.9}],
+    [{}, {"do_sample": True, "top_k": 5, "typical_p": 0.9}, {"watermark": True, "min_new_tokens": 2}],
+]
+
+
+class Logits(FakeModel):
+    """Logits of a rank's part of a vocabulary, and nothing before them."""
+
+    def __init__(self, vocab_size: int, group: TensorParallelGroup, dtype: torch.dtype) -> None:
+        super().__init__(max_context_length=8192)
+        self.vocab_size, self.dtype = vocab_size, dtype
+        self.vocabulary = VocabularyPart.of(vocab_size, group.rank, group.world_size)
+
+    def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
+        return torch.zeros(len(input_ids if state.logit_tokens is None else state.logit_tokens), 1)
+
+    def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
+        return torch.zeros(len(hidden), self.vocabulary.width, dtype=self.dtype)
+
+
+class OneOfSeveral(TensorParallelGroup):
+    """A rank to which the others send zeros."""
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        return tensor.new_zeros(self.world_size, *tensor.shape)
+
+    def all_to_all(self, tensor: Tensor) -> Tensor:
+        return torch.zeros_like(tensor)
+
+
+def warmed_up(model: Any, group: TensorParallelGroup, limits: ServingLimits) -> tuple[StepRunner, Forms]:
+    """What serves, and the forms that warm-up has named."""
+    asked = WarmupLimits(limits.max_input_tokens, limits.max_batch_size)
+    options = EngineOptions()
+    probe = Probe(model, group, memory_of(model.device), asked, 2, [1], WatermarkConfig(), options, alone=False)
+    probe._is_cuda = True
+    runner = probe.build_runner(limits)
+    with rehearsed_forms() as forms:
+        probe.run_every_kernel(runner)
+    return runner, forms
+
+
+def request(row: int, length: int, **parameters: Any) -> Request:
+    """With room for two tokens more. Nothing is computed, so all may have the same slots."""
+    chooser = NextTokenChooserParameters(**parameters)
+    return Request(row, row, np.zeros(length, dtype=np.int64), chooser, (SlotRange(0, length + 2),))
+
+
+def prompts_and_decodes(runner: StepRunner, count: int, length: int, kinds: list[dict[str, Any]]) -> None:
+    """Prompts of so many requests, decodes of all of them, and of all but one beside another prompt."""
+    rows, last = list(range(count)), count - 1
+    asked = [request(row, length, **kinds[row % len(kinds)]) for row in rows]
+    runner.launch(StepPlan(0, admit=asked, chunks=[Chunk(row, 0, length) for row in rows]))
+    runner.launch(StepPlan(1, decode=rows))
+    runner.launch(StepPlan(2, drop=[last], admit=asked[last:], chunks=[Chunk(last, 0, length)], decode=rows[:last]))
+    runner.launch(StepPlan(3, drop=rows))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("vocab_size", "rank", "ranks"), [(151_936, 0, 1), (151_936, 1, 2), (50_257, 2, 3)])
+@torch.inference_mode()
+def test_sampling_needs_no_form_that_warm_up_did_not_name(
+    vocab_size: int, rank: int, ranks: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alignments differ by how many rows choose, and by where they stand in the input of the step."""
+    pretend_a_device(monkeypatch)
+    group, most = OneOfSeveral(rank, ranks, FakeModel.device), 9
+    runner, named = warmed_up(Logits(vocab_size, group, dtype), group, ServingLimits(64, 32, 64, most))
+    with launched_forms() as needed:
+        for kinds in KINDS:
+            for count in range(1, most + 1):
+                for length in (1, 2):
+                    prompts_and_decodes(runner, count, length, kinds)
+    assert {name for name, _ in needed} >= {"draw_kernel", "survivors_kernel", "advance_state_kernel"}
+    assert not needed - named
