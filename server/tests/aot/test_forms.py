@@ -10,6 +10,7 @@ from support.fake_model import FakeModel
 from support.forms import Forms, launched_forms, pretend_a_device, rehearsed_forms
 from torch import Tensor
 
+from text_generation_server import kernels
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.memory import memory_of
@@ -25,7 +26,7 @@ from text_generation_server.engine.requests import (
     WarmupLimits,
 )
 from text_generation_server.engine.runner import StepRunner
-from text_generation_server.layers.infer.state import InferState
+from text_generation_server.layers.infer.state import CacheShape, InferState
 from text_generation_server.layers.weights import VocabularyPart
 
 KINDS: list[list[dict[str, Any]]] = [
@@ -49,6 +50,29 @@ class Logits(FakeModel):
 
     def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
         return torch.zeros(len(hidden), self.vocabulary.width, dtype=self.dtype)
+
+
+class Attending(Logits):
+    """A layer of attention before them, with four heads for each of `kv_heads`."""
+
+    def __init__(self, kv_heads: int, group: TensorParallelGroup) -> None:
+        super().__init__(64, group, torch.bfloat16)
+        self.caches = (CacheShape(kv_heads, 128, 128),)
+
+    def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
+        k, v, table = state.caches[0].k, state.caches[0].v, state.slot_table
+        q = torch.zeros(len(input_ids), 4 * k.shape[1], 128, dtype=self.dtype)
+        decodes, chunks, first = state.decodes, state.chunks, 0
+        if decodes is not None:
+            first = len(decodes.rows)
+            out = torch.empty_like(q[:first])
+            kernels.decode_attention(
+                q[:first], k, v, table, decodes.rows, decodes.kv_lens, decodes.max_kv_len, 1.0, out
+            )
+        if chunks is not None:
+            batch = table, chunks.rows, chunks.starts, chunks.kv_lens, chunks.max_len
+            kernels.prefill_attention(q, k, v, *batch, 1.0, torch.empty_like(q))
+        return super().forward(input_ids, state)
 
 
 class OneOfSeveral(TensorParallelGroup):
@@ -105,4 +129,29 @@ def test_sampling_needs_no_form_that_warm_up_did_not_name(
                 for length in (1, 2):
                     prompts_and_decodes(runner, count, length, kinds)
     assert {name for name, _ in needed} >= {"draw_kernel", "survivors_kernel", "advance_state_kernel"}
+    assert not needed - named
+
+
+@pytest.mark.parametrize("kv_heads", [1, 8])
+@torch.inference_mode()
+def test_attention_needs_no_form_that_warm_up_did_not_name(kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of any length: how long they are, and how many, decides about tiles and their parts."""
+    pretend_a_device(monkeypatch)
+    group, most = TensorParallelGroup(0, 1, FakeModel.device), 20
+    runner, named = warmed_up(Attending(kv_heads, group), group, ServingLimits(8192, 4096, 8192, most))
+    with launched_forms() as needed:
+        for longest in (1, 16, 40, 64, 100, 128, 129, 150, 180, 300, 700, 1500, 3000):
+            for others in (0, 1, 2, 15, 16):
+                for length in {1, longest}:
+                    lengths = [longest] + [length] * others
+                    if sum(lengths) > 4096:
+                        continue
+                    admit = [request(row, each) for row, each in enumerate(lengths)]
+                    runner.launch(StepPlan(0, admit=admit, chunks=[Chunk(r, 0, n) for r, n in enumerate(lengths)]))
+                    runner.launch(StepPlan(1, drop=range(len(lengths))))
+        rows = torch.full((most,), runner.table.padding_row, dtype=torch.int64)
+        for count in range(1, most + 1):
+            for longest in (1, 200, 8192):
+                runner.decode_rows(rows[:count], longest)
+    assert {name for name, _ in needed} >= {"prefill_attention_kernel", "decode_attention_kernel"}
     assert not needed - named
