@@ -26,6 +26,7 @@ from text_generation_server.engine.requests import (
     WarmupLimits,
 )
 from text_generation_server.engine.runner import StepRunner
+from text_generation_server.kernels._exchange import Exchange, control_block
 from text_generation_server.layers.infer.state import CacheShape, InferState
 from text_generation_server.layers.weights import VocabularyPart
 
@@ -155,3 +156,22 @@ def test_attention_needs_no_form_that_warm_up_did_not_name(kv_heads: int, monkey
                 runner.decode_rows(rows[:count], longest)
     assert {name for name, _ in needed} >= {"prefill_attention_kernel", "decode_attention_kernel"}
     assert not needed - named
+
+
+def test_sums_of_any_number_of_tokens_need_no_form_that_a_rehearsal_did_not_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretend_a_device(monkeypatch)
+    exchange = Exchange(1, 2, control_block([0, 0], 0, FakeModel.device), set_bytes=1 << 24)
+
+    def add_up(tokens: int) -> None:
+        x = torch.zeros(tokens, 896)
+        kernels.reduce_add_norm(x, x.clone(), x[0], 1e-6, x, 1.0, None, exchange, two_shots=False)
+
+    with rehearsed_forms() as named:
+        add_up(1)
+    with launched_forms() as needed:
+        for tokens in (1, 131, 132, 500):
+            add_up(tokens)
+    assert {name for name, _ in needed} == {"one_shot_kernel", "row_shot_kernel"}
+    assert needed <= named
