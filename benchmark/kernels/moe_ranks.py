@@ -22,7 +22,7 @@ from moe import DRY_MODELS, KINDS, MODELS, Shape, Weights
 from torch import Tensor
 
 from text_generation_server import kernels
-from text_generation_server.kernels.moe_experts import moe_experts_torch
+from text_generation_server.kernels._moe_torch import moe_experts_torch
 from text_generation_server.layers.weights import even_span
 
 TOKENS = (1, 4, 16, 64, 512)

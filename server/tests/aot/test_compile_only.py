@@ -5,8 +5,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from support.aot import SM_90
-from triton.backends.compiler import GPUTarget
+from support.forms import NoDevice
 from triton.runtime import driver
 
 from text_generation_server.kernels import compilations, compile_only
@@ -24,22 +23,9 @@ def _wrong_kernel(out_ptr, BLOCK: tl.constexpr):
     tl.store(out_ptr + tl.arange(0, BLOCK), tl.arange(0, 2 * BLOCK))
 
 
-class _NoDevice:
-    """The driver of a device that is not there."""
-
-    def get_current_target(self) -> GPUTarget:
-        return SM_90
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, _device: int) -> int:
-        return 0
-
-
 @pytest.fixture(autouse=True)
 def _no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "_active", _NoDevice())
+    monkeypatch.setattr(driver, "_active", NoDevice())
 
 
 def test_every_form_is_compiled_once_and_nothing_runs() -> None:

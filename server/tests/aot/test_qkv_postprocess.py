@@ -7,7 +7,7 @@ from triton.backends.compiler import GPUTarget
 
 from text_generation_server.kernels._config import nearest
 from text_generation_server.kernels._kv_codes import E4M3, E5M2, INT8
-from text_generation_server.kernels.qkv_postprocess import qkv_postprocess_kernel
+from text_generation_server.kernels._qkv_kernel import qkv_postprocess_kernel
 
 STRIDES = (
     "stride_qkv_token",

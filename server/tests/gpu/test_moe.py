@@ -8,7 +8,8 @@ from torch import Tensor
 
 from text_generation_server import kernels
 from text_generation_server.kernels import ExpertMatrix, RouteOptions
-from text_generation_server.kernels.moe_experts import Tiles, moe_experts_torch, run_experts, tiles_of
+from text_generation_server.kernels._moe_torch import moe_experts_torch
+from text_generation_server.kernels.moe_experts import Tiles, run_experts, tiles_of
 from text_generation_server.layers.weights import mxfp4
 
 pytestmark = pytest.mark.gpu

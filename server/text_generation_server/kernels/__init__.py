@@ -7,7 +7,7 @@ from ._attention import padded_batch
 from ._device import has_fp8_products
 from ._exchange import Exchange
 from ._groups import pack_codes, pack_scales, unpack_codes
-from ._launch import compilations, compile_only, fingerprint_compiler
+from ._launch import compilations, compile_only, fingerprint_compiler, rehearsing
 from ._moe_matrix import ExpertMatrix
 from ._register import triton_enabled, use_triton
 from ._sampling import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits, split_size
@@ -96,6 +96,7 @@ __all__ = [
     "quantise_rows",
     "reduce_add_norm",
     "reducible",
+    "rehearsing",
     "rms_norm",
     "scaled_linear",
     "skinny_linear",

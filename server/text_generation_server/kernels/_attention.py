@@ -157,3 +157,10 @@ def padded_batch(batch: int) -> int:
     """Requests that a program plans for: a power of two, at least `batch`."""
     larger: int = triton.next_power_of_2(batch)  # pyright: ignore[reportAssignmentType]
     return next((size for size in _BATCH_SIZES if batch <= size), larger)
+
+
+def least_batch(batch: int) -> int:
+    """The fewest requests for which a program plans for as many as for `batch`."""
+    padded = padded_batch(batch)
+    smaller = [size for size in _BATCH_SIZES if size < padded]
+    return 1 + (padded // 2 if padded > _BATCH_SIZES[-1] else max(smaller, default=0))

@@ -176,7 +176,7 @@ def _gather(
         tl.store(candidates_ptr + place, u, mask=wanted)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["best_ptr", "total_ptr", "rows_ptr"])
 def narrow_kernel(
     scores_ptr,  # [N, vocab] float32
     best_ptr,  # [N, splits]

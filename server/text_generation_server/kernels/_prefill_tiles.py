@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._attention import finite, locate
-from ._launch import arrivals
+from ._attention import finite, least_batch, locate
+from ._launch import arrivals, rehearsing
 from ._triton import tl, triton
 
 MIN_PART = 256
@@ -114,6 +114,8 @@ class Tiling:
     """[tiles * KV heads, max_parts, block_m] float32, likewise."""
     arrived: Tensor
     """[tiles * KV heads] or more int32, zeros: as of `arrivals`."""
+    may_split: bool
+    """Whether tiles are cut in some step with about as many requests."""
 
     @classmethod
     def of(
@@ -134,14 +136,18 @@ class Tiling:
         tiles = triton.cdiv(rows, block_m) + batch
         count = tiles * kv_heads
         max_parts = max(1, min(resident // count, triton.cdiv(positions, MIN_PART), _MAX_PARTS))
+        may_split = not deterministic and resident // ((1 + least_batch(batch)) * kv_heads) > 1
         if deterministic or max_parts == 1:
             nothing = torch.empty(0, dtype=torch.float32, device=device)
-            return cls(tiles, 1, nothing, nothing, arrivals(device, 0))
+            return cls(tiles, 1, nothing, nothing, arrivals(device, 0), may_split)
         partial_log_sum = torch.empty(count, max_parts, block_m, dtype=torch.float32, device=device)
         partial = torch.empty(count, max_parts, block_m, block_v, dtype=torch.float32, device=device)
-        return cls(tiles, max_parts, partial, partial_log_sum, arrivals(device, count))
+        return cls(tiles, max_parts, partial, partial_log_sum, arrivals(device, count), may_split)
 
     @property
-    def constants(self) -> dict[str, int]:
-        """Constexprs of a kernel that cuts its tiles."""
-        return {"MIN_PART": MIN_PART, "SPLIT": self.max_parts > 1}
+    def forms(self) -> list[dict[str, int]]:
+        """Constexprs of the kernels that cut their tiles, for each launch. A rehearsal does not meet every length, so
+        it names the forms with and without parts.
+        """
+        splits = (True, False) if rehearsing() and self.may_split else (self.max_parts > 1,)
+        return [{"MIN_PART": MIN_PART, "SPLIT": split} for split in splits]

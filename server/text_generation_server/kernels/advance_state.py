@@ -23,7 +23,7 @@ from ._triton import tl, triton
 from .sampling_values import SamplingColumns
 
 
-@triton.jit(do_not_specialize=["batch"], do_not_specialize_on_alignment=["tokens_ptr"])
+@triton.jit(do_not_specialize=["batch"], do_not_specialize_on_alignment=["tokens_ptr", "rows_ptr"])
 def advance_state_kernel(
     tokens_ptr,  # [batch]
     rows_ptr,  # [batch]

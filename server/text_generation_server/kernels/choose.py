@@ -43,8 +43,8 @@ _EXCLUDED = tl.constexpr(EXCLUDED)
 @triton.jit(
     do_not_specialize=["stride_rank"],
     do_not_specialize_on_alignment=[
-        "best_ptr", "best_id_ptr", "total_ptr", "noisy_ptr", "score_ptr", "tokens_ptr", "logprobs_ptr", "valid_ptr",
-        "log_total_ptr",
+        "best_ptr", "best_id_ptr", "total_ptr", "noisy_ptr", "score_ptr", "rows_ptr", "tokens_ptr", "logprobs_ptr",
+        "valid_ptr", "log_total_ptr",
     ],
 )  # fmt: skip
 def choose_kernel(

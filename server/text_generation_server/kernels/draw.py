@@ -54,7 +54,9 @@ _DOMAIN = tl.constexpr(DOMAIN_GUMBEL)
 _LARGEST = tl.constexpr(LARGEST)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize_on_alignment=["rows_ptr", "best_ptr", "best_id_ptr", "total_ptr", "noisy_ptr", "score_ptr"]
+)
 def draw_kernel(
     logits_ptr,  # [N, width]
     scores_ptr,  # [N, width]

@@ -206,23 +206,24 @@ def latent_prefill_attention_triton(
     resident = config.pop("resident") * num_processors(q.device)
     rows, positions = num_tokens * heads, slot_table.shape[1]
     tiling = Tiling.of(rows, batch, 1, positions, resident, config["BLOCK_M"], block_r, deterministic, q.device)
-    _launch(
-        (tiling.tiles, tiling.max_parts),
-        (
-            q, cache, slot_table, b_row, b_q_start, b_kv_len, out, tiling.partial, tiling.partial_log_sum,
-            tiling.arrived,
-        ),
-        (*q.stride()[:2], cache.stride(0), slot_table.stride(0), *out.stride()[:2]),
-        (batch, tiling.max_parts, scale * LOG2_E),
-        HEADS=heads,
-        RANK=rank,
-        BLOCK_R=block_r,
-        ROPE=width - rank,
-        BLOCK_E=padded_head_dim(width - rank),
-        BLOCK_B=padded_batch(batch),
-        **tiling.constants,
-        **config,
-    )  # fmt: skip
+    for form in tiling.forms:
+        _launch(
+            (tiling.tiles, tiling.max_parts),
+            (
+                q, cache, slot_table, b_row, b_q_start, b_kv_len, out, tiling.partial, tiling.partial_log_sum,
+                tiling.arrived,
+            ),
+            (*q.stride()[:2], cache.stride(0), slot_table.stride(0), *out.stride()[:2]),
+            (batch, tiling.max_parts, scale * LOG2_E),
+            HEADS=heads,
+            RANK=rank,
+            BLOCK_R=block_r,
+            ROPE=width - rank,
+            BLOCK_E=padded_head_dim(width - rank),
+            BLOCK_B=padded_batch(batch),
+            **form,
+            **config,
+        )  # fmt: skip
 
 
 def latent_prefill_attention_torch(

@@ -87,7 +87,7 @@ def _penalised(x, floats_ptr, counts):
     return x - (tl.load(floats_ptr + FREQUENCY) * number.to(tl.float32) + presence)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "best_ptr", "best_id_ptr", "total_ptr"])
 def logits_process_kernel(
     logits_ptr,  # [N, width]
     rows_ptr,  # [N]

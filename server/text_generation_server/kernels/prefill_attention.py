@@ -109,29 +109,30 @@ def prefill_attention_triton(
     rows, block_m = num_tokens * group, config["BLOCK_M"]
     positions = min(slot_table.shape[1], window + max_q_len) if window else slot_table.shape[1]
     tiling = Tiling.of(rows, batch, num_kv_heads, positions, resident, block_m, block_v, deterministic, q.device)
-    _launch(
-        (num_kv_heads, tiling.tiles, tiling.max_parts),
-        (
-            q, as_bytes(k_cache), as_bytes(v_cache), pairs, slot_table, b_row, b_q_start, b_kv_len, sinks,
-            slopes, out, tiling.partial, tiling.partial_log_sum, tiling.arrived,
-        ),
-        (
-            *q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides, slot_table.stride(0),
-            *out.stride()[:2],
-        ),
-        (batch, tiling.max_parts, scale * LOG2_E),
-        GROUP=group,
-        HEAD_DIM=head_dim,
-        BLOCK_D=block_d,
-        V_DIM=v_head_dim,
-        BLOCK_V=block_v,
-        BLOCK_B=padded_batch(batch),
-        WINDOW=window,
-        SOFTCAP=softcap,
-        FORMAT=format,
-        **tiling.constants,
-        **config,
-    )  # fmt: skip
+    for form in tiling.forms:
+        _launch(
+            (num_kv_heads, tiling.tiles, tiling.max_parts),
+            (
+                q, as_bytes(k_cache), as_bytes(v_cache), pairs, slot_table, b_row, b_q_start, b_kv_len, sinks,
+                slopes, out, tiling.partial, tiling.partial_log_sum, tiling.arrived,
+            ),
+            (
+                *q.stride()[:2], *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides, slot_table.stride(0),
+                *out.stride()[:2],
+            ),
+            (batch, tiling.max_parts, scale * LOG2_E),
+            GROUP=group,
+            HEAD_DIM=head_dim,
+            BLOCK_D=block_d,
+            V_DIM=v_head_dim,
+            BLOCK_V=block_v,
+            BLOCK_B=padded_batch(batch),
+            WINDOW=window,
+            SOFTCAP=softcap,
+            FORMAT=format,
+            **form,
+            **config,
+        )  # fmt: skip
 
 
 _operator = register(prefill_attention_torch, mutates=("out",), triton=prefill_attention_triton)

@@ -9,6 +9,10 @@
 
 N rows choose a token, R ranks take part. A tensor "by row" is indexed by the row of a running request: place i of the
 batch uses entry `rows[i]` of it.
+
+`rows`, the statistics and what was chosen are views that may begin at any element of a larger tensor. Kernels say so of
+these pointers (`do_not_specialize_on_alignment`): each combination of alignments would be a form to compile, and the
+machine code of all of them is the same.
 """
 
 from enum import IntEnum

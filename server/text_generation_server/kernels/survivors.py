@@ -140,7 +140,7 @@ def _bounds_of(
     return largest, first_id, centre, radius
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["best_ptr", "rows_ptr"])
 def survivors_kernel(
     scores_ptr,  # [N, vocab] float32
     best_ptr,  # [N, splits]

@@ -70,8 +70,10 @@ def _collect(scores_ptr, vocab, row, nth, better, ids_ptr, u_ptr, TILE: tl.const
 
 
 @triton.jit(
-    do_not_specialize_on_alignment=["valid_ptr", "log_total_ptr", "top_ids_ptr", "top_logprobs_ptr", "num_top_ptr"]
-)
+    do_not_specialize_on_alignment=[
+        "best_ptr", "rows_ptr", "valid_ptr", "log_total_ptr", "top_ids_ptr", "top_logprobs_ptr", "num_top_ptr",
+    ]
+)  # fmt: skip
 def top_tokens_kernel(
     scores_ptr,  # [N, vocab] float32
     best_ptr,  # [N, splits]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...config.spec import LatentAttentionSpec
+from ...kernels import rehearsing
 from .state import Chunks, InferState
 
 LEAST_TOKENS = 512
@@ -50,7 +51,10 @@ def expanded_in(state: InferState, spec: LatentAttentionSpec) -> Expanded | None
     in deterministic mode either.
     """
     tokens = len(state.positions)
-    if state.chunks is None or state.deterministic or tokens < LEAST_TOKENS:
+    if state.chunks is None or state.deterministic:
+        return None
+    # A rehearsal has few tokens where many requests are as well, for which there are other forms.
+    if tokens < LEAST_TOKENS and not rehearsing():
         return None
     least = least_views(spec)
     if (made := state.made.get((Expanded, least))) is None:

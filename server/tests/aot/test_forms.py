@@ -1,0 +1,177 @@
+"""Warm-up names every form of the kernels that serving needs: a compilation later is a stall of seconds."""
+
+# pyright: basic
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.fake_model import FakeModel
+from support.forms import Forms, launched_forms, pretend_a_device, rehearsed_forms
+from torch import Tensor
+
+from text_generation_server import kernels
+from text_generation_server.config.server import WatermarkConfig
+from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.engine.memory import memory_of
+from text_generation_server.engine.options import EngineOptions
+from text_generation_server.engine.probe import Probe
+from text_generation_server.engine.requests import (
+    Chunk,
+    NextTokenChooserParameters,
+    Request,
+    ServingLimits,
+    SlotRange,
+    StepPlan,
+    WarmupLimits,
+)
+from text_generation_server.engine.runner import StepRunner
+from text_generation_server.kernels._exchange import Exchange, control_block
+from text_generation_server.layers.infer.state import CacheShape, InferState
+from text_generation_server.layers.weights import VocabularyPart
+
+KINDS: list[list[dict[str, Any]]] = [
+    [{}],
+    [{"do_sample": True}, {"repetition_penalty": 1.2}],
+    [{"do_sample": True, "top_p": 0.9}],
+    [{}, {"do_sample": True, "top_k": 5, "typical_p": 0.9}, {"watermark": True, "min_new_tokens": 2}],
+]
+
+
+class Logits(FakeModel):
+    """Logits of a rank's part of a vocabulary, and nothing before them."""
+
+    def __init__(self, vocab_size: int, group: TensorParallelGroup, dtype: torch.dtype) -> None:
+        super().__init__(max_context_length=8192)
+        self.vocab_size, self.dtype = vocab_size, dtype
+        self.vocabulary = VocabularyPart.of(vocab_size, group.rank, group.world_size)
+
+    def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
+        return torch.zeros(len(input_ids if state.logit_tokens is None else state.logit_tokens), 1)
+
+    def logits(self, hidden: Tensor, deterministic: bool = False) -> Tensor:
+        return torch.zeros(len(hidden), self.vocabulary.width, dtype=self.dtype)
+
+
+class Attending(Logits):
+    """A layer of attention before them, with four heads for each of `kv_heads`."""
+
+    def __init__(self, kv_heads: int, group: TensorParallelGroup) -> None:
+        super().__init__(64, group, torch.bfloat16)
+        self.caches = (CacheShape(kv_heads, 128, 128),)
+
+    def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
+        k, v, table = state.caches[0].k, state.caches[0].v, state.slot_table
+        q = torch.zeros(len(input_ids), 4 * k.shape[1], 128, dtype=self.dtype)
+        decodes, chunks, first = state.decodes, state.chunks, 0
+        if decodes is not None:
+            first = len(decodes.rows)
+            out = torch.empty_like(q[:first])
+            kernels.decode_attention(
+                q[:first], k, v, table, decodes.rows, decodes.kv_lens, decodes.max_kv_len, 1.0, out
+            )
+        if chunks is not None:
+            batch = table, chunks.rows, chunks.starts, chunks.kv_lens, chunks.max_len
+            kernels.prefill_attention(q, k, v, *batch, 1.0, torch.empty_like(q))
+        return super().forward(input_ids, state)
+
+
+class OneOfSeveral(TensorParallelGroup):
+    """A rank to which the others send zeros."""
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        return tensor.new_zeros(self.world_size, *tensor.shape)
+
+    def all_to_all(self, tensor: Tensor) -> Tensor:
+        return torch.zeros_like(tensor)
+
+
+def warmed_up(model: Any, group: TensorParallelGroup, limits: ServingLimits) -> tuple[StepRunner, Forms]:
+    """What serves, and the forms that warm-up has named."""
+    asked = WarmupLimits(limits.max_input_tokens, limits.max_batch_size)
+    options = EngineOptions()
+    probe = Probe(model, group, memory_of(model.device), asked, 2, [1], WatermarkConfig(), options, alone=False)
+    probe._is_cuda = True
+    runner = probe.build_runner(limits)
+    with rehearsed_forms() as forms:
+        probe.run_every_kernel(runner)
+    return runner, forms
+
+
+def request(row: int, length: int, **parameters: Any) -> Request:
+    """With room for two tokens more. Nothing is computed, so all may have the same slots."""
+    chooser = NextTokenChooserParameters(**parameters)
+    return Request(row, row, np.zeros(length, dtype=np.int64), chooser, (SlotRange(0, length + 2),))
+
+
+def prompts_and_decodes(runner: StepRunner, count: int, length: int, kinds: list[dict[str, Any]]) -> None:
+    """Prompts of so many requests, decodes of all of them, and of all but one beside another prompt."""
+    rows, last = list(range(count)), count - 1
+    asked = [request(row, length, **kinds[row % len(kinds)]) for row in rows]
+    runner.launch(StepPlan(0, admit=asked, chunks=[Chunk(row, 0, length) for row in rows]))
+    runner.launch(StepPlan(1, decode=rows))
+    runner.launch(StepPlan(2, drop=[last], admit=asked[last:], chunks=[Chunk(last, 0, length)], decode=rows[:last]))
+    runner.launch(StepPlan(3, drop=rows))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("vocab_size", "rank", "ranks"), [(151_936, 0, 1), (151_936, 1, 2), (50_257, 2, 3)])
+@torch.inference_mode()
+def test_sampling_needs_no_form_that_warm_up_did_not_name(
+    vocab_size: int, rank: int, ranks: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alignments differ by how many rows choose, and by where they stand in the input of the step."""
+    pretend_a_device(monkeypatch)
+    group, most = OneOfSeveral(rank, ranks, FakeModel.device), 9
+    runner, named = warmed_up(Logits(vocab_size, group, dtype), group, ServingLimits(64, 32, 64, most))
+    with launched_forms() as needed:
+        for kinds in KINDS:
+            for count in range(1, most + 1):
+                for length in (1, 2):
+                    prompts_and_decodes(runner, count, length, kinds)
+    assert {name for name, _ in needed} >= {"draw_kernel", "survivors_kernel", "advance_state_kernel"}
+    assert not needed - named
+
+
+@pytest.mark.parametrize("kv_heads", [1, 8])
+@torch.inference_mode()
+def test_attention_needs_no_form_that_warm_up_did_not_name(kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of any length: how long they are, and how many, decides about tiles and their parts."""
+    pretend_a_device(monkeypatch)
+    group, most = TensorParallelGroup(0, 1, FakeModel.device), 20
+    runner, named = warmed_up(Attending(kv_heads, group), group, ServingLimits(8192, 4096, 8192, most))
+    with launched_forms() as needed:
+        for longest in (1, 16, 40, 64, 100, 128, 129, 150, 180, 300, 700, 1500, 3000):
+            for others in (0, 1, 2, 15, 16):
+                for length in {1, longest}:
+                    lengths = [longest] + [length] * others
+                    if sum(lengths) > 4096:
+                        continue
+                    admit = [request(row, each) for row, each in enumerate(lengths)]
+                    runner.launch(StepPlan(0, admit=admit, chunks=[Chunk(r, 0, n) for r, n in enumerate(lengths)]))
+                    runner.launch(StepPlan(1, drop=range(len(lengths))))
+        rows = torch.full((most,), runner.table.padding_row, dtype=torch.int64)
+        for count in range(1, most + 1):
+            for longest in (1, 200, 8192):
+                runner.decode_rows(rows[:count], longest)
+    assert {name for name, _ in needed} >= {"prefill_attention_kernel", "decode_attention_kernel"}
+    assert not needed - named
+
+
+def test_sums_of_any_number_of_tokens_need_no_form_that_a_rehearsal_did_not_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretend_a_device(monkeypatch)
+    exchange = Exchange(1, 2, control_block([0, 0], 0, FakeModel.device), set_bytes=1 << 24)
+
+    def add_up(tokens: int) -> None:
+        x = torch.zeros(tokens, 896)
+        kernels.reduce_add_norm(x, x.clone(), x[0], 1e-6, x, 1.0, None, exchange, two_shots=False)
+
+    with rehearsed_forms() as named:
+        add_up(1)
+    with launched_forms() as needed:
+        for tokens in (1, 131, 132, 500):
+            add_up(tokens)
+    assert {name for name, _ in needed} == {"one_shot_kernel", "row_shot_kernel"}
+    assert needed <= named
