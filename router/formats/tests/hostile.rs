@@ -48,7 +48,7 @@ fn white_space_without_end_is_read_soon_wherever_it_comes() {
         let places = call.char_indices().filter(|(at, _)| at % 12 == 0);
         for (at, _) in places {
             let (before, after) = call.split_at(at);
-            let spaces = std::iter::repeat_n("    ", 20_000);
+            let spaces = std::iter::repeat_n("                ", 4_000);
             let pieces = std::iter::once(before).chain(spaces).chain([after]);
             parse_pieces(format, prompt(format), pieces, &options(&tools));
         }
