@@ -27,4 +27,9 @@ pub enum FormatError {
         part: String,
         format: String,
     },
+    /// The grammar of the tools is larger than any that is compiled.
+    #[error(
+        "`tools` make a grammar of more than {limit} bytes in the format `{format}` of this model; use fewer or smaller tools"
+    )]
+    TooLarge { format: String, limit: usize },
 }

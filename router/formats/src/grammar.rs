@@ -42,8 +42,8 @@ impl Format {
     /// no tool is strict and no custom tool has a grammar.
     ///
     /// # Errors
-    /// If a call is required that the tools or the format do not have, or a strict tool or the grammar of a custom one
-    /// asks for something that the format cannot express.
+    /// If a call is required that the tools or the format do not have, a strict tool or the grammar of a custom one asks
+    /// for something that the format cannot express, or the grammar becomes too large.
     pub fn grammar(&self, request: &Constraint) -> Result<Option<String>, FormatError> {
         let tools = chosen(request)?;
         let forced = request.choice.demands_call();
@@ -78,6 +78,12 @@ impl Format {
                 Some(answer) => self.after_reasoning(&mut lark, request.prompt_tail, &answer),
             },
         };
+        if lark.is_full() {
+            return Err(FormatError::TooLarge {
+                format: self.name.to_string(),
+                limit: lark::MAX_BYTES,
+            });
+        }
         Ok(Some(lark.finish(&start)))
     }
 

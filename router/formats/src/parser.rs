@@ -22,6 +22,9 @@ use crate::tool::Tool;
 use arguments::Reader;
 use channels::Channels;
 
+/// Undecided text of this length is not read again for every piece that follows it.
+const LONG: usize = 4096;
+
 /// What a request asks of the parser.
 #[derive(Debug, Clone)]
 pub struct ParserOptions {
@@ -148,8 +151,11 @@ impl OutputParser {
             deltas.push(Delta::Content(piece.to_owned()));
             return;
         }
+        // Behind much that is held, white space decides nothing that what follows it would not. To read all again for
+        // each piece of a long run of it would take quadratic time.
+        let only_space = self.held.len() > LONG && piece.trim_start().is_empty();
         self.held.push_str(piece);
-        if self.held.len() >= self.retry_at {
+        if !only_space && self.held.len() >= self.retry_at {
             self.retry_at = 0;
             self.run(false, deltas);
         }

@@ -4,8 +4,10 @@ use serde_json::Value;
 
 use crate::json;
 
-/// References and alternatives are followed to this depth.
+/// References are followed to this depth.
 const MAX_DEPTH: usize = 16;
+/// Alternatives that are looked at: they may refer to themselves, so that there are ever more of them.
+const MAX_PARTS: usize = 256;
 
 /// A set of JSON types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +69,7 @@ impl Types {
 /// The types of the argument `key`. Unknown arguments are texts.
 pub(crate) fn argument(schema: Option<&Value>, key: &str) -> Types {
     let types = schema
-        .and_then(|root| Some(types(property(root, key)?, root, 0)))
+        .and_then(|root| Some(types(property(root, key)?, root)))
         .unwrap_or(Types::NONE);
     if types == Types::NONE {
         Types::TEXT
@@ -94,11 +96,26 @@ pub(crate) fn resolve<'a>(schema: &'a Value, root: &'a Value, depth: usize) -> &
 }
 
 /// Every type that a value of this schema may have, as far as the schema names types; none if it names none.
-pub(crate) fn types(schema: &Value, root: &Value, depth: usize) -> Types {
-    if depth == MAX_DEPTH {
-        return Types::NONE;
+pub(crate) fn types(schema: &Value, root: &Value) -> Types {
+    let mut found = Types::NONE;
+    let mut parts = vec![schema];
+    let mut next = 0;
+    while let Some(part) = parts.get(next) {
+        let part = resolve(part, root, 0);
+        found = found.and(own_types(part));
+        let alternatives = ["anyOf", "oneOf", "allOf"]
+            .iter()
+            .filter_map(|union| part.get(union)?.as_array())
+            .flatten();
+        let room = MAX_PARTS - parts.len();
+        parts.extend(alternatives.take(room));
+        next += 1;
     }
-    let schema = resolve(schema, root, 0);
+    found
+}
+
+/// The types that a schema names without its alternatives.
+fn own_types(schema: &Value) -> Types {
     let mut found = match schema.get("type") {
         Some(Value::String(name)) => Types::named(name),
         Some(Value::Array(names)) => names
@@ -115,16 +132,6 @@ pub(crate) fn types(schema: &Value, root: &Value, depth: usize) -> Types {
         let values = schema.get("enum").and_then(Value::as_array);
         let values = values.into_iter().flatten().chain(schema.get("const"));
         found = values.map(Types::of).fold(Types::NONE, Types::and);
-    }
-    for union in ["anyOf", "oneOf", "allOf"] {
-        for part in schema
-            .get(union)
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-        {
-            found = found.and(types(part, root, depth + 1));
-        }
     }
     found
 }
@@ -157,10 +164,11 @@ fn listed(schema: &Value) -> Option<Vec<Value>> {
     (!values.is_empty()).then(|| values.clone())
 }
 
-/// A part of a document as a document of its own, with the definitions that it may refer to.
+/// A part of a document as a document of its own, with the definitions if it refers to any.
 pub(crate) fn with_definitions(schema: &Value, root: &Value) -> Value {
+    let refers = refers(schema);
     let mut schema = schema.clone();
-    if let Some(schema) = schema.as_object_mut() {
+    if let (true, Some(schema)) = (refers, schema.as_object_mut()) {
         for definitions in ["$defs", "definitions"] {
             if let Some(found) = root.get(definitions) {
                 schema.entry(definitions).or_insert_with(|| found.clone());
@@ -168,6 +176,17 @@ pub(crate) fn with_definitions(schema: &Value, root: &Value) -> Value {
         }
     }
     schema
+}
+
+/// Whether a reference stands anywhere in this.
+fn refers(schema: &Value) -> bool {
+    match schema {
+        Value::Object(members) => members
+            .iter()
+            .any(|(key, value)| key == "$ref" || refers(value)),
+        Value::Array(items) => items.iter().any(refers),
+        _ => false,
+    }
 }
 
 /// Appends `raw` as JSON: as a value of the first type that it can be read as, else as a text.

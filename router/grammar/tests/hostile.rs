@@ -40,6 +40,16 @@ fn properties(count: usize) -> Value {
     json!({"type": "object", "properties": names.collect::<Map<_, _>>()})
 }
 
+fn ebnf(root: String) -> GrammarSource {
+    GrammarSource::Ebnf(format!("root ::= {root}"))
+}
+
+/// Patterns of names of which no two match the same.
+fn names(count: usize) -> Value {
+    let patterns = (0..count).map(|index| (format!("^a{index}$"), json!({})));
+    json!({"type": "object", "patternProperties": patterns.collect::<Map<_, _>>()})
+}
+
 /// Each of so many definitions is one of two ways to the next, and the last is the first.
 fn branching(count: usize) -> Value {
     let reference = |index: usize| json!({"$ref": format!("#/$defs/{}", index % count)});
@@ -72,6 +82,15 @@ fn sources() -> Vec<(GrammarSource, Outcome)> {
         (regex("(x{1,99}){1,99}"), follows("x", 60)),
         (regex(".*a.{12}"), follows("ab", 30)),
         (regex("(a+)+b"), follows("a", 60)),
+        (
+            ebnf(format!("\"a\"{}| \"b\"", "\n".repeat(100_000))),
+            follows("b", 1),
+        ),
+        (schema(names(3000)), follows("{", 1)),
+        (
+            schema(json!({"type": "string", "pattern": r"\p{L}".repeat(40_000)})),
+            follows("\"", 1),
+        ),
         (schema(properties(20_000)), Outcome::TooLarge),
         (
             schema(json!({"title": "x".repeat(5_000_000)})),
@@ -109,6 +128,17 @@ async fn costly_sources_are_compiled_or_refused_soon_and_so_is_each_token() {
         }
     }
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn notes_of_what_is_not_enforced_stay_few() {
+    let forbidden = vec![json!({"not": {}}); 5000];
+    let deep =
+        json!({"type": "object", "properties": {("k".repeat(10_000)): {"anyOf": forbidden}}});
+    let compiler = Compiler::new(vocabulary(), CompilerLimits::default());
+    let grammar = compiler.compile(schema(deep)).await.unwrap();
+    let notes = grammar.not_enforced();
+    assert!(!notes.is_empty() && notes.len() <= 100, "{}", notes.len());
 }
 
 #[tokio::test]

@@ -83,6 +83,23 @@ async fn sources_have_sizes() {
     }
 }
 
+/// Patterns that all have to match.
+fn patterns(count: usize) -> Value {
+    let patterns =
+        (0..count).map(|index| json!({"type": "string", "pattern": format!("a{index}")}));
+    json!({"allOf": patterns.collect::<Vec<_>>()})
+}
+
+/// Objects inside each other, each in 16 forms.
+fn multiplied(depth: usize) -> Value {
+    let two = |name: &str| json!({"anyOf": [{"required": [name]}, {"required": ["other"]}]});
+    let four: Vec<Value> = ["a", "b", "c", "d"].map(two).to_vec();
+    (0..depth).fold(
+        json!({"type": "object"}),
+        |inner, _| json!({"type": "object", "properties": {"inner": inner}, "allOf": four}),
+    )
+}
+
 #[tokio::test]
 async fn depth_is_limited_and_never_ends_the_process() {
     let brackets = |count: usize| format!("start: {}\"a\"{}", "(".repeat(count), ")".repeat(count));
@@ -98,6 +115,17 @@ async fn depth_is_limited_and_never_ends_the_process() {
         GrammarSource::Ebnf(brackets(50_000).replace("start:", "root ::=")),
         GrammarSource::Regex("(".repeat(8000) + &")".repeat(8000)),
         GrammarSource::Lark(format!("start: r0\n{rules}")),
+        GrammarSource::Ebnf(format!("root ::= \"a\"{}", "*".repeat(100_000))),
+        GrammarSource::Ebnf(format!("root ::= r0\n{}", rules.replace(':', " ::="))),
+        GrammarSource::JsonSchema {
+            schema: multiplied(12),
+            strict: false,
+        },
+        GrammarSource::JsonSchema {
+            schema: patterns(40),
+            strict: false,
+        },
+        GrammarSource::Lark(format!("start: A\nA: {}/.*/", "/.*a.*/ & ".repeat(40))),
     ] {
         let error = refused(CompilerLimits::default(), source).await;
         assert!(error.to_string().len() < 1000, "{error}");

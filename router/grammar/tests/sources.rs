@@ -300,6 +300,8 @@ async fn ebnf_errors_say_where() {
         ("root ::= /a/", "Lark"),
         ("root ::= \"a\"\nroot ::= \"b\"", "twice"),
         ("root = \"a\"", "::="),
+        ("root ::= [\\xf你]", "column"),
+        ("root ::= \"\\u00é", "column"),
     ] {
         let error = compile(GrammarSource::Ebnf(ebnf.into())).await.unwrap_err();
         assert!(

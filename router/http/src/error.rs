@@ -13,6 +13,9 @@ use text_generation_core::error::{InferError, ValidationError};
 use text_generation_core::metrics::request_refused;
 use utoipa::ToSchema;
 
+/// Characters of a message.
+const LONGEST_MESSAGE: usize = 2000;
+
 /// Body of an answer that is not a success, and of an error event in a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ErrorResponse {
@@ -83,11 +86,10 @@ impl ApiError {
     }
 
     fn new(status: StatusCode, error_type: &'static str, error: impl Into<String>) -> Self {
-        let error = error.into();
         Self {
             status,
             body: ErrorResponse {
-                error,
+                error: bounded(error.into()),
                 error_type,
                 request_id: None,
             },
@@ -178,7 +180,7 @@ impl From<InferError> for ApiError {
         Self {
             status,
             body: ErrorResponse {
-                error: error.to_string(),
+                error: bounded(error.to_string()),
                 error_type: error.error_type(),
                 request_id: None,
             },
@@ -190,6 +192,17 @@ impl From<InferError> for ApiError {
             retry_after: error.retry_after().as_secs(),
         }
     }
+}
+
+/// The message with its middle left out where it is long: it may name a value of the request, of any size.
+fn bounded(message: String) -> String {
+    let length = message.chars().count();
+    if length <= LONGEST_MESSAGE {
+        return message;
+    }
+    let head: String = message.chars().take(LONGEST_MESSAGE / 2).collect();
+    let tail = message.chars().skip(length - LONGEST_MESSAGE / 4);
+    format!("{head} [...] {}", tail.collect::<String>())
 }
 
 impl IntoResponse for ApiError {

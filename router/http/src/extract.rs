@@ -173,20 +173,21 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
         ));
     }
     let mut reader = serde_json::Deserializer::from_slice(body);
-    // serde takes an array for a struct, field by field; no client means that.
-    let array = body.trim_ascii_start().first() == Some(&b'[');
+    // serde takes an array for a struct, field by field; no client means that. Of a text or a number it would say what
+    // structure of ours it is not.
+    let object = body.trim_ascii_start().first() == Some(&b'{');
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
         match error.into_inner() {
-            error if array && error.is_data() => not_an_object(),
+            error if !object && error.is_data() => not_an_object(),
             error => rejection(error, &path),
         }
     })?;
     reader.end().map_err(|error| rejection(error, "."))?;
-    if array {
-        Err(not_an_object())
-    } else {
+    if object {
         Ok(value)
+    } else {
+        Err(not_an_object())
     }
 }
 

@@ -101,6 +101,37 @@ async fn long_strings() {
     unharmed(&server).await;
 }
 
+#[tokio::test]
+async fn messages_name_long_values_in_short() {
+    let server = Server::that_chats().await;
+    let long = "é".repeat(50_000);
+    for (route, body) in [
+        (
+            "/generate",
+            json!({"inputs": "Hi!", "parameters": {"top_k": long}}),
+        ),
+        (
+            "/generate",
+            json!({"inputs": "Hi!", "parameters": {"grammar": {"type": long}}}),
+        ),
+        (
+            "/v1/messages",
+            json!({"messages": [{"role": "user", "content": [{"type": long}]}], "max_tokens": 3}),
+        ),
+        ("/v1/responses", json!({"input": [{"type": long}]})),
+    ] {
+        let (status, answer) = server.ask(route, &body).await;
+        // Anthropic's APIs call it 400.
+        assert!(matches!(status, 400 | 422), "{route}: {status}");
+        let answer = answer.to_string();
+        assert!(
+            answer.len() < 8000 && answer.contains("[...]"),
+            "{route}: {answer:.300}"
+        );
+    }
+    unharmed(&server).await;
+}
+
 /// Takes all the memory for large requests but so many bytes, until the share is dropped.
 macro_rules! leave {
     ($server:expr, $bytes:expr) => {{

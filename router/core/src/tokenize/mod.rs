@@ -8,6 +8,7 @@ mod token_bytes;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -69,6 +70,12 @@ impl TextTokenizer {
 
     /// Loads the text of a `tokenizer.json`.
     pub fn from_json(json: &str) -> Result<Self, TokenizerError> {
+        // The library panics over some parts of a damaged file.
+        let damaged = |_| TokenizerError::Load("the file is damaged, or not complete".to_owned());
+        catch_unwind(|| Self::read(json)).map_err(damaged)?
+    }
+
+    fn read(json: &str) -> Result<Self, TokenizerError> {
         let load_error = |error: tokenizers::Error| TokenizerError::Load(error.to_string());
         let mut tokenizer = Tokenizer::from_str(json).map_err(load_error)?;
         tokenizer.with_truncation(None).map_err(load_error)?;

@@ -125,3 +125,24 @@ fn files_that_are_no_tokenizer_are_errors_naming_them() {
         Err(TokenizerError::Load(_))
     ));
 }
+
+#[test]
+fn damaged_files_are_errors() {
+    let whole: serde_json::Value = serde_json::from_str(&byte_level_json()).unwrap();
+    for (part, damage) in [
+        (
+            "normalizer",
+            serde_json::json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+        ),
+        ("normalizer", serde_json::json!({"type": "Precompiled"})),
+        ("model", serde_json::json!({"type": "BPE", "vocab": {}})),
+    ] {
+        let mut file = whole.clone();
+        file[part] = damage;
+        let loaded = TextTokenizer::from_json(&file.to_string());
+        assert!(
+            matches!(loaded, Err(TokenizerError::Load(_))),
+            "{file:.200}"
+        );
+    }
+}

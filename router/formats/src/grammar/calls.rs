@@ -198,6 +198,9 @@ impl Format {
         let required = object.get("required").and_then(Value::as_array);
         let mut parts = Vec::new();
         for (key, schema) in properties.into_iter().flatten() {
+            if lark.is_full() {
+                break;
+            }
             let value = match custom {
                 Some(grammar) if key == CUSTOM_INPUT => custom_value(lark, parameters, grammar),
                 _ => self.parameter(lark, parameters, tool, root, schema)?,
@@ -236,7 +239,7 @@ impl Format {
         schema: &Value,
     ) -> Result<String, FormatError> {
         let close = format!("{}{}", parameters.padding, parameters.close);
-        let types = schema::types(schema, root, 0);
+        let types = schema::types(schema, root);
         let is_text = types == Types::TEXT || types.is_unknown();
         let before = format!(
             "{} {}",

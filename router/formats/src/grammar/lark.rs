@@ -10,6 +10,9 @@ use crate::json;
 /// Any text. Special tokens are no part of it.
 pub(super) const TEXT: &str = "/(?s:.*)/";
 
+/// Beyond this size of its rules a grammar is given up. Those that are compiled are smaller.
+pub(super) const MAX_BYTES: usize = 1 << 20;
+
 /// The rules of a grammar.
 pub(super) struct Lark<'a> {
     rules: String,
@@ -37,6 +40,12 @@ impl<'a> Lark<'a> {
     /// The whole grammar.
     pub fn finish(self, start: &str) -> String {
         format!("%llguidance {{}}\nstart: {start}\n{}", self.rules)
+    }
+
+    /// Whether the grammar is given up, so that no more needs to be added: definitions that refer to each other make
+    /// grammars that are much larger than they are.
+    pub fn is_full(&self) -> bool {
+        self.rules.len() > MAX_BYTES
     }
 
     /// Adds a rule and returns its name, which begins with `hint`.
@@ -147,24 +156,37 @@ impl<'a> Lark<'a> {
     /// Splits a marker at the special tokens in it.
     fn pieces<'t>(&self, text: &'t str) -> Vec<Piece<'t>> {
         let mut pieces = Vec::new();
-        let mut rest = text;
-        while !rest.is_empty() {
+        // Where each of the tokens comes next.
+        let mut coming: Vec<(usize, &str, u32)> = self
+            .special
+            .iter()
+            .filter(|(token, _)| !token.is_empty())
+            .filter_map(|(token, id)| Some((text.find(token.as_str())?, token.as_str(), *id)))
+            .collect();
+        let mut at = 0;
+        while at < text.len() {
+            coming.retain_mut(|(start, token, _)| {
+                if *start < at {
+                    let Some(further) = text[at..].find(*token) else {
+                        return false;
+                    };
+                    *start = at + further;
+                }
+                true
+            });
             // The first special token, and the longest where several begin.
-            let found = self
-                .special
+            let first = coming
                 .iter()
-                .filter(|(token, _)| !token.is_empty())
-                .filter_map(|(token, id)| Some((rest.find(token.as_str())?, token.len(), *id)))
-                .min_by_key(|(at, length, _)| (*at, std::cmp::Reverse(*length)));
-            let Some((at, length, id)) = found else {
-                pieces.push(Piece::Text(rest));
+                .min_by_key(|(start, token, _)| (*start, std::cmp::Reverse(token.len())));
+            let Some(&(start, token, id)) = first else {
+                pieces.push(Piece::Text(&text[at..]));
                 break;
             };
-            if at > 0 {
-                pieces.push(Piece::Text(&rest[..at]));
+            if start > at {
+                pieces.push(Piece::Text(&text[at..start]));
             }
             pieces.push(Piece::Special(id));
-            rest = &rest[at + length..];
+            at = start + token.len();
         }
         pieces
     }

@@ -1,5 +1,7 @@
 //! Values as literals, for formats that do not write them as JSON.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use super::lark::{Lark, string};
@@ -25,6 +27,9 @@ pub(super) struct Values<'l, 's, 'r> {
     root: &'r Value,
     /// The rule for any value, once there is one.
     any: Option<String>,
+    /// The rules that there are, by schema and depth: definitions that refer to each other make ever more schemas of
+    /// few.
+    known: HashMap<(*const Value, usize), String>,
     /// The first part of the schema that the rules do not enforce.
     pub missed: Option<String>,
 }
@@ -36,6 +41,7 @@ impl<'l, 's, 'r> Values<'l, 's, 'r> {
             dialect,
             root,
             any: None,
+            known: HashMap::new(),
             missed: None,
         }
     }
@@ -101,11 +107,22 @@ impl<'l, 's, 'r> Values<'l, 's, 'r> {
         none_yet
     }
 
+    /// The rule for the values of a schema.
     fn value(&mut self, schema: &Value, depth: usize) -> String {
         let schema = schema::resolve(schema, self.root, 0);
-        if depth > MAX_DEPTH {
+        if depth > MAX_DEPTH || self.lark.is_full() {
             return self.any();
         }
+        let key = (std::ptr::from_ref(schema), depth);
+        if let Some(name) = self.known.get(&key) {
+            return name.clone();
+        }
+        let name = self.new_value(schema, depth);
+        self.known.insert(key, name.clone());
+        name
+    }
+
+    fn new_value(&mut self, schema: &Value, depth: usize) -> String {
         if let Some(values) = schema::finite(schema, self.root) {
             let values: Vec<String> = values.iter().map(|value| self.written(value)).collect();
             return self.lark.rule("values", &values.join(" | "));
@@ -119,7 +136,7 @@ impl<'l, 's, 'r> Values<'l, 's, 'r> {
                 return self.lark.rule("union", &parts.join(" | "));
             }
         }
-        let types = schema::types(schema, self.root, 0);
+        let types = schema::types(schema, self.root);
         let mut alternatives = Vec::new();
         if types.has(Types::TEXT) {
             let (text, missed) = enforceable_text(schema);

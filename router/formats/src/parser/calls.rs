@@ -2,13 +2,10 @@
 
 use super::arguments::{Outcome, Reader};
 use super::head::{self, Given, Head};
-use super::{OutputParser, State, Step};
+use super::{LONG, OutputParser, State, Step};
 use crate::delta::Delta;
 use crate::format::{self, Calls, Layout};
 use crate::text::{Match, starts_with};
-
-/// A head of this length is read again only after it has grown by an eighth, so that one without end costs little.
-const LONG_HEAD: usize = 4096;
 
 impl OutputParser {
     /// At the opening of a section.
@@ -54,8 +51,9 @@ impl OutputParser {
         Match::Full(head)
     }
 
+    /// A long head is read again only after it has grown by an eighth, so that one without end costs little.
     fn wait_for_head(&mut self) -> Step {
-        if self.held.len() > LONG_HEAD {
+        if self.held.len() > LONG {
             self.retry_at = self.held.len() + self.held.len() / 8;
         }
         Step::Wait

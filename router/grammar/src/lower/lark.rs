@@ -10,10 +10,18 @@ use super::{Lowered, invalid};
 use crate::{CompilerLimits, GrammarError, Vocabulary};
 
 /// How deep brackets may be nested: they are read by recursion.
-const NESTING: usize = 100;
+pub(super) const NESTING: usize = 100;
 
 /// How many rules and terminals there may be: the engine's time grows with the square of a chain of them.
-const RULES: usize = 1000;
+pub(super) const RULES: usize = 1000;
+
+/// How many conditions a grammar may add to its terminals by `&`: the engine's work doubles with each.
+const CONDITIONS: usize = 12;
+
+/// What is said of a grammar with more than [`RULES`].
+pub(super) fn too_many_rules() -> String {
+    format!("it has more than {RULES} rules")
+}
 
 /// A grammar of the texts that match `regex` as a whole. `\d` is ASCII.
 pub(super) fn regex(regex: &str) -> String {
@@ -68,6 +76,7 @@ fn scan(
         text: String::with_capacity(grammar.len()),
         depth: 0,
         rules: 0,
+        conditions: 0,
         not_enforced: Vec::new(),
         strict: Vec::new(),
         vocabulary,
@@ -92,6 +101,7 @@ struct Scan<'a> {
     text: String,
     depth: usize,
     rules: usize,
+    conditions: usize,
     not_enforced: Vec<String>,
     strict: Vec<Value>,
     vocabulary: &'a Vocabulary,
@@ -123,10 +133,16 @@ impl<'a> Scan<'a> {
             ':' => {
                 self.rules += 1;
                 if self.rules > RULES {
-                    return Err(invalid(
-                        self.part,
-                        format!("it has more than {RULES} rules"),
-                    ));
+                    return Err(invalid(self.part, too_many_rules()));
+                }
+                self.copy(1);
+            }
+            '&' => {
+                self.conditions += 1;
+                // Those that stand in a grammar that was EBNF are ours, and each in a terminal of its own.
+                if self.conditions > CONDITIONS && self.part != super::ebnf::PART {
+                    let reason = format!("it has more than {CONDITIONS} conditions with `&`");
+                    return Err(invalid(self.part, reason));
                 }
                 self.copy(1);
             }

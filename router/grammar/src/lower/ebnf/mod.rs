@@ -5,7 +5,8 @@ mod write;
 
 use crate::GrammarError;
 
-const PART: &str = "the EBNF grammar";
+/// How messages name it.
+pub(super) const PART: &str = "the EBNF grammar";
 
 /// What a rule is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]

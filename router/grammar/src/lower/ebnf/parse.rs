@@ -1,9 +1,7 @@
 //! Reads EBNF.
 
 use super::Node;
-
-/// How deep brackets may be nested: they are read by recursion.
-const NESTING: usize = 100;
+use crate::lower::lark::{NESTING, RULES, too_many_rules};
 
 /// The rules in order.
 pub(super) fn parse(text: &str) -> Result<Vec<(String, Node)>, String> {
@@ -28,6 +26,9 @@ pub(super) fn parse(text: &str) -> Result<Vec<(String, Node)>, String> {
             return Err(format!("rule `{name}` is there twice"));
         }
         rules.push((name, node));
+        if rules.len() > RULES {
+            return Err(too_many_rules());
+        }
         // A semicolon after a rule is what some tools write.
         parser.take(";");
         parser.skip(true);
@@ -119,7 +120,7 @@ impl Parser<'_> {
 
     /// `*`, `+`, `?` and `{least,most}` after an item.
     fn repeated(&mut self, mut node: Node) -> Result<Node, String> {
-        loop {
+        for _ in 0..NESTING {
             let (least, most) = match self.peek() {
                 Some('*') => (0, None),
                 Some('+') => (1, None),
@@ -137,6 +138,7 @@ impl Parser<'_> {
                 most,
             };
         }
+        Err(self.wrong(&format!("more than {NESTING} repetitions of one item")))
     }
 
     fn counted(&mut self, node: Node) -> Result<Node, String> {
@@ -235,10 +237,11 @@ impl Parser<'_> {
         };
         let code = self.text.get(self.at..self.at + digits);
         let character = code.and_then(|code| char::from_u32(u32::from_str_radix(code, 16).ok()?));
-        self.at += digits.min(self.text.len() - self.at);
-        character
-            .map(|character| (character, true))
-            .ok_or_else(|| self.wrong("the escape is not a character"))
+        let Some(character) = character else {
+            return Err(self.wrong("the escape is not a character"));
+        };
+        self.at += digits;
+        Ok((character, true))
     }
 
     fn name(&mut self) -> Option<String> {
@@ -279,16 +282,20 @@ impl Parser<'_> {
                     let rest = &self.text[self.at..];
                     self.at += rest.find('\n').unwrap_or(rest.len());
                 }
-                '\n' if !lines && !self.continues() => return,
+                '\n' if !lines => match self.continued() {
+                    Some(at) => self.at = at,
+                    None => return,
+                },
                 _ if next.is_whitespace() => self.at += next.len_utf8(),
                 _ => return,
             }
         }
     }
 
-    /// Whether the line after this end of a line goes on with the rule: by `|`.
-    fn continues(&self) -> bool {
-        self.text[self.at..].trim_start().starts_with('|')
+    /// Where a line after this end of a line goes on with the rule: at `|`.
+    fn continued(&self) -> Option<usize> {
+        let rest = self.text[self.at..].trim_start();
+        rest.starts_with('|').then(|| self.text.len() - rest.len())
     }
 
     fn wrong(&self, reason: &str) -> String {

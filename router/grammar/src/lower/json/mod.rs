@@ -7,6 +7,7 @@ mod patterns;
 mod relax;
 mod rewrite;
 mod share;
+mod size;
 
 use serde_json::{Map, Value, json};
 
@@ -37,6 +38,7 @@ pub(super) fn relax(
     let mut not_enforced = Vec::new();
     let schema = relax::relax(schema, &mut not_enforced);
     finite::check(&schema)?;
+    size::check(&schema)?;
     let mut schema = match schema {
         Value::Object(schema) => schema,
         Value::Bool(true) => Map::new(),

@@ -13,18 +13,29 @@ pub(super) fn relax(schema: Value, not_enforced: &mut Vec<String>) -> Value {
         place: Vec::new(),
         not_enforced,
         patterns: HashMap::new(),
+        pattern_bytes: 0,
     }
     .schema(schema)
 }
 
 /// Lengths up to this are enforced beside every pattern.
 const LONG: u64 = 320;
+/// Size of all patterns of a schema that are enforced: the engine takes up to a second for this much.
+const PATTERN_BYTES: usize = 32 << 10;
+/// What each pattern costs beside its size, in bytes of pattern.
+const PATTERN_COST: usize = 64;
+/// Patterns for the names of one object that are compared with each other, each with all others.
+const NAME_PATTERNS: usize = 20;
+/// Notes on what is not enforced, each with its place, which may be as long as the schema.
+const NOTES: usize = 100;
 
 struct Relaxation<'a> {
     place: Vec<String>,
     not_enforced: &'a mut Vec<String>,
     /// Whether the engine can follow a pattern, which takes a tenth of a millisecond to find out.
     patterns: HashMap<String, bool>,
+    /// Cost of those so far.
+    pattern_bytes: usize,
 }
 
 impl Relaxation<'_> {
@@ -130,7 +141,10 @@ impl Relaxation<'_> {
             return;
         };
         let names: Vec<&str> = schemas.keys().map(String::as_str).collect();
-        if names.iter().all(|name| self.usable(name)) && patterns::disjoint(&names) {
+        if names.len() <= NAME_PATTERNS
+            && names.iter().all(|name| self.usable(name))
+            && patterns::disjoint(&names)
+        {
             return;
         }
         // Names that match them must not fall to `additionalProperties` instead.
@@ -158,7 +172,8 @@ impl Relaxation<'_> {
         if let Some(usable) = self.patterns.get(pattern) {
             return *usable;
         }
-        let usable = patterns::usable(pattern);
+        self.pattern_bytes += pattern.len() + PATTERN_COST;
+        let usable = self.pattern_bytes <= PATTERN_BYTES && patterns::usable(pattern);
         self.patterns.insert(pattern.to_owned(), usable);
         usable
     }
@@ -179,6 +194,9 @@ impl Relaxation<'_> {
     }
 
     fn note(&mut self, keyword: &str) {
+        if self.not_enforced.len() == NOTES {
+            return;
+        }
         let place = self.place.concat();
         let place = if place.is_empty() { "/" } else { &place };
         self.not_enforced.push(format!("`{keyword}` at {place}"));
