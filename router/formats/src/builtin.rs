@@ -422,7 +422,7 @@ impl Format {
     /// Whether the reasoning of some model goes by this name: that of [`with_reasoning`](Self::with_reasoning), or of a
     /// format with a reasoning of its own.
     pub fn knows_reasoning(name: &str) -> bool {
-        let anyones = Self::plain().with_reasoning(name).is_some();
+        let anyones = REASONING.iter().any(|(names, _)| names.contains(&name));
         anyones || Self::named(name).is_some() || name == response_template::NAME
     }
 

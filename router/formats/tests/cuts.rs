@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Answer, options, parse_pieces, tools};
+use common::{Answer, options, parse_pieces, prompt, tools};
 use proptest::prelude::*;
 use serde_json::{Map, json};
 use text_generation_formats::{Format, ParserOptions};
@@ -105,7 +105,7 @@ proptest! {
         let text = parts.concat();
         let tools = if with_tools { tools() } else { Vec::new() };
         let options = ParserOptions { separate_reasoning: separate, ..options(&tools) };
-        let prompt = if format.name() == "openai" { "<|start|>assistant" } else { "" };
+        let prompt = prompt(format);
         let whole = parse_pieces(format, prompt, [text.as_str()], &options);
         prop_assert_eq!(&parse_pieces(format, prompt, pieces(&text, &sizes), &options), &whole, "{}", text);
         prop_assert_eq!(&parse_pieces(format, prompt, pieces(&text, &[1]), &options), &whole, "{}", text);
@@ -120,11 +120,7 @@ fn a_call_that_is_cut_anywhere_gives_a_beginning_of_it() {
     let arguments = arguments.as_object().expect("an object");
     let options = options(&tools());
     for format in Format::all() {
-        let prompt = if format.name() == "openai" {
-            "<|start|>assistant"
-        } else {
-            ""
-        };
+        let prompt = prompt(format);
         let text = format.write(&[("get_weather", arguments)]);
         let whole = parse_pieces(format, prompt, [text.as_str()], &options);
         let full = &whole.calls[0].arguments;

@@ -6,7 +6,7 @@ mod common;
 #[path = "common/vocabulary.rs"]
 mod vocabulary;
 
-use common::{options, parse_pieces, tools};
+use common::{options, parse_pieces, prompt, tools};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
@@ -17,14 +17,6 @@ use text_generation_formats::{
 use vocabulary::Vocabulary;
 
 static VOCABULARY: LazyLock<Vocabulary> = LazyLock::new(Vocabulary::new);
-
-fn prompt(format: &Format) -> &'static str {
-    if format.name() == "openai" {
-        "<|start|>assistant"
-    } else {
-        ""
-    }
-}
 
 fn grammar(
     format: &Format,

@@ -6,19 +6,12 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{SPECIAL, format, options, parse_pieces, tool};
+use common::{SPECIAL, format, options, parse_pieces, prompt, tool};
 use serde_json::{Map, Value, json};
 use text_generation_formats::{Constraint, Format, FormatError, SpecialTokens, Tool, ToolChoice};
 
 /// Far more than any of them takes, and far less than it takes whoever does too much.
 const SOON: Duration = Duration::from_secs(20);
-
-fn prompt(format: &Format) -> &'static str {
-    match format.name() {
-        "openai" => "<|start|>assistant",
-        _ => "",
-    }
-}
 
 fn grammar(format: &Format, tool: Tool) -> Result<Option<String>, FormatError> {
     let special: SpecialTokens = SPECIAL

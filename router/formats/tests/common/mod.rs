@@ -10,6 +10,14 @@
 use serde_json::{Value, json};
 use text_generation_formats::{Delta, Format, IdSource, ParserOptions, Tool, ToolKind};
 
+/// The end of the prompt behind which answers of this format stand.
+pub fn prompt(format: &Format) -> &'static str {
+    match format.name() {
+        "openai" => "<|start|>assistant",
+        _ => "",
+    }
+}
+
 /// Special tokens of several families.
 pub const SPECIAL: &[&str] = &[
     "<eos>",

@@ -50,7 +50,17 @@ pub(super) fn lower(
     vocabulary: &Vocabulary,
     limits: &CompilerLimits,
 ) -> Result<Lowered, GrammarError> {
-    scan(part, false, grammar, vocabulary, limits)
+    scan(part, false, CONDITIONS, grammar, vocabulary, limits)
+}
+
+/// The same of a grammar that was EBNF. Its conditions are ours, and each stands in a terminal of its own.
+pub(super) fn from_ebnf(
+    part: &'static str,
+    grammar: &str,
+    vocabulary: &Vocabulary,
+    limits: &CompilerLimits,
+) -> Result<Lowered, GrammarError> {
+    scan(part, false, usize::MAX, grammar, vocabulary, limits)
 }
 
 /// A grammar in Lark around another one, which it names.
@@ -59,12 +69,14 @@ pub(super) fn around(
     vocabulary: &Vocabulary,
     limits: &CompilerLimits,
 ) -> Result<Lowered, GrammarError> {
-    scan("the Lark grammar", true, grammar, vocabulary, limits)
+    let part = "the Lark grammar";
+    scan(part, true, CONDITIONS, grammar, vocabulary, limits)
 }
 
 fn scan(
     part: &'static str,
     refers: bool,
+    conditions: usize,
     grammar: &str,
     vocabulary: &Vocabulary,
     limits: &CompilerLimits,
@@ -76,7 +88,7 @@ fn scan(
         text: String::with_capacity(grammar.len()),
         depth: 0,
         rules: 0,
-        conditions: 0,
+        conditions,
         not_enforced: Vec::new(),
         strict: Vec::new(),
         vocabulary,
@@ -101,6 +113,7 @@ struct Scan<'a> {
     text: String,
     depth: usize,
     rules: usize,
+    /// How many more may come.
     conditions: usize,
     not_enforced: Vec<String>,
     strict: Vec<Value>,
@@ -138,12 +151,11 @@ impl<'a> Scan<'a> {
                 self.copy(1);
             }
             '&' => {
-                self.conditions += 1;
-                // Those that stand in a grammar that was EBNF are ours, and each in a terminal of its own.
-                if self.conditions > CONDITIONS && self.part != super::ebnf::PART {
+                let Some(left) = self.conditions.checked_sub(1) else {
                     let reason = format!("it has more than {CONDITIONS} conditions with `&`");
                     return Err(invalid(self.part, reason));
-                }
+                };
+                self.conditions = left;
                 self.copy(1);
             }
             // One that names itself would have no end.

@@ -74,7 +74,7 @@ pub(crate) fn lower(
         GrammarSource::Choice(choices) => lark::choice(&choices).map(from_lark),
         GrammarSource::Lark(grammar) => lark::lower(part, &grammar, vocabulary, limits),
         GrammarSource::Ebnf(grammar) => {
-            lark::lower(part, &ebnf::to_lark(&grammar)?, vocabulary, limits)
+            lark::from_ebnf(part, &ebnf::to_lark(&grammar)?, vocabulary, limits)
         }
         GrammarSource::Around { lark, name, inner } => {
             let mut inner = lower(*inner, vocabulary, limits)?;

@@ -6,7 +6,7 @@ mod write;
 use crate::GrammarError;
 
 /// How messages name it.
-pub(super) const PART: &str = "the EBNF grammar";
+const PART: &str = "the EBNF grammar";
 
 /// What a rule is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -48,10 +48,7 @@ impl<'a> Walk<'a> {
     }
 
     fn follow(&mut self, reference: &'a str, depth: usize) -> Result<(), GrammarError> {
-        let target = reference
-            .strip_prefix('#')
-            .and_then(|pointer| self.root.pointer(pointer));
-        match target {
+        match super::target(self.root, reference) {
             Some(target) if self.followed.insert(reference) => self.visit(target, depth + 1),
             _ => Ok(()),
         }

@@ -56,9 +56,7 @@ impl<'a> Walk<'a> {
             return true;
         };
         self.budget = left;
-        // Another base for the references within.
-        let is_based = ["$id", "id"].iter().any(|id| keywords.contains_key(*id));
-        if is_based && !std::ptr::eq(schema, self.root) {
+        if super::has_base(keywords) && !std::ptr::eq(schema, self.root) {
             return true;
         }
         // Older drafts ignore what stands beside a reference.
@@ -115,8 +113,7 @@ impl<'a> Walk<'a> {
         if self.endless.contains(reference) {
             return false;
         }
-        let pointer = reference.strip_prefix('#');
-        let Some(target) = pointer.and_then(|pointer| self.root.pointer(pointer)) else {
+        let Some(target) = super::target(self.root, reference) else {
             return true;
         };
         self.following.insert(reference);

@@ -22,6 +22,16 @@ pub(super) fn is_strict(schema: &Value) -> bool {
     schema[OPTIONS]["lenient"] == false
 }
 
+/// What a reference within the document leads to.
+fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    root.pointer(reference.strip_prefix('#')?)
+}
+
+/// Whether a schema has a base of its own for the references within.
+fn has_base(keywords: &Map<String, Value>) -> bool {
+    keywords.contains_key("$id") || keywords.contains_key("id")
+}
+
 /// A schema that the engine can compile.
 pub(super) struct Relaxed {
     pub schema: Value,

@@ -97,9 +97,7 @@ fn walk(schema: &mut Value, visit: &mut impl FnMut(&mut Value, String)) {
         return visit(schema, key);
     }
     if let Value::Object(keywords) = schema
-        // References within are relative to it.
-        && !keywords.contains_key("$id")
-        && !keywords.contains_key("id")
+        && !super::has_base(keywords)
     {
         within(keywords, visit);
     }

@@ -138,14 +138,19 @@ impl<'a> Measure<'a> {
     fn own(&mut self, keywords: &'a Map<String, Value>) -> Size {
         let mut size = Size::ONE;
         for (keyword, value) in keywords {
-            let (entries, others) = match (keyword.as_str(), value) {
-                ("properties", Value::Object(schemas)) => (self.all(schemas.values()), 0),
-                ("prefixItems" | "items", Value::Array(schemas)) => (self.all(schemas), 0),
-                ("patternProperties", Value::Object(schemas)) => (0, self.all(schemas.values())),
-                ("items" | "additionalItems" | "additionalProperties", schema) => {
-                    (0, self.schema(schema, false).parts)
+            let (entries, parts, others) = match (keyword.as_str(), value) {
+                ("properties", Value::Object(schemas)) => {
+                    (schemas.len(), self.all(schemas.values()), 0)
                 }
-                ("enum", Value::Array(values)) => (values.len() as u64, 0),
+                ("prefixItems" | "items", Value::Array(schemas)) => {
+                    (schemas.len(), self.all(schemas), 0)
+                }
+                ("patternProperties", Value::Object(schemas)) => (0, 0, self.all(schemas.values())),
+                ("items" | "additionalItems" | "additionalProperties", schema) => {
+                    let entries = schema.as_array().map_or(0, Vec::len);
+                    (entries, 0, self.schema(schema, false).parts)
+                }
+                ("enum", Value::Array(values)) => (values.len(), values.len() as u64, 0),
                 ("pattern", Value::String(pattern)) => {
                     size.ways = size.ways.saturating_mul(ways(pattern));
                     continue;
@@ -156,13 +161,9 @@ impl<'a> Measure<'a> {
                 }
                 _ => continue,
             };
-            size.parts = size.parts.saturating_add(entries).saturating_add(others);
+            size.parts = size.parts.saturating_add(parts).saturating_add(others);
             size.others = size.others.saturating_add(others);
-            size.entries = size.entries.saturating_add(match value {
-                Value::Object(schemas) if keyword == "properties" => schemas.len() as u64,
-                Value::Array(schemas) => schemas.len() as u64,
-                _ => 0,
-            });
+            size.entries = size.entries.saturating_add(entries as u64);
         }
         size
     }
@@ -178,10 +179,7 @@ impl<'a> Measure<'a> {
         if let Some(size) = self.references.get(reference) {
             return *size;
         }
-        let target = reference
-            .strip_prefix('#')
-            .and_then(|pointer| self.root.pointer(pointer));
-        let Some(target) = target else {
+        let Some(target) = super::target(self.root, reference) else {
             return Size::ONE;
         };
         self.references.insert(reference, Size::ONE);
