@@ -25,6 +25,9 @@ use crate::logs::{Console, Origin, Progress, Record};
 use crate::notify;
 use crate::plan::ProcessSpec;
 
+/// What the reason of a failure begins with, on standard error of our own commands.
+pub const REASON: &str = "Error: ";
+
 const TICK: Duration = Duration::from_millis(250);
 
 /// How a process ended.

@@ -4,10 +4,8 @@ use tracing::warn;
 
 use crate::error::LauncherError;
 use crate::plan::ProcessSpec;
-use crate::process;
+use crate::process::{self, REASON};
 
-/// How the reason begins with which our commands end.
-const REASON: &str = "Error: ";
 /// How it begins where a command line cannot be read. Hints on how to use it follow after an empty line.
 const USAGE: &str = "error: ";
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::Level;
 
-use super::{Exit, signal_group};
+use super::{Exit, REASON, signal_group};
 use crate::logs::{Console, Origin, Progress, Record};
 
 /// How long a pipe may stay silent after the process ended, in case something else still holds it open.
@@ -105,9 +105,6 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         })
     }
 }
-
-/// What the reason of a failure begins with, on standard error of our own commands.
-const REASON: &str = "Error: ";
 
 /// Writes lines to the console and remembers what a report needs.
 pub(super) struct Forwarder {

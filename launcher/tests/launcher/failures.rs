@@ -5,15 +5,8 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::thread;
 
-use crate::harness::{Ended, Env, Launcher, free_port};
+use crate::harness::{Env, Launcher, failed, free_port};
 use nix::sys::signal::{Signal, kill};
-
-fn failed(flags: &[&str], env: Env<'_>) -> Ended {
-    let ended = Launcher::start(flags, env).end();
-    assert_eq!(ended.code, Some(1), "{:#?}", ended.output);
-    ended.assert_nothing_left();
-    ended
-}
 
 #[test]
 fn a_failed_download_tells_why() {

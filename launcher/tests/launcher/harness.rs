@@ -300,6 +300,14 @@ pub fn is_gone(pid: Pid) -> bool {
         .is_none_or(|rest| rest.trim_start().starts_with(['Z', 'X']) || rest.is_empty())
 }
 
+/// A start that ends with an error and leaves nothing.
+pub fn failed(flags: &[&str], env: Env<'_>) -> Ended {
+    let ended = Launcher::start(flags, env).end();
+    assert_eq!(ended.code, Some(1), "{:#?}", ended.output);
+    ended.assert_nothing_left();
+    ended
+}
+
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()

@@ -2,17 +2,10 @@
 
 use nix::sys::signal::{Signal, kill};
 
-use crate::harness::{Ended, Env, Launcher};
+use crate::harness::{Ended, Env, Launcher, failed};
 
 fn refused(env: Env<'_>) -> Ended {
-    let ended = Launcher::start(&["--api-key", "hunter2"], env).end();
-    assert_eq!(ended.code, Some(1), "{:#?}", ended.output);
-    ended.assert_nothing_left();
-    ended
-}
-
-fn has_started(ended: &Ended, process: &str) -> bool {
-    ended.events().contains(&format!("{process} start"))
+    failed(&["--api-key", "hunter2"], env)
 }
 
 #[test]
@@ -23,7 +16,7 @@ fn a_refusal_ends_the_download() {
         error.ends_with(": `--reasoning-parser openai` does not fit"),
         "{error}"
     );
-    assert!(!has_started(&ended, "shard 0"));
+    assert!(ended.starts_of("shard 0").is_empty());
     let check = ended.start_of("check");
     assert_eq!(check["env"]["API_KEY"], "hunter2");
     let flags = check["argv"].to_string();
@@ -51,7 +44,7 @@ fn a_refusal_of_the_model_ends_the_loading() {
         ("FAKE_SHARD_0", "not-serving"),
     ]);
     assert!(ended.error().ends_with("does not fit"), "{}", ended.error());
-    assert!(!has_started(&ended, "router"));
+    assert!(ended.starts_of("router").is_empty());
     let checks = ended.starts_of("check");
     let flags = checks[checks.len() - 1]["argv"].to_string();
     assert!(

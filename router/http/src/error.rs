@@ -178,18 +178,13 @@ impl From<InferError> for ApiError {
             )
         );
         Self {
-            status,
-            body: ErrorResponse {
-                error: bounded(error.to_string()),
-                error_type: error.error_type(),
-                request_id: None,
-            },
             code: match error {
                 InferError::ShardLost => Some("shard_lost"),
                 _ => too_long.then_some("context_length_exceeded"),
             },
             param: invalid.and_then(ValidationError::field),
             retry_after: error.retry_after().as_secs(),
+            ..Self::new(status, error.error_type(), error.to_string())
         }
     }
 }

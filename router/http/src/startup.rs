@@ -87,9 +87,6 @@ struct Settings {
 impl Settings {
     fn of(config: &Config) -> anyhow::Result<Self> {
         config.validate()?;
-        if let Some(events) = &config.kv_events_config {
-            events.check()?;
-        }
         if let Some(endpoint) = config.collector() {
             telemetry::check(endpoint)?;
         }
@@ -112,6 +109,9 @@ impl Settings {
 /// As those of [`start`].
 pub async fn check(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyhow::Result<()> {
     Settings::of(config)?;
+    if let Some(events) = &config.kv_events_config {
+        events.check()?;
+    }
     if config.tokenizer_name.is_none() {
         return model::check_tokenizer_config(config);
     }

@@ -85,10 +85,7 @@ pub struct ModelFormat {
 impl ModelFormat {
     /// The same for a model whose tokens have ids below `vocab_size`: a grammar can name no others.
     pub fn within(mut self, vocab_size: u32) -> Self {
-        let known = self.special_tokens.iter();
-        let known = known.filter(|&(_, &id)| id < vocab_size);
-        let known: SpecialTokens = known.map(|(text, &id)| (text.clone(), id)).collect();
-        self.special_tokens = Arc::new(known);
+        Arc::make_mut(&mut self.special_tokens).retain(|_, id| *id < vocab_size);
         self
     }
 
