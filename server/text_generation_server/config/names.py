@@ -89,3 +89,8 @@ class TensorNames:
     """Matrices of layers are stored as [inputs, outputs]."""
     ignored: tuple[str, ...] = ("*rotary_emb.inv_freq",)
     """Patterns of whole names (as of `fnmatch`) that checkpoints hold though nothing needs them."""
+
+    @property
+    def all_heads(self) -> tuple[str, ...]:
+        """Every name that the head may have."""
+        return self.head, *self.heads.values()

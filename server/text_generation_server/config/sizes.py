@@ -8,6 +8,9 @@ from .model import ModelConfig
 from .names import TensorNames
 from .spec import AttentionSpec, LatentAttentionSpec, MoeSpec
 
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""Of a number, by its type."""
+
 
 def weight_bytes(config: ModelConfig, itemsize: int) -> int:
     """Of all ranks together, where a number that is not quantised takes `itemsize` bytes."""
@@ -20,6 +23,13 @@ def weight_bytes(config: ModelConfig, itemsize: int) -> int:
             scheme = config.schemes.of(whole)
             total += elements * (itemsize if scheme is None else scheme.bytes_per_weight)
     return int(total)
+
+
+def served_bytes(stored: int, config: AnyModelConfig, itemsize: int) -> int:
+    """Of all ranks together, where a number that is not quantised takes `itemsize` bytes and files have `stored`."""
+    if isinstance(config, ModelConfig) and config.is_less_than_files:
+        return weight_bytes(config, itemsize)
+    return stored * itemsize // (itemsize if config.dtype is None else ITEM_BYTES[config.dtype])
 
 
 def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int) -> int:

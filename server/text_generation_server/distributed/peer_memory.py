@@ -13,7 +13,7 @@ from ..kernels._exchange import LIMIT, NOTHING, SETS, Exchange, control_block
 from .peer_copies import PeerCopies
 
 SET_BYTES = 16 << 20
-"""Of one of the three sets: two ranks send messages of up to 8 MiB."""
+"""Of one of the three sets: two ranks send messages of up to 8 MiB, and of up to 16 by whole rows."""
 
 
 class PeerMemory:

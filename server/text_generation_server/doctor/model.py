@@ -12,7 +12,7 @@ from ..config.parallel import kv_heads_of_rank
 from ..config.server import Environment
 from ..config.serving import AskedLimits, check_servable
 from ..config.shards import AskedShards
-from ..config.sizes import bytes_of_rank, weight_bytes
+from ..config.sizes import ITEM_BYTES, bytes_of_rank, served_bytes
 from ..config.spec import LatentAttentionSpec, MixerSpec
 from ..errors import EngineError
 from ..hub import ModelSource, find_folder, present_folder
@@ -23,7 +23,6 @@ _SUBJECT = "model"
 _GIB = 2**30
 _MOST_SHARDS = 1024
 """That are thought of where nothing tells how many heads a model has."""
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def model_findings(
@@ -98,16 +97,15 @@ def _memory(
             yield Finding(_SUBJECT, "warning", "how large the weights are cannot be known before they are converted")
         return
     served = dtype or config.dtype or "float16"
-    if isinstance(config, ModelConfig) and config.is_less_than_files:
-        how = f"quantised by {config.schemes.method!r}" if config.schemes.method else f"in {served}"
-        whole = weight_bytes(config, _BYTES[served])
-    else:
-        whole, how = stored * _BYTES[served] // _BYTES[config.dtype or served], f"in {served}"
-    weights = bytes_of_rank(whole, config, _BYTES[served], shards)
+    itemsize = ITEM_BYTES[served]
+    method = config.schemes.method if isinstance(config, ModelConfig) else None
+    how = f"quantised by {method!r}" if method else f"in {served}"
+    whole = served_bytes(stored, config, itemsize)
+    weights = bytes_of_rank(whole, config, itemsize, shards)
     text = f"{weights / _GIB:.2f} GiB of weights {how} for each shard, of {memory / _GIB:.1f} GiB"
     left = memory - weights
     if left <= 0:
-        more = _fitting_count(config, whole, _BYTES[served], memory)
+        more = _fitting_count(config, whole, itemsize, memory)
         remedy = "" if more is None else f"set --num-shard {more} or more, "
         remedy = f"{remedy}set --quantize or a smaller --dtype, or name a smaller model"
         yield Finding("memory", "error", text, remedy)
@@ -115,7 +113,7 @@ def _memory(
     if isinstance(config, FallbackConfig):
         yield Finding("memory", "ok", text)
         return
-    tokens = left // kv_bytes_per_token(config, shards, None if has_kv_codes else _BYTES[served])
+    tokens = left // kv_bytes_per_token(config, shards, None if has_kv_codes else itemsize)
     context = config.max_context_length
     text = f"{text}; the rest holds about {tokens:,} tokens, and a request has at most {context:,}"
     if tokens < context:

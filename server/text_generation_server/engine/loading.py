@@ -19,7 +19,7 @@ from ..config.quantisation import Packed
 from ..config.server import Attention, ServerConfig
 from ..config.serving import override_rope
 from ..config.shards import AskedShards, check_shards
-from ..config.sizes import bytes_of_rank, weight_bytes
+from ..config.sizes import bytes_of_rank, served_bytes
 from ..distributed.group import init_group
 from ..errors import ConfigurationError, OutOfMemory
 from ..kernels import use_triton
@@ -138,13 +138,9 @@ def check_memory(
     folder: Path, model: AnyModelConfig, dtype: torch.dtype, device: torch.device, world_size: int
 ) -> None:
     """Raises `OutOfMemory` when this rank's part of the weights is larger than the memory left on its device."""
-    if isinstance(model, ModelConfig) and model.is_less_than_files:
-        whole = weight_bytes(model, dtype.itemsize)
-    elif (stored := stored_bytes(folder)) is not None:
-        whole = stored * dtype.itemsize // (dtype if model.dtype is None else getattr(torch, model.dtype)).itemsize
-    else:
+    if (stored := stored_bytes(folder)) is None:
         return
-    needed = bytes_of_rank(whole, model, dtype.itemsize, world_size)
+    needed = bytes_of_rank(served_bytes(stored, model, dtype.itemsize), model, dtype.itemsize, world_size)
     if device.type == "cuda":
         check_fits(needed, torch.cuda.mem_get_info(device)[0], f"{device} has {{}} left")
     else:

@@ -115,7 +115,7 @@ class Tiling:
     arrived: Tensor
     """[tiles * KV heads] or more int32, zeros: as of `arrivals`."""
     may_split: bool
-    """Whether tiles are cut in some step with about as many requests."""
+    """In a rehearsal: whether tiles are cut in some step with about as many requests."""
 
     @classmethod
     def of(
@@ -136,7 +136,7 @@ class Tiling:
         tiles = triton.cdiv(rows, block_m) + batch
         count = tiles * kv_heads
         max_parts = max(1, min(resident // count, triton.cdiv(positions, MIN_PART), _MAX_PARTS))
-        may_split = not deterministic and resident // ((1 + least_batch(batch)) * kv_heads) > 1
+        may_split = rehearsing() and not deterministic and resident // ((1 + least_batch(batch)) * kv_heads) > 1
         if deterministic or max_parts == 1:
             nothing = torch.empty(0, dtype=torch.float32, device=device)
             return cls(tiles, 1, nothing, nothing, arrivals(device, 0), may_split)
@@ -149,5 +149,5 @@ class Tiling:
         """Constexprs of the kernels that cut their tiles, for each launch. A rehearsal does not meet every length, so
         it names the forms with and without parts.
         """
-        splits = (True, False) if rehearsing() and self.may_split else (self.max_parts > 1,)
+        splits = (True, False) if self.may_split else (self.max_parts > 1,)
         return [{"MIN_PART": MIN_PART, "SPLIT": split} for split in splits]

@@ -91,10 +91,10 @@ def grouped_linear_triton(
     if tokens > _FEW and rehearsing():
         # It does not meet every number of tokens.
         sizes = (*_MANY, 8 * MAX_TOKENS)
-    many = fits and takes_many(x, packed, scales, table)
     for size in sizes:
+        many = fits and size > _SOME and takes_many(x, packed, scales, table)
         config = settings(x, packed, size, many)
-        if many and size > _SOME and config["splits"]:
+        if many and config["splits"]:
             grouped_many(x, packed, scales, zeros, bias, out, config)
         elif fits and size <= MAX_TOKENS and config["splits"]:
             grouped_product(x, packed, scales, zeros, table, bias, out, config)
@@ -105,10 +105,10 @@ def grouped_linear_triton(
 def settings(x: Tensor, packed: Tensor, tokens: int, many: bool) -> Mapping[str, int]:
     """Launch settings of the kernel for about so many tokens; no `splits` where a matrix in 16 bits is faster.
 
-    `many`: where there are more than 128, of the kernel for those.
+    `many`: those of the kernel for more than 128.
     """
     shape = {"outputs": packed.shape[0], "inputs": x.shape[1]}
-    if many and tokens > _SOME:
+    if many:
         return nearest("grouped_many", **shape, tokens=tokens)
     bits = 4 if packed.dtype == torch.int32 else 8
     return nearest("grouped_linear", shared_kib=shared_kib(x.device), bits=bits, **shape, tokens=tokens)

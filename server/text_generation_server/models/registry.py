@@ -55,8 +55,7 @@ def _build(
     model = DecoderBuilder(config, group, source, device, kv_cache).build()
     if isinstance(source, SafetensorsSource):
         # Where the head is the embedding, some files hold it twice, and Transformers reads the embedding too.
-        heads = (config.names.head, *config.names.heads.values())
-        tied = tuple(f"{head}.weight" for head in heads) if config.decoder.head.tied else ()
+        tied = tuple(f"{head}.weight" for head in config.names.all_heads) if config.decoder.head.tied else ()
         beside = BESIDE if config.schemes.method else ()
         source.warn_unread((*config.names.ignored, *tied, *beside, *_of_other_ranks(config.names, group)))
     return model
@@ -73,5 +72,5 @@ def _of_other_ranks(names: TensorNames, group: TensorParallelGroup) -> tuple[str
     if group.rank:
         # Of results that are summed, the first rank adds the bias; the last ranks may have no part of the vocabulary.
         biased = names.out, names.down, names.shared_down
-        others += [f"*{name}.bias" for name in biased] + [f"{names.head}.*"]
+        others += [f"*{name}.bias" for name in biased] + [f"{head}.*" for head in names.all_heads]
     return tuple(others)
