@@ -6,22 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.families import model_of, write
+from support.families import SIZES, model_of, write
 from support.loading import load
 from support.media_cases import MEDIA_CASES
 from transformers import CONFIG_MAPPING
 
 from text_generation_server.config import ModelConfig
 from text_generation_server.errors import ConfigurationError, UnsupportedModel
-
-TEXT = {
-    "vocab_size": 99,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
 
 
 def parse(folder: Path, part: dict[str, Any], **whole: Any) -> ModelConfig:
@@ -42,7 +33,7 @@ def test_what_is_absent_means_what_it_means_to_transformers(kind: str, tmp_path:
 
 
 def test_what_the_whole_says_counts_before_its_part(tmp_path: Path) -> None:
-    part = {"model_type": "llama", **TEXT, "eos_token_id": 2, "dtype": "float16", "tie_word_embeddings": False}
+    part = {"model_type": "llama", **SIZES, "eos_token_id": 2, "dtype": "float16", "tie_word_embeddings": False}
     alone = parse(tmp_path, part)
     assert (alone.eos_token_ids, alone.dtype, alone.decoder.head.tied) == ((2,), "float16", False)
     whole = parse(tmp_path, part, eos_token_id=[1, 5], dtype="bfloat16", tie_word_embeddings=True)
@@ -58,7 +49,7 @@ def test_a_part_of_another_family_is_refused_with_those_that_run(tmp_path: Path)
 
 def test_a_wrong_value_of_the_part_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"config.json, `text_config`: `num_key_value_heads`"):
-        parse(tmp_path, {"model_type": "llama", **TEXT, "num_key_value_heads": 3})
+        parse(tmp_path, {"model_type": "llama", **SIZES, "num_key_value_heads": 3})
 
 
 @pytest.mark.parametrize("name", list(MEDIA_CASES))

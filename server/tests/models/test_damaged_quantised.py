@@ -24,6 +24,11 @@ VALUES: list[Any] = [None, -1, 0, 2**70, 1.5, float("nan"), True, "", "x", "re:[
 MATRIX = "model.layers.0.mlp.down_proj."
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory, **SIZES, num_hidden_layers=1, vocab_size=64)
+
+
 def places(value: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Of all values within."""
     if path:
@@ -60,10 +65,7 @@ def damaged(tensor: Tensor) -> Iterator[Tensor | None]:
 
 
 @pytest.mark.parametrize("name", [name for name, published in PUBLISHED.items() if not published.file])
-def test_a_damaged_tensor_is_an_error_of_ours(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, name: str
-) -> None:
-    plain = tiny_llama(tmp_path_factory, **SIZES, num_hidden_layers=1, vocab_size=64)
+def test_a_damaged_tensor_is_an_error_of_ours(plain: Path, tmp_path: Path, name: str) -> None:
     write_packed(plain, tmp_path / "made", PUBLISHED[name].case)
     path = tmp_path / "made" / "model.safetensors"
     state = load_file(path)

@@ -1,28 +1,22 @@
 """Models of few bits in every format, with one rank and two, beside transformers with the weights they stand for."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from support.checkpoints import tiny_llama
-from support.driver import Driver
 from support.families import PROMPTS as FAMILY_PROMPTS
 from support.families import made, model_of, write
 from support.family_cases import CASES as FAMILIES
 from support.loading import load
 from support.oracle import oracle
-from support.packed_files import CASES, ORDERED, PackedCase, write_packed
-from support.thread_ranks import thread_groups, together
-
-from text_generation_server.distributed import TensorParallelGroup
-from text_generation_server.models import CausalLM
+from support.packed_files import CASES, ORDERED, PackedCase, write_meant, write_packed
+from support.probabilities import PROMPTS, log_probabilities, of_groups
+from support.thread_ranks import thread_groups
 
 # Parts of two ranks begin and end inside groups and words.
 SIZES = {"hidden_size": 192, "intermediate_size": 320, "num_attention_heads": 6, "num_key_value_heads": 2}
-PROMPTS = [[5, 9, 17, 23, 42, 77, 101], [4], list(range(30, 60))]
 
 
 @pytest.fixture(scope="module")
@@ -30,19 +24,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory, **SIZES, initializer_range=0.1)
 
 
-def log_probabilities(
-    model: CausalLM, prompts: list[list[int]] = PROMPTS, group: TensorParallelGroup | None = None
-) -> torch.Tensor:
-    driver = Driver(model, max_tokens=64, group=group)
-    return driver.prefill({str(i): ids for i, ids in enumerate(prompts)}, all_logits=True).log_softmax(-1)
-
-
 def of_ranks(folder: Path, prompts: list[list[int]] = PROMPTS, ranks: int = 2) -> torch.Tensor:
-    works = [
-        lambda group=group: log_probabilities(load(folder, group=group), prompts, group)
-        for group in thread_groups(ranks)
-    ]
-    first, *others = together(works)
+    first, *others = of_groups(folder, thread_groups(ranks), prompts)
     assert all(torch.equal(first, other) for other in others)
     return first
 
@@ -95,11 +78,9 @@ def test_the_second_of_two_shared_experts_may_begin_inside_a_group(tmp_path: Pat
 def assert_like_16_bits(folder: Path, case: PackedCase) -> None:
     """Packs the model in `plain` and compares it, on one rank and on two, with what its codes stand for."""
     plain, packed, expected = folder / "plain", folder / "packed", folder / "meant"
-    meant = write_packed(plain, packed, case)
-    shutil.copytree(plain, expected)
-    save_file({key: tensor.contiguous() for key, tensor in meant.items()}, expected / "model.safetensors")
-    ours = log_probabilities(load(expected), FAMILY_PROMPTS)
-    torch.testing.assert_close(log_probabilities(load(packed), FAMILY_PROMPTS), ours, atol=1e-4, rtol=1e-4)
+    write_meant(plain, expected, write_packed(plain, packed, case))
+    ours = log_probabilities(load(expected), prompts=FAMILY_PROMPTS)
+    torch.testing.assert_close(log_probabilities(load(packed), prompts=FAMILY_PROMPTS), ours, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(of_ranks(packed, FAMILY_PROMPTS), ours, atol=1e-4, rtol=1e-4)
 
 

@@ -9,20 +9,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.checkpoints import tiny_llama
 from support.compressed import preset, rounding
-from support.driver import Driver
 from support.loading import load
 from support.oracle import oracle
 from support.packed_files import write_packed
+from support.probabilities import PROMPTS, log_probabilities, of_groups
 from support.published_quantised import PUBLISHED, SIZES, Published
-from support.thread_ranks import thread_groups, together
+from support.thread_ranks import thread_groups
 from torch import nn
 
 from text_generation_server.config.kv_cache import quantised_kv_cache
 from text_generation_server.config.model import ModelConfig
-from text_generation_server.distributed import TensorParallelGroup
-from text_generation_server.models import CausalLM
-
-PROMPTS = [[5, 9, 17, 23, 42, 77, 101], [4], list(range(30, 60))]
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +35,6 @@ def written(plain: Path, folder: Path, published: Published) -> dict[str, torch.
     beside = {f"model.layers.{layer}.{end}": each for layer in (0, 1) for end, each in published.beside.items()}
     save_file({**load_file(path), **{name: each.clone() for name, each in beside.items()}}, path)
     return meant
-
-
-def log_probabilities(model: CausalLM, group: TensorParallelGroup | None = None) -> torch.Tensor:
-    driver = Driver(model, max_tokens=64, group=group)
-    return driver.prefill({str(i): ids for i, ids in enumerate(PROMPTS)}, all_logits=True).log_softmax(-1)
-
-
-def of_two_ranks(folder: Path) -> list[torch.Tensor]:
-    return together(
-        [lambda group=group: log_probabilities(load(folder, group=group), group) for group in thread_groups(2)]
-    )
 
 
 def round_inputs(model: nn.Module, folder: Path, preset_name: str) -> None:
@@ -76,10 +61,10 @@ def test_a_published_configuration_is_all_that_is_needed(
         expected = torch.cat([model(torch.tensor([ids])).logits[0] for ids in PROMPTS]).log_softmax(-1)
     assert quantised_kv_cache("auto", ModelConfig.from_folder(tmp_path / "made")) == published.kv_cache
     with caplog.at_level(logging.WARNING):
-        load(tmp_path / "made")
+        loaded = load(tmp_path / "made")
     # AutoGPTQ's biases are zeros, but nothing says so before they are read.
     assert bool(caplog.records) == (name == "TheBloke GPTQ")
-    for computed in (log_probabilities(load(tmp_path / "made")), *of_two_ranks(tmp_path / "made")):
+    for computed in (log_probabilities(loaded), *of_groups(tmp_path / "made", thread_groups(2))):
         if published.inputs:
             # What is rounded otherwise is apart, and each rank measures the scales of its own part of the inputs.
             assert (computed - expected).abs().mean() < (0.02 if published.inputs == "FP8" else 0.15)

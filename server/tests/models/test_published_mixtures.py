@@ -1,24 +1,28 @@
 """Mixtures of experts with the configurations that are published, beside the same models with 16 bits."""
 
 import dataclasses
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from support.driver import Driver
 from support.eight_bit import row_scales
 from support.families import PROMPTS, made, write
 from support.family_cases import CASES
 from support.loading import load
-from support.packed_files import Pack, PackedCase, awq_pack, compressed_pack, gptq_pack, write_packed
-from support.published_packs import bfloat16_blocks, half_scales, without_head
-from support.thread_ranks import thread_groups, together
-
-from text_generation_server.distributed import TensorParallelGroup
-from text_generation_server.models import CausalLM
+from support.packed_files import (
+    Pack,
+    PackedCase,
+    awq_pack,
+    compressed_pack,
+    gptq_pack,
+    without_head,
+    write_meant,
+    write_packed,
+)
+from support.probabilities import log_probabilities, of_groups
+from support.published_packs import bfloat16_blocks, half_scales
+from support.thread_ranks import thread_groups
 
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 64}
 INT4 = {"actorder": None, "group_size": 32, "num_bits": 4, "strategy": "group", "symmetric": True, "type": "int"}
@@ -105,16 +109,11 @@ ROUNDED: dict[str, tuple[str, dict[str, Any], Pack]] = {
 }
 
 
-def log_probabilities(model: CausalLM, group: TensorParallelGroup | None = None) -> torch.Tensor:
-    driver = Driver(model, max_tokens=64, group=group)
-    return driver.prefill({str(i): ids for i, ids in enumerate(PROMPTS)}, all_logits=True).log_softmax(-1)
-
-
 def computed(folder: Path) -> list[torch.Tensor]:
     """On one rank, on two with parts of experts, and on two with whole ones."""
-    found = [log_probabilities(load(folder))]
+    found = [log_probabilities(load(folder), prompts=PROMPTS)]
     for groups in (thread_groups(2), thread_groups(2, expert_parallel=True)):
-        found += together([lambda group=group: log_probabilities(load(folder, group=group), group) for group in groups])
+        found += of_groups(folder, groups, PROMPTS)
     return found
 
 
@@ -125,9 +124,8 @@ def meant_and_made(case: str, config: dict[str, Any], pack: Pack, path: Path) ->
     sized = dataclasses.replace(of_case, values={**of_case.values, **sizes})
     write(sized, made(sized), path / "plain")
     meant = write_packed(path / "plain", path / "made", PackedCase(config, pack))
-    shutil.copytree(path / "plain", path / "meant")
-    save_file({name: each.contiguous() for name, each in meant.items()}, path / "meant" / "model.safetensors")
-    return log_probabilities(load(path / "meant")), path / "made"
+    write_meant(path / "plain", path / "meant", meant)
+    return log_probabilities(load(path / "meant"), prompts=PROMPTS), path / "made"
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -10,20 +10,16 @@ from compressed_tensors.quantization import QuantizationScheme
 from safetensors.torch import save_file
 from support.checkpoints import tiny_llama
 from support.compressed import compress_folder, preset, reference, set_quantisation
-from support.driver import Driver
 from support.eight_bit import quantise_folder
 from support.families import made, model_of, write
 from support.family_cases import CASES
 from support.generating import generations, warm_engine
 from support.loading import load
 from support.oracle import oracle
-from support.thread_ranks import thread_groups, together
-
-from text_generation_server.distributed import TensorParallelGroup
-from text_generation_server.models import CausalLM
+from support.probabilities import PROMPTS, log_probabilities, of_groups
+from support.thread_ranks import thread_groups
 
 SIZES = {"hidden_size": 192, "intermediate_size": 320, "num_attention_heads": 6, "num_key_value_heads": 2}
-PROMPTS = [[5, 9, 17, 23, 42, 77, 91], [4], list(range(30, 60))]
 SCHEMES: dict[str, Mapping[str, QuantizationScheme]] = {
     "fp8 dynamic": {"": preset("FP8_DYNAMIC")},
     "fp8 static": {"": preset("FP8")},
@@ -42,11 +38,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory, **SIZES, initializer_range=0.1)
 
 
-def log_probabilities(model: CausalLM, group: TensorParallelGroup | None = None) -> torch.Tensor:
-    driver = Driver(model, max_tokens=64, group=group)
-    return driver.prefill({str(i): ids for i, ids in enumerate(PROMPTS)}, all_logits=True).log_softmax(-1)
-
-
 @pytest.mark.parametrize("name", SCHEMES)
 def test_a_checkpoint_of_compressed_tensors_computes_what_the_library_says(
     plain: Path, tmp_path: Path, name: str
@@ -57,9 +48,7 @@ def test_a_checkpoint_of_compressed_tensors_computes_what_the_library_says(
         expected = torch.cat([said(torch.tensor([ids])).logits[0] for ids in PROMPTS]).log_softmax(-1)
     torch.testing.assert_close(log_probabilities(load(folder)), expected, atol=1e-4, rtol=1e-4)
     for ranks in (2, 6):
-        groups = thread_groups(ranks)
-        works = [lambda group=group: log_probabilities(load(folder, group=group), group) for group in groups]
-        first, *others = together(works)
+        first, *others = of_groups(folder, thread_groups(ranks))
         assert all(torch.equal(first, other) for other in others)
         # Each rank measures the scales of its own part of the inputs, and what is rounded otherwise is a little apart.
         assert (first - expected).abs().mean() < (1e-4 if name == "fp8 static" else 0.12)
@@ -69,11 +58,7 @@ def test_a_checkpoint_of_compressed_tensors_computes_what_the_library_says(
 def test_16_bits_that_are_quantised_while_they_are_read_are_near(plain: Path, asked: str, apart: float) -> None:
     expected = log_probabilities(load(plain))
     assert 0 < (log_probabilities(load(plain, quantize=asked)) - expected).abs().mean() < apart
-    works = [
-        lambda group=group: log_probabilities(load(plain, group=group, quantize=asked), group)
-        for group in thread_groups(2)
-    ]
-    for each in together(works):
+    for each in of_groups(plain, thread_groups(2), quantize=asked):
         assert 0 < (each - expected).abs().mean() < apart
 
 
@@ -104,12 +89,9 @@ def test_experts_are_computed_with_the_numbers_that_8_bits_stand_for(tmp_path: P
         tmp_path / "plain", tmp_path / "made", "fp8 of blocks", ("w1", "w2", "w3"), modules_to_not_convert=attention
     )
     save_file(tensors, tmp_path / "plain" / "model.safetensors")
-    works = [
-        lambda group=group: log_probabilities(load(tmp_path / "made", group=group), group) for group in thread_groups(2)
-    ]
     expected = log_probabilities(load(tmp_path / "plain"))
     torch.testing.assert_close(log_probabilities(load(tmp_path / "made")), expected)
-    for each in together(works):
+    for each in of_groups(tmp_path / "made", thread_groups(2)):
         torch.testing.assert_close(each, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -142,10 +124,7 @@ def test_weights_alone_may_have_8_bits_in_matrices_of_every_place(
     )
     save_file(meant, tmp_path / "plain" / "model.safetensors")
     expected = log_probabilities(load(tmp_path / "plain"))
-    works = [
-        lambda group=group: log_probabilities(load(tmp_path / "made", group=group), group) for group in thread_groups(2)
-    ]
-    for computed in (log_probabilities(load(tmp_path / "made")), *together(works)):
+    for computed in (log_probabilities(load(tmp_path / "made")), *of_groups(tmp_path / "made", thread_groups(2))):
         torch.testing.assert_close(computed, expected, atol=1e-3, rtol=1e-4)
 
 

@@ -54,8 +54,15 @@ def write_packed(plain: Path, out: Path, case: PackedCase) -> State:
     return meant
 
 
-def _without_head(pack: Pack) -> Pack:
-    return lambda module, weight: None if module == "lm_head" else pack(module, weight)
+def write_meant(plain: Path, out: Path, meant: State) -> None:
+    """Writes the model of `plain` to `out` with the weights that a packed one stands for."""
+    shutil.copytree(plain, out)
+    save_file({name: tensor.contiguous() for name, tensor in meant.items()}, out / "model.safetensors")
+
+
+def without_head(pack: Pack, *more: str) -> Pack:
+    """The same for all modules but the output matrix, and those whose names end with one of `more`."""
+    return lambda module, weight: None if module.endswith(("lm_head", *more)) else pack(module, weight)
 
 
 def gptq_pack(bits: int = 4, group_size: int = 64, *, order: str = "", **how: Any) -> Pack:
@@ -120,7 +127,7 @@ def compressed_case(bits: int, group_size: int, symmetric: bool, form: str = "pa
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
         "ignore": ["lm_head"],
     }
-    return PackedCase(config, _without_head(compressed_pack(bits, group_size, symmetric, form)))
+    return PackedCase(config, without_head(compressed_pack(bits, group_size, symmetric, form)))
 
 
 def four_bits_pack(kind: str) -> Pack:
@@ -151,12 +158,12 @@ def _gptq(bits: int = 4, group_size: int = 64, **keys: Any) -> dict[str, Any]:
 
 
 CASES: dict[str, PackedCase] = {
-    "gptq": PackedCase(_gptq(), _without_head(gptq_pack())),
-    "gptq, one order of inputs": PackedCase(_gptq(desc_act=True), _without_head(gptq_pack(order="shared"))),
+    "gptq": PackedCase(_gptq(), without_head(gptq_pack())),
+    "gptq, one order of inputs": PackedCase(_gptq(desc_act=True), without_head(gptq_pack(order="shared"))),
     "gptq, an order for each": PackedCase(
-        _gptq(desc_act=True, sym=False), _without_head(gptq_pack(order="each", symmetric=False))
+        _gptq(desc_act=True, sym=False), without_head(gptq_pack(order="each", symmetric=False))
     ),
-    "gptq, 3 bits, asymmetric": PackedCase(_gptq(3, 32, sym=False), _without_head(gptq_pack(3, 32, symmetric=False))),
+    "gptq, 3 bits, asymmetric": PackedCase(_gptq(3, 32, sym=False), without_head(gptq_pack(3, 32, symmetric=False))),
     "gptq_v2, 8 bits, head too": PackedCase(
         _gptq(8, -1, checkpoint_format="gptq_v2", lm_head=True), gptq_pack(8, -1, zeros_less_one=False)
     ),
@@ -165,7 +172,7 @@ CASES: dict[str, PackedCase] = {
     ),
     "awq": PackedCase(
         {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"},
-        _without_head(awq_pack(64)),
+        without_head(awq_pack(64)),
     ),
     "compressed-tensors, w4a16, asymmetric": compressed_case(4, 64, False),
     "compressed-tensors, w8a16": compressed_case(8, 0, True),
@@ -173,12 +180,12 @@ CASES: dict[str, PackedCase] = {
     "compressed-tensors, mxfp4": compressed_case(4, 32, True, "mxfp4-pack-quantized"),
     "bitsandbytes, nf4": PackedCase(
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
-        _without_head(four_bits_pack("nf4")),
+        without_head(four_bits_pack("nf4")),
     ),
-    "bitsandbytes, int8": PackedCase({"quant_method": "bitsandbytes", "load_in_8bit": True}, _without_head(int8_pack)),
+    "bitsandbytes, int8": PackedCase({"quant_method": "bitsandbytes", "load_in_8bit": True}, without_head(int8_pack)),
 }
 
 ORDERED = PackedCase(
-    _gptq(4, 16, desc_act=True, sym=False), _without_head(gptq_pack(4, 16, order="each", symmetric=False))
+    _gptq(4, 16, desc_act=True, sym=False), without_head(gptq_pack(4, 16, order="each", symmetric=False))
 )
 """Of families with tiny sizes."""

@@ -9,10 +9,6 @@ from support.eight_bit import block_scales
 from support.packed_files import Pack
 
 
-def without_head(pack: Pack, *more: str) -> Pack:
-    return lambda module, weight: None if module.endswith(("lm_head", *more)) else pack(module, weight)
-
-
 def half_scales(pack: Any, **scales: float) -> Pack:
     """Scales in bfloat16, as llm-compressor stores them, and further ones."""
 

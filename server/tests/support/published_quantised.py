@@ -11,14 +11,22 @@ from torch import Tensor
 
 from support.compressed import STATIC_SCALE
 from support.eight_bit import row_scales, tensor_scale
-from support.packed_files import Pack, PackedCase, awq_pack, compressed_pack, four_bits_pack, gptq_pack, int8_pack
+from support.packed_files import (
+    Pack,
+    PackedCase,
+    awq_pack,
+    compressed_pack,
+    four_bits_pack,
+    gptq_pack,
+    int8_pack,
+    without_head,
+)
 from support.published_packs import (
     bfloat16_blocks,
     half_scales,
     int8_rows,
     inverse_named,
     with_numbers,
-    without_head,
     zero_biases,
 )
 
