@@ -14,8 +14,8 @@ def give_memory_back() -> None:
     """Have large blocks returned to the system when they are freed, for the whole process and from now on.
 
     glibc maps large blocks on their own and unmaps them when they are freed. But it raises its idea of "large" with
-    each of them, up to 32 MiB, and keeps the smaller ones: after a burst of large bodies the router held 600 MB for
-    good, and with fixed thresholds 90 MB. Other C libraries have no such function and need none.
+    each of them, up to 32 MiB, and keeps the smaller ones. That is for what Python and C libraries allocate: the
+    router's own memory is mimalloc's. Other C libraries have no such function and need none.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
