@@ -115,6 +115,10 @@ impl Process {
         })
     }
 
+    pub fn has_ended(&self) -> bool {
+        self.exit.borrow().is_some()
+    }
+
     /// Tells a process that waits on its standard input to go on. An error where it has ended.
     pub async fn release(&mut self) -> io::Result<()> {
         match &mut self.stdin {
@@ -164,7 +168,7 @@ impl Process {
 
     /// Sends a signal to every process of the group, unless the process has ended.
     pub fn signal(&self, signal: Signal) {
-        if self.exit.borrow().is_none() {
+        if !self.has_ended() {
             signal_group(self.group, signal);
         }
     }

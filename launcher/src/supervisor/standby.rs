@@ -36,8 +36,16 @@ impl Standby {
         &self.0
     }
 
-    /// Lets them go on as the shards of a group. None where one has ended meanwhile; the others end then too.
+    /// Lets them go on as the shards of a group. None where one has ended meanwhile; the others end then too, before they
+    /// have begun where that is known.
     pub async fn begin(mut self) -> Option<Vec<Process>> {
+        if let Some(process) = self.0.iter().find(|process| process.has_ended()) {
+            warn!(
+                "{} cannot take over from standby: it has ended",
+                process.name
+            );
+            return None;
+        }
         for process in &mut self.0 {
             if let Err(error) = process.release().await {
                 warn!("{} cannot take over from standby: {error}", process.name);
