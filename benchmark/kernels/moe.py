@@ -293,7 +293,7 @@ def rows_of(
             yield measure(mixture, bandwidth, flops)
 
 
-def compile_all(plan: Plan, shape: Shape, weights: list[Weights], with_candidates: bool) -> None:
+def compile_all(plan: Plan, shape: Shape, weights: list[Weights], sizes: Sequence[int], with_candidates: bool) -> None:
     """Compiles what is going to be timed, side by side."""
     mixtures = [Mixture(plan, shape, weights, tokens) for tokens in sizes]
     with kernels.compile_only(len(os.sched_getaffinity(0))):
