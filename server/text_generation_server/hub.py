@@ -142,7 +142,7 @@ def _is_hub_name(model_id: str) -> bool:
 
 
 def _check_not_only_gguf(folder: Path, source: ModelSource) -> None:
-    """Before the configuration is asked for, which such a folder lacks. Beside weights that are read GGUF is no harm."""
+    """Before the configuration is asked for, which such a folder lacks. Beside weights that are read it is no harm."""
     readable = not source.needs_weights or any(stored_weights(folder, end) for end in (source.extension, ".bin"))
     if not readable and any(folder.glob("*.gguf")):
         raise ModelFilesError(f"{folder} has its weights as GGUF, which is not read: use the model's safetensors")
