@@ -18,7 +18,7 @@ def weight_bytes(config: ModelConfig, itemsize: int) -> int:
     head = 0 if spec.head.tied and not spec.embedding.width else spec.vocab_size * spec.hidden_size
     total = float((spec.vocab_size * spec.hidden_size + head) * itemsize)
     for index in range(len(spec.layers)):
-        for name, elements in _matrices(config, index):
+        for name, elements in matrices(config, index):
             whole = f"{names.prefixes[0]}{names.layer.format(index)}{name}"
             scheme = config.schemes.of(whole)
             total += elements * (itemsize if scheme is None else scheme.bytes_per_weight)
@@ -42,8 +42,10 @@ def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int)
     return (whole - embedding) // ranks + embedding
 
 
-def _matrices(config: ModelConfig, index: int) -> Iterator[tuple[str, int]]:
-    """Names and elements of the matrices of a layer; of experts, those of the first stand for all."""
+def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[tuple[str, int]]:
+    """Names and elements of the matrices of a layer; of experts, those of the first stand for all. Without `experts`,
+    networks that every token passes besides are left out as well: they are computed as further ones.
+    """
     spec, names = config.decoder, config.names
     layer, hidden = spec.layers[index], spec.hidden_size
     if isinstance(layer.attention, LatentAttentionSpec):
@@ -52,6 +54,8 @@ def _matrices(config: ModelConfig, index: int) -> Iterator[tuple[str, int]]:
         yield from _attention(layer.attention, names, hidden)
     ffn = layer.ffn
     if isinstance(ffn, MoeSpec):
+        if not experts:
+            return
         yield from ((name.format(expert=0), each * hidden * ffn.inner * ffn.experts) for name, each in _experts(names))
         for name in (names.shared_gate, names.shared_up, names.shared_down):
             yield name, hidden * ffn.shared_inner

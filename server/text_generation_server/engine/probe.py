@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -116,14 +117,16 @@ class Probe:
         pool = allocate_pool(model, num_slots)
         return StepRunner(model, self._group, checker, table, pool, sampling, masks, sampler, self._runner_options)
 
-    def fitting_slots(self) -> int:
-        """Slots that fit on this rank beside everything else, or that it takes by itself if nothing is asked."""
+    def fitting_slots(self, copies: int = 0) -> int:
+        """Slots that fit on this rank beside everything else, or that it takes by itself if nothing is asked. `copies`:
+        bytes of weights that are still to be made. A device is measured at the first call.
+        """
         asked = self._asked
         chosen = asked.max_batch_total_tokens is not None
         if not self._memory.shared:
-            self.budget = self._measured()
+            self.budget = replace(self.budget or self._measured(), copies=copies)
             return self._slots_in(self.budget.room(chosen))
-        available = self._memory.free() // self._group.local_world_size
+        available = self._memory.free() // self._group.local_world_size - copies
         if chosen:
             return self._slots_in(available)
         longest = asked.max_total_tokens or self._model.max_context_length

@@ -35,6 +35,7 @@ from ..layers.rope import RopeTable
 from ..layers.weights import (
     ActivationScheme,
     Checkpoint,
+    Copies,
     HeadSplit,
     VocabularyPart,
     load_attention,
@@ -64,6 +65,7 @@ class DecoderBuilder:
         self._config = config
         self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group, config.schemes)
         self._device = device
+        self._copies = Copies(self._checkpoint.dtype)
         self._kv_cache: QuantisedKvCache | None = kv_cache
         self._ropes: dict[tuple[RopeSpec | None, int], RopeTable] = {}
 
@@ -80,7 +82,7 @@ class DecoderBuilder:
         head = Head(spec.head, load_head(checkpoint, weights), vocabulary)
         ropes = tuple(self._ropes.values())
         parts = Parts(checkpoint.group, layers)
-        return Decoder(embedding, layers, parts, last, head, ropes, self._config.max_context_length)
+        return Decoder(embedding, layers, parts, last, head, ropes, self._config.max_context_length, self._copies)
 
     def _layer(self, index: int, spec: LayerSpec) -> TransformerLayer | ParallelLayer:
         names, inside = self._checkpoint.names, partial(self._checkpoint.inside, index)
@@ -90,7 +92,7 @@ class DecoderBuilder:
         attention_norm = self._norm(inside(names.attention_norm), spec.attention_norm)
         before = self._junction(attention_norm, self._ffn_output_norm(index - 1), attention.wants)
         ffn_norm = self._norm(inside(names.ffn_norm), spec.ffn_norm)
-        ffn = feed_forward(self._checkpoint, index, spec.ffn)
+        ffn = self._feed_forward(index, spec.ffn)
         if spec.parallel:
             return ParallelLayer(before, attention, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
@@ -101,6 +103,7 @@ class DecoderBuilder:
         heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, group)
         rope = self._rope(spec.rope, spec.head_dim)
         weights = load_attention(self._checkpoint, index, spec, heads)
+        self._copies.note(weights)
         if self._kv_cache is None:
             return Attention(index, spec, weights, heads, rope, group)
         scales = None
@@ -112,7 +115,18 @@ class DecoderBuilder:
     def _latent_attention(self, index: int, spec: LatentAttentionSpec) -> LatentAttention:
         heads = HeadSplit.of(spec.num_heads, spec.num_heads, self._checkpoint.group)
         weights = load_latent_attention(self._checkpoint, index, spec, heads)
+        self._copies.note(weights)
         return LatentAttention(index, spec, weights, heads, self._rope(spec.rope, spec.rope_dim))
+
+    def _feed_forward(self, index: int, spec: FeedForwardSpec) -> FeedForward:
+        """The one place where a kind of network is chosen."""
+        if isinstance(spec, MoeSpec):
+            mixture = load_moe(self._checkpoint, index, spec)
+            self._copies.note(mixture)
+            return MoeFeedForward(spec, mixture)
+        weights = load_dense(self._checkpoint, index, spec)
+        self._copies.note(weights)
+        return DenseFeedForward(spec, weights)
 
     def _rope(self, rope: RopeSpec | None, head_dim: int) -> RopeTable:
         """One table for all layers that turn alike."""
@@ -139,10 +153,3 @@ class DecoderBuilder:
         if spec.sum_is_normalised and (norm := output_norm or input_norm) is not None:
             return Junction(group, norm, None, spec.residual_scale, wants, replaces=True)
         return Junction(group, input_norm, output_norm, spec.residual_scale, wants)
-
-
-def feed_forward(checkpoint: Checkpoint, index: int, spec: FeedForwardSpec) -> FeedForward:
-    """The one place where a kind of network is chosen."""
-    if isinstance(spec, MoeSpec):
-        return MoeFeedForward(spec, load_moe(checkpoint, index, spec))
-    return DenseFeedForward(spec, load_dense(checkpoint, index, spec))

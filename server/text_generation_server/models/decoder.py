@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..layers.infer import Embedding, Head, InferState, Junction, ParallelLayer, Parts, TransformerLayer
 from ..layers.rope import RopeTable
+from ..layers.weights import Copies
 from .base import CausalLM
 
 
@@ -22,6 +23,7 @@ class Decoder(CausalLM):
         head: Head,
         ropes: Sequence[RopeTable],
         max_context_length: int,
+        copies: Copies,
     ) -> None:
         """`last` is where the output of the last layer is added to the sum and normalised."""
         self._embedding = embedding
@@ -37,6 +39,7 @@ class Decoder(CausalLM):
         self.caches = [layer.attention.cache for layer in layers]
         self.bytes_per_position = sum(table.bytes_per_position for table in ropes)
         self.max_context_length = max_context_length
+        self.copies = copies
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`."""

@@ -4,6 +4,7 @@ from .activations import Activations, ActivationScheme
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, NormWeights
+from .copies import Copies
 from .ends import EmbeddingWeights, load_embedding, load_head, rounded
 from .experts import shared_experts
 from .feed_forward import DenseWeights, load_dense
@@ -19,6 +20,7 @@ __all__ = [
     "Activations",
     "AttentionWeights",
     "Checkpoint",
+    "Copies",
     "Dense",
     "DenseWeights",
     "EmbeddingWeights",
