@@ -47,7 +47,7 @@ def quantise_torch(x: Tensor, out8: Tensor, scale: Tensor, group: int, static: T
 
 
 @triton.jit
-def _scale_of(
+def scale_of(
     values,  # float32
     axis: tl.constexpr,
     BOUND: tl.constexpr,
@@ -90,12 +90,12 @@ def store_quantised(
             places = scale_ptr + columns // GROUP * stride_scale_group
             tl.store(places, tl.zeros_like(row) + scale, mask=(columns < inputs) & (columns % GROUP == 0))
     elif GROUP == 0:
-        scale = _scale_of(row, 0, BOUND, LIMIT, TINIEST)
+        scale = scale_of(row, 0, BOUND, LIMIT, TINIEST)
         quotient = row * tl.div_rn(1.0, scale)
         tl.store(scale_ptr, scale)
     else:
         grouped = tl.reshape(row, [BLOCK // GROUP, GROUP])
-        scale = _scale_of(grouped, 1, BOUND, LIMIT, TINIEST)
+        scale = scale_of(grouped, 1, BOUND, LIMIT, TINIEST)
         quotient = tl.reshape(grouped * tl.div_rn(1.0, scale)[:, None], [BLOCK])
         first = tl.min(columns, 0) // GROUP
         groups = first + tl.arange(0, BLOCK // GROUP)

@@ -36,6 +36,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ._activations import GATED
 from ._config import nearest
 from ._device import shared_kib
 from ._grouped_many import grouped_many, takes_many
@@ -43,6 +44,8 @@ from ._grouped_product import grouped_product
 from ._groups import BLOCK, group_values
 from ._launch import rehearsing
 from ._register import register
+from ._vector_groups import takes_vector, vector_groups
+from .act_and_mul import act_and_mul_torch, act_and_mul_triton
 from .dequantise import dequantise
 
 MAX_TOKENS = 512
@@ -71,22 +74,23 @@ def grouped_linear_triton(
     bias: Tensor | None,
     out: Tensor,
     group_size: int,
+    activation: str | None = None,
 ) -> None:
-    """Triton implementation. Raises ValueError for shapes that do not fit.
+    """Triton implementation. Raises ValueError for an unknown activation and for shapes that do not fit.
 
     On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
     """
-    tokens, inputs = x.shape
-    outputs = packed.shape[0]
-    width = -(-inputs // BLOCK) * BLOCK // 8 if packed.dtype == torch.int32 else inputs
-    if packed.shape[1] != width or out.shape != (tokens, outputs) or (bias is not None and bias.shape != (outputs,)):
-        shapes = [tuple(tensor.shape) for tensor in (x, packed, bias, out) if tensor is not None]
-        raise ValueError(f"grouped_linear: shapes of x, packed, bias, out do not fit: {shapes}")
+    _check(x, packed, bias, out, activation)
+    tokens, outputs = len(x), len(packed)
     if tokens == 0:
         return
     if perm is not None:
         x = x.index_select(1, perm)
     fits = _fits(x, packed, scales, out, group_size)
+    if tokens == 1 and fits and takes_vector(x, packed, scales, table):
+        vector_groups(x, packed, scales, zeros, bias, out, activation)
+        return
+    product = out if activation is None else out.new_empty(tokens, outputs)
     sizes: tuple[int, ...] = (max(_SMALLEST_TILE, 1 << (tokens - 1).bit_length()),)
     if tokens > _FEW and rehearsing():
         # It does not meet every number of tokens.
@@ -95,11 +99,25 @@ def grouped_linear_triton(
         many = fits and size > _SOME and takes_many(x, packed, scales, table)
         config = settings(x, packed, size, many)
         if many and config["splits"]:
-            grouped_many(x, packed, scales, zeros, bias, out, config)
+            grouped_many(x, packed, scales, zeros, bias, product, config)
         elif fits and size <= MAX_TOKENS and config["splits"]:
-            grouped_product(x, packed, scales, zeros, table, bias, out, config)
+            grouped_product(x, packed, scales, zeros, table, bias, product, config)
         else:
-            by_matrix(x, packed, scales, zeros, table, bias, out, group_size)
+            by_matrix(x, packed, scales, zeros, table, bias, product, group_size)
+    if activation is not None:
+        act_and_mul_triton(product, activation, out)
+
+
+def _check(x: Tensor, packed: Tensor, bias: Tensor | None, out: Tensor, activation: str | None) -> None:
+    tokens, inputs = x.shape
+    outputs = packed.shape[0]
+    width = -(-inputs // BLOCK) * BLOCK // 8 if packed.dtype == torch.int32 else inputs
+    written = outputs if activation is None else outputs / 2
+    if packed.shape[1] != width or out.shape != (tokens, written) or (bias is not None and bias.shape != (outputs,)):
+        shapes = [tuple(tensor.shape) for tensor in (x, packed, bias, out) if tensor is not None]
+        raise ValueError(f"grouped_linear: shapes of x, packed, bias, out do not fit: {shapes}")
+    if activation is not None and activation not in GATED:
+        raise ValueError(f"grouped_linear: unknown activation {activation!r}, use one of {', '.join(GATED)}")
 
 
 def settings(x: Tensor, packed: Tensor, tokens: int, many: bool) -> Mapping[str, int]:
@@ -164,11 +182,16 @@ def grouped_linear_torch(
     bias: Tensor | None,
     out: Tensor,
     group_size: int,
+    activation: str | None = None,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Computes in float32."""
     x = (x if perm is None else x[:, perm]).float()
     result = x @ group_values(packed, scales, zeros, table, x.shape[1], group_size).t()
-    out.copy_(result if bias is None else result + bias.float())
+    result = result if bias is None else result + bias.float()
+    if activation is None:
+        out.copy_(result)
+    else:
+        act_and_mul_torch(result.to(out.dtype), activation, out)
 
 
 grouped_linear = register(grouped_linear_torch, mutates=("out",), triton=grouped_linear_triton)

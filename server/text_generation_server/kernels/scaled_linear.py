@@ -29,19 +29,23 @@ memory than 227 KiB are not measured.
 """
 
 # pyright: basic, reportArgumentType=false
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ._activations import GATED
 from ._config import nearest
 from ._device import has_fp8_products, shared_kib
 from ._launch import rehearsing
-from ._quantise import LIMITS
+from ._quantise import LIMITS, quantise_torch
 from ._register import register
 from ._scaled_library import SUMS, library_product, takes
 from ._scaled_product import BLOCK, SMALLEST_TILE, scaled_product
+from ._vector_rows import MOST_QUANTISED, takes_vector, vector_rows
+from .act_and_mul import act_and_mul_torch, act_and_mul_triton
+from .quantise_rows import quantise_rows_triton
 
 MAX_TOKENS = 64
 """More tokens than this may be for a library."""
@@ -50,19 +54,52 @@ _MANY = (128, 256, 512, 1024, 2048, 4096)
 
 
 def scaled_linear_triton(
-    x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
+    x: Tensor,
+    x_scale: Tensor | None,
+    weight8: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    activation: str | None = None,
+    bound: float = 0.0,
 ) -> None:
     """Triton implementation, and the libraries'. Raises ValueError for shapes that do not fit.
 
     On one stream at a time, as `scaled_product`. Run once before a capture.
     """
-    _check(x8, x_scale, weight8, weight_scale, bias, out)
+    _check(x, x_scale, weight8, weight_scale, bias, out, activation)
+    if len(x) == 0:
+        return
+    if weight8.dtype == torch.float8_e4m3fn and not has_fp8_products(weight8.device):
+        scaled_linear_torch(x, x_scale, weight8, weight_scale, bias, out, activation, bound)
+    elif len(x) == 1 and takes_vector(x, weight8, weight_scale):
+        if x.shape[1] > MOST_QUANTISED or weight8.dtype == torch.int8:
+            x, x_scale = _codes(x, x_scale, weight8.dtype, bound, quantise_rows_triton)
+        vector_rows(x, x_scale, weight8, weight_scale, bias, out, activation, bound)
+    else:
+        x8, scale = _codes(x, x_scale, weight8.dtype, bound, quantise_rows_triton)
+        product = out if activation is None else out.new_empty(len(x), len(weight8))
+        _product(x8, scale, weight8, weight_scale, bias, product)
+        if activation is not None:
+            act_and_mul_triton(product, activation, out)
+
+
+def _codes(
+    x: Tensor, x_scale: Tensor | None, dtype: torch.dtype, bound: float, quantise: Callable[..., None]
+) -> tuple[Tensor, Tensor]:
+    """Codes and their scales, made by `quantise` where `x` has other numbers."""
+    if x.dtype in LIMITS and x_scale is not None:
+        return x, x_scale
+    x8, scale = x.new_empty(x.shape, dtype=dtype), x.new_empty(len(x), dtype=torch.float32)
+    quantise(x, x8, scale, 0, x_scale, bound)
+    return x8, scale
+
+
+def _product(
+    x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
+) -> None:
+    """Of codes, by the kernel for several tokens or by a library."""
     tokens = len(x8)
-    if tokens == 0:
-        return
-    if x8.dtype == torch.float8_e4m3fn and not has_fp8_products(x8.device):
-        scaled_linear_torch(x8, x_scale, weight8, weight_scale, bias, out)
-        return
     size = max(SMALLEST_TILE, 1 << (tokens - 1).bit_length())
     ways: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > MAX_TOKENS else ()
     sizes: tuple[int, ...] = (size,)
@@ -98,35 +135,60 @@ def _by_block(x_scale: Tensor, weight_scale: Tensor) -> bool:
 
 
 def _check(
-    x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
+    x: Tensor,
+    x_scale: Tensor | None,
+    weight8: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    activation: str | None,
 ) -> None:
-    tokens, inputs = x8.shape
+    tokens, inputs = x.shape
     outputs, blocks = len(weight8), -(-inputs // BLOCK)
+    written = outputs if activation is None else outputs / 2
+    scales = ((tokens,), (tokens, blocks)) if x.dtype in LIMITS else ((1,),)
     fits = (
         weight8.shape[1] == inputs
-        and out.shape == (tokens, outputs)
-        and x_scale.shape in ((tokens,), (tokens, blocks))
+        and out.shape == (tokens, written)
+        and (x_scale is None or x_scale.shape in scales)
         and weight_scale.shape in ((outputs,), (outputs, blocks), (-(-outputs // BLOCK), blocks))
         and (bias is None or bias.shape == (outputs,))
     )
     if not fits:
-        tensors = (x8, x_scale, weight8, weight_scale, bias, out)
+        tensors = (x, x_scale, weight8, weight_scale, bias, out)
         shapes = [tuple(tensor.shape) for tensor in tensors if tensor is not None]
-        raise ValueError(f"scaled_linear: shapes of x8, x_scale, weight8, weight_scale, bias, out do not fit: {shapes}")
-    if x8.dtype != weight8.dtype or x8.dtype not in LIMITS:
-        raise ValueError(f"scaled_linear: x8 is {x8.dtype} and weight8 {weight8.dtype}; both must be one 8-bit type")
-    if x_scale.dtype != torch.float32 or weight_scale.dtype != torch.float32:
+        raise ValueError(f"scaled_linear: shapes of x, x_scale, weight8, weight_scale, bias, out do not fit: {shapes}")
+    if activation is not None and activation not in GATED:
+        raise ValueError(f"scaled_linear: unknown activation {activation!r}, use one of {', '.join(GATED)}")
+    is_codes = x.dtype == weight8.dtype and x_scale is not None
+    if weight8.dtype not in LIMITS or not (is_codes or x.is_floating_point() and x.dtype not in LIMITS):
+        raise ValueError(
+            f"scaled_linear: x is {x.dtype} and weight8 {weight8.dtype}; both must be one 8-bit type, or x of 16 bits"
+        )
+    if weight_scale.dtype != torch.float32 or (x_scale is not None and x_scale.dtype != torch.float32):
         raise ValueError("scaled_linear: scales must be float32")
-    if not x8.stride(1) == weight8.stride(1) == out.stride(1) == 1:
+    if not x.stride(1) == weight8.stride(1) == out.stride(1) == 1:
         raise ValueError("scaled_linear: the last dimension of every matrix must have stride 1")
 
 
 def scaled_linear_torch(
-    x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, bias: Tensor | None, out: Tensor
+    x: Tensor,
+    x_scale: Tensor | None,
+    weight8: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    activation: str | None = None,
+    bound: float = 0.0,
 ) -> None:
     """Torch implementation, in float32: the CPU path and the reference of the tests."""
-    product = functional.linear(dequantise(x8, x_scale), dequantise(weight8, weight_scale))
-    out.copy_(product if bias is None else product + bias)
+    x8, scale = _codes(x, x_scale, weight8.dtype, bound, quantise_torch)
+    product = functional.linear(dequantise(x8, scale), dequantise(weight8, weight_scale))
+    product = product if bias is None else product + bias
+    if activation is None:
+        out.copy_(product)
+    else:
+        act_and_mul_torch(product.to(out.dtype), activation, out)
 
 
 def dequantise(values: Tensor, scale: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ... import kernels
 from ...config.spec import DenseSpec
-from ..weights import Activations, ActivationScheme, Dense, DenseWeights
+from ..weights import Activations, ActivationScheme, DenseWeights
 from .state import InferState
 
 
@@ -42,13 +42,9 @@ class DenseFeedForward(FeedForward):
 
     def _activated(self, x: Activations, block: int | None) -> Activations:
         """[N, hidden] to what the second product reads, [N, inner]."""
-        matrix, wants = self._weights.first, self._weights.down.wants
-        if self._gated and wants is None and isinstance(matrix, Dense):
-            return Activations(matrix.gated(x, self._activation, block))
+        matrix = self._weights.first
+        if self._gated:
+            return matrix.gated(x, self._activation, self._weights.down.wants, block)
         first = matrix.apply(x, block)
-        if not self._gated:
-            kernels.activate(first, self._activation, first)
-            return Activations(first)
-        activated, room = Activations.to_fill(first.new_empty(first.shape[0], first.shape[1] // 2), wants)
-        kernels.act_and_mul(first, self._activation, activated.x, *room)
-        return activated
+        kernels.activate(first, self._activation, first)
+        return Activations(first)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ... import kernels
 from .activations import Activations, ActivationScheme
-from .linear import dense_product, in_blocks, total_bytes
+from .linear import activated, dense_product, in_blocks, total_bytes
 
 _FEW = 64
 """Tokens for which codes are read though there is a copy: of an H200, more are faster with it for every matrix."""
@@ -55,13 +55,21 @@ class Grouped:
         """See `Linear`."""
         return self._product(x, None, block)
 
-    def _product(self, x: Activations, bias: Tensor | None, block: int | None) -> Tensor:
+    def gated(
+        self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
+    ) -> Activations:
+        """See `Linear`. Of a single token, whoever reads the result quantises it."""
+        if wants is not None and (block is not None or x.x.shape[0] > 1):
+            return activated(self.apply(x, block), activation, wants)
+        return Activations(self._product(x, self.bias, block, activation))
+
+    def _product(self, x: Activations, bias: Tensor | None, block: int | None, activation: str | None = None) -> Tensor:
         def product(x: Tensor) -> Tensor:
             if self.copy is not None and x.shape[0] > _FEW:
-                return dense_product(x, self.copy, bias)
-            out = x.new_empty(x.shape[0], self.outputs)
+                return dense_product(x, self.copy, bias, activation)
+            out = x.new_empty(x.shape[0], self.outputs // (1 if activation is None else 2))
             held = self.packed, self.scales, self.zeros, self.table, self.perm
-            kernels.grouped_linear(x, *held, bias, out, self.group_size)
+            kernels.grouped_linear(x, *held, bias, out, self.group_size, activation)
             return out
 
         return in_blocks((x.x,), block, product)

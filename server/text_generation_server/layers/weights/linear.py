@@ -48,6 +48,12 @@ class Linear(Protocol):
         """The same without the bias, for callers that add it elsewhere."""
         ...
 
+    def gated(
+        self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
+    ) -> Activations:
+        """`apply`, then `act_and_mul`: [T, inputs] to [T, outputs / 2], best in the form that the next matrix wants."""
+        ...
+
 
 @dataclass(frozen=True)
 class Dense:
@@ -76,9 +82,13 @@ class Dense:
         """See `Linear`."""
         return in_blocks((x.x,), block, lambda x: dense_product(x, self.weight, None))
 
-    def gated(self, x: Activations, activation: str, block: int | None = None) -> Tensor:
-        """[T, inputs] to [T, outputs / 2]: `apply`, then `act_and_mul`."""
-        return in_blocks((x.x,), block, lambda x: dense_product(x, self.weight, self.bias, activation))
+    def gated(
+        self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
+    ) -> Activations:
+        """See `Linear`."""
+        if wants is not None:
+            return activated(self.apply(x, block), activation, wants)
+        return Activations(in_blocks((x.x,), block, lambda x: dense_product(x, self.weight, self.bias, activation)))
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,12 @@ class Split:
         made = x.made_for(self.wants)
         return torch.cat([part.product(made, block) for part in self.parts], dim=-1)
 
+    def gated(
+        self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
+    ) -> Activations:
+        """See `Linear`."""
+        return activated(self.apply(x, block), activation, wants)
+
 
 def dense_product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> Tensor:
     """On CUDA, few tokens have an operator of ours, which reads the matrix faster. `activation`: a gated one behind."""
@@ -127,6 +143,13 @@ def dense_product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: st
     out = product.new_empty(x.shape[0], weight.shape[0] // 2)
     kernels.act_and_mul(product, activation, out)
     return out
+
+
+def activated(product: Tensor, activation: str, wants: ActivationScheme | None) -> Activations:
+    """`act_and_mul` of [T, outputs], in the form that the next matrix wants."""
+    made, room = Activations.to_fill(product.new_empty(product.shape[0], product.shape[1] // 2), wants)
+    kernels.act_and_mul(product, activation, made.x, *room)
+    return made
 
 
 def in_blocks(inputs: Sequence[Tensor], block: int | None, product: Callable[..., Tensor]) -> Tensor:

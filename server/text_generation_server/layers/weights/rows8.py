@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ... import kernels
 from .activations import Activations, ActivationScheme
-from .linear import in_blocks, total_bytes
+from .linear import activated, in_blocks, total_bytes
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,22 @@ class Rows8:
         """See `Linear`."""
         return self._product(x, None, block)
 
-    def _product(self, x: Activations, bias: Tensor | None, block: int | None) -> Tensor:
-        def product(eight: Tensor, scale: Tensor) -> Tensor:
-            out = x.x.new_empty(eight.shape[0], self.outputs)
-            kernels.scaled_linear(eight, scale, self.weight, self.scale, bias, out)
+    def gated(
+        self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
+    ) -> Activations:
+        """See `Linear`. Of a single token, whoever reads the result quantises it."""
+        if block is None and x.x.shape[0] == 1 and self.scale.dim() == 1:
+            return Activations(self._product(x, self.bias, block, activation))
+        return activated(self.apply(x, block), activation, wants)
+
+    def _product(self, x: Activations, bias: Tensor | None, block: int | None, activation: str | None = None) -> Tensor:
+        def product(x: Tensor, scale: Tensor | None) -> Tensor:
+            out = like.new_empty(x.shape[0], self.outputs // (1 if activation is None else 2))
+            kernels.scaled_linear(x, scale, self.weight, self.scale, bias, out, activation, self.wants.bound)
             return out
 
-        return in_blocks(x.eight_bit(self.wants), block, product)
+        like, wants = x.x, self.wants
+        if block is None and not wants.group and not wants.equals(x.scheme):
+            # The product of a single token quantises it by itself, and others what they get.
+            return product(like, wants.static)
+        return in_blocks(x.eight_bit(wants), block, product)

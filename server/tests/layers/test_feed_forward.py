@@ -1,0 +1,58 @@
+"""A single token has products of its own, in which more happens than in those of several."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from text_generation_server import kernels
+from text_generation_server.config.spec import DenseSpec
+from text_generation_server.layers.infer.feed_forward import DenseFeedForward
+from text_generation_server.layers.weights import Activations, Dense, DenseWeights
+from text_generation_server.layers.weights.activations import ActivationScheme
+from text_generation_server.layers.weights.grouped import Grouped
+from text_generation_server.layers.weights.linear import Linear, Split
+from text_generation_server.layers.weights.rows8 import Rows8
+
+FP8 = torch.float8_e4m3fn
+SCHEMES = {
+    "fp8": ActivationScheme(FP8),
+    "fp8 static": ActivationScheme(FP8, static=torch.tensor([0.02])),
+    "fp8 bound": ActivationScheme(FP8, bound=0.5),
+    "fp8 blocks": ActivationScheme(FP8, group=128),
+    "int8": ActivationScheme(torch.int8),
+}
+
+
+def _matrix(kind: str, weight: Tensor) -> Linear:
+    outputs, inputs = weight.shape
+    if kind == "16 bits":
+        return Dense(weight)
+    if kind == "split":
+        return Split([_matrix("fp8", weight[: outputs // 2]), _matrix("groups", weight[outputs // 2 :])])
+    if kind == "groups":
+        scales, size = kernels.pack_scales(torch.full((outputs, inputs // 128), 0.01), inputs, 128)
+        return Grouped(kernels.pack_codes((weight / 0.01 + 8).byte().clamp(0, 15), 4), scales, None, None, None, size)
+    scheme = SCHEMES[kind]
+    eight, scale = scheme.room(weight)
+    kernels.quantise_rows(weight, eight, scale, scheme.group)
+    return Rows8(eight, scale, scheme)
+
+
+@pytest.mark.parametrize("first", ["16 bits", "split", "groups", *SCHEMES])
+@pytest.mark.parametrize("second", ["16 bits", "groups", *SCHEMES])
+def test_a_token_alone_gets_what_it_gets_among_others(first: str, second: str) -> None:
+    torch.manual_seed(0)
+    hidden, inner = 128, 256
+    gate_up, down = torch.randn(2 * inner, hidden) / 20, torch.randn(hidden, inner) / 20
+    network = DenseFeedForward(DenseSpec(inner, "silu"), DenseWeights(_matrix(first, gate_up), _matrix(second, down)))
+    x = torch.randn(3, hidden)
+    together, alone = (network.forward(Activations(each), _state(block)) for each, block in ((x, None), (x[:1], None)))
+    torch.testing.assert_close(alone[0], together[0], rtol=1e-4, atol=1e-5)
+    assert torch.equal(network.forward(Activations(x[:1]), _state(4)), network.forward(Activations(x), _state(4))[:1])
+
+
+def _state(block: int | None) -> Any:
+    return SimpleNamespace(linear_block=block)
