@@ -23,7 +23,7 @@ from ..errors import EngineFailed
 from .peer_copies import PLACES
 from .peer_memory import PeerMemory, can_map, peer_memory
 from .rendezvous import meeting_place, meeting_store
-from .under_way import SumUnderWay, wrong_sums
+from .under_way import SentSum, SumUnderWay, wrong_sums
 from .ways import USUAL_HIDDEN_SIZE, Way, Ways, measure
 
 NEVER_IN_PARTS = sys.maxsize
@@ -75,6 +75,20 @@ class TensorParallelGroup:
             return self._peers.copies.begin(x, place)
         self.all_reduce(x)
         return SumUnderWay(x, None)
+
+    def begin_sum_of_product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> SumUnderWay | None:
+        """The sum over the ranks of `x @ weight.T + bias`, where the product can send its results to them itself and
+        that is faster; None otherwise. It is to be ended before anything else is summed up.
+        """
+        if not self.sends or self._peers is None or x.shape[0] > self.most or self._ways.of(x.shape[0] * weight.shape[0] * x.element_size()) is not Way.ONE_SHOT:
+            return None
+        exchange = self._peers.exchange
+        if not kernels.send_linear(x, weight, bias, exchange):
+            return None
+        return SentSum(x.new_empty(x.shape[0], weight.shape[0]), None, exchange)
+
+    sends = True
+    most = 64
 
     def reduce_add_norm(
         self,

@@ -50,6 +50,17 @@ class Exchange:
     set_bytes: int
     """Of one of the three sets, a multiple of 16."""
 
+    def constants(self, x: Tensor) -> dict[str, object]:
+        """Of kernels that send elements like those of `x`."""
+        wide = x.element_size() == 4
+        return {
+            "RANK": self.rank,
+            "WORLD": self.world_size,
+            "SET_BYTES": self.set_bytes,
+            "BITS": tl.int32 if wide else tl.int16,
+            "NOTHING": (NOTHING << 16 | NOTHING) - (1 << 32) if wide else NOTHING - (1 << 16),
+        }
+
 
 def control_block(addresses: list[int], report: int, device: torch.device) -> Tensor:
     """The words that kernels share from call to call. `addresses`: of the buffers of each rank, `SETS` sets each, full
@@ -69,6 +80,47 @@ def take_turn(control_ptr):
     if ticket % _PROGRAMS == count - 1:
         tl.atomic_add(control_ptr + _CALLS, _PROGRAMS - count, sem="relaxed")
     return (ticket // _PROGRAMS) % 3
+
+
+@triton.jit
+def turn_of(control_ptr):
+    """The set of the call that is next or has begun, which `pass_turn` ends. Past the L1 cache."""
+    return ((tl.load(control_ptr + _CALLS, volatile=True) // _PROGRAMS) % 3).to(tl.int32)
+
+
+@triton.jit
+def pass_turn(control_ptr):
+    """Every program of a call that took `turn_of` says once that it, and who sent to it, will not ask again."""
+    count = tl.num_programs(0)
+    if count == 1:
+        tl.store(control_ptr + _CALLS, tl.load(control_ptr + _CALLS, volatile=True) + _PROGRAMS)
+    else:
+        ticket = tl.atomic_add(control_ptr + _CALLS, 1, sem="relaxed")
+        if ticket % _PROGRAMS == count - 1:
+            tl.atomic_add(control_ptr + _CALLS, _PROGRAMS - count, sem="relaxed")
+
+
+@triton.jit
+def boxes_of(
+    control_ptr, size, RANK: tl.constexpr, WORLD: tl.constexpr, SET_BYTES: tl.constexpr, BITS: tl.constexpr
+):  # fmt: skip
+    """Where this rank's part of the next call, `size` values, belongs in the memory of each rank, this one too.
+
+    To be asked once the kernels before are finished. Whoever receives does not pass the turn before all has come.
+    """
+    turn = turn_of(control_ptr)
+    boxes = ()
+    for peer in tl.static_range(WORLD):
+        boxes = boxes + (buffer_at(address_of(control_ptr, peer), turn, SET_BYTES, BITS) + RANK * size,)
+    return boxes
+
+
+@triton.jit
+def send_to_all(boxes, values, places, valid, WORLD: tl.constexpr, BITS: tl.constexpr, NOTHING: tl.constexpr):
+    """Sends values of this rank's part to all ranks."""
+    words = words_to_send(values, BITS, NOTHING)
+    for peer in tl.static_range(WORLD):
+        tl.store(boxes[peer] + places, words, mask=valid)
 
 
 @triton.jit

@@ -41,7 +41,7 @@ from ._triton import tl, triton
 
 _MOST_VALUES = 1 << 15
 """Values that one program of the one-shot kernel holds: a row of each rank."""
-_CLEAR = 2048
+CLEAR = 2048
 
 
 @triton.jit
@@ -259,7 +259,7 @@ def reduce_add_norm(
         "SET_BYTES": exchange.set_bytes,
         "BITS": tl.int32 if wide else tl.int16,
         "NOTHING": (NOTHING << 16 | NOTHING) - (1 << 32) if wide else NOTHING - (1 << 16),
-        "CLEAR": _CLEAR,
+        "CLEAR": CLEAR,
         "CHECKED": CHECKED if x.is_cuda else 0,
     }
     # All programs must be on the device at a time, because they wait for those of other ranks.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..layers.infer import Embedding, Head, InferState, Junction, ParallelLayer, Parts, TransformerLayer
+from ..layers.infer import Addend, Embedding, Head, InferState, Junction, ParallelLayer, Parts, TransformerLayer
 from ..layers.rope import RopeTable
 from .base import CausalLM
 
@@ -46,10 +46,11 @@ class Decoder(CausalLM):
     @torch.inference_mode()
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         """See `CausalLM`."""
-        x = self._embedding.forward(input_ids, state)
+        embedded = self._embedding.forward(input_ids, state)
+        x: Addend = embedded
         residual: Tensor | None = None
-        if cuts := self._parts.cuts(x, state):
-            x, residual = self._parts.forward(x, state, cuts)
+        if cuts := self._parts.cuts(embedded, state):
+            x, residual = self._parts.forward(embedded, state, cuts)
         else:
             for layer in self._layers[:-1]:
                 x, residual = layer.forward(x, residual, state)
