@@ -87,6 +87,32 @@ def test_four_and_eight_ranks_equal_one(name: str, world_size: int, tmp_path: Pa
         assert ids == expected_ids
 
 
+@pytest.mark.parametrize(
+    ("name", "world_size"),
+    [("uneven", 2), ("tied, few splits of the vocabulary", 2), ("tied, few splits of the vocabulary", 4)],
+)
+def test_ranks_with_parts_of_the_embedding_equal_ranks_that_have_it_whole(
+    name: str, world_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit. Of four ranks the last ones have no id at all."""
+    MORE_RANKS[name]().save_pretrained(tmp_path)
+
+    def computed() -> list[tuple[torch.Tensor, list[list[int]]]]:
+        groups = thread_groups(world_size)
+        models = [load(tmp_path, group=group) for group in groups]
+        rows = [len(model._embedding._weights.tokens) for model in models]
+        held.append(sum(rows) - 2 * world_size)
+        return together([partial(results, model, PROMPTS, 3, group) for model, group in zip(models, groups, strict=True)])
+
+    held: list[int] = []
+    whole = computed()
+    monkeypatch.setattr("text_generation_server.config.sizes.LEAST_CUT_BYTES", 0)
+    for (logits, ids), (expected_logits, expected_ids) in zip(computed(), whole, strict=True):
+        assert torch.equal(logits, expected_logits)
+        assert ids == expected_ids
+    assert held[1] == load(tmp_path).vocab_size
+
+
 def test_four_processes_equal_one(tmp_path: Path) -> None:
     folders = [tmp_path / str(index) for index in range(len(MORE_RANKS))]
     for folder, made in zip(folders, MORE_RANKS.values(), strict=True):

@@ -72,7 +72,7 @@ class DecoderBuilder:
         spec, names, checkpoint = self._config.decoder, self._config.names, self._checkpoint
         weights = load_embedding(checkpoint)
         embedding_norm = self._norm(checkpoint.outside(names.embedding_norm), spec.embedding.norm)
-        embedding = Embedding(spec.embedding, weights, embedding_norm)
+        embedding = Embedding(spec.embedding, weights, embedding_norm, checkpoint.group)
         layers = [self._layer(index, layer) for index, layer in enumerate(spec.layers)]
         final_norm = self._norm(checkpoint.outside(names.final_norm), spec.final_norm)
         last = self._junction(final_norm, self._ffn_output_norm(len(spec.layers) - 1))
