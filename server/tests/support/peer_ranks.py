@@ -151,6 +151,44 @@ def check_under_way(rank: int, folder: Path) -> None:
     group.close()
 
 
+def check_sent(rank: int, folder: Path) -> None:
+    """Products that send their results themselves, in graphs that are replayed in turns with other sums."""
+    group = _join(rank, folder)
+    _only(group, Way.ONE_SHOT)
+    generator = torch.Generator().manual_seed(rank)
+    captured = []
+    for tokens, inputs in ((1, 4096), (1, 14336), (64, 4096), (9, 14336)):
+        _, residual, norm, _ = _parts(tokens, 8192, torch.bfloat16, rank)
+        x = torch.randn(tokens, inputs, generator=generator).bfloat16().cuda(rank)
+        weight = torch.randn(8192, inputs, generator=generator).bfloat16().cuda(rank) / inputs**0.5
+        expected = torch.nn.functional.linear(x, weight)
+        kernels.skinny_linear(x, weight, None, expected)
+        expected_sums = residual.clone()
+        group.reduce_add_norm(expected, expected_sums, norm, EPS)
+        wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        for capture in (nullcontext(), torch.cuda.graph(graph, capture_error_mode="thread_local")):
+            torch.cuda.synchronize()
+            with capture:
+                for _ in range(5):
+                    sums = residual.clone()
+                    begun = group.begin_sum_of_product(x, weight, None)
+                    assert begun is not None
+                    begun.add_norm(sums, norm, EPS, 1.0, None)
+                    wrong += (begun.x != expected).sum() + (sums != expected_sums).sum()
+                ones = torch.ones(tokens + 2, 8192, dtype=torch.bfloat16, device="cuda")
+                group.all_reduce(ones)
+                wrong += (ones != WORLD).sum()
+        captured.append((graph, wrong, x, weight, norm, residual, expected, expected_sums))
+    for number in range(2000):
+        if (number + rank) % 50 == 0:
+            torch.cuda._sleep(2_000_000)
+        captured[number % len(captured)][0].replay()
+    assert [wrong.item() for _, wrong, *_ in captured] == [0] * len(captured)
+    group.check()
+    group.close()
+
+
 def check_absent(rank: int, folder: Path) -> None:
     """Rank 1 is killed; rank 0 waits in a graph, for as long as it may and no longer, and never again."""
     group = _join(rank, folder)

@@ -74,6 +74,10 @@ class GraphSizes:
         """All of them."""
         return len(self.decodes) + len(self.forwards) + len(self.tokens)
 
+    def every(self, number: int) -> "GraphSizes":
+        """Of each kind the largest, and of the others every so many-th."""
+        return GraphSizes(*(kind[::-1][::number] for kind in (self.decodes, self.forwards, self.tokens)))
+
 
 class StepGraphs(Generic[Result]):
     """Graphs by size. Engine thread only."""

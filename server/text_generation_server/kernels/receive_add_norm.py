@@ -20,12 +20,16 @@ from ._triton import tl, triton
 from .reduce_add_norm import CLEAR, sum_of_ranks
 
 
+_EARLY_TOKENS = 8
+"""With more of them, programs that look for what has not come yet would take bandwidth from the product."""
+
+
 @triton.jit(do_not_specialize=["tokens"])
 def receive_kernel(
+    out_ptr,  # [tokens, hidden]
     residual_ptr,  # [tokens, hidden], updated in place, or None
     weight_ptr,  # [hidden] or None
     x_weight_ptr,  # [hidden] or None
-    out_ptr,  # [tokens, hidden]
     control_ptr,
     hidden,
     eps,
@@ -40,6 +44,7 @@ def receive_kernel(
     NOTHING: tl.constexpr,
     CLEAR: tl.constexpr,
     CHECKED: tl.constexpr,
+    EARLY: tl.constexpr,  # whether not to wait for the product's end
     PDL: tl.constexpr,
 ):
     """One program finishes one token.
@@ -49,6 +54,8 @@ def receive_kernel(
     this rank's own part is here, so `out` may have been memory of its.
     """
     let_next_start(PDL)
+    if not EARLY:
+        wait_for_previous(PDL)
     turn = turn_of(control_ptr)
     own = address_of(control_ptr, RANK)
     columns = tl.arange(0, BLOCK)
@@ -59,20 +66,20 @@ def receive_kernel(
         residual = tl.load(residual_ptr + at, mask=stored, other=0.0, cache_modifier=".cg").to(tl.float32)
     weight, x_weight = constants_of(weight_ptr, x_weight_ptr, columns, stored)
     size = tokens * hidden
-    clear_last(control_ptr, own, turn, (size * WORLD * BITS.primitive_bitwidth + 31) // 32, SET_BYTES, CLEAR)
-
     ranks = tl.arange(0, RANKS)[:, None]
     valid = (ranks < WORLD) & stored[None, :]
     source_ptr = buffer_at(own, turn, SET_BYTES, BITS)
     words = receive(source_ptr + ranks * size + at[None, :], valid, control_ptr, NOTHING, CHECKED)
-    pass_turn(control_ptr)
     x = sum_of_ranks(words, valid, out_ptr.dtype.element_ty, WORLD, RANKS)
     finish_row(
         x, residual, weight, x_weight, at, stored,
         residual_ptr, weight_ptr, x_weight_ptr, out_ptr, hidden, eps, X_SCALE,
     )  # fmt: skip
-    # Whoever waits for this kernel relies on the product being finished as well.
-    wait_for_previous(PDL)
+    pass_turn(control_ptr)
+    clear_last(control_ptr, own, turn, (size * WORLD * BITS.primitive_bitwidth + 31) // 32, SET_BYTES, CLEAR)
+    if EARLY:
+        # Whoever waits for this kernel relies on the product being finished as well.
+        wait_for_previous(PDL)
 
 
 _launch = Launcher(receive_kernel)
@@ -92,7 +99,7 @@ def receive_add_norm(
     block = triton.next_power_of_2(hidden)
     _launch(
         (tokens,),
-        (residual, weight, x_weight, out, exchange.control),
+        (out, residual, weight, x_weight, exchange.control),
         (hidden,),
         (eps, tokens),
         X_SCALE=x_scale,
@@ -100,6 +107,7 @@ def receive_add_norm(
         BLOCK=block,
         CLEAR=CLEAR,
         CHECKED=CHECKED if out.is_cuda else 0,
+        EARLY=tokens <= _EARLY_TOKENS,
         **exchange.constants(out),
         **nearest("add_rms_norm", block=block),
     )

@@ -40,14 +40,14 @@ def load_embedding(checkpoint: Checkpoint) -> EmbeddingWeights:
     spec, names, source = checkpoint.spec, checkpoint.names, checkpoint.source
     width = spec.embedding.width or spec.hidden_size
     name = f"{checkpoint.outside(names.embedding)}.weight"
-    first, part = None, None
+    first = None
     if cuts_embedding(spec, checkpoint.dtype.itemsize, checkpoint.group.world_size):
         # The rows of which this rank has the logits: tied weights are there once.
         first, stop, _ = vocabulary_shard(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
-        part = Slice(0, first, stop)
-    tokens = source.read(name, (spec.vocab_size, width), part)
-    if first is not None:
-        tokens = functional.pad(tokens, (0, 0, 1, 1))
+        tokens = source.empty((stop - first + 2, width)).zero_()
+        tokens[1:-1] = source.read(name, (spec.vocab_size, width), Slice(0, first, stop))
+    else:
+        tokens = source.read(name, (spec.vocab_size, width))
     if spec.embedding.width:
         shape = (spec.hidden_size, width)
         tokens = _product(tokens, source.read(f"{checkpoint.outside(names.project_in)}.weight", shape).t())
