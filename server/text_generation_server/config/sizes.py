@@ -29,6 +29,14 @@ def weight_bytes(config: ModelConfig, itemsize: int) -> int:
     return int(total)
 
 
+def dense_products(config: ModelConfig) -> int:
+    """Elements of the matrices of layers by which every token is multiplied, on all ranks together. Experts do not
+    count, of which a token meets a few, and neither does the layer that has them.
+    """
+    layers = (index for index, layer in enumerate(config.decoder.layers) if not isinstance(layer.ffn, MoeSpec))
+    return sum(elements for index in layers for _, elements in _matrices(config, index))
+
+
 def served_bytes(stored: int, config: AnyModelConfig, itemsize: int) -> int:
     """Of all ranks together, where a number that is not quantised takes `itemsize` bytes and files have `stored`."""
     if isinstance(config, ModelConfig) and config.is_less_than_files:

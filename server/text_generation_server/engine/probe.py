@@ -105,7 +105,8 @@ class Probe:
             decodes = sorted(size for size in given if size <= asked.max_batch_size)
         if not decodes:
             return GraphSizes()
-        tokens = chunk_sizes(asked.max_batch_prefill_tokens + asked.max_batch_size)
+        most = asked.max_batch_prefill_tokens + asked.max_batch_size
+        tokens = chunk_sizes(most, self._model.dense_products)
         return GraphSizes(decodes, forward_sizes(decodes), tokens)
 
     def build_runner(self, limits: ServingLimits) -> StepRunner:

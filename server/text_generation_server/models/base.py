@@ -28,6 +28,8 @@ class CausalLM(Protocol):
     """What each layer keeps of a position on this rank."""
     bytes_per_position: int
     """What one more position takes in tables that do not depend on the requests."""
+    dense_products: int
+    """Multiplications of this rank for each token, but for experts, attention and logits; 0: not known."""
 
     def reserve_positions(self, count: int) -> None:
         """Makes room for requests of at most `count` tokens. Call it before the first `forward`, and before graphs are

@@ -6,6 +6,7 @@ import torch
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
+from ..config.sizes import dense_products
 from ..config.spec import (
     AttentionSpec,
     FeedForwardSpec,
@@ -80,7 +81,8 @@ class DecoderBuilder:
         head = Head(spec.head, load_head(checkpoint, weights), vocabulary)
         ropes = tuple(self._ropes.values())
         parts = Parts(checkpoint.group, layers)
-        return Decoder(embedding, layers, parts, last, head, ropes, self._config.max_context_length)
+        products = dense_products(self._config) // checkpoint.group.world_size
+        return Decoder(embedding, layers, parts, last, head, ropes, self._config.max_context_length, products)
 
     def _layer(self, index: int, spec: LayerSpec) -> TransformerLayer | ParallelLayer:
         names, inside = self._checkpoint.names, partial(self._checkpoint.inside, index)

@@ -22,6 +22,7 @@ class Decoder(CausalLM):
         head: Head,
         ropes: Sequence[RopeTable],
         max_context_length: int,
+        dense_products: int,
     ) -> None:
         """`last` is where the output of the last layer is added to the sum and normalised."""
         self._embedding = embedding
@@ -37,6 +38,7 @@ class Decoder(CausalLM):
         self.caches = [layer.attention.cache for layer in layers]
         self.bytes_per_position = sum(table.bytes_per_position for table in ropes)
         self.max_context_length = max_context_length
+        self.dense_products = dense_products
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`."""

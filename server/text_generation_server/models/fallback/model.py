@@ -33,6 +33,7 @@ class FallbackModel(CausalLM):
         self.max_context_length = int(settings.max_position_embeddings)
         self.caches = caches
         self.bytes_per_position = 0
+        self.dense_products = 0
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`: the class computes what belongs to a position when it is needed."""
