@@ -102,7 +102,9 @@ def test_ranks_with_parts_of_the_embedding_equal_ranks_that_have_it_whole(
         models = [load(tmp_path, group=group) for group in groups]
         rows = [len(model._embedding._weights.tokens) for model in models]
         held.append(sum(rows) - 2 * world_size)
-        return together([partial(results, model, PROMPTS, 3, group) for model, group in zip(models, groups, strict=True)])
+        return together(
+            [partial(results, model, PROMPTS, 3, group) for model, group in zip(models, groups, strict=True)]
+        )
 
     held: list[int] = []
     whole = computed()

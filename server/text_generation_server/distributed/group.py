@@ -80,7 +80,12 @@ class TensorParallelGroup:
         """The sum over the ranks of `x @ weight.T + bias`, where the product can send its results to them itself and
         that is faster; None otherwise. It is to be ended before anything else is summed up.
         """
-        if not self.sends or self._peers is None or x.shape[0] > self.most or self._ways.of(x.shape[0] * weight.shape[0] * x.element_size()) is not Way.ONE_SHOT:
+        if (
+            not self.sends
+            or self._peers is None
+            or x.shape[0] > self.most
+            or self._ways.of(x.shape[0] * weight.shape[0] * x.element_size()) is not Way.ONE_SHOT
+        ):
             return None
         exchange = self._peers.exchange
         if not kernels.send_linear(x, weight, bias, exchange):

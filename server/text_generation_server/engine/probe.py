@@ -205,18 +205,18 @@ class Probe:
         self._model.reserve_positions(0)
         memory.release()
         weights = memory.held()
-        step, graphs = self._run_largest_steps()
+        step, others, graphs = self._run_largest_steps()
         self._model.reserve_positions(0)
         memory.release()
-        others = memory.total() - memory.free() - memory.held()
         fraction = self._options.memory_fraction
         return MemoryBudget(memory.name, memory.total(), fraction, others, weights, step, graphs)
 
-    def _run_largest_steps(self) -> tuple[int, int]:
+    def _run_largest_steps(self) -> tuple[int, int, int]:
         """As many prompt tokens as a step may have, with log-probabilities of every one, beside decodes of all other
         rows; then decodes of all rows.
 
-        Returns the bytes that they need beside weights, rows and pool, and those that graphs will take.
+        Returns the bytes that they need beside weights, rows and pool, those that others than the allocator have taken
+        by then, and those that graphs will take. A driver keeps what it has taken for graphs that are gone.
         """
         asked, memory, limits = self._asked, self._memory, self._rehearsed()
         lengths = _split(asked.max_batch_prefill_tokens, limits.max_input_tokens)[: asked.max_batch_size]
@@ -229,7 +229,10 @@ class Probe:
             (asked.max_batch_size,), runner.table.padding_row, dtype=torch.int64, device=self._model.device
         )
         runner.decode_rows(padding, limits.max_total_tokens)
-        return memory.peak() - held, self._graph_bytes(runner)
+        step = memory.peak() - held
+        memory.release()
+        others = self._used() - memory.held()
+        return step, others, self._graph_bytes(runner)
 
     def _graph_bytes(self, runner: StepRunner) -> int:
         """The largest graphs bring the memory that all share. What the others take is measured with some of each kind:
@@ -252,6 +255,9 @@ class Probe:
         """Bytes of the device in use, by this process and others, once graphs of these sizes are captured."""
         runner.capture(sizes)
         self._memory.release()
+        return self._used()
+
+    def _used(self) -> int:
         return self._memory.total() - self._memory.free()
 
 

@@ -96,7 +96,9 @@ class DecoderBuilder:
         if spec.parallel:
             return ParallelLayer(before, attention, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
-        return TransformerLayer(self._checkpoint.group, before, attention, self._junction(ffn_norm, output_norm, ffn.wants), ffn)
+        return TransformerLayer(
+            self._checkpoint.group, before, attention, self._junction(ffn_norm, output_norm, ffn.wants), ffn
+        )
 
     def _attention(self, index: int, spec: AttentionSpec) -> Attention:
         group = self._checkpoint.group

@@ -155,7 +155,12 @@ def test_products_that_send_their_results_follow_each_other_and_other_sums(world
     ranks, hidden = Ranks(world_size), 32
     torch.manual_seed(world_size)
     cases = [
-        (torch.randn(world_size, tokens, 256).half() / 16, torch.randn(world_size, hidden, 256).half(), residual, weight)
+        (
+            torch.randn(world_size, tokens, 256).half() / 16,
+            torch.randn(world_size, hidden, 256).half(),
+            residual,
+            weight,
+        )
         for tokens in (1, 5, 1, 1, 2, 1)
         for _, residual, weight in [_inputs(world_size, tokens, hidden, torch.float16)]
     ]
