@@ -78,8 +78,7 @@ def test_two_shots(world_size: int, hidden: int, dtype: str, target: GPUTarget) 
 )
 def test_sum_of_what_products_send(world_size: int, hidden: int, target: GPUTarget) -> None:
     constants = _constants(world_size, hidden, "bf16") | {"RANK": 1}
-    types = _types("bf16")
-    del types["x_ptr"]
+    types = {name: kind for name, kind in _types("bf16").items() if name != "x_ptr"}
     compiled = compile_offline(receive_kernel, types, constants, 16, target=target)
     compiled.check(max_spills=8)
     assert "LDG.E.128.STRONG.SYS" in compiled.sass

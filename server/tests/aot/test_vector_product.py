@@ -47,7 +47,7 @@ def _product(
         del types["out_ptr"]
         control = torch.empty(0, dtype=torch.int64, device="meta")
         exchange = Exchange(1, 2, control, SET_BYTES)
-        constants |= {"out_ptr": None, **exchange.constants(torch.empty(0, dtype=DTYPES[dtype]))}
+        constants |= {"out_ptr": None, "RANK": 1, **exchange.constants(torch.empty(0, dtype=DTYPES[dtype]))}
     return compile_offline(vector_product_kernel, types, constants, warps, stages, target)
 
 

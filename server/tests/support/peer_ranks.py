@@ -156,14 +156,13 @@ def check_sent(rank: int, folder: Path) -> None:
     group = _join(rank, folder)
     _only(group, Way.ONE_SHOT)
     generator = torch.Generator().manual_seed(rank)
+    _, residual, norm, _ = _parts(1, 8192, torch.bfloat16, rank)
     captured = []
-    for tokens, inputs in ((1, 4096), (1, 14336), (64, 4096), (9, 14336)):
-        _, residual, norm, _ = _parts(tokens, 8192, torch.bfloat16, rank)
-        x = torch.randn(tokens, inputs, generator=generator).bfloat16().cuda(rank)
+    for inputs in (2048, 4096, 14336):
+        x = torch.randn(1, inputs, generator=generator).bfloat16().cuda(rank)
         weight = torch.randn(8192, inputs, generator=generator).bfloat16().cuda(rank) / inputs**0.5
-        expected = torch.nn.functional.linear(x, weight)
+        expected, expected_sums = x.new_empty(1, 8192), residual.clone()
         kernels.skinny_linear(x, weight, None, expected)
-        expected_sums = residual.clone()
         group.reduce_add_norm(expected, expected_sums, norm, EPS)
         wrong = torch.zeros((), dtype=torch.int64, device="cuda")
         graph = torch.cuda.CUDAGraph()
@@ -173,13 +172,14 @@ def check_sent(rank: int, folder: Path) -> None:
                 for _ in range(5):
                     sums = residual.clone()
                     begun = group.begin_sum_of_product(x, weight, None)
-                    assert begun is not None
+                    if begun is None:
+                        raise AssertionError("the product does not send its results")
                     begun.add_norm(sums, norm, EPS, 1.0, None)
                     wrong += (begun.x != expected).sum() + (sums != expected_sums).sum()
-                ones = torch.ones(tokens + 2, 8192, dtype=torch.bfloat16, device="cuda")
+                ones = torch.ones(3, 8192, dtype=torch.bfloat16, device="cuda")
                 group.all_reduce(ones)
                 wrong += (ones != WORLD).sum()
-        captured.append((graph, wrong, x, weight, norm, residual, expected, expected_sums))
+        captured.append((graph, wrong, x, weight, expected, expected_sums))
     for number in range(2000):
         if (number + rank) % 50 == 0:
             torch.cuda._sleep(2_000_000)

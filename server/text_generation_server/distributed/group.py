@@ -77,23 +77,15 @@ class TensorParallelGroup:
         return SumUnderWay(x, None)
 
     def begin_sum_of_product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> SumUnderWay | None:
-        """The sum over the ranks of `x @ weight.T + bias`, where the product can send its results to them itself and
-        that is faster; None otherwise. It is to be ended before anything else is summed up.
+        """The sum over the ranks of `x @ weight.T + bias` [1, outputs], where the product can send its results to them
+        itself; None otherwise. Nothing else is summed up before its end.
         """
-        if (
-            not self.sends
-            or self._peers is None
-            or x.shape[0] > self.most
-            or self._ways.of(x.shape[0] * weight.shape[0] * x.element_size()) is not Way.ONE_SHOT
-        ):
+        if self._peers is None or self._ways.of(weight.shape[0] * weight.element_size()) is not Way.ONE_SHOT:
             return None
         exchange = self._peers.exchange
         if not kernels.send_linear(x, weight, bias, exchange):
             return None
-        return SentSum(x.new_empty(x.shape[0], weight.shape[0]), None, exchange)
-
-    sends = True
-    most = 64
+        return SentSum(x.new_empty(1, weight.shape[0]), None, exchange)
 
     def reduce_add_norm(
         self,

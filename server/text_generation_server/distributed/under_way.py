@@ -82,13 +82,15 @@ class CopiedSum(SumUnderWay):
 
 @dataclass(frozen=True)
 class SentSum(SumUnderWay):
-    """Of a product that sends its results to the ranks itself. `x`: where the sum is to be."""
+    """Of a product that sends its results to the ranks itself. `x`: where the sum is to be. Nothing else is summed up
+    before its end.
+    """
 
     exchange: Exchange
 
     def end(self) -> Tensor:
         """See `SumUnderWay`."""
-        kernels.receive_add_norm(None, None, 0.0, self.x, 1.0, None, self.exchange)
+        kernels.receive_add_norm(self.x, None, None, 0.0, 1.0, None, self.exchange)
         return self.x
 
     def add_norm(
@@ -104,7 +106,7 @@ class SentSum(SumUnderWay):
         if eight_bit:
             super().add_norm(residual, weight, eps, scale, x_weight, *eight_bit)
         else:
-            kernels.receive_add_norm(residual, weight, eps, self.x, scale, x_weight, self.exchange)
+            kernels.receive_add_norm(self.x, residual, weight, eps, scale, x_weight, self.exchange)
 
 
 _TOKENS, _HIDDEN = 768, 8192

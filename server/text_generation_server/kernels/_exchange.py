@@ -35,6 +35,8 @@ _REPORT = tl.constexpr(3)  # address of an int32 of the host that is set with _L
 _USED = tl.constexpr(4)  # 4-byte words that were used of each set
 _BUFFERS = tl.constexpr(16)  # addresses of the buffers of all ranks, in a cache line that is never written
 LIMIT, REPORT, BUFFERS = 2, 3, 16
+MOST_VALUES = 1 << 15
+"""Values that one program receives at a time: a row of each rank."""
 CHECKED = 64
 """A reader looks so many times for what is missing before it looks at the time again."""
 
@@ -51,10 +53,9 @@ class Exchange:
     """Of one of the three sets, a multiple of 16."""
 
     def constants(self, x: Tensor) -> dict[str, object]:
-        """Of kernels that send elements like those of `x`."""
+        """Of kernels that send or receive elements like those of `x`."""
         wide = x.element_size() == 4
         return {
-            "RANK": self.rank,
             "WORLD": self.world_size,
             "SET_BYTES": self.set_bytes,
             "BITS": tl.int32 if wide else tl.int16,
@@ -84,20 +85,14 @@ def take_turn(control_ptr):
 
 @triton.jit
 def turn_of(control_ptr):
-    """The set of the call that is next or has begun, which `pass_turn` ends. Past the L1 cache."""
+    """The set of the next call, or of one that `pass_turn` will end. Past the L1 cache."""
     return ((tl.load(control_ptr + _CALLS, volatile=True) // _PROGRAMS) % 3).to(tl.int32)
 
 
 @triton.jit
 def pass_turn(control_ptr):
-    """Every program of a call that took `turn_of` says once that it, and who sent to it, will not ask again."""
-    count = tl.num_programs(0)
-    if count == 1:
-        tl.store(control_ptr + _CALLS, tl.load(control_ptr + _CALLS, volatile=True) + _PROGRAMS)
-    else:
-        ticket = tl.atomic_add(control_ptr + _CALLS, 1, sem="relaxed")
-        if ticket % _PROGRAMS == count - 1:
-            tl.atomic_add(control_ptr + _CALLS, _PROGRAMS - count, sem="relaxed")
+    """Ends a call of a single program that took `turn_of`."""
+    tl.store(control_ptr + _CALLS, tl.load(control_ptr + _CALLS, volatile=True) + _PROGRAMS)
 
 
 @triton.jit
@@ -111,7 +106,8 @@ def boxes_of(
     turn = turn_of(control_ptr)
     boxes = ()
     for peer in tl.static_range(WORLD):
-        boxes = boxes + (buffer_at(address_of(control_ptr, peer), turn, SET_BYTES, BITS) + RANK * size,)
+        box = buffer_at(address_of(control_ptr, peer), turn, SET_BYTES, BITS) + RANK * size
+        boxes = boxes + (box,)  # noqa: RUF005 - Triton knows no unpacking
     return boxes
 
 

@@ -225,7 +225,7 @@ def vector_product(
     outputs, inputs = weight.shape[-2:]
     config = product_blocks(weight)
     if isinstance(out, Exchange):
-        rows, stride, target, sent = 1, 0, (None, out.control), out.constants(x)
+        rows, stride, target, sent = 1, 0, (None, out.control), {"RANK": out.rank, **out.constants(x)}
     else:
         rows, stride, target, sent = out.shape[0], out.stride(0), (out, None), {}
     _launch(

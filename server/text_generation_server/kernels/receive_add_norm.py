@@ -1,12 +1,15 @@
-"""Sum over the ranks of what a product sends them itself, and the residual addition and normalisation that follow.
+"""Sum over the ranks of what a product of one token sends them itself, and the residual addition and normalisation that
+follow.
 
     x = sum of what all ranks sent, in their order, in float32, rounded to the storage type
     residual, out = add_rms_norm(x, residual, weight, eps, x_scale, x_weight)      (where there is a weight)
     out = x                                                                        (where there is none)
 
-Layouts, types and bits as in `reduce_add_norm`. It follows `send_linear` of the same sizes, with nothing of the same
-exchange between. What it reads says itself that it has come (`_exchange.py`), so it waits for no kernel: while the last
-programs of the product run, it is there already.
+Layouts `[1, hidden]`, types and bits as in `reduce_add_norm`. It follows `send_linear`, with nothing of the same
+exchange between. Values say themselves that they have come (`_exchange.py`), so this kernel waits for no other: it is
+there while the last programs of the product run.
+Tried and left out: the same for more tokens. Steps of 8 and of 64 took as long or longer (docs/benchmark.md): each
+program that looks for what has not come yet takes bandwidth from the product.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
@@ -20,20 +23,15 @@ from ._triton import tl, triton
 from .reduce_add_norm import CLEAR, sum_of_ranks
 
 
-_EARLY_TOKENS = 8
-"""With more of them, programs that look for what has not come yet would take bandwidth from the product."""
-
-
-@triton.jit(do_not_specialize=["tokens"])
+@triton.jit
 def receive_kernel(
-    out_ptr,  # [tokens, hidden]
-    residual_ptr,  # [tokens, hidden], updated in place, or None
+    out_ptr,  # [1, hidden]
+    residual_ptr,  # [1, hidden], updated in place, or None
     weight_ptr,  # [hidden] or None
     x_weight_ptr,  # [hidden] or None
     control_ptr,
     hidden,
     eps,
-    tokens,
     X_SCALE: tl.constexpr,
     RANK: tl.constexpr,
     WORLD: tl.constexpr,
@@ -44,70 +42,65 @@ def receive_kernel(
     NOTHING: tl.constexpr,
     CLEAR: tl.constexpr,
     CHECKED: tl.constexpr,
-    EARLY: tl.constexpr,  # whether not to wait for the product's end
     PDL: tl.constexpr,
 ):
-    """One program finishes one token.
+    """One program does everything.
 
-    The product before may still run. Its programs have waited for all kernels before it, so those are finished; but
-    what they wrote is read past the L1 cache, where lines of before may stand. All that the product reads is read once
-    this rank's own part is here, so `out` may have been memory of its.
+    The programs of the product have waited for all kernels before it, so those are finished; what they wrote is read
+    past the L1 cache, where lines of before may stand. The product has read all of its input once this rank's own part
+    is here, so `out` may be memory that the input was in.
     """
     let_next_start(PDL)
-    if not EARLY:
-        wait_for_previous(PDL)
     turn = turn_of(control_ptr)
     own = address_of(control_ptr, RANK)
     columns = tl.arange(0, BLOCK)
     stored = columns < hidden
-    at = tl.program_id(0) * hidden + columns
     residual = tl.zeros([BLOCK], dtype=tl.float32)
     if residual_ptr is not None:
-        residual = tl.load(residual_ptr + at, mask=stored, other=0.0, cache_modifier=".cg").to(tl.float32)
+        residual = tl.load(residual_ptr + columns, mask=stored, other=0.0, cache_modifier=".cg").to(tl.float32)
     weight, x_weight = constants_of(weight_ptr, x_weight_ptr, columns, stored)
-    size = tokens * hidden
+    clear_last(control_ptr, own, turn, (hidden * WORLD * BITS.primitive_bitwidth + 31) // 32, SET_BYTES, CLEAR)
+
     ranks = tl.arange(0, RANKS)[:, None]
     valid = (ranks < WORLD) & stored[None, :]
     source_ptr = buffer_at(own, turn, SET_BYTES, BITS)
-    words = receive(source_ptr + ranks * size + at[None, :], valid, control_ptr, NOTHING, CHECKED)
+    words = receive(source_ptr + ranks * hidden + columns[None, :], valid, control_ptr, NOTHING, CHECKED)
+    pass_turn(control_ptr)
     x = sum_of_ranks(words, valid, out_ptr.dtype.element_ty, WORLD, RANKS)
     finish_row(
-        x, residual, weight, x_weight, at, stored,
+        x, residual, weight, x_weight, columns, stored,
         residual_ptr, weight_ptr, x_weight_ptr, out_ptr, hidden, eps, X_SCALE,
     )  # fmt: skip
-    pass_turn(control_ptr)
-    clear_last(control_ptr, own, turn, (size * WORLD * BITS.primitive_bitwidth + 31) // 32, SET_BYTES, CLEAR)
-    if EARLY:
-        # Whoever waits for this kernel relies on the product being finished as well.
-        wait_for_previous(PDL)
+    # Whoever waits for this kernel relies on the product being finished as well.
+    wait_for_previous(PDL)
 
 
 _launch = Launcher(receive_kernel)
 
 
 def receive_add_norm(
+    out: Tensor,
     residual: Tensor | None,
     weight: Tensor | None,
     eps: float,
-    out: Tensor,
     x_scale: float,
     x_weight: Tensor | None,
     exchange: Exchange,
 ) -> None:
-    """Every rank calls it behind `send_linear`; Triton alone computes it. `out` is contiguous, and so is `residual`."""
-    tokens, hidden = out.shape
+    """Every rank calls it behind `send_linear`. `out` and `residual` are contiguous; Triton alone computes it."""
+    hidden = out.shape[-1]
     block = triton.next_power_of_2(hidden)
     _launch(
-        (tokens,),
+        (1,),
         (out, residual, weight, x_weight, exchange.control),
         (hidden,),
-        (eps, tokens),
+        (eps,),
         X_SCALE=x_scale,
+        RANK=exchange.rank,
         RANKS=triton.next_power_of_2(exchange.world_size),
         BLOCK=block,
         CLEAR=CLEAR,
         CHECKED=CHECKED if out.is_cuda else 0,
-        EARLY=tokens <= _EARLY_TOKENS,
         **exchange.constants(out),
         **nearest("add_rms_norm", block=block),
     )

@@ -33,14 +33,22 @@ from torch import Tensor
 
 from ._config import nearest
 from ._device import num_processors
-from ._exchange import CHECKED, NOTHING, Exchange, address_of, buffer_at, clear_last, receive, take_turn, words_to_send
+from ._exchange import (
+    CHECKED,
+    MOST_VALUES,
+    Exchange,
+    address_of,
+    buffer_at,
+    clear_last,
+    receive,
+    take_turn,
+    words_to_send,
+)
 from ._finish_row import constants_of, finish_row, residual_of
 from ._launch import Launcher, let_next_start, rehearsing, wait_for_previous
 from ._row_shot import row_shot_kernel
 from ._triton import tl, triton
 
-_MOST_VALUES = 1 << 15
-"""Values that one program of the one-shot kernel holds: a row of each rank."""
 CLEAR = 2048
 
 
@@ -210,7 +218,7 @@ def fits_one_shot(x: Tensor, exchange: Exchange) -> bool:
     """Whether `reduce_add_norm` takes this in one shot."""
     parts = exchange.world_size - _in_rows(x)
     row = triton.next_power_of_2(exchange.world_size) * triton.next_power_of_2(x.shape[-1])
-    return x.numel() * x.element_size() * parts <= exchange.set_bytes and row <= _MOST_VALUES
+    return x.numel() * x.element_size() * parts <= exchange.set_bytes and row <= MOST_VALUES
 
 
 def _in_rows(x: Tensor) -> bool:
@@ -220,7 +228,7 @@ def _in_rows(x: Tensor) -> bool:
 
 def fits_two_shots(x: Tensor, exchange: Exchange) -> bool:
     """Whether `reduce_add_norm` takes this in two shots."""
-    whole = x.shape[-1] % (16 * exchange.world_size) == 0 and x.shape[-1] <= _MOST_VALUES
+    whole = x.shape[-1] % (16 * exchange.world_size) == 0 and x.shape[-1] <= MOST_VALUES
     return whole and x.numel() * x.element_size() * 2 <= exchange.set_bytes
 
 
@@ -250,18 +258,9 @@ def reduce_add_norm(
     if tokens == 0:
         return
     block = triton.next_power_of_2(hidden)
-    wide = x.element_size() == 4
     pointers = (x, residual, weight, x_weight, out, exchange.control)
-    constants = {
-        "X_SCALE": x_scale,
-        "WORLD": exchange.world_size,
-        "BLOCK": block,
-        "SET_BYTES": exchange.set_bytes,
-        "BITS": tl.int32 if wide else tl.int16,
-        "NOTHING": (NOTHING << 16 | NOTHING) - (1 << 32) if wide else NOTHING - (1 << 16),
-        "CLEAR": CLEAR,
-        "CHECKED": CHECKED if x.is_cuda else 0,
-    }
+    constants = {"X_SCALE": x_scale, "BLOCK": block, "CLEAR": CLEAR, "CHECKED": CHECKED if x.is_cuda else 0}
+    constants |= exchange.constants(x)
     # All programs must be on the device at a time, because they wait for those of other ranks.
     most = num_processors(x.device)
     # As many as of that operator, so that squares are added up in the same order.

@@ -36,7 +36,7 @@ from torch.nn import functional
 from ._activations import GATED, gated_activation
 from ._config import nearest
 from ._device import shared_kib
-from ._exchange import Exchange, boxes_of, send_to_all
+from ._exchange import MOST_VALUES, Exchange
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
@@ -53,8 +53,7 @@ def skinny_linear_kernel(
     x_ptr,  # [tokens, inputs]
     weight_ptr,  # [outputs, inputs]
     bias_ptr,  # [outputs] or None
-    out_ptr,  # [tokens, outputs], or None: they are sent to the ranks
-    control_ptr,  # of their memory, or None
+    out_ptr,  # [tokens, outputs]
     partial_ptr,  # [splits, tiles, BLOCK_N, BLOCK_M] float32, used where splits > 1
     arrived_ptr,  # [tiles] int32, zero before and after
     inputs,  # a multiple of BLOCK_K
@@ -69,11 +68,6 @@ def skinny_linear_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PDL: tl.constexpr,
-    RANK: tl.constexpr = 0,
-    WORLD: tl.constexpr = 0,
-    SET_BYTES: tl.constexpr = 0,
-    BITS: tl.constexpr = None,
-    NOTHING: tl.constexpr = 0,
 ):
     """One program computes BLOCK_N outputs of all tokens, over one of `splits` parts of the inputs.
 
@@ -101,8 +95,6 @@ def skinny_linear_kernel(
     x_tile_ptr = x_ptr + members.to(tl.int64)[:, None] * stride_x_token + columns
 
     wait_for_previous(PDL)
-    if control_ptr is not None:
-        boxes = boxes_of(control_ptr, tokens * outputs, RANK, WORLD, SET_BYTES, BITS)
     acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
     for _ in range(begin, end, BLOCK_K):
         weight = tl.load(weight_tile_ptr, eviction_policy="evict_first")
@@ -125,46 +117,21 @@ def skinny_linear_kernel(
             acc += tl.load(tile_ptr + index * stride_split, cache_modifier=".cg")
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + weight_rows).to(tl.float32)[:, None]
-    out = acc.to(x_ptr.dtype.element_ty)
+    out = acc.to(out_ptr.dtype.element_ty)
     if ACTIVATION is None:
         rows = tile * BLOCK_N + local_rows
         row_end = outputs
     else:
         gate, up = out.to(tl.float32).reshape(BLOCK_N // 16, 2, 8, BLOCK_M).permute(0, 2, 3, 1).split()
-        out = gated_activation(gate, up, ACTIVATION).to(x_ptr.dtype.element_ty).reshape(BLOCK_N // 2, BLOCK_M)
+        out = gated_activation(gate, up, ACTIVATION).to(out_ptr.dtype.element_ty).reshape(BLOCK_N // 2, BLOCK_M)
         rows = tile * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
         row_end = outputs // 2
+    out_tile_ptr = out_ptr + members.to(tl.int64)[None, :] * stride_out_token + rows[:, None]
     stored = (members < tokens)[None, :] & (rows < row_end)[:, None]
-    if control_ptr is None:
-        out_tile_ptr = out_ptr + members.to(tl.int64)[None, :] * stride_out_token + rows[:, None]
-        tl.store(out_tile_ptr, out, mask=stored)
-    else:
-        places = members[None, :] * row_end + rows[:, None]
-        send_to_all(boxes, out, places, stored, WORLD, BITS, NOTHING)
+    tl.store(out_tile_ptr, out, mask=stored)
 
 
 _launch = Launcher(skinny_linear_kernel)
-
-
-def send_linear(x: Tensor, weight: Tensor, bias: Tensor | None, exchange: Exchange) -> bool:
-    """The product, [tokens, outputs], into the memory of the ranks, from where `receive_add_norm` is to take the sum.
-    False for what the kernels do not take; nothing has happened then.
-    """
-    tokens, inputs = x.shape
-    outputs = weight.shape[0]
-    if tokens == 0 or tokens * outputs * x.element_size() * exchange.world_size > exchange.set_bytes:
-        return False
-    if tokens == 1 and _fits(x, weight, x, 8):
-        vector_product(x, weight, bias, exchange, None)
-        return True
-    block_m = max(_MIN_BLOCK_M, triton.next_power_of_2(tokens))
-    sizes = {"outputs": outputs, "inputs": inputs, "tokens": block_m}
-    config = dict(nearest("skinny_linear", shared_kib=shared_kib(x.device), **sizes))
-    splits = config.pop("splits")
-    if not splits or not _fits(x, weight, x, config["BLOCK_K"]):
-        return False
-    _launch_tiles(x, weight, bias, exchange, None, splits, block_m, config)
-    return True
 
 
 def skinny_linear_triton(
@@ -194,36 +161,28 @@ def skinny_linear_triton(
     if not splits or not _fits(x, weight, out, config["BLOCK_K"]):
         _by_library(x, weight, bias, out, activation, act_and_mul_triton)
         return
-    _launch_tiles(x, weight, bias, out, activation, splits, block_m, config)
-
-
-def _launch_tiles(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    out: Tensor | Exchange,
-    activation: str | None,
-    splits: int,
-    block_m: int,
-    config: dict[str, int],
-) -> None:
-    (tokens, inputs), outputs = x.shape, weight.shape[0]
     tiles = triton.cdiv(outputs, config["BLOCK_N"])
     partial = x.new_empty(splits * tiles * config["BLOCK_N"] * block_m if splits > 1 else 0, dtype=torch.float32)
-    if isinstance(out, Exchange):
-        stride, target, sent = 0, (None, out.control), out.constants(x)
-    else:
-        stride, target, sent = out.stride(0), (out, None), {}
     _launch(
         (tiles, splits),
-        (x, weight, bias, *target, partial, arrivals(x.device, tiles)),
-        (inputs, outputs, x.stride(0), weight.stride(0), stride),
+        (x, weight, bias, out, partial, arrivals(x.device, tiles)),
+        (inputs, outputs, x.stride(0), weight.stride(0), out.stride(0)),
         (tokens, splits),
         ACTIVATION=activation,
         BLOCK_M=block_m,
         **config,
-        **sent,
     )
+
+
+def send_linear(x: Tensor, weight: Tensor, bias: Tensor | None, exchange: Exchange) -> bool:
+    """The product of one token, [1, outputs], into memory of all ranks, from where `receive_add_norm` is to take the
+    sum. False for what the kernel does not take; nothing has happened then. Triton alone computes it.
+    """
+    row = triton.next_power_of_2(exchange.world_size) * triton.next_power_of_2(weight.shape[0])
+    if x.shape[0] != 1 or not _fits(x, weight, x, 8) or row > MOST_VALUES:
+        return False
+    vector_product(x, weight, bias, exchange, None)
+    return True
 
 
 def _fits(x: Tensor, weight: Tensor, out: Tensor, block_k: int) -> bool:

@@ -11,7 +11,7 @@ Addend = Tensor | SumUnderWay
 
 
 def addend_of(matrix: Linear, x: Activations, state: InferState, group: TensorParallelGroup) -> Addend:
-    """The product with a row-parallel matrix. That of few tokens sends its results to the ranks itself."""
+    """The product with a row-parallel matrix. That of a single token sends its results to the ranks itself."""
     if isinstance(matrix, Dense) and not state.deterministic:
         begun = group.begin_sum_of_product(x.x, matrix.weight, matrix.bias)
         if begun is not None:

@@ -24,8 +24,8 @@ class FeedForward(Protocol):
         """[N, hidden] to this rank's part of the result, [N, hidden]: the sum over the ranks is for the caller."""
         ...
 
-    def addend(self, x: Activations, state: InferState, group: TensorParallelGroup) -> Addend:
-        """As `forward`, for a sum over the ranks alone."""
+    def addend(self, x: Activations, state: InferState, group: TensorParallelGroup) -> Addend:  # noqa: ARG002
+        """As `forward`, for a sum over the ranks alone. `group`: of those ranks, for what begins the sum itself."""
         return self.forward(x, state)
 
 
