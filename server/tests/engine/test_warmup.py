@@ -198,8 +198,8 @@ def small_pools(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(("total", "reserve"), [(50, 0.5), (100, 1), (140, 1)])
 def test_the_pool_takes_what_weights_step_others_and_reserve_leave(total: int, reserve: float) -> None:
     """The reserve is a part in a hundred, and at most a GiB."""
-    limits = pool_of(ReadMemory(total=total * GIB, others=2 * GIB, weights=30 * GIB, step=5 * GIB))
-    room = int((total - 2 - 30 - 5 - reserve) * GIB) - 256 * MIB
+    limits = pool_of(ReadMemory(total=total * GIB, others=2 * GIB, weights=(total - 32) * GIB, step=5 * GIB))
+    room = int((32 - 2 - 5 - reserve) * GIB) - 256 * MIB
     assert room - 4 * MIB < limits.max_batch_total_tokens * SLOT <= room
 
 
