@@ -7,6 +7,8 @@ import torch
 from support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
+from text_generation_server.distributed.peer_memory import SET_BYTES
+from text_generation_server.kernels._exchange import Exchange
 from text_generation_server.kernels._vector_product import (
     product_blocks,
     sum_blocks,
@@ -24,6 +26,7 @@ def _product(
     held: int | None = None,
     target: GPUTarget = SM_90,
     large: bool = False,
+    sent: bool = False,
 ) -> Compiled:
     shape = (4, 1536, inputs) if experts else (1 << 15 if large else 64, inputs)
     config = product_blocks(torch.empty(shape, dtype=DTYPES[dtype], device="meta"))
@@ -39,6 +42,12 @@ def _product(
     constants = {"SLOTS": 8, "HELD": held, "ACTIVATION": "silu" if experts else None, "ROUNDED": not experts}
     constants |= {"MASK": held is not None or inputs % config["BLOCK_K"] != 0, **config}
     constants |= {} if experts else {"ids_ptr": None, "bias_ptr": None}
+    if sent:
+        types |= {"control_ptr": "*i64"}
+        del types["out_ptr"]
+        control = torch.empty(0, dtype=torch.int64, device="meta")
+        exchange = Exchange(1, 2, control, SET_BYTES)
+        constants |= {"out_ptr": None, "RANK": 1, **exchange.constants(torch.empty(0, dtype=DTYPES[dtype]))}
     return compile_offline(vector_product_kernel, types, constants, warps, stages, target)
 
 
@@ -59,9 +68,9 @@ def test_products_of_experts_do_not_spill(inputs: int, held: int | None) -> None
 
 
 @pytest.mark.parametrize("inputs", [2048, 2880, 4096, 14336])
-@pytest.mark.parametrize("large", [False, True])
-def test_dense_products_ask_before_the_wait_and_do_not_spill(inputs: int, large: bool) -> None:
-    compiled = _product(inputs, "bf16", experts=False, large=large)
+@pytest.mark.parametrize(("large", "sent"), [(False, False), (False, True), (True, False), (True, True)])
+def test_dense_products_ask_before_the_wait_and_do_not_spill(inputs: int, large: bool, sent: bool) -> None:
+    compiled = _product(inputs, "bf16", experts=False, large=large, sent=sent)
     compiled.check()
     before, _ = compiled.sass.split("ACQBULK")
     assert len(re.findall(r"LDG\.E\.EF\.128", before)) == (16 if large else 8)

@@ -24,6 +24,7 @@ class FakeModel:
     caches = (CacheShape(kv_heads=1, head_dim=2, value_dim=2),)
     bytes_per_position = 8
     """Cosines and sines of two elements in float32, as if it had a table."""
+    dense_products = 0
     dtype = torch.float32
     device = torch.device("cpu")
 

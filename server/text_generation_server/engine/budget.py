@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-_RESERVE_FRACTION = 0.01
-"""Part of a device that nobody gets: kernels that are loaded later, buffers that libraries take for sizes which the
-largest steps do not have, and gaps between tensors."""
+_RESERVE_FRACTION, _MOST_RESERVED = 0.01, 1 << 30
+"""Part of a device that nobody gets, and its bytes at most: kernels that are loaded later, buffers that libraries take
+for sizes which the largest steps do not have, and gaps between tensors. None of that grows with a device."""
 _MARGIN = 256 << 20
 """Bytes that a pool leaves whose size warm-up chooses. What is free differs by some MiB from start to start; the shards
 that take the place of lost ones are asked for the pool that clients know of, and must have room for it."""
@@ -30,7 +30,7 @@ class MemoryBudget:
     @property
     def reserve(self) -> int:
         """What stays free."""
-        return int(self.total * _RESERVE_FRACTION)
+        return min(int(self.total * _RESERVE_FRACTION), _MOST_RESERVED)
 
     def room(self, chosen: bool) -> int:
         """For pool and rows; negative where it does not even suffice without them. `chosen`: the size of the pool is

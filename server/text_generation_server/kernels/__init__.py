@@ -35,11 +35,12 @@ from .peer_add_norm import announce, peer_add_norm
 from .prefill_attention import prefill_attention
 from .qkv_postprocess import qkv_postprocess
 from .quantise_rows import quantise_rows
+from .receive_add_norm import receive_add_norm
 from .reduce_add_norm import fits_one_shot, fits_two_shots, reduce_add_norm, reducible
 from .rms_norm import rms_norm
 from .sampling_values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
 from .scaled_linear import scaled_linear
-from .skinny_linear import skinny_linear
+from .skinny_linear import send_linear, skinny_linear
 from .survivors import survivors
 from .top_tokens import top_tokens
 
@@ -94,11 +95,13 @@ __all__ = [
     "prefill_attention",
     "qkv_postprocess",
     "quantise_rows",
+    "receive_add_norm",
     "reduce_add_norm",
     "reducible",
     "rehearsing",
     "rms_norm",
     "scaled_linear",
+    "send_linear",
     "skinny_linear",
     "split_size",
     "survivors",

@@ -16,6 +16,7 @@ give, in the order of a tree over its slots: a kernel less, and no results of si
 from torch import Tensor
 
 from ._activations import gated_activation
+from ._exchange import Exchange, boxes_of, send_to_all
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._moe_tiles import is_here, weight_rows_of
 from ._triton import tl, triton
@@ -50,7 +51,8 @@ def vector_product_kernel(
     weight_ptr,  # [outputs, inputs], or [experts, outputs, inputs]
     bias_ptr,  # [outputs], or [experts, outputs], or None
     ids_ptr,  # [rows] int32 or None
-    out_ptr,  # [rows, outputs or, with ACTIVATION, outputs / 2]
+    out_ptr,  # [rows, outputs or, with ACTIVATION, outputs / 2], or None: the one row is sent to the ranks
+    control_ptr,  # of their memory, or None
     inputs,
     outputs,
     stride_x_row,
@@ -66,6 +68,11 @@ def vector_product_kernel(
     WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
     MASK: tl.constexpr,  # whether a program has inputs or experts that are not there
     PDL: tl.constexpr,
+    RANK: tl.constexpr = 0,
+    WORLD: tl.constexpr = 0,
+    SET_BYTES: tl.constexpr = 0,
+    BITS: tl.constexpr = None,
+    NOTHING: tl.constexpr = 0,
 ):
     """One program computes BLOCK_N outputs of one row."""
     block = tl.program_id(0)
@@ -85,6 +92,8 @@ def vector_product_kernel(
     weight = _read(weight_ptrs, (columns < inputs)[None, :], MASK)
     if ids_ptr is None:
         wait_for_previous(PDL)
+    if control_ptr is not None:
+        boxes = boxes_of(control_ptr, outputs, RANK, WORLD, SET_BYTES, BITS)
     # Not earlier: the kernel after this one relies on all before it being finished, ids among them.
     let_next_start(PDL)
     x_ptrs = x_ptr + (row // SLOTS).to(tl.int64) * stride_x_row + columns
@@ -105,12 +114,16 @@ def vector_product_kernel(
         end = outputs
     else:
         if ROUNDED:
-            acc = acc.to(out_ptr.dtype.element_ty).to(tl.float32)
+            acc = acc.to(x_ptr.dtype.element_ty).to(tl.float32)
         gate, up = tl.split(tl.reshape(acc, [BLOCK_N // 2, 2]))
         out = gated_activation(gate, up, ACTIVATION)
         places = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
         end = outputs // 2
-    tl.store(out_ptr + row.to(tl.int64) * stride_out_row + places, out.to(out_ptr.dtype.element_ty), mask=places < end)
+    out = out.to(x_ptr.dtype.element_ty)
+    if control_ptr is None:
+        tl.store(out_ptr + row.to(tl.int64) * stride_out_row + places, out, mask=places < end)
+    else:
+        send_to_all(boxes, out, places, places < end, WORLD, BITS, NOTHING)
 
 
 @triton.jit
@@ -200,26 +213,32 @@ def vector_product(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    out: Tensor,
+    out: Tensor | Exchange,
     activation: str | None,
     ids: Tensor | None = None,
     held: int | None = None,
 ) -> None:
     """Launches the product of each row of `out`: of one matrix [outputs, inputs], or with `ids` [tokens, slots] of
     those of experts [experts, outputs, inputs]. `held`: how many of them this rank has, where others have some.
+    Into memory of the ranks, a single row: `receive_add_norm` is to follow.
     """
     outputs, inputs = weight.shape[-2:]
     config = product_blocks(weight)
+    if isinstance(out, Exchange):
+        rows, stride, target, sent = 1, 0, (None, out.control), {"RANK": out.rank, **out.constants(x)}
+    else:
+        rows, stride, target, sent = out.shape[0], out.stride(0), (out, None), {}
     _launch(
-        (triton.cdiv(outputs, config["BLOCK_N"]), out.shape[0]),
-        (x, weight, bias, ids, out),
-        (inputs, outputs, x.stride(0), 0 if ids is None else weight.stride(0), weight.stride(-2), out.stride(0)),
+        (triton.cdiv(outputs, config["BLOCK_N"]), rows),
+        (x, weight, bias, ids, *target),
+        (inputs, outputs, x.stride(0), 0 if ids is None else weight.stride(0), weight.stride(-2), stride),
         SLOTS=1 if ids is None else ids.shape[1],
         HELD=held,
         ACTIVATION=activation,
         ROUNDED=ids is None,
         MASK=held is not None or inputs % config["BLOCK_K"] != 0,
         **config,
+        **sent,
     )
 
 

@@ -36,6 +36,7 @@ from torch.nn import functional
 from ._activations import GATED, gated_activation
 from ._config import nearest
 from ._device import shared_kib
+from ._exchange import MOST_VALUES, Exchange
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
@@ -171,6 +172,17 @@ def skinny_linear_triton(
         BLOCK_M=block_m,
         **config,
     )
+
+
+def send_linear(x: Tensor, weight: Tensor, bias: Tensor | None, exchange: Exchange) -> bool:
+    """The product of one token, [1, outputs], into memory of all ranks, from where `receive_add_norm` is to take the
+    sum. False for what the kernel does not take; nothing has happened then. Triton alone computes it.
+    """
+    row = triton.next_power_of_2(exchange.world_size) * triton.next_power_of_2(weight.shape[0])
+    if x.shape[0] != 1 or not _fits(x, weight, x, 8) or row > MOST_VALUES:
+        return False
+    vector_product(x, weight, bias, exchange, None)
+    return True
 
 
 def _fits(x: Tensor, weight: Tensor, out: Tensor, block_k: int) -> bool:

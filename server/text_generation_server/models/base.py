@@ -30,6 +30,8 @@ class CausalLM(Protocol):
     """What one more position takes in tables that do not depend on the requests."""
     copies: Copies
     """Of this rank's matrices of few bits, which may be made before the first `forward`."""
+    dense_products: int
+    """Multiplications of this rank for each token, but for experts, attention and logits; 0: not known."""
 
     def reserve_positions(self, count: int) -> None:
         """Makes room for requests of at most `count` tokens. Call it before the first `forward`, and before graphs are

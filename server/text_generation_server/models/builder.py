@@ -6,6 +6,7 @@ import torch
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
+from ..config.sizes import dense_products
 from ..config.spec import (
     AttentionSpec,
     FeedForwardSpec,
@@ -74,7 +75,7 @@ class DecoderBuilder:
         spec, names, checkpoint = self._config.decoder, self._config.names, self._checkpoint
         weights = load_embedding(checkpoint)
         embedding_norm = self._norm(checkpoint.outside(names.embedding_norm), spec.embedding.norm)
-        embedding = Embedding(spec.embedding, weights, embedding_norm)
+        embedding = Embedding(spec.embedding, weights, embedding_norm, checkpoint.group)
         layers = [self._layer(index, layer) for index, layer in enumerate(spec.layers)]
         final_norm = self._norm(checkpoint.outside(names.final_norm), spec.final_norm)
         last = self._junction(final_norm, self._ffn_output_norm(len(spec.layers) - 1))
@@ -82,7 +83,10 @@ class DecoderBuilder:
         head = Head(spec.head, load_head(checkpoint, weights), vocabulary)
         ropes = tuple(self._ropes.values())
         parts = Parts(checkpoint.group, layers)
-        return Decoder(embedding, layers, parts, last, head, ropes, self._config.max_context_length, self._copies)
+        products = dense_products(self._config) // checkpoint.group.world_size
+        return Decoder(
+            embedding, layers, parts, last, head, ropes, self._config.max_context_length, self._copies, products
+        )
 
     def _layer(self, index: int, spec: LayerSpec) -> TransformerLayer | ParallelLayer:
         names, inside = self._checkpoint.names, partial(self._checkpoint.inside, index)
@@ -96,7 +100,9 @@ class DecoderBuilder:
         if spec.parallel:
             return ParallelLayer(before, attention, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
-        return TransformerLayer(before, attention, self._junction(ffn_norm, output_norm, ffn.wants), ffn)
+        return TransformerLayer(
+            self._checkpoint.group, before, attention, self._junction(ffn_norm, output_norm, ffn.wants), ffn
+        )
 
     def _attention(self, index: int, spec: AttentionSpec) -> Attention:
         group = self._checkpoint.group

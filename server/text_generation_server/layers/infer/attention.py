@@ -8,6 +8,7 @@ from ...config.spec import AttentionSpec
 from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, AttentionWeights, HeadSplit
+from .addend import Addend, addend_of
 from .qk_norm import QkNorm
 from .state import CacheShape, InferState
 
@@ -102,3 +103,7 @@ class Attention:
         the ranks is for the caller.
         """
         return self._weights.out.apply(Activations(heads), state.linear_block)
+
+    def addend(self, heads: Tensor, state: InferState, group: TensorParallelGroup) -> Addend:
+        """As `project`, for a sum over the ranks alone."""
+        return addend_of(self._weights.out, Activations(heads), state, group)

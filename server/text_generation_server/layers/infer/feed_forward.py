@@ -6,7 +6,9 @@ from torch import Tensor
 
 from ... import kernels
 from ...config.spec import DenseSpec
+from ...distributed import TensorParallelGroup
 from ..weights import Activations, ActivationScheme, DenseWeights
+from .addend import Addend, addend_of
 from .state import InferState
 
 
@@ -21,6 +23,10 @@ class FeedForward(Protocol):
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """[N, hidden] to this rank's part of the result, [N, hidden]: the sum over the ranks is for the caller."""
         ...
+
+    def addend(self, x: Activations, state: InferState, group: TensorParallelGroup) -> Addend:  # noqa: ARG002
+        """As `forward`, for a sum over the ranks alone. `group`: of those ranks, for what begins the sum itself."""
+        return self.forward(x, state)
 
 
 class DenseFeedForward(FeedForward):
@@ -39,6 +45,10 @@ class DenseFeedForward(FeedForward):
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """See `FeedForward`."""
         return self._weights.down.apply(self._activated(x, state.linear_block), state.linear_block)
+
+    def addend(self, x: Activations, state: InferState, group: TensorParallelGroup) -> Addend:
+        """See `FeedForward`."""
+        return addend_of(self._weights.down, self._activated(x, state.linear_block), state, group)
 
     def _activated(self, x: Activations, block: int | None) -> Activations:
         """[N, hidden] to what the second product reads, [N, inner]."""

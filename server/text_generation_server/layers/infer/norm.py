@@ -6,6 +6,7 @@ from ... import kernels
 from ...config.spec import NormSpec
 from ...distributed import SumUnderWay, TensorParallelGroup
 from ..weights import Activations, ActivationScheme, NormWeights
+from .addend import Addend
 
 
 class Norm:
@@ -58,10 +59,12 @@ class Junction:
         self._replaces = replaces
         self._is_one = not replaces and input_norm is not None and input_norm.is_rms and _fits(input_norm, output_norm)
 
-    def read(self, x: Tensor, residual: Tensor | None) -> tuple[Activations, Tensor]:
+    def read(self, x: Addend, residual: Tensor | None) -> tuple[Activations, Tensor]:
         """Adds `x`, which the ranks have parts of, to `residual`, both [N, hidden]: what the next part reads, and the
         sum, which may be one tensor. Reuses the memory of both. Without `residual`, `x` is the whole sum.
         """
+        if isinstance(x, SumUnderWay):
+            return self._first(x.end()) if residual is None else self.read_sum(x, residual)
         if residual is None:
             return self._first(x)
         if self._is_one and self._input is not None:

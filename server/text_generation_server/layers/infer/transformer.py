@@ -6,6 +6,8 @@ are one operator. The ranks hold parts of an addend; they are summed where it is
 
 from torch import Tensor
 
+from ...distributed import TensorParallelGroup
+from .addend import Addend
 from .attention import Attention
 from .feed_forward import FeedForward
 from .latent_attention import LatentAttention
@@ -19,15 +21,23 @@ Mixer = Attention | LatentAttention
 class TransformerLayer:
     """One part after the other."""
 
-    def __init__(self, before_attention: Junction, attention: Mixer, before_ffn: Junction, ffn: FeedForward) -> None:
+    def __init__(
+        self,
+        group: TensorParallelGroup,
+        before_attention: Junction,
+        attention: Mixer,
+        before_ffn: Junction,
+        ffn: FeedForward,
+    ) -> None:
+        self._group = group
         self.before_attention = before_attention
         self.attention = attention
         self.before_ffn = before_ffn
         self.ffn = ffn
 
     def forward(
-        self, x: Tensor, residual: Tensor | None, state: InferState, kept: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+        self, x: Addend, residual: Tensor | None, state: InferState, kept: Tensor | None = None
+    ) -> tuple[Addend, Tensor]:
         """[T, hidden] each, before and after; the layer reuses the memory of both. `residual` is None in layer 0.
 
         `kept`, [N] int64: of the new tokens only these are needed after this layer, so what follows attention is
@@ -38,12 +48,12 @@ class TransformerLayer:
 
     def after_attention(
         self, heads: Tensor, residual: Tensor, state: InferState, kept: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Addend, Tensor]:
         """The rest of `forward`, from what the heads read, [T, heads * head_dim]."""
         if kept is not None:
             heads, residual = heads.index_select(0, kept), residual.index_select(0, kept)
-        read, residual = self.before_ffn.read(self.attention.project(heads, state), residual)
-        return self.ffn.forward(read, state), residual
+        read, residual = self.before_ffn.read(self.attention.addend(heads, state, self._group), residual)
+        return self.ffn.addend(read, state, self._group), residual
 
 
 class ParallelLayer:
@@ -56,8 +66,8 @@ class ParallelLayer:
         self._ffn = ffn
 
     def forward(
-        self, x: Tensor, residual: Tensor | None, state: InferState, kept: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+        self, x: Addend, residual: Tensor | None, state: InferState, kept: Tensor | None = None
+    ) -> tuple[Addend, Tensor]:
         """See `TransformerLayer.forward`."""
         read, residual = self._before.read(x, residual)
         heads = self.attention.forward(read, state)

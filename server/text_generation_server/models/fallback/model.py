@@ -34,6 +34,7 @@ class FallbackModel(CausalLM):
         self.caches = caches
         self.bytes_per_position = 0
         self.copies = Copies(self.dtype)
+        self.dense_products = 0
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`: the class computes what belongs to a position when it is needed."""
