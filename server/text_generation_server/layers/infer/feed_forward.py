@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ... import kernels
 from ...config.spec import DenseSpec
-from ..weights import Activations, ActivationScheme, Dense, DenseWeights
+from ..weights import Activations, ActivationScheme, Dense, DenseWeights, apply_or_add
 from .state import InferState
 
 
@@ -18,8 +18,10 @@ class FeedForward(Protocol):
         """How it wants its input; see `Linear`."""
         ...
 
-    def forward(self, x: Activations, state: InferState) -> Tensor:
-        """[N, hidden] to this rank's part of the result, [N, hidden]: the sum over the ranks is for the caller."""
+    def forward(self, x: Activations, state: InferState, total: Tensor | None = None) -> Tensor:
+        """[N, hidden] to this rank's part of the result, [N, hidden]: the sum over the ranks is for the caller. With
+        `total` [1, hidden] it may be added to that instead; then `total` is returned.
+        """
         ...
 
 
@@ -36,9 +38,10 @@ class DenseFeedForward(FeedForward):
         """See `FeedForward`."""
         return self._weights.first.wants
 
-    def forward(self, x: Activations, state: InferState) -> Tensor:
+    def forward(self, x: Activations, state: InferState, total: Tensor | None = None) -> Tensor:
         """See `FeedForward`."""
-        return self._weights.down.apply(self._activated(x, state.linear_block), state.linear_block)
+        block = state.linear_block
+        return apply_or_add(self._weights.down, self._activated(x, block), block, total)
 
     def _activated(self, x: Activations, block: int | None) -> Activations:
         """[N, hidden] to what the second product reads, [N, inner]."""

@@ -6,7 +6,7 @@ from torch import Tensor
 from ... import kernels
 from ...config.spec import LatentAttentionSpec
 from ..rope import RopeTable
-from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
+from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, apply_or_add, in_blocks
 from .expanded import Expanded, expanded_in
 from .state import CacheShape, Chunks, InferState
 
@@ -90,11 +90,11 @@ class LatentAttention:
         _by_heads(q[..., : spec.key_dim], weights.keys, queries[..., : spec.latent_dim], block)
         return q, queries
 
-    def project(self, heads: Tensor, state: InferState) -> Tensor:
+    def project(self, heads: Tensor, state: InferState, total: Tensor | None = None) -> Tensor:
         """What `forward` returned, or some of its tokens, to this rank's part of the result, [N, hidden]: the sum over
-        the ranks is for the caller.
+        the ranks is for the caller. `total`: as of `apply_or_add`.
         """
-        return self._weights.out.apply(Activations(heads), state.linear_block)
+        return apply_or_add(self._weights.out, Activations(heads), state.linear_block, total)
 
 
 def _by_heads(x: Tensor, weight: Tensor, out: Tensor, block: int | None) -> None:

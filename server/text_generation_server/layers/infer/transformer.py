@@ -19,7 +19,16 @@ Mixer = Attention | LatentAttention
 class TransformerLayer:
     """One part after the other."""
 
-    def __init__(self, before_attention: Junction, attention: Mixer, before_ffn: Junction, ffn: FeedForward) -> None:
+    def __init__(
+        self,
+        before_attention: Junction,
+        attention: Mixer,
+        before_ffn: Junction,
+        ffn: FeedForward,
+        sums_are_plain: bool = False,
+    ) -> None:
+        """`sums_are_plain`: what both parts give is added to the sum as it is, and no other rank has a part of it."""
+        self._sums_are_plain = sums_are_plain
         self.before_attention = before_attention
         self.attention = attention
         self.before_ffn = before_ffn
@@ -28,7 +37,8 @@ class TransformerLayer:
     def forward(
         self, x: Tensor, residual: Tensor | None, state: InferState, kept: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """[T, hidden] each, before and after; the layer reuses the memory of both. `residual` is None in layer 0.
+        """[T, hidden] each, before and after; the layer reuses the memory of both. `residual` is None in layer 0. Both
+        are one tensor where the last addend is in the sum already.
 
         `kept`, [N] int64: of the new tokens only these are needed after this layer, so what follows attention is
         computed for them alone, and the results are [N, hidden].
@@ -42,8 +52,16 @@ class TransformerLayer:
         """The rest of `forward`, from what the heads read, [T, heads * head_dim]."""
         if kept is not None:
             heads, residual = heads.index_select(0, kept), residual.index_select(0, kept)
-        read, residual = self.before_ffn.read(self.attention.project(heads, state), residual)
-        return self.ffn.forward(read, state), residual
+        x = self.attention.project(heads, state, self._open_sum(residual, state))
+        read, residual = self.before_ffn.read(x, residual)
+        return self.ffn.forward(read, state, self._open_sum(residual, state)), residual
+
+    def _open_sum(self, residual: Tensor, state: InferState) -> Tensor | None:
+        """The sum, where the last product of a part may add its result itself: of one token, for which an operator
+        between two products takes longer than its bytes.
+        """
+        is_open = self._sums_are_plain and residual.shape[0] == 1 and not state.deterministic
+        return residual if is_open else None
 
 
 class ParallelLayer:

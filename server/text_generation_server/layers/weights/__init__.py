@@ -1,6 +1,6 @@
 """What layers hold, and how the ranks of a group share it."""
 
-from .activations import Activations, ActivationScheme
+from .activations import Activations, ActivationScheme, RmsNorm
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, NormWeights
@@ -9,7 +9,7 @@ from .experts import shared_experts
 from .feed_forward import DenseWeights, load_dense
 from .kv_scales import load_kv_scales
 from .latent_attention import LatentAttentionWeights, load_latent_attention
-from .linear import Dense, Linear, Split, in_blocks
+from .linear import Dense, Linear, Split, apply_or_add, in_blocks
 from .loading import column_parallel, row_parallel
 from .moe import MoeWeights, load_moe
 from .split import HeadSplit, VocabularyPart, even_span, padded_rows, vocabulary_shard
@@ -27,9 +27,11 @@ __all__ = [
     "Linear",
     "MoeWeights",
     "NormWeights",
+    "RmsNorm",
     "RowBlock",
     "Split",
     "VocabularyPart",
+    "apply_or_add",
     "column_parallel",
     "even_span",
     "in_blocks",

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ... import kernels
-from ...kernels.skinny_linear import MAX_TOKENS, skinny_linear
+from ...kernels.skinny_linear import MAX_TOKENS
 from .activations import Activations, ActivationScheme, padded
 
 
@@ -70,15 +70,28 @@ class Dense:
 
     def apply(self, x: Activations, block: int | None = None) -> Tensor:
         """See `Linear`."""
-        return in_blocks((x.x,), block, lambda x: dense_product(x, self.weight, self.bias))
+        return self._product(x, self.bias, block)
 
     def product(self, x: Activations, block: int | None = None) -> Tensor:
         """See `Linear`."""
-        return in_blocks((x.x,), block, lambda x: dense_product(x, self.weight, None))
+        return self._product(x, None, block)
 
     def gated(self, x: Activations, activation: str, block: int | None = None) -> Tensor:
         """[T, inputs] to [T, outputs / 2]: `apply`, then `act_and_mul`."""
-        return in_blocks((x.x,), block, lambda x: dense_product(x, self.weight, self.bias, activation))
+        return self._product(x, self.bias, block, activation)
+
+    def add(self, x: Activations, total: Tensor) -> Tensor:
+        """`apply` of one token, added to `total` [1, outputs] in place. Returns that."""
+        kernels.token_linear(x.x, self.weight, self.bias, total, None, None, 0.0, None, True)
+        return total
+
+    def _product(self, x: Activations, bias: Tensor | None, block: int | None, activation: str | None = None) -> Tensor:
+        if block is not None or not x.is_one_before_norm:
+            return in_blocks((x.x,), block, lambda x: dense_product(x, self.weight, bias, activation))
+        total, norm, normalised = x.before_norm()
+        out = total.new_empty(1, self.outputs // (1 if activation is None else 2))
+        kernels.token_linear(total, self.weight, bias, out, activation, norm.weight, norm.eps, normalised)
+        return out
 
 
 @dataclass(frozen=True)
@@ -115,11 +128,19 @@ class Split:
         return torch.cat([part.product(made, block) for part in self.parts], dim=-1)
 
 
+def apply_or_add(linear: Linear, x: Activations, block: int | None, total: Tensor | None) -> Tensor:
+    """`linear.apply(x, block)`. With `total` [1, outputs] it may be added to that instead; then `total` is returned."""
+    if total is not None and isinstance(linear, Dense):
+        return linear.add(x, total)
+    return linear.apply(x, block)
+
+
 def dense_product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> Tensor:
-    """On CUDA, few tokens have an operator of ours, which reads the matrix faster. `activation`: a gated one behind."""
+    """On CUDA, few tokens have operators of ours, which read the matrix faster. `activation`: a gated one behind."""
     if x.is_cuda and x.shape[0] <= MAX_TOKENS:
         out = x.new_empty(x.shape[0], weight.shape[0] // (1 if activation is None else 2))
-        skinny_linear(x, weight, bias, out, activation)
+        few = kernels.token_linear if x.shape[0] == 1 else kernels.skinny_linear
+        few(x, weight, bias, out, activation)
         return out
     product = functional.linear(x, weight, bias)
     if activation is None:
