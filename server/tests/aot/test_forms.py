@@ -64,7 +64,12 @@ class Attending(Logits):
         k, v, table = state.caches[0].k, state.caches[0].v, state.slot_table
         q = torch.zeros(len(input_ids), 4 * k.shape[1], 128, dtype=self.dtype)
         decodes, chunks, first = state.decodes, state.chunks, 0
-        if decodes is not None:
+        if decodes is not None and chunks is None and len(input_ids) == 1:
+            context = table, decodes.rows, decodes.kv_lens, decodes.max_kv_len
+            qkv, before = q.new_zeros(1, 6 * k.shape[1] * 128), (None, None, None, 0.0, torch.zeros(8192, 128))
+            new = state.positions, state.slots, k, v, False
+            kernels.token_attention(qkv, *before, *new, *context, 1.0, torch.empty_like(q))
+        elif decodes is not None:
             first = len(decodes.rows)
             out = torch.empty_like(q[:first])
             kernels.decode_attention(
@@ -154,7 +159,11 @@ def test_attention_needs_no_form_that_warm_up_did_not_name(kv_heads: int, monkey
         for count in range(1, most + 1):
             for longest in (1, 200, 8192):
                 runner.decode_rows(rows[:count], longest)
-    assert {name for name, _ in needed} >= {"prefill_attention_kernel", "decode_attention_kernel"}
+    assert {name for name, _ in needed} >= {
+        "prefill_attention_kernel",
+        "decode_attention_kernel",
+        "token_attention_kernel",
+    }
     assert not needed - named
 
 

@@ -34,7 +34,7 @@ def dense_products(config: ModelConfig) -> int:
     count, of which a token meets a few, and neither does the layer that has them.
     """
     layers = (index for index, layer in enumerate(config.decoder.layers) if not isinstance(layer.ffn, MoeSpec))
-    return sum(elements for index in layers for _, elements in _matrices(config, index))
+    return sum(elements for index in layers for _, elements in matrices(config, index))
 
 
 def served_bytes(stored: int, config: AnyModelConfig, itemsize: int) -> int:

@@ -11,6 +11,7 @@ from ._launch import compilations, compile_only, fingerprint_compiler, rehearsin
 from ._moe_matrix import ExpertMatrix
 from ._register import triton_enabled, use_triton
 from ._sampling import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits, split_size
+from ._vector_blocks import LONGEST as LONGEST_NORMALISED
 from .act_and_mul import act_and_mul
 from .activate import activate
 from .add_layer_norm import add_layer_norm
@@ -40,13 +41,16 @@ from .reduce_add_norm import fits_one_shot, fits_two_shots, reduce_add_norm, red
 from .rms_norm import rms_norm
 from .sampling_values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
 from .scaled_linear import scaled_linear
-from .skinny_linear import send_linear, skinny_linear
+from .skinny_linear import skinny_linear
 from .survivors import survivors
+from .token_attention import token_attention
+from .token_linear import send_linear, token_linear
 from .top_tokens import top_tokens
 
 __all__ = [
     "EXCLUDED",
     "KV_CODES",
+    "LONGEST_NORMALISED",
     "MAX_LOGIT_BIAS",
     "MAX_TOP",
     "AttentionOptions",
@@ -105,6 +109,8 @@ __all__ = [
     "skinny_linear",
     "split_size",
     "survivors",
+    "token_attention",
+    "token_linear",
     "top_tokens",
     "triton_enabled",
     "unpack_codes",

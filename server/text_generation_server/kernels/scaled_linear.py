@@ -161,7 +161,7 @@ def _check(
     if activation is not None and activation not in GATED:
         raise ValueError(f"scaled_linear: unknown activation {activation!r}, use one of {', '.join(GATED)}")
     is_codes = x.dtype == weight8.dtype and x_scale is not None
-    if weight8.dtype not in LIMITS or not (is_codes or x.is_floating_point() and x.dtype not in LIMITS):
+    if weight8.dtype not in LIMITS or not (is_codes or (x.is_floating_point() and x.dtype not in LIMITS)):
         raise ValueError(
             f"scaled_linear: x is {x.dtype} and weight8 {weight8.dtype}; both must be one 8-bit type, or x of 16 bits"
         )

@@ -17,7 +17,7 @@ from ..config.spec import (
     RopeSpec,
 )
 from ..distributed import TensorParallelGroup
-from ..kernels import KV_CODES
+from ..kernels import KV_CODES, LONGEST_NORMALISED
 from ..layers.infer import (
     Attention,
     DenseFeedForward,
@@ -100,9 +100,17 @@ class DecoderBuilder:
         if spec.parallel:
             return ParallelLayer(before, attention, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
-        return TransformerLayer(
-            self._checkpoint.group, before, attention, self._junction(ffn_norm, output_norm, ffn.wants), ffn
-        )
+        before_ffn = self._junction(ffn_norm, output_norm, ffn.wants)
+        return TransformerLayer(self._checkpoint.group, before, attention, before_ffn, ffn, self._sums_are_plain(spec))
+
+    def _sums_are_plain(self, spec: LayerSpec) -> bool:
+        """Whether products may add what both parts of a layer give to the sum, as it is. The norm behind it must then
+        be part of a product as well, or there are as many kernels as before.
+        """
+        decoder, alone = self._checkpoint.spec, self._checkpoint.group.world_size == 1
+        has_output_norm = spec.attention_output_norm is not None or spec.ffn_output_norm is not None
+        is_plain = decoder.residual_scale == 1.0 and not decoder.sum_is_normalised and not has_output_norm
+        return alone and is_plain and decoder.hidden_size <= LONGEST_NORMALISED
 
     def _attention(self, index: int, spec: AttentionSpec) -> Attention:
         group = self._checkpoint.group

@@ -1,4 +1,6 @@
-"""What a part of a layer adds to the running sum, and the ranks have parts of."""
+"""What a part of a layer adds to the running sum, and where its last product leaves it."""
+
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -7,13 +9,25 @@ from ..weights import Activations, Dense, Linear
 from .state import InferState
 
 Addend = Tensor | SumUnderWay
-"""A rank's part, which is still to be summed over the ranks, or that sum, which has begun."""
+"""A rank's part [N, hidden], which is still to be summed over the ranks, or that sum, which has begun. The running sum
+itself, where the addend is in it already.
+"""
 
 
-def addend_of(matrix: Linear, x: Activations, state: InferState, group: TensorParallelGroup) -> Addend:
-    """The product with a row-parallel matrix. That of a single token sends its results to the ranks itself."""
-    if isinstance(matrix, Dense) and not state.deterministic:
-        begun = group.begin_sum_of_product(x.x, matrix.weight, matrix.bias)
-        if begun is not None:
-            return begun
-    return matrix.apply(x, state.linear_block)
+@dataclass(frozen=True)
+class Destination:
+    """Where the product with a row-parallel matrix may leave its results, so that less is left to do behind it."""
+
+    group: TensorParallelGroup
+    """Of the ranks that have parts. To these the product of a single token sends its results itself."""
+    total: Tensor | None = None
+    """[1, hidden], the running sum, where a product may add to it."""
+
+    def product(self, matrix: Linear, x: Activations, state: InferState) -> Addend:
+        """Of `x` [N, inputs] with `matrix`."""
+        if isinstance(matrix, Dense) and not state.deterministic:
+            if self.total is not None:
+                return matrix.add(x, self.total)
+            if (begun := self.group.begin_sum_of_product(x.x, matrix.weight, matrix.bias)) is not None:
+                return begun
+        return matrix.apply(x, state.linear_block)

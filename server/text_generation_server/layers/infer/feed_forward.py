@@ -6,9 +6,8 @@ from torch import Tensor
 
 from ... import kernels
 from ...config.spec import DenseSpec
-from ...distributed import TensorParallelGroup
 from ..weights import Activations, ActivationScheme, DenseWeights
-from .addend import Addend, addend_of
+from .addend import Addend, Destination
 from .state import InferState
 
 
@@ -24,9 +23,9 @@ class FeedForward(Protocol):
         """[N, hidden] to this rank's part of the result, [N, hidden]: the sum over the ranks is for the caller."""
         ...
 
-    def addend(self, x: Activations, state: InferState, group: TensorParallelGroup) -> Addend:  # noqa: ARG002
-        """As `forward`, for a sum over the ranks alone. `group`: of those ranks, for what begins the sum itself."""
-        return self.forward(x, state)
+    def addend(self, x: Activations, state: InferState, to: Destination) -> Addend:
+        """As `forward`, left where the running sum takes it."""
+        ...
 
 
 class DenseFeedForward(FeedForward):
@@ -46,9 +45,9 @@ class DenseFeedForward(FeedForward):
         """See `FeedForward`."""
         return self._weights.down.apply(self._activated(x, state.linear_block), state.linear_block)
 
-    def addend(self, x: Activations, state: InferState, group: TensorParallelGroup) -> Addend:
+    def addend(self, x: Activations, state: InferState, to: Destination) -> Addend:
         """See `FeedForward`."""
-        return addend_of(self._weights.down, self._activated(x, state.linear_block), state, group)
+        return to.product(self._weights.down, self._activated(x, state.linear_block), state)
 
     def _activated(self, x: Activations, block: int | None) -> Activations:
         """[N, hidden] to what the second product reads, [N, inner]."""

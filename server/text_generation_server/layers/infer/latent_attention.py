@@ -5,10 +5,9 @@ from torch import Tensor
 
 from ... import kernels
 from ...config.spec import LatentAttentionSpec
-from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
-from .addend import Addend, addend_of
+from .addend import Addend, Destination
 from .expanded import Expanded, expanded_in
 from .state import CacheShape, Chunks, InferState
 
@@ -98,9 +97,9 @@ class LatentAttention:
         """
         return self._weights.out.apply(Activations(heads), state.linear_block)
 
-    def addend(self, heads: Tensor, state: InferState, group: TensorParallelGroup) -> Addend:
-        """As `project`, for a sum over the ranks alone."""
-        return addend_of(self._weights.out, Activations(heads), state, group)
+    def addend(self, heads: Tensor, state: InferState, to: Destination) -> Addend:
+        """As `project`, left where the running sum takes it."""
+        return to.product(self._weights.out, Activations(heads), state)
 
 
 def _by_heads(x: Tensor, weight: Tensor, out: Tensor, block: int | None) -> None:

@@ -1,6 +1,6 @@
 """What layers hold, and how the ranks of a group share it."""
 
-from .activations import Activations, ActivationScheme
+from .activations import Activations, ActivationScheme, RmsNorm
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, NormWeights
@@ -29,6 +29,7 @@ __all__ = [
     "Linear",
     "MoeWeights",
     "NormWeights",
+    "RmsNorm",
     "RowBlock",
     "Split",
     "VocabularyPart",
