@@ -47,7 +47,7 @@ def quantise_torch(x: Tensor, out8: Tensor, scale: Tensor, group: int, static: T
 
 
 @triton.jit
-def _scale_of(
+def scale_of(
     values,  # float32
     axis: tl.constexpr,
     BOUND: tl.constexpr,
@@ -63,6 +63,16 @@ def _scale_of(
     if BOUND != 0.0:
         amax = tl.minimum(amax, BOUND, propagate_nan=tl.PropagateNan.ALL)
     return amax * (1.0 / LIMIT)
+
+
+@triton.jit
+def round_to(quotient, out8_ptr, LIMIT: tl.constexpr):
+    """Quotients as values of the type that is pointed to."""
+    eight = tl.clamp(quotient, -LIMIT, LIMIT, propagate_nan=tl.PropagateNan.ALL)
+    if out8_ptr.dtype.element_ty == tl.int8:
+        # Adding 1.5 * 2**23 leaves no bits for a fraction: float32 rounds half to even.
+        eight = (eight + 12582912.0) - 12582912.0
+    return eight.to(out8_ptr.dtype.element_ty)
 
 
 @triton.jit
@@ -90,21 +100,17 @@ def store_quantised(
             places = scale_ptr + columns // GROUP * stride_scale_group
             tl.store(places, tl.zeros_like(row) + scale, mask=(columns < inputs) & (columns % GROUP == 0))
     elif GROUP == 0:
-        scale = _scale_of(row, 0, BOUND, LIMIT, TINIEST)
+        scale = scale_of(row, 0, BOUND, LIMIT, TINIEST)
         quotient = row * tl.div_rn(1.0, scale)
         tl.store(scale_ptr, scale)
     else:
         grouped = tl.reshape(row, [BLOCK // GROUP, GROUP])
-        scale = _scale_of(grouped, 1, BOUND, LIMIT, TINIEST)
+        scale = scale_of(grouped, 1, BOUND, LIMIT, TINIEST)
         quotient = tl.reshape(grouped * tl.div_rn(1.0, scale)[:, None], [BLOCK])
         first = tl.min(columns, 0) // GROUP
         groups = first + tl.arange(0, BLOCK // GROUP)
         tl.store(scale_ptr + groups * stride_scale_group, scale, mask=groups * GROUP < inputs)
-    eight = tl.clamp(quotient, -LIMIT, LIMIT, propagate_nan=tl.PropagateNan.ALL)
-    if out8_ptr.dtype.element_ty == tl.int8:
-        # Adding 1.5 * 2**23 leaves no bits for a fraction: float32 rounds half to even.
-        eight = (eight + 12582912.0) - 12582912.0
-    tl.store(out8_ptr + columns, eight.to(out8_ptr.dtype.element_ty), mask=columns < inputs)
+    tl.store(out8_ptr + columns, round_to(quotient, out8_ptr, LIMIT), mask=columns < inputs)
 
 
 def check_quantised(

@@ -40,11 +40,10 @@ from ._device import has_fp8_products, shared_kib
 from ._launch import rehearsing
 from ._quantise import LIMITS
 from ._register import register
+from ._scaled_hopper import hopper_settings, scaled_hopper
 from ._scaled_library import SUMS, library_product, takes
-from ._scaled_product import BLOCK, SMALLEST_TILE, scaled_product
+from ._scaled_product import BLOCK, MAX_TOKENS, SMALLEST_TILE, scaled_product
 
-MAX_TOKENS = 64
-"""More tokens than this may be for a library."""
 _MANY = (128, 256, 512, 1024, 2048, 4096)
 """Numbers of tokens that have launch settings of their own, beyond MAX_TOKENS."""
 
@@ -62,6 +61,10 @@ def scaled_linear_triton(
         return
     if x8.dtype == torch.float8_e4m3fn and not has_fp8_products(x8.device):
         scaled_linear_torch(x8, x_scale, weight8, weight_scale, bias, out)
+        return
+    config = hopper_settings(x8, x_scale, weight8, weight_scale)
+    if config is not None and config["splits"] == 1:
+        scaled_hopper(x8, x_scale, weight8, weight_scale, bias, out, config)
         return
     size = max(SMALLEST_TILE, 1 << (tokens - 1).bit_length())
     ways: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > MAX_TOKENS else ()

@@ -7,7 +7,7 @@ from ... import kernels
 from ...config.spec import AttentionSpec
 from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
-from ..weights import Activations, ActivationScheme, AttentionWeights, HeadSplit
+from ..weights import Activations, ActivationScheme, AttentionWeights, HeadSplit, in_parts
 from .qk_norm import QkNorm
 from .state import CacheShape, InferState
 
@@ -102,3 +102,7 @@ class Attention:
         the ranks is for the caller.
         """
         return self._weights.out.apply(Activations(heads), state.linear_block)
+
+    def project_in_parts(self, heads: Tensor, state: InferState) -> Tensor:
+        """`project`, or float32 [parts, N, hidden] that are yet to be added up, where that is faster."""
+        return in_parts(self._weights.out, Activations(heads), state.linear_block)

@@ -6,7 +6,7 @@ from torch import Tensor
 from ... import kernels
 from ...config.spec import LatentAttentionSpec
 from ..rope import RopeTable
-from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
+from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks, in_parts
 from .expanded import Expanded, expanded_in
 from .state import CacheShape, Chunks, InferState
 
@@ -95,6 +95,10 @@ class LatentAttention:
         the ranks is for the caller.
         """
         return self._weights.out.apply(Activations(heads), state.linear_block)
+
+    def project_in_parts(self, heads: Tensor, state: InferState) -> Tensor:
+        """See `Attention`."""
+        return in_parts(self._weights.out, Activations(heads), state.linear_block)
 
 
 def _by_heads(x: Tensor, weight: Tensor, out: Tensor, block: int | None) -> None:

@@ -28,7 +28,8 @@ class TransformerLayer:
     def forward(
         self, x: Tensor, residual: Tensor | None, state: InferState, kept: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """[T, hidden] each, before and after; the layer reuses the memory of both. `residual` is None in layer 0.
+        """[T, hidden] each, before and after; the layer reuses the memory of both. `residual` is None in layer 0. `x`
+        may come and go in parts: see `Junction.read`.
 
         `kept`, [N] int64: of the new tokens only these are needed after this layer, so what follows attention is
         computed for them alone, and the results are [N, hidden].
@@ -42,8 +43,12 @@ class TransformerLayer:
         """The rest of `forward`, from what the heads read, [T, heads * head_dim]."""
         if kept is not None:
             heads, residual = heads.index_select(0, kept), residual.index_select(0, kept)
-        read, residual = self.before_ffn.read(self.attention.project(heads, state), residual)
-        return self.ffn.forward(read, state), residual
+        if not self.before_ffn.takes_parts:
+            read, residual = self.before_ffn.read(self.attention.project(heads, state), residual)
+            return self.ffn.forward(read, state), residual
+        # The junction of the next layer is of the same kind.
+        read, residual = self.before_ffn.read(self.attention.project_in_parts(heads, state), residual)
+        return self.ffn.in_parts(read, state), residual
 
 
 class ParallelLayer:

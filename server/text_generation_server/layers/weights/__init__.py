@@ -12,6 +12,7 @@ from .latent_attention import LatentAttentionWeights, load_latent_attention
 from .linear import Dense, Linear, Split, in_blocks
 from .loading import column_parallel, row_parallel
 from .moe import MoeWeights, load_moe
+from .rows8 import Rows8, in_parts
 from .split import HeadSplit, VocabularyPart, even_span, padded_rows, vocabulary_shard
 
 __all__ = [
@@ -28,11 +29,13 @@ __all__ = [
     "MoeWeights",
     "NormWeights",
     "RowBlock",
+    "Rows8",
     "Split",
     "VocabularyPart",
     "column_parallel",
     "even_span",
     "in_blocks",
+    "in_parts",
     "load_attention",
     "load_dense",
     "load_embedding",

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ... import kernels
 from .activations import Activations, ActivationScheme
-from .linear import in_blocks, total_bytes
+from .linear import Linear, in_blocks, total_bytes
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,28 @@ class Rows8:
         """See `Linear`."""
         return self._product(x, None, block)
 
+    def gated(
+        self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
+    ) -> Activations:
+        """`apply`, then `act_and_mul`: [T, inputs] to [T, outputs / 2], in the form that the next matrix wants."""
+        made, room = Activations.to_fill(x.x.new_empty(x.x.shape[0], self.outputs // 2), wants)
+        if block is None:
+            held = self.weight, self.scale, self.bias
+            kernels.scaled_gated(*x.eight_bit(self.wants), *held, activation, made.x, *room)
+        else:
+            kernels.act_and_mul(self.apply(x, block), activation, made.x, *room)
+        return made
+
+    def in_parts(self, x: Activations) -> Tensor:
+        """See the function of this name."""
+        eight, scale = x.eight_bit(self.wants)
+        parts = 1 if self.bias is not None else kernels.parts_of(eight, scale, self.weight, self.scale)
+        if parts == 1:
+            return self.apply(x)
+        out = scale.new_empty(parts, eight.shape[0], self.outputs)
+        kernels.scaled_in_parts(eight, scale, self.weight, self.scale, out)
+        return out
+
     def _product(self, x: Activations, bias: Tensor | None, block: int | None) -> Tensor:
         def product(eight: Tensor, scale: Tensor) -> Tensor:
             out = x.x.new_empty(eight.shape[0], self.outputs)
@@ -46,3 +68,10 @@ class Rows8:
             return out
 
         return in_blocks(x.eight_bit(self.wants), block, product)
+
+
+def in_parts(matrix: Linear, x: Activations, block: int | None) -> Tensor:
+    """`matrix.apply`, or float32 [parts, T, outputs] that are yet to be added up, where that is faster."""
+    if block is None and isinstance(matrix, Rows8):
+        return matrix.in_parts(x)
+    return matrix.apply(x, block)
