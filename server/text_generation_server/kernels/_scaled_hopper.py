@@ -8,6 +8,15 @@ are asked for before the operators in front are waited for.
 
 Written in Gluon, because Triton adds up what leaves the short accumulator at once. Triton's interpreter cannot run it:
 the tests compare it on a device.
+
+Measured on an H200 within a layer of an 8B (scaled_linear_layers.json): instead of the kernel of `_scaled_product.py`
+it saves 1.1 us of 79.5 with 64 tokens in the product of query, key and value; with 16 tokens a layer takes 67.1 us
+instead of 71.4 where output and second product leave parts, and 70.6 instead of 72.6 where the product of gate and up
+activates. Where AHEAD covers all stages, the first step waits for all of them: 81.2 us instead of 80.6 for the output
+product of 64 tokens. 10240 x 8192 is faster with the other kernel. Tried and left out: scales for each 64 or 128 inputs
+of a token, by which sums of so many are multiplied, so that whatever makes codes needs not see all of a token. A layer
+took 106.7 us instead of 80.6 with such codes everywhere and no kernel between the products, 96.2 with them between gate
+and second product, 82.5 where attention would make them for each head.
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false

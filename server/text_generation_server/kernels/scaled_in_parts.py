@@ -11,6 +11,8 @@ one add up what all of them have found, which has to go to memory, be waited for
 
 Called twice a layer for 2 to 64 tokens: the output product of attention and the second one of the feed-forward network.
 Bytes floor: outputs * inputs.
+Measured on an H200 with 64 tokens and two parts: a layer of an 8B takes 76.5 us instead of 79.5, with four parts 82.3
+(scaled_linear_layers.json). An output product of 8192 rows has enough programs without parts.
 """
 
 # pyright: basic, reportArgumentType=false

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ... import kernels
+from ...kernels.scaled_linear import MAX_TOKENS
 from .activations import Activations, ActivationScheme
 from .linear import Linear, in_blocks, total_bytes
 
@@ -53,10 +54,13 @@ class Rows8:
 
     def in_parts(self, x: Activations) -> Tensor:
         """See the function of this name."""
-        eight, scale = x.eight_bit(self.wants)
-        parts = 1 if self.bias is not None else kernels.parts_of(eight, scale, self.weight, self.scale)
-        if parts == 1:
+        if self.bias is not None or not 1 < x.x.shape[0] <= MAX_TOKENS:
             return self.apply(x)
+        made = x.made_for(self.wants)
+        eight, scale = made.eight_bit(self.wants)
+        parts = kernels.parts_of(eight, scale, self.weight, self.scale)
+        if parts == 1:
+            return self.apply(made)
         out = scale.new_empty(parts, eight.shape[0], self.outputs)
         kernels.scaled_in_parts(eight, scale, self.weight, self.scale, out)
         return out
