@@ -40,6 +40,8 @@ from .receive_add_norm import receive_add_norm
 from .reduce_add_norm import fits_one_shot, fits_two_shots, reduce_add_norm, reducible
 from .rms_norm import rms_norm
 from .sampling_values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
+from .scaled_gated import scaled_gated
+from .scaled_in_parts import parts_of, scaled_in_parts
 from .scaled_linear import scaled_linear
 from .skinny_linear import skinny_linear
 from .survivors import survivors
@@ -95,6 +97,7 @@ __all__ = [
     "pack_codes",
     "pack_scales",
     "padded_batch",
+    "parts_of",
     "peer_add_norm",
     "prefill_attention",
     "qkv_postprocess",
@@ -104,6 +107,8 @@ __all__ = [
     "reducible",
     "rehearsing",
     "rms_norm",
+    "scaled_gated",
+    "scaled_in_parts",
     "scaled_linear",
     "send_linear",
     "skinny_linear",

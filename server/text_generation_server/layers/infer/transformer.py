@@ -65,7 +65,7 @@ class TransformerLayer:
         one token, for which an operator between two products takes longer than its bytes.
         """
         is_open = self._sums_are_plain and residual.shape[0] == 1 and not state.deterministic
-        return Destination(self._group, residual if is_open else None)
+        return Destination(self._group, residual if is_open else None, self.before_ffn.takes_parts)
 
 
 class ParallelLayer:

@@ -13,6 +13,7 @@ from .latent_attention import LatentAttentionWeights, load_latent_attention
 from .linear import Dense, Linear, Split, in_blocks
 from .loading import column_parallel, row_parallel
 from .moe import MoeWeights, load_moe
+from .rows8 import Rows8
 from .split import HeadSplit, VocabularyPart, even_span, padded_rows, vocabulary_shard
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "NormWeights",
     "RmsNorm",
     "RowBlock",
+    "Rows8",
     "Split",
     "VocabularyPart",
     "column_parallel",
