@@ -5,6 +5,8 @@
 as one operator, in which the program that has the end of a context turns the new key, stores it with the new value, and
 counts them without reading them: a kernel less in each layer of a step whose kernels wait for each other. What is left
 in `qkv` is unspecified. Results are as close to the formula as those of the two operators, but not the same to the bit.
+Positions are asked for before the wait for the product, and the next kernels, which ask for megabytes of weights, start
+after that.
 
 Layouts are those of `qkv_postprocess` and `decode_attention`, of one token; caches hold no codes, and keys and values
 have heads of one size.
@@ -52,7 +54,8 @@ def token_attention_triton(
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read.
 
-    As to when `b_row` and `b_kv_len` are read, see `decode_attention`.
+    `positions` and `slots` are read as early as `b_row` and `b_kv_len`, see `decode_attention`, and keys and values of
+    earlier positions as well.
     """
     check_qkv(qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, None)
     _, kv_heads, head_dim = k_cache.shape
@@ -62,7 +65,7 @@ def token_attention_triton(
     if window:
         max_kv_len = min(max_kv_len, window)
     block_d = padded_head_dim(head_dim)
-    sizes = {"head_dim": block_d, "element_bytes": qkv.element_size(), "kv_heads": kv_heads}
+    sizes = {"head_dim": block_d, "element_bytes": qkv.element_size()}
     config = dict(nearest("token_attention", shared_kib=shared_kib(qkv.device), **sizes))
     resident = config.pop("resident") * num_processors(qkv.device) // kv_heads
     chunks = Chunking.of(out, max_kv_len, resident, resident, config.pop("min_chunk"), False, window)

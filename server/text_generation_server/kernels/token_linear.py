@@ -9,8 +9,9 @@ A layer of a small model waits for its kernels as long as for its bytes, so what
 
 Layouts: `x`, `normalised` `[1, inputs]`, `out` `[1, outputs]` or, with `activation`, `[1, outputs / 2]`, `weight`
 `[outputs, inputs]`, unit stride in the last dimension, any stride between rows; `bias` `[outputs]` or None; `norm`
-`[inputs]`, which may be float32 beside 16 bits. One floating type otherwise. What is rounded, and where, is as of
-`rms_norm`, `skinny_linear`, `act_and_mul` and `add_rms_norm` one after the other.
+`[inputs]`, which may be float32 beside 16 bits. One floating type otherwise. `normalised` is what `rms_norm` makes, to
+the bit; the product reads it before it is rounded, from the 16 bits of `x`. The rest is rounded as by `skinny_linear`,
+`act_and_mul` and `add_rms_norm` one after the other.
 
 Called four times a layer in a step of one token, and for the logits. Bytes floor: outputs * inputs * element size.
 """
