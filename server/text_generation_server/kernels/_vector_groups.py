@@ -16,7 +16,7 @@ for 8B where the kernel for several tokens and `act_and_mul` take 52.7, and the 
 137.4. A step of one stream of 8B takes 1.88 ms instead of 2.17. Alone, behind a norm (1.3 to 2), of 8B: 6144 x 4096 6.3
 (9.0), 4096 x 4096 5.2 (7.9), 28672 x 4096 20.4 (23.1), which is 3.2 TB/s without the norm, 76 % of a copy; 4096 x 14336
 12.6 (14.5).
-Tried and left out: long rows in steps that are not a loop, for which registers run short (1 us more a layer of 8B, 5
+Tried and left out: long rows in steps that are not a loop, for which registers run short (1 us more a layer of 8B, 6
 to 35 of 70B); asking for the next step while one is multiplied (1.3 us); fewer outputs of a program, which make
 integers of the inputs more often (1 to 2 us).
 See benchmark/results/single-token-codes.json.

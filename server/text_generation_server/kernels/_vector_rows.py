@@ -14,8 +14,9 @@ takes 2.44 ms instead of 2.81, and 17.5 instead of 19.0. Alone, behind `quantise
 8.6 (9.4), 4096 x 4096 6.6 (8.2), 28672 x 4096 28.9 (30.6), 4096 x 14336 15.7 (19.0); int8 5.7 instead of 7.7 for
 4096 x 4096, 29.4 instead of 31.7 for 28672 x 4096.
 Tried and left out: quantising 14,336 inputs in each program, whose scale must be known first (1.3 us more a layer, 5 us
-for 28,672); parts of a row that are asked for in a loop when their turn comes (3 us); two parts ahead (1.5 us);
-`act_and_mul` in a kernel of its own (0.6 us); letting the next kernel start before the wait, which changes nothing.
+for 28,672), and 4,096 in front (0.9 us); parts of a row that are asked for when their turn comes (1.5 us), and two
+parts ahead (1.2 to 2 us); `act_and_mul` in a kernel of its own (0.6 us); letting the next kernel start before the wait,
+which changes nothing.
 See benchmark/results/single-token-codes.json.
 """
 
