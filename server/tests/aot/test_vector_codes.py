@@ -25,7 +25,7 @@ def _rows(
     types |= dict.fromkeys(("inputs", "outputs", "stride_weight_output"), "i32")
     constants = {"bias_ptr": None, "ACTIVATION": "silu" if gated else None, "BOUND": 0.0, "TINIEST": 1e-12}
     constants |= {"x_scale_ptr": None} if quantises else {}
-    constants |= {"BLOCK_N": config["BLOCK_N"], "BLOCK_K": config["BLOCK_K"] // words, "AHEAD": config["AHEAD"]}
+    constants |= {"BLOCK_N": config["BLOCK_N"], "BLOCK_K": config["BLOCK_K"] // words}
     constants |= {"STEPS": steps, "MASK": mask, "IN_THREAD": 16 // words, "PLAIN": False}
     return compile_offline(vector_rows_kernel, types, constants, config["num_warps"], target=target)
 
@@ -41,7 +41,7 @@ def _groups(
     constants = {"bias_ptr": None, "ACTIVATION": "silu" if gated else None, "FP16": fp16, "PLAIN": False}
     constants |= {} if with_zeros else {"zeros_ptr": None}
     constants |= {"STEPS": -(-words // config["BLOCK_W"]), "MASK": words % config["BLOCK_W"] != 0}
-    constants |= {name: config[name] for name in ("BLOCK_N", "BLOCK_W", "AHEAD")}
+    constants |= {name: config[name] for name in ("BLOCK_N", "BLOCK_W")}
     return compile_offline(vector_groups_kernel, types, constants, config["num_warps"], target=target)
 
 

@@ -53,6 +53,18 @@ def test_close_to_the_formula(outputs: int, inputs: int, kind: str, tokens: int,
     _check(weight, torch.randn(tokens, inputs, device="cuda").to(dtype), outputs, extra=tokens in (9, 65))
 
 
+@pytest.mark.parametrize("kind", ["symmetric", "zeros", "float8"])
+def test_the_activation_of_a_single_token(kind: str) -> None:
+    packed, scales, zeros, table, size = _weight(kind, 2048, 4096, 128)
+    x = torch.randn(1, 4096, device="cuda").bfloat16()
+    product, out = torch.empty(1, 2048, device="cuda").bfloat16(), torch.empty(1, 1024, device="cuda").bfloat16()
+    expected = torch.empty_like(out)
+    kernels.grouped_linear(x, packed, scales, zeros, table, None, None, product, size)
+    kernels.act_and_mul(product, "silu", expected)
+    kernels.grouped_linear(x, packed, scales, zeros, table, None, None, out, size, "silu")
+    torch.testing.assert_close(out, expected)
+
+
 @pytest.mark.parametrize("group_size", [32, 64, 0, 48, 256])
 @pytest.mark.parametrize("kind", KINDS)
 def test_sizes_of_groups(kind: str, group_size: int) -> None:

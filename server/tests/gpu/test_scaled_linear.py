@@ -79,6 +79,28 @@ def test_every_way_of_the_libraries(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize(("outputs", "inputs"), [(6144, 4096), (4096, 8192), (4096, 14336), (1000, 2048)])
+def test_a_token_that_is_not_quantised_yet(
+    outputs: int, inputs: int, activation: str | None, dtype: torch.dtype
+) -> None:
+    x8, x_scale, weight8, weight_scale = _operands(1, outputs, inputs, dtype, by_block=False)
+    x = torch.randn(1, inputs, device="cuda").bfloat16()
+    kernels.quantise_rows(x, x8, x_scale)
+    written = outputs if activation is None else outputs // 2
+    given, expected = (torch.full((1, written), float("nan"), device="cuda").bfloat16() for _ in range(2))
+    kernels.scaled_linear(x, None, weight8, weight_scale, None, given, activation)
+    product = torch.empty(1, outputs, device="cuda").bfloat16()
+    kernels.scaled_linear(x8, x_scale, weight8, weight_scale, None, product)
+    if activation is None:
+        # Codes are the same; sums are in another order.
+        torch.testing.assert_close(given, product, rtol=2**-7, atol=1e-2)
+    else:
+        kernels.act_and_mul(product, activation, expected)
+        torch.testing.assert_close(given, expected, rtol=2**-5, atol=1e-1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_same_bits_for_every_number_of_tokens_of_one_padded_size(dtype: torch.dtype) -> None:
     x8, x_scale, weight8, weight_scale = _operands(16, 6144, 4096, dtype, by_block=False)
     results: list[Tensor] = []

@@ -1,21 +1,24 @@
 """Product of tokens with a weight matrix that is stored as codes in groups; the tokens keep their 16 bits.
 
     out = x[:, perm] @ weight.T + bias, weight = (code - zero) * scale or table[code] * scale
+    out = activation(gate) * up, with `activation`, where gate and up are the halves of that
 
-Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]`, unit stride in the last dimension, one floating type;
+Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]`, or `[tokens, outputs / 2]` with `activation`, unit stride in
+the last dimension, one floating type; the activations are those of `act_and_mul`;
 `packed` as `pack_codes` makes it, or float8 `[outputs, inputs]`; `scales` and `zeros` as `pack_scales` makes them, with
 the `group_size` that it returns (0: all inputs are one group); `table` [16] float32, `perm` [inputs] int64, `bias`
 `[outputs]`, each or None. Zeros that are not given are 2 ** (bits - 1). A group of another size than 32, 64, 128 or a
 multiple of 128 is right, but slow. Batches that are padded to one size give a token the same result to the bit,
 whichever others are there.
 
-Up to 512 tokens a data file says what is faster: the kernel, which reads codes (`_grouped_product.py`), or a product
-with a matrix in 16 bits, which `dequantise` writes into scratch memory of 512 MiB at most; more tokens are for the
-latter. On Hopper cards another kernel (`_grouped_many.py`) takes the place of both from 129 tokens on, where its data
-file says that it is faster.
+A single token with 4-bit codes in groups of 128, which are looked up in no table, has a kernel of its own
+(`_vector_groups.py`). Otherwise up to 512 tokens a data file says what is faster: the kernel, which reads codes
+(`_grouped_product.py`), or a product with a matrix in 16 bits, which `dequantise` writes into scratch memory of 512 MiB
+at most; more tokens are for the latter. On Hopper cards another kernel (`_grouped_many.py`) takes the place of both
+from 129 tokens on, where its data file says that it is faster.
 Bytes floor: outputs * inputs * bits / 8, and the scales.
-Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at 1 / 16 / 32 / 64 tokens, the matrix in
-16 bits in brackets (`skinny_linear`):
+Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at 1 (by the kernel for several) / 16 / 32
+/ 64 tokens, the matrix in 16 bits in brackets (`skinny_linear`):
 6144 x 4096 8.2 / 9.2 / 12.4 / 17.9 (14.8 / 15.0 / 15.7 / 16.9), 4096 x 4096 7.3 / 8.7 / 10.2 / 13.4 (11.5 / 11.7 /
 11.7 / 12.5), 28672 x 4096 21.5 / 26.7 / 32.6 / 47.5 (59.0 / 61.6 / 60.9 / 65.5), 4096 x 14336 14.2 / 16.1 / 19.5 / 27.7
 (32.7 / 31.6 / 32.6 / 35.0), 57344 x 8192 67.4 / 95.1 / 116.1 / 166.5 (209.4 / 213.3 / 217.7 / 229.4).

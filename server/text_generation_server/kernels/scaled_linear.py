@@ -1,26 +1,30 @@
 """Product of 8-bit activations with an 8-bit weight matrix.
 
     out = (x8 * x_scale) @ (weight8 * weight_scale).T + bias
+    out = activation(gate) * up, with `activation`, where gate and up are the halves of that
 
 Layouts: `x8` `[tokens, inputs]`, `weight8` `[outputs, inputs]`, both float8_e4m3fn or both int8, `out`
-`[tokens, outputs]` of 16 bits (or 32); unit stride in the last dimension, any stride between rows. `x_scale` float32
-`[tokens]`, or `[tokens, ceil(inputs / 128)]`: one for each 128 inputs. `weight_scale` float32 `[outputs]`, or
-`[outputs, ceil(inputs / 128)]`, or `[ceil(outputs / 128), ceil(inputs / 128)]`; any strides. `bias` `[outputs]` or
-None, in the type of `out`.
+`[tokens, outputs]` of 16 bits (or 32), or `[tokens, outputs / 2]` with `activation`; unit stride in the last dimension,
+any stride between rows. `x_scale` float32 `[tokens]`, or `[tokens, ceil(inputs / 128)]`: one for each 128 inputs.
+`weight_scale` float32 `[outputs]`, or `[outputs, ceil(inputs / 128)]`, or
+`[ceil(outputs / 128), ceil(inputs / 128)]`; any strides. `bias` `[outputs]` or None, in the type of `out`.
+In the place of `x8` inputs of 16 or 32 bits may stand, which are quantised by rows as `quantise_rows` does it, with
+`bound`; `x_scale` is [1] then, one for all, or None: they are measured. The activations are those of `act_and_mul`.
 
 Called where a model's weights have 8 bits: for query, key and value, and for all products of a single token or of more
 than 64. For 2 to 64 others have operators that leave work for the kernel behind (`scaled_gated`, `scaled_in_parts`).
-Up to 64 tokens the kernel of `_scaled_product.py` computes it, or for 2 and more, where a data file says so, that of
-`_scaled_hopper.py`: batches that are padded to one size (2 to 16, 17 to 32 or 33 to 64 tokens) give a token the same
-result to the bit, whichever others are there. For more, a data file says what is faster: the kernel, or a way of the
-libraries (`_scaled_library.py`). What a library does not take, the kernel does. Cards without float8 products compute
-float8 as the torch implementation does, which is right and slow: a server keeps the activations of such a card in 16
-bits.
+A single token and scales of rows have a kernel of their own (`_vector_rows.py`), within which up to 8,192 inputs become
+float8. Otherwise up to 64 tokens the kernel of `_scaled_product.py` computes it, or for 2 and more, where a data file
+says so, that of `_scaled_hopper.py`: batches that are padded to one size (2 to 16, 17 to 32 or 33 to 64 tokens) give a
+token the same result to the bit, whichever others are there. For more, a data file says what is faster: the kernel, or
+a way of the libraries (`_scaled_library.py`). What a library does not take, the kernel does. Cards without float8
+products compute float8 as the torch implementation does, which is right and slow: a server keeps the activations of
+such a card in 16 bits.
 Bytes floor: outputs * inputs.
 Measured on an H200 with float8 and scales of rows, microseconds at 16 / 64 tokens, with `_scaled_product.py`:
 6144 x 4096 8.4 / 9.7, 4096 x 4096 7.4 / 8.5, 28672 x 4096 31.2 / 34.0, 4096 x 14336 18.3 / 19.9,
 10240 x 8192 23.2 / 25.2, 8192 x 8192 18.8 / 20.1, 57344 x 8192 114 / 126, 8192 x 28672 55.4 / 58.5.
-See benchmark/results/tune_scaled_linear.json. With tiles that are read before waiting, one token and the
+See benchmark/results/tune_scaled_linear.json. With tiles that are read before waiting, 16 tokens and the
 `quantise_rows` in front take 18.5 us instead of 20.1 for 4096 x 14336, 7.8 instead of 8.1 for 4096 x 4096; for 28672 x
 4096, 6144 x 4096 and 64 tokens it is faster without (tune_scaled_linear_more.json). Between the norms and activations
 of a layer, for 64 tokens, 28672 x 4096 is fastest with 3 stages, which let all its programs run at a time: 79.3 us a

@@ -13,11 +13,11 @@ Weight = tuple[Tensor, Tensor, Tensor | None, None]
 """Packed codes, scales, zeros, no table."""
 
 
-@pytest.fixture(autouse=True, params=[(8, 32, 1), (4, 128, 1), (16, 64, 2)], ids=str)
+@pytest.fixture(autouse=True, params=[(8, 32), (4, 128), (16, 64)], ids=str)
 def _small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of a row and whole rows."""
-    block_n, block_w, ahead = request.param
-    config = {"BLOCK_N": block_n, "BLOCK_W": block_w, "AHEAD": ahead, "num_warps": 4}
+    block_n, block_w = request.param
+    config = {"BLOCK_N": block_n, "BLOCK_W": block_w, "num_warps": 4}
     monkeypatch.setattr(_vector_groups, "groups_blocks", lambda *_: config)
 
 

@@ -20,7 +20,7 @@ DTYPES = [torch.float8_e4m3fn, torch.int8]
 def _small_tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of a row and whole rows."""
     block_n, block_k = request.param
-    config = {"BLOCK_N": block_n, "BLOCK_K": block_k, "AHEAD": 1, "num_warps": 4}
+    config = {"BLOCK_N": block_n, "BLOCK_K": block_k, "num_warps": 4}
     monkeypatch.setattr(_vector_rows, "rows_blocks", lambda *_: config)
 
 
