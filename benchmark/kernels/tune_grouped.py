@@ -37,9 +37,9 @@ SHAPES = [
 ]
 KINDS = {4: "symmetric", 8: "int8"}
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14)
-NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages")
+NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages", "ROWS")
 Form = tuple[int, ...]
-"""In the order of `NAMES`."""
+"""In the order of `NAMES`; without the last one, as many as `BLOCK_N`."""
 FEW = 64
 """Up to so many tokens the norm in front counts."""
 # By bits and padded tokens. Left out after first sweeps: more stages, a limit of registers, 256 outputs, tiles of 128
@@ -49,7 +49,7 @@ _SOME_TOKENS = [(64, 0, 1, 0, 4, 3), (128, 0, 1, 0, 4, 3), (128, 0, 1, 0, 4, 2)]
 _EIGHT_BITS = [(64, 0, 0, 0, 2, 2), (64, 0, 0, 0, 2, 3), (64, 0, 0, 0, 4, 3), (64, 1, 0, 0, 4, 3)]
 FORMS: dict[tuple[int, int], list[Form]] = {
     (4, 8): [(8, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 2, 2, 2), (64, 0, 0, 2, 4, 2)]],
-    (4, 16): [(16, *each) for each in _FEW_TOKENS],
+    (4, 16): [(16, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 0, 2, 3, 56)]],
     (4, 32): [(32, *each) for each in _SOME_TOKENS],
     **{(4, tokens): [(64, *each) for each in _SOME_TOKENS] for tokens in (64, 128, 256, 512)},
     (8, 8): [(8, *each) for each in _EIGHT_BITS],
@@ -66,13 +66,15 @@ Times = dict[Form, dict[int, float]]
 
 def settings(form: Form, splits: int) -> dict[str, int]:
     """As in the data file."""
-    return {**dict(zip(NAMES, form, strict=True)), "splits": splits}
+    return {**dict(zip(NAMES, form, strict=False)), "splits": splits}
 
 
 def candidates(shape: tuple[int, int], tokens: int, forms: list[Form]) -> Iterator[tuple[Form, int]]:
     """Forms and numbers of parts that may be the fastest."""
     for form, splits in itertools.product(forms, SPLITS):
-        programs = -(-tokens // form[0]) * -(-shape[0] // form[1]) * splits
+        config = settings(form, splits)
+        rows = config.get("ROWS", config["BLOCK_N"])
+        programs = -(-tokens // config["BLOCK_M"]) * -(-shape[0] // rows) * splits
         if splits == 1 or (PROGRAMS[0] <= programs <= PROGRAMS[1] and splits <= shape[1] // 256):
             yield form, splits
 
@@ -161,7 +163,10 @@ def write(rows: list[Row]) -> None:
     """Replaces the entries of these matrices and numbers of tokens for this card's class in the data file."""
     keys, configs = ("bits", "outputs", "inputs", "tokens"), (*NAMES, "splits")
     entries = [
-        {"key": {"shared_kib": 227} | {key: row[key] for key in keys}, "config": {name: row[name] for name in configs}}
+        {
+            "key": {"shared_kib": 227} | {key: row[key] for key in keys},
+            "config": {name: row[name] for name in configs if name in row},
+        }
         for row in rows
     ]
     known = [entry["key"] for entry in entries]

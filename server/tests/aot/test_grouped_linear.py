@@ -16,7 +16,7 @@ _ENTRIES = json.loads(
 )
 _NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages")
 Form = tuple[int, ...]
-"""Bits, and what `_NAMES` are."""
+"""Bits, what `_NAMES` are, and the outputs of a program."""
 KINDS = {
     "symmetric": {"packed_ptr": "*i32"},
     "zeros": {"packed_ptr": "*i32", "zeros_ptr": "*bf16"},
@@ -29,7 +29,7 @@ KINDS = {
 def _forms(shared_kib: int, bits: int) -> list[Form]:
     return sorted(
         {
-            (bits, *(entry["config"][name] for name in _NAMES))
+            (bits, *(entry["config"][name] for name in _NAMES), entry["config"].get("ROWS", entry["config"]["BLOCK_N"]))
             for entry in _ENTRIES
             if (entry["key"]["shared_kib"], entry["key"]["bits"]) == (shared_kib, bits) and entry["config"]["splits"]
         }
@@ -37,7 +37,7 @@ def _forms(shared_kib: int, bits: int) -> list[Form]:
 
 
 def _compile(form: Form, kind: str, dtype: str = "bf16", groups: int = 2, target: GPUTarget = SM_90) -> Compiled:
-    _, block_m, block_n, swap, fold, ahead, num_warps, num_stages = form
+    _, block_m, block_n, swap, fold, ahead, num_warps, num_stages, rows = form
     names = ("inputs", "outputs", "stride_x_token", "stride_packed_output", "stride_out_token", "tokens", "splits")
     types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
     types |= {"scales_ptr": "*bf16", "partial_ptr": "*fp32", "arrived_ptr": "*i32", **KINDS[kind]}
@@ -48,6 +48,7 @@ def _compile(form: Form, kind: str, dtype: str = "bf16", groups: int = 2, target
         "SWAP": bool(swap),
         "BLOCK_M": block_m,
         "BLOCK_N": block_n,
+        "ROWS": rows,
     }
     constants |= {"AHEAD": ahead if kind not in ("eight", "float8") else 0}
     return compile_offline(grouped_product_kernel, types, constants, num_warps, num_stages, target)

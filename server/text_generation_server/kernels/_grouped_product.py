@@ -134,6 +134,7 @@ def grouped_product_kernel(
     PLAIN: tl.constexpr,  # no inline instructions
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    ROWS: tl.constexpr,  # outputs of a program, BLOCK_N at most: fewer where processors then have as many each
     AHEAD: tl.constexpr,  # blocks of 4-bit codes that are read before waiting
     PDL: tl.constexpr,
 ):
@@ -156,9 +157,10 @@ def grouped_product_kernel(
     part = tl.cdiv(blocks, splits)
     begin = split * part
     end = tl.minimum(begin + part, blocks)
-    rows = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, BLOCK_N)
     # Rows past the end read the last one, and are not stored.
-    weight_rows = tl.minimum(rows, outputs - 1)
+    row_end = tl.minimum(tl.program_id(1) * ROWS + ROWS, outputs)
+    weight_rows = tl.minimum(rows, row_end - 1)
     members = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     here = (members < tokens)[:, None]
     row_ptrs = packed_ptr + weight_rows.to(tl.int64)[:, None] * stride_packed_output
@@ -210,7 +212,11 @@ def grouped_product_kernel(
         scales = None
         points = whole_points
         if FOUR and not PLAIN:
-            words = tl.load(block_ptrs + word_columns, eviction_policy="evict_first")
+            if ROWS == BLOCK_N:
+                words = tl.load(block_ptrs + word_columns, eviction_policy="evict_first")
+            else:
+                row_here = (rows < row_end)[:, None]
+                words = tl.load(block_ptrs + word_columns, mask=row_here, other=0, eviction_policy="evict_first")
         if GROUPS > 1:
             scales = next_scales
             next_scales = tl.load(scales_ptr + places + block * outputs * COUNT)
@@ -255,7 +261,7 @@ def grouped_product_kernel(
         acc += of_outputs(tl.load(bias_ptr + weight_rows).to(tl.float32), SWAP)
     token_places += tl.program_id(0) * BLOCK_M
     out_ptrs = out_ptr + token_places.to(tl.int64) * stride_out_token + of_outputs(rows, SWAP)
-    tl.store(out_ptrs, acc.to(DTYPE), mask=(token_places < tokens) & of_outputs(rows < outputs, SWAP))
+    tl.store(out_ptrs, acc.to(DTYPE), mask=(token_places < tokens) & of_outputs(rows < row_end, SWAP))
 
 
 _launch = Launcher(grouped_product_kernel)
@@ -274,12 +280,14 @@ def grouped_product(
     """Launches the kernel: shapes as of `grouped_linear`, `points` are its zeros.
 
     On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
+    `config`: constants of the kernel, options of its launch, and `splits`; without `ROWS` tiles are filled.
     """
     tokens, inputs = x.shape
     outputs = packed.shape[0]
     block_m, block_n, splits = config["BLOCK_M"], config["BLOCK_N"], config["splits"]
     swap, fold, num_warps = bool(config["SWAP"]), bool(config["FOLD"]), config["num_warps"]
-    grid = (triton.cdiv(tokens, block_m), triton.cdiv(outputs, block_n), splits)
+    rows = config.get("ROWS", block_n)
+    grid = (triton.cdiv(tokens, block_m), triton.cdiv(outputs, rows), splits)
     tiles = grid[0] * grid[1]
     float8 = packed.is_floating_point()
     arrived = arrivals(x.device, tiles if splits > 1 else 0)
@@ -297,6 +305,7 @@ def grouped_product(
         PLAIN=not x.is_cuda or torch.version.cuda is None,
         BLOCK_M=block_m,
         BLOCK_N=block_n,
+        ROWS=rows,
         AHEAD=config["AHEAD"] if packed.dtype == torch.int32 else 0,
         num_warps=num_warps,
         num_stages=config["num_stages"],

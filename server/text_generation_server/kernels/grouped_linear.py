@@ -28,6 +28,8 @@ table of 16 values and groups of 64, 49.9 / 57.6 / 66.4 / 88.5. That is 68 % of 
 (318), 2048 679 (597); without the kernel of `_grouped_many.py` 256 took 167, 512 241 and 1024 432
 (tune_grouped_many.json). One stream of an 8B model took 2.28 ms a token instead of 2.34 once the first codes were read
 before waiting.
+Of 28672 x 4096 with 16 tokens programs of 56 outputs take 24.4 us where those of 64 take 25.4
+(benchmark/results/tune_grouped_few.json): every processor has four of them.
 Tried and left out: larger tiles of that kernel, and 256 inputs at a time for matrix instructions, which were as fast or
 slower.
 See benchmark/results/tune_grouped.json, and tune_grouped_more.json for one token behind a norm and for many tokens.

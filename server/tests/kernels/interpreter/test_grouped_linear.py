@@ -13,10 +13,10 @@ Weight = tuple[Tensor, Tensor, Tensor | None, Tensor | None, int]
 """Packed codes, scales, zeros, table, group size."""
 
 
-@pytest.fixture(params=[(1, 0, 0, 1), (2, 1, 0, 0), (5, 0, 1, 2)], ids=str)
+@pytest.fixture(params=[(1, 0, 0, 1, 32), (2, 1, 0, 0, 32), (5, 0, 1, 2, 24)], ids=str)
 def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tiles, in parts, weights or tokens as the left operand, codes read before waiting."""
-    splits, swap, fold, ahead = request.param
+    """Small tiles, full or not, in parts, weights or tokens as the left operand, codes read before waiting."""
+    splits, swap, fold, ahead, rows = request.param
     settings = {
         "BLOCK_M": 16,
         "BLOCK_N": 32,
@@ -26,7 +26,7 @@ def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         "num_stages": 2,
         "splits": splits,
     }
-    settings |= {"AHEAD": ahead}
+    settings |= {"AHEAD": ahead, "ROWS": rows}
     monkeypatch.setitem(grouped_linear_triton.__globals__, "nearest", lambda *_, **__: settings)
 
 
@@ -57,7 +57,7 @@ def _check(kind: str, shape: tuple[int, int, int], group_size: int, dtype: torch
     assert (out.double() - expected).norm() <= 6e-3 * expected.norm()
 
 
-@pytest.mark.parametrize("config", [(2, 1, 0, 0)], indirect=True)
+@pytest.mark.parametrize("config", [(2, 1, 0, 0, 32)], indirect=True)
 @pytest.mark.parametrize("group_size", [32, 64, 128, 0])
 @pytest.mark.parametrize("kind", ["symmetric", "zeros", "table", "eight", "eight zeros", "float8"])
 @pytest.mark.usefixtures("config")
