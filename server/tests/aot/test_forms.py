@@ -28,7 +28,7 @@ from text_generation_server.engine.requests import (
 )
 from text_generation_server.engine.runner import StepRunner
 from text_generation_server.kernels._exchange import Exchange, control_block
-from text_generation_server.layers.infer import DenseFeedForward, Junction, Norm
+from text_generation_server.layers.infer import DenseFeedForward, Destination, Junction, Norm
 from text_generation_server.layers.infer.state import CacheShape, InferState
 from text_generation_server.layers.weights import (
     Activations,
@@ -102,10 +102,11 @@ class EightBit(Logits):
         self.ffn = DenseFeedForward(DenseSpec(256, "silu"), DenseWeights(first, down))
         norm = Norm(NormSpec(1e-5), NormWeights(torch.ones(128, dtype=self.dtype), None))
         self.junction = Junction(group, norm)
+        self.to = Destination(group, takes_parts=self.junction.takes_parts)
 
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         x = torch.zeros(len(input_ids), 128, dtype=self.dtype)
-        self.junction.read(self.ffn.in_parts(Activations(x), state), x)
+        self.junction.read(self.ffn.addend(Activations(x), state, self.to), x)
         return super().forward(input_ids, state)
 
 

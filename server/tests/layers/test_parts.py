@@ -7,7 +7,7 @@ from text_generation_server import kernels
 from text_generation_server.config.spec import NormSpec
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.layers.infer import Junction, Norm
-from text_generation_server.layers.weights import Activations, ActivationScheme, NormWeights, in_parts
+from text_generation_server.layers.weights import Activations, ActivationScheme, NormWeights
 from text_generation_server.layers.weights.rows8 import Rows8
 
 SIZE = 24
@@ -45,10 +45,9 @@ def test_ranks_sum_up_whole_results(ranks: int) -> None:
     assert Junction(group, _norm("rms")).takes_parts == (ranks == 1)
 
 
-@pytest.mark.parametrize("block", [None, 2])
-def test_where_there_is_no_kernel_a_product_is_whole(block: int | None) -> None:
+def test_where_there_is_no_kernel_a_product_is_whole() -> None:
     x = Activations(torch.randn(5, SIZE))
-    assert torch.equal(in_parts(_matrix(8), x, block), _matrix(8).apply(x, block))
+    assert torch.equal(_matrix(8).in_parts(x), _matrix(8).apply(x))
 
 
 @pytest.mark.parametrize("block", [None, 2])

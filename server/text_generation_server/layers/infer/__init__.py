@@ -1,6 +1,6 @@
 """What layers compute, in terms of operators and weights."""
 
-from .addend import Addend
+from .addend import Addend, Destination
 from .attention import Attention
 from .embedding import Embedding
 from .feed_forward import DenseFeedForward, FeedForward
@@ -19,6 +19,7 @@ __all__ = [
     "Chunks",
     "Decodes",
     "DenseFeedForward",
+    "Destination",
     "Embedding",
     "FeedForward",
     "Head",
