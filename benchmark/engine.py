@@ -27,6 +27,7 @@ import numpy as np
 import torch
 import torch.multiprocessing as mp
 
+from text_generation_server.config.copies import DequantisedCopies
 from text_generation_server.config.implementation import ModelImpl, read_model_config
 from text_generation_server.config.kv_cache import KV_CACHE_DTYPES, KvCacheDtype, quantised_kv_cache
 from text_generation_server.config.parallel import ParallelConfig
@@ -315,6 +316,7 @@ def main() -> None:
     parser.add_argument("--no-graphs", action="store_true")
     parser.add_argument("--model-impl", choices=get_args(ModelImpl), default="auto")
     parser.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto")
+    parser.add_argument("--dequantised-copies", choices=get_args(DequantisedCopies), default="auto")
     parser.add_argument("--ranks", type=int, default=1, help="processes, one a device")
     parser.add_argument("--expert-parallel", action="store_true", help="ranks have whole experts")
     parser.add_argument("--nccl", action="store_true", help="sums over the ranks through NCCL alone")
@@ -347,7 +349,9 @@ def measure(arguments: argparse.Namespace, parallel: ParallelConfig) -> None:
     """Runs all cases on this rank; the first prints them and writes the file."""
     cuda = torch.cuda.is_available()
     options = EngineOptions(
-        cuda_graphs=() if arguments.no_graphs or not cuda else None, deterministic=arguments.deterministic
+        cuda_graphs=() if arguments.no_graphs or not cuda else None,
+        deterministic=arguments.deterministic,
+        dequantised_copies=arguments.dequantised_copies,
     )
     cases, mixed, constrained = (numbers(each) for each in (arguments.cases, arguments.mixed, arguments.constrained))
     limits = WarmupLimits(

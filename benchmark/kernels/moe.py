@@ -1,6 +1,6 @@
 """The experts of a mixture: each kernel and the whole layer beside the reading of weights and torch's grouped product.
 
-    python benchmark/kernels/moe.py [--dry-run] [--candidates] [--models NAME ...] [--kinds KIND ...]
+    python benchmark/kernels/moe.py [--dry-run] [--candidates] [--models NAME ...] [--kinds KIND ...] [--tokens N ...]
 
 Results are checked against torch first. The floor is the larger of the time to read the weights of the experts that are
 hit, as fast as a copy in the same run, and that of their arithmetic, as fast as a large product of 16-bit numbers in
@@ -16,7 +16,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from _timing import DRY_PLAN, GPU_PLAN, Plan, Row, copy_bandwidth, seconds_per_call
@@ -47,6 +47,7 @@ class Shape:
 MODELS = {
     "qwen3-30b-a3b": Shape(128, 8, 2048, 768),
     "mixtral-8x7b": Shape(8, 2, 4096, 14336),
+    "mixtral-8x7b-half": Shape(8, 2, 4096, 7168),  # of one of two ranks
     "gpt-oss-120b": Shape(128, 4, 2880, 2880, "clamped_swiglu", True),
 }
 DRY_MODELS = {"dry": Shape(6, 2, 32, 48, "clamped_swiglu", True)}
@@ -57,7 +58,7 @@ TOLERANCE = 2e-2
 """Of the norm of the difference from torch, relative to the norm."""
 CANDIDATES = {
     16: [(32, 256, 4, 4), (64, 128, 4, 3), (64, 128, 4, 4), (64, 256, 4, 3), (128, 64, 4, 4), (128, 128, 4, 3)],
-    32: [(64, 128, 4, 4), (128, 64, 4, 4), (128, 128, 4, 3)],
+    32: [(64, 128, 4, 3), (64, 128, 4, 4), (128, 64, 4, 4), (128, 128, 4, 3)],
     64: [(64, 128, 4, 4), (128, 64, 4, 3), (128, 64, 4, 4), (128, 128, 8, 3), (256, 64, 8, 3)],
     128: [(128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 3), (256, 64, 8, 3), (256, 64, 8, 4)],
 }
@@ -278,13 +279,13 @@ def large_product(plan: Plan) -> float:
 
 
 def rows_of(
-    plan: Plan, shape: Shape, kind: str, with_candidates: bool, bandwidth: float, flops: float
+    plan: Plan, shape: Shape, kind: str, sizes: Sequence[int], with_candidates: bool, bandwidth: float, flops: float
 ) -> Iterator[Row]:
     """All sizes of one model."""
     weights = [Weights(plan, shape, kind) for _ in range(LAYERS)]
     if not plan.dry_run:
-        compile_all(plan, shape, weights, with_candidates)
-    for tokens in (1, 5) if plan.dry_run else TOKENS:
+        compile_all(plan, shape, weights, sizes, with_candidates)
+    for tokens in sizes:
         mixture = Mixture(plan, shape, weights, tokens)
         if with_candidates:
             yield from candidates(mixture, bandwidth, flops)
@@ -292,9 +293,9 @@ def rows_of(
             yield measure(mixture, bandwidth, flops)
 
 
-def compile_all(plan: Plan, shape: Shape, weights: list[Weights], with_candidates: bool) -> None:
+def compile_all(plan: Plan, shape: Shape, weights: list[Weights], sizes: Sequence[int], with_candidates: bool) -> None:
     """Compiles what is going to be timed, side by side."""
-    mixtures = [Mixture(plan, shape, weights, tokens) for tokens in TOKENS]
+    mixtures = [Mixture(plan, shape, weights, tokens) for tokens in sizes]
     with kernels.compile_only(len(os.sched_getaffinity(0))):
         for mixture in mixtures:
             mixture.layer(0)
@@ -312,10 +313,12 @@ def main() -> None:
     parser.add_argument("--candidates", action="store_true", help="time other tiles instead; needs a GPU")
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
     arguments = parser.parse_args()
     plan = DRY_PLAN if arguments.dry_run else dataclasses.replace(GPU_PLAN, calls=8, replays=9)
     if not torch.cuda.is_available() and (not plan.dry_run or arguments.candidates):
         parser.error("no CUDA device: use --dry-run, without --candidates")
+    sizes = (1, 5) if plan.dry_run else arguments.tokens
     models = DRY_MODELS if plan.dry_run else {name: MODELS[name] for name in arguments.models}
     bandwidth, flops = copy_bandwidth(plan, plan.ceiling_bytes), large_product(plan)
     head = {
@@ -330,7 +333,7 @@ def main() -> None:
     lines: list[str] = []
     for name, shape in models.items():
         for kind in arguments.kinds:
-            for row in rows_of(plan, shape, kind, arguments.candidates, bandwidth, flops):
+            for row in rows_of(plan, shape, kind, sizes, arguments.candidates, bandwidth, flops):
                 lines.append(f"  {json.dumps({'model': name, 'kind': kind, **row})}")
     joined = ",\n".join(lines)
     sys.stdout.write(f'{json.dumps(head)[:-1]}, "rows": [\n{joined}\n]}}\n')

@@ -15,6 +15,7 @@ import typer
 
 from . import __version__
 from .config.cluster import cluster_listener
+from .config.copies import DequantisedCopies
 from .config.facts import Dtype
 from .config.fallback import FallbackConfig
 from .config.implementation import ModelImpl
@@ -54,6 +55,12 @@ Impl = Annotated[
 ]
 KvCache = Annotated[
     KvCacheDtype, typer.Option(help="Number type of keys and values; auto: what the checkpoint wants, else the model's")
+]
+Copies = Annotated[
+    DequantisedCopies,
+    typer.Option(
+        help="Keep matrices of few bits with 16 bits as well, for steps of many tokens; auto: with much memory"
+    ),
 ]
 Quantize = Annotated[
     str | None, typer.Option(help="Quantise 16-bit weights while they are read: fp8, eetq, bitsandbytes-nf4 and others")
@@ -100,6 +107,7 @@ def serve(
     ] = False,
     enable_expert_parallel: ExpertParallel = False,
     kv_cache_dtype: KvCache = "auto",
+    dequantised_copies: Copies = "auto",
     trust_remote_code: TrustRemoteCode = False,
     uds_path: Annotated[str, typer.Option(help="Rank r of this host listens on <uds-path>-<r>")] = DEFAULT_UDS_PATH,
     socket_dir_owned: Annotated[
@@ -147,6 +155,7 @@ def serve(
             expert_parallel=enable_expert_parallel,
             model_impl=model_impl,
             kv_cache_dtype=kv_cache_dtype,
+            dequantised_copies=dequantised_copies,
             quantize=quantize,
             listener=cluster_listener(listen, cluster_cert, cluster_key, cluster_ca, cluster_insecure),
             remote_urls=tuple(remote_url or ()),
@@ -215,6 +224,7 @@ def doctor(
     model_impl: Impl = "auto",
     quantize: Quantize = None,
     kv_cache_dtype: KvCache = "auto",
+    dequantised_copies: Copies = "auto",
 ) -> None:
     """Print findings about this machine and a model, one JSON record a line; see `text-generation-launcher doctor`."""
     with _reported_errors():
@@ -226,7 +236,8 @@ def doctor(
         limits = AskedLimits(max_input_tokens, max_total_tokens)
         environment = Environment.read()
         shards = AskedShards(num_shard, enable_expert_parallel)
-        for finding in examine(source, environment, limits, dtype, shards, model_impl, quantize, kv_cache_dtype):
+        asked = (model_impl, quantize, kv_cache_dtype, dequantised_copies)
+        for finding in examine(source, environment, limits, dtype, shards, *asked):
             typer.echo(json.dumps(asdict(finding)))
 
 

@@ -79,7 +79,7 @@ def prepare_folder(
     if folder is None:
         folder = _download(source, hub, check, pause)
     else:
-        _check_not_gguf(folder)
+        _check_not_only_gguf(folder, source)
         check(folder)
     if source.needs_weights and source.auto_convert and not stored_weights(folder, source.extension):
         _convert(folder)
@@ -141,8 +141,10 @@ def _is_hub_name(model_id: str) -> bool:
     return True
 
 
-def _check_not_gguf(folder: Path) -> None:
-    if any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors")):
+def _check_not_only_gguf(folder: Path, source: ModelSource) -> None:
+    """Before the configuration is asked for, which such a folder lacks. Beside weights that are read it is no harm."""
+    readable = not source.needs_weights or any(stored_weights(folder, end) for end in (source.extension, ".bin"))
+    if not readable and any(folder.glob("*.gguf")):
         raise ModelFilesError(f"{folder} has its weights as GGUF, which is not read: use the model's safetensors")
 
 

@@ -7,7 +7,9 @@ use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 use clap::{ArgAction, value_parser};
 
 use super::MOST_SECONDS;
-use super::values::{Attention, Dtype, KvCacheDtype, LoadFormat, ModelImpl, RopeScaling};
+use super::values::{
+    Attention, DequantisedCopies, Dtype, KvCacheDtype, LoadFormat, ModelImpl, RopeScaling,
+};
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Model")]
@@ -55,6 +57,10 @@ pub struct ModelArgs {
     /// Checkpoints that are quantised need no flag
     #[arg(long, env)]
     pub quantize: Option<String>,
+    /// Keep matrices of few bits with 16 bits as well, for steps of more than 64 tokens. `auto`: where that takes a small
+    /// part of the memory and shortens no request; never with `--deterministic`
+    #[arg(long, env, value_enum, default_value_t = DequantisedCopies::Auto)]
+    pub dequantised_copies: DequantisedCopies,
     /// Convert `.bin` weights to safetensors, with a loader that executes no code from the file
     #[arg(long, env)]
     pub auto_convert: bool,

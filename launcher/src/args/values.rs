@@ -24,6 +24,14 @@ pub enum KvCacheDtype {
     Int8,
 }
 
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DequantisedCopies {
+    #[default]
+    Auto,
+    On,
+    Off,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum LoadFormat {
     Auto,

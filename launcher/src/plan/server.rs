@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::flags::{Flags, name_of};
 use super::{NodeGroup, ProcessSpec, ShardGroup, Surroundings, cluster_flags};
-use crate::args::{Args, ModelArgs, NodeArgs, RopeScaling};
+use crate::args::{Args, DequantisedCopies, ModelArgs, NodeArgs, RopeScaling};
 use crate::checks::max_input_tokens;
 
 const SERVER: &str = "text-generation-server";
@@ -61,6 +61,12 @@ pub fn doctor(args: &Args, surroundings: &Surroundings, shards: usize) -> Proces
     flags.optional("--model-impl", model.model_impl.map(name_of));
     flags.optional("--quantize", quantize(model));
     flags.value("--kv-cache-dtype", name_of(model.kv_cache_dtype));
+    // The doctor need not know of more: where all tokens are computed in one way there are none.
+    let copies = match args.shards.deterministic {
+        true => DequantisedCopies::Off,
+        false => args.model.dequantised_copies,
+    };
+    flags.value("--dequantised-copies", name_of(copies));
     let mut env = server_env(args, surroundings);
     env.push((
         "CUDA_MEMORY_FRACTION",
@@ -86,6 +92,10 @@ fn model_flags(args: &Args, flags: &mut Flags) {
     flags.optional("--model-impl", args.model.model_impl.map(name_of));
     flags.optional("--quantize", quantize(&args.model));
     flags.value("--kv-cache-dtype", name_of(args.model.kv_cache_dtype));
+    flags.value(
+        "--dequantised-copies",
+        name_of(args.model.dequantised_copies),
+    );
     flags.optional("--attention", args.shards.attention.map(name_of));
     flags.optional("--cuda-graphs", args.shards.cuda_graphs.clone());
     flags.switch("--deterministic", args.shards.deterministic);

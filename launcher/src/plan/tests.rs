@@ -96,7 +96,7 @@ fn a_shard_gets_its_place_in_the_group() {
     let lone = shard(&args(""), &surroundings(), "/models/m", &group(1, true), 0);
     assert_eq!((lone.name.as_str(), lone.rank), ("shard 0", Some(0)));
     insta::assert_snapshot!(render(&lone), @r"
-    text-generation-server serve /models/m --uds-path /run/tgi-x/shard --socket-dir-owned --exit-on-stdin-eof --load-format auto --kv-cache-dtype auto --logger-level INFO --json-output
+    text-generation-server serve /models/m --uds-path /run/tgi-x/shard --socket-dir-owned --exit-on-stdin-eof --load-format auto --kv-cache-dtype auto --dequantised-copies auto --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 HF_HUB_OFFLINE=1 RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 CUDA_MEMORY_FRACTION=1
     without LOG_LEVEL API_KEY
     ");
@@ -111,7 +111,7 @@ fn a_shard_gets_its_place_in_the_group() {
         1,
     );
     insta::assert_snapshot!(render(&second), @r"
-    text-generation-server serve /models/m --uds-path /run/tgi-x/shard --exit-on-stdin-eof --sharded --dtype bfloat16 --load-format dummy --model-impl transformers --quantize eetq --kv-cache-dtype int8 --attention torch --cuda-graphs 1,2 --deterministic --enable-expert-parallel --trust-remote-code --logger-level INFO --json-output
+    text-generation-server serve /models/m --uds-path /run/tgi-x/shard --exit-on-stdin-eof --sharded --dtype bfloat16 --load-format dummy --model-impl transformers --quantize eetq --kv-cache-dtype int8 --dequantised-copies auto --attention torch --cuda-graphs 1,2 --deterministic --enable-expert-parallel --trust-remote-code --logger-level INFO --json-output
     with HF_HUB_DISABLE_PROGRESS_BARS=1 HF_TOKEN=hf_1 HF_HUB_OFFLINE=1 RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 CUDA_MEMORY_FRACTION=0.5 ROPE_SCALING=linear ROPE_FACTOR=2 WATERMARK_GAMMA=0.25 WATERMARK_DELTA=2 DISABLE_CUSTOM_KERNELS=True
     without LOG_LEVEL API_KEY
     ");

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from text_generation_server import kernels
 from text_generation_server.config.server import WatermarkConfig
+from text_generation_server.config.spec import DenseSpec, NormSpec
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.memory import memory_of
 from text_generation_server.engine.options import EngineOptions
@@ -27,8 +28,16 @@ from text_generation_server.engine.requests import (
 )
 from text_generation_server.engine.runner import StepRunner
 from text_generation_server.kernels._exchange import Exchange, control_block
+from text_generation_server.layers.infer import DenseFeedForward, Junction, Norm
 from text_generation_server.layers.infer.state import CacheShape, InferState
-from text_generation_server.layers.weights import VocabularyPart
+from text_generation_server.layers.weights import (
+    Activations,
+    ActivationScheme,
+    DenseWeights,
+    NormWeights,
+    VocabularyPart,
+)
+from text_generation_server.layers.weights.rows8 import Rows8
 
 KINDS: list[list[dict[str, Any]]] = [
     [{}],
@@ -64,7 +73,12 @@ class Attending(Logits):
         k, v, table = state.caches[0].k, state.caches[0].v, state.slot_table
         q = torch.zeros(len(input_ids), 4 * k.shape[1], 128, dtype=self.dtype)
         decodes, chunks, first = state.decodes, state.chunks, 0
-        if decodes is not None:
+        if decodes is not None and chunks is None and len(input_ids) == 1:
+            context = table, decodes.rows, decodes.kv_lens, decodes.max_kv_len
+            qkv, before = q.new_zeros(1, 6 * k.shape[1] * 128), (None, None, None, 0.0, torch.zeros(8192, 128))
+            new = state.positions, state.slots, k, v, False
+            kernels.token_attention(qkv, *before, *new, *context, 1.0, torch.empty_like(q))
+        elif decodes is not None:
             first = len(decodes.rows)
             out = torch.empty_like(q[:first])
             kernels.decode_attention(
@@ -73,6 +87,25 @@ class Attending(Logits):
         if chunks is not None:
             batch = table, chunks.rows, chunks.starts, chunks.kv_lens, chunks.max_len
             kernels.prefill_attention(q, k, v, *batch, 1.0, torch.empty_like(q))
+        return super().forward(input_ids, state)
+
+
+class EightBit(Logits):
+    """A feed-forward network of 8-bit rows before them, and the norm behind it."""
+
+    def __init__(self, group: TensorParallelGroup) -> None:
+        super().__init__(64, group, torch.bfloat16)
+        first, down = (
+            Rows8(torch.zeros(shape, dtype=torch.int8), torch.ones(shape[0]), ActivationScheme(torch.int8))
+            for shape in ((512, 128), (128, 256))
+        )
+        self.ffn = DenseFeedForward(DenseSpec(256, "silu"), DenseWeights(first, down))
+        norm = Norm(NormSpec(1e-5), NormWeights(torch.ones(128, dtype=self.dtype), None))
+        self.junction = Junction(group, norm)
+
+    def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
+        x = torch.zeros(len(input_ids), 128, dtype=self.dtype)
+        self.junction.read(self.ffn.in_parts(Activations(x), state), x)
         return super().forward(input_ids, state)
 
 
@@ -154,7 +187,11 @@ def test_attention_needs_no_form_that_warm_up_did_not_name(kv_heads: int, monkey
         for count in range(1, most + 1):
             for longest in (1, 200, 8192):
                 runner.decode_rows(rows[:count], longest)
-    assert {name for name, _ in needed} >= {"prefill_attention_kernel", "decode_attention_kernel"}
+    assert {name for name, _ in needed} >= {
+        "prefill_attention_kernel",
+        "decode_attention_kernel",
+        "token_attention_kernel",
+    }
     assert not needed - named
 
 
@@ -175,3 +212,20 @@ def test_sums_of_any_number_of_tokens_need_no_form_that_a_rehearsal_did_not_name
             add_up(tokens)
     assert {name for name, _ in needed} == {"one_shot_kernel", "row_shot_kernel"}
     assert needed <= named
+
+
+@torch.inference_mode()
+def test_products_of_8_bits_need_no_form_that_warm_up_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few tokens leave parts, activate what they gate and measure its largest values; one and many do not."""
+    pretend_a_device(monkeypatch)
+    group, most = TensorParallelGroup(0, 1, FakeModel.device), 70
+    runner, named = warmed_up(EightBit(group), group, ServingLimits(4096, 2048, 4096, most))
+    rows = torch.full((most,), runner.table.padding_row, dtype=torch.int64)
+    with launched_forms() as needed:
+        for count in range(1, most + 1):
+            runner.decode_rows(rows[:count], 8)
+        for length in (1, 3, 16, 17, 33, 64, 65, 300, 2048):
+            runner.launch(StepPlan(0, admit=[request(0, length)], chunks=[Chunk(0, 0, length)]))
+            runner.launch(StepPlan(1, drop=[0]))
+    assert {name for name, _ in needed} >= {"scaled_product_kernel", "quantise_parts_kernel", "act_and_mul_kernel"}
+    assert not needed - named

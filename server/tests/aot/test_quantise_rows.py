@@ -6,9 +6,10 @@ from support.aot_quantised import eight
 from triton.backends.compiler import GPUTarget
 
 from text_generation_server.kernels._config import nearest
+from text_generation_server.kernels._quantise import TINY
 from text_generation_server.kernels.act_and_mul import act_and_mul_kernel
 from text_generation_server.kernels.add_rms_norm import add_rms_norm_kernel
-from text_generation_server.kernels.quantise_rows import quantise_rows_kernel
+from text_generation_server.kernels.quantise_rows import PART, quantise_parts_kernel, quantise_rows_kernel
 from text_generation_server.kernels.rms_norm import rms_norm_kernel
 
 STRIDED = ("hidden", "inputs", "n")
@@ -33,7 +34,7 @@ def _compile(kernel: object, dtype: str, group: int, constants: dict[str, object
 
 @pytest.mark.parametrize(("block", "dtype", "group"), [(8192, "fp8e4nv", 0), (4096, "fp8e4nv", 128), (4096, "i8", 0)])
 def test_norms(block: int, dtype: str, group: int) -> None:
-    constants = {"BLOCK": block, "x_weight_ptr": None, "X_SCALE": 1.0}
+    constants = {"BLOCK": block, "x_weight_ptr": None, "PARTS": 0, "X_SCALE": 1.0}
     _compile(add_rms_norm_kernel, dtype, group, constants, nearest("add_rms_norm", block=block)["num_warps"])
     _compile(rms_norm_kernel, dtype, group, {"BLOCK": block}, nearest("rms_norm", block=block)["num_warps"])
 
@@ -41,6 +42,14 @@ def test_norms(block: int, dtype: str, group: int) -> None:
 @pytest.mark.parametrize(("block", "dtype", "group"), [(32768, "fp8e4nv", 0), (4096, "fp8e4nv", 128), (4096, "i8", 0)])
 def test_rows(block: int, dtype: str, group: int) -> None:
     _compile(quantise_rows_kernel, dtype, group, {"BLOCK": block}, nearest("quantise_rows", block=block)["num_warps"])
+
+
+@pytest.mark.parametrize("dtype", ["fp8e4nv", "i8"])
+def test_rows_whose_largest_values_are_known(dtype: str) -> None:
+    types = {"x_ptr": "*bf16", "largest_ptr": "*fp32", "out8_ptr": f"*{dtype}", "scale_ptr": "*fp32", "inputs": "i32"}
+    types |= dict.fromkeys(("stride_x_token", "stride_out8_token", "stride_scale_token"), "i32")
+    constants = {"PARTS": 448, "BOUND": 0.0, "TINIEST": TINY, "BLOCK": PART, "BLOCK_P": 512}
+    compile_offline(quantise_parts_kernel, types, constants, 4).check()
 
 
 @pytest.mark.parametrize(("dtype", "block"), [("fp8e4nv", 32768), ("i8", 16384)])

@@ -9,6 +9,7 @@ from triton.backends.compiler import GPUTarget
 from text_generation_server.distributed.peer_memory import SET_BYTES
 from text_generation_server.kernels._row_shot import row_shot_kernel
 from text_generation_server.kernels.peer_add_norm import peer_add_norm_kernel
+from text_generation_server.kernels.receive_add_norm import receive_kernel
 from text_generation_server.kernels.reduce_add_norm import one_shot_kernel, two_shot_kernel
 
 SM_80 = GPUTarget("cuda", 80, 32)
@@ -70,6 +71,17 @@ def test_two_shots(world_size: int, hidden: int, dtype: str, target: GPUTarget) 
     compiled = compile_offline(two_shot_kernel, types, constants, 16, target=target)
     compiled.check(max_spills=8)
     assert "STG.E.128" in compiled.sass
+
+
+@pytest.mark.parametrize(
+    ("world_size", "hidden", "target"), [(2, 8192, SM_90), (2, 4096, SM_90), (8, 4096, SM_90), (2, 8192, SM_80)]
+)
+def test_sum_of_what_products_send(world_size: int, hidden: int, target: GPUTarget) -> None:
+    constants = _constants(world_size, hidden, "bf16") | {"RANK": 1}
+    types = {name: kind for name, kind in _types("bf16").items() if name != "x_ptr"}
+    compiled = compile_offline(receive_kernel, types, constants, 16, target=target)
+    compiled.check(max_spills=8)
+    assert "LDG.E.128.STRONG.SYS" in compiled.sass
 
 
 @pytest.mark.parametrize(

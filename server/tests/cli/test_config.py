@@ -1,5 +1,6 @@
 """Environment and command line become one checked configuration."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,15 @@ def test_a_port_for_other_nodes_needs_certificates_or_none_by_name() -> None:
     assert cluster_listener("10.0.0.2:29502", None, None, None, insecure=True) == ClusterListener(
         "10.0.0.2:29502", None
     )
+
+
+def test_copies_are_not_asked_for_where_all_tokens_are_computed_in_one_way() -> None:
+    alone = config({}, sharded=False)
+    assert replace(alone, deterministic=True).dequantised_copies == "auto"
+    with pytest.raises(
+        ConfigurationError, match=r"--deterministic .* --dequantised-copies on .* leave one of them out"
+    ):
+        replace(alone, deterministic=True, dequantised_copies="on")
 
 
 def test_sharded_and_world_size_must_agree() -> None:

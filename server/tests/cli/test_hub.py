@@ -132,6 +132,16 @@ def test_gguf_is_refused_by_name(tmp_path: Path) -> None:
         prepare_folder(ModelSource(str(tmp_path)), HUB, refuse)
 
 
+def test_gguf_beside_weights_that_are_read_is_no_harm(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model", "model.Q4_K_M.gguf")
+    assert prepare_folder(ModelSource(str(folder), load_format="dummy"), HUB) == folder
+    (folder / "pytorch_model.bin").touch()
+    with pytest.raises(ModelFilesError, match="pass --auto-convert"):
+        prepare_folder(ModelSource(str(folder)), HUB)
+    (folder / "model.safetensors").touch()
+    assert prepare_folder(ModelSource(str(folder)), HUB) == folder
+
+
 def test_a_pipe_is_no_weights(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     os.mkfifo(folder / "pytorch_model.bin")

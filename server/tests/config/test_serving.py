@@ -13,7 +13,7 @@ from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.server import Environment
 from text_generation_server.config.serving import AskedLimits, check_servable
 from text_generation_server.config.shards import AskedShards
-from text_generation_server.config.sizes import weight_bytes
+from text_generation_server.config.sizes import bytes_of_rank, weight_bytes
 from text_generation_server.errors import ConfigurationError, ModelFilesError, OutOfMemory, UnsupportedModel
 
 ROUTER_TOKENIZERS = Path(__file__).parents[3] / "router/python/python/text_generation_router/published_tokenizers.py"
@@ -228,3 +228,14 @@ def test_memory_of_experts_follows_how_they_are_quantised(
     assert isinstance(model, ModelConfig)
     others = 2 * 100 * 128 * 2 + 2 * 4 * 128 * 128 * (2 if keys else each)
     assert weight_bytes(model, 2) == others + 2 * 8 * 3 * 128 * 256 * each
+
+
+@pytest.mark.parametrize(("hidden_size", "held"), [(4096, 1.0), (8192, 0.5)])
+def test_ranks_share_the_rows_of_large_embeddings_alone(tmp_path: Path, hidden_size: int, held: float) -> None:
+    sizes = {"hidden_size": hidden_size, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 32}
+    config = {"architectures": ["LlamaForCausalLM"], "vocab_size": 128_256, "rms_norm_eps": 1e-5, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = read_model_config(tmp_path)
+    assert isinstance(model, ModelConfig)
+    whole, embedding = weight_bytes(model, 2), 128_256 * hidden_size * 2
+    assert bytes_of_rank(whole, model, 2, 2) == (whole - embedding) // 2 + embedding * held

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from text_generation_server.config.copies import DequantisedCopies
 from text_generation_server.config.kv_cache import KvCacheDtype
 from text_generation_server.config.server import Environment
 from text_generation_server.config.serving import AskedLimits
@@ -101,13 +102,14 @@ def of_model(
     shards: int = 1,
     limits: AskedLimits | None = None,
     kv_cache_dtype: KvCacheDtype = "auto",
+    quantize: str | None = None,
+    copies: DequantisedCopies = "auto",
 ) -> list[Finding]:
     source, environment = ModelSource(model_id), Environment.read({})
     asked = limits or AskedLimits()
     asked_shards = AskedShards(shards)
-    return list(
-        model_findings(source, environment, asked, "float32", asked_shards, memory, kv_cache_dtype=kv_cache_dtype)
-    )
+    how = {"quantize": quantize, "kv_cache_dtype": kv_cache_dtype, "copies": copies}
+    return list(model_findings(source, environment, asked, "float32", asked_shards, memory, **how))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("kv_cache_dtype", "element", "scale"), [("auto", 4, 0), ("int8", 1, 4)])
@@ -124,6 +126,17 @@ def test_a_model_is_set_beside_the_memory(kv_cache_dtype: KvCacheDtype, element:
     said = int(memory.text.split("about ")[1].split(" tokens")[0].replace(",", ""))
     # The file has a header beside its tensors.
     assert said == pytest.approx(tokens, rel=1e-3)
+
+
+def test_copies_with_16_bits_take_room_where_a_start_would_keep_them() -> None:
+    def tokens(copies: DequantisedCopies, memory: int = GIB) -> int:
+        text = of_model(str(DEMO), memory=memory, quantize="bitsandbytes-nf4", copies=copies)[-1].text
+        assert ("of copies with 32 bits" in text) == (copies == "on" or (copies == "auto" and memory == GIB))
+        return int(text.split("about ")[1].split(" tokens")[0].replace(",", ""))
+
+    assert tokens("auto") == tokens("on") < tokens("off")
+    # All but a little is taken by weights, and copies would be more than a fifth of the rest.
+    assert tokens("auto", GIB // 32) == tokens("off", GIB // 32)
 
 
 @pytest.mark.parametrize(

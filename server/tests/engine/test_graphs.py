@@ -123,6 +123,9 @@ def test_sizes_end_at_the_largest_step_that_there_is() -> None:
     assert forward_sizes([]) == []
     assert chunk_sizes(20) == [16, 20]
     assert chunk_sizes(8192 + 256)[-1] == 2048
+    # Those of Llama 3.1 of 8B, and of 70B on two cards.
+    assert chunk_sizes(8192 + 256, 6_979_321_856)[-1] == 2048
+    assert chunk_sizes(8192 + 256, 34_225_520_640)[-1] == 640
     assert chunk_sizes(100) == [16, 32, 48, 64, 96, 100]
 
 

@@ -195,29 +195,49 @@ def small_pools(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.usefixtures("small_pools")
-def test_the_pool_takes_what_weights_step_others_and_reserve_leave() -> None:
-    limits = pool_of(ReadMemory(total=100 * GIB, others=2 * GIB, weights=60 * GIB, step=5 * GIB))
-    room = (100 - 2 - 60 - 5 - 1) * GIB - 256 * MIB
+@pytest.mark.parametrize(("total", "reserve"), [(50, 0.5), (100, 1), (140, 1)])
+def test_the_pool_takes_what_weights_step_others_and_reserve_leave(total: int, reserve: float) -> None:
+    """The reserve is a part in a hundred, and at most a GiB."""
+    limits = pool_of(ReadMemory(total=total * GIB, others=2 * GIB, weights=(total - 32) * GIB, step=5 * GIB))
+    room = int((32 - 2 - 5 - reserve) * GIB) - 256 * MIB
     assert room - 4 * MIB < limits.max_batch_total_tokens * SLOT <= room
 
 
 @pytest.mark.usefixtures("small_pools")
-def test_the_pool_leaves_what_all_graphs_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_pool_leaves_what_all_graphs_will_take(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest ones bring memory that all share; what a further one takes depends on its kind. Those that are made
-    to measure that are gone when anything else is.
+    to measure that are gone when anything else is; the driver may have kept their memory, which counts once.
     """
     memory, sizes = ReadMemory(), GraphSizes([1, 2, 4], [1, 2], [16, 32, 48])
 
     def capture(runner: StepRunner, captured: GraphSizes) -> None:
         each = 8 * len(captured.decodes) + 4 * len(captured.forwards) + 2 * len(captured.tokens)
-        memory.graphs = (300 + each) * MIB if captured.count else 0
-        weakref.finalize(runner, setattr, memory, "graphs", 0)
+        now = (300 + each) * MIB if captured.count else 0
+        memory.graphs = max(now, memory.graphs) if kept else now
+        if not kept:
+            weakref.finalize(runner, setattr, memory, "graphs", 0)
 
     without = pool_of(ReadMemory())
     monkeypatch.setattr(probe.Probe, "graph_sizes", property(lambda _: sizes))
     monkeypatch.setattr(StepRunner, "capture", capture)
     taken = (300 + 3 * 8 + 2 * 4 + 3 * 2) * MIB
     assert without.max_batch_total_tokens - pool_of(memory).max_batch_total_tokens == taken // SLOT
+
+
+@pytest.mark.usefixtures("small_pools")
+def test_graphs_that_a_driver_takes_memory_for_at_a_time_are_measured_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of 32 MiB have room for four graphs of 8 MiB: a second graph alone would bring 32 MiB, or nothing."""
+    memory, sizes = ReadMemory(), GraphSizes(range(1, 31), range(1, 11), range(1, 31))
+
+    def capture(_: StepRunner, captured: GraphSizes) -> None:
+        memory.graphs = -(-captured.count * 8 // 32) * 32 * MIB
+
+    without = pool_of(ReadMemory())
+    monkeypatch.setattr(probe.Probe, "graph_sizes", property(lambda _: sizes))
+    monkeypatch.setattr(StepRunner, "capture", capture)
+    counted = (without.max_batch_total_tokens - pool_of(memory).max_batch_total_tokens) * SLOT
+    assert 70 * 8 * MIB <= counted <= 1.5 * 70 * 8 * MIB
 
 
 @pytest.mark.usefixtures("small_pools")

@@ -6,6 +6,8 @@ from torch import Tensor
 
 from text_generation_server import kernels
 from text_generation_server.kernels._groups import group_values
+from text_generation_server.layers.weights import Activations
+from text_generation_server.layers.weights.grouped import Grouped
 
 pytestmark = pytest.mark.gpu
 KINDS = ["symmetric", "zeros", "table", "eight", "eight zeros", "float8"]
@@ -109,3 +111,15 @@ def test_a_graph_of_products_that_depend_on_each_other(tokens: int) -> None:
             expected = expected @ matrix.t()
         graph.replay()
         assert (states[4].double() - expected).norm() <= 2e-2 * expected.norm()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_with_a_copy_are_those_with_codes(kind: str) -> None:
+    inputs, outputs = 4096, 6144
+    packed, scales, zeros, table, size = _weight(kind, outputs, inputs, 128)
+    perm, bias = torch.randperm(inputs, device="cuda"), torch.randn(outputs, device="cuda").bfloat16()
+    matrix = Grouped(inputs, packed, scales, zeros, table, perm, size, bias)
+    x = Activations(torch.randn(200, inputs, device="cuda").bfloat16())
+    by_codes = matrix.apply(x).double()
+    matrix.copy = matrix.dequantised(torch.bfloat16)
+    assert (matrix.apply(x).double() - by_codes).norm() <= 5e-3 * by_codes.norm()

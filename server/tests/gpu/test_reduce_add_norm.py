@@ -25,6 +25,10 @@ def test_sums_run_beside_other_kernels(tmp_path: Path) -> None:
     mp.spawn(peer_ranks.ended, (peer_ranks.check_under_way, tmp_path), nprocs=peer_ranks.WORLD)
 
 
+def test_products_send_their_results_themselves(tmp_path: Path) -> None:
+    mp.spawn(peer_ranks.ended, (peer_ranks.check_sent, tmp_path), nprocs=peer_ranks.WORLD)
+
+
 def test_a_rank_that_is_killed_is_an_error_and_nobody_hangs(tmp_path: Path) -> None:
     context = mp.spawn(peer_ranks.ended, (peer_ranks.check_absent, tmp_path), nprocs=peer_ranks.WORLD, join=False)
     for process in context.processes:

@@ -34,7 +34,8 @@ def _matrix(kind: str, weight: Tensor) -> Linear:
         return Split([_matrix("fp8", weight[: outputs // 2]), _matrix("groups", weight[outputs // 2 :])])
     if kind == "groups":
         scales, size = kernels.pack_scales(torch.full((outputs, inputs // 128), 0.01), inputs, 128)
-        return Grouped(kernels.pack_codes((weight / 0.01 + 8).byte().clamp(0, 15), 4), scales, None, None, None, size)
+        codes = kernels.pack_codes((weight / 0.01 + 8).byte().clamp(0, 15), 4)
+        return Grouped(inputs, codes, scales, None, None, None, size)
     scheme = SCHEMES[kind]
     eight, scale = scheme.room(weight)
     kernels.quantise_rows(weight, eight, scale, scheme.group)

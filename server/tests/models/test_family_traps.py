@@ -23,7 +23,7 @@ from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 from text_generation_server.config import ModelConfig, ParallelConfig
 from text_generation_server.config.families.alibi import mpt_slopes, slopes
 from text_generation_server.config.spec import EmbeddingSpec, NormSpec
-from text_generation_server.distributed import init_group
+from text_generation_server.distributed import TensorParallelGroup, init_group
 from text_generation_server.errors import ModelFilesError
 from text_generation_server.layers.infer import Embedding, Norm
 from text_generation_server.layers.weights import EmbeddingWeights, NormWeights
@@ -61,7 +61,8 @@ def test_half_precision_is_as_good_as_that_of_transformers(name: str, tmp_path: 
 
 def test_gemma_rounds_the_scale_of_embeddings_and_keeps_weights_of_norms_wide() -> None:
     tokens = torch.ones(4, 3072, dtype=torch.bfloat16)
-    embedding = Embedding(EmbeddingSpec(scale=3072**0.5, scale_rounded=True), EmbeddingWeights(tokens), None)
+    spec = EmbeddingSpec(scale=3072**0.5, scale_rounded=True)
+    embedding = Embedding(spec, EmbeddingWeights(tokens), None, TensorParallelGroup(0, 1, torch.device("cpu")))
     driver_state = None
     assert embedding.forward(torch.tensor([1]), driver_state)[0, 0] == 55.5  # type: ignore[arg-type]
 

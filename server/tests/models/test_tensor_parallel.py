@@ -18,7 +18,7 @@ from support.thread_ranks import thread_groups, together
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from text_generation_server.config import ParallelConfig
-from text_generation_server.distributed import TensorParallelGroup, init_group
+from text_generation_server.distributed import SumUnderWay, TensorParallelGroup, init_group
 from text_generation_server.errors import ConfigurationError, EngineFailed
 from text_generation_server.layers.weights import HeadSplit
 
@@ -85,6 +85,65 @@ def test_four_and_eight_ranks_equal_one(name: str, world_size: int, tmp_path: Pa
     for logits, ids in together(works):
         torch.testing.assert_close(logits, expected_logits, atol=1e-4, rtol=1e-4)
         assert ids == expected_ids
+
+
+@pytest.mark.parametrize(
+    ("name", "world_size"),
+    [("uneven", 2), ("tied, few splits of the vocabulary", 2), ("tied, few splits of the vocabulary", 4)],
+)
+def test_ranks_with_parts_of_the_embedding_equal_ranks_that_have_it_whole(
+    name: str, world_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit. Of four ranks the last ones have no id at all."""
+    MORE_RANKS[name]().save_pretrained(tmp_path)
+
+    def computed() -> list[tuple[torch.Tensor, list[list[int]]]]:
+        groups = thread_groups(world_size)
+        models = [load(tmp_path, group=group) for group in groups]
+        rows = [len(model._embedding._weights.tokens) for model in models]
+        held.append(sum(rows) - 2 * world_size)
+        return together(
+            [partial(results, model, PROMPTS, 3, group) for model, group in zip(models, groups, strict=True)]
+        )
+
+    held: list[int] = []
+    whole = computed()
+    monkeypatch.setattr("text_generation_server.config.sizes.LEAST_CUT_BYTES", 0)
+    for (logits, ids), (expected_logits, expected_ids) in zip(computed(), whole, strict=True):
+        assert torch.equal(logits, expected_logits)
+        assert ids == expected_ids
+    assert held[1] == load(tmp_path).vocab_size
+
+
+@pytest.mark.parametrize("name", ["uneven", "experts", "parallel", "norms with a bias"])
+def test_sums_that_products_begin_equal_those_behind_them(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on devices that write to each other's memory, where the product of one token sends its results itself."""
+    made = MORE_RANKS.get(name) or tiny_model(
+        "gpt_neox", vocab_size=131, intermediate_size=96, use_parallel_residual=name == "parallel"
+    )
+    made().save_pretrained(tmp_path)
+    begun: list[int] = []
+
+    def begin(group: TensorParallelGroup, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
+        if len(x) > 1:
+            return None
+        total = torch.nn.functional.linear(x, weight, bias)
+        group.all_reduce(total)
+        begun.append(group.rank)
+        return SumUnderWay(total, None)
+
+    prompts = [[4, 8, 15, 16, 23]]
+    expected_logits, expected_ids = single_rank(tmp_path, prompts=prompts, steps=3)
+    monkeypatch.setattr(TensorParallelGroup, "begin_sum_of_product", begin)
+    groups = thread_groups(2)
+    works = [partial(results, load(tmp_path, group=group), prompts, 3, group) for group in groups]
+    for logits, ids in together(works):
+        torch.testing.assert_close(logits, expected_logits, atol=1e-4, rtol=1e-4)
+        assert ids == expected_ids
+    # Of each layer attention, and the network where it is dense; a part of a sum within a layer is nobody's yet.
+    assert (len(begun) == 0) == (name == "parallel")
 
 
 def test_four_processes_equal_one(tmp_path: Path) -> None:

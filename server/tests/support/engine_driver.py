@@ -34,6 +34,7 @@ def make_engine(
     eos_token_ids: Iterable[int] = (),
     memory: Memory | None = None,
     group: TensorParallelGroup | None = None,
+    options: EngineOptions | None = None,
 ) -> Engine:
     """An engine over the fake model, warmed up unless `limits` is None."""
     engine = Engine(
@@ -42,7 +43,7 @@ def make_engine(
         eos_token_ids=tuple(eos_token_ids),
         attention_impl="torch",
         watermark=WatermarkConfig(),
-        options=EngineOptions(),
+        options=options or EngineOptions(),
         memory=memory,
     )
     if limits is not None:

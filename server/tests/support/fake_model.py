@@ -13,7 +13,7 @@ from torch import Tensor
 from text_generation_server.distributed.group import NEVER_IN_PARTS
 from text_generation_server.errors import EngineFailed
 from text_generation_server.layers.infer.state import CacheShape, InferState
-from text_generation_server.layers.weights import VocabularyPart
+from text_generation_server.layers.weights import Copies, VocabularyPart
 
 _PRIME = 8191
 
@@ -24,6 +24,7 @@ class FakeModel:
     caches = (CacheShape(kv_heads=1, head_dim=2, value_dim=2),)
     bytes_per_position = 8
     """Cosines and sines of two elements in float32, as if it had a table."""
+    dense_products = 0
     dtype = torch.float32
     device = torch.device("cpu")
 
@@ -31,6 +32,7 @@ class FakeModel:
     vocabulary = VocabularyPart(vocab_size, 0, vocab_size)
 
     def __init__(self, max_context_length: int = 64) -> None:
+        self.copies = Copies(self.dtype)
         self.max_context_length = max_context_length
         self.forwards = 0
         self.poison: set[int] = set()

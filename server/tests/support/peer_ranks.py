@@ -151,6 +151,44 @@ def check_under_way(rank: int, folder: Path) -> None:
     group.close()
 
 
+def check_sent(rank: int, folder: Path) -> None:
+    """Products that send their results themselves, in graphs that are replayed in turns with other sums."""
+    group = _join(rank, folder)
+    _only(group, Way.ONE_SHOT)
+    generator = torch.Generator().manual_seed(rank)
+    _, residual, norm, _ = _parts(1, 8192, torch.bfloat16, rank)
+    captured = []
+    for inputs in (2048, 4096, 14336):
+        x = torch.randn(1, inputs, generator=generator).bfloat16().cuda(rank)
+        weight = torch.randn(8192, inputs, generator=generator).bfloat16().cuda(rank) / inputs**0.5
+        expected, expected_sums = x.new_empty(1, 8192), residual.clone()
+        kernels.skinny_linear(x, weight, None, expected)
+        group.reduce_add_norm(expected, expected_sums, norm, EPS)
+        wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        for capture in (nullcontext(), torch.cuda.graph(graph, capture_error_mode="thread_local")):
+            torch.cuda.synchronize()
+            with capture:
+                for _ in range(5):
+                    sums = residual.clone()
+                    begun = group.begin_sum_of_product(x, weight, None)
+                    if begun is None:
+                        raise AssertionError("the product does not send its results")
+                    begun.add_norm(sums, norm, EPS, 1.0, None)
+                    wrong += (begun.x != expected).sum() + (sums != expected_sums).sum()
+                ones = torch.ones(3, 8192, dtype=torch.bfloat16, device="cuda")
+                group.all_reduce(ones)
+                wrong += (ones != WORLD).sum()
+        captured.append((graph, wrong, x, weight, expected, expected_sums))
+    for number in range(2000):
+        if (number + rank) % 50 == 0:
+            torch.cuda._sleep(2_000_000)
+        captured[number % len(captured)][0].replay()
+    assert [wrong.item() for _, wrong, *_ in captured] == [0] * len(captured)
+    group.check()
+    group.close()
+
+
 def check_absent(rank: int, folder: Path) -> None:
     """Rank 1 is killed; rank 0 waits in a graph, for as long as it may and no longer, and never again."""
     group = _join(rank, folder)

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar, cast, get_args
 
 from ..errors import ConfigurationError
 from .cluster import ClusterListener
+from .copies import DequantisedCopies
 from .facts import Dtype
 from .implementation import ModelImpl
 from .kv_cache import KvCacheDtype
@@ -100,6 +101,7 @@ class ServerConfig:
     """Each rank has some of a mixture's experts whole, instead of a part of each."""
     model_impl: ModelImpl = "auto"
     kv_cache_dtype: KvCacheDtype = "auto"
+    dequantised_copies: DequantisedCopies = "auto"
     quantize: str | None = None
     """What 16-bit weights become while they are read; checkpoints that are quantised need none."""
     listener: ClusterListener | None = None
@@ -115,6 +117,11 @@ class ServerConfig:
             )
         if not self.sharded and world_size > 1:
             raise ConfigurationError(f"WORLD_SIZE is {world_size} but --sharded is not given; pass --sharded")
+        if self.deterministic and self.dequantised_copies == "on":
+            raise ConfigurationError(
+                "--deterministic computes all tokens in one way, so --dequantised-copies on is not there with it: "
+                "leave one of them out"
+            )
 
     @property
     def socket_path(self) -> Path:

@@ -6,10 +6,14 @@ from .fallback import FallbackConfig
 from .implementation import AnyModelConfig
 from .model import ModelConfig
 from .names import TensorNames
-from .spec import AttentionSpec, LatentAttentionSpec, MoeSpec
+from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, MoeSpec
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Of a number, by its type."""
+LEAST_CUT_BYTES = 1 << 30
+"""Of an embedding that ranks share. What they save is room for more KV slots, which large models lack; what it costs,
+one more sum of the step's tokens, is a part in 160 of what sums take in 80 layers and a part in 64 in 32.
+"""
 
 
 def weight_bytes(config: ModelConfig, itemsize: int) -> int:
@@ -18,11 +22,19 @@ def weight_bytes(config: ModelConfig, itemsize: int) -> int:
     head = 0 if spec.head.tied and not spec.embedding.width else spec.vocab_size * spec.hidden_size
     total = float((spec.vocab_size * spec.hidden_size + head) * itemsize)
     for index in range(len(spec.layers)):
-        for name, elements in _matrices(config, index):
+        for name, elements in matrices(config, index):
             whole = f"{names.prefixes[0]}{names.layer.format(index)}{name}"
             scheme = config.schemes.of(whole)
             total += elements * (itemsize if scheme is None else scheme.bytes_per_weight)
     return int(total)
+
+
+def dense_products(config: ModelConfig) -> int:
+    """Elements of the matrices of layers by which every token is multiplied, on all ranks together. Experts do not
+    count, of which a token meets a few, and neither does the layer that has them.
+    """
+    layers = (index for index, layer in enumerate(config.decoder.layers) if not isinstance(layer.ffn, MoeSpec))
+    return sum(elements for index in layers for _, elements in matrices(config, index))
 
 
 def served_bytes(stored: int, config: AnyModelConfig, itemsize: int) -> int:
@@ -32,18 +44,26 @@ def served_bytes(stored: int, config: AnyModelConfig, itemsize: int) -> int:
     return stored * itemsize // (itemsize if config.dtype is None else ITEM_BYTES[config.dtype])
 
 
+def cuts_embedding(spec: DecoderSpec, itemsize: int, ranks: int) -> bool:
+    """Whether each of `ranks` holds a part of the embedding's rows, of numbers of `itemsize` bytes, not the whole."""
+    size = spec.vocab_size * spec.hidden_size * itemsize
+    return ranks > 1 and not spec.embedding.width and size >= LEAST_CUT_BYTES
+
+
 def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int) -> int:
     """What one of `ranks` holds of weights that take `whole` bytes in all, where a number that is not quantised takes
-    `itemsize`: the embedding whole, and its part of everything else.
+    `itemsize`: the embedding whole where it is not cut, and its part of everything else.
     """
-    if isinstance(config, FallbackConfig):
+    if isinstance(config, FallbackConfig) or cuts_embedding(config.decoder, itemsize, ranks):
         return whole // ranks
     embedding = min(whole, config.decoder.vocab_size * config.decoder.hidden_size * itemsize)
     return (whole - embedding) // ranks + embedding
 
 
-def _matrices(config: ModelConfig, index: int) -> Iterator[tuple[str, int]]:
-    """Names and elements of the matrices of a layer; of experts, those of the first stand for all."""
+def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[tuple[str, int]]:
+    """Names and elements of the matrices of a layer; of experts, those of the first stand for all. Without `experts`,
+    networks that every token passes besides are left out as well: they are computed as further ones.
+    """
     spec, names = config.decoder, config.names
     layer, hidden = spec.layers[index], spec.hidden_size
     if isinstance(layer.attention, LatentAttentionSpec):
@@ -52,6 +72,8 @@ def _matrices(config: ModelConfig, index: int) -> Iterator[tuple[str, int]]:
         yield from _attention(layer.attention, names, hidden)
     ffn = layer.ffn
     if isinstance(ffn, MoeSpec):
+        if not experts:
+            return
         yield from ((name.format(expert=0), each * hidden * ffn.inner * ffn.experts) for name, each in _experts(names))
         for name in (names.shared_gate, names.shared_up, names.shared_down):
             yield name, hidden * ffn.shared_inner

@@ -23,7 +23,7 @@ from ..errors import EngineFailed
 from .peer_copies import PLACES
 from .peer_memory import PeerMemory, can_map, peer_memory
 from .rendezvous import meeting_place, meeting_store
-from .under_way import SumUnderWay, wrong_sums
+from .under_way import SentSum, SumUnderWay, wrong_sums
 from .ways import USUAL_HIDDEN_SIZE, Way, Ways, measure
 
 NEVER_IN_PARTS = sys.maxsize
@@ -75,6 +75,17 @@ class TensorParallelGroup:
             return self._peers.copies.begin(x, place)
         self.all_reduce(x)
         return SumUnderWay(x, None)
+
+    def begin_sum_of_product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> SumUnderWay | None:
+        """The sum over the ranks of `x @ weight.T + bias` [1, outputs], where the product can send its results to them
+        itself; None otherwise. Nothing else is summed up before its end.
+        """
+        if self._peers is None or self._ways.of(weight.shape[0] * weight.element_size()) is not Way.ONE_SHOT:
+            return None
+        exchange = self._peers.exchange
+        if not kernels.send_linear(x, weight, bias, exchange):
+            return None
+        return SentSum(x.new_empty(1, weight.shape[0]), None, exchange)
 
     def reduce_add_norm(
         self,

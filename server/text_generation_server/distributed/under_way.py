@@ -80,6 +80,35 @@ class CopiedSum(SumUnderWay):
         kernels.peer_add_norm(self.x, self.others, residual, weight, eps, scale, x_weight, self.flag, self.exchange)
 
 
+@dataclass(frozen=True)
+class SentSum(SumUnderWay):
+    """Of a product that sends its results to the ranks itself. `x`: where the sum is to be. Nothing else is summed up
+    before its end.
+    """
+
+    exchange: Exchange
+
+    def end(self) -> Tensor:
+        """See `SumUnderWay`."""
+        kernels.receive_add_norm(self.x, None, None, 0.0, 1.0, None, self.exchange)
+        return self.x
+
+    def add_norm(
+        self,
+        residual: Tensor,
+        weight: Tensor,
+        eps: float,
+        scale: float,
+        x_weight: Tensor | None,
+        *eight_bit: Any,
+    ) -> None:
+        """See `SumUnderWay`."""
+        if eight_bit:
+            super().add_norm(residual, weight, eps, scale, x_weight, *eight_bit)
+        else:
+            kernels.receive_add_norm(self.x, residual, weight, eps, scale, x_weight, self.exchange)
+
+
 _TOKENS, _HIDDEN = 768, 8192
 """12 MiB: the smallest messages that run beside products."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from ..config.copies import DequantisedCopies
 from ..config.implementation import ModelImpl
 from ..config.kv_cache import KvCacheDtype
 from ..config.server import Environment
@@ -26,6 +27,7 @@ def examine(
     model_impl: ModelImpl = "auto",
     quantize: str | None = None,
     kv_cache_dtype: KvCacheDtype = "auto",
+    copies: DequantisedCopies = "auto",
 ) -> Iterator[Finding]:
     """Findings in the order in which a person would look: programs, devices, folders, and a model, if one is named."""
     yield from software_findings()
@@ -35,7 +37,9 @@ def examine(
     if source is not None:
         if dtype is None and not devices.cards:
             dtype = "float32"
+        if copies == "auto" and not devices.cards:
+            copies = "off"
         memory = memory_of(devices, environment.cuda_memory_fraction, shards.count)
         yield from model_findings(
-            source, environment, limits, dtype, shards, memory, model_impl, quantize, kv_cache_dtype
+            source, environment, limits, dtype, shards, memory, model_impl, quantize, kv_cache_dtype, copies
         )

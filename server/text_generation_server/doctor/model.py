@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..config.copies import MOST_SHARE, DequantisedCopies, copied_bytes
 from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig, ModelImpl
 from ..config.kv_cache import KvCacheDtype, quantised_kv_cache
@@ -35,6 +36,7 @@ def model_findings(
     model_impl: ModelImpl = "auto",
     quantize: str | None = None,
     kv_cache_dtype: KvCacheDtype = "auto",
+    copies: DequantisedCopies = "auto",
 ) -> Iterator[Finding]:
     """`memory`: bytes that each shard may use; `dtype`: None for that of the model. Downloads nothing."""
     try:
@@ -56,7 +58,7 @@ def model_findings(
     else:
         how = ", its model of text alone, without images and sound" if config.has_media else ""
     yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}{how}")
-    yield from _memory(folder, config, source, dtype, kv_cache is not None, shards.count, memory)
+    yield from _memory(folder, config, source, dtype, kv_cache is not None, copies, shards.count, memory)
 
 
 def _to_download(source: ModelSource, environment: Environment) -> Iterator[Finding]:
@@ -88,6 +90,7 @@ def _memory(
     source: ModelSource,
     dtype: str | None,
     has_kv_codes: bool,
+    copies: DequantisedCopies,
     shards: int,
     memory: int,
 ) -> Iterator[Finding]:
@@ -113,14 +116,31 @@ def _memory(
     if isinstance(config, FallbackConfig):
         yield Finding("memory", "ok", text)
         return
-    tokens = left // kv_bytes_per_token(config, shards, None if has_kv_codes else itemsize)
-    context = config.max_context_length
+    per_token, context = (
+        kv_bytes_per_token(config, shards, None if has_kv_codes else itemsize),
+        config.max_context_length,
+    )
+    copied = _copied(config, itemsize, copies, shards, left, per_token)
+    if copied:
+        text = f"{text}; {copied / _GIB:.2f} GiB of copies with {8 * itemsize} bits"
+    tokens = (left - copied) // per_token
     text = f"{text}; the rest holds about {tokens:,} tokens, and a request has at most {context:,}"
     if tokens < context:
         remedy = f"set --max-total-tokens to at most {tokens}, or use more shards"
         yield Finding("memory", "warning", text, remedy)
     else:
         yield Finding("memory", "ok", text)
+
+
+def _copied(
+    config: ModelConfig, itemsize: int, copies: DequantisedCopies, shards: int, left: int, per_token: int
+) -> int:
+    """Bytes of the copies that each shard will keep, as `engine/copies.py` decides, which knows better what is left."""
+    size = copied_bytes(config, itemsize) // shards
+    shortens = (left - size) // per_token < min(config.max_context_length, left // per_token)
+    if copies == "off" or (copies == "auto" and (size * MOST_SHARE > left or shortens)):
+        return 0
+    return min(size, left)
 
 
 def _fitting_count(config: AnyModelConfig, whole: int, itemsize: int, memory: int) -> int | None:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-_RESERVE_FRACTION = 0.01
-"""Part of a device that nobody gets: kernels that are loaded later, buffers that libraries take for sizes which the
-largest steps do not have, and gaps between tensors."""
+_RESERVE_FRACTION, _MOST_RESERVED = 0.01, 1 << 30
+"""Part of a device that nobody gets, and its bytes at most: kernels that are loaded later, buffers that libraries take
+for sizes which the largest steps do not have, and gaps between tensors. None of that grows with a device."""
 _MARGIN = 256 << 20
 """Bytes that a pool leaves whose size warm-up chooses. What is free differs by some MiB from start to start; the shards
 that take the place of lost ones are asked for the pool that clients know of, and must have room for it."""
@@ -24,28 +24,33 @@ class MemoryBudget:
     weights: int
     step: int
     graphs: int
+    copies: int = 0
+    """Of weights of few bits, with 16 bits."""
 
     @property
     def reserve(self) -> int:
         """What stays free."""
-        return int(self.total * _RESERVE_FRACTION)
+        return min(int(self.total * _RESERVE_FRACTION), _MOST_RESERVED)
 
     def room(self, chosen: bool) -> int:
         """For pool and rows; negative where it does not even suffice without them. `chosen`: the size of the pool is
         asked for, and is not to be made up here.
         """
-        room = int(self.total * self.fraction) - self.others - self.weights - self.step - self.graphs - self.reserve
+        weights = self.weights + self.copies
+        room = int(self.total * self.fraction) - self.others - weights - self.step - self.graphs - self.reserve
         return room if chosen else room - _MARGIN
 
     def fields(self) -> dict[str, float]:
         """GiB of each part, for the log."""
-        parts = {name: getattr(self, name) for name in ("total", "others", "weights", "step", "graphs", "reserve")}
+        names = ("total", "others", "weights", "copies", "step", "graphs", "reserve")
+        parts = {name: getattr(self, name) for name in names}
         return {f"{name}_gib": round(size / _GIB, 2) for name, size in parts.items()}
 
     def __str__(self) -> str:
+        copies = f", their copies with 16 bits {_gib(self.copies)}" if self.copies else ""
         return (
             f"of the {_gib(self.total)} GiB of {self.device} --cuda-memory-fraction {self.fraction:g} allows "
-            f"{_gib(self.total * self.fraction)}; weights take {_gib(self.weights)}, the largest step "
+            f"{_gib(self.total * self.fraction)}; weights take {_gib(self.weights)}{copies}, the largest step "
             f"{_gib(self.step)}, CUDA graphs {_gib(self.graphs)}, other processes and libraries {_gib(self.others)}, "
             f"and {_gib(self.reserve)} stay in reserve"
         )

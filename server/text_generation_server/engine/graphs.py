@@ -5,7 +5,8 @@ device memory. What is smaller than a graph is padded: with a row that nobody ow
 
 A step of few tokens is mostly the reading of weights: 16 tokens keep an H200 busy for 4.3 ms and 128 for 5.2 (8B),
 while the host takes 5 to 10 ms to launch its 350 kernels. From some 512 tokens on the device of a large model is the
-slower one; that of a small model is later.
+slower one; that of a small model is later. Steps that keep a device busy for long get no graph, which would take
+memory from the KV pool.
 """
 
 import gc
@@ -31,6 +32,8 @@ _FORWARDS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Decodes of steps whose choice waits for masks: fewer, so that a start does not take much longer."""
 _TOKENS = (16, 32, 48, *range(64, 257, 32), *range(320, 1537, 64), *range(1664, 2049, 128))
 """Tokens of steps with chunks."""
+_MOST_PRODUCTS = 21 << 40
+"""Of a step with chunks that gets a graph: more of them take the fastest device, an H200, 66 ms."""
 _CHUNKS = 16
 """Chunks that fit into a graph."""
 
@@ -47,9 +50,12 @@ def forward_sizes(decodes: Sequence[int]) -> list[int]:
     return _up_to(_FORWARDS, max(decodes)) if decodes else []
 
 
-def chunk_sizes(max_tokens: int) -> list[int]:
-    """Numbers of tokens of steps with chunks that get a graph. `max_tokens`: of the largest step."""
-    return _up_to(_TOKENS, max_tokens)
+def chunk_sizes(max_tokens: int, dense_products: int = 0) -> list[int]:
+    """Numbers of tokens of steps with chunks that get a graph. `max_tokens`: of the largest step; `dense_products`: of
+    a token, as of `CausalLM`.
+    """
+    short = [size for size in _TOKENS if size * dense_products <= _MOST_PRODUCTS]
+    return _up_to(short or _TOKENS[:1], max_tokens)
 
 
 def _up_to(sizes: Sequence[int], largest: int) -> list[int]:
@@ -73,6 +79,10 @@ class GraphSizes:
     def count(self) -> int:
         """All of them."""
         return len(self.decodes) + len(self.forwards) + len(self.tokens)
+
+    def every(self, number: int) -> "GraphSizes":
+        """Of each kind the largest, and of the others every so many-th."""
+        return GraphSizes(*(kind[::-1][::number] for kind in (self.decodes, self.forwards, self.tokens)))
 
 
 class StepGraphs(Generic[Result]):

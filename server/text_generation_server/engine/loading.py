@@ -86,6 +86,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
             # The torch operators look at lengths on the host, which a graph cannot do.
             cuda_graphs=config.cuda_graphs if attention == "triton" else (),
             deterministic=config.deterministic,
+            dequantised_copies=config.dequantised_copies,
         ),
     )
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ..config.copies import DequantisedCopies
+
 
 @dataclass(frozen=True)
 class EngineOptions:
@@ -13,3 +15,5 @@ class EngineOptions:
     """Batch sizes of decode that get a graph; none: no graphs at all. None: a default set, on CUDA."""
     deterministic: bool = False
     """Results of a request are bitwise the same in every batch and however its prompt is cut."""
+    dequantised_copies: DequantisedCopies = "auto"
+    """Whether matrices of few bits are kept with 16 bits besides; not where `deterministic`."""

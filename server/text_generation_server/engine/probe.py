@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -44,6 +45,10 @@ _REHEARSED_POSITIONS = 65_536
 _CHUNK_LENGTHS = (1, 17, 33, 65, 200, 512, 2048)
 """Tokens of chunks between which kernels differ: products are made for 16, 32 and 64 tokens, attention for chunks about
 as long as these, where 512 and more may have a kernel of their own."""
+_MEASURED_GRAPHS = 12
+"""About so many are captured to learn what all of them take."""
+_DRIVER_PIECE = 32 << 20
+"""Bytes by which the memory of a driver for graphs grows, at most."""
 _EVERYTHING = NextTokenChooserParameters(
     temperature=0.9,
     top_k=10,
@@ -101,7 +106,8 @@ class Probe:
             decodes = sorted(size for size in given if size <= asked.max_batch_size)
         if not decodes:
             return GraphSizes()
-        tokens = chunk_sizes(asked.max_batch_prefill_tokens + asked.max_batch_size)
+        most = asked.max_batch_prefill_tokens + asked.max_batch_size
+        tokens = chunk_sizes(most, self._model.dense_products)
         return GraphSizes(decodes, forward_sizes(decodes), tokens)
 
     def build_runner(self, limits: ServingLimits) -> StepRunner:
@@ -116,14 +122,16 @@ class Probe:
         pool = allocate_pool(model, num_slots)
         return StepRunner(model, self._group, checker, table, pool, sampling, masks, sampler, self._runner_options)
 
-    def fitting_slots(self) -> int:
-        """Slots that fit on this rank beside everything else, or that it takes by itself if nothing is asked."""
+    def fitting_slots(self, copies: int = 0) -> int:
+        """Slots that fit on this rank beside everything else, or that it takes by itself if nothing is asked. `copies`:
+        bytes of weights that are still to be made. A device is measured at the first call.
+        """
         asked = self._asked
         chosen = asked.max_batch_total_tokens is not None
         if not self._memory.shared:
-            self.budget = self._measured()
+            self.budget = replace(self.budget or self._measured(), copies=copies)
             return self._slots_in(self.budget.room(chosen))
-        available = self._memory.free() // self._group.local_world_size
+        available = self._memory.free() // self._group.local_world_size - copies
         if chosen:
             return self._slots_in(available)
         longest = asked.max_total_tokens or self._model.max_context_length
@@ -200,18 +208,18 @@ class Probe:
         self._model.reserve_positions(0)
         memory.release()
         weights = memory.held()
-        step, graphs = self._run_largest_steps()
+        step, others, graphs = self._run_largest_steps()
         self._model.reserve_positions(0)
         memory.release()
-        others = memory.total() - memory.free() - memory.held()
         fraction = self._options.memory_fraction
         return MemoryBudget(memory.name, memory.total(), fraction, others, weights, step, graphs)
 
-    def _run_largest_steps(self) -> tuple[int, int]:
+    def _run_largest_steps(self) -> tuple[int, int, int]:
         """As many prompt tokens as a step may have, with log-probabilities of every one, beside decodes of all other
         rows; then decodes of all rows.
 
-        Returns the bytes that they need beside weights, rows and pool, and those that graphs will take.
+        Returns the bytes that they need beside weights, rows and pool, those that others than the allocator have taken
+        by then, and those that graphs will take. A driver keeps what it has taken for graphs that are gone.
         """
         asked, memory, limits = self._asked, self._memory, self._rehearsed()
         lengths = _split(asked.max_batch_prefill_tokens, limits.max_input_tokens)[: asked.max_batch_size]
@@ -224,28 +232,35 @@ class Probe:
             (asked.max_batch_size,), runner.table.padding_row, dtype=torch.int64, device=self._model.device
         )
         runner.decode_rows(padding, limits.max_total_tokens)
-        return memory.peak() - held, self._graph_bytes(runner)
+        step = memory.peak() - held
+        memory.release()
+        others = self._used() - memory.held()
+        return step, others, self._graph_bytes(runner)
 
     def _graph_bytes(self, runner: StepRunner) -> int:
-        """The largest graphs bring the memory that all share; a further one costs what the second of its kind adds."""
+        """The largest graphs bring the memory that all share. What the others take is measured with some of each kind:
+        drivers take memory in pieces that hold several.
+        """
         sizes = self.graph_sizes
         if not sizes.count:
             return 0
-        kinds = (sizes.decodes, sizes.forwards, sizes.tokens)
-
-        def used(*counts: int) -> int:
-            largest = [kind[len(kind) - count :] for kind, count in zip(kinds, counts, strict=True)]
-            return self._used_by_graphs(runner, GraphSizes(*largest))
-
-        none, first = used(0, 0, 0), used(1, 1, 1)
-        seconds = (used(2, 1, 1), used(1, 2, 1), used(1, 1, 2))
-        further = sum((len(kind) - 1) * max(0, second - first) for kind, second in zip(kinds, seconds, strict=True))
-        return max(0, first - none) + further
+        largest, some = sizes.every(sizes.count), sizes.every(max(1, sizes.count // _MEASURED_GRAPHS))
+        none, first = (self._used_by_graphs(runner, each) for each in (GraphSizes(), largest))
+        if (measured := some.count - largest.count) == 0:
+            return max(0, first - none)
+        more = max(0, self._used_by_graphs(runner, some) - first)
+        others = sizes.count - largest.count
+        if measured < others:
+            more += _DRIVER_PIECE
+        return max(0, first - none) + more * others // measured
 
     def _used_by_graphs(self, runner: StepRunner, sizes: GraphSizes) -> int:
         """Bytes of the device in use, by this process and others, once graphs of these sizes are captured."""
         runner.capture(sizes)
         self._memory.release()
+        return self._used()
+
+    def _used(self) -> int:
         return self._memory.total() - self._memory.free()
 
 

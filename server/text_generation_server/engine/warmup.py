@@ -14,6 +14,7 @@ from ..kernels import compilations
 from ..models.base import CausalLM
 from ..telemetry import Progress
 from .budget import MemoryBudget, gib
+from .copies import fitting_slots
 from .cost import Shape, fit, measure, shapes
 from .kv_pool import bytes_per_slot
 from .mask_pool import fitting_masks
@@ -55,7 +56,7 @@ def warm_up(
     max_masks = group.min_int(fitting_masks(model.vocab_size, memory.total() // MASKS_FRACTION))
     probe = Probe(model, group, memory, asked, max_masks, eos_token_ids, watermark, options, alone)
     try:
-        limits, cost, runner = _prepare(model, group, memory, asked, probe)
+        limits, cost, runner = _prepare(model, group, memory, asked, probe, options)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -67,16 +68,18 @@ def warm_up(
 
 
 def _prepare(
-    model: CausalLM, group: TensorParallelGroup, memory: Memory, asked: WarmupLimits, probe: Probe
+    model: CausalLM,
+    group: TensorParallelGroup,
+    memory: Memory,
+    asked: WarmupLimits,
+    probe: Probe,
+    options: EngineOptions,
 ) -> tuple[ServingLimits, StepCost, StepRunner]:
     """The parts of warm-up that take memory. What one of them leaves unused is given back before the next."""
     clock = _Stopwatch(parts=5)
     probe.compile_ahead()
     clock.lap("compiling_s")
-    if asked.regained and asked.max_batch_total_tokens is not None:
-        fitting = asked.max_batch_total_tokens
-    else:
-        fitting = group.min_int(probe.fitting_slots())
+    fitting = fitting_slots(model, group, probe, asked, options)
     limits = derive_limits(asked, model.max_context_length, fitting, probe.budget, bytes_per_slot(model))
     clock.lap("measuring_s")
     runner = probe.build_runner(limits)

@@ -11,6 +11,7 @@ from ._launch import compilations, compile_only, fingerprint_compiler, rehearsin
 from ._moe_matrix import ExpertMatrix
 from ._register import triton_enabled, use_triton
 from ._sampling import EXCLUDED, MAX_LOGIT_BIAS, MAX_TOP, Flags, Floats, Ints, mask_words, num_splits, split_size
+from ._vector_blocks import LONGEST as LONGEST_NORMALISED
 from .act_and_mul import act_and_mul
 from .activate import activate
 from .add_layer_norm import add_layer_norm
@@ -35,17 +36,23 @@ from .peer_add_norm import announce, peer_add_norm
 from .prefill_attention import prefill_attention
 from .qkv_postprocess import qkv_postprocess
 from .quantise_rows import quantise_rows
+from .receive_add_norm import receive_add_norm
 from .reduce_add_norm import fits_one_shot, fits_two_shots, reduce_add_norm, reducible
 from .rms_norm import rms_norm
 from .sampling_values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
+from .scaled_gated import scaled_gated
+from .scaled_in_parts import parts_of, scaled_in_parts
 from .scaled_linear import scaled_linear
 from .skinny_linear import skinny_linear
 from .survivors import survivors
+from .token_attention import token_attention
+from .token_linear import send_linear, token_linear
 from .top_tokens import top_tokens
 
 __all__ = [
     "EXCLUDED",
     "KV_CODES",
+    "LONGEST_NORMALISED",
     "MAX_LOGIT_BIAS",
     "MAX_TOP",
     "AttentionOptions",
@@ -90,18 +97,25 @@ __all__ = [
     "pack_codes",
     "pack_scales",
     "padded_batch",
+    "parts_of",
     "peer_add_norm",
     "prefill_attention",
     "qkv_postprocess",
     "quantise_rows",
+    "receive_add_norm",
     "reduce_add_norm",
     "reducible",
     "rehearsing",
     "rms_norm",
+    "scaled_gated",
+    "scaled_in_parts",
     "scaled_linear",
+    "send_linear",
     "skinny_linear",
     "split_size",
     "survivors",
+    "token_attention",
+    "token_linear",
     "top_tokens",
     "triton_enabled",
     "unpack_codes",

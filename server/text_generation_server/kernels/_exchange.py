@@ -35,6 +35,8 @@ _REPORT = tl.constexpr(3)  # address of an int32 of the host that is set with _L
 _USED = tl.constexpr(4)  # 4-byte words that were used of each set
 _BUFFERS = tl.constexpr(16)  # addresses of the buffers of all ranks, in a cache line that is never written
 LIMIT, REPORT, BUFFERS = 2, 3, 16
+MOST_VALUES = 1 << 15
+"""Values that one program receives at a time: a row of each rank."""
 CHECKED = 64
 """A reader looks so many times for what is missing before it looks at the time again."""
 
@@ -49,6 +51,16 @@ class Exchange:
     """int64 [BUFFERS + world_size] on the device; see `control_block`."""
     set_bytes: int
     """Of one of the three sets, a multiple of 16."""
+
+    def constants(self, x: Tensor) -> dict[str, object]:
+        """Of kernels that send or receive elements like those of `x`."""
+        wide = x.element_size() == 4
+        return {
+            "WORLD": self.world_size,
+            "SET_BYTES": self.set_bytes,
+            "BITS": tl.int32 if wide else tl.int16,
+            "NOTHING": (NOTHING << 16 | NOTHING) - (1 << 32) if wide else NOTHING - (1 << 16),
+        }
 
 
 def control_block(addresses: list[int], report: int, device: torch.device) -> Tensor:
@@ -69,6 +81,42 @@ def take_turn(control_ptr):
     if ticket % _PROGRAMS == count - 1:
         tl.atomic_add(control_ptr + _CALLS, _PROGRAMS - count, sem="relaxed")
     return (ticket // _PROGRAMS) % 3
+
+
+@triton.jit
+def turn_of(control_ptr):
+    """The set of the next call, or of one that `pass_turn` will end. Past the L1 cache."""
+    return ((tl.load(control_ptr + _CALLS, volatile=True) // _PROGRAMS) % 3).to(tl.int32)
+
+
+@triton.jit
+def pass_turn(control_ptr):
+    """Ends a call of a single program that took `turn_of`."""
+    tl.store(control_ptr + _CALLS, tl.load(control_ptr + _CALLS, volatile=True) + _PROGRAMS)
+
+
+@triton.jit
+def boxes_of(
+    control_ptr, size, RANK: tl.constexpr, WORLD: tl.constexpr, SET_BYTES: tl.constexpr, BITS: tl.constexpr
+):  # fmt: skip
+    """Where this rank's part of the next call, `size` values, belongs in the memory of each rank, this one too.
+
+    To be asked once the kernels before are finished. Whoever receives does not pass the turn before all has come.
+    """
+    turn = turn_of(control_ptr)
+    boxes = ()
+    for peer in tl.static_range(WORLD):
+        box = buffer_at(address_of(control_ptr, peer), turn, SET_BYTES, BITS) + RANK * size
+        boxes = boxes + (box,)  # noqa: RUF005 - Triton knows no unpacking
+    return boxes
+
+
+@triton.jit
+def send_to_all(boxes, values, places, valid, WORLD: tl.constexpr, BITS: tl.constexpr, NOTHING: tl.constexpr):
+    """Sends values of this rank's part to all ranks."""
+    words = words_to_send(values, BITS, NOTHING)
+    for peer in tl.static_range(WORLD):
+        tl.store(boxes[peer] + places, words, mask=valid)
 
 
 @triton.jit

@@ -35,6 +35,7 @@ def moe_experts_torch(
     deterministic: bool,
     all_experts: int,
     out: Tensor,
+    adds: bool = False,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Reads on the host which experts are hit."""
     gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight, up_e2m1)
@@ -53,7 +54,8 @@ def moe_experts_torch(
             activated = GATED[activation](gate.float(), up).to(x.dtype)
             output = _by_expert(activated, down, expert, deterministic)
             rows[own] = (output * weights.flatten()[own, None]).to(x.dtype)
-    out.copy_(rows.view(tokens, slots, -1).sum(dim=1, dtype=torch.float32))
+    total = rows.view(tokens, slots, -1).sum(dim=1, dtype=torch.float32).to(out.dtype)
+    out.copy_(out + total if adds else total)
 
 
 def _by_expert(x: Tensor, matrix: ExpertMatrix, expert: int, deterministic: bool) -> Tensor:

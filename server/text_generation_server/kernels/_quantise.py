@@ -66,6 +66,16 @@ def scale_of(
 
 
 @triton.jit
+def round_to(quotient, out8_ptr, LIMIT: tl.constexpr):
+    """Quotients as values of the type that is pointed to."""
+    eight = tl.clamp(quotient, -LIMIT, LIMIT, propagate_nan=tl.PropagateNan.ALL)
+    if out8_ptr.dtype.element_ty == tl.int8:
+        # Adding 1.5 * 2**23 leaves no bits for a fraction: float32 rounds half to even.
+        eight = (eight + 12582912.0) - 12582912.0
+    return eight.to(out8_ptr.dtype.element_ty)
+
+
+@triton.jit
 def store_quantised(
     row,  # [BLOCK] float32: inputs of one token, zero from `inputs` on
     columns,  # [BLOCK]: which inputs these are, in order, from a multiple of GROUP on
@@ -100,11 +110,7 @@ def store_quantised(
         first = tl.min(columns, 0) // GROUP
         groups = first + tl.arange(0, BLOCK // GROUP)
         tl.store(scale_ptr + groups * stride_scale_group, scale, mask=groups * GROUP < inputs)
-    eight = tl.clamp(quotient, -LIMIT, LIMIT, propagate_nan=tl.PropagateNan.ALL)
-    if out8_ptr.dtype.element_ty == tl.int8:
-        # Adding 1.5 * 2**23 leaves no bits for a fraction: float32 rounds half to even.
-        eight = (eight + 12582912.0) - 12582912.0
-    tl.store(out8_ptr + columns, eight.to(out8_ptr.dtype.element_ty), mask=columns < inputs)
+    tl.store(out8_ptr + columns, round_to(quotient, out8_ptr, LIMIT), mask=columns < inputs)
 
 
 def check_quantised(

@@ -14,11 +14,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ._activations import gated_activation
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._triton import tl, triton
 
 BLOCK = 128
 """Inputs, and outputs, that share a scale where scales are by block."""
+MAX_TOKENS = 64
+"""More tokens than this may be for a library."""
 SMALLEST_TILE = 16
 """Tokens that a tile has at least."""
 _MOST_AHEAD = 32
@@ -55,7 +58,8 @@ def scaled_product_kernel(
     weight_ptr,  # [outputs, inputs]
     weight_scale_ptr,  # [outputs], [outputs, blocks] or [outputs / 128, blocks] float32
     bias_ptr,  # [outputs] or None
-    out_ptr,  # [tokens, outputs]
+    out_ptr,  # [tokens, outputs], with an activation [tokens, outputs / 2], or [splits, tokens, outputs] float32
+    largest_ptr,  # [tokens, tiles] float32 or None: with an activation, the largest absolute value of each tile
     partial_ptr,  # [splits, tiles, BLOCK_N, BLOCK_M] float32, used where splits > 1
     arrived_ptr,  # [tiles] int32, zero before and after
     inputs,
@@ -66,9 +70,12 @@ def scaled_product_kernel(
     stride_weight_output,
     stride_weight_scale_row,
     stride_weight_scale_block,
+    stride_out_part,
     stride_out_token,
     tokens,
     splits,
+    ACTIVATION: tl.constexpr,  # key of GATED or None
+    IN_PARTS: tl.constexpr,  # whether `out` gets the sums of each part of the inputs
     X_BLOCKS: tl.constexpr,  # whether x has a scale for each 128 inputs
     WEIGHT_BLOCKS: tl.constexpr,  # whether the matrix has
     SCALE_ROWS: tl.constexpr,  # outputs that share a scale of the matrix: 1 or 128
@@ -89,9 +96,15 @@ def scaled_product_kernel(
     part = tl.cdiv(tl.cdiv(inputs, BLOCK_K), splits) * BLOCK_K
     begin = split * part
     end = tl.minimum(begin + part, inputs)
-    rows = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    local_rows = tl.arange(0, BLOCK_N)
+    rows = tl.program_id(1) * BLOCK_N + local_rows
     # Rows past the end read the last one, and are not stored.
-    weight_rows = tl.minimum(rows, outputs - 1)
+    if ACTIVATION is None:
+        weight_rows = tl.minimum(rows, outputs - 1)
+    else:
+        # Eight rows of gate, eight of up: a matrix instruction leaves both with the same threads.
+        pairs = tl.program_id(1) * (BLOCK_N // 2) + local_rows // 16 * 8 + local_rows % 8
+        weight_rows = tl.minimum(pairs, outputs // 2 - 1) + local_rows // 8 % 2 * (outputs // 2)
     members = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     here = members < tokens
     inner = tl.arange(0, BLOCK_K)[None, :]
@@ -158,7 +171,7 @@ def scaled_product_kernel(
     let_next_start(PDL)
 
     acc = acc.to(tl.float32)
-    if splits > 1:
+    if splits > 1 and not IN_PARTS:
         places = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
         tile_ptr = partial_ptr + tile.to(tl.int64) * BLOCK_N * BLOCK_M + places
         stride_split = (tl.num_programs(0) * tl.num_programs(1)).to(tl.int64) * BLOCK_N * BLOCK_M
@@ -174,9 +187,22 @@ def scaled_product_kernel(
         acc *= weight_scale[:, None]
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + weight_rows).to(tl.float32)[:, None]
+    if IN_PARTS:
+        out_ptr += split.to(tl.int64) * stride_out_part
+    out = acc.to(out_ptr.dtype.element_ty)
+    if ACTIVATION is not None:
+        gate, up = out.to(tl.float32).reshape(BLOCK_N // 16, 2, 8, BLOCK_M).permute(0, 2, 3, 1).split()
+        out = gated_activation(gate, up, ACTIVATION).to(out_ptr.dtype.element_ty).reshape(BLOCK_N // 2, BLOCK_M)
+        rows = tl.program_id(1) * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
+        outputs = outputs // 2
     out_tile_ptr = out_ptr + members.to(tl.int64)[None, :] * stride_out_token + rows[:, None]
     stored = here[None, :] & (rows < outputs)[:, None]
-    tl.store(out_tile_ptr, acc.to(out_ptr.dtype.element_ty), mask=stored)
+    tl.store(out_tile_ptr, out, mask=stored)
+    if largest_ptr is not None:
+        # Absolute values are compared by their bits, as integers, which have the same order, and NaN above all.
+        bits = tl.max(out.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0)
+        places = largest_ptr + members * tl.num_programs(1) + tl.program_id(1)
+        tl.store(places, bits.to(tl.float32, bitcast=True), mask=here)
 
 
 _launch = Launcher(scaled_product_kernel)
@@ -190,8 +216,10 @@ def scaled_product(
     bias: Tensor | None,
     out: Tensor,
     config: Mapping[str, int],
+    activation: str | None = None,
+    largest: Tensor | None = None,
 ) -> None:
-    """Launches the kernel.
+    """Launches the kernel. `out` may have three dimensions: see there.
 
     On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
     """
@@ -202,10 +230,12 @@ def scaled_product(
     block_k = BLOCK if by_block else config["BLOCK_K"]
     grid = (triton.cdiv(tokens, block_m), triton.cdiv(outputs, block_n), splits)
     tiles = grid[0] * grid[1]
-    partial = x_scale.new_empty(splits * tiles * block_n * block_m if splits > 1 else 0, dtype=torch.float32)
+    in_parts = out.dim() == 3
+    apart = splits > 1 and not in_parts
+    partial = x_scale.new_empty(splits * tiles * block_n * block_m if apart else 0, dtype=torch.float32)
     _launch(
         grid,
-        (x8, x_scale, weight8, weight_scale, bias, out, partial, arrivals(x8.device, tiles if splits > 1 else 0)),
+        (x8, x_scale, weight8, weight_scale, bias, out, largest, partial, arrivals(x8.device, tiles if apart else 0)),
         (
             inputs,
             outputs,
@@ -215,9 +245,12 @@ def scaled_product(
             weight8.stride(0),
             weight_scale.stride(0),
             weight_scale.stride(-1),
-            out.stride(0),
+            out.stride(0) if in_parts else 0,
+            out.stride(-2),
         ),
         (tokens, splits),
+        ACTIVATION=activation,
+        IN_PARTS=in_parts,
         X_BLOCKS=x_scale.dim() > 1,
         WEIGHT_BLOCKS=weight_scale.dim() > 1,
         SCALE_ROWS=1 if len(weight_scale) == outputs else BLOCK,

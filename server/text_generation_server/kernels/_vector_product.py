@@ -16,24 +16,12 @@ give, in the order of a tree over its slots: a kernel less, and no results of si
 from torch import Tensor
 
 from ._activations import gated_activation
+from ._exchange import Exchange, boxes_of, send_to_all
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._moe_tiles import is_here, weight_rows_of
 from ._triton import tl, triton
-
-_SMALL_MATRIX = 32 << 20
-_SMALL_BYTES, _LARGE_BYTES = 16384, 32768
-"""Of a matrix in the registers of one program: of one that is at most `_SMALL_MATRIX`, and of a larger one. On an H200
-one token's pass through Llama-3.1-8B takes 3,984 us with the second number for all and 4,035 with the first.
-"""
-_FIRST_BYTES = 8192
-"""Of an expert's first matrix where two rows fit, else `_SMALL_BYTES`: one token's pass through Qwen3-30B-A3B takes
-2,329 us so and 2,390 with twice as much.
-"""
-_SUM_BYTES = 16384
-"""Of all experts of a token together, of their second matrices."""
-_LONGEST = 4096
-"""Inputs of a row that a program takes at a time, at most."""
-_WARPS = 4
+from ._vector_blocks import product_blocks, sum_blocks
+from .rms_norm import normalise_row
 
 
 @triton.jit
@@ -45,18 +33,41 @@ def _read(weight_ptrs, inside, MASK: tl.constexpr):
 
 
 @triton.jit
+def load_sum(out_ptrs, mask, ADDS: tl.constexpr):
+    """What a result is added to, asked for before the result is there."""
+    if ADDS:
+        return tl.load(out_ptrs, mask=mask, other=0.0).to(tl.float32)
+    else:
+        return tl.zeros(mask.shape, tl.float32)
+
+
+@triton.jit
+def store_sum(out_ptrs, out, before, mask, ADDS: tl.constexpr):
+    """Rounds and stores `out`; with ADDS its sum with `before` is rounded once more."""
+    out = out.to(out_ptrs.dtype.element_ty)
+    if ADDS:
+        out = (before + out.to(tl.float32)).to(out_ptrs.dtype.element_ty)
+    tl.store(out_ptrs, out, mask=mask)
+
+
+@triton.jit
 def vector_product_kernel(
     x_ptr,  # [rows / SLOTS, inputs]
     weight_ptr,  # [outputs, inputs], or [experts, outputs, inputs]
     bias_ptr,  # [outputs], or [experts, outputs], or None
     ids_ptr,  # [rows] int32 or None
-    out_ptr,  # [rows, outputs or, with ACTIVATION, outputs / 2]
+    norm_ptr,  # [inputs] or None: the weight of a norm that `x` has yet to pass
+    normalised_ptr,  # [inputs] or None: where `x` is left after it
+    out_ptr,  # [rows, outputs or, with ACTIVATION, outputs / 2], or None: the one row is sent to the ranks
+    control_ptr,  # of their memory, or None
     inputs,
     outputs,
     stride_x_row,
     stride_weight_expert,
     stride_weight_output,
     stride_out_row,
+    eps,
+    ADDS: tl.constexpr,  # whether outputs are added to what is in `out`
     SLOTS: tl.constexpr,  # rows of one token
     HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
     ACTIVATION: tl.constexpr,  # key of GATED, or None
@@ -66,6 +77,11 @@ def vector_product_kernel(
     WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
     MASK: tl.constexpr,  # whether a program has inputs or experts that are not there
     PDL: tl.constexpr,
+    RANK: tl.constexpr = 0,
+    WORLD: tl.constexpr = 0,
+    SET_BYTES: tl.constexpr = 0,
+    BITS: tl.constexpr = None,
+    NOTHING: tl.constexpr = 0,
 ):
     """One program computes BLOCK_N outputs of one row."""
     block = tl.program_id(0)
@@ -83,13 +99,35 @@ def vector_product_kernel(
     columns = tl.arange(0, BLOCK_K)
     weight_ptrs = weight_ptr + weight_rows.to(tl.int64)[:, None] * stride_weight_output + columns[None, :]
     weight = _read(weight_ptrs, (columns < inputs)[None, :], MASK)
+    if norm_ptr is not None:
+        norm_weight = tl.load(norm_ptr + columns, mask=columns < inputs, other=0.0)
     if ids_ptr is None:
         wait_for_previous(PDL)
+    if control_ptr is not None:
+        boxes = boxes_of(control_ptr, outputs, RANK, WORLD, SET_BYTES, BITS)
     # Not earlier: the kernel after this one relies on all before it being finished, ids among them.
     let_next_start(PDL)
+    if ACTIVATION is None:
+        places = block * BLOCK_N + tl.arange(0, BLOCK_N)
+        end = outputs
+    else:
+        places = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
+        end = outputs // 2
+    if control_ptr is None:
+        out_ptrs = out_ptr + row.to(tl.int64) * stride_out_row + places
+        before = load_sum(out_ptrs, places < end, ADDS)
     x_ptrs = x_ptr + (row // SLOTS).to(tl.int64) * stride_x_row + columns
     x = tl.load(x_ptrs, mask=columns < inputs, other=0.0).to(tl.float32)
+    if norm_ptr is not None:
+        if block == 0:
+            normalised = normalise_row(x, norm_weight.to(tl.float32), inputs, eps, norm_ptr.dtype.element_ty)
+            tl.store(normalised_ptr + columns, normalised.to(x_ptr.dtype.element_ty), mask=columns < inputs)
+        scale = tl.rsqrt(tl.sum(x * x, axis=0) / inputs + eps)
+        x *= norm_weight.to(tl.float32)
     acc = tl.sum(weight.to(tl.float32) * x[None, :], axis=1)
+    if norm_ptr is not None:
+        # Behind the product, so that it does not wait for the sum of squares.
+        acc *= scale
     if not WHOLE:
         for begin in range(BLOCK_K, inputs, BLOCK_K):
             inside = columns < inputs - begin
@@ -101,16 +139,15 @@ def vector_product_kernel(
         acc += tl.load(bias_ptr + expert * outputs + weight_rows).to(tl.float32)
     if ACTIVATION is None:
         out = acc
-        places = block * BLOCK_N + tl.arange(0, BLOCK_N)
-        end = outputs
     else:
         if ROUNDED:
-            acc = acc.to(out_ptr.dtype.element_ty).to(tl.float32)
+            acc = acc.to(x_ptr.dtype.element_ty).to(tl.float32)
         gate, up = tl.split(tl.reshape(acc, [BLOCK_N // 2, 2]))
         out = gated_activation(gate, up, ACTIVATION)
-        places = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
-        end = outputs // 2
-    tl.store(out_ptr + row.to(tl.int64) * stride_out_row + places, out.to(out_ptr.dtype.element_ty), mask=places < end)
+    if control_ptr is None:
+        store_sum(out_ptrs, out, before, places < end, ADDS)
+    else:
+        send_to_all(boxes, out.to(x_ptr.dtype.element_ty), places, places < end, WORLD, BITS, NOTHING)
 
 
 @triton.jit
@@ -123,6 +160,7 @@ def vector_sum_kernel(
     out_ptr,  # [tokens, outputs]
     inputs,
     outputs,
+    ADDS: tl.constexpr,  # as above
     SLOTS: tl.constexpr,
     HELD: tl.constexpr,
     BLOCK_S: tl.constexpr,  # power of two, at least SLOTS
@@ -130,6 +168,7 @@ def vector_sum_kernel(
     BLOCK_K: tl.constexpr,
     WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
     MASK: tl.constexpr,  # whether a program has inputs or experts that are not there
+    REST: tl.constexpr,  # inputs besides BLOCK_K ones, where they are a power of two; else 0
     PDL: tl.constexpr,
 ):
     """One program computes BLOCK_N outputs of one token, of all its experts at once.
@@ -146,85 +185,92 @@ def vector_sum_kernel(
     places = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     columns = tl.arange(0, BLOCK_K)
     outs = ids.to(tl.int64)[:, None] * outputs + tl.minimum(places, outputs - 1)[None, :]
-    weight_ptrs = weight_ptr + outs[:, :, None] * inputs + columns[None, None, :]
-    read = here[:, None] & (columns < inputs)[None, :]
-    weight = _read(weight_ptrs, read[:, None, :], MASK)
+    weight_ptrs = weight_ptr + outs[:, :, None] * inputs
+    weight = _read(
+        weight_ptrs + columns[None, None, :], (here[:, None] & (columns < inputs)[None, :])[:, None, :], MASK
+    )
+    if REST:
+        rest = BLOCK_K + tl.arange(0, REST)
+        weight_rest = _read(weight_ptrs + rest[None, None, :], here[:, None, None], HELD is not None)
     wait_for_previous(PDL)
     let_next_start(PDL)
-    x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * inputs + columns[None, :]
-    x = tl.load(x_ptrs, mask=read, other=0.0).to(tl.float32)
+    shares = tl.load(shares_ptr + rows, mask=here, other=0.0)
+    out_ptrs = out_ptr + token.to(tl.int64) * outputs + places
+    before = load_sum(out_ptrs, places < outputs, ADDS)
+    x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * inputs
+    read = here[:, None] & (columns < inputs)[None, :]
+    x = tl.load(x_ptrs + columns[None, :], mask=read, other=0.0).to(tl.float32)
     acc = tl.sum(weight.to(tl.float32) * x[:, None, :], axis=2)
-    if not WHOLE:
+    if REST:
+        x = tl.load(x_ptrs + rest[None, :], mask=here[:, None], other=0.0).to(tl.float32)
+        acc += tl.sum(weight_rest.to(tl.float32) * x[:, None, :], axis=2)
+    elif not WHOLE:
         for begin in range(BLOCK_K, inputs, BLOCK_K):
             read = here[:, None] & (columns < inputs - begin)[None, :]
-            weight = _read(weight_ptrs + begin, read[:, None, :], MASK)
-            x = tl.load(x_ptrs + begin, mask=read, other=0.0).to(tl.float32)
+            weight = _read(weight_ptrs + begin + columns[None, None, :], read[:, None, :], MASK)
+            x = tl.load(x_ptrs + begin + columns[None, :], mask=read, other=0.0).to(tl.float32)
             acc += tl.sum(weight.to(tl.float32) * x[:, None, :], axis=2)
-
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + outs, mask=here[:, None], other=0.0).to(tl.float32)
-    acc *= tl.load(shares_ptr + rows, mask=here, other=0.0)[:, None]
-    out_type = out_ptr.dtype.element_ty
-    out = tl.sum(acc.to(out_type).to(tl.float32), axis=0).to(out_type)
-    tl.store(out_ptr + token.to(tl.int64) * outputs + places, out, mask=places < outputs)
+    acc *= shares[:, None]
+    out = tl.sum(acc.to(out_ptr.dtype.element_ty).to(tl.float32), axis=0)
+    store_sum(out_ptrs, out, before, places < outputs, ADDS)
 
 
 _launch = Launcher(vector_product_kernel)
 _launch_sum = Launcher(vector_sum_kernel)
 
 
-def blocks_of(inputs: int, elements: int, rows: int) -> dict[str, int]:
-    """Launch settings for so many elements of a matrix, of so many rows at least."""
-    longest = min(_LONGEST, elements // rows)
-    block_k: int = min(longest, triton.next_power_of_2(inputs))  # pyright: ignore[reportAssignmentType]
-    whole = block_k >= inputs
-    return {"BLOCK_N": elements // block_k, "BLOCK_K": block_k, "WHOLE": whole, "num_warps": _WARPS, "num_stages": 1}
-
-
-def product_blocks(weight: Tensor) -> dict[str, int]:
-    """Launch settings of `vector_product`: a gate row and an up row at least."""
-    inputs, element_bytes = weight.shape[-1], weight.element_size()
-    if weight.dim() == 2:
-        num_bytes = _SMALL_BYTES if weight.nbytes <= _SMALL_MATRIX else _LARGE_BYTES
-    else:
-        num_bytes = _FIRST_BYTES if 2 * inputs * element_bytes <= _FIRST_BYTES else _SMALL_BYTES
-    return blocks_of(inputs, num_bytes // element_bytes, 2)
-
-
-def sum_blocks(weight: Tensor, slots: int) -> dict[str, int]:
-    """Launch settings of `vector_sum`; `slots` a power of two."""
-    return blocks_of(weight.shape[-1], max(16, _SUM_BYTES // (weight.element_size() * slots)), 1)
-
-
 def vector_product(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    out: Tensor,
+    out: Tensor | Exchange,
     activation: str | None,
     ids: Tensor | None = None,
     held: int | None = None,
+    norm: Tensor | None = None,
+    eps: float = 0.0,
+    normalised: Tensor | None = None,
+    adds: bool = False,
+    config=None,
 ) -> None:
     """Launches the product of each row of `out`: of one matrix [outputs, inputs], or with `ids` [tokens, slots] of
     those of experts [experts, outputs, inputs]. `held`: how many of them this rank has, where others have some.
+    Into memory of the ranks, a single row: `receive_add_norm` is to follow.
     """
     outputs, inputs = weight.shape[-2:]
-    config = product_blocks(weight)
+    config = product_blocks(weight, norm is not None)
+    if isinstance(out, Exchange):
+        rows, stride, target, sent = 1, 0, (None, out.control), {"RANK": out.rank, **out.constants(x)}
+    else:
+        rows, stride, target, sent = out.shape[0], out.stride(0), (out, None), {}
     _launch(
-        (triton.cdiv(outputs, config["BLOCK_N"]), out.shape[0]),
-        (x, weight, bias, ids, out),
-        (inputs, outputs, x.stride(0), 0 if ids is None else weight.stride(0), weight.stride(-2), out.stride(0)),
+        (triton.cdiv(outputs, config["BLOCK_N"]), rows),
+        (x, weight, bias, ids, norm, normalised, *target),
+        (inputs, outputs, x.stride(0), 0 if ids is None else weight.stride(0), weight.stride(-2), stride),
+        (eps,),
+        ADDS=adds,
         SLOTS=1 if ids is None else ids.shape[1],
         HELD=held,
         ACTIVATION=activation,
         ROUNDED=ids is None,
         MASK=held is not None or inputs % config["BLOCK_K"] != 0,
         **config,
+        **sent,
     )
 
 
 def vector_sum(
-    x: Tensor, weight: Tensor, bias: Tensor | None, ids: Tensor, shares: Tensor, held: int | None, out: Tensor
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    ids: Tensor,
+    shares: Tensor,
+    held: int | None,
+    out: Tensor,
+    adds: bool = False,
+    config=None,
 ) -> None:
     """Launches the second product of experts, whose results are weighted and added up. Behind `vector_product` with
     the same `ids` and `held`.
@@ -237,9 +283,10 @@ def vector_sum(
         (triton.cdiv(outputs, config["BLOCK_N"]), tokens),
         (x, weight, bias, ids, shares, out),
         (inputs, outputs),
+        ADDS=adds,
         SLOTS=slots,
         HELD=held,
         BLOCK_S=block_s,
-        MASK=held is not None or slots < block_s or inputs % config["BLOCK_K"] != 0,
+        MASK=held is not None or slots < block_s or (inputs - config["REST"]) % config["BLOCK_K"] != 0,
         **config,
     )

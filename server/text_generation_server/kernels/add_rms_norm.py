@@ -6,7 +6,8 @@
 
 Layouts: `x`, `residual`, `out` `[tokens, hidden]`, unit stride in the last dimension, any stride between tokens;
 `weight`, `x_weight` `[hidden]`. `residual` is updated in place, `out` may be `x`. One floating type for all, but
-weights may be float32 beside 16-bit `x`.
+weights may be float32 beside 16-bit `x`. `x` may also be float32 `[parts, tokens, hidden]`, what a product has left in
+parts (`scaled_linear`): they are added up in their order and rounded to the type of `residual`.
 Statistics are float32. The sum is rounded to the storage type before its statistics are taken, and so is `x` after its
 norm; the normalised value is rounded to the type of its weight before their product, as in `rms_norm`. That is what
 Transformers computes in several steps.
@@ -33,7 +34,7 @@ from .rms_norm import normalise, normalise_row
 
 @triton.jit
 def add_rms_norm_kernel(
-    x_ptr,  # [tokens, hidden]
+    x_ptr,  # [tokens, hidden], or [PARTS, tokens, hidden] float32
     residual_ptr,  # [tokens, hidden], updated in place
     weight_ptr,  # [hidden]
     x_weight_ptr,  # [hidden] or None
@@ -42,6 +43,7 @@ def add_rms_norm_kernel(
     out_scale_ptr,  # [tokens] or [tokens, groups] or None
     static_ptr,  # [1] float32 or None
     hidden,
+    stride_x_part,
     stride_x_token,
     stride_residual_token,
     stride_out_token,
@@ -49,6 +51,7 @@ def add_rms_norm_kernel(
     stride_scale_token,
     stride_scale_group,
     eps,
+    PARTS: tl.constexpr,  # 0: x is whole
     X_SCALE: tl.constexpr,
     GROUP: tl.constexpr,
     BOUND: tl.constexpr,
@@ -63,17 +66,23 @@ def add_rms_norm_kernel(
     weight = tl.load(weight_ptr + columns, mask=valid, other=0.0).to(tl.float32)
     let_next_start(PDL)
     wait_for_previous(PDL)
-    x = tl.load(x_ptr + token * stride_x_token + columns, mask=valid, other=0.0).to(tl.float32)
+    x_row = x_ptr + token * stride_x_token + columns
+    x = tl.load(x_row, mask=valid, other=0.0).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        x += tl.load(x_row + part * stride_x_part, mask=valid, other=0.0)
     residual_row = residual_ptr + token * stride_residual_token + columns
     residual = tl.load(residual_row, mask=valid, other=0.0).to(tl.float32)
 
+    TYPE: tl.constexpr = residual_ptr.dtype.element_ty
+    if PARTS:
+        x = x.to(TYPE).to(tl.float32)
     if x_weight_ptr is not None:
         x_weight = tl.load(x_weight_ptr + columns, mask=valid, other=0.0).to(tl.float32)
         x = normalise_row(x, x_weight, hidden, eps, x_weight_ptr.dtype.element_ty)
-        x = x.to(x_ptr.dtype.element_ty).to(tl.float32)
+        x = x.to(TYPE).to(tl.float32)
     if X_SCALE != 1.0:
         x = x * X_SCALE
-    total = (x + residual).to(residual_ptr.dtype.element_ty)
+    total = (x + residual).to(TYPE)
     tl.store(residual_row, total, mask=valid)
     out = normalise_row(total.to(tl.float32), weight, hidden, eps, weight_ptr.dtype.element_ty)
     out = out.to(out_ptr.dtype.element_ty)
@@ -103,9 +112,14 @@ def add_rms_norm_triton(
     bound: float = 0.0,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read."""
-    tokens, hidden = x.shape
+    tokens, hidden = x.shape[-2:]
+    in_parts = x.dim() == 3
     weights = (weight,) if x_weight is None else (weight, x_weight)
-    if residual.shape != x.shape or out.shape != x.shape or any(each.shape != (hidden,) for each in weights):
+    if (
+        residual.shape != x.shape[-2:]
+        or out.shape != residual.shape
+        or any(each.shape != (hidden,) for each in weights)
+    ):
         shapes = [tuple(tensor.shape) for tensor in (x, residual, out, *weights)]
         raise ValueError(f"add_rms_norm: shapes of x, residual, out, weights do not fit: {shapes}")
     if any(tensor.stride(-1) != 1 for tensor in (x, residual, out, *weights)):
@@ -117,8 +131,16 @@ def add_rms_norm_triton(
     _launch(
         (tokens,),
         (x, residual, weight, x_weight, out, out8, out_scale, static),
-        (hidden, x.stride(0), residual.stride(0), out.stride(0), *strides_of(out8, out_scale)),
+        (
+            hidden,
+            x.stride(0) if in_parts else 0,
+            x.stride(-2),
+            residual.stride(0),
+            out.stride(0),
+            *strides_of(out8, out_scale),
+        ),
         (eps,),
+        PARTS=len(x) if in_parts else 0,
         X_SCALE=x_scale,
         GROUP=group,
         BOUND=bound,
@@ -143,6 +165,8 @@ def add_rms_norm_torch(
     bound: float = 0.0,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
+    if x.dim() == 3:
+        x = x.sum(0).to(residual.dtype)
     if x_weight is not None:
         normalised = torch.empty_like(x)
         normalise(x, x_weight, eps, normalised)

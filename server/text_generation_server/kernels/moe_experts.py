@@ -10,8 +10,8 @@ contiguous. Activations: keys of `GATED` in `_activations.py`.
 A rank may have some of a mixture's experts alone (`all_experts`): ids outside 0 .. experts - 1 are those of other
 ranks, and add nothing to `out`. Otherwise all ids must be inside.
 Sums are float32; what is rounded is the activation, each expert's weighted output and their sum, which is taken in the
-order of the slots: no result depends on which program is first. With `deterministic`, a token's result does not depend
-on the other tokens either, to the bit.
+order of the slots, and with `adds` the sum of that and of what was in `out`: no result depends on which program is
+first. With `deterministic`, a token's result does not depend on the other tokens either, to the bit.
 
 Called once a layer. Rows are sorted by expert (`moe_align.py`), then both products go over tiles of rows of one expert
 (`_moe_product.py`, of codes `_moe_codes.py`), then each token's slots are added up. A few tokens are not sorted, and
@@ -21,7 +21,10 @@ Measured on an H200, microseconds at 1 / 8 / 64 / 512 / 4096 tokens. Qwen3-30B-A
 768, as float8 with a scale for each 128 x 128 block 20 / 86 / 182 / 227 / 819, in int4 14 / 56 / 118 / 240 / 1168;
 gpt-oss-120b in bfloat16 55 / 342 / 1252 / 1659 / 2961, in MXFP4 32 / 131 / 461 / 895 / 3133 (floor 14 / 101 / 400 / 452
 / 1073), which took 55 / 298 / 1061 / 1503 / 4844 when codes were looked up in a table. Those of one token with 16 bits
-are of the version before. Of tiles, adding up the slots within the second product was slower than a kernel of its own.
+are of the version before. Half of each expert of Mixtral-8x7B, as one of two ranks has it, takes 340 us at 64 tokens
+(floor 332): experts of some 16 rows have tiles of 32, for with 16 those of more rows read their weights twice (368 us;
+benchmark/results/tune_moe.json). Tried and left out: of tiles, adding up the slots within the second product, which was
+slower than a kernel of its own; weights as the left operand of the product, 1 % faster for Mixtral and no other.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -45,7 +48,7 @@ from ._moe_tiles import is_here
 from ._moe_torch import moe_experts_torch
 from ._register import register
 from ._triton import tl, triton
-from ._vector_product import vector_product, vector_sum
+from ._vector_product import load_sum, store_sum, vector_product, vector_sum
 from .moe_align import moe_align_triton
 from .quantise_rows import quantise_rows
 
@@ -76,6 +79,7 @@ def moe_combine_kernel(
     hidden,
     SLOTS: tl.constexpr,
     HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
+    ADDS: tl.constexpr,  # whether the result is added to what is in `out`
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -92,7 +96,8 @@ def moe_combine_kernel(
         if HELD is not None:
             here = valid & is_here(tl.load(ids_ptr + row), HELD)
         total += tl.load(rows_ptr + row * hidden + columns, mask=here, other=0.0).to(tl.float32)
-    tl.store(out_ptr + token * hidden + columns, total.to(out_ptr.dtype.element_ty), mask=valid)
+    out_ptrs = out_ptr + token * hidden + columns
+    store_sum(out_ptrs, total, load_sum(out_ptrs, valid, ADDS), valid, ADDS)
 
 
 _launch_combine = Launcher(moe_combine_kernel)
@@ -146,13 +151,16 @@ def moe_experts(
     deterministic: bool,
     out: Tensor,
     all_experts: int | None = None,
+    adds: bool = False,
 ) -> None:
-    """Writes `out`. `all_experts`: how many the mixture has, where other ranks have some of them. Raises ValueError for
-    shapes and layouts that do not fit.
+    """Writes `out`, or adds to it. `all_experts`: how many the mixture has, where other ranks have some of them. Raises
+    ValueError for shapes and layouts that do not fit.
     """
     _check(x, ids, weights, gate_up, down, activation, out)
     if len(x):
-        _moe_experts(x, ids, weights, *gate_up, *down, activation, deterministic, all_experts or down.experts, out)
+        _moe_experts(
+            x, ids, weights, *gate_up, *down, activation, deterministic, all_experts or down.experts, out, adds
+        )
 
 
 def moe_experts_triton(
@@ -179,6 +187,7 @@ def moe_experts_triton(
     deterministic: bool,
     all_experts: int,
     out: Tensor,
+    adds: bool = False,
 ) -> None:
     """Triton implementation."""
     gate_up = ExpertMatrix(up_weight, up_bias, up_scales, up_zeros, up_table, up_group, up_eight, up_e2m1)
@@ -188,7 +197,7 @@ def moe_experts_triton(
     # Tiles follow from the number of tokens, and a rehearsal does not meet all of those.
     heights = heights_of(down.bits) if rehearsing() and not deterministic else (chosen,)
     for height in heights:
-        run_experts(x, ids, weights, gate_up, down, activation, tiles_of(height, gate_up, down), out, held)
+        run_experts(x, ids, weights, gate_up, down, activation, tiles_of(height, gate_up, down), out, held, adds)
 
 
 def run_experts(
@@ -201,6 +210,7 @@ def run_experts(
     tiles: Tiles,
     out: Tensor,
     held: int | None = None,
+    adds: bool = False,
 ) -> None:
     """Launches the kernels with these tiles. `held`: how many experts this rank has, where others have some."""
     tokens, slots = ids.shape
@@ -209,7 +219,7 @@ def run_experts(
     activated = x.new_empty(tokens * slots, inner)
     product(x, gate_up, ids, alignment, None, activation, tiles.height, tiles.up, held, activated)
     if alignment is None and not down.is_packed:
-        vector_sum(activated, down.weight, down.bias, ids, weights, held, out)
+        vector_sum(activated, down.weight, down.bias, ids, weights, held, out, adds)
         return
     rows = x.new_empty(tokens * slots, hidden)
     product(activated, down, ids, alignment, weights, None, tiles.height, tiles.down, held, rows)
@@ -219,6 +229,7 @@ def run_experts(
         (hidden,),
         SLOTS=slots,
         HELD=held,
+        ADDS=adds,
         BLOCK=_COMBINE_BLOCK,
         num_warps=4,
     )

@@ -44,7 +44,7 @@ from .rms_norm import normalise
 _launch = Launcher(qkv_postprocess_kernel)
 
 
-def _check(
+def check_qkv(
     qkv: Tensor,
     bias: Tensor | None,
     q_norm: Tensor | None,
@@ -114,7 +114,7 @@ def qkv_postprocess_triton(
     tokens = qkv.shape[0]
     if tokens == 0:
         return
-    heads = _check(qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, scales)
+    heads = check_qkv(qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, scales)
     _, kv_heads, head_dim = k_cache.shape
     block_half = triton.next_power_of_2(head_dim // 2)
     config = nearest("qkv_postprocess", half=block_half)

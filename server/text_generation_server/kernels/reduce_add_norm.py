@@ -22,9 +22,9 @@ processor were no faster, three of 40 slower (benchmark/results/tune_two_ranks.j
 Tried and left out: programs beside the one-shot kernel's that bring 1 to 16 MiB of the next matrix into the L2 cache,
 before or after the wait for the kernels before: the products and sums of a layer of 70B took 215 to 220 us at one token
 with them, 215 to 219 without. Twice as many programs in two shots (benchmark/results/tried-two-ranks.json): 30.2 us
-instead of 33.4 at 8 MiB, as long below, and 43 instead of 34 at 4 MiB of tokens of 4096 values. Products that write
-their results into the ranks' buffers themselves, so that this kernel only receives: 2.584 ms instead of 2.605 for a
-step of 8B at one stream, as long at 64 (same file).
+instead of 33.4 at 8 MiB, as long below, and 43 instead of 34 at 4 MiB of tokens of 4096 values. Products of 8 and of
+64 tokens that write their results into the ranks' buffers themselves took as long or longer (same file); those of one
+token do so, and `receive_add_norm` takes this kernel's place.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportReturnType=false
@@ -33,15 +33,23 @@ from torch import Tensor
 
 from ._config import nearest
 from ._device import num_processors
-from ._exchange import CHECKED, NOTHING, Exchange, address_of, buffer_at, clear_last, receive, take_turn, words_to_send
+from ._exchange import (
+    CHECKED,
+    MOST_VALUES,
+    Exchange,
+    address_of,
+    buffer_at,
+    clear_last,
+    receive,
+    take_turn,
+    words_to_send,
+)
 from ._finish_row import constants_of, finish_row, residual_of
 from ._launch import Launcher, let_next_start, rehearsing, wait_for_previous
 from ._row_shot import row_shot_kernel
 from ._triton import tl, triton
 
-_MOST_VALUES = 1 << 15
-"""Values that one program of the one-shot kernel holds: a row of each rank."""
-_CLEAR = 2048
+CLEAR = 2048
 
 
 @triton.jit
@@ -210,7 +218,7 @@ def fits_one_shot(x: Tensor, exchange: Exchange) -> bool:
     """Whether `reduce_add_norm` takes this in one shot."""
     parts = exchange.world_size - _in_rows(x)
     row = triton.next_power_of_2(exchange.world_size) * triton.next_power_of_2(x.shape[-1])
-    return x.numel() * x.element_size() * parts <= exchange.set_bytes and row <= _MOST_VALUES
+    return x.numel() * x.element_size() * parts <= exchange.set_bytes and row <= MOST_VALUES
 
 
 def _in_rows(x: Tensor) -> bool:
@@ -220,7 +228,7 @@ def _in_rows(x: Tensor) -> bool:
 
 def fits_two_shots(x: Tensor, exchange: Exchange) -> bool:
     """Whether `reduce_add_norm` takes this in two shots."""
-    whole = x.shape[-1] % (16 * exchange.world_size) == 0 and x.shape[-1] <= _MOST_VALUES
+    whole = x.shape[-1] % (16 * exchange.world_size) == 0 and x.shape[-1] <= MOST_VALUES
     return whole and x.numel() * x.element_size() * 2 <= exchange.set_bytes
 
 
@@ -250,18 +258,9 @@ def reduce_add_norm(
     if tokens == 0:
         return
     block = triton.next_power_of_2(hidden)
-    wide = x.element_size() == 4
     pointers = (x, residual, weight, x_weight, out, exchange.control)
-    constants = {
-        "X_SCALE": x_scale,
-        "WORLD": exchange.world_size,
-        "BLOCK": block,
-        "SET_BYTES": exchange.set_bytes,
-        "BITS": tl.int32 if wide else tl.int16,
-        "NOTHING": (NOTHING << 16 | NOTHING) - (1 << 32) if wide else NOTHING - (1 << 16),
-        "CLEAR": _CLEAR,
-        "CHECKED": CHECKED if x.is_cuda else 0,
-    }
+    constants = {"X_SCALE": x_scale, "BLOCK": block, "CLEAR": CLEAR, "CHECKED": CHECKED if x.is_cuda else 0}
+    constants |= exchange.constants(x)
     # All programs must be on the device at a time, because they wait for those of other ranks.
     most = num_processors(x.device)
     # As many as of that operator, so that squares are added up in the same order.

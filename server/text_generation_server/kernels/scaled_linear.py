@@ -11,14 +11,17 @@ any stride between rows. `x_scale` float32 `[tokens]`, or `[tokens, ceil(inputs 
 In the place of `x8` inputs of 16 or 32 bits may stand, which are quantised by rows as `quantise_rows` does it, with
 `bound`; `x_scale` is [1] then, one for all, or None: they are measured. The activations are those of `act_and_mul`.
 
-Called four times a layer where a model's weights have 8 bits. A single token and scales of rows have a kernel of their
-own (`_vector_rows.py`), within which up to 8,192 inputs become float8. Otherwise up to 64 tokens the kernel of
-`_scaled_product.py` computes it: batches that are padded to one size (16, 32 or 64 tokens) give a token the same result
-to the bit, whichever others are there. For more, a data file says what is faster: the kernel, or a way of the libraries
-(`_scaled_library.py`). What a library does not take, the kernel does. Cards without float8 products compute float8 as
-the torch implementation does, which is right and slow: a server keeps the activations of such a card in 16 bits.
+Called where a model's weights have 8 bits: for query, key and value, and for all products of a single token or of more
+than 64. For 2 to 64 others have operators that leave work for the kernel behind (`scaled_gated`, `scaled_in_parts`).
+A single token and scales of rows have a kernel of their own (`_vector_rows.py`), within which up to 8,192 inputs become
+float8. Otherwise up to 64 tokens the kernel of `_scaled_product.py` computes it, or for 2 and more, where a data file
+says so, that of `_scaled_hopper.py`: batches that are padded to one size (2 to 16, 17 to 32 or 33 to 64 tokens) give a
+token the same result to the bit, whichever others are there. For more, a data file says what is faster: the kernel, or
+a way of the libraries (`_scaled_library.py`). What a library does not take, the kernel does. Cards without float8
+products compute float8 as the torch implementation does, which is right and slow: a server keeps the activations of
+such a card in 16 bits.
 Bytes floor: outputs * inputs.
-Measured on an H200 with float8 and scales of rows, microseconds at 16 / 64 tokens:
+Measured on an H200 with float8 and scales of rows, microseconds at 16 / 64 tokens, with `_scaled_product.py`:
 6144 x 4096 8.4 / 9.7, 4096 x 4096 7.4 / 8.5, 28672 x 4096 31.2 / 34.0, 4096 x 14336 18.3 / 19.9,
 10240 x 8192 23.2 / 25.2, 8192 x 8192 18.8 / 20.1, 57344 x 8192 114 / 126, 8192 x 28672 55.4 / 58.5.
 See benchmark/results/tune_scaled_linear.json. With tiles that are read before waiting, 16 tokens and the
@@ -45,14 +48,13 @@ from ._device import has_fp8_products, shared_kib
 from ._launch import rehearsing
 from ._quantise import LIMITS, quantise_torch
 from ._register import register
+from ._scaled_hopper import hopper_settings, scaled_hopper
 from ._scaled_library import SUMS, library_product, takes
-from ._scaled_product import BLOCK, SMALLEST_TILE, scaled_product
+from ._scaled_product import BLOCK, MAX_TOKENS, SMALLEST_TILE, scaled_product
 from ._vector_rows import MOST_QUANTISED, takes_vector, vector_rows
 from .act_and_mul import act_and_mul_torch, act_and_mul_triton
 from .quantise_rows import quantise_rows_triton
 
-MAX_TOKENS = 64
-"""More tokens than this may be for a library."""
 _MANY = (128, 256, 512, 1024, 2048, 4096)
 """Numbers of tokens that have launch settings of their own, beyond MAX_TOKENS."""
 
@@ -104,6 +106,10 @@ def _product(
 ) -> None:
     """Of codes, by the kernel for several tokens or by a library."""
     tokens = len(x8)
+    config = hopper_settings(x8, x_scale, weight8, weight_scale)
+    if config is not None and config["splits"] == 1:
+        scaled_hopper(x8, x_scale, weight8, weight_scale, bias, out, config)
+        return
     size = max(SMALLEST_TILE, 1 << (tokens - 1).bit_length())
     ways: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > MAX_TOKENS else ()
     sizes: tuple[int, ...] = (size,)

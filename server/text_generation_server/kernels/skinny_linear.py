@@ -8,7 +8,7 @@ Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]` or, with `activation`
 floating type; sums are float32, rounded once, and once more after the activation. The activations are those of
 `act_and_mul`, whose result behind the product is the same to the bit.
 Up to 64 tokens. Batches that are padded to one size (16, 32 or 64 tokens) give a token the same result to the bit,
-whichever others are there. A single token has a kernel of its own, `vector_product` (`_vector_product.py`).
+whichever others are there. A single token has an operator of its own, `token_linear`.
 
 Called four times a layer in a decode step, and for the logits. The data file says where the library's product is as
 fast; that is used there, and for types and sizes that the kernel does not take.
@@ -39,7 +39,6 @@ from ._device import shared_kib
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
-from ._vector_product import vector_product
 from .act_and_mul import act_and_mul_torch, act_and_mul_triton
 
 MAX_TOKENS = 64
@@ -150,15 +149,12 @@ def skinny_linear_triton(
         raise ValueError(f"skinny_linear: shapes of x, weight, bias, out do not fit: {shapes}")
     if tokens == 0:
         return
-    if tokens == 1 and _fits(x, weight, out, 8):
-        vector_product(x, weight, bias, out, activation)
-        return
     block_m = max(_MIN_BLOCK_M, triton.next_power_of_2(tokens))
     sizes = {"outputs": outputs, "inputs": inputs, "tokens": block_m}
     config = dict(nearest("skinny_linear", shared_kib=shared_kib(x.device), **sizes))
     splits = config.pop("splits")
-    if not splits or not _fits(x, weight, out, config["BLOCK_K"]):
-        _by_library(x, weight, bias, out, activation, act_and_mul_triton)
+    if not splits or not reads(x, weight, out, config["BLOCK_K"]):
+        by_library(x, weight, bias, out, activation, act_and_mul_triton)
         return
     tiles = triton.cdiv(outputs, config["BLOCK_N"])
     partial = x.new_empty(splits * tiles * config["BLOCK_N"] * block_m if splits > 1 else 0, dtype=torch.float32)
@@ -173,8 +169,8 @@ def skinny_linear_triton(
     )
 
 
-def _fits(x: Tensor, weight: Tensor, out: Tensor, block_k: int) -> bool:
-    """Whether the kernel reads these tensors, whole 16 bytes at a time."""
+def reads(x: Tensor, weight: Tensor, out: Tensor, block_k: int) -> bool:
+    """Whether a kernel reads these tensors, whole 16 bytes at a time, and so many inputs."""
     rows_aligned = all(tensor.stride(0) % 8 == 0 and tensor.stride(1) == 1 for tensor in (x, weight))
     return (
         x.shape[0] <= MAX_TOKENS
@@ -190,10 +186,10 @@ def skinny_linear_torch(
     x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, activation: str | None = None
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
-    _by_library(x, weight, bias, out, activation, act_and_mul_torch)
+    by_library(x, weight, bias, out, activation, act_and_mul_torch)
 
 
-def _by_library(
+def by_library(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -201,6 +197,7 @@ def _by_library(
     activation: str | None,
     act_and_mul: Callable[[Tensor, str, Tensor], None],
 ) -> None:
+    """The product by torch's library, with `act_and_mul` behind it where there is an activation."""
     if activation is not None:
         act_and_mul(functional.linear(x, weight, bias), activation, out)
     elif bias is None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..layers.infer import CacheShape, InferState
-from ..layers.weights import VocabularyPart
+from ..layers.weights import Copies, VocabularyPart
 
 
 class CausalLM(Protocol):
@@ -28,6 +28,10 @@ class CausalLM(Protocol):
     """What each layer keeps of a position on this rank."""
     bytes_per_position: int
     """What one more position takes in tables that do not depend on the requests."""
+    copies: Copies
+    """Of this rank's matrices of few bits, which may be made before the first `forward`."""
+    dense_products: int
+    """Multiplications of this rank for each token, but for experts, attention and logits; 0: not known."""
 
     def reserve_positions(self, count: int) -> None:
         """Makes room for requests of at most `count` tokens. Call it before the first `forward`, and before graphs are

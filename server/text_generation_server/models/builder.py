@@ -6,6 +6,7 @@ import torch
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
+from ..config.sizes import dense_products
 from ..config.spec import (
     AttentionSpec,
     FeedForwardSpec,
@@ -16,7 +17,7 @@ from ..config.spec import (
     RopeSpec,
 )
 from ..distributed import TensorParallelGroup
-from ..kernels import KV_CODES
+from ..kernels import KV_CODES, LONGEST_NORMALISED
 from ..layers.infer import (
     Attention,
     DenseFeedForward,
@@ -35,6 +36,7 @@ from ..layers.rope import RopeTable
 from ..layers.weights import (
     ActivationScheme,
     Checkpoint,
+    Copies,
     HeadSplit,
     VocabularyPart,
     load_attention,
@@ -64,6 +66,7 @@ class DecoderBuilder:
         self._config = config
         self._checkpoint = Checkpoint.of(source, config.decoder, config.names, group, config.schemes)
         self._device = device
+        self._copies = Copies(self._checkpoint.dtype)
         self._kv_cache: QuantisedKvCache | None = kv_cache
         self._ropes: dict[tuple[RopeSpec | None, int], RopeTable] = {}
 
@@ -72,7 +75,7 @@ class DecoderBuilder:
         spec, names, checkpoint = self._config.decoder, self._config.names, self._checkpoint
         weights = load_embedding(checkpoint)
         embedding_norm = self._norm(checkpoint.outside(names.embedding_norm), spec.embedding.norm)
-        embedding = Embedding(spec.embedding, weights, embedding_norm)
+        embedding = Embedding(spec.embedding, weights, embedding_norm, checkpoint.group)
         layers = [self._layer(index, layer) for index, layer in enumerate(spec.layers)]
         final_norm = self._norm(checkpoint.outside(names.final_norm), spec.final_norm)
         last = self._junction(final_norm, self._ffn_output_norm(len(spec.layers) - 1))
@@ -80,7 +83,10 @@ class DecoderBuilder:
         head = Head(spec.head, load_head(checkpoint, weights), vocabulary)
         ropes = tuple(self._ropes.values())
         parts = Parts(checkpoint.group, layers)
-        return Decoder(embedding, layers, parts, last, head, ropes, self._config.max_context_length)
+        products = dense_products(self._config) // checkpoint.group.world_size
+        return Decoder(
+            embedding, layers, parts, last, head, ropes, self._config.max_context_length, self._copies, products
+        )
 
     def _layer(self, index: int, spec: LayerSpec) -> TransformerLayer | ParallelLayer:
         names, inside = self._checkpoint.names, partial(self._checkpoint.inside, index)
@@ -90,17 +96,28 @@ class DecoderBuilder:
         attention_norm = self._norm(inside(names.attention_norm), spec.attention_norm)
         before = self._junction(attention_norm, self._ffn_output_norm(index - 1), attention.wants)
         ffn_norm = self._norm(inside(names.ffn_norm), spec.ffn_norm)
-        ffn = feed_forward(self._checkpoint, index, spec.ffn)
+        ffn = self._feed_forward(index, spec.ffn)
         if spec.parallel:
             return ParallelLayer(before, attention, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
-        return TransformerLayer(before, attention, self._junction(ffn_norm, output_norm, ffn.wants), ffn)
+        before_ffn = self._junction(ffn_norm, output_norm, ffn.wants)
+        return TransformerLayer(self._checkpoint.group, before, attention, before_ffn, ffn, self._sums_are_plain(spec))
+
+    def _sums_are_plain(self, spec: LayerSpec) -> bool:
+        """Whether products may add what both parts of a layer give to the sum, as it is. The norm behind it must then
+        be part of a product as well, or there are as many kernels as before.
+        """
+        decoder, alone = self._checkpoint.spec, self._checkpoint.group.world_size == 1
+        has_output_norm = spec.attention_output_norm is not None or spec.ffn_output_norm is not None
+        is_plain = decoder.residual_scale == 1.0 and not decoder.sum_is_normalised and not has_output_norm
+        return alone and is_plain and decoder.hidden_size <= LONGEST_NORMALISED
 
     def _attention(self, index: int, spec: AttentionSpec) -> Attention:
         group = self._checkpoint.group
         heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, group)
         rope = self._rope(spec.rope, spec.head_dim)
         weights = load_attention(self._checkpoint, index, spec, heads)
+        self._copies.note(weights)
         if self._kv_cache is None:
             return Attention(index, spec, weights, heads, rope, group)
         scales = None
@@ -112,7 +129,18 @@ class DecoderBuilder:
     def _latent_attention(self, index: int, spec: LatentAttentionSpec) -> LatentAttention:
         heads = HeadSplit.of(spec.num_heads, spec.num_heads, self._checkpoint.group)
         weights = load_latent_attention(self._checkpoint, index, spec, heads)
+        self._copies.note(weights)
         return LatentAttention(index, spec, weights, heads, self._rope(spec.rope, spec.rope_dim))
+
+    def _feed_forward(self, index: int, spec: FeedForwardSpec) -> FeedForward:
+        """The one place where a kind of network is chosen."""
+        if isinstance(spec, MoeSpec):
+            mixture = load_moe(self._checkpoint, index, spec)
+            self._copies.note(mixture)
+            return MoeFeedForward(spec, mixture)
+        weights = load_dense(self._checkpoint, index, spec)
+        self._copies.note(weights)
+        return DenseFeedForward(spec, weights)
 
     def _rope(self, rope: RopeSpec | None, head_dim: int) -> RopeTable:
         """One table for all layers that turn alike."""
@@ -139,10 +167,3 @@ class DecoderBuilder:
         if spec.sum_is_normalised and (norm := output_norm or input_norm) is not None:
             return Junction(group, norm, None, spec.residual_scale, wants, replaces=True)
         return Junction(group, input_norm, output_norm, spec.residual_scale, wants)
-
-
-def feed_forward(checkpoint: Checkpoint, index: int, spec: FeedForwardSpec) -> FeedForward:
-    """The one place where a kind of network is chosen."""
-    if isinstance(spec, MoeSpec):
-        return MoeFeedForward(spec, load_moe(checkpoint, index, spec))
-    return DenseFeedForward(spec, load_dense(checkpoint, index, spec))

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..layers.infer import Embedding, Head, InferState, Junction, ParallelLayer, Parts, TransformerLayer
+from ..layers.infer import Addend, Embedding, Head, InferState, Junction, ParallelLayer, Parts, TransformerLayer
 from ..layers.rope import RopeTable
+from ..layers.weights import Copies
 from .base import CausalLM
 
 
@@ -22,6 +23,8 @@ class Decoder(CausalLM):
         head: Head,
         ropes: Sequence[RopeTable],
         max_context_length: int,
+        copies: Copies,
+        dense_products: int,
     ) -> None:
         """`last` is where the output of the last layer is added to the sum and normalised."""
         self._embedding = embedding
@@ -37,6 +40,8 @@ class Decoder(CausalLM):
         self.caches = [layer.attention.cache for layer in layers]
         self.bytes_per_position = sum(table.bytes_per_position for table in ropes)
         self.max_context_length = max_context_length
+        self.copies = copies
+        self.dense_products = dense_products
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`."""
@@ -46,10 +51,11 @@ class Decoder(CausalLM):
     @torch.inference_mode()
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         """See `CausalLM`."""
-        x = self._embedding.forward(input_ids, state)
+        embedded = self._embedding.forward(input_ids, state)
+        x: Addend = embedded
         residual: Tensor | None = None
-        if cuts := self._parts.cuts(x, state):
-            x, residual = self._parts.forward(x, state, cuts)
+        if cuts := self._parts.cuts(embedded, state):
+            x, residual = self._parts.forward(embedded, state, cuts)
         else:
             for layer in self._layers[:-1]:
                 x, residual = layer.forward(x, residual, state)

@@ -29,13 +29,20 @@ class DummySource(WeightSource):
         self, name: str, shape: tuple[int, ...], part: Slice | None = None, dtype: torch.dtype | None = None
     ) -> Tensor:
         """See `WeightSource`; never fails."""
+        # The part first, so that what is made for it leaves no gap behind it.
+        out = None
+        if part is not None:
+            held = [part.stop - part.start if dim == part.dim else size for dim, size in enumerate(shape)]
+            out = torch.empty(held, dtype=dtype or self._dtype, device=self._device)
         tensor = torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
         if len(shape) == 1:
             tensor.fill_(0.0 if name.endswith(".bias") else 1.0)
         else:
             generator = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()))
             tensor.normal_(std=_STANDARD_DEVIATION, generator=generator)
-        return tensor if part is None else tensor.narrow(part.dim, part.start, part.stop - part.start).clone()
+        if part is None or out is None:
+            return tensor
+        return out.copy_(tensor.narrow(part.dim, part.start, part.stop - part.start))
 
     def raw(
         self,

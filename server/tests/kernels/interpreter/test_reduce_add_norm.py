@@ -16,7 +16,9 @@ from support import reference
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.distributed.ways import Way, Ways
 from text_generation_server.kernels._exchange import LIMIT, NOTHING, SETS, Exchange, control_block
+from text_generation_server.kernels.receive_add_norm import receive_add_norm
 from text_generation_server.kernels.reduce_add_norm import reduce_add_norm
+from text_generation_server.kernels.skinny_linear import skinny_linear_triton
 
 CPU = torch.device("cpu")
 EPS = 1e-5
@@ -147,6 +149,54 @@ def test_a_group_sums_tensors_of_any_shape_through_the_memory() -> None:
         assert torch.equal(tensor[0], tensor[1])
 
 
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_products_that_send_their_results_follow_each_other_and_other_sums(world_size: int) -> None:
+    """As if products and sums were apart, to the bit; through a group, as layers call it."""
+    ranks, hidden = Ranks(world_size), 32
+    torch.manual_seed(world_size)
+    cases = [
+        (
+            torch.randn(world_size, 1, 256).half() / 16,
+            torch.randn(world_size, hidden, 256).half(),
+            residual,
+            weight,
+        )
+        for _, residual, weight in [_inputs(world_size, 1, hidden, torch.float16)] * 6
+    ]
+    parts, outs = (
+        [torch.empty(world_size, len(residual), hidden).half().share_memory_() for _, _, residual, _ in cases]
+        for _ in range(2)
+    )
+    sums = [residual.repeat(world_size, 1, 1).share_memory_() for _, _, residual, _ in cases]
+    others = [torch.ones(world_size, 3, hidden).half().share_memory_() for _ in cases]
+
+    def work(rank: int, exchange: Exchange) -> None:
+        group = TensorParallelGroup(rank, world_size, CPU)
+        group._peers = SimpleNamespace(exchange=exchange, lost=False)  # type: ignore[assignment]
+        group._ways = Ways((SET_BYTES,), (Way.ONE_SHOT,))
+        for index, (x, matrix, _, weight) in enumerate(cases):
+            skinny_linear_triton(x[rank], matrix[rank], None, parts[index][rank])
+            begun = group.begin_sum_of_product(x[rank], matrix[rank], None)
+            assert begun is not None
+            begun.add_norm(sums[index][rank], weight, EPS, 1.0, None)
+            outs[index][rank] = begun.x
+            if index % 2:
+                group.all_reduce(others[index][rank])
+
+    ranks.run(work)
+
+    for index, (_, _, residual, weight) in enumerate(cases):
+        added = (_in_order(parts[index]).float() + residual.float()).half()
+        for rank in range(world_size):
+            assert torch.equal(sums[index][rank], added)
+            assert torch.equal(outs[index][rank], outs[index][0])
+        torch.testing.assert_close(
+            outs[index][0].double(), reference.rms_norm(added, weight, EPS), atol=1e-2, rtol=1e-2
+        )
+        assert (others[index] == (world_size if index % 2 else 1)).all()
+    assert ranks.reports.tolist() == [0] * world_size
+
+
 def test_nobody_waits_for_a_rank_that_does_not_come() -> None:
     """The first call ends after its limit, which the host learns; the next ones do not wait at all."""
     ranks = Ranks(2, limit=20_000)
@@ -156,6 +206,7 @@ def test_nobody_waits_for_a_rank_that_does_not_come() -> None:
         reduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, False)
         exchange.control[LIMIT] = NEVER
         reduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, True)
+        receive_add_norm(x[:1], None, None, 0.0, 1.0, None, exchange)
         reduce_add_norm(x, None, None, 0.0, x, 1.0, None, exchange, False)
 
     ranks.run(work, [0])

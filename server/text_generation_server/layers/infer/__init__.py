@@ -1,5 +1,6 @@
 """What layers compute, in terms of operators and weights."""
 
+from .addend import Addend
 from .attention import Attention
 from .embedding import Embedding
 from .feed_forward import DenseFeedForward, FeedForward
@@ -12,6 +13,7 @@ from .state import CacheShape, Chunks, Decodes, InferState, LayerCache
 from .transformer import ParallelLayer, TransformerLayer
 
 __all__ = [
+    "Addend",
     "Attention",
     "CacheShape",
     "Chunks",

@@ -1,5 +1,7 @@
 """The part of a layer in which tokens of one request read each other."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -8,6 +10,7 @@ from ...config.spec import AttentionSpec
 from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, AttentionWeights, HeadSplit
+from .addend import Addend, Destination
 from .qk_norm import QkNorm
 from .state import CacheShape, InferState
 
@@ -63,11 +66,16 @@ class Attention:
         """What `product` made of all tokens to what the heads of this rank read, [T, heads * head_dim]. Writes this
         layer's cache, and reuses the memory of `qkv`.
         """
-        self._prepare(qkv, state)
         cache = state.caches[self._index]
         num_tokens = qkv.shape[0]
         q = qkv[:, : self._q_size].view(num_tokens, -1, self._spec.head_dim)
         out = q.new_empty(q.shape)
+        if self._is_one(qkv, state) and (d := state.decodes) is not None:
+            context = (state.slot_table, d.rows, d.kv_lens, d.max_kv_len)
+            before = self._before_attention(self._weights.qkv.bias, state)
+            kernels.token_attention(qkv, *before, *context, self._spec.scale, out, *self._options.arguments())
+            return out.view(num_tokens, self._q_size)
+        self._prepare(qkv, state)
         read, scale = (cache.k, cache.v, state.slot_table), self._spec.scale
         how = (state.deterministic, self._options, cache.scales)
         # Padded decodes reach into the tokens of chunks and write zeros there: chunks come second.
@@ -77,6 +85,17 @@ class Attention:
         if (c := state.chunks) is not None:
             kernels.prefill_attention(q, *read, c.rows, c.starts, c.kv_lens, c.max_len, scale, out, *how)
         return out.view(num_tokens, self._q_size)
+
+    def _is_one(self, qkv: Tensor, state: InferState) -> bool:
+        """Whether there is one operator for all that is left to do, because the step is one decode."""
+        plain = self._qk_norm is None and not self._spec.clip and self.cache.codes is None
+        return plain and qkv.shape[0] == 1 and state.chunks is None and not state.deterministic
+
+    def _before_attention(self, bias: Tensor | None, state: InferState) -> tuple[Any, ...]:
+        """Arguments that say what becomes of `qkv` before heads are read."""
+        cache, norms = state.caches[self._index], (*self._norms, self._norm_eps)
+        tokens = (self._rope.cos_sin, state.positions, state.slots)
+        return (bias, *norms, *tokens, cache.k, cache.v, self._norm_after_rope)
 
     def _prepare(self, qkv: Tensor, state: InferState) -> None:
         """Leaves turned queries in the first columns, and keys and values in the cache."""
@@ -91,14 +110,14 @@ class Attention:
                 heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
                 q, k, _ = heads.split((self._heads.num_heads, *[self._heads.num_kv_heads] * 2), dim=1)
                 self._qk_norm.apply(q, k)
-        table, norms = self._rope.cos_sin, (*self._norms, self._norm_eps)
-        kernels.qkv_postprocess(
-            qkv, bias, *norms, table, state.positions, state.slots, cache.k, cache.v, self._norm_after_rope,
-            cache.scales, cache.scales_given,
-        )  # fmt: skip
+        kernels.qkv_postprocess(qkv, *self._before_attention(bias, state), cache.scales, cache.scales_given)
 
     def project(self, heads: Tensor, state: InferState) -> Tensor:
         """What `forward` returned, or some of its tokens, to this rank's part of the result, [N, hidden]: the sum over
         the ranks is for the caller.
         """
         return self._weights.out.apply(Activations(heads), state.linear_block)
+
+    def addend(self, heads: Tensor, state: InferState, to: Destination) -> Addend:
+        """As `project`, left where the running sum takes it."""
+        return to.product(self._weights.out, Activations(heads), state)

@@ -4,15 +4,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...config.spec import EmbeddingSpec
+from ...distributed import TensorParallelGroup
 from ..weights import EmbeddingWeights, rounded
 from .norm import Norm
 from .state import InferState
 
 
 class Embedding:
-    """Looks token ids, and positions where they are learned, up in tables that every rank holds whole."""
+    """Looks token ids, and positions where they are learned, up in tables. Ranks that have parts of the tokens' rows
+    add up what they find; a rank finds zeros for what it lacks, so the sum is the row to the bit.
+    """
 
-    def __init__(self, spec: EmbeddingSpec, weights: EmbeddingWeights, norm: Norm | None) -> None:
+    def __init__(
+        self, spec: EmbeddingSpec, weights: EmbeddingWeights, norm: Norm | None, group: TensorParallelGroup
+    ) -> None:
+        self._group = group
         self.dtype = weights.tokens.dtype
         self.device = weights.tokens.device
         self._scale = rounded(spec.scale, self.dtype) if spec.scale_rounded else spec.scale
@@ -22,11 +28,19 @@ class Embedding:
 
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
         """[T] int64 to [T, hidden]. Ids must lie in the vocabulary."""
-        x = functional.embedding(input_ids, self._weights.tokens)
+        x = self._rows(input_ids)
         if self._scale != 1.0:
             x.mul_(self._scale)
         if self._weights.positions is not None:
             x.add_(functional.embedding(state.positions + self._first_position, self._weights.positions))
         if self._norm is not None:
             self._norm.apply(x, x)
+        return x
+
+    def _rows(self, input_ids: Tensor) -> Tensor:
+        tokens, first = self._weights.tokens, self._weights.first
+        if first is None:
+            return functional.embedding(input_ids, tokens)
+        x = functional.embedding((input_ids - (first - 1)).clamp_(0, len(tokens) - 1), tokens)
+        self._group.all_reduce(x)
         return x

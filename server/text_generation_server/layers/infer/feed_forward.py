@@ -7,6 +7,7 @@ from torch import Tensor
 from ... import kernels
 from ...config.spec import DenseSpec
 from ..weights import Activations, ActivationScheme, DenseWeights
+from .addend import Addend, Destination
 from .state import InferState
 
 
@@ -20,6 +21,10 @@ class FeedForward(Protocol):
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """[N, hidden] to this rank's part of the result, [N, hidden]: the sum over the ranks is for the caller."""
+        ...
+
+    def addend(self, x: Activations, state: InferState, to: Destination) -> Addend:
+        """As `forward`, left where the running sum takes it."""
         ...
 
 
@@ -39,6 +44,10 @@ class DenseFeedForward(FeedForward):
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """See `FeedForward`."""
         return self._weights.down.apply(self._activated(x, state.linear_block), state.linear_block)
+
+    def addend(self, x: Activations, state: InferState, to: Destination) -> Addend:
+        """See `FeedForward`."""
+        return to.product(self._weights.down, self._activated(x, state.linear_block), state)
 
     def _activated(self, x: Activations, block: int | None) -> Activations:
         """[N, hidden] to what the second product reads, [N, inner]."""

@@ -7,6 +7,7 @@ from ... import kernels
 from ...config.spec import LatentAttentionSpec
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
+from .addend import Addend, Destination
 from .expanded import Expanded, expanded_in
 from .state import CacheShape, Chunks, InferState
 
@@ -95,6 +96,10 @@ class LatentAttention:
         the ranks is for the caller.
         """
         return self._weights.out.apply(Activations(heads), state.linear_block)
+
+    def addend(self, heads: Tensor, state: InferState, to: Destination) -> Addend:
+        """As `project`, left where the running sum takes it."""
+        return to.product(self._weights.out, Activations(heads), state)
 
 
 def _by_heads(x: Tensor, weight: Tensor, out: Tensor, block: int | None) -> None:

@@ -6,6 +6,7 @@ from torch import Tensor
 from ... import kernels
 from ...config.spec import MoeSpec
 from ..weights import Activations, ActivationScheme, MoeWeights, shared_experts
+from .addend import Addend, Destination
 from .feed_forward import DenseFeedForward, FeedForward
 from .state import InferState
 
@@ -47,19 +48,25 @@ class MoeFeedForward(FeedForward):
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """See `FeedForward`."""
-        return self._forward(x.x, state)
+        return self._forward(x, state, None)
 
-    def _forward(self, x: Tensor, state: InferState) -> Tensor:
-        weights = self._weights
-        logits = weights.router.apply(Activations(x.float() if self._wide else x), state.linear_block)
-        shape = (x.shape[0], self._options.slots)
-        ids, shares = x.new_empty(shape, dtype=torch.int32), x.new_empty(shape, dtype=torch.float32)
+    def addend(self, x: Activations, state: InferState, to: Destination) -> Addend:
+        """See `FeedForward`."""
+        return self._forward(x, state, to.total)
+
+    def _forward(self, x: Activations, state: InferState, total: Tensor | None) -> Tensor:
+        """`total` [1, hidden]: a sum to add to, and to return, where there are no shared experts beside."""
+        weights, block = self._weights, state.linear_block
+        logits = weights.router.apply(Activations(x.x.float()) if self._wide else x, block)
+        read = x.x
+        shape = (read.shape[0], self._options.slots)
+        ids, shares = read.new_empty(shape, dtype=torch.int32), read.new_empty(shape, dtype=torch.float32)
         kernels.moe_route(logits, weights.correction, self._options, ids, shares)
-        out = torch.empty_like(x)
-        both = weights.gate_up, weights.down
-        kernels.moe_experts(x, ids, shares, *both, self._activation, state.deterministic, out, self._all_experts)
+        out = torch.empty_like(read) if total is None or self._shared is not None else total
+        how = (self._activation, state.deterministic, out, self._all_experts, out is total)
+        kernels.moe_experts(read, ids, shares, weights.gate_up, weights.down, *how)
         if self._shared is not None:
-            shared = self._shared.forward(Activations(x), state)
+            shared = self._shared.forward(x, state)
             if self._gated:
                 shared *= logits[:, -1:].float().sigmoid()
             out += shared

@@ -5,7 +5,8 @@ from torch import Tensor
 from ... import kernels
 from ...config.spec import NormSpec
 from ...distributed import SumUnderWay, TensorParallelGroup
-from ..weights import Activations, ActivationScheme, NormWeights
+from ..weights import Activations, ActivationScheme, NormWeights, RmsNorm
+from .addend import Addend
 
 
 class Norm:
@@ -24,10 +25,12 @@ class Norm:
             kernels.layer_norm(x, self.weights.weight, self.weights.bias, self.eps, out)
 
     def read(self, x: Tensor, out: Tensor, wants: ActivationScheme | None) -> Activations:
-        """As `apply`, for a matrix that wants its input so."""
+        """As `apply`, for a matrix that wants its input so, or later, by a product of one token itself."""
         if not self.is_rms:
             self.apply(x, out)
             return Activations(out)
+        if wants is None and x.shape[0] == 1:
+            return Activations(x, norm=RmsNorm(self.weights.weight, self.eps))
         made, room = Activations.to_fill(out, wants)
         kernels.rms_norm(x, self.weights.weight, self.eps, out, *room)
         return made
@@ -58,12 +61,27 @@ class Junction:
         self._replaces = replaces
         self._is_one = not replaces and input_norm is not None and input_norm.is_rms and _fits(input_norm, output_norm)
 
-    def read(self, x: Tensor, residual: Tensor | None) -> tuple[Activations, Tensor]:
+    @property
+    def takes_parts(self) -> bool:
+        """Whether it adds up what a product has left in parts at no cost."""
+        return self._is_one and self._group.world_size == 1
+
+    def read(self, x: Addend, residual: Tensor | None) -> tuple[Activations, Tensor]:
         """Adds `x`, which the ranks have parts of, to `residual`, both [N, hidden]: what the next part reads, and the
-        sum, which may be one tensor. Reuses the memory of both. Without `residual`, `x` is the whole sum.
+        sum, which may be one tensor. Reuses the memory of both. Without `residual`, and where both are one tensor, `x`
+        is the whole sum. Where `takes_parts`, `x` may be float32 [parts, N, hidden], whose sum is meant.
         """
-        if residual is None:
+        if isinstance(x, SumUnderWay):
+            return self._first(x.end()) if residual is None else self.read_sum(x, residual)
+        if residual is None or x is residual:
             return self._first(x)
+        if x.dim() == 3 and self.takes_parts and self._input is not None:
+            weight, eps = self._input.weights.weight, self._input.eps
+            made, room = Activations.to_fill(residual.new_empty(residual.shape), self._wants)
+            kernels.add_rms_norm(x, residual, weight, eps, made.x, self._scale, self._x_weight, *room)
+            return made, residual
+        if x.dim() == 3:
+            x = x.sum(0).to(residual.dtype)
         if self._is_one and self._input is not None:
             weight, eps = self._input.weights.weight, self._input.eps
             made, room = Activations.to_fill(x, self._wants)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...distributed import TensorParallelGroup
+from .addend import Addend
 from .attention import Attention
 from .feed_forward import DenseFeedForward
 from .state import InferState
@@ -47,7 +48,7 @@ class Parts:
             return ()
         return slice(0, middle), slice(middle, tokens)
 
-    def forward(self, x: Tensor, state: InferState, cuts: Sequence[slice]) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, state: InferState, cuts: Sequence[slice]) -> tuple[Addend, Tensor]:
         """As `forward` of one layer after the other, the last one with `state.logit_tokens`."""
         first, attention = self._layers[0]
         read, residual = first.before_attention.read(x, None)

@@ -1,9 +1,10 @@
 """What layers hold, and how the ranks of a group share it."""
 
-from .activations import Activations, ActivationScheme
+from .activations import Activations, ActivationScheme, RmsNorm
 from .attention import AttentionWeights, load_attention
 from .blocks import RowBlock
 from .checkpoint import Checkpoint, NormWeights
+from .copies import Copies
 from .ends import EmbeddingWeights, load_embedding, load_head, rounded
 from .experts import shared_experts
 from .feed_forward import DenseWeights, load_dense
@@ -12,6 +13,7 @@ from .latent_attention import LatentAttentionWeights, load_latent_attention
 from .linear import Dense, Linear, Split, in_blocks
 from .loading import column_parallel, row_parallel
 from .moe import MoeWeights, load_moe
+from .rows8 import Rows8
 from .split import HeadSplit, VocabularyPart, even_span, padded_rows, vocabulary_shard
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "Activations",
     "AttentionWeights",
     "Checkpoint",
+    "Copies",
     "Dense",
     "DenseWeights",
     "EmbeddingWeights",
@@ -27,7 +30,9 @@ __all__ = [
     "Linear",
     "MoeWeights",
     "NormWeights",
+    "RmsNorm",
     "RowBlock",
+    "Rows8",
     "Split",
     "VocabularyPart",
     "column_parallel",

@@ -36,17 +36,57 @@ class ActivationScheme:
 
 
 @dataclass(frozen=True)
+class RmsNorm:
+    """A root mean square normalisation of inputs, which a product may apply itself."""
+
+    weight: Tensor
+    """[inputs]"""
+    eps: float
+
+
 class Activations:
     """What a matrix reads."""
 
-    x: Tensor
-    """[T, inputs], 16 or 32 bits."""
-    eight: Tensor | None = None
-    """[T, inputs] of `scheme.dtype`."""
-    scale: Tensor | None = None
-    """float32 [T] or [T, inputs / scheme.group]"""
-    scheme: ActivationScheme | None = None
-    """How `eight` was made."""
+    def __init__(
+        self,
+        x: Tensor,
+        eight: Tensor | None = None,
+        scale: Tensor | None = None,
+        scheme: ActivationScheme | None = None,
+        norm: RmsNorm | None = None,
+    ) -> None:
+        """`x` [T, inputs], 16 or 32 bits. With `eight` [T, inputs] of `scheme.dtype` and `scale` float32 [T] or
+        [T, inputs / scheme.group]: `x` in 8 bits, as `scheme` says. `norm` is one that `x` has yet to pass: it is
+        applied by the first who reads it, and must not change before that.
+        """
+        self._x = x
+        self._norm = norm
+        self.eight = eight
+        self.scale = scale
+        self.scheme = scheme
+
+    @property
+    def x(self) -> Tensor:
+        """[T, inputs], 16 or 32 bits."""
+        if self._norm is not None:
+            x, norm, out = self.before_norm()
+            kernels.rms_norm(x, norm.weight, norm.eps, out)
+        return self._x
+
+    @property
+    def is_one_before_norm(self) -> bool:
+        """Whether this is one token that its product may normalise."""
+        return self._norm is not None and self._x.shape[0] == 1
+
+    def before_norm(self) -> tuple[Tensor, RmsNorm, Tensor]:
+        """For who applies the norm: what it reads, the norm, and where it must leave the result, which is `x` from then
+        on. Raises ValueError where there is no norm, or no more.
+        """
+        if self._norm is None:
+            raise ValueError("these activations are normalised already")
+        x, norm = self._x, self._norm
+        self._x, self._norm = torch.empty_like(x), None
+        return x, norm, self._x
 
     @classmethod
     def to_fill(cls, x: Tensor, wants: ActivationScheme | None) -> tuple["Activations", tuple[Any, ...]]:

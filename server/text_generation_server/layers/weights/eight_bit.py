@@ -55,7 +55,7 @@ class Eight:
         packed, size = kernels.pack_scales(self.scale_of_rows(), inputs, BLOCK if self.scale.dim() == 2 else 0)
         # Codes of 8 bits have their 0 in the middle.
         codes = self.weight.view(torch.uint8) ^ 128 if self.weight.dtype == torch.int8 else self.weight
-        return Grouped(codes, packed, None, None, None, size)
+        return Grouped(inputs, codes, packed, None, None, None, size)
 
 
 def read_rows(source: WeightSource, blocks: Sequence[RowBlock], inputs: int, scheme: Fp8 | Int8) -> Eight:

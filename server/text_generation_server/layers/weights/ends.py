@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...config.quantisation import Packed
+from ...config.sizes import cuts_embedding
 from ...errors import ModelFilesError
 from ...weights import Slice
 from . import eight_bit
@@ -19,28 +20,41 @@ from .split import padded_rows, vocabulary_shard
 
 @dataclass(frozen=True)
 class EmbeddingWeights:
-    """Whole on every rank: cutting it would save at most a few percent of the weights' memory and cost a collective
-    in every step.
-    """
+    """Whole on every rank, or a part of the tokens' rows (`cuts_embedding`)."""
 
     tokens: Tensor
-    """[vocabulary, hidden]"""
+    """[vocabulary, hidden]; of a part, its rows between a row of zeros before and one behind them."""
     positions: Tensor | None = None
     """[rows, hidden]"""
+    first: int | None = None
+    """The id of the part's first row. None: all are here."""
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Those of ids from `start` to `stop`, which are here."""
+        offset = 0 if self.first is None else 1 - self.first
+        return self.tokens[start + offset : stop + offset]
 
 
 def load_embedding(checkpoint: Checkpoint) -> EmbeddingWeights:
     """Raises ModelFilesError."""
     spec, names, source = checkpoint.spec, checkpoint.names, checkpoint.source
     width = spec.embedding.width or spec.hidden_size
-    tokens = source.read(f"{checkpoint.outside(names.embedding)}.weight", (spec.vocab_size, width))
+    name = f"{checkpoint.outside(names.embedding)}.weight"
+    first = None
+    if cuts_embedding(spec, checkpoint.dtype.itemsize, checkpoint.group.world_size):
+        # The rows of which this rank has the logits: tied weights are there once.
+        first, stop, _ = vocabulary_shard(spec.vocab_size, checkpoint.group.rank, checkpoint.group.world_size)
+        tokens = source.empty((stop - first + 2, width)).zero_()
+        tokens[1:-1] = source.read(name, (spec.vocab_size, width), Slice(0, first, stop))
+    else:
+        tokens = source.read(name, (spec.vocab_size, width))
     if spec.embedding.width:
         shape = (spec.hidden_size, width)
         tokens = _product(tokens, source.read(f"{checkpoint.outside(names.project_in)}.weight", shape).t())
     if not (rows := spec.embedding.positions):
-        return EmbeddingWeights(tokens)
+        return EmbeddingWeights(tokens, None, first)
     positions = source.read(f"{checkpoint.outside(names.positions)}.weight", (rows, spec.hidden_size))
-    return EmbeddingWeights(tokens, positions)
+    return EmbeddingWeights(tokens, positions, first)
 
 
 def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
@@ -53,7 +67,7 @@ def load_head(checkpoint: Checkpoint, embedding: EmbeddingWeights) -> Linear:
     if quantised and not spec.head.unit_rows:
         return _quantised_head(checkpoint, start, stop, padding)
     if spec.head.tied and not spec.embedding.width:
-        weight = embedding.tokens[start:stop]
+        weight = embedding.rows(start, stop)
     elif quantised:
         weight = dense_rows(checkpoint, RowBlock(name, spec.vocab_size, ((start, stop),)), spec.hidden_size)
     elif source.has(f"{name}.weight"):

@@ -94,4 +94,4 @@ def linear(groups: Groups) -> Grouped:
     scales, size = packed(groups.scales)
     zeros = None if groups.zeros is None else packed(groups.zeros)[0]
     codes = kernels.pack_codes(groups.codes, groups.bits)
-    return Grouped(codes, scales, zeros, groups.table, groups.perm, size)
+    return Grouped(inputs, codes, scales, zeros, groups.table, groups.perm, size)

@@ -2,17 +2,22 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ... import kernels
 from .activations import Activations, ActivationScheme
-from .linear import activated, in_blocks, total_bytes
+from .linear import activated, dense_product, in_blocks, total_bytes
+
+_FEW = 64
+"""Tokens for which codes are read though there is a copy: of an H200, more are faster with it for every matrix."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Grouped:
     """See `Linear`; tensors are as `kernels.grouped_linear` reads them."""
 
+    inputs: int
     packed: Tensor
     scales: Tensor
     zeros: Tensor | None
@@ -21,6 +26,10 @@ class Grouped:
     group_size: int
     bias: Tensor | None = None
     wants: ActivationScheme | None = None
+    copy: Tensor | None = None
+    """What `dequantised` returns, where it is kept for many tokens (`copies.py`). Not for batches whose size must not
+    change a result.
+    """
 
     @property
     def outputs(self) -> int:
@@ -30,7 +39,13 @@ class Grouped:
     @property
     def nbytes(self) -> int:
         """See `Linear`."""
-        return total_bytes(self.packed, self.scales, self.zeros, self.table, self.perm, self.bias)
+        return total_bytes(self.packed, self.scales, self.zeros, self.table, self.perm, self.bias, self.copy)
+
+    def dequantised(self, dtype: torch.dtype) -> Tensor:
+        """[outputs, inputs], with the inputs in the order in which they come."""
+        matrix = torch.empty(self.outputs, self.inputs, dtype=dtype, device=self.packed.device)
+        kernels.dequantise(self.packed, self.scales, self.zeros, self.table, matrix, self.group_size)
+        return matrix if self.perm is None else matrix.index_select(1, self.perm.argsort())
 
     def apply(self, x: Activations, block: int | None = None) -> Tensor:
         """See `Linear`."""
@@ -50,6 +65,8 @@ class Grouped:
 
     def _product(self, x: Activations, bias: Tensor | None, block: int | None, activation: str | None = None) -> Tensor:
         def product(x: Tensor) -> Tensor:
+            if self.copy is not None and x.shape[0] > _FEW:
+                return dense_product(x, self.copy, bias, activation)
             out = x.new_empty(x.shape[0], self.outputs // (1 if activation is None else 2))
             held = self.packed, self.scales, self.zeros, self.table, self.perm
             kernels.grouped_linear(x, *held, bias, out, self.group_size, activation)

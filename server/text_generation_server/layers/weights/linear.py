@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ... import kernels
-from ...kernels.skinny_linear import MAX_TOKENS, skinny_linear
+from ...kernels.skinny_linear import MAX_TOKENS
 from .activations import Activations, ActivationScheme, padded
 
 
@@ -76,11 +76,11 @@ class Dense:
 
     def apply(self, x: Activations, block: int | None = None) -> Tensor:
         """See `Linear`."""
-        return in_blocks((x.x,), block, lambda x: dense_product(x, self.weight, self.bias))
+        return self._product(x, self.bias, block)
 
     def product(self, x: Activations, block: int | None = None) -> Tensor:
         """See `Linear`."""
-        return in_blocks((x.x,), block, lambda x: dense_product(x, self.weight, None))
+        return self._product(x, None, block)
 
     def gated(
         self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
@@ -88,7 +88,20 @@ class Dense:
         """See `Linear`."""
         if wants is not None:
             return activated(self.apply(x, block), activation, wants)
-        return Activations(in_blocks((x.x,), block, lambda x: dense_product(x, self.weight, self.bias, activation)))
+        return Activations(self._product(x, self.bias, block, activation))
+
+    def add(self, x: Activations, total: Tensor) -> Tensor:
+        """`apply` of one token, added to `total` [1, outputs] in place. Returns that."""
+        kernels.token_linear(x.x, self.weight, self.bias, total, None, None, 0.0, None, True)
+        return total
+
+    def _product(self, x: Activations, bias: Tensor | None, block: int | None, activation: str | None = None) -> Tensor:
+        if block is not None or not x.is_one_before_norm:
+            return in_blocks((x.x,), block, lambda x: dense_product(x, self.weight, bias, activation))
+        total, norm, normalised = x.before_norm()
+        out = total.new_empty(1, self.outputs // (1 if activation is None else 2))
+        kernels.token_linear(total, self.weight, bias, out, activation, norm.weight, norm.eps, normalised)
+        return out
 
 
 @dataclass(frozen=True)
@@ -132,10 +145,11 @@ class Split:
 
 
 def dense_product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> Tensor:
-    """On CUDA, few tokens have an operator of ours, which reads the matrix faster. `activation`: a gated one behind."""
+    """On CUDA, few tokens have operators of ours, which read the matrix faster. `activation`: a gated one behind."""
     if x.is_cuda and x.shape[0] <= MAX_TOKENS:
         out = x.new_empty(x.shape[0], weight.shape[0] // (1 if activation is None else 2))
-        skinny_linear(x, weight, bias, out, activation)
+        few = kernels.token_linear if x.shape[0] == 1 else kernels.skinny_linear
+        few(x, weight, bias, out, activation)
         return out
     product = functional.linear(x, weight, bias)
     if activation is None:

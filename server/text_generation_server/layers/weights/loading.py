@@ -174,7 +174,12 @@ def _plain_rows(checkpoint: Checkpoint, blocks: Sequence[RowBlock], inputs: int)
             return read_ranges(source, f"{block.name}.weight", (inputs, block.size), 1, block.ranges).t()
         return read_ranges(source, f"{block.name}.weight", (block.size, inputs), 0, block.ranges)
 
-    weight = torch.cat([rows(block) for block in blocks]).contiguous()
+    # The whole first, so that its parts, which are read one by one, leave no gaps in the memory between matrices.
+    weight = source.empty((sum(block.rows for block in blocks), inputs))
+    first = 0
+    for block in blocks:
+        weight[first : first + block.rows] = rows(block)
+        first += block.rows
     order = row_order(blocks, weight.device)
     return weight if order is None else weight[order]
 

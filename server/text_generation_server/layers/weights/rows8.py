@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ... import kernels
+from ...kernels.scaled_linear import MAX_TOKENS
 from .activations import Activations, ActivationScheme
 from .linear import activated, in_blocks, total_bytes
 
@@ -43,9 +44,27 @@ class Rows8:
         self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
     ) -> Activations:
         """See `Linear`. Of a single token, whoever reads the result quantises it."""
-        if block is None and x.x.shape[0] == 1 and self.scale.dim() == 1:
-            return Activations(self._product(x, self.bias, block, activation))
-        return activated(self.apply(x, block), activation, wants)
+        if block is not None:
+            return activated(self.apply(x, block), activation, wants)
+        if x.x.shape[0] == 1 and self.scale.dim() == 1:
+            return Activations(self._product(x, self.bias, None, activation))
+        made, room = Activations.to_fill(x.x.new_empty(x.x.shape[0], self.outputs // 2), wants)
+        held = self.weight, self.scale, self.bias
+        kernels.scaled_gated(*x.eight_bit(self.wants), *held, activation, made.x, *room)
+        return made
+
+    def in_parts(self, x: Activations) -> Tensor:
+        """`apply`, or float32 [parts, T, outputs] that are yet to be added up, where that is faster."""
+        if self.bias is not None or not 1 < x.x.shape[0] <= MAX_TOKENS:
+            return self.apply(x)
+        made = x.made_for(self.wants)
+        eight, scale = made.eight_bit(self.wants)
+        parts = kernels.parts_of(eight, scale, self.weight, self.scale)
+        if parts == 1:
+            return self.apply(made)
+        out = scale.new_empty(parts, eight.shape[0], self.outputs)
+        kernels.scaled_in_parts(eight, scale, self.weight, self.scale, out)
+        return out
 
     def _product(self, x: Activations, bias: Tensor | None, block: int | None, activation: str | None = None) -> Tensor:
         def product(x: Tensor, scale: Tensor | None) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...layers.infer import CacheShape, InferState
-from ...layers.weights import VocabularyPart
+from ...layers.weights import Copies, VocabularyPart
 from ..base import CausalLM
 from .attention import Step
 from .skeleton import Given
@@ -33,6 +33,8 @@ class FallbackModel(CausalLM):
         self.max_context_length = int(settings.max_position_embeddings)
         self.caches = caches
         self.bytes_per_position = 0
+        self.copies = Copies(self.dtype)
+        self.dense_products = 0
 
     def reserve_positions(self, count: int) -> None:
         """See `CausalLM`: the class computes what belongs to a position when it is needed."""

@@ -1,0 +1,39 @@
+"""Products of 2 to 64 tokens with 8-bit rows whose results another kernel goes on with: parts, or activated values."""
+
+# pyright: basic, reportArgumentType=false
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ._device import has_fp8_products
+from ._scaled_hopper import hopper_settings, scaled_hopper
+from ._scaled_product import MAX_TOKENS, SMALLEST_TILE, scaled_product
+from .scaled_linear import tile
+
+
+class Way(NamedTuple):
+    """A kernel and its launch settings."""
+
+    product: Callable[..., None]
+    """`scaled_product` or `scaled_hopper`."""
+    config: Mapping[str, int]
+
+
+def takes_few(x8: Tensor, x_scale: Tensor, weight_scale: Tensor) -> bool:
+    """Whether there is a kernel for it."""
+    return (
+        1 < len(x8) <= MAX_TOKENS
+        and x_scale.dim() == weight_scale.dim() == 1
+        and (x8.dtype == torch.int8 or has_fp8_products(x8.device))
+    )
+
+
+def way_of(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, gated: bool) -> Way:
+    """The fastest. With an activation the inputs are not divided."""
+    if (config := hopper_settings(x8, x_scale, weight8, weight_scale, gated)) is not None:
+        return Way(scaled_hopper, config)
+    size = max(SMALLEST_TILE, 1 << (len(x8) - 1).bit_length())
+    config = tile(x8, x_scale, weight8, weight_scale, size)
+    return Way(scaled_product, {**config, "splits": 1} if gated else config)

@@ -1,0 +1,39 @@
+"""What a part of a layer adds to the running sum, and where its last product leaves it."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ...distributed import SumUnderWay, TensorParallelGroup
+from ..weights import Activations, Dense, Linear, Rows8
+from .state import InferState
+
+Addend = Tensor | SumUnderWay
+"""A rank's part [N, hidden], which is still to be summed over the ranks, or that sum, which has begun. The running sum
+itself, where the addend is in it already. Float32 [parts, N, hidden] of one rank alone, yet to be added up.
+"""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the product with a row-parallel matrix may leave its results, so that less is left to do behind it."""
+
+    group: TensorParallelGroup
+    """Of the ranks that have parts. To these the product of a single token sends its results itself."""
+    total: Tensor | None = None
+    """[1, hidden], the running sum, where a product may add to it."""
+    takes_parts: bool = False
+    """Whether what reads the sum next adds up parts at no cost (`Junction.takes_parts`)."""
+
+    def product(self, matrix: Linear, x: Activations, state: InferState) -> Addend:
+        """Of `x` [N, inputs] with `matrix`."""
+        if state.deterministic:
+            return matrix.apply(x, state.linear_block)
+        if isinstance(matrix, Rows8) and self.takes_parts:
+            return matrix.in_parts(x)
+        if isinstance(matrix, Dense):
+            if self.total is not None:
+                return matrix.add(x, self.total)
+            if (begun := self.group.begin_sum_of_product(x.x, matrix.weight, matrix.bias)) is not None:
+                return begun
+        return matrix.apply(x)
