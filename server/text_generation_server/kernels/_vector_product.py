@@ -10,7 +10,7 @@ were slower: one token through Qwen3-30B-A3B took 3,005 us instead of 2,390 (ben
 
 A product may normalise its token first and add its outputs to a sum (`token_linear.py`), which saves kernels. The sum
 is asked for together with the token, and the root of the squares is multiplied behind the product instead of rounding
-each element before it: 2,144 us instead of 2,203, and closer to the formula (benchmark/results/one-token-fused.json).
+each element before it: 2,151 us instead of 2,203, and closer to the formula (benchmark/results/one-token-fused.json).
 Asking for the next layer's first matrix while the router is busy, into the L2 cache, took 2,866 us instead of 2,598:
 what is under way stands before what the kernels that all wait for read.
 
