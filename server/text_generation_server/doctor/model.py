@@ -116,10 +116,8 @@ def _memory(
     if isinstance(config, FallbackConfig):
         yield Finding("memory", "ok", text)
         return
-    per_token, context = (
-        kv_bytes_per_token(config, shards, None if has_kv_codes else itemsize),
-        config.max_context_length,
-    )
+    per_token = kv_bytes_per_token(config, shards, None if has_kv_codes else itemsize)
+    context = config.max_context_length
     copied = _copied(config, itemsize, copies, shards, left, per_token)
     if copied:
         text = f"{text}; {copied / _GIB:.2f} GiB of copies with {8 * itemsize} bits"

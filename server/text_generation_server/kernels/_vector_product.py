@@ -239,7 +239,6 @@ def vector_product(
     eps: float = 0.0,
     normalised: Tensor | None = None,
     adds: bool = False,
-    config=None,
 ) -> None:
     """Launches the product of each row of `out`: of one matrix [outputs, inputs], or with `ids` [tokens, slots] of
     those of experts [experts, outputs, inputs]. `held`: how many of them this rank has, where others have some.
@@ -276,7 +275,6 @@ def vector_sum(
     held: int | None,
     out: Tensor,
     adds: bool = False,
-    config=None,
 ) -> None:
     """Launches the second product of experts, whose results are weighted and added up. Behind `vector_product` with
     the same `ids` and `held`.
