@@ -8,10 +8,15 @@ from .sizes import matrices
 
 DequantisedCopies = Literal["auto", "on", "off"]
 """`auto`: where memory is ample."""
-MOST_SHARE = 5
+_MOST_SHARE = 5
 """Copies that nobody asked for take at most one part in so many of what is left for the KV pool. An 8B model of 4 bits
 has 13 GiB of them: a tenth of what an H200 has left, a fifth of what a card of 80 GB has.
 """
+
+
+def are_affordable(size: int, room: int) -> bool:
+    """Whether copies of `size` bytes that nobody asked for may take that of the `room` for the KV pool."""
+    return size * _MOST_SHARE <= room
 
 
 def copied_bytes(config: ModelConfig, itemsize: int) -> int:

@@ -42,15 +42,8 @@ class SumUnderWay:
             torch.cuda.current_stream().wait_event(self.done)
 
 
-@dataclass(frozen=True)
-class CopiedSum(SumUnderWay):
-    """Of ranks that copy their parts to each other: `done` once the own one is copied."""
-
-    others: Tensor
-    """[world_size - 1, tokens, hidden]: the parts of the others, there once `flag` has counted them."""
-    flag: Tensor
-    """[1] int32"""
-    exchange: Exchange
+class FinishedInKernel(SumUnderWay):
+    """One whose last step is a kernel that can add to `residual` and normalise besides."""
 
     def end(self) -> Tensor:
         """See `SumUnderWay`."""
@@ -75,38 +68,40 @@ class CopiedSum(SumUnderWay):
     def _finish(
         self, residual: Tensor | None, weight: Tensor | None, eps: float, scale: float, x_weight: Tensor | None
     ) -> None:
+        """Leaves the sum in `x` or, with `residual` and `weight`, what `add_rms_norm` makes of it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class CopiedSum(FinishedInKernel):
+    """Of ranks that copy their parts to each other: `done` once the own one is copied."""
+
+    others: Tensor
+    """[world_size - 1, tokens, hidden]: the parts of the others, there once `flag` has counted them."""
+    flag: Tensor
+    """[1] int32"""
+    exchange: Exchange
+
+    def _finish(
+        self, residual: Tensor | None, weight: Tensor | None, eps: float, scale: float, x_weight: Tensor | None
+    ) -> None:
         # What is written replaces what is copied.
         self._wait()
         kernels.peer_add_norm(self.x, self.others, residual, weight, eps, scale, x_weight, self.flag, self.exchange)
 
 
 @dataclass(frozen=True)
-class SentSum(SumUnderWay):
+class SentSum(FinishedInKernel):
     """Of a product that sends its results to the ranks itself. `x`: where the sum is to be. Nothing else is summed up
     before its end.
     """
 
     exchange: Exchange
 
-    def end(self) -> Tensor:
-        """See `SumUnderWay`."""
-        kernels.receive_add_norm(self.x, None, None, 0.0, 1.0, None, self.exchange)
-        return self.x
-
-    def add_norm(
-        self,
-        residual: Tensor,
-        weight: Tensor,
-        eps: float,
-        scale: float,
-        x_weight: Tensor | None,
-        *eight_bit: Any,
+    def _finish(
+        self, residual: Tensor | None, weight: Tensor | None, eps: float, scale: float, x_weight: Tensor | None
     ) -> None:
-        """See `SumUnderWay`."""
-        if eight_bit:
-            super().add_norm(residual, weight, eps, scale, x_weight, *eight_bit)
-        else:
-            kernels.receive_add_norm(self.x, residual, weight, eps, scale, x_weight, self.exchange)
+        kernels.receive_add_norm(self.x, residual, weight, eps, scale, x_weight, self.exchange)
 
 
 _TOKENS, _HIDDEN = 768, 8192

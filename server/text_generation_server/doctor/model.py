@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..config.copies import MOST_SHARE, DequantisedCopies, copied_bytes
+from ..config.copies import DequantisedCopies, are_affordable, copied_bytes
 from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig, ModelImpl
 from ..config.kv_cache import KvCacheDtype, quantised_kv_cache
@@ -136,7 +136,7 @@ def _copied(
     """Bytes of the copies that each shard will keep, as `engine/copies.py` decides, which knows better what is left."""
     size = copied_bytes(config, itemsize) // shards
     shortens = (left - size) // per_token < min(config.max_context_length, left // per_token)
-    if copies == "off" or (copies == "auto" and (size * MOST_SHARE > left or shortens)):
+    if copies == "off" or (copies == "auto" and (shortens or not are_affordable(size, left))):
         return 0
     return min(size, left)
 

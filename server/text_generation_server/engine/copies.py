@@ -1,6 +1,6 @@
 """Whether matrices of few bits are kept with 16 bits besides (`layers/weights/copies.py`)."""
 
-from ..config.copies import MOST_SHARE
+from ..config.copies import are_affordable
 from ..distributed import TensorParallelGroup
 from ..errors import OutOfMemory
 from ..models.base import CausalLM
@@ -22,7 +22,7 @@ def fitting_slots(
         return known or group.min_int(probe.fitting_slots())
     slots = group.min_int(probe.fitting_slots())
     size, is_asked = model.copies.nbytes, options.dequantised_copies == "on"
-    ample = probe.budget is not None and size * MOST_SHARE <= probe.budget.room(chosen=True)
+    ample = probe.budget is not None and are_affordable(size, probe.budget.room(chosen=True))
     beside = group.min_int(probe.fitting_slots(size) if ample or is_asked else 0)
     least = asked.max_batch_total_tokens or asked.max_total_tokens or min(model.max_context_length, slots)
     if not is_asked and beside < least:

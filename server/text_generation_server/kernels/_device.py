@@ -20,6 +20,13 @@ def shared_kib(device: torch.device) -> int:
 
 
 @cache
+def is_hopper(device: torch.device) -> bool:
+    """Whether kernels that are written for compute capability 9.0 alone can run."""
+    is_nvidia = device.type == "cuda" and torch.version.cuda is not None
+    return is_nvidia and torch.cuda.get_device_capability(device) == (9, 0)
+
+
+@cache
 def has_fp8_products(device: torch.device) -> bool:
     """Whether matrix products of float8 exist on the device: on cards from sm_89 on. A CPU computes what they would."""
     return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ._device import is_hopper
 from ._groups import BLOCK
 from ._launch import Launcher, arrivals
 from ._triton import cuda, gl, gluon, hopper, triton
@@ -190,9 +191,7 @@ _launch = Launcher(grouped_many_kernel)
 def takes_many(x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None) -> bool:
     """Whether `grouped_many` computes this. Tokens that are copied begin at multiples of 16 bytes."""
     return (
-        x.is_cuda
-        and torch.version.cuda is not None
-        and torch.cuda.get_device_capability(x.device) == (9, 0)
+        is_hopper(x.device)
         and packed.dtype == torch.int32
         and x.shape[1] % BLOCK == 0
         and scales.dim() == 3

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ._attention import LOG2_E, padded_batch
 from ._config import nearest
-from ._device import num_processors
+from ._device import is_hopper, num_processors
 from ._kv_codes import E4M3, E4M3_BY_HARDWARE
 from ._launch import Launcher
 from ._prefill_hopper_kernel import prefill_attention_hopper_kernel
@@ -23,8 +23,7 @@ def hopper_takes(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> bool:
     """Whether `launch_on_hopper` takes these tensors. Rows that are copied begin at multiples of 16 bytes."""
     tensors = (q, k_cache, v_cache)
     return (
-        q.is_cuda
-        and torch.cuda.get_device_capability(q.device) == (9, 0)
+        is_hopper(q.device)
         and q.dtype in (torch.bfloat16, torch.float16)
         and (k_cache.dtype == q.dtype or format_of(k_cache) > 0)
         and q.shape[2] == v_cache.shape[2]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ._device import has_fp8_products
 from ._scaled_hopper import hopper_settings, scaled_hopper
-from ._scaled_product import MAX_TOKENS, SMALLEST_TILE, scaled_product
+from ._scaled_product import MAX_TOKENS, padded_tokens, scaled_product
 from .scaled_linear import tile
 
 
@@ -34,6 +34,5 @@ def way_of(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, g
     """The fastest. With an activation the inputs are not divided."""
     if (config := hopper_settings(x8, x_scale, weight8, weight_scale, gated)) is not None:
         return Way(scaled_hopper, config)
-    size = max(SMALLEST_TILE, 1 << (len(x8) - 1).bit_length())
-    config = tile(x8, x_scale, weight8, weight_scale, size)
+    config = tile(x8, x_scale, weight8, weight_scale, padded_tokens(len(x8)))
     return Way(scaled_product, {**config, "splits": 1} if gated else config)

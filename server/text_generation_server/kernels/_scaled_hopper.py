@@ -29,8 +29,9 @@ from torch import Tensor
 
 from ._activations import gated_activation
 from ._config import nearest
+from ._device import is_hopper
 from ._launch import Launcher, arrivals
-from ._scaled_product import MAX_TOKENS, SMALLEST_TILE
+from ._scaled_product import MAX_TOKENS, padded_tokens
 from ._triton import cuda, gl, gluon, hopper, triton
 
 STEP = 256
@@ -205,8 +206,8 @@ def hopper_settings(
     if not _takes(x8, x_scale, weight8, weight_scale):
         return None
     outputs, inputs = weight8.shape
-    size = max(SMALLEST_TILE, 1 << (len(x8) - 1).bit_length())
-    config = nearest("scaled_hopper", gated=1 + gated, outputs=outputs, inputs=inputs, tokens=size)
+    sizes = {"outputs": outputs, "inputs": inputs, "tokens": padded_tokens(len(x8))}
+    config = nearest("scaled_hopper", gated=1 + gated, **sizes)
     return config if config["splits"] else None
 
 
@@ -214,9 +215,7 @@ def _takes(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -
     """Rows that are copied begin at multiples of 16 bytes."""
     return (
         1 < len(x8) <= MAX_TOKENS
-        and x8.is_cuda
-        and torch.version.cuda is not None
-        and torch.cuda.get_device_capability(x8.device) == (9, 0)
+        and is_hopper(x8.device)
         and x8.dtype == torch.float8_e4m3fn
         and x_scale.dim() == weight_scale.dim() == 1
         and x8.shape[1] % STEP == 0

@@ -13,6 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from ._device import is_hopper
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._scaled_product import BLOCK
 from ._triton import tl, triton
@@ -130,4 +131,4 @@ def _one(device: torch.device) -> Tensor:
 @cache
 def _has_block_products(device: torch.device) -> bool:
     toolkit = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0) and toolkit >= (12, 9)
+    return is_hopper(device) and toolkit >= (12, 9)

@@ -22,10 +22,15 @@ BLOCK = 128
 """Inputs, and outputs, that share a scale where scales are by block."""
 MAX_TOKENS = 64
 """More tokens than this may be for a library."""
-SMALLEST_TILE = 16
+_SMALLEST_TILE = 16
 """Tokens that a tile has at least."""
 _MOST_AHEAD = 32
 """Tokens of a tile whose scales of blocks are read ahead. With 64 registers run short, and it was slower."""
+
+
+def padded_tokens(tokens: int) -> int:
+    """The size to which so many are padded, by which launch settings are chosen."""
+    return max(_SMALLEST_TILE, 1 << (tokens - 1).bit_length())
 
 
 @triton.jit

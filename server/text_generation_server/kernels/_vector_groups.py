@@ -26,10 +26,9 @@ See benchmark/results/single-token-codes.json.
 import torch
 from torch import Tensor
 
-from ._activations import gated_activation
 from ._groups import BLOCK
 from ._launch import Launcher, let_next_start, wait_for_previous
-from ._moe_tiles import weight_rows_of
+from ._moe_tiles import store_outputs, weight_rows_of
 from ._triton import tl, triton
 
 _WORDS = tl.constexpr(BLOCK // 8)
@@ -231,19 +230,7 @@ def vector_groups_kernel(
         following = _read(packed_ptrs, scales_ptr, zeros_ptr, columns, places, words, outputs, step, MASK)
         acc += _products(following, x_ptr + step * BLOCK_W * 4, (words - step * BLOCK_W) * 4, ZEROS, FP16, PLAIN)
 
-    sums = tl.sum(acc, axis=1)
-    if bias_ptr is not None:
-        sums += tl.load(bias_ptr + rows).to(tl.float32)
-    out = sums.to(out_ptr.dtype.element_ty)
-    if ACTIVATION is None:
-        outs = program * BLOCK_N + tl.arange(0, BLOCK_N)
-        end = outputs
-    else:
-        gate, up = tl.split(tl.reshape(out.to(tl.float32), [BLOCK_N // 2, 2]))
-        out = gated_activation(gate, up, ACTIVATION).to(out_ptr.dtype.element_ty)
-        outs = program * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
-        end = outputs // 2
-    tl.store(out_ptr + outs, out, mask=outs < end)
+    store_outputs(tl.sum(acc, axis=1), bias_ptr, rows, out_ptr, program, outputs, ACTIVATION, BLOCK_N)
 
 
 _launch = Launcher(vector_groups_kernel)

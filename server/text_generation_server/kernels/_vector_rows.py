@@ -24,9 +24,8 @@ See benchmark/results/single-token-codes.json.
 import torch
 from torch import Tensor
 
-from ._activations import gated_activation
 from ._launch import Launcher, let_next_start, wait_for_previous
-from ._moe_tiles import weight_rows_of
+from ._moe_tiles import store_outputs, weight_rows_of
 from ._quantise import TINY, scale_of
 from ._triton import tl, triton
 
@@ -135,18 +134,7 @@ def vector_rows_kernel(
         acc = products if step == 0 else acc + products  # noqa: F821
 
     sums = tl.sum(acc, axis=1).to(tl.float32) * x_scale * weight_scale
-    if bias_ptr is not None:
-        sums += tl.load(bias_ptr + weight_rows).to(tl.float32)
-    out = sums.to(out_ptr.dtype.element_ty)
-    if ACTIVATION is None:
-        places = block * BLOCK_N + tl.arange(0, BLOCK_N)
-        end = outputs
-    else:
-        gate, up = tl.split(tl.reshape(out.to(tl.float32), [BLOCK_N // 2, 2]))
-        out = gated_activation(gate, up, ACTIVATION).to(out_ptr.dtype.element_ty)
-        places = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
-        end = outputs // 2
-    tl.store(out_ptr + places, out, mask=places < end)
+    store_outputs(sums, bias_ptr, weight_rows, out_ptr, block, outputs, ACTIVATION, BLOCK_N)
 
 
 _launch = Launcher(vector_rows_kernel)

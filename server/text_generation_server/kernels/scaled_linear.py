@@ -50,7 +50,7 @@ from ._quantise import LIMITS, quantise_torch
 from ._register import register
 from ._scaled_hopper import hopper_settings, scaled_hopper
 from ._scaled_library import SUMS, library_product, takes
-from ._scaled_product import BLOCK, MAX_TOKENS, SMALLEST_TILE, scaled_product
+from ._scaled_product import BLOCK, MAX_TOKENS, padded_tokens, scaled_product
 from ._vector_rows import MOST_QUANTISED, takes_vector, vector_rows
 from .act_and_mul import act_and_mul_torch, act_and_mul_triton
 from .quantise_rows import quantise_rows_triton
@@ -110,7 +110,7 @@ def _product(
     if config is not None and config["splits"] == 1:
         scaled_hopper(x8, x_scale, weight8, weight_scale, bias, out, config)
         return
-    size = max(SMALLEST_TILE, 1 << (tokens - 1).bit_length())
+    size = padded_tokens(tokens)
     ways: tuple[int, ...] = (library(x8, x_scale, weight8, weight_scale, size),) if tokens > MAX_TOKENS else ()
     sizes: tuple[int, ...] = (size,)
     if tokens > MAX_TOKENS and rehearsing():
