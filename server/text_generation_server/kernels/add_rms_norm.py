@@ -7,7 +7,7 @@
 Layouts: `x`, `residual`, `out` `[tokens, hidden]`, unit stride in the last dimension, any stride between tokens;
 `weight`, `x_weight` `[hidden]`. `residual` is updated in place, `out` may be `x`. One floating type for all, but
 weights may be float32 beside 16-bit `x`. `x` may also be float32 `[parts, tokens, hidden]`, what a product has left in
-parts (`scaled_linear`): they are added up in their order and rounded to the type of `residual`.
+parts (`scaled_in_parts`): they are added up in their order and rounded to the type of `residual`.
 Statistics are float32. The sum is rounded to the storage type before its statistics are taken, and so is `x` after its
 norm; the normalised value is rounded to the type of its weight before their product, as in `rms_norm`. That is what
 Transformers computes in several steps.
