@@ -19,6 +19,9 @@ _WHOLE = 16
 before it is known how many positions there will be.
 """
 
+_FEW = 4
+"""Ranges of slots that are written by a kernel each: a new request waits for it, and an upload takes longer."""
+
 
 class RowTable:
     """`num_rows` rows for sequences of at most `max_total_tokens` tokens, and one more that nobody owns.
@@ -66,14 +69,24 @@ class RowTable:
 
     def grant(self, writes: Sequence[SlotWrite]) -> None:
         """Appends slots to those that rows hold; what lies past `max_total_tokens` can never be used."""
-        where, slots = [], []
+        pieces: list[tuple[int, int, int, int]] = []
         for write in writes:
-            position, first = write.position, write.row * self.slot_table.stride(0)
-            for slot_range in write.slots:
-                end = min(position + slot_range.length, self.max_total_tokens)
-                where.append(np.arange(first + position, first + end))
-                slots.append(np.arange(slot_range.start, slot_range.start + end - position))
+            position = write.position
+            for slots in write.slots:
+                end = min(position + slots.length, self.max_total_tokens)
+                if end > position:
+                    pieces.append((write.row, position, end, slots.start))
                 position = end
-        if where:
-            entries = upload(np.stack((np.concatenate(where), np.concatenate(slots))), self._device)
-            self.slot_table.view(-1).index_copy_(0, entries[0], entries[1].to(torch.int32))
+        if len(pieces) <= _FEW:
+            for row, position, end, first in pieces:
+                torch.arange(first, first + end - position, out=self.slot_table[row, position:end])
+        else:
+            self._upload_slots(pieces)
+
+    def _upload_slots(self, pieces: Sequence[tuple[int, int, int, int]]) -> None:
+        """Writes many ranges together. Each piece: row, first position, position behind the last, first slot."""
+        width = self.slot_table.stride(0)
+        where = [np.arange(row * width + position, row * width + end) for row, position, end, _ in pieces]
+        slots = [np.arange(first, first + end - position) for _, position, end, first in pieces]
+        entries = upload(np.stack((np.concatenate(where), np.concatenate(slots))), self._device)
+        self.slot_table.view(-1).index_copy_(0, entries[0], entries[1].to(torch.int32))

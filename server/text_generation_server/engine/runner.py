@@ -112,8 +112,6 @@ class StepRunner:
         """
         called = time.perf_counter_ns()
         checked = self.checker.apply(plan)
-        self.table.open(checked.admitted)
-        self._sampling.admit([request.row for request in checked.admitted], checked.admitted)
         self.table.grant(checked.writes)
         step = partial(
             LaunchedStep,
@@ -125,9 +123,9 @@ class StepRunner:
             details=self._options.details,
             constrained=frozenset(checked.constrained),
         )
-        if checked.num_tokens == 0 or not checked.constrained:
-            self._constrain(checked, masks)
         if checked.num_tokens == 0:
+            self._admit(checked)
+            self._constrain(checked, masks)
             return step(time.perf_counter_ns() - called)
         compute = self._whole(checked) or self._in_parts(checked, masks)
         begin = Mark(self._model.device)
@@ -150,7 +148,11 @@ class StepRunner:
         if plan.chunks or plan.constrained or self._needs_whole_rows(plan):
             return None
         replay = self._decode_graphs.prepare(plan)
-        return None if replay is None else lambda: Outcome(replay())
+        if replay is None:
+            return None
+        self._admit(plan)
+        self._constrain(plan, no_masks)
+        return lambda: Outcome(replay())
 
     def _in_parts(self, plan: CheckedPlan, masks: MaskSource) -> Callable[[], Outcome]:
         """What computes the step as a forward pass, with a graph where one fits, and a choice."""
@@ -158,7 +160,9 @@ class StepRunner:
 
         def compute() -> Outcome:
             hidden = forward()
+            self._admit(plan)
             if not plan.constrained:
+                self._constrain(plan, no_masks)
                 return Outcome(*choose(hidden))
             computed = Mark(self._model.device)
             try:
@@ -171,6 +175,13 @@ class StepRunner:
             return Outcome(sampled, scored, MaskWait(computed, begun, was_idle))
 
         return compute
+
+    def _admit(self, plan: CheckedPlan) -> None:
+        """Writes what new requests are and ask for. A forward pass reads nothing of it: of the prompt that it computes
+        it has ids, positions and slots. So the device computes while this is written, and the first token is earlier.
+        """
+        self.table.open(plan.admitted)
+        self._sampling.admit([request.row for request in plan.admitted], plan.admitted)
 
     def _constrain(self, plan: CheckedPlan, masks: MaskSource) -> bool:
         """Gives the rows that choose their mask slots: those of `masks`, and 0 to those that are not constrained. Says

@@ -108,8 +108,8 @@ class TextGenerationServicer(pb_grpc.TextGenerationServiceServicer):
 
 
 async def _outcome(future: "Future[T]") -> T:
-    """Shielded: a caller that goes away must not withdraw a call that the other ranks execute."""
-    return await asyncio.shield(asyncio.wrap_future(future))
+    """A caller that goes away withdraws nothing: the futures of `EngineWorker` cannot be cancelled."""
+    return await asyncio.wrap_future(future)
 
 
 # The type stubs lack the asyncio half of grpc_health.

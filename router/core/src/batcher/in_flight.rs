@@ -5,8 +5,14 @@ use text_generation_client::types::{Row, StepMasks};
 use tokio::sync::oneshot;
 use tokio::time::{Duration, Instant};
 
+use super::Batcher;
+
 /// What an answer may take beside its step.
 const GRACE: Duration = Duration::from_secs(2);
+/// How much later than a plan that finds the device idle the next one is sent.
+const HEAD_START: Duration = Duration::from_millis(1);
+/// A shorter step might end before the next one is there.
+const SHORTEST_WITH_HEAD_START: Duration = Duration::from_millis(4);
 
 /// A plan that was sent.
 #[derive(Debug)]
@@ -26,11 +32,17 @@ pub(super) struct InFlight {
     pub(super) limit: Duration,
     /// When its turn came, as far as that is known: it was sent, the plan before it was answered, its masks were sent.
     pub(super) turn: Instant,
+    /// The next plan is sent no earlier.
+    pub(super) next_from: Instant,
 }
 
 impl InFlight {
     pub(super) fn is_prefill(&self) -> bool {
         !self.chunks.is_empty()
+    }
+
+    fn computes(&self) -> bool {
+        !(self.chunks.is_empty() && self.rows.is_empty())
     }
 
     /// Nothing that it waited for is missing now.
@@ -48,5 +60,24 @@ impl InFlight {
             number: self.number,
             seconds: self.limit.as_secs(),
         }
+    }
+}
+
+impl Batcher {
+    /// What a plan that takes so long gets before the next one is sent. Where nothing is computed the device waits for
+    /// it, and what the shards do for another plan would hold up its launch.
+    pub(super) fn head_start(&self, predicted: Duration) -> Duration {
+        let idle = !self.in_flight.iter().any(|(plan, _)| plan.computes());
+        if idle && predicted >= SHORTEST_WITH_HEAD_START {
+            HEAD_START
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// When the next plan may be sent, where that is later than now.
+    pub(super) fn next_from(&self) -> Option<Instant> {
+        let (last, _) = self.in_flight.back()?;
+        Some(last.next_from).filter(|&from| from > Instant::now())
     }
 }

@@ -174,6 +174,7 @@ impl Batcher {
                 }
                 continue;
             }
+            let next_from = self.next_from();
             let Some((first, answer)) = self.in_flight.front_mut() else {
                 tokio::select! {
                     submission = self.submissions.recv() => match submission {
@@ -185,12 +186,13 @@ impl Batcher {
                 continue;
             };
             let due = first.due();
+            let wake = next_from.unwrap_or(due).min(due);
             // While something runs, its answer tells whether the shards are there.
             while self.found_lost.try_recv().is_ok() {}
             tokio::select! {
                 biased;
                 reply = answer => self.answered(reply).await,
-                () = sleep_until(due) => self.overdue(),
+                () = sleep_until(wake) => if wake == due { self.overdue() },
                 Some(submission) = self.submissions.recv() => {
                     self.queue.push(submission.request, submission.samples);
                 }

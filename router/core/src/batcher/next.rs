@@ -19,7 +19,7 @@ const MOST_TRACE_LINKS: usize = 128;
 impl Batcher {
     /// Sends plans as far as there is something to compute and a place for them.
     pub(super) fn send_plans(&mut self) {
-        while self.in_flight.len() < DEPTH {
+        while self.in_flight.len() < DEPTH && self.next_from().is_none() {
             self.release_leaving();
             let Some((plan, mut in_flight)) = self.next_plan() else {
                 // Where all stand still for want of slots and nothing is in flight, those that pause leave at once.
@@ -148,6 +148,7 @@ impl Batcher {
             rows: step.tokens,
             sent: now,
             turn: now,
+            next_from: now + self.head_start(predicted),
             limit: step.plan.limit,
             predicted,
         };

@@ -79,6 +79,17 @@ struct Server {
 
 impl Server {
     async fn start(config: MockConfig, limits: BatchLimits, permits: usize) -> Self {
+        let unknown = StepCost::new(&[], &[], 0.0, 0.0, &[]);
+        Self::costing(unknown, config, limits, permits).await
+    }
+
+    /// Its steps are expected to take what `cost` says.
+    async fn costing(
+        cost: StepCost,
+        config: MockConfig,
+        limits: BatchLimits,
+        permits: usize,
+    ) -> Self {
         let config = MockConfig {
             max_batch_total_tokens: limits.max_batch_total_tokens,
             ..config
@@ -104,7 +115,7 @@ impl Server {
         let shards = Shards {
             kv_cache_dtype: "float32".to_owned(),
             client,
-            cost: StepCost::new(&[], &[], 0.0, 0.0, &[]),
+            cost,
             eos_token_ids: mock_eos(),
             max_masks: client_masks,
             in_parts: client_parts,

@@ -33,6 +33,36 @@ async fn a_prompt_is_computed_beside_the_streams_that_run() {
 }
 
 #[tokio::test]
+async fn a_long_step_of_idle_shards_gets_a_head_start() {
+    // (milliseconds of a step, steps that the first two requests get when the second comes just after the first)
+    let cases = [
+        (11.0, [(1, 0), (1, 1), (0, 2)]),
+        (2.0, [(1, 0), (0, 1), (1, 1)]),
+    ];
+    for (milliseconds, expected) in cases {
+        let cost = StepCost::new(&[1024], &[milliseconds], 0.0, 0.0, &[]);
+        let server = Server::costing(cost, mock_config(), batch_limits(), 4).await;
+        // No thread of the tokenizer is waited for: meanwhile the paused clock would go on.
+        let of_ids = |ids: &[u32]| GenerateRequest {
+            inputs: Inputs::Ids(ids.to_vec()),
+            ..request("", 5)
+        };
+        server.mock.hold();
+        tokio::time::pause();
+        let a = server.infer.generate_stream(of_ids(&[5, 6, 7])).await;
+        server.until_running(1).await;
+        let b = server.infer.generate_stream(of_ids(&[8, 9])).await;
+        until("it waits", || server.infer.snapshot().queued == 1).await;
+        tokio::time::advance(Duration::from_millis(2)).await;
+        tokio::time::resume();
+        server.mock.resume();
+        assert!(a.unwrap().gather().await.is_ok() && b.unwrap().gather().await.is_ok());
+        assert_eq!(sizes(&server.mock.steps())[..3], expected);
+        server.assert_clean(4).await;
+    }
+}
+
+#[tokio::test]
 async fn a_long_prompt_is_computed_in_chunks() {
     let limits = BatchLimits {
         max_batch_prefill_tokens: 10,
