@@ -41,7 +41,7 @@ after: 16 us instead of 20 at 8,192, because one program is slow to read 66 chun
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ._attention import LOG2_E, check_layouts, padded_batch, padded_head_dim
+from ._attention import LOG2_E, check_layouts, padded_head_dim
 from ._chunks import Chunking
 from ._config import nearest
 from ._decode_kernel import decode_attention_kernel
@@ -63,6 +63,8 @@ _SMALL_BATCH = 2
 # Results that a merge reads at a time, of one chunk and head each: so many that few loads wait for each other.
 _MERGED_ROWS = 32
 
+# So many heads a matrix instruction takes: as rows, or as columns where the cache holds codes.
+_ROWS, _COLUMNS = 16, 8
 
 _launch = Launcher(decode_attention_kernel)
 
@@ -137,11 +139,12 @@ def decode_attention_triton(
         V_DIM=v_head_dim,
         BLOCK_V=block_v,
         SOFTCAP=softcap,
-        BLOCK_G=max(16, group_heads),
+        BLOCK_G=max(_COLUMNS if format else _ROWS, group_heads),
         BLOCK_H=group_heads,
         BLOCK_C=max(1, _MERGED_ROWS // group_heads),
         LAST_MERGES=last_merges,
         FORMAT=format,
+        AHEAD=config["num_stages"],
         **chunks.constants,
         **config,
     )  # fmt: skip
@@ -156,7 +159,8 @@ def _settings(q: Tensor, block_d: int, kv_heads: int, codes: bool, deterministic
     sizes = {"shared_kib": shared_kib(q.device), "head_dim": block_d}
     batch = q.shape[0]
     if codes:
-        return dict(nearest("decode_attention_codes", **sizes, batch=16 if deterministic else padded_batch(batch)))
+        few = deterministic or 1 < batch < 16
+        return dict(nearest("decode_attention_codes", **sizes, batch=16 if few else batch))
     sizes |= {"element_bytes": q.element_size(), "kv_heads": kv_heads, "batch": 64 if deterministic else batch}
     return dict(nearest("decode_attention", **sizes))
 
