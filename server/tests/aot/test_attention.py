@@ -92,18 +92,21 @@ def _decode(
 ) -> Compiled:
     block_d = padded_head_dim(head_dim, bool(codes))
     sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d}
-    sizes |= {"batch": batch} if codes else {"element_bytes": BYTES[dtype], "kv_heads": kv_heads, "batch": batch}
+    sizes |= (
+        {"batch": batch, "group": 4} if codes else {"element_bytes": BYTES[dtype], "kv_heads": kv_heads, "batch": batch}
+    )
     constants = {"BLOCK_B": batch, "DETERMINISTIC": deterministic, "GROUP": 4, **options}
     constants |= {"FORMAT": codes} if codes else NO_CODES
     constants |= {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "V_DIM": head_dim, "BLOCK_V": block_d}
-    constants |= {"BLOCK_G": 16, "BLOCK_H": 4, "BLOCK_C": 8, "LAST_MERGES": batch > 1}
-    return _compile(
-        decode_attention_kernel,
-        dtype,
-        constants,
-        nearest(f"decode_attention{'_codes' if codes else ''}", **sizes),
-        target,
-    )
+    config = nearest(f"decode_attention{'_codes' if codes else ''}", **sizes)
+    constants |= {
+        "BLOCK_G": 8 if codes else 16,
+        "BLOCK_H": 4,
+        "BLOCK_C": 8,
+        "LAST_MERGES": batch > 1,
+        "AHEAD": config["num_stages"],
+    }
+    return _compile(decode_attention_kernel, dtype, constants, config, target)
 
 
 @pytest.mark.parametrize(("q_len", "split"), [(16, False), (16, True), (8192, False)])
@@ -148,6 +151,11 @@ def test_decode(dtype: str, head_dim: int, batch: int, deterministic: bool) -> N
     compiled.check()
     assert compiled.count("HMMA")
     assert "LDGSTS.E.BYPASS.128" in compiled.sass
+
+
+def test_codes_are_asked_for_before_the_wait_for_the_operator_in_front() -> None:
+    sass = _decode("bf16", 128, 256, deterministic=False, codes=E4M3_BY_HARDWARE).sass
+    assert sass.index("LDGSTS.E.BYPASS.128") < sass.rindex("ACQBULK")
 
 
 def test_few_kv_heads_have_more_tiles_under_way() -> None:

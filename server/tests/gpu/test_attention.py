@@ -62,6 +62,44 @@ def test_one_graph_of_decode_serves_every_length() -> None:
     assert torch.equal(out[2], torch.zeros_like(out[2]))
 
 
+@pytest.mark.parametrize("codes", [None, *kernels.KV_CODES.values()], ids=str)
+@pytest.mark.parametrize("kv_lens", [[1, 2, 63, 64, 65, 130], [449, 1, 300, 257], [3, 700, 5000] * 20, [320]], ids=len)
+def test_decode_waits_for_the_newest_position(kv_lens: list[int], codes: torch.dtype | None) -> None:
+    """The operator before writes it, and attention may start while that runs."""
+    pool = Pool(kv_lens, 8, 128, torch.bfloat16, "cuda", codes=codes)
+    positions = (pool.b_kv_len - 1).long()
+    newest = pool.table[pool.b_row, positions].long()
+    qkv = torch.randn(len(kv_lens), 48 * 128, device="cuda").bfloat16()
+    cos_sin = torch.rand(max(kv_lens), 128, device="cuda")
+    bytes_of_caches = [cache.view(torch.uint8) for cache in pool.caches]
+
+    def step(pause: bool) -> Tensor:
+        for cache in bytes_of_caches:
+            cache.index_fill_(0, newest, 0xFF)
+        if pool.scales is not None:
+            pool.scales.index_fill_(0, newest, float("nan"))
+        made = qkv.clone()
+        before = (None, None, None, 0.0, cos_sin, positions, newest, *pool.caches, False, pool.scales, False)
+        kernels.qkv_postprocess(made, *before)
+        if pause:
+            torch.cuda.synchronize()
+        q = made[:, : 32 * 128].view(-1, 32, 128)
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        context = (pool.table, pool.b_row, pool.b_kv_len, max(kv_lens), 128**-0.5)
+        kernels.decode_attention(q, *pool.caches, *context, out, False, attention_options("", 32), pool.scales)
+        return out
+
+    expected = step(pause=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step(pause=False)
+    assert expected.isfinite().all()
+    for _ in range(10):
+        found.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(found, expected)
+
+
 def test_deterministic_gives_the_same_bits_alone_and_in_a_batch() -> None:
     pool = Pool([300, 5000, 70], 8, 128, torch.bfloat16, "cuda")
     q = strided_q(3, 32, 128, torch.bfloat16, "cuda")

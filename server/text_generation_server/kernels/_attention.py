@@ -6,7 +6,6 @@ Options are compile-time switches: with none of them, the code that is compiled 
 # pyright: basic
 from torch import Tensor
 
-from ._kv_codes import log2_of_scales
 from ._triton import tl, triton
 from .kv_codes import check_codes
 
@@ -66,16 +65,19 @@ def load_per_head(values_ptr, heads, exists):
 
 @triton.jit
 def apply_options(scores, scale_log2, distances, slopes, SOFTCAP: tl.constexpr):
-    """Softcap and slopes: the new scores [M, N], and what powers of two they must be multiplied by.
+    """Softcap and slopes: the new scores, and what powers of two they must be multiplied by.
 
-    `scores` are products of q and k, `distances` [M, N] are k - q, `slopes` [M] are of `load_per_head`, or None.
+    `scores` [M, N] are products of q and k, or [N, M] with heads as columns, `distances` alike are k - q, `slopes` [M],
+    or [1, M] with heads as columns, are of `load_per_head`, or None. `scale_log2` may differ between positions.
     """
     if SOFTCAP > 0.0:
         # tanh(y) = 1 - 2 / (exp(2 * y) + 1), which is right for infinite powers as well.
         scores = 1.0 - 2.0 / (tl.exp2(scores * (scale_log2 * (2.0 / SOFTCAP))) + 1.0)
         scale_log2 = SOFTCAP * _LOG2_E
     if slopes is not None:
-        scores = scores * scale_log2 + slopes[:, None] * distances.to(tl.float32)
+        if len(slopes.shape) == 1:
+            slopes = slopes[:, None]
+        scores = scores * scale_log2 + slopes * distances.to(tl.float32)
         scale_log2 = 1.0
     return scores, scale_log2
 
@@ -101,23 +103,6 @@ def accumulate(scores, scale_log2, v, acc, row_max, row_sum, ALL_MASKED: tl.cons
     row_sum = row_sum * correction + tl.sum(weights, axis=1)
     acc = tl.dot(weights.to(v.dtype), v, acc * correction[:, None], input_precision="tf32x3")
     return acc, new_max, row_sum
-
-
-@triton.jit
-def scaled_weights(scores, scale_log2, v_scales, row_max, row_sum):
-    """The part of `accumulate` before the product, for values that are codes with `v_scales` [N].
-
-    Returns the weights of codes, what the sum of earlier ones is multiplied by, and the new `row_max` and `row_sum`.
-    Weights include the scales, and `row_max` is that of the products, so that none is above 1 and float16 holds them
-    however large or small scales are; `row_sum` is the sum without scales, in the same units.
-    """
-    scores = scores * scale_log2
-    scaled = scores + log2_of_scales(v_scales)[None, :]
-    new_max = tl.maximum(row_max, tl.max(scaled, axis=1))
-    weights = tl.exp2(scaled - new_max[:, None])
-    correction = tl.exp2(row_max - new_max)
-    row_sum = row_sum * correction + tl.sum(tl.exp2(scores - new_max[:, None]), axis=1)
-    return weights, correction, new_max, row_sum
 
 
 def check_layouts(

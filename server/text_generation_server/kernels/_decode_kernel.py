@@ -1,9 +1,9 @@
 """The kernel of decode attention: one program attends with the heads of a group to one chunk of one request."""
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
-from ._attention import accumulate, apply_options, load_per_head, load_rows, load_slots, scaled_weights
+from ._attention import accumulate, apply_options, load_per_head, load_rows, load_slots
 from ._chunks import bounds, fill_padding, find_chunk, merge_chunks
-from ._kv_codes import join_words, load_scales, split_words, to_float16, widen_words
+from ._kv_codes import join_words, load_scales, log2_of_scales, to_float16, widen, widen_words
 from ._launch import is_last, let_next_start, wait_for_previous
 from ._triton import tl, triton
 
@@ -47,8 +47,43 @@ def _attend(
 
 
 @triton.jit
+def _load_queries(
+    q_request_ptr,
+    heads,  # [BLOCK_G]
+    exists,  # [BLOCK_G]
+    stride_q_head,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """[BLOCK_D, BLOCK_G], once the kernel in front has written them."""
+    wait_for_previous(PDL)
+    elements = tl.arange(0, BLOCK_D)[:, None]
+    pointers = q_request_ptr + heads[None, :] * stride_q_head + elements
+    return tl.load(pointers, mask=exists[None, :] & (elements < HEAD_DIM), other=0.0)
+
+
+@triton.jit
+def _load_tile_slots(table_row_ptr, positions, end):
+    """Slots of `positions`, those from `end` on as the last one: nothing that is read for them needs a mask."""
+    return tl.load(table_row_ptr + tl.minimum(positions, end - 1)).to(tl.int64)
+
+
+@triton.jit
+def _load_values(v_head_ptr, slots, stride_slot, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Words of values, [BLOCK, N]: a word of every position in a row."""
+    elements = tl.arange(0, BLOCK)[:, None]
+    pointers = v_head_ptr + slots[None, :] * stride_slot + elements
+    if SIZE < BLOCK:
+        return tl.load(pointers, mask=elements < SIZE, other=0)
+    return tl.load(pointers)
+
+
+@triton.jit
 def _attend_codes(
-    q,  # [BLOCK_G, BLOCK_D]
+    q_request_ptr,
+    heads,  # [BLOCK_G]
+    exists,  # [BLOCK_G]
     slopes,  # [BLOCK_G] or None
     table_row_ptr,
     k_head_ptr,  # int32 words, as strides are in words
@@ -57,6 +92,7 @@ def _attend_codes(
     begin,
     end,
     kv_len,
+    stride_q_head,
     stride_k_slot,
     stride_v_slot,
     stride_scales_slot,
@@ -69,40 +105,52 @@ def _attend_codes(
     BLOCK_V: tl.constexpr,
     BLOCK_G: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    """`_attend` over codes, read as words of four: each of the four places has products of its own."""
-    WORDS: tl.constexpr = BLOCK_D // 4
-    V_WORDS: tl.constexpr = BLOCK_V // 4
-    q0, q1, q2, q3 = split_words(to_float16(q), BLOCK_G, WORDS)
-    acc0 = tl.zeros([BLOCK_G, V_WORDS], dtype=tl.float32)
-    acc1 = tl.zeros([BLOCK_G, V_WORDS], dtype=tl.float32)
-    acc2 = tl.zeros([BLOCK_G, V_WORDS], dtype=tl.float32)
-    acc3 = tl.zeros([BLOCK_G, V_WORDS], dtype=tl.float32)
-    row_max = tl.full([BLOCK_G], float("-inf"), dtype=tl.float32)
-    row_sum = tl.zeros([BLOCK_G], dtype=tl.float32)
+    """`_attend` over codes, with positions and elements of values as rows of products, and heads as columns.
+
+    Heads are few, and a product takes eight columns but sixteen rows. Values are read as words of four: each of the
+    four places has a product of its own. Weights include the scales of values, and `maxima` are theirs, so that none is
+    above 1 and float16 holds them however large or small scales are; `sums` are without scales, in the same units.
+    """
+    WORDS: tl.constexpr = BLOCK_V // 4
+    k_codes_ptr = k_head_ptr.to(tl.pointer_type(tl.uint8))
+    if slopes is not None:
+        slopes = slopes[None, :]
+    q = tl.zeros([BLOCK_D, BLOCK_G], dtype=tl.float16)
+    acc0 = tl.zeros([WORDS, BLOCK_G], dtype=tl.float32)
+    acc1 = tl.zeros([WORDS, BLOCK_G], dtype=tl.float32)
+    acc2 = tl.zeros([WORDS, BLOCK_G], dtype=tl.float32)
+    acc3 = tl.zeros([WORDS, BLOCK_G], dtype=tl.float32)
+    maxima = tl.full([BLOCK_G], float("-inf"), dtype=tl.float32)
+    sums = tl.zeros([BLOCK_G], dtype=tl.float32)
     for start in range(begin, end, BLOCK_N):
         positions = start + tl.arange(0, BLOCK_N)
         valid = positions < end
-        slots = load_slots(table_row_ptr, positions, end, True)
-        k = load_rows(k_head_ptr, slots, stride_k_slot, valid, True, HEAD_DIM // 4, WORDS)
+        slots = _load_tile_slots(table_row_ptr, positions, end)
+        k = load_rows(k_codes_ptr, slots, stride_k_slot * 4, valid, False, HEAD_DIM, BLOCK_D)
         k_scales, v_scales = load_scales(scales_head_ptr, slots, stride_scales_slot, valid, FORMAT)
-        k0, k1, k2, k3 = widen_words(k, FORMAT)
-        scores = tl.dot(q0, k0.T)
-        scores = tl.dot(q1, k1.T, scores)
-        scores = tl.dot(q2, k2.T, scores)
-        scores = tl.dot(q3, k3.T, scores) * k_scales[None, :]
-        scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
-        scores = tl.where(valid[None, :], scores, float("-inf"))
-        v = load_rows(v_head_ptr, slots, stride_v_slot, valid, True, V_DIM // 4, V_WORDS)
-        weights, correction, row_max, row_sum = scaled_weights(scores, units, v_scales, row_max, row_sum)
+        if start == begin:
+            # Here the pipeline has asked for its first tiles, and not before the loop.
+            q = to_float16(_load_queries(q_request_ptr, heads, exists, stride_q_head, HEAD_DIM, BLOCK_D, PDL))
+        scores = tl.dot(widen(k, FORMAT), q)
+        distances = (positions - kv_len + 1)[:, None]
+        scores, units = apply_options(scores, (k_scales * scale_log2)[:, None], distances, slopes, SOFTCAP)
+        scores = tl.where(valid[:, None], scores * units, float("-inf"))
+        v = _load_values(v_head_ptr, slots, stride_v_slot, V_DIM // 4, WORDS)
+        scaled = scores + log2_of_scales(v_scales)[:, None]
+        new_maxima = tl.maximum(maxima, tl.max(scaled, axis=0))
+        weights = tl.exp2(scaled - new_maxima[None, :]).to(tl.float16)
+        correction = tl.exp2(maxima - new_maxima)
+        maxima = new_maxima
+        sums = sums * correction + tl.sum(tl.exp2(scores - new_maxima[None, :]), axis=0)
         v0, v1, v2, v3 = widen_words(v, FORMAT)
-        weights = weights.to(tl.float16)
-        correction = correction[:, None]
-        acc0 = tl.dot(weights, v0, acc0 * correction)
-        acc1 = tl.dot(weights, v1, acc1 * correction)
-        acc2 = tl.dot(weights, v2, acc2 * correction)
-        acc3 = tl.dot(weights, v3, acc3 * correction)
-    return join_words(acc0, acc1, acc2, acc3, BLOCK_G, V_WORDS), row_max, row_sum
+        correction = correction[None, :]
+        acc0 = tl.dot(v0, weights, acc0 * correction)
+        acc1 = tl.dot(v1, weights, acc1 * correction)
+        acc2 = tl.dot(v2, weights, acc2 * correction)
+        acc3 = tl.dot(v3, weights, acc3 * correction)
+    return join_words(acc0.T, acc1.T, acc2.T, acc3.T, BLOCK_G, WORDS), maxima, sums
 
 
 @triton.jit(
@@ -144,7 +192,7 @@ def decode_attention_kernel(
     BLOCK_D: tl.constexpr,  # power of two, at least HEAD_DIM and 16
     V_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr,  # power of two, at least V_DIM and 16
-    BLOCK_G: tl.constexpr,  # power of two, at least GROUP and 16
+    BLOCK_G: tl.constexpr,  # power of two, at least GROUP and 16, or 8 where FORMAT
     BLOCK_B: tl.constexpr,  # power of two, at least batch
     BLOCK_H: tl.constexpr,  # power of two, at least GROUP
     BLOCK_C: tl.constexpr,  # chunks that are merged at a time
@@ -154,11 +202,14 @@ def decode_attention_kernel(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     FORMAT: tl.constexpr,  # of `kv_codes`
+    AHEAD: tl.constexpr,  # where FORMAT: tiles that may be asked for before the first one is used
     PDL: tl.constexpr,
 ):
     """One program attends with all heads of one KV head over one chunk of one request.
 
     Of a request's programs for a KV head, the last to finish adds up what all of them have found.
+    The first tiles of codes are asked for before the kernel in front has finished, which writes queries and the newest
+    position alone. So that none of these tiles has that position, a short chunk with it waits before.
     """
     let_next_start(PDL)
     kv_head = tl.program_id(0)
@@ -174,28 +225,31 @@ def decode_attention_kernel(
     request, chunk, lengths, chunks, rows = find_chunk(
         b_row_ptr, b_kv_len_ptr, item, batch, target_items, one_wave, min_chunk, BLOCK_B, DETERMINISTIC, WINDOW
     )
-    wait_for_previous(PDL)
     if request >= batch:
+        wait_for_previous(PDL)
         return
     row, kv_len, num_chunks, begin, end = bounds(request, chunk, lengths, chunks, rows, BLOCK_B, BLOCK_N, WINDOW)
+    if FORMAT == 0 or (begin >= end) | ((end == kv_len) & (end - begin <= AHEAD * BLOCK_N)):
+        wait_for_previous(PDL)
 
-    elements = tl.arange(0, BLOCK_D)
-    q_tile_ptr = q_ptr + request.to(tl.int64) * stride_q_request + heads[:, None] * stride_q_head + elements[None, :]
-    q = tl.load(q_tile_ptr, mask=exists[:, None] & (elements < HEAD_DIM)[None, :], other=0.0)
     slopes = None
     if slopes_ptr is not None:
         slopes = load_per_head(slopes_ptr, heads, exists)
+    q_request_ptr = q_ptr + request.to(tl.int64) * stride_q_request
     table_row_ptr = slot_table_ptr + row * stride_table_row
     k_head_ptr = k_cache_ptr + kv_head * stride_k_head
     v_head_ptr = v_cache_ptr + kv_head * stride_v_head
-
     if FORMAT:
         acc, row_max, row_sum = _attend_codes(
-            q, slopes, table_row_ptr, k_head_ptr, v_head_ptr, scales_ptr + kv_head * stride_scales_head, begin, end,
-            kv_len, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
-            FORMAT, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N,
+            q_request_ptr, heads, exists, slopes, table_row_ptr, k_head_ptr, v_head_ptr,
+            scales_ptr + kv_head * stride_scales_head, begin, end, kv_len, stride_q_head, stride_k_slot, stride_v_slot,
+            stride_scales_slot, scale_log2,
+            FORMAT, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N, PDL,
         )  # fmt: skip
     else:
+        elements = tl.arange(0, BLOCK_D)
+        q_tile_ptr = q_request_ptr + heads[:, None] * stride_q_head + elements[None, :]
+        q = tl.load(q_tile_ptr, mask=exists[:, None] & (elements < HEAD_DIM)[None, :], other=0.0)
         acc, row_max, row_sum = _attend(
             q, slopes, table_row_ptr, k_head_ptr, v_head_ptr, begin, end, kv_len, stride_k_slot, stride_v_slot,
             scale_log2, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N,

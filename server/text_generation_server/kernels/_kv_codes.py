@@ -82,6 +82,14 @@ def widen(codes, FORMAT: tl.constexpr):
             fma.rn.f16x2 $1, hi, unit, nine; }""",
             "=r,=r,r", [codes], dtype=tl.float16, is_pure=True, pack=4,
         )  # fmt: skip
+    if FORMAT == _E4M3_BY_HARDWARE:
+        return tl.inline_asm_elementwise(
+            """{ .reg .b16 lo, hi;
+            mov.b32 {lo, hi}, $2;
+            cvt.rn.f16x2.e4m3x2 $0, lo;
+            cvt.rn.f16x2.e4m3x2 $1, hi; }""",
+            "=&r,=r,r", [codes], dtype=tl.float16, is_pure=True, pack=4,
+        )  # fmt: skip
     if FORMAT == _E5M2:
         return tl.inline_asm_elementwise(
             """prmt.b32 $0, $2, 0, 0x1404;
@@ -192,17 +200,8 @@ def to_float16(queries):
 
 
 @triton.jit
-def split_words(x, ROWS: tl.constexpr, WORDS: tl.constexpr):
-    """[ROWS, 4 * WORDS] as four [ROWS, WORDS]: the elements that lie in the first place of a word, the second, ..."""
-    even, odd = tl.split(tl.reshape(x, [ROWS, WORDS, 2, 2]))
-    first, third = tl.split(even)
-    second, fourth = tl.split(odd)
-    return first, second, third, fourth
-
-
-@triton.jit
 def join_words(first, second, third, fourth, ROWS: tl.constexpr, WORDS: tl.constexpr):
-    """The inverse of `split_words`."""
+    """[ROWS, 4 * WORDS] of four [ROWS, WORDS]: the elements in the first place of a word, in the second, ..."""
     return tl.reshape(tl.join(tl.join(first, third), tl.join(second, fourth)), [ROWS, 4 * WORDS])
 
 

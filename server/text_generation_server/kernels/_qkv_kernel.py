@@ -121,7 +121,6 @@ def qkv_postprocess_kernel(
     """One program handles BLOCK_HEADS heads of one token; q, k and v may meet in one block."""
     HALF: tl.constexpr = HEAD_DIM // 2
     let_next_start(PDL)
-    wait_for_previous(PDL)
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(positions_ptr + token).to(tl.int64)
     slot = tl.load(slots_ptr + token).to(tl.int64)
@@ -129,6 +128,10 @@ def qkv_postprocess_kernel(
     pairs = tl.arange(0, BLOCK_HALF)[None, :]
     exists = pairs < HALF
     valid = (heads < HEADS + 2 * KV_HEADS) & exists
+    angles = cos_sin_ptr + position * stride_cos_sin_position + pairs
+    cos = tl.load(angles, mask=exists, other=0.0)
+    sin = tl.load(angles + HALF, mask=exists, other=0.0)
+    wait_for_previous(PDL)
 
     places = heads * HEAD_DIM + pairs
     qkv = qkv_ptr + token * stride_qkv_token + places
@@ -137,9 +140,6 @@ def qkv_postprocess_kernel(
     if bias_ptr is not None:
         first += tl.load(bias_ptr + places, mask=valid, other=0.0).to(tl.float32)
         second += tl.load(bias_ptr + places + HALF, mask=valid, other=0.0).to(tl.float32)
-    angles = cos_sin_ptr + position * stride_cos_sin_position + pairs
-    cos = tl.load(angles, mask=exists, other=0.0)
-    sin = tl.load(angles + HALF, mask=exists, other=0.0)
 
     turns = heads < HEADS + KV_HEADS
     storage: tl.constexpr = qkv_ptr.dtype.element_ty

@@ -11,9 +11,10 @@ caches of V with heads of another size; position c of request b lies in slot `sl
 `[rows, positions]` int32, `b_row` `[batch]` int64, `b_kv_len` `[batch]` int32. Caches `[slots, kv_heads, head_dim or
 v_head_dim]`, already holding K and V of the new tokens. Entries of the table from `b_kv_len[b]` on may be stale and are
 never followed: what another request left there must not reach this one, not even times zero.
-Caches may hold codes of 8 bits with `scales` (`kv_codes.py`). They are read as words of four codes, and each place
-within the words has products of its own, so that codes reach the matrix units from registers; scales are applied to
-scores and to weights. Queries and weights are float16 then.
+Caches may hold codes of 8 bits with `scales` (`kv_codes.py`). Heads are then columns of products, of which a matrix
+instruction takes eight, where it takes sixteen rows. Values are read as words of four codes, and each place within the
+words has a product of its own, so that codes reach the matrix units from registers; scales are applied to scores and to
+weights. Queries and weights are float16 then.
 `deterministic`: the result of a request does not depend, to the bit, on which others are in the batch.
 
 Called once a layer in a decode step.
@@ -27,8 +28,17 @@ With 4 KV heads and groups of 8, as a rank of two of Llama-3.1-70B has them: 67 
 at 200 lengths from 1,024 to 2,019, 12 at 1 x 8,192; with the settings for 8 KV heads 72, 164 and 24
 (benchmark/results/tune_two_ranks.json). Those are kept for more than 128 requests: 131 us at 256 x 1,024, not 139.
 
-With 16 heads of 256 and 8 KV heads, 64 x 2,048: 254 us, the bandwidth of a copy. Over float8_e4m3fn with heads of 128:
-75 us at 64 x 2,048, 153 at 256 x 1,024, 77 at 16 x 8,192.
+With 16 heads of 256 and 8 KV heads, 64 x 2,048: 254 us, the bandwidth of a copy.
+
+Over float8_e4m3fn with heads of 128, a layer of the 8B without its feed-forward part takes 101.7 us at 64 x 2,176
+(113.7 with heads as rows of products), 129.8 at 256 x 640 (144.9), 41.3 at 16 x 2,048 (44.2), 20.8 at 1 x 512 (22.8);
+a whole step of 64 at 2,048 with slots in order 5.12 and 5.09 ms instead of 5.21 and 5.13
+(engine-llama-8b-fp8-kv.json). Tiles decide by how many programs fit a processor: of four programs each, 64 x 2,176
+takes 100.6 us where no fifth one fits, and 115 where six do, presumably because they gather where the product in front
+leaves first (benchmark/results/decode_attention_layers.json). Tried and left out there: heads as columns over 16 bits,
+154 us instead of 156 at 64 x 2,176, but 22.3 instead of 20.7 at 1 x 512 and 135 instead of 115 at 16 x 2,048 with
+heads of 80; the next kernel let start after the wait or at the end, no faster within what runs differ by. Without
+`qkv_postprocess` in front a layer whose tiles are asked for early took as long, so the two stay apart.
 
 Of a batch of 256 padded rows, which a step of prompts alone has in its graph, it takes 5.5 us
 (benchmark/results/decode_attention_padding.json).
@@ -41,7 +51,7 @@ after: 16 us instead of 20 at 8,192, because one program is slow to read 66 chun
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
 from torch import Tensor
 
-from ._attention import LOG2_E, check_layouts, padded_batch, padded_head_dim
+from ._attention import LOG2_E, check_layouts, padded_head_dim
 from ._chunks import Chunking
 from ._config import nearest
 from ._decode_kernel import decode_attention_kernel
@@ -63,6 +73,8 @@ _SMALL_BATCH = 2
 # Results that a merge reads at a time, of one chunk and head each: so many that few loads wait for each other.
 _MERGED_ROWS = 32
 
+# So many heads a matrix instruction takes: as rows, or as columns where the cache holds codes.
+_ROWS, _COLUMNS = 16, 8
 
 _launch = Launcher(decode_attention_kernel)
 
@@ -90,9 +102,9 @@ def decode_attention_triton(
     every length up to `max_kv_len`. Where `deterministic`, a request's chunks depend on its own length alone.
     Raises ValueError for layouts that the kernel does not read.
 
-    `b_row` and `b_kv_len` are read while the kernel before may still run: between the kernel that writes them and this
-    operator there must be another that is no operator of this package but `skinny_linear` or `token_linear`, as in
-    every model.
+    `b_row` and `b_kv_len` are read while the kernel before may still run, and where caches hold codes `slot_table` and
+    positions before the newest: between the kernel that writes them and this operator there must be another that is no
+    operator of this package but `skinny_linear` or `token_linear`, as in every model.
 
     Partial results are allocated here, because their size follows from the plan, which nobody else knows; they are
     free again when the call returns, and in a graph they lie in the graph's pool.
@@ -137,11 +149,12 @@ def decode_attention_triton(
         V_DIM=v_head_dim,
         BLOCK_V=block_v,
         SOFTCAP=softcap,
-        BLOCK_G=max(16, group_heads),
+        BLOCK_G=max(_COLUMNS if format else _ROWS, group_heads),
         BLOCK_H=group_heads,
         BLOCK_C=max(1, _MERGED_ROWS // group_heads),
         LAST_MERGES=last_merges,
         FORMAT=format,
+        AHEAD=config["num_stages"],
         **chunks.constants,
         **config,
     )  # fmt: skip
@@ -156,7 +169,9 @@ def _settings(q: Tensor, block_d: int, kv_heads: int, codes: bool, deterministic
     sizes = {"shared_kib": shared_kib(q.device), "head_dim": block_d}
     batch = q.shape[0]
     if codes:
-        return dict(nearest("decode_attention_codes", **sizes, batch=16 if deterministic else padded_batch(batch)))
+        few = deterministic or 1 < batch < 16
+        sizes |= {"batch": 16 if few else batch, "group": q.shape[1] // kv_heads}
+        return dict(nearest("decode_attention_codes", **sizes))
     sizes |= {"element_bytes": q.element_size(), "kv_heads": kv_heads, "batch": 64 if deterministic else batch}
     return dict(nearest("decode_attention", **sizes))
 
