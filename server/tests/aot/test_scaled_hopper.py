@@ -55,8 +55,10 @@ def test_products_overlap_and_nothing_spills(form: Form, in_parts: bool) -> None
 
 
 @pytest.mark.parametrize("form", _forms(gated=True), ids=str)
-def test_activations(form: Form) -> None:
-    _compile(form, "silu").check()
+def test_two_programs_with_an_activation_share_a_processor(form: Form) -> None:
+    compiled = _compile(form, "silu")
+    compiled.check()
+    assert 2 * compiled.shared_bytes <= compiled.shared_limit
 
 
 def test_other_types_with_bias() -> None:

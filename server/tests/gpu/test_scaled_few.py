@@ -1,5 +1,7 @@
 """Products of 8-bit rows that other kernels go on with, on the device."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -125,3 +127,32 @@ def test_a_graph_of_products_norms_and_activations_that_depend_on_each_other() -
             expected = states[index].double() + x @ weights[index].double().t() / 64
             # float8 activations differ from theirs by 3 %.
             assert (states[index + 1].double() - expected).norm() <= 5e-2 * expected.norm()
+
+
+def test_norms_read_what_the_norm_before_has_left() -> None:
+    torch.manual_seed(0)
+    size, layers, tokens = 4096, 12, 64
+    weights = torch.randn(layers, size, size, device="cuda").clamp(-3, 3).to(torch.float8_e4m3fn)
+    weight_scale = torch.full((size,), 1 / 64, device="cuda")
+    norm = torch.ones(size, device="cuda", dtype=torch.bfloat16)
+    first = torch.randn(tokens, size, device="cuda").bfloat16()
+    residual, normed = torch.empty_like(first), torch.empty_like(first)
+    eight, scale = torch.empty_like(first, dtype=torch.float8_e4m3fn), torch.empty(tokens, device="cuda")
+
+    def run(between: Callable[[], None]) -> None:
+        residual.copy_(first)
+        kernels.rms_norm(residual, norm, 1e-5, normed, eight, scale)
+        for index in range(layers):
+            parts = _in_parts((eight, scale, weights[index], weight_scale))
+            between()
+            kernels.add_rms_norm(parts, residual, norm, 1e-5, normed, 1.0, None, eight, scale)
+            between()
+
+    run(torch.cuda.synchronize)
+    expected = residual.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run(lambda: None)
+    for _ in range(20):
+        graph.replay()
+        assert torch.equal(residual, expected)
