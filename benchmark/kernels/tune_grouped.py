@@ -46,14 +46,15 @@ FEW = 64
 # tokens, and 256 inputs at a time for matrix instructions.
 _FEW_TOKENS = [(32, 0, 0, 1, 1, 3), (64, 0, 0, 0, 2, 2), (64, 0, 0, 0, 2, 3), (64, 0, 0, 1, 2, 2), (64, 0, 0, 2, 2, 3)]
 _SOME_TOKENS = [(64, 0, 1, 0, 4, 3), (128, 0, 1, 0, 4, 3), (128, 0, 1, 0, 4, 2)]
-_SOME_LATER = [(128, 0, 1, 0, 4, 3, 128, 3), (128, 0, 1, 0, 4, 2, 128, 2)]
+_LATER = [(128, 0, 0, 0, 4, 4, 128, 3), (128, 0, 1, 0, 4, 3, 128, 3), (128, 0, 1, 0, 4, 2, 128, 2)]
 _EIGHT_BITS = [(64, 0, 0, 0, 2, 2), (64, 0, 0, 0, 2, 3), (64, 0, 0, 0, 4, 3), (64, 1, 0, 0, 4, 3)]
 FORMS: dict[tuple[int, int], list[Form]] = {
     (4, 8): [(8, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 2, 2, 2), (64, 0, 0, 2, 4, 2)]],
-    (4, 16): [(16, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 0, 2, 3, 56, 0, 4)]],
-    (4, 32): [(32, *each) for each in [*_SOME_TOKENS, *_SOME_LATER]],
-    (4, 64): [(64, *each) for each in [*_SOME_TOKENS, *_SOME_LATER]],
-    **{(4, tokens): [(64, *each) for each in _SOME_TOKENS] for tokens in (128, 256, 512)},
+    (4, 16): [(16, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 0, 2, 2, 64, 0, 4), _LATER[0]]],
+    (4, 32): [(32, *each) for each in [*_SOME_TOKENS, *_LATER]],
+    (4, 64): [(64, *each) for each in [*_SOME_TOKENS, *_LATER]],
+    (4, 128): [(64, *each) for each in [*_SOME_TOKENS, *_LATER]],
+    **{(4, tokens): [(64, *each) for each in _SOME_TOKENS] for tokens in (256, 512)},
     (8, 8): [(8, *each) for each in _EIGHT_BITS],
     (8, 16): [(16, *each) for each in _EIGHT_BITS],
     (8, 32): [(32, 64, 0, 0, 0, 4, 2), (32, 64, 0, 0, 0, 4, 3), (32, 128, 0, 0, 0, 4, 2)],

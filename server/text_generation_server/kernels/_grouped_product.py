@@ -5,14 +5,15 @@ its products, or its weights (`FOLD`) where tokens are many. Zeros are subtracte
 of the inputs, which matrix units would add up, took 1 to 6 % longer up to 16 tokens.
 As in `_scaled_product.py` the inputs may be divided among programs, and the first codes are read before the operators
 in front are waited for (`AHEAD`); such a product lets the next kernel start as soon as it has waited itself.
-Beside products of warp groups, codes of a later block are asked for in the L2 cache (`LATER`): 28672 x 4096 with 32
-tokens takes 29.8 us instead of 37.6.
+Beside products of warp groups, codes of a later block are asked for in the L2 cache (`LATER`): with 128 outputs a
+program, 28672 x 4096 with 16 tokens takes 24.8 us instead of 32.0, and 24.0 to 24.3 with a stage more.
 A kernel that starts while the one in front still runs is not spread evenly: some processors get as many programs as
-fit, others too few. 28672 x 4096 with 16 tokens took 24.6 us alone and 32.9 with a norm in front. Where no more
-programs fit than each is to have (`PROGRAMS`), it takes 25.9 there.
-A layer of an 8B (products, norms, activation) takes 49.6 / 50.4 / 51.6 / 62.0 / 63.6 / 77.4 / 105.9 us with 2 / 4 / 8 /
+fit, others too few. The same matrix by programs of 56 outputs took 24.6 us alone and 32.9 with a norm in front. Where
+no more programs fit than each is to have (`PROGRAMS`), it takes 25.9 there; by those of 128 it takes 25.3 to 25.5.
+A layer of an 8B (products, norms, activation) took 49.6 / 50.4 / 51.6 / 62.0 / 63.6 / 77.4 / 105.9 us with 2 / 4 / 8 /
 9 / 16 / 32 / 64 tokens instead of 52.9 / 53.4 / 54.9 / 69.5 / 70.6 / 94.7 / 111.3, of a 70B 220 / 318 with 32 / 64
-instead of 266 / 326, with fewer tokens what it took (tune_grouped_starts.json).
+instead of 266 / 326, with fewer tokens what it took, before programs of 128 outputs for 16 tokens, which save another
+0.4 us of 28672 x 4096 and 1.8 of 4096 x 14336 (tune_grouped_starts.json).
 Tried and left out, with 16 tokens of 28672 x 4096: codes that are asked for before waiting (25.7 to 27.4 us), the next
 kernel's earlier start without codes that are read before waiting (26.2), and one program for each processor that keeps
 all tokens in shared memory, whose warps wait for each other nowhere (24.4; with a norm in front 25.6).
