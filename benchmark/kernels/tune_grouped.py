@@ -37,21 +37,24 @@ SHAPES = [
 ]
 KINDS = {4: "symmetric", 8: "int8"}
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14)
-NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages", "ROWS")
+NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages", "ROWS", "LATER", "PROGRAMS")
 Form = tuple[int, ...]
-"""In the order of `NAMES`; without the last one, as many as `BLOCK_N`."""
+"""In the order of `NAMES`; the last ones may be left out."""
 FEW = 64
 """Up to so many tokens the norm in front counts."""
 # By bits and padded tokens. Left out after first sweeps: more stages, a limit of registers, 256 outputs, tiles of 128
 # tokens, and 256 inputs at a time for matrix instructions.
 _FEW_TOKENS = [(32, 0, 0, 1, 1, 3), (64, 0, 0, 0, 2, 2), (64, 0, 0, 0, 2, 3), (64, 0, 0, 1, 2, 2), (64, 0, 0, 2, 2, 3)]
 _SOME_TOKENS = [(64, 0, 1, 0, 4, 3), (128, 0, 1, 0, 4, 3), (128, 0, 1, 0, 4, 2)]
+_LATER = [(128, 0, 0, 0, 4, 4, 128, 3), (128, 0, 1, 0, 4, 3, 128, 3), (128, 0, 1, 0, 4, 2, 128, 2)]
 _EIGHT_BITS = [(64, 0, 0, 0, 2, 2), (64, 0, 0, 0, 2, 3), (64, 0, 0, 0, 4, 3), (64, 1, 0, 0, 4, 3)]
 FORMS: dict[tuple[int, int], list[Form]] = {
     (4, 8): [(8, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 2, 2, 2), (64, 0, 0, 2, 4, 2)]],
-    (4, 16): [(16, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 0, 2, 3, 56)]],
-    (4, 32): [(32, *each) for each in _SOME_TOKENS],
-    **{(4, tokens): [(64, *each) for each in _SOME_TOKENS] for tokens in (64, 128, 256, 512)},
+    (4, 16): [(16, *each) for each in [*_FEW_TOKENS, (64, 0, 0, 0, 2, 2, 64, 0, 4), _LATER[0]]],
+    (4, 32): [(32, *each) for each in [*_SOME_TOKENS, *_LATER]],
+    (4, 64): [(64, *each) for each in [*_SOME_TOKENS, *_LATER]],
+    (4, 128): [(64, *each) for each in [*_SOME_TOKENS, *_LATER]],
+    **{(4, tokens): [(64, *each) for each in _SOME_TOKENS] for tokens in (256, 512)},
     (8, 8): [(8, *each) for each in _EIGHT_BITS],
     (8, 16): [(16, *each) for each in _EIGHT_BITS],
     (8, 32): [(32, 64, 0, 0, 0, 4, 2), (32, 64, 0, 0, 0, 4, 3), (32, 128, 0, 0, 0, 4, 2)],
@@ -127,7 +130,7 @@ def choose(rows: list[Row]) -> Iterator[Row]:
         for each in own:
             shape = int(each["outputs"]), int(each["inputs"])
             if each.get("splits"):
-                form = tuple(int(each[name]) for name in NAMES)
+                form = tuple(int(each[name]) for name in NAMES if name in each)
                 times.setdefault(shape, {}).setdefault(form, {})[int(each["splits"])] = float(each["microseconds"])
             elif "splits" in each:
                 others.setdefault(shape, {})["matrix_microseconds"] = each["microseconds"]

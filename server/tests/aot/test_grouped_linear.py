@@ -16,7 +16,7 @@ _ENTRIES = json.loads(
 )
 _NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages")
 Form = tuple[int, ...]
-"""Bits, what `_NAMES` are, and the outputs of a program."""
+"""Bits, what `_NAMES` are, the outputs of a program, and how many blocks on codes are asked for."""
 KINDS = {
     "symmetric": {"packed_ptr": "*i32"},
     "zeros": {"packed_ptr": "*i32", "zeros_ptr": "*bf16"},
@@ -29,15 +29,15 @@ KINDS = {
 def _forms(shared_kib: int, bits: int) -> list[Form]:
     return sorted(
         {
-            (bits, *(entry["config"][name] for name in _NAMES), entry["config"].get("ROWS", entry["config"]["BLOCK_N"]))
-            for entry in _ENTRIES
-            if (entry["key"]["shared_kib"], entry["key"]["bits"]) == (shared_kib, bits) and entry["config"]["splits"]
+            (bits, *(config[name] for name in _NAMES), config.get("ROWS", config["BLOCK_N"]), config.get("LATER", 0))
+            for key, config in ((entry["key"], entry["config"]) for entry in _ENTRIES)
+            if (key["shared_kib"], key["bits"]) == (shared_kib, bits) and config["splits"]
         }
     )
 
 
 def _compile(form: Form, kind: str, dtype: str = "bf16", groups: int = 2, target: GPUTarget = SM_90) -> Compiled:
-    _, block_m, block_n, swap, fold, ahead, num_warps, num_stages, rows = form
+    _, block_m, block_n, swap, fold, ahead, num_warps, num_stages, rows, later = form
     names = ("inputs", "outputs", "stride_x_token", "stride_packed_output", "stride_out_token", "tokens", "splits")
     types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
     types |= {"scales_ptr": "*bf16", "partial_ptr": "*fp32", "arrived_ptr": "*i32", **KINDS[kind]}
@@ -50,7 +50,8 @@ def _compile(form: Form, kind: str, dtype: str = "bf16", groups: int = 2, target
         "BLOCK_N": block_n,
         "ROWS": rows,
     }
-    constants |= {"AHEAD": ahead if kind not in ("eight", "float8") else 0}
+    four = kind not in ("eight", "float8")
+    constants |= {"AHEAD": ahead if four else 0, "LATER": later if four else 0}
     return compile_offline(grouped_product_kernel, types, constants, num_warps, num_stages, target)
 
 
@@ -60,6 +61,7 @@ def test_few_instructions_a_weight_no_spills_and_wide_copies(form: Form) -> None
     compiled.check()
     assert compiled.count("HMMA") + compiled.count("HGMMA")
     assert "LDGSTS.E.BYPASS.128" in compiled.sass
+    assert bool(compiled.count("CCTL.E.PF2")) == bool(form[-1])
     # No weight is converted on its own: the few are of divisions of sizes.
     assert compiled.count("I2F") + compiled.count("I2FP") <= 4
 

@@ -28,6 +28,15 @@ def _specialised_kernel(out_ptr, value):
     tl.store(out_ptr, value)
 
 
+@triton.jit
+def _crowd_kernel(here_ptr, most_ptr, PAUSE: tl.constexpr, PDL: tl.constexpr):
+    processor = tl.inline_asm_elementwise("mov.u32 $0, %smid;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    tl.atomic_max(most_ptr + processor, tl.atomic_add(here_ptr + processor, 1) + 1)
+    # Others come meanwhile, if they can.
+    tl.inline_asm_elementwise(PAUSE, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    tl.atomic_add(here_ptr + processor, -1)
+
+
 def _check(launch: Launcher, x: Tensor, stride: int, blocks: int, addend: int, factor: float) -> int:
     """Returns how many forms this call compiled."""
     before = compilations()
@@ -80,6 +89,18 @@ def test_dependent_launches_see_what_the_one_before_wrote() -> None:
         expected = buffers[0] + 64
         graph.replay()
         torch.testing.assert_close(buffers[-1], expected)
+
+
+def test_no_more_programs_than_asked_for_are_on_a_processor() -> None:
+    launch = Launcher(_crowd_kernel)
+    seen: list[int] = []
+    for programs in (4, 5, 0):
+        for _ in range(2):  # the first launch of a form is Triton's own
+            here, most = torch.zeros(2, 1024, device="cuda", dtype=torch.int32)
+            launch((4096,), (here, most), most_programs=programs, PAUSE="nanosleep.u32 20000; mov.u32 $0, 0;")
+        seen.append(int(most.max()))
+    assert seen[:2] == [4, 5]
+    assert seen[2] > 5
 
 
 def test_a_value_that_would_recompile_is_refused() -> None:

@@ -4,7 +4,19 @@ Codes become 16-bit weights in registers (`_codes.py`), for matrix instructions.
 its products, or its weights (`FOLD`) where tokens are many. Zeros are subtracted from weights: their products with sums
 of the inputs, which matrix units would add up, took 1 to 6 % longer up to 16 tokens.
 As in `_scaled_product.py` the inputs may be divided among programs, and the first codes are read before the operators
-in front are waited for.
+in front are waited for (`AHEAD`); such a product lets the next kernel start as soon as it has waited itself.
+Beside products of warp groups, codes of a later block are asked for in the L2 cache (`LATER`): with 128 outputs a
+program, 28672 x 4096 with 16 tokens takes 24.8 us instead of 32.0, and 24.0 to 24.3 with a stage more.
+A kernel that starts while the one in front still runs is not spread evenly: some processors get as many programs as
+fit, others too few. The same matrix by programs of 56 outputs took 24.6 us alone and 32.9 with a norm in front. Where
+no more programs fit than each is to have (`PROGRAMS`), it takes 25.9 there; by those of 128 it takes 25.3 to 25.5.
+A layer of an 8B (products, norms, activation) took 49.6 / 50.4 / 51.6 / 62.0 / 63.6 / 77.4 / 105.9 us with 2 / 4 / 8 /
+9 / 16 / 32 / 64 tokens instead of 52.9 / 53.4 / 54.9 / 69.5 / 70.6 / 94.7 / 111.3, of a 70B 220 / 318 with 32 / 64
+instead of 266 / 326, with fewer tokens what it took, before programs of 128 outputs for 16 tokens, which save another
+0.4 us of 28672 x 4096 and 1.8 of 4096 x 14336 (tune_grouped_starts.json).
+Tried and left out, with 16 tokens of 28672 x 4096: codes that are asked for before waiting (25.7 to 27.4 us), the next
+kernel's earlier start without codes that are read before waiting (26.2), and one program for each processor that keeps
+all tokens in shared memory, whose warps wait for each other nowhere (24.4; with a norm in front 25.6).
 """
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
@@ -38,6 +50,14 @@ def _inputs(
         else:
             tiles += (tl.load(x_ptrs + number * DEPTH, mask=here, other=0.0),)
     return tiles
+
+
+@triton.jit
+def _ask_for(line_ptrs):
+    """Asks for the 128 bytes at each pointer to be in the L2 cache, without registers or shared memory."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [line_ptrs], dtype=tl.int32, is_pure=False, pack=1
+    )
 
 
 @triton.jit
@@ -136,6 +156,7 @@ def grouped_product_kernel(
     BLOCK_N: tl.constexpr,
     ROWS: tl.constexpr,  # outputs of a program, BLOCK_N at most: fewer where processors then have as many each
     AHEAD: tl.constexpr,  # blocks of 4-bit codes that are read before waiting
+    LATER: tl.constexpr,  # 0, or how many blocks on 4-bit codes are asked for in the L2 cache
     PDL: tl.constexpr,
 ):
     """One program computes BLOCK_N outputs of BLOCK_M tokens, over one of `splits` parts of the inputs.
@@ -163,7 +184,8 @@ def grouped_product_kernel(
     weight_rows = tl.minimum(rows, row_end - 1)
     members = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     here = (members < tokens)[:, None]
-    row_ptrs = packed_ptr + weight_rows.to(tl.int64)[:, None] * stride_packed_output
+    line_ptrs = packed_ptr + weight_rows.to(tl.int64) * stride_packed_output
+    row_ptrs = line_ptrs[:, None]
     step = BLOCK_K // 8 if FOUR else BLOCK_K
     x_rows = x_ptr + members.to(tl.int64)[:, None] * stride_x_token + tl.arange(0, DEPTH)[None, :]
     word_columns = tl.arange(0, 32)[None, :]
@@ -194,6 +216,9 @@ def grouped_product_kernel(
             block = tl.minimum(tl.where(block + 1 == end, begin, block + 1), blocks - 1)
 
     wait_for_previous(PDL)
+    if AHEAD:
+        # The next product can read its first codes while this one computes.
+        let_next_start(PDL)
     first_inputs = ()
     for ahead in tl.static_range(AHEAD):
         at = first_blocks[ahead] * BLOCK_K
@@ -203,7 +228,11 @@ def grouped_product_kernel(
         next_scales = first_scales[AHEAD]
         if zeros_ptr is not None:
             next_points = first_points[AHEAD]
-    for _ in range(begin + AHEAD, end):
+    for number in range(begin + AHEAD, end):
+        if LATER and not PLAIN:  # noqa: SIM102 - this the compiler knows, the next is of the device
+            if number + LATER < end:
+                later = tl.where(block + LATER >= end, block + LATER - end + begin, block + LATER)
+                _ask_for(line_ptrs + later * step)
         block_ptrs = row_ptrs + block * step
         left = inputs - block * BLOCK_K
         x = _inputs(x_rows + block * BLOCK_K, here, left, MASK_K)
@@ -235,8 +264,9 @@ def grouped_product_kernel(
             whole_points if GROUPS == 1 or zeros_ptr is None else first_points[ahead], table_ptr, table,
             FLOAT8, GROUPS, MASK_K, FOLD, SWAP, PLAIN, BASE,
         )  # fmt: skip
-    # Not earlier: a kernel that has waited relies on all before the last product being finished.
-    let_next_start(PDL)
+    # In either place all before this product are finished, on which a kernel that has waited relies.
+    if AHEAD == 0:
+        let_next_start(PDL)
 
     if GROUPS == 1:
         acc *= of_outputs(tl.load(scales_ptr + weight_rows).to(tl.float32), SWAP)
@@ -280,7 +310,8 @@ def grouped_product(
     """Launches the kernel: shapes as of `grouped_linear`, `points` are its zeros.
 
     On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
-    `config`: constants of the kernel, options of its launch, and `splits`; without `ROWS` tiles are filled.
+    `config`: constants of the kernel, options of its launch, and `splits`; without `ROWS` tiles are filled. With
+    `PROGRAMS` no more are on a processor at a time.
     """
     tokens, inputs = x.shape
     outputs = packed.shape[0]
@@ -289,7 +320,7 @@ def grouped_product(
     rows = config.get("ROWS", block_n)
     grid = (triton.cdiv(tokens, block_m), triton.cdiv(outputs, rows), splits)
     tiles = grid[0] * grid[1]
-    float8 = packed.is_floating_point()
+    float8, four = packed.is_floating_point(), packed.dtype == torch.int32
     arrived = arrivals(x.device, tiles if splits > 1 else 0)
     partial = x.new_empty(splits * tiles * block_n * block_m if splits > 1 else 0, dtype=torch.float32)
     _launch(
@@ -297,6 +328,7 @@ def grouped_product(
         (x, packed.view(torch.uint8) if float8 else packed, scales, points, table, bias, out, partial, arrived),
         (inputs, outputs, x.stride(0), packed.stride(0), out.stride(0)),
         (tokens, splits),
+        most_programs=config.get("PROGRAMS", 0),
         FLOAT8=float8,
         GROUPS=scales.shape[2] if scales.dim() == 3 else 1,
         MASK_K=inputs % BLOCK != 0,
@@ -306,7 +338,8 @@ def grouped_product(
         BLOCK_M=block_m,
         BLOCK_N=block_n,
         ROWS=rows,
-        AHEAD=config["AHEAD"] if packed.dtype == torch.int32 else 0,
+        AHEAD=config["AHEAD"] if four else 0,
+        LATER=config.get("LATER", 0) if four else 0,
         num_warps=num_warps,
         num_stages=config["num_stages"],
     )

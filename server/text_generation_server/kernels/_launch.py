@@ -146,6 +146,17 @@ def _arrivals(device: torch.device) -> Tensor:
     return torch.zeros(_ARRIVALS, dtype=torch.int32, device=device)
 
 
+def _least_shared(most_programs: int) -> int:
+    """Bytes of shared memory with which no more programs fit on a processor.
+
+    Each takes 1 KiB besides, and kernels have 48 KiB without asking for more.
+    """
+    if most_programs == 0:
+        return 0
+    capacity = torch.cuda.get_device_properties().shared_memory_per_multiprocessor
+    return min(capacity // (most_programs + 1) - (1 << 10) + 128, 48 << 10)
+
+
 class _Compiled(NamedTuple):
     """One form of a kernel, ready to launch."""
 
@@ -179,16 +190,22 @@ class Launcher:
         pointers: tuple[Tensor | None, ...],
         sizes: tuple[int, ...] = (),
         values: tuple[float, ...] = (),
+        *,
+        most_programs: int = 0,
         **constants: object,
     ) -> None:
-        """Launches on the current stream. `constants` are constexprs and Triton's options."""
+        """Launches on the current stream. `constants` are constexprs and Triton's options.
+
+        `most_programs`: how many may be on a processor at a time, 4 or more; 0: as many as fit. A kernel that starts
+        while others run is not spread evenly: it fills the processors that are free.
+        """
         types = [None if pointer is None else pointer.dtype for pointer in pointers]
         device = pointers[0].device.index  # pyright: ignore[reportOptionalMemberAccess] - only optional ones are None
-        key = (device, *types, sizes, *constants.items())
+        key = (device, most_programs, *types, sizes, *constants.items())
         addresses = [0 if pointer is None else pointer.data_ptr() for pointer in pointers]
         compiled = self._compiled.get(key)
         if compiled is None or _named is not None or self._misaligned(addresses):
-            self._launch_by_triton(key, grid, pointers, sizes, values, constants, addresses)
+            self._launch_by_triton(key, grid, pointers, sizes, values, constants, addresses, most_programs)
             return
         x, y, z = (*grid, 1, 1)[:3]
         stream = torch._C._cuda_getCurrentRawStream(device)
@@ -215,6 +232,7 @@ class Launcher:
         values: tuple[float, ...],
         constants: dict[str, object],
         addresses: list[int],
+        most_programs: int,
     ) -> None:
         """Compiles if need be, launches, and keeps the compiled form."""
         if "PDL" in self._kernel.arg_names:
@@ -241,6 +259,8 @@ class Launcher:
         # Scratch memory is allocated for each launch: such a kernel stays with Triton.
         if not self._misaligned(addresses) and not (launcher.global_scratch_size or launcher.profile_scratch_size):
             placeholders = (None,) * (len(self._kernel.params) - len(arguments))
+            num_warps, num_ctas, shared = kernel.packed_metadata
+            metadata = num_warps, num_ctas, max(shared, _least_shared(most_programs))
             self._compiled[key] = _Compiled(
-                launcher.launch, kernel.function, launcher.launch_pdl, kernel.packed_metadata, placeholders
+                launcher.launch, kernel.function, launcher.launch_pdl, metadata, placeholders
             )

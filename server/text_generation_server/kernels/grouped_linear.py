@@ -19,20 +19,18 @@ from 129 tokens on, where its data file says that it is faster.
 Bytes floor: outputs * inputs * bits / 8, and the scales.
 Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at 1 (by the kernel for several) / 16 / 32
 / 64 tokens, the matrix in 16 bits in brackets (`skinny_linear`):
-6144 x 4096 8.2 / 9.2 / 12.4 / 17.9 (14.8 / 15.0 / 15.7 / 16.9), 4096 x 4096 7.3 / 8.7 / 10.2 / 13.4 (11.5 / 11.7 /
-11.7 / 12.5), 28672 x 4096 21.5 / 26.7 / 32.6 / 47.5 (59.0 / 61.6 / 60.9 / 65.5), 4096 x 14336 14.2 / 16.1 / 19.5 / 27.7
-(32.7 / 31.6 / 32.6 / 35.0), 57344 x 8192 67.4 / 95.1 / 116.1 / 166.5 (209.4 / 213.3 / 217.7 / 229.4).
+6144 x 4096 8.2 / 9.5 / 12.6 / 18.1 (14.8 / 15.0 / 15.7 / 16.9), 4096 x 4096 7.3 / 8.3 / 9.8 / 13.0 (11.5 / 11.7 / 11.7
+/ 12.5), 28672 x 4096 21.5 / 24.1 / 27.5 / 41.7 (59.0 / 61.6 / 60.9 / 65.5), 4096 x 14336 14.2 / 15.2 / 19.0 / 27.7
+(32.7 / 31.6 / 32.6 / 35.0), 57344 x 8192 67.4 / 84.4 / 115.2 / 167.9 (209.4 / 213.3 / 217.7 / 229.4).
 28672 x 4096 as int8 with a scale for each output 32.5 / 34.0 / 57.3 / 82.0, as float8 32.9 / 35.7 / 62.5 / 87.9; with a
 table of 16 values and groups of 64, 49.9 / 57.6 / 66.4 / 88.5. That is 68 % of a copy's bandwidth at one token for
-28672 x 4096, 87 % for 57344 x 8192. Many tokens of 28672 x 4096: 128 86 (68), 256 100 (94), 512 207 (162), 1024 369
+28672 x 4096, 87 % for 57344 x 8192. Many tokens of 28672 x 4096: 128 79 (68), 256 100 (94), 512 207 (162), 1024 369
 (318), 2048 679 (597); without the kernel of `_grouped_many.py` 256 took 167, 512 241 and 1024 432
 (tune_grouped_many.json). One stream of an 8B model took 2.28 ms a token instead of 2.34 once the first codes were read
 before waiting.
-Of 28672 x 4096 with 16 tokens programs of 56 outputs take 24.4 us where those of 64 take 25.4
-(benchmark/results/tune_grouped_few.json): every processor has four of them.
-Tried and left out: larger tiles of that kernel, and 256 inputs at a time for matrix instructions, which were as fast or
-slower.
-See benchmark/results/tune_grouped.json, and tune_grouped_more.json for one token behind a norm and for many tokens.
+Tried and left out: 256 inputs at a time for matrix instructions, which were as fast or slower.
+See benchmark/results/tune_grouped.json, tune_grouped_starts.json for 2 to 128 tokens, and tune_grouped_more.json for
+one token behind a norm and for many tokens.
 """
 
 # pyright: basic
