@@ -11,6 +11,7 @@ from text_generation_server.kernels._sampling import split_size
 from text_generation_server.kernels._search import CANDIDATES, NUM_WARPS, TILE
 from text_generation_server.kernels.advance_state import _BLOCK, advance_state_kernel
 from text_generation_server.kernels.survivors import survivors_kernel
+from text_generation_server.kernels.newest_tokens import newest_tokens_kernel
 from text_generation_server.kernels.top_tokens import top_tokens_kernel
 
 # The package's attributes of these names are the operators.
@@ -93,6 +94,12 @@ def test_choose_and_advance() -> None:
     compile_offline(choose.choose_kernel, types(choose.choose_kernel, "fp32"), {"BLOCK_S": 32, "PDL": True}, 1).check()
     constants = {"BLOCK": _BLOCK, "PDL": True}
     compile_offline(advance_state_kernel, types(advance_state_kernel, "fp32"), constants, 2).check()
+
+
+def test_newest_tokens() -> None:
+    signature = types(newest_tokens_kernel, "fp32") | dict.fromkeys(("ids_ptr", "positions_ptr", "slots_ptr"), "*i64")
+    signature |= {"slot_table_ptr": "*i32", "kv_lens_ptr": "*i32"}
+    compile_offline(newest_tokens_kernel, signature, {"BLOCK": 64, "PDL": True}, 2).check()
 
 
 @pytest.mark.parametrize("index", range(ROUNDS))

@@ -32,6 +32,7 @@ from .layer_norm import layer_norm
 from .logits_process import logits_process
 from .moe_experts import moe_experts
 from .moe_route import RouteOptions, moe_route
+from .newest_tokens import newest_tokens
 from .peer_add_norm import announce, peer_add_norm
 from .prefill_attention import prefill_attention
 from .qkv_postprocess import qkv_postprocess
@@ -93,6 +94,7 @@ __all__ = [
     "mask_words",
     "moe_experts",
     "moe_route",
+    "newest_tokens",
     "num_splits",
     "pack_codes",
     "pack_scales",
