@@ -22,6 +22,7 @@ from .choose import choose
 from .decode_attention import decode_attention
 from .dequantise import dequantise
 from .draw import draw
+from .embed import embed
 from .grouped_linear import grouped_linear
 from .kv_codes import KV_CODES
 from .latent_decode_attention import latent_decode_attention
@@ -80,6 +81,7 @@ __all__ = [
     "decode_attention",
     "dequantise",
     "draw",
+    "embed",
     "fingerprint_compiler",
     "fits_one_shot",
     "fits_two_shots",
