@@ -23,7 +23,6 @@ from ._sampling import (
     EXCLUDED,
     FLOATS,
     HAS_FILTERS,
-    INTS,
     SAMPLES,
     TEMPERATURE,
     Flags,

@@ -24,7 +24,6 @@ from ._register import by_device
 from ._sampling import (
     FLOATS,
     HAS_FILTERS,
-    INTS,
     LARGEST,
     SAMPLES,
     TEMPERATURE,
