@@ -21,35 +21,19 @@ def _load_tile(
     BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Positions [BLOCK_N] from `begin` on, their slots, and their keys and values [BLOCK_N, BLOCK_D], zero from `end`
-    on.
-    """
+    """Positions [BLOCK_N] from `begin` on, and their keys and values [BLOCK_N, BLOCK_D], zero from `end` on."""
     positions = begin + tl.arange(0, BLOCK_N)
     slots = load_slots(table_row_ptr, positions, end, True)
     k = load_rows(k_head_ptr, slots, stride_k_slot, positions < end, True, HEAD_DIM, BLOCK_D)
     v = load_rows(v_head_ptr, slots, stride_v_slot, positions < end, True, HEAD_DIM, BLOCK_D)
-    return positions, slots, k, v
-
-
-@triton.jit
-def _ask_for(head_ptr, slots, stride_slot, valid, HEAD_DIM: tl.constexpr, PDL: tl.constexpr):
-    """Has the rows of `slots` [N] that are `valid` brought into the L2 cache, and waits for nothing. Others bring that
-    of slot 0. Only where there is PDL: Triton has no operation for it, and its interpreter no instructions.
-    """
-    if PDL:
-        LINE: tl.constexpr = 128 // (head_ptr.dtype.element_ty.primitive_bitwidth // 8)
-        lines = tl.arange(0, triton.next_power_of_2(triton.cdiv(HEAD_DIM, LINE))) * LINE
-        places = tl.where(valid, slots, 0)[:, None] * stride_slot + tl.minimum(lines, HEAD_DIM - 1)[None, :]
-        pointers = (head_ptr + places).to(tl.int64)
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [pointers], tl.int32, is_pure=False, pack=1
-        )
+    return positions, k, v
 
 
 @triton.jit
 def _held(values, PDL: tl.constexpr):
-    """`values`, which nothing touches before this. The compiler moves operands of a product to shared memory as soon as
-    they are asked for, and whatever is asked for behind that waits until they are there.
+    """`values`, which nothing touches before this. The compiler moves operands of a product to shared memory right
+    behind their loads, and whatever is asked for after that, such as the values behind the keys, waits until they are
+    there.
     """
     if PDL:
         pack: tl.constexpr = 32 // values.dtype.primitive_bitwidth
@@ -76,8 +60,8 @@ def _attend_to_tile(
 ):
     """One step of the online softmax; a program without the new token may have seen nothing before, and see nothing.
 
-    Values wait in registers until keys have left shared memory. What attention takes of that is lost as room for loads
-    under way, on multiprocessors that products run on as well: with twice as much a pass of an 8B takes 5 % longer.
+    Values wait in registers until keys have left shared memory. With room for both, 68 KiB instead of 36, a pass of an 8B
+    takes 5 % longer: the products around get slower (benchmark/results/one-token-latency.json).
     """
     scores = tl.dot(q, _held(k, PDL).T, input_precision="tf32x3")
     scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
@@ -124,8 +108,6 @@ def token_attention_kernel(
     out_ptr,  # [heads, HEAD_DIM]
     partial_ptr,  # [items, heads, HEAD_DIM] float32, written where there are several chunks
     partial_log_sum_ptr,  # [items, heads] float32, likewise
-    k_next_ptr,  # the caches of the next layer, laid out like those of this one, or None
-    v_next_ptr,
     stride_cos_sin,
     stride_k_slot,
     stride_k_head,
@@ -178,12 +160,9 @@ def token_attention_kernel(
     table_row_ptr = slot_table_ptr + row * stride_table_row
     k_head_ptr = k_cache_ptr + kv_head * stride_k_head
     v_head_ptr = v_cache_ptr + kv_head * stride_v_head
-    positions, slots, k, v = _load_tile(
+    positions, k, v = _load_tile(
         table_row_ptr, k_head_ptr, v_head_ptr, stride_k_slot, stride_v_slot, begin, end, HEAD_DIM, BLOCK_D, BLOCK_N
     )
-    if k_next_ptr is not None:
-        _ask_for(k_next_ptr + kv_head * stride_k_head, slots, stride_k_slot, positions < end, HEAD_DIM, PDL)
-        _ask_for(v_next_ptr + kv_head * stride_v_head, slots, stride_v_slot, positions < end, HEAD_DIM, PDL)
     one = kv_head + tl.arange(0, 1)
     cos, sin = load_angles(cos_sin_ptr + tl.load(position_ptr) * stride_cos_sin, elements, HEAD_DIM)
     q_weight, q_partner, k_weight, k_partner = None, None, None, None
@@ -191,9 +170,9 @@ def token_attention_kernel(
         q_weight, q_partner = load_norm(q_norm_ptr, heads, exists, elements, HEAD_DIM, NORM_OF_EACH_HEAD)
         k_weight, k_partner = load_norm(k_norm_ptr, one, one >= 0, elements, HEAD_DIM, NORM_OF_EACH_HEAD)
     slot = tl.load(slot_ptr)
-    wait_for_previous(PDL)
     if begin + BLOCK_N >= end:
         let_next_start(PDL)
+    wait_for_previous(PDL)
 
     slopes = None
     if slopes_ptr is not None:
@@ -223,7 +202,7 @@ def token_attention_kernel(
         q, positions, k, v, end, kv_len, slopes, scale_log2, acc, row_max, row_sum, SOFTCAP, PDL
     )
     for start in range(begin + BLOCK_N, end, BLOCK_N):
-        positions, _, k, v = _load_tile(
+        positions, k, v = _load_tile(
             table_row_ptr, k_head_ptr, v_head_ptr, stride_k_slot, stride_v_slot, start, end, HEAD_DIM, BLOCK_D, BLOCK_N
         )
         acc, row_max, row_sum = _attend_to_tile(

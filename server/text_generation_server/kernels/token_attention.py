@@ -6,8 +6,7 @@ as one operator, in which the program that has the end of a context turns the ne
 counts them without reading them: a kernel less in each layer of a step whose kernels wait for each other. What is left
 in `qkv` is unspecified. Results are as close to the formula as those of the two operators, but not the same to the bit.
 Positions are asked for before the wait for the product, and the next kernels, which ask for megabytes of weights, start
-after that. With `k_next` and `v_next`, the caches of the next layer, laid out like those of this one, the same
-positions of it are brought into the L2 cache; nothing else depends on them.
+after that.
 
 Layouts are those of `qkv_postprocess` and `decode_attention`, of one token; caches hold no codes, and keys and values
 have heads of one size.
@@ -52,8 +51,6 @@ def token_attention_triton(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
-    k_next: Tensor | None = None,
-    v_next: Tensor | None = None,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read.
 
@@ -77,7 +74,7 @@ def token_attention_triton(
         (kv_heads, chunks.items),
         (
             qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, slot_table, b_row, b_kv_len, sinks,
-            slopes, out, chunks.partial, chunks.partial_log_sum, k_next, v_next,
+            slopes, out, chunks.partial, chunks.partial_log_sum,
         ),
         (cos_sin.stride(0), *k_cache.stride()[:2], *v_cache.stride()[:2], slot_table.stride(0)),
         (norm_eps, scale * LOG2_E, *chunks.planned),
@@ -116,10 +113,8 @@ def token_attention_torch(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     slopes: Tensor | None = None,
-    k_next: Tensor | None = None,  # noqa: ARG001 - one signature for both
-    v_next: Tensor | None = None,  # noqa: ARG001 - one signature for both
 ) -> None:
-    """Torch implementation: the CPU path and the reference of the tests. Asks for nothing."""
+    """Torch implementation: the CPU path and the reference of the tests."""
     norms = q_norm, k_norm, norm_eps
     qkv_postprocess_torch(qkv, bias, *norms, cos_sin, positions, slots, k_cache, v_cache, norm_after_rope)
     context = slot_table, b_row, b_kv_len, max_kv_len

@@ -73,8 +73,7 @@ class Attention:
         if self._is_one(qkv, state) and (d := state.decodes) is not None:
             context = (state.slot_table, d.rows, d.kv_lens, d.max_kv_len)
             before = self._before_attention(self._weights.qkv.bias, state)
-            how = (self._spec.scale, out, *self._options.arguments(), *self._next_caches(state))
-            kernels.token_attention(qkv, *before, *context, *how)
+            kernels.token_attention(qkv, *before, *context, self._spec.scale, out, *self._options.arguments())
             return out.view(num_tokens, self._q_size)
         self._prepare(qkv, state)
         read, scale = (cache.k, cache.v, state.slot_table), self._spec.scale
@@ -91,13 +90,6 @@ class Attention:
         """Whether there is one operator for all that is left to do, because the step is one decode."""
         plain = self._qk_norm is None and not self._spec.clip and self.cache.codes is None
         return plain and qkv.shape[0] == 1 and state.chunks is None and not state.deterministic
-
-    def _next_caches(self, state: InferState) -> tuple[Tensor | None, Tensor | None]:
-        """Keys and values of the next layer, if they are laid out like those of this one."""
-        own, following = state.caches[self._index], state.caches[self._index + 1 : self._index + 2]
-        if not following or (following[0].k.shape, following[0].v.shape) != (own.k.shape, own.v.shape):
-            return None, None
-        return following[0].k, following[0].v
 
     def _before_attention(self, bias: Tensor | None, state: InferState) -> tuple[Any, ...]:
         """Arguments that say what becomes of `qkv` before heads are read."""
