@@ -10,6 +10,8 @@ from text_generation_server.kernels._narrow import ROUNDS, narrow_kernel
 from text_generation_server.kernels._sampling import split_size
 from text_generation_server.kernels._search import CANDIDATES, NUM_WARPS, TILE
 from text_generation_server.kernels.advance_state import _BLOCK, advance_state_kernel
+from text_generation_server.kernels.embed import embed_kernel
+from text_generation_server.kernels.newest_tokens import newest_tokens_kernel
 from text_generation_server.kernels.survivors import survivors_kernel
 from text_generation_server.kernels.top_tokens import top_tokens_kernel
 
@@ -93,6 +95,25 @@ def test_choose_and_advance() -> None:
     compile_offline(choose.choose_kernel, types(choose.choose_kernel, "fp32"), {"BLOCK_S": 32, "PDL": True}, 1).check()
     constants = {"BLOCK": _BLOCK, "PDL": True}
     compile_offline(advance_state_kernel, types(advance_state_kernel, "fp32"), constants, 2).check()
+
+
+def test_newest_tokens() -> None:
+    signature = types(newest_tokens_kernel, "fp32") | dict.fromkeys(("ids_ptr", "positions_ptr", "slots_ptr"), "*i64")
+    signature |= {"slot_table_ptr": "*i32", "kv_lens_ptr": "*i32"}
+    compile_offline(newest_tokens_kernel, signature, {"BLOCK": 64, "PDL": True}, 2).check()
+
+
+def test_embed() -> None:
+    signature = {
+        "ids_ptr": "*i64",
+        "table_ptr": "*bf16",
+        "out_ptr": "*bf16",
+        "hidden": "i32",
+        "stride_table_row": "i32",
+    }
+    compiled = compile_offline(embed_kernel, signature, {"BLOCK": 1024, "PDL": True}, 4)
+    compiled.check()
+    assert compiled.count("LDG.E.128")
 
 
 @pytest.mark.parametrize("index", range(ROUNDS))

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..kernels import newest_tokens
 from ..layers.infer import Chunks, Decodes, InferState
 from .kv_pool import KVPool
 from .rows import RowTable
@@ -145,13 +146,15 @@ class InputBuilder:
 
     def decodes(self, rows: Tensor, max_kv_len: int) -> tuple[Tensor, InferState]:
         """One token a row: the newest one. `rows` int64 [D] may hold the padding row several times."""
-        length = self._table.length[rows]
-        positions = (length - 1).clamp_(min=0)
-        decodes = Decodes(rows, length.to(torch.int32), max_kv_len)
+        table = self._table
+        input_ids, positions, slots = (torch.empty_like(rows) for _ in range(3))
+        lengths = torch.empty_like(rows, dtype=torch.int32)
+        newest_tokens(rows, table.last_token, table.length, table.slot_table, input_ids, positions, slots, lengths)
+        decodes = Decodes(rows, lengths, max_kv_len)
         if self._deterministic and not self._alone:
             starts = torch.arange(len(rows) + 1, dtype=torch.int32, device=rows.device)
-            return self._table.last_token[rows], self._state(rows, positions, None, self._as_chunks(decodes, starts))
-        return self._table.last_token[rows], self._state(rows, positions, decodes, None)
+            return input_ids, self._state(positions, slots, None, self._as_chunks(decodes, starts))
+        return input_ids, self._state(positions, slots, decodes, None)
 
     def mixed(self, step: StepInput[Tensor], extents: Extents) -> tuple[Tensor, InferState]:
         """Decodes, possibly none, and chunks."""
@@ -170,7 +173,8 @@ class InputBuilder:
             decodes, chunks = Decodes(rows, lengths, table.max_total_tokens), None
         elif self._deterministic:
             decodes, chunks = None, self._joined(decodes, chunks)
-        return input_ids, self._state(rows, positions, decodes, chunks, step.logit_tokens)
+        slots = table.slot_table[rows, positions].to(torch.int64)
+        return input_ids, self._state(positions, slots, decodes, chunks, step.logit_tokens)
 
     def _joined(self, decodes: Decodes | None, chunks: Chunks) -> Chunks:
         """Decodes as chunks of one token, before the others. Padded ones have none."""
@@ -192,8 +196,8 @@ class InputBuilder:
 
     def _state(
         self,
-        rows: Tensor,
         positions: Tensor,
+        slots: Tensor,
         decodes: Decodes | None,
         chunks: Chunks | None,
         logit_tokens: Tensor | None = None,
@@ -201,7 +205,7 @@ class InputBuilder:
         return InferState(
             deterministic=self._deterministic,
             positions=positions,
-            slots=self._table.slot_table[rows, positions].to(torch.int64),
+            slots=slots,
             decodes=decodes,
             chunks=chunks,
             slot_table=self._table.slot_table,

@@ -22,6 +22,7 @@ from .choose import choose
 from .decode_attention import decode_attention
 from .dequantise import dequantise
 from .draw import draw
+from .embed import embed
 from .grouped_linear import grouped_linear
 from .kv_codes import KV_CODES
 from .latent_decode_attention import latent_decode_attention
@@ -32,6 +33,7 @@ from .layer_norm import layer_norm
 from .logits_process import logits_process
 from .moe_experts import moe_experts
 from .moe_route import RouteOptions, moe_route
+from .newest_tokens import newest_tokens
 from .peer_add_norm import announce, peer_add_norm
 from .prefill_attention import prefill_attention
 from .qkv_postprocess import qkv_postprocess
@@ -79,6 +81,7 @@ __all__ = [
     "decode_attention",
     "dequantise",
     "draw",
+    "embed",
     "fingerprint_compiler",
     "fits_one_shot",
     "fits_two_shots",
@@ -93,6 +96,7 @@ __all__ = [
     "mask_words",
     "moe_experts",
     "moe_route",
+    "newest_tokens",
     "num_splits",
     "pack_codes",
     "pack_scales",

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._sampling import (
-    FLAGS,
     FLOATS,
     HAS_FILTERS,
     INTS,
@@ -25,6 +24,7 @@ from ._sampling import (
     distance_below,
     integer_mass,
     integer_share,
+    load_flags,
     row_best,
     split_size,
 )
@@ -200,14 +200,14 @@ def narrow_kernel(
     PDL: tl.constexpr,
 ):
     """One program measures one split of one row."""
-    wait_for_previous(PDL)
     let_next_start(PDL)
     split = tl.program_id(0)
     splits = tl.num_programs(0)
     batch_index = tl.program_id(1).to(tl.int64)
     batch = tl.num_programs(1)
-    row = tl.load(rows_ptr + batch_index)
-    if (tl.load(ints_ptr + row * INTS + FLAGS) & HAS_FILTERS) == 0:
+    row, flags = load_flags(rows_ptr, ints_ptr, batch_index)
+    wait_for_previous(PDL)
+    if (flags & HAS_FILTERS) == 0:
         return
     top_k = tl.load(ints_ptr + row * INTS + TOP_K)
     top_p = tl.load(floats_ptr + row * FLOATS + TOP_P)

@@ -165,6 +165,19 @@ BIASES, TOPS = tl.constexpr(MAX_LOGIT_BIAS), tl.constexpr(MAX_TOP)
 
 
 @triton.jit
+def load_flags(
+    rows_ptr,  # [N]
+    ints_ptr,  # [rows, INTS]
+    batch_index,
+):
+    """The row at a place of the batch, and what it asks for. Neither is written by a kernel that lets the next one
+    start early, so both may be read before the wait: what a plain row has no need of then costs little but the wait.
+    """
+    row = tl.load(rows_ptr + batch_index)
+    return row, tl.load(ints_ptr + row * INTS + FLAGS)
+
+
+@triton.jit
 def distance_below(
     x,  # float32 scores
     best,  # float32, the row's best score

@@ -21,10 +21,8 @@ from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import by_device
 from ._sampling import (
     EXCLUDED,
-    FLAGS,
     FLOATS,
     HAS_FILTERS,
-    INTS,
     SAMPLES,
     TEMPERATURE,
     Flags,
@@ -32,6 +30,7 @@ from ._sampling import (
     Ints,
     distance,
     distance_below,
+    load_flags,
     num_splits,
 )
 from ._triton import tl, triton
@@ -71,12 +70,11 @@ def choose_kernel(
     PDL: tl.constexpr,
 ):
     """One program merges the splits of one row."""
-    wait_for_previous(PDL)
     let_next_start(PDL)
     batch_index = tl.program_id(0).to(tl.int64)
-    row = tl.load(rows_ptr + batch_index)
-    flags = tl.load(ints_ptr + row * INTS + FLAGS)
+    row, flags = load_flags(rows_ptr, ints_ptr, batch_index)
     temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)
+    wait_for_previous(PDL)
     split = tl.arange(0, BLOCK_S)
     valid = split < number
     part = (split // splits) * stride_rank + batch_index * splits + split % splits

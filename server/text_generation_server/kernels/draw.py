@@ -22,10 +22,8 @@ from torch import Tensor
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import by_device
 from ._sampling import (
-    FLAGS,
     FLOATS,
     HAS_FILTERS,
-    INTS,
     LARGEST,
     SAMPLES,
     TEMPERATURE,
@@ -37,6 +35,7 @@ from ._sampling import (
     flags_of,
     in_splits,
     inverse,
+    load_flags,
     row_best,
     split_size,
     survives,
@@ -81,13 +80,12 @@ def draw_kernel(
     PDL: tl.constexpr,
 ):
     """One program draws within one split of one row; it has nothing to do where a row is greedy without a filter."""
-    wait_for_previous(PDL)
     let_next_start(PDL)
     split = tl.program_id(0)
     splits = tl.num_programs(0)
     batch_index = tl.program_id(1).to(tl.int64)
-    row = tl.load(rows_ptr + batch_index)
-    flags = tl.load(ints_ptr + row * INTS + FLAGS)
+    row, flags = load_flags(rows_ptr, ints_ptr, batch_index)
+    wait_for_previous(PDL)
     if (flags & (SAMPLES | HAS_FILTERS)) == 0:
         return
     part = batch_index * splits + split

@@ -18,7 +18,7 @@ Called once a step. On an H200, 64 plain rows of 128,256 ids in bfloat16 take 15
 Bytes floor: N * vocab * element size; for rows that write scores 4 more a token, and 4 for counts.
 """
 
-# pyright: basic, reportArgumentType=false
+# pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
 import torch
 from torch import Tensor
 
@@ -26,7 +26,6 @@ from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import by_device
 from ._sampling import (
     BIASES,
-    FLAGS,
     FLOATS,
     FREQUENCY,
     HAS_BIAS,
@@ -50,6 +49,7 @@ from ._sampling import (
     flags_of,
     in_splits,
     inverse,
+    load_flags,
     mask_words,
     split_size,
 )
@@ -116,8 +116,6 @@ def logits_process_kernel(
     PDL: tl.constexpr,
 ):
     """One program handles one split of one row, in registers."""
-    wait_for_previous(PDL)
-    let_next_start(PDL)
     split = tl.program_id(0)
     batch_index = tl.program_id(1).to(tl.int64)
     first = first_id + split * CHUNK
@@ -126,13 +124,13 @@ def logits_process_kernel(
     # Ids of the whole vocabulary count from here.
     logits_ptr += batch_index * stride_logits - first_id
     scores_ptr += batch_index * stride_scores - first_id
-    # On its way while the parameters are looked up.
-    x = tl.load(logits_ptr + ids, mask=inside, other=float("-inf")).to(tl.float32)
-    row = tl.load(rows_ptr + batch_index)
+    row, flags = load_flags(rows_ptr, ints_ptr, batch_index)
     floats_ptr += row * FLOATS
     ints_ptr += row * INTS
     temperature = tl.load(floats_ptr + TEMPERATURE)
-    flags = tl.load(ints_ptr + FLAGS)
+    let_next_start(PDL)
+    wait_for_previous(PDL)
+    x = tl.load(logits_ptr + ids, mask=inside, other=float("-inf")).to(tl.float32)
     if (flags & PROCESSED) != 0:
         previous = tl.load(last_token_ptr + row)
         below_minimum = tl.load(generated_ptr + row) < tl.load(ints_ptr + MIN_NEW_TOKENS)

@@ -32,7 +32,6 @@ from ._launch import Launcher, let_next_start, wait_for_previous
 from ._narrow import ROUNDS, STATE, is_wide, load_state, narrow, next_state
 from ._register import by_device
 from ._sampling import (
-    FLAGS,
     FLOATS,
     HAS_FILTERS,
     INTS,
@@ -49,6 +48,7 @@ from ._sampling import (
     batch_indices,
     distance,
     flags_of,
+    load_flags,
     mass,
     row_best,
     share,
@@ -162,17 +162,17 @@ def survivors_kernel(
     PDL: tl.constexpr,
 ):
     """One program finds the bounds of one row."""
-    wait_for_previous(PDL)
     let_next_start(PDL)
     batch_index = tl.program_id(0).to(tl.int64)
-    row = tl.load(rows_ptr + batch_index)
+    row, flags = load_flags(rows_ptr, ints_ptr, batch_index)
+    wait_for_previous(PDL)
     floats_ptr += row * FLOATS
     ints_ptr += row * INTS
     largest = tl.full([], _LARGEST, dtype=tl.float32)
     first_id = tl.full([], 0.0, dtype=tl.float32)
     centre = tl.full([], 0.0, dtype=tl.float32)
     radius = tl.full([], float("inf"), dtype=tl.float32)
-    if (tl.load(ints_ptr + FLAGS) & HAS_FILTERS) != 0:
+    if (flags & HAS_FILTERS) != 0:
         best, sound = row_best(best_ptr + batch_index * splits, splits, BLOCK_S)
         if sound:
             top_k = tl.load(ints_ptr + TOP_K)

@@ -102,11 +102,12 @@ def top_tokens_kernel(
     PDL: tl.constexpr,
 ):
     """One program reports one row."""
-    wait_for_previous(PDL)
     let_next_start(PDL)
     batch_index = tl.program_id(0).to(tl.int64)
+    # As early as what `load_flags` reads.
     row = tl.load(rows_ptr + batch_index)
     n = tl.load(ints_ptr + row * INTS + TOP_N)
+    wait_for_previous(PDL)
     valid = tl.load(valid_ptr + batch_index * stride_valid)
     number = 0
     if (n > 0) & (valid > 0):

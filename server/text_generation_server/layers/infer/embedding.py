@@ -3,6 +3,7 @@
 from torch import Tensor
 from torch.nn import functional
 
+from ... import kernels
 from ...config.spec import EmbeddingSpec
 from ...distributed import TensorParallelGroup
 from ..weights import EmbeddingWeights, rounded
@@ -39,8 +40,9 @@ class Embedding:
 
     def _rows(self, input_ids: Tensor) -> Tensor:
         tokens, first = self._weights.tokens, self._weights.first
-        if first is None:
-            return functional.embedding(input_ids, tokens)
-        x = functional.embedding((input_ids - (first - 1)).clamp_(0, len(tokens) - 1), tokens)
-        self._group.all_reduce(x)
+        ids = input_ids if first is None else (input_ids - (first - 1)).clamp_(0, len(tokens) - 1)
+        x = tokens.new_empty(len(ids), tokens.shape[1])
+        kernels.embed(ids, tokens, x)
+        if first is not None:
+            self._group.all_reduce(x)
         return x
