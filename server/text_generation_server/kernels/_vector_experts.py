@@ -7,8 +7,8 @@ experts in memory.
 
 Of a single token the first product can choose the experts too: each program finds that of its slot in the logits, and
 one of them stores all ids and weights for the second product. That is a kernel less to wait for: one token through
-Qwen3-30B-A3B takes 2,213 us instead of 2,256 (benchmark/results/one-token-experts.json). Choosing in the second product
-as well, instead of reading ids, took 2,252: each of its programs needs all of them.
+Qwen3-30B-A3B takes 2,215 us instead of 2,268 (benchmark/results/one-token-experts.json). Choosing in the second product
+as well, instead of reading ids, was no gain: each of its programs needs all of them.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false

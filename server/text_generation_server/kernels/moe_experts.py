@@ -21,7 +21,7 @@ Measured on an H200, microseconds at 1 / 8 / 64 / 512 / 4096 tokens. Qwen3-30B-A
 768, as float8 with a scale for each 128 x 128 block 20 / 86 / 182 / 227 / 819, in int4 14 / 56 / 118 / 240 / 1168;
 gpt-oss-120b in bfloat16 55 / 342 / 1252 / 1659 / 2961, in MXFP4 32 / 131 / 461 / 895 / 3133 (floor 14 / 101 / 400 / 452
 / 1073), which took 55 / 298 / 1061 / 1503 / 4844 when codes were looked up in a table. Those of one token with 16 bits
-are of the version before. Half of each expert of Mixtral-8x7B, as one of two ranks has it, takes 340 us at 64 tokens
+are of an earlier version. Half of each expert of Mixtral-8x7B, as one of two ranks has it, takes 340 us at 64 tokens
 (floor 332): experts of some 16 rows have tiles of 32, for with 16 those of more rows read their weights twice (368 us;
 benchmark/results/tune_moe.json). Tried and left out: of tiles, adding up the slots within the second product, which was
 slower than a kernel of its own; weights as the left operand of the product, 1 % faster for Mixtral and no other.
