@@ -34,8 +34,13 @@ CONTEXTS = (512, 2048, 4000, 8000)
 REPETITIONS = 40
 ATTENTION = {"attention": (Attention, "_is_one", lambda *_: False)}
 SUMS = {"sums": (TransformerLayer, "_sums_are_plain", property(lambda _: False))}
-SETTINGS: Mapping[str, Mapping[str, tuple[type, str, Any]]] = {
+MIXTURES = sys.modules["text_generation_server.kernels.mixture"]
+APART = {"choice": (MIXTURES, "chooses", lambda *_: False)}
+EXPERTS = {"experts": (MIXTURES, "takes_token", lambda *_: False)}
+SETTINGS: Mapping[str, Mapping[str, tuple[Any, str, Any]]] = {
     "as it is": {},
+    "products of experts in two kernels": EXPERTS,
+    "choice of experts in a kernel before them": APART,
     "attention in two operators": ATTENTION,
     "norms and additions apart": SUMS,
     "both apart": {**ATTENTION, **SUMS},

@@ -26,7 +26,7 @@ from torch.nn import functional
 from text_generation_server import kernels
 from text_generation_server.kernels import ExpertMatrix
 from text_generation_server.kernels._moe_torch import moe_experts_torch
-from text_generation_server.kernels._vector_product import vector_sum
+from text_generation_server.kernels._vector_experts import vector_sum
 from text_generation_server.kernels.moe_align import moe_align_triton
 from text_generation_server.kernels.moe_experts import product, tile_height, tiles_of
 from text_generation_server.kernels.skinny_linear import MAX_TOKENS

@@ -9,8 +9,10 @@ from triton.backends.compiler import GPUTarget
 
 from text_generation_server.distributed.peer_memory import SET_BYTES
 from text_generation_server.kernels._exchange import Exchange
-from text_generation_server.kernels._vector_blocks import product_blocks, sum_blocks
-from text_generation_server.kernels._vector_product import vector_product_kernel, vector_sum_kernel
+from text_generation_server.kernels._vector_blocks import choosing_blocks, product_blocks, sum_blocks
+from text_generation_server.kernels._vector_experts import Choice, expert_product_kernel, vector_sum_kernel
+from text_generation_server.kernels._vector_product import vector_product_kernel
+from text_generation_server.kernels.moe_route import RouteOptions
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -18,35 +20,20 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 def _product(
     inputs: int,
     dtype: str,
-    experts: bool,
-    held: int | None = None,
     target: GPUTarget = SM_90,
     large: bool = False,
     norm: bool = False,
     adds: bool = False,
     sent: bool = False,
 ) -> Compiled:
-    shape = (4, 1536, inputs) if experts else (1 << 15 if large else 64, inputs)
+    shape = (1 << 15 if large else 64, inputs)
     config = product_blocks(torch.empty(shape, dtype=DTYPES[dtype], device="meta"), norm)
     warps, stages = config.pop("num_warps"), config.pop("num_stages")
-    sizes = [
-        "inputs",
-        "outputs",
-        *(f"stride_{each}" for each in ("x_row", "weight_expert", "weight_output", "out_row")),
-    ]
+    sizes = ["inputs", "outputs", *(f"stride_{each}" for each in ("x_row", "weight_output", "out_row"))]
     types: dict[str, str] = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
     types |= dict.fromkeys(sizes, "i32") | {"eps": "fp32"}
     types |= dict.fromkeys(("norm_ptr", "normalised_ptr"), f"*{dtype}") if norm else {}
-    types |= {"ids_ptr": "*i32", "bias_ptr": f"*{dtype}"} if experts else {}
-    constants = {
-        "SLOTS": 8,
-        "HELD": held,
-        "ACTIVATION": "silu" if experts else None,
-        "ROUNDED": not experts,
-        "ADDS": adds,
-    }
-    constants |= {"MASK": held is not None or inputs % config["BLOCK_K"] != 0, **config}
-    constants |= {} if experts else {"ids_ptr": None, "bias_ptr": None}
+    constants = {"ACTIVATION": None, "ADDS": adds, "MASK": inputs % config["BLOCK_K"] != 0, "bias_ptr": None, **config}
     constants |= {} if norm else {"norm_ptr": None, "normalised_ptr": None}
     constants |= {} if sent else {"control_ptr": None}
     if sent:
@@ -56,6 +43,26 @@ def _product(
         exchange = Exchange(1, 2, control, SET_BYTES)
         constants |= {"out_ptr": None, "RANK": 1, **exchange.constants(torch.empty(0, dtype=DTYPES[dtype]))}
     return compile_offline(vector_product_kernel, types, constants, warps, stages, target)
+
+
+def _experts(
+    inputs: int, dtype: str, held: int | None = None, options: RouteOptions | None = None, target: GPUTarget = SM_90
+) -> Compiled:
+    weight = torch.empty((128, 1536, inputs), dtype=DTYPES[dtype], device="meta")
+    config = product_blocks(weight) if options is None else choosing_blocks(weight)
+    warps, stages = config.pop("num_warps"), config.pop("num_stages")
+    types: dict[str, str] = dict.fromkeys(("x_ptr", "weight_ptr", "bias_ptr", "out_ptr"), f"*{dtype}")
+    types |= dict.fromkeys(("inputs", "outputs", "stride_x_row", "first"), "i32") | {"scale": "fp32", "ids_ptr": "*i32"}
+    constants = {"SLOTS": 8, "HELD": held, "ACTIVATION": "silu", "WARPS": warps, **config}
+    constants["MASK"] = held is not None or inputs % config["BLOCK_K"] != 0
+    if options is None:
+        constants |= {"logits_ptr": None, "shares_ptr": None}
+        names = ("EXPERTS", "TOP_K", "NORM", "SHARED", "BLOCK_E", "BLOCK_S", "TINY")
+        constants |= dict.fromkeys(names, 0)
+    else:
+        types |= {"logits_ptr": f"*{dtype}", "shares_ptr": "*fp32"}
+        constants |= Choice(torch.empty(1, 128), options, torch.empty(1, 8)).constants
+    return compile_offline(expert_product_kernel, types, constants, warps, stages, target)
 
 
 def _sum(inputs: int, slots: int, dtype: str, held: int | None, target: GPUTarget = SM_90) -> Compiled:
@@ -71,13 +78,20 @@ def _sum(inputs: int, slots: int, dtype: str, held: int | None, target: GPUTarge
 @pytest.mark.parametrize("inputs", [2048, 2880, 4096, 14336])
 @pytest.mark.parametrize("held", [None, 16])
 def test_products_of_experts_do_not_spill(inputs: int, held: int | None) -> None:
-    _product(inputs, "bf16", experts=True, held=held).check()
+    _experts(inputs, "bf16", held).check()
+
+
+@pytest.mark.parametrize(("inputs", "held"), [(2048, None), (2048, 128), (2880, None), (4096, None), (6144, None)])
+def test_products_that_choose_do_not_spill(inputs: int, held: int | None) -> None:
+    compiled = _experts(inputs, "bf16", held, RouteOptions(8))
+    compiled.check()
+    assert compiled.count("REDUX")
 
 
 @pytest.mark.parametrize("inputs", [2048, 2880, 4096, 14336])
 @pytest.mark.parametrize(("large", "sent"), [(False, False), (False, True), (True, False), (True, True)])
 def test_dense_products_ask_before_the_wait_and_do_not_spill(inputs: int, large: bool, sent: bool) -> None:
-    compiled = _product(inputs, "bf16", experts=False, large=large, sent=sent)
+    compiled = _product(inputs, "bf16", large=large, sent=sent)
     compiled.check()
     before, _ = compiled.sass.split("ACQBULK")
     assert len(re.findall(r"LDG\.E\.EF\.128", before)) == (16 if large else 8)
@@ -85,7 +99,7 @@ def test_dense_products_ask_before_the_wait_and_do_not_spill(inputs: int, large:
 
 @pytest.mark.parametrize(("inputs", "large"), [(896, False), (2048, False), (4096, False), (4096, True)])
 def test_products_that_normalise_and_add_do_not_spill(inputs: int, large: bool) -> None:
-    _product(inputs, "bf16", experts=False, large=large, norm=True, adds=True).check()
+    _product(inputs, "bf16", large=large, norm=True, adds=True).check()
 
 
 @pytest.mark.parametrize(("inputs", "slots", "held"), [(768, 8, None), (768, 8, 64), (2880, 4, None), (14336, 2, None)])
@@ -97,14 +111,14 @@ def test_sums_of_experts_ask_before_the_wait_and_do_not_spill(inputs: int, slots
 
 
 def test_float32() -> None:
-    _product(4096, "fp32", experts=True).check()
+    _experts(4096, "fp32").check()
     _sum(768, 8, "fp32", None).check()
 
 
 @pytest.mark.parametrize("capability", [80, 86, 89])
 def test_other_cards(capability: int) -> None:
     target = GPUTarget("cuda", capability, 32)
-    _product(2048, "bf16", experts=False, target=target).check()
+    _product(2048, "bf16", target=target).check()
     # Two registers are spilled on sm_80 so that eight programs share a processor.
-    _product(2048, "bf16", experts=False, target=target, large=True).check(max_spills=2)
+    _product(2048, "bf16", target=target, large=True).check(max_spills=2)
     _sum(768, 8, "bf16", None, target).check()

@@ -55,6 +55,34 @@ def test_close_to_torch(shape: tuple[int, ...], tokens: int, dtype: torch.dtype)
         assert (out.float() - expected.float()).norm() <= limit * expected.float().norm()
 
 
+ONES = [(128, 8, 2048, 768), (60, 4, 2048, 1408), (40, 8, 1536, 512), (8, 2, 4096, 1792), (64, 8, 1024, 320)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm", [0, 1])
+@pytest.mark.parametrize("shape", ONES, ids=str)
+def test_products_of_one_token_choose_as_the_router_does(shape: tuple[int, ...], norm: int, dtype: torch.dtype) -> None:
+    x, _, _, gate_up, down = _inputs(1, shape, dtype, biased=False)
+    options = RouteOptions(shape[1], norm=norm, scale=0.5, shared_gate=shape[0] == 60)
+    logits = torch.zeros(1, shape[0] + options.shared_gate, device="cuda", dtype=dtype)
+    out = torch.zeros_like(x)
+    # Twice in a row: programs of one launch are not to count those of another.
+    kernels.mixture(x, logits, None, options, gate_up, down, "silu", False, out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(2):
+            kernels.mixture(x, logits, None, options, gate_up, down, "silu", False, out, None, True)
+    for values in (torch.randn(logits.shape), torch.randn(logits.shape).round(), torch.zeros(logits.shape)):
+        logits.copy_(values)
+        ids, weights = torch.empty(1, shape[1], dtype=torch.int32, device="cuda"), torch.empty(1, shape[1]).cuda()
+        kernels.moe_route(logits, None, options, ids, weights)
+        expected = _torch([x, ids, weights, gate_up, down], "silu").float()
+        for _ in range(3):
+            out.zero_()
+            graph.replay()
+            assert (out.float() - 2 * expected).norm() <= 2e-2 * expected.norm()
+
+
 @pytest.mark.parametrize("height", [1, 16, 64, 128])
 def test_every_tile_gives_the_same(height: int) -> None:
     inputs = _inputs(40, SHAPES[0], torch.bfloat16, biased=False)

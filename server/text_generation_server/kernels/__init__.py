@@ -31,6 +31,7 @@ from .latent_postprocess import latent_postprocess
 from .latent_prefill_attention import latent_prefill_attention
 from .layer_norm import layer_norm
 from .logits_process import logits_process
+from .mixture import mixture
 from .moe_experts import moe_experts
 from .moe_route import RouteOptions, moe_route
 from .newest_tokens import newest_tokens
@@ -94,6 +95,7 @@ __all__ = [
     "layer_norm",
     "logits_process",
     "mask_words",
+    "mixture",
     "moe_experts",
     "moe_route",
     "newest_tokens",

@@ -14,8 +14,7 @@ each element before it: 2,151 us instead of 2,203, and closer to the formula (be
 Asking for the next layer's first matrix while the router is busy, into the L2 cache, took 2,866 us instead of 2,598:
 what is under way stands before what the kernels that all wait for read.
 
-`vector_product` is one matrix, or of each row the one of its expert. `vector_sum` adds up what the experts of a token
-give, in the order of a tree over its slots: a kernel less, and no results of single experts in memory.
+Products with the matrices of experts are those of `_vector_experts.py`.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -24,18 +23,29 @@ from torch import Tensor
 from ._activations import gated_activation
 from ._exchange import Exchange, boxes_of, send_to_all
 from ._launch import Launcher, let_next_start, wait_for_previous
-from ._moe_tiles import is_here, weight_rows_of
+from ._moe_tiles import weight_rows_of
 from ._triton import tl, triton
-from ._vector_blocks import product_blocks, sum_blocks
+from ._vector_blocks import product_blocks
 from .rms_norm import normalise_row
 
 
 @triton.jit
-def _read(weight_ptrs, inside, MASK: tl.constexpr):
+def read_weights(weight_ptrs, inside, MASK: tl.constexpr):
     """Weights that nobody reads again before they leave the cache; 0 outside. A mask costs registers and waits."""
     if MASK:
         return tl.load(weight_ptrs, mask=inside, other=0.0, eviction_policy="evict_first")
     return tl.load(weight_ptrs, eviction_policy="evict_first")
+
+
+@triton.jit
+def add_rest_of_rows(acc, weight_ptrs, x_ptrs, columns, inputs, BLOCK_K: tl.constexpr, MASK: tl.constexpr):
+    """Adds to the sums [rows], float32, the products of all inputs behind the first BLOCK_K."""
+    for begin in range(BLOCK_K, inputs, BLOCK_K):
+        inside = columns < inputs - begin
+        weight = read_weights(weight_ptrs + begin, inside[None, :], MASK)
+        x = tl.load(x_ptrs + begin, mask=inside, other=0.0).to(tl.float32)
+        acc += tl.sum(weight.to(tl.float32) * x[None, :], axis=1)
+    return acc
 
 
 @triton.jit
@@ -58,10 +68,9 @@ def store_sum(out_ptrs, out, before, mask, ADDS: tl.constexpr):
 
 @triton.jit
 def vector_product_kernel(
-    x_ptr,  # [rows / SLOTS, inputs]
-    weight_ptr,  # [outputs, inputs], or [experts, outputs, inputs]
-    bias_ptr,  # [outputs], or [experts, outputs], or None
-    ids_ptr,  # [rows] int32 or None
+    x_ptr,  # [rows, inputs]
+    weight_ptr,  # [outputs, inputs]
+    bias_ptr,  # [outputs] or None
     norm_ptr,  # [inputs] or None: the weight of a norm that `x` has yet to pass
     normalised_ptr,  # [inputs] or None: where `x` is left after it
     out_ptr,  # [rows, outputs or, with ACTIVATION, outputs / 2], or None: the one row is sent to the ranks
@@ -69,19 +78,15 @@ def vector_product_kernel(
     inputs,
     outputs,
     stride_x_row,
-    stride_weight_expert,
     stride_weight_output,
     stride_out_row,
     eps,
     ADDS: tl.constexpr,  # whether outputs are added to what is in `out`
-    SLOTS: tl.constexpr,  # rows of one token
-    HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
     ACTIVATION: tl.constexpr,  # key of GATED, or None
-    ROUNDED: tl.constexpr,  # whether gate and up are rounded before their activation
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
-    MASK: tl.constexpr,  # whether a program has inputs or experts that are not there
+    MASK: tl.constexpr,  # whether a program has inputs that are not there
     PDL: tl.constexpr,
     RANK: tl.constexpr = 0,
     WORLD: tl.constexpr = 0,
@@ -92,26 +97,16 @@ def vector_product_kernel(
     """One program computes BLOCK_N outputs of one row."""
     block = tl.program_id(0)
     row = tl.program_id(1)
-    expert = 0
-    if ids_ptr is not None:
-        wait_for_previous(PDL)
-        expert = tl.load(ids_ptr + row)
-        if HELD is not None:
-            # A row of another rank's expert reads nothing; what it leaves is not looked at.
-            inputs = tl.where(is_here(expert, HELD), inputs, 0)
-            expert = tl.where(is_here(expert, HELD), expert, 0)
-        weight_ptr += expert.to(tl.int64) * stride_weight_expert
     weight_rows = weight_rows_of(block, outputs, BLOCK_N, ACTIVATION is not None)
     columns = tl.arange(0, BLOCK_K)
     weight_ptrs = weight_ptr + weight_rows.to(tl.int64)[:, None] * stride_weight_output + columns[None, :]
-    weight = _read(weight_ptrs, (columns < inputs)[None, :], MASK)
+    weight = read_weights(weight_ptrs, (columns < inputs)[None, :], MASK)
     if norm_ptr is not None:
         norm_weight = tl.load(norm_ptr + columns, mask=columns < inputs, other=0.0)
-    if ids_ptr is None:
-        wait_for_previous(PDL)
+    wait_for_previous(PDL)
     if control_ptr is not None:
         boxes = boxes_of(control_ptr, outputs, RANK, WORLD, SET_BYTES, BITS)
-    # Not earlier: the kernel after this one relies on all before it being finished, ids among them.
+    # Not earlier: the kernel after this one relies on all before it being finished.
     let_next_start(PDL)
     if ACTIVATION is None:
         places = block * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -122,7 +117,7 @@ def vector_product_kernel(
     if control_ptr is None:
         out_ptrs = out_ptr + row.to(tl.int64) * stride_out_row + places
         before = load_sum(out_ptrs, places < end, ADDS)
-    x_ptrs = x_ptr + (row // SLOTS).to(tl.int64) * stride_x_row + columns
+    x_ptrs = x_ptr + row.to(tl.int64) * stride_x_row + columns
     x = tl.load(x_ptrs, mask=columns < inputs, other=0.0).to(tl.float32)
     if norm_ptr is not None:
         if block == 0:
@@ -135,19 +130,14 @@ def vector_product_kernel(
         # Behind the product, so that it does not wait for the sum of squares.
         acc *= scale
     if not WHOLE:
-        for begin in range(BLOCK_K, inputs, BLOCK_K):
-            inside = columns < inputs - begin
-            weight = _read(weight_ptrs + begin, inside[None, :], MASK)
-            x = tl.load(x_ptrs + begin, mask=inside, other=0.0).to(tl.float32)
-            acc += tl.sum(weight.to(tl.float32) * x[None, :], axis=1)
+        acc = add_rest_of_rows(acc, weight_ptrs, x_ptrs, columns, inputs, BLOCK_K, MASK)
 
     if bias_ptr is not None:
-        acc += tl.load(bias_ptr + expert * outputs + weight_rows).to(tl.float32)
+        acc += tl.load(bias_ptr + weight_rows).to(tl.float32)
     if ACTIVATION is None:
         out = acc
     else:
-        if ROUNDED:
-            acc = acc.to(x_ptr.dtype.element_ty).to(tl.float32)
+        acc = acc.to(x_ptr.dtype.element_ty).to(tl.float32)
         gate, up = tl.split(tl.reshape(acc, [BLOCK_N // 2, 2]))
         out = gated_activation(gate, up, ACTIVATION)
     if control_ptr is None:
@@ -156,75 +146,7 @@ def vector_product_kernel(
         send_to_all(boxes, out.to(x_ptr.dtype.element_ty), places, places < end, WORLD, BITS, NOTHING)
 
 
-@triton.jit
-def vector_sum_kernel(
-    x_ptr,  # [tokens * SLOTS, inputs]
-    weight_ptr,  # [experts, outputs, inputs]
-    bias_ptr,  # [experts, outputs] or None
-    ids_ptr,  # [tokens * SLOTS] int32
-    shares_ptr,  # [tokens * SLOTS] float32
-    out_ptr,  # [tokens, outputs]
-    inputs,
-    outputs,
-    ADDS: tl.constexpr,  # as above
-    SLOTS: tl.constexpr,
-    HELD: tl.constexpr,
-    BLOCK_S: tl.constexpr,  # power of two, at least SLOTS
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
-    MASK: tl.constexpr,  # whether a program has inputs or experts that are not there
-    REST: tl.constexpr,  # inputs besides BLOCK_K ones, where they are a power of two; else 0
-    PDL: tl.constexpr,
-):
-    """One program computes BLOCK_N outputs of one token, of all its experts at once.
-
-    Ids are read while the kernel before may still run, which has waited for them.
-    """
-    token = tl.program_id(1)
-    slots = tl.arange(0, BLOCK_S)
-    rows = token * SLOTS + slots
-    here = slots < SLOTS
-    ids = tl.load(ids_ptr + rows, mask=here, other=0, cache_modifier=".cg")
-    if HELD is not None:
-        here = here & is_here(ids, HELD)
-    places = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    columns = tl.arange(0, BLOCK_K)
-    outs = ids.to(tl.int64)[:, None] * outputs + tl.minimum(places, outputs - 1)[None, :]
-    weight_ptrs = weight_ptr + outs[:, :, None] * inputs
-    weight = _read(
-        weight_ptrs + columns[None, None, :], (here[:, None] & (columns < inputs)[None, :])[:, None, :], MASK
-    )
-    if REST:
-        rest = BLOCK_K + tl.arange(0, REST)
-        weight_rest = _read(weight_ptrs + rest[None, None, :], here[:, None, None], HELD is not None)
-    wait_for_previous(PDL)
-    let_next_start(PDL)
-    shares = tl.load(shares_ptr + rows, mask=here, other=0.0)
-    out_ptrs = out_ptr + token.to(tl.int64) * outputs + places
-    before = load_sum(out_ptrs, places < outputs, ADDS)
-    x_ptrs = x_ptr + rows.to(tl.int64)[:, None] * inputs
-    read = here[:, None] & (columns < inputs)[None, :]
-    x = tl.load(x_ptrs + columns[None, :], mask=read, other=0.0).to(tl.float32)
-    acc = tl.sum(weight.to(tl.float32) * x[:, None, :], axis=2)
-    if REST:
-        x = tl.load(x_ptrs + rest[None, :], mask=here[:, None], other=0.0).to(tl.float32)
-        acc += tl.sum(weight_rest.to(tl.float32) * x[:, None, :], axis=2)
-    elif not WHOLE:
-        for begin in range(BLOCK_K, inputs, BLOCK_K):
-            read = here[:, None] & (columns < inputs - begin)[None, :]
-            weight = _read(weight_ptrs + begin + columns[None, None, :], read[:, None, :], MASK)
-            x = tl.load(x_ptrs + begin + columns[None, :], mask=read, other=0.0).to(tl.float32)
-            acc += tl.sum(weight.to(tl.float32) * x[:, None, :], axis=2)
-    if bias_ptr is not None:
-        acc += tl.load(bias_ptr + outs, mask=here[:, None], other=0.0).to(tl.float32)
-    acc *= shares[:, None]
-    out = tl.sum(acc.to(out_ptr.dtype.element_ty).to(tl.float32), axis=0)
-    store_sum(out_ptrs, out, before, places < outputs, ADDS)
-
-
 _launch = Launcher(vector_product_kernel)
-_launch_sum = Launcher(vector_sum_kernel)
 
 
 def vector_product(
@@ -233,18 +155,15 @@ def vector_product(
     bias: Tensor | None,
     out: Tensor | Exchange,
     activation: str | None,
-    ids: Tensor | None = None,
-    held: int | None = None,
     norm: Tensor | None = None,
     eps: float = 0.0,
     normalised: Tensor | None = None,
     adds: bool = False,
 ) -> None:
-    """Launches the product of each row of `out`: of one matrix [outputs, inputs], or with `ids` [tokens, slots] of
-    those of experts [experts, outputs, inputs]. `held`: how many of them this rank has, where others have some.
-    Into memory of the ranks, a single row: `receive_add_norm` is to follow.
+    """Launches the product of each row of `x` with a matrix [outputs, inputs]. Into memory of the ranks, a single row:
+    `receive_add_norm` is to follow.
     """
-    outputs, inputs = weight.shape[-2:]
+    outputs, inputs = weight.shape
     config = product_blocks(weight, norm is not None)
     if isinstance(out, Exchange):
         rows, stride, target, sent = 1, 0, (None, out.control), {"RANK": out.rank, **out.constants(x)}
@@ -252,45 +171,12 @@ def vector_product(
         rows, stride, target, sent = out.shape[0], out.stride(0), (out, None), {}
     _launch(
         (triton.cdiv(outputs, config["BLOCK_N"]), rows),
-        (x, weight, bias, ids, norm, normalised, *target),
-        (inputs, outputs, x.stride(0), 0 if ids is None else weight.stride(0), weight.stride(-2), stride),
+        (x, weight, bias, norm, normalised, *target),
+        (inputs, outputs, x.stride(0), weight.stride(0), stride),
         (eps,),
         ADDS=adds,
-        SLOTS=1 if ids is None else ids.shape[1],
-        HELD=held,
         ACTIVATION=activation,
-        ROUNDED=ids is None,
-        MASK=held is not None or inputs % config["BLOCK_K"] != 0,
+        MASK=inputs % config["BLOCK_K"] != 0,
         **config,
         **sent,
-    )
-
-
-def vector_sum(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    ids: Tensor,
-    shares: Tensor,
-    held: int | None,
-    out: Tensor,
-    adds: bool = False,
-) -> None:
-    """Launches the second product of experts, whose results are weighted and added up. Behind `vector_product` with
-    the same `ids` and `held`.
-    """
-    _, outputs, inputs = weight.shape
-    tokens, slots = ids.shape
-    block_s: int = triton.next_power_of_2(slots)  # pyright: ignore[reportAssignmentType]
-    config = sum_blocks(weight, block_s)
-    _launch_sum(
-        (triton.cdiv(outputs, config["BLOCK_N"]), tokens),
-        (x, weight, bias, ids, shares, out),
-        (inputs, outputs),
-        ADDS=adds,
-        SLOTS=slots,
-        HELD=held,
-        BLOCK_S=block_s,
-        MASK=held is not None or slots < block_s or (inputs - config["REST"]) % config["BLOCK_K"] != 0,
-        **config,
     )

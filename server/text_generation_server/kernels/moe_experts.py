@@ -15,13 +15,13 @@ first. With `deterministic`, a token's result does not depend on the other token
 
 Called once a layer. Rows are sorted by expert (`moe_align.py`), then both products go over tiles of rows of one expert
 (`_moe_product.py`, of codes `_moe_codes.py`), then each token's slots are added up. A few tokens are not sorted, and
-with 16-bit weights their second product adds up the slots itself (`_vector_product.py`). Nothing is read on the host.
+with 16-bit weights their second product adds up the slots itself (`_vector_experts.py`). Nothing is read on the host.
 Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight.
 Measured on an H200, microseconds at 1 / 8 / 64 / 512 / 4096 tokens. Qwen3-30B-A3B in bfloat16 23 / 121 / 284 / 324 /
 768, as float8 with a scale for each 128 x 128 block 20 / 86 / 182 / 227 / 819, in int4 14 / 56 / 118 / 240 / 1168;
 gpt-oss-120b in bfloat16 55 / 342 / 1252 / 1659 / 2961, in MXFP4 32 / 131 / 461 / 895 / 3133 (floor 14 / 101 / 400 / 452
 / 1073), which took 55 / 298 / 1061 / 1503 / 4844 when codes were looked up in a table. Those of one token with 16 bits
-are of the version before. Half of each expert of Mixtral-8x7B, as one of two ranks has it, takes 340 us at 64 tokens
+are of an earlier version. Half of each expert of Mixtral-8x7B, as one of two ranks has it, takes 340 us at 64 tokens
 (floor 332): experts of some 16 rows have tiles of 32, for with 16 those of more rows read their weights twice (368 us;
 benchmark/results/tune_moe.json). Tried and left out: of tiles, adding up the slots within the second product, which was
 slower than a kernel of its own; weights as the left operand of the product, 1 % faster for Mixtral and no other.
@@ -48,7 +48,8 @@ from ._moe_tiles import is_here
 from ._moe_torch import moe_experts_torch
 from ._register import register
 from ._triton import tl, triton
-from ._vector_product import load_sum, store_sum, vector_product, vector_sum
+from ._vector_experts import expert_product, vector_sum
+from ._vector_product import load_sum, store_sum
 from .moe_align import moe_align_triton
 from .quantise_rows import quantise_rows
 
@@ -156,7 +157,7 @@ def moe_experts(
     """Writes `out`, or adds to it. `all_experts`: how many the mixture has, where other ranks have some of them. Raises
     ValueError for shapes and layouts that do not fit.
     """
-    _check(x, ids, weights, gate_up, down, activation, out)
+    check_experts(x, ids, weights, gate_up, down, activation, out)
     if len(x):
         _moe_experts(
             x, ids, weights, *gate_up, *down, activation, deterministic, all_experts or down.experts, out, adds
@@ -252,7 +253,7 @@ def product(
     """
     if matrix.scales is None:
         if alignment is None:
-            vector_product(x, matrix.weight, matrix.bias, out, activation, ids, held)
+            expert_product(x, matrix.weight, matrix.bias, out, activation, ids, held)
         else:
             matrices = x, matrix.weight, matrix.bias
             moe_product(*matrices, ids, alignment, row_weights, activation, height, config, out)
@@ -268,10 +269,10 @@ def product(
     moe_codes_product(x, matrix, *rest, max(height, _SMALLEST_CODES_TILE), config, held, out)
 
 
-def _check(
+def check_experts(
     x: Tensor, ids: Tensor, weights: Tensor, gate_up: ExpertMatrix, down: ExpertMatrix, activation: str, out: Tensor
 ) -> None:
-    """Raises ValueError."""
+    """Raises ValueError for what does not fit."""
     if activation not in GATED:
         raise ValueError(f"moe_experts: unknown activation {activation!r}, use one of {', '.join(GATED)}")
     experts, hidden, inner = down.experts, down.outputs, gate_up.outputs // 2

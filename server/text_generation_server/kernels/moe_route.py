@@ -5,8 +5,9 @@
     weights = score[ids] / norm(score[ids]) * scale
 
 The bias only chooses: it balances the load of experts and is no part of a weight (DeepSeek-V3, 2024). Of equal scores
-the lowest id wins. A softmax over the chosen logits alone, as Mixtral and gpt-oss define it, is the softmax of all
-whose chosen ones are divided by their sum. "sparsemixer" is the inference form of Liu et al. (2023): each of the
+the lowest id wins; a softmax without bias and groups is chosen from by its logits, whose order is the same and which
+rounding has not made equal. A softmax over the chosen logits alone, as Mixtral and gpt-oss define it, is the softmax of
+all whose chosen ones are divided by their sum. "sparsemixer" is the inference form of Liu et al. (2023): each of the
 chosen has the softmax weight that it has among the experts that are close enough to it.
 
 Experts that every token uses are appended: `shared` ids behind the others, each with weight 1 or with the sigmoid of
@@ -32,7 +33,7 @@ from ._triton import tl, triton
 
 SCORES = ("softmax", "sigmoid", "sparsemixer")
 GROUP_SCORES = ("max", "top2")
-_TINY = 1e-20
+TINY = 1e-20
 """Keeps sums of scores that are all zero from dividing by zero; as DeepSeek-V3 and GLM-4-MoE have it."""
 
 
@@ -125,6 +126,74 @@ def _in_best_groups(choice, lanes, EXPERTS: tl.constexpr, GROUPS: tl.constexpr, 
     return chosen & (lanes < EXPERTS)
 
 
+@triton.jit
+def route_token(
+    logits_ptr,  # [EXPERTS + SHARED_GATE], of one token
+    bias_ptr,  # [EXPERTS] float32 or None
+    scale,
+    jitter,
+    EXPERTS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    SCORE: tl.constexpr,
+    NORM: tl.constexpr,
+    GROUPS: tl.constexpr,
+    TOP_GROUPS: tl.constexpr,
+    GROUP_SCORE: tl.constexpr,
+    SHARED: tl.constexpr,
+    SHARED_GATE: tl.constexpr,
+    BLOCK_E: tl.constexpr,  # power of two, at least EXPERTS
+    BLOCK_K: tl.constexpr,  # power of two, at least TOP_K + SHARED
+    TINY: tl.constexpr,
+):
+    """Ids, counted from the first of all experts, and weights of a token: [BLOCK_K] each."""
+    lanes = tl.arange(0, BLOCK_E)
+    slots = tl.arange(0, BLOCK_K)
+    valid = lanes < EXPERTS
+    logits = tl.load(logits_ptr + lanes, mask=valid, other=float("-inf")).to(tl.float32)
+    if SCORE == "softmax":
+        best, _ = _best(logits, valid)
+        exps = tl.where(valid, tl.exp(logits - best), 0.0)
+        scores = exps / tl.sum(exps, axis=0)
+    elif SCORE == "sigmoid":
+        scores = tl.sigmoid(logits)
+    else:
+        scores = logits
+    choice = scores
+    if bias_ptr is not None:
+        choice += tl.load(bias_ptr + lanes, mask=valid, other=0.0)
+    elif SCORE == "softmax" and GROUPS == 1:
+        choice = logits
+    open_lanes = valid
+    if GROUPS > 1:
+        open_lanes = _in_best_groups(choice, lanes, EXPERTS, GROUPS, TOP_GROUPS, GROUP_SCORE == "top2")
+
+    ids = tl.full([BLOCK_K], 0, tl.int32)
+    weights = tl.zeros([BLOCK_K], tl.float32)
+    for slot in tl.static_range(TOP_K):
+        best, place = _best(choice, open_lanes)
+        if SCORE == "sparsemixer":
+            far = (best - logits) / tl.maximum(tl.abs(logits), best) > 2.0 * jitter
+            # Written with "not", so that 0 / 0 is near.
+            weight = 1.0 / tl.sum(tl.where(open_lanes & (far == 0), tl.exp(logits - best), 0.0), axis=0)
+        else:
+            weight = tl.sum(tl.where(lanes == place, scores, 0.0), axis=0)
+        ids = tl.where(slots == slot, place, ids)
+        weights = tl.where(slots == slot, weight, weights)
+        open_lanes = open_lanes & (lanes != place)
+    if NORM == 1:
+        weights = weights / (tl.sum(weights, axis=0) + TINY)
+    elif NORM == 2:
+        weights = weights / (tl.sqrt(tl.sum(weights * weights, axis=0)) + TINY)
+    weights *= scale
+    if SHARED > 0:
+        gate = 1.0
+        if SHARED_GATE:
+            gate = tl.sigmoid(tl.load(logits_ptr + EXPERTS).to(tl.float32))
+        ids = tl.where(slots < TOP_K, ids, EXPERTS + slots - TOP_K)
+        weights = tl.where(slots < TOP_K, weights, gate)
+    return ids, weights
+
+
 @triton.jit(do_not_specialize=["first"])
 def moe_route_kernel(
     logits_ptr,  # [tokens, EXPERTS + SHARED_GATE]
@@ -151,52 +220,13 @@ def moe_route_kernel(
 ):
     """One program routes one token."""
     token = tl.program_id(0).to(tl.int64)
-    lanes = tl.arange(0, BLOCK_E)
-    slots = tl.arange(0, BLOCK_K)
-    valid = lanes < EXPERTS
     let_next_start(PDL)
     wait_for_previous(PDL)
-    row_ptr = logits_ptr + token * stride_logits_token
-    logits = tl.load(row_ptr + lanes, mask=valid, other=float("-inf")).to(tl.float32)
-    if SCORE == "softmax":
-        best, _ = _best(logits, valid)
-        exps = tl.where(valid, tl.exp(logits - best), 0.0)
-        scores = exps / tl.sum(exps, axis=0)
-    elif SCORE == "sigmoid":
-        scores = tl.sigmoid(logits)
-    else:
-        scores = logits
-    choice = scores
-    if bias_ptr is not None:
-        choice += tl.load(bias_ptr + lanes, mask=valid, other=0.0)
-    open_lanes = valid
-    if GROUPS > 1:
-        open_lanes = _in_best_groups(choice, lanes, EXPERTS, GROUPS, TOP_GROUPS, GROUP_SCORE == "top2")
-
-    ids = tl.full([BLOCK_K], 0, tl.int32)
-    weights = tl.zeros([BLOCK_K], tl.float32)
-    for slot in tl.static_range(TOP_K):
-        best, place = _best(choice, open_lanes)
-        if SCORE == "sparsemixer":
-            far = (best - logits) / tl.maximum(tl.abs(logits), best) > 2.0 * jitter
-            # Written with "not", so that 0 / 0 is near.
-            weight = 1.0 / tl.sum(tl.where(open_lanes & (far == 0), tl.exp(logits - best), 0.0), axis=0)
-        else:
-            weight = tl.sum(tl.where(lanes == place, scores, 0.0), axis=0)
-        ids = tl.where(slots == slot, place, ids)
-        weights = tl.where(slots == slot, weight, weights)
-        open_lanes = open_lanes & (lanes != place)
-    if NORM == 1:
-        weights = weights / (tl.sum(weights, axis=0) + TINY)
-    elif NORM == 2:
-        weights = weights / (tl.sqrt(tl.sum(weights * weights, axis=0)) + TINY)
-    weights *= scale
-    if SHARED > 0:
-        gate = 1.0
-        if SHARED_GATE:
-            gate = tl.sigmoid(tl.load(row_ptr + EXPERTS).to(tl.float32))
-        ids = tl.where(slots < TOP_K, ids, EXPERTS + slots - TOP_K)
-        weights = tl.where(slots < TOP_K, weights, gate)
+    ids, weights = route_token(
+        logits_ptr + token * stride_logits_token, bias_ptr, scale, jitter, EXPERTS, TOP_K, SCORE, NORM, GROUPS,
+        TOP_GROUPS, GROUP_SCORE, SHARED, SHARED_GATE, BLOCK_E, BLOCK_K, TINY,
+    )  # fmt: skip
+    slots = tl.arange(0, BLOCK_K)
     places = token * (TOP_K + SHARED) + slots
     tl.store(ids_ptr + places, ids - first, mask=slots < TOP_K + SHARED)
     tl.store(weights_ptr + places, weights, mask=slots < TOP_K + SHARED)
@@ -243,7 +273,7 @@ def moe_route_triton(
         SHARED_GATE=shared_gate,
         BLOCK_E=block,
         BLOCK_K=triton.next_power_of_2(top_k + shared),
-        TINY=_TINY,
+        TINY=TINY,
         num_warps=1 if block <= 256 else 4,
     )
 
@@ -269,14 +299,17 @@ def moe_route_torch(
     experts = logits.shape[1] - shared_gate
     routed = logits[:, :experts].float()
     scores = {"softmax": lambda: routed.softmax(dim=1), "sigmoid": routed.sigmoid}.get(score, lambda: routed)()
-    choice = (scores if bias is None else scores + bias).nan_to_num(nan=float("-inf"))
+    choice = routed if score == "softmax" and groups == 1 else scores
+    if bias is not None:
+        choice = scores + bias
+    choice = choice.nan_to_num(nan=float("-inf"))
     if groups > 1:
         choice = choice.masked_fill(~_best_groups(choice, groups, top_groups, group_score == "top2"), float("-inf"))
     # A stable sort leaves equal scores in the order of their ids, which `topk` does not.
     chosen = choice.argsort(dim=1, descending=True, stable=True)[:, :top_k]
     taken = _sparsemixer(routed, chosen, jitter) if score == "sparsemixer" else scores.gather(1, chosen)
     if norm:
-        taken = taken / (torch.linalg.vector_norm(taken, ord=norm, dim=1, keepdim=True) + _TINY)
+        taken = taken / (torch.linalg.vector_norm(taken, ord=norm, dim=1, keepdim=True) + TINY)
     ids[:, :top_k] = chosen - first
     weights[:, :top_k] = taken * scale
     if shared:

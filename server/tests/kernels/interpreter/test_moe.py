@@ -10,6 +10,8 @@ from support import reference
 from torch import Tensor
 
 from text_generation_server.kernels import ExpertMatrix, moe_experts, pack_codes, pack_scales
+from text_generation_server.kernels._vector_experts import Choice
+from text_generation_server.kernels.mixture import mixture_of_one
 from text_generation_server.kernels.moe_align import moe_align_triton, tile_capacity
 from text_generation_server.kernels.moe_experts import Tiles, run_experts
 from text_generation_server.kernels.moe_route import RouteOptions, moe_route_torch, moe_route_triton
@@ -39,6 +41,14 @@ def test_routes_are_those_of_torch(name: str) -> None:
     found, expected = (_routed(route, logits, bias, options) for route in (moe_route_triton, moe_route_torch))
     assert torch.equal(found[0], expected[0])
     torch.testing.assert_close(found[1], expected[1], atol=1e-6, rtol=1e-5)
+
+
+def test_a_softmax_is_chosen_from_by_its_logits() -> None:
+    """In float32 the scores of these would be equal."""
+    logits = torch.tensor([[0.0, 1e-9, 5.0, 2e-9]])
+    for route in (moe_route_triton, moe_route_torch):
+        ids, _ = _routed(route, logits, None, RouteOptions(3))
+        assert ids.tolist() == [[2, 3, 1]]
 
 
 def test_ids_are_valid_whatever_the_logits_are() -> None:
@@ -116,6 +126,37 @@ def test_experts_at_tile_boundaries(
     run_experts(*inputs, activation, Tiles(height, _config(32), _config(16)), out)
     expected = reference.moe_experts(*inputs, activation)
     torch.testing.assert_close(out.double(), expected, atol=2e-2 if dtype == torch.float16 else 1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        RouteOptions(3),
+        RouteOptions(3, norm=0, scale=0.5),
+        RouteOptions(2, norm=2, shared=1),
+        RouteOptions(3, shared_gate=True),
+        RouteOptions(3, first=2),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("ties", ["none", "some", "all", "zeros of both signs"])
+def test_products_choose_as_the_router_does(options: RouteOptions, ties: str) -> None:
+    torch.manual_seed(0)
+    experts, held = 12 - options.shared, 12 - 2 * options.first
+    logits = torch.randn(1, experts + options.shared_gate).half()
+    if ties != "none":
+        logits = {"some": (2 * logits).round() / 2, "all": logits * 0 - 3}.get(ties, logits * 0)
+        logits[:, ::3] *= -1 if ties.startswith("zeros") else 1
+    gate_up, down = (ExpertMatrix((torch.randn(held, n, k) / 6).half()) for n, k in ((20, 40), (40, 10)))
+    x, out = torch.randn(1, 40).half(), torch.full((1, 40), float("nan")).half()
+    ids, shares = torch.full((1, options.slots), -99, dtype=torch.int32), torch.full((1, options.slots), float("nan"))
+    mixture_of_one(x, Choice(logits, options, shares), ids, gate_up, down, "silu", out, 12, False)
+    expected = _routed(moe_route_torch, logits, None, options)
+    assert torch.equal(ids, expected[0])
+    torch.testing.assert_close(shares, expected[1], atol=1e-6, rtol=1e-5)
+    total = torch.empty_like(out)
+    moe_experts(x, *expected, gate_up, down, "silu", False, total, 12)
+    torch.testing.assert_close(out, total, atol=1e-2, rtol=1e-2)
 
 
 def _codes(kind: str, experts: int, outputs: int, inputs: int, group_size: int, biased: bool) -> ExpertMatrix:

@@ -59,12 +59,10 @@ class MoeFeedForward(FeedForward):
         weights, block = self._weights, state.linear_block
         logits = weights.router.apply(Activations(x.x.float()) if self._wide else x, block)
         read = x.x
-        shape = (read.shape[0], self._options.slots)
-        ids, shares = read.new_empty(shape, dtype=torch.int32), read.new_empty(shape, dtype=torch.float32)
-        kernels.moe_route(logits, weights.correction, self._options, ids, shares)
         out = torch.empty_like(read) if total is None or self._shared is not None else total
-        how = (self._activation, state.deterministic, out, self._all_experts, out is total)
-        kernels.moe_experts(read, ids, shares, weights.gate_up, weights.down, *how)
+        choice = logits, weights.correction, self._options
+        how = self._activation, state.deterministic, out, self._all_experts, out is total
+        kernels.mixture(read, *choice, weights.gate_up, weights.down, *how)
         if self._shared is not None:
             shared = self._shared.forward(x, state)
             if self._gated:
