@@ -167,7 +167,7 @@ def write(rows: list[Row]) -> None:
     keys, configs = ("bits", "outputs", "inputs", "tokens"), (*NAMES, "splits")
     entries = [
         {
-            "key": {"shared_kib": 227} | {key: row[key] for key in keys},
+            "key": {"shared_kib": 227} | {key: row[key] for key in keys} | {"table": 1},
             "config": {name: row[name] for name in configs if name in row},
         }
         for row in rows

@@ -1,12 +1,14 @@
 """Production forms of the kernels of grouped weights compile, without a GPU."""
 
 import json
+from collections.abc import Mapping
 from importlib import resources
 
 import pytest
 from support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
+from text_generation_server.kernels._config import nearest
 from text_generation_server.kernels._grouped_many import grouped_many_kernel
 from text_generation_server.kernels._grouped_product import grouped_product_kernel
 from text_generation_server.kernels.dequantise import dequantise_kernel
@@ -26,10 +28,14 @@ KINDS = {
 }
 
 
+def _form(bits: int, config: Mapping[str, int]) -> Form:
+    return (bits, *(config[name] for name in _NAMES), config.get("ROWS", config["BLOCK_N"]), config.get("LATER", 0))
+
+
 def _forms(shared_kib: int, bits: int) -> list[Form]:
     return sorted(
         {
-            (bits, *(config[name] for name in _NAMES), config.get("ROWS", config["BLOCK_N"]), config.get("LATER", 0))
+            _form(bits, config)
             for key, config in ((entry["key"], entry["config"]) for entry in _ENTRIES)
             if (key["shared_kib"], key["bits"]) == (shared_kib, bits) and config["splits"]
         }
@@ -73,6 +79,13 @@ def test_few_instructions_a_weight_no_spills_and_wide_copies(form: Form) -> None
 def test_kinds_of_four_bits(kind: str, dtype: str, groups: int) -> None:
     form = max(_forms(227, 4)) if dtype == "fp16" else min(_forms(227, 4))
     _compile(form, kind, dtype, groups).check_shared()
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(28672, 4096), (4096, 14336)])
+def test_looked_up_codes_of_few_tokens_leave_room_for_another_program(outputs: int, inputs: int) -> None:
+    sizes = {"bits": 4, "outputs": outputs, "inputs": inputs, "tokens": 16}
+    config = nearest("grouped_linear", shared_kib=227, **sizes, table=2)
+    assert _compile(_form(4, config), "table", groups=4).shared_bytes <= 227 * 1024 // 2
 
 
 @pytest.mark.parametrize("kind", ["eight", "float8"])

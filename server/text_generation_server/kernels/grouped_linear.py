@@ -20,7 +20,7 @@ Bytes floor: outputs * inputs * bits / 8, and the scales.
 Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at 1 (by the kernel for several) / 16 / 32
 / 64 tokens, the matrix in 16 bits in brackets (`skinny_linear`):
 6144 x 4096 8.2 / 9.5 / 12.6 / 18.1 (14.8 / 15.0 / 15.7 / 16.9), 4096 x 4096 7.3 / 8.3 / 9.8 / 13.0 (11.5 / 11.7 / 11.7
-/ 12.5), 28672 x 4096 21.5 / 24.1 / 27.5 / 41.7 (59.0 / 61.6 / 60.9 / 65.5), 4096 x 14336 14.2 / 15.2 / 19.0 / 27.7
+/ 12.5), 28672 x 4096 21.5 / 24.1 / 29.8 / 41.7 (59.0 / 61.6 / 60.9 / 65.5), 4096 x 14336 14.2 / 15.2 / 19.0 / 27.7
 (32.7 / 31.6 / 32.6 / 35.0), 57344 x 8192 67.4 / 84.4 / 115.2 / 167.9 (209.4 / 213.3 / 217.7 / 229.4).
 28672 x 4096 as int8 with a scale for each output 32.5 / 34.0 / 57.3 / 82.0, as float8 32.9 / 35.7 / 62.5 / 87.9; with a
 table of 16 values and groups of 64, 49.9 / 57.6 / 66.4 / 88.5. That is 68 % of a copy's bandwidth at one token for
@@ -100,7 +100,7 @@ def grouped_linear_triton(
         sizes = (*_MANY, 8 * MAX_TOKENS)
     for size in sizes:
         many = fits and size > _SOME and takes_many(x, packed, scales, table)
-        config = settings(x, packed, size, many)
+        config = settings(x, packed, size, many, table is not None)
         if many and config["splits"]:
             grouped_many(x, packed, scales, zeros, bias, product, config)
         elif fits and size <= MAX_TOKENS and config["splits"]:
@@ -123,16 +123,18 @@ def _check(x: Tensor, packed: Tensor, bias: Tensor | None, out: Tensor, activati
         raise ValueError(f"grouped_linear: unknown activation {activation!r}, use one of {', '.join(GATED)}")
 
 
-def settings(x: Tensor, packed: Tensor, tokens: int, many: bool) -> Mapping[str, int]:
+def settings(x: Tensor, packed: Tensor, tokens: int, many: bool, looked_up: bool = False) -> Mapping[str, int]:
     """Launch settings of the kernel for about so many tokens; no `splits` where a matrix in 16 bits is faster.
 
-    `many`: those of the kernel for more than 128.
+    `many`: those of the kernel for more than 128. `looked_up`: codes stand in a table, whose entries take registers and
+    shared memory.
     """
     shape = {"outputs": packed.shape[0], "inputs": x.shape[1]}
     if many:
         return nearest("grouped_many", **shape, tokens=tokens)
     bits = 4 if packed.dtype == torch.int32 else 8
-    return nearest("grouped_linear", shared_kib=shared_kib(x.device), bits=bits, **shape, tokens=tokens)
+    sizes = {"bits": bits, **shape, "tokens": tokens, "table": 1 + looked_up}
+    return nearest("grouped_linear", shared_kib=shared_kib(x.device), **sizes)
 
 
 def _fits(x: Tensor, packed: Tensor, scales: Tensor, out: Tensor, group_size: int) -> bool:
