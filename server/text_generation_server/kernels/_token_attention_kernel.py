@@ -60,8 +60,8 @@ def _attend_to_tile(
 ):
     """One step of the online softmax; a program without the new token may have seen nothing before, and see nothing.
 
-    Values wait in registers until keys have left shared memory. With room for both, 68 KiB instead of 36, a pass of an 8B
-    takes 5 % longer: the products around get slower (benchmark/results/one-token-latency.json).
+    Values wait in registers until keys have left shared memory. With room for both, 68 KiB instead of 36, a pass of an
+    8B takes 5 % longer: the products around get slower (benchmark/results/one-token-latency.json).
     """
     scores = tl.dot(q, _held(k, PDL).T, input_precision="tf32x3")
     scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
