@@ -72,6 +72,10 @@ def test_asks_for_the_context_before_the_wait_and_does_not_spill(name: str) -> N
     assert compiled.count("HMMA")
 
 
+def test_float32() -> None:
+    _compile("fp32", 128, 4, PLAIN).check()
+
+
 @pytest.mark.parametrize("capability", [80, 86, 89])
 def test_other_cards(capability: int) -> None:
     target = GPUTarget("cuda", capability, 32)
