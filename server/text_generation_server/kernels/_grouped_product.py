@@ -1,8 +1,8 @@
 """The Triton kernel behind `grouped_linear`: products of a tile of tokens with codes in groups.
 
-Codes become 16-bit weights in registers (`_codes.py`), for matrix instructions. A group's scale multiplies the sum of
-its products, or its weights (`FOLD`) where tokens are many. Zeros are subtracted from weights: their products with sums
-of the inputs, which matrix units would add up, took 1 to 6 % longer up to 16 tokens.
+Codes become 16-bit weights in registers (`_grouped_block.py`, `_codes.py`), for matrix instructions. A group's scale
+multiplies the sum of its products, or its weights (`FOLD`) where tokens are many. Zeros are subtracted from weights:
+their products with sums of the inputs, which matrix units would add up, took 1 to 6 % longer up to 16 tokens.
 As in `_scaled_product.py` the inputs may be divided among programs, and the first codes are read before the operators
 in front are waited for (`AHEAD`); such a product lets the next kernel start as soon as it has waited itself.
 Beside products of warp groups, codes of a later block are asked for in the L2 cache (`LATER`): with 128 outputs a
@@ -26,106 +26,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ._codes import eight_bits, load_table, lookups, nibbles, plain_plane
-from ._grouped_tiles import columns_of, of_outputs, product, zeros
+from ._codes import load_table
+from ._grouped_block import add_block, ask_for, load_inputs
+from ._grouped_tiles import of_outputs, zeros
 from ._groups import BLOCK
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._triton import tl, triton
-
-
-@triton.jit
-def _inputs(
-    x_ptrs,  # [BLOCK_M, DEPTH]
-    here,  # [BLOCK_M, 1]: which tokens there are
-    left,  # inputs from this block on
-    MASK_K: tl.constexpr,
-):
-    """Inputs of one block, in tiles of DEPTH."""
-    DEPTH: tl.constexpr = x_ptrs.shape[1]
-    tiles = ()
-    for number in tl.static_range(256 // DEPTH):
-        if MASK_K:
-            inside = here & (tl.arange(0, DEPTH)[None, :] < left - number * DEPTH)
-            tiles += (tl.load(x_ptrs + number * DEPTH, mask=inside, other=0.0),)
-        else:
-            tiles += (tl.load(x_ptrs + number * DEPTH, mask=here, other=0.0),)
-    return tiles
-
-
-@triton.jit
-def _ask_for(line_ptrs):
-    """Asks for the 128 bytes at each pointer to be in the L2 cache, without registers or shared memory."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [line_ptrs], dtype=tl.int32, is_pure=False, pack=1
-    )
-
-
-@triton.jit
-def _add_block(
-    acc,  # what `product` adds to
-    x,  # tiles [BLOCK_M, DEPTH] of 256 inputs
-    words,  # [BLOCK_N, 32] int32, or None: codes are read here
-    block_ptrs,  # [BLOCK_N, 1], codes of this block
-    left,  # inputs from this block on
-    scales,  # [BLOCK_N, GROUPS]
-    points,  # zeros, as `scales`; [BLOCK_N] where all inputs are one group; or None
-    table_ptr,
-    table,
-    FLOAT8: tl.constexpr,
-    GROUPS: tl.constexpr,
-    MASK_K: tl.constexpr,
-    FOLD: tl.constexpr,
-    SWAP: tl.constexpr,
-    PLAIN: tl.constexpr,
-    BASE: tl.constexpr,
-):
-    """`acc` with the products of 256 inputs."""
-    FOUR: tl.constexpr = block_ptrs.dtype.element_ty == tl.int32
-    DTYPE: tl.constexpr = x[0].dtype
-    FP16: tl.constexpr = tl.float16 == DTYPE
-    BLOCK_N: tl.constexpr = block_ptrs.shape[0]
-    BLOCK_M: tl.constexpr = x[0].shape[0]
-    DEPTH: tl.constexpr = x[0].shape[1]
-    COUNT: tl.constexpr = GROUPS if GROUPS > 1 else 2
-    GROUP: tl.constexpr = 256 // COUNT
-    OF_GROUP: tl.constexpr = GROUPS > 1 and not FOLD
-    columns = tl.arange(0, DEPTH)[None, :]
-    planes = None
-    if words is not None:
-        planes = nibbles(words, FP16) if table_ptr is None else lookups(words, table, FP16)
-    if GROUPS > 1:
-        scales = columns_of(scales, COUNT)
-        if points is not None:
-            points = columns_of(points, COUNT)
-    for group in tl.static_range(COUNT):
-        partial = zeros(BLOCK_N, BLOCK_M, SWAP) if OF_GROUP else acc
-        for dot in tl.static_range(GROUP // DEPTH):
-            first = group * GROUP + dot * DEPTH
-            if words is not None:
-                weight = planes[(group * GROUP + dot * DEPTH) // 32]
-            elif FOUR:
-                weight = plain_plane(block_ptrs, table_ptr, (group * GROUP + dot * DEPTH) // 32, DTYPE)
-            else:
-                if MASK_K:
-                    codes = tl.load(block_ptrs + first + columns, mask=columns < left - first, other=0)
-                else:
-                    codes = tl.load(block_ptrs + first + columns, eviction_policy="evict_first")
-                weight = eight_bits(codes, FLOAT8, DTYPE, PLAIN)
-            if points is not None or (FOUR and table_ptr is None):
-                if points is None:
-                    weight -= BASE + 8
-                elif GROUPS > 1:
-                    weight -= (points[group] + BASE).to(DTYPE)[:, None]
-                else:
-                    weight -= points.to(DTYPE)[:, None]
-            if FOLD and GROUPS > 1:
-                weight *= scales[group].to(DTYPE)[:, None]
-            partial = product(weight, x[group * (GROUP // DEPTH) + dot], partial, SWAP)
-        if OF_GROUP:
-            acc += partial * of_outputs(scales[group], SWAP)
-        else:
-            acc = partial
-    return acc
 
 
 @triton.jit(do_not_specialize=["tokens", "splits"])
@@ -222,7 +128,7 @@ def grouped_product_kernel(
     first_inputs = ()
     for ahead in tl.static_range(AHEAD):
         at = first_blocks[ahead] * BLOCK_K
-        first_inputs += (_inputs(x_rows + at, here & (begin + ahead < end), inputs - at, MASK_K),)
+        first_inputs += (load_inputs(x_rows + at, here & (begin + ahead < end), inputs - at, MASK_K),)
     acc = zeros(BLOCK_N, BLOCK_M, SWAP)
     if GROUPS > 1:
         next_scales = first_scales[AHEAD]
@@ -232,10 +138,10 @@ def grouped_product_kernel(
         if LATER and not PLAIN:  # noqa: SIM102 - this the compiler knows, the next is of the device
             if number + LATER < end:
                 later = tl.where(block + LATER >= end, block + LATER - end + begin, block + LATER)
-                _ask_for(line_ptrs + later * step)
+                ask_for(line_ptrs + later * step)
         block_ptrs = row_ptrs + block * step
         left = inputs - block * BLOCK_K
-        x = _inputs(x_rows + block * BLOCK_K, here, left, MASK_K)
+        x = load_inputs(x_rows + block * BLOCK_K, here, left, MASK_K)
         block = tl.where(block + 1 == end, begin, block + 1)
         words = None
         scales = None
@@ -252,12 +158,12 @@ def grouped_product_kernel(
             if zeros_ptr is not None:
                 points = next_points
                 next_points = tl.load(zeros_ptr + places + block * outputs * COUNT)
-        acc = _add_block(
+        acc = add_block(
             acc, x, words, block_ptrs, left, scales, points, table_ptr, table,
             FLOAT8, GROUPS, MASK_K, FOLD, SWAP, PLAIN, BASE,
         )  # fmt: skip
     for ahead in tl.static_range(AHEAD):
-        acc = _add_block(
+        acc = add_block(
             acc, first_inputs[ahead], None if PLAIN else first_words[ahead],
             row_ptrs + first_blocks[ahead] * step, inputs - first_blocks[ahead] * BLOCK_K,
             first_scales[ahead] if GROUPS > 1 else None,
