@@ -4,7 +4,7 @@ Codes become 16-bit weights in registers, a tile of one matrix instruction at a 
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
-# pyright: reportGeneralTypeIssues=false, reportOptionalSubscript=false
+# pyright: reportGeneralTypeIssues=false, reportOptionalSubscript=false, reportAssignmentType=false
 from ._codes import eight_bits, lookups, nibbles, plain_plane
 from ._grouped_tiles import columns_of, of_outputs, product, zeros
 from ._triton import tl, triton
