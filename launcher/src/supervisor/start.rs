@@ -18,9 +18,10 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Start {
     began: Instant,
+    /// Dropped before `span`, where a start is given up: parts end before the whole.
+    waiting: Vec<Loading>,
     /// Lasts until all are ready.
     pub span: Span,
-    waiting: Vec<Loading>,
 }
 
 /// A rank that is not ready yet.
