@@ -1,5 +1,6 @@
 """Sums over the ranks that run beside other kernels."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +43,7 @@ class SumUnderWay:
             torch.cuda.current_stream().wait_event(self.done)
 
 
-class FinishedInKernel(SumUnderWay):
+class FinishedInKernel(SumUnderWay, ABC):
     """One whose last step is a kernel that can add to `residual` and normalise besides."""
 
     def end(self) -> Tensor:
@@ -65,11 +66,11 @@ class FinishedInKernel(SumUnderWay):
         else:
             self._finish(residual, weight, eps, scale, x_weight)
 
+    @abstractmethod
     def _finish(
         self, residual: Tensor | None, weight: Tensor | None, eps: float, scale: float, x_weight: Tensor | None
     ) -> None:
         """Leaves the sum in `x` or, with `residual` and `weight`, what `add_rms_norm` makes of it."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
