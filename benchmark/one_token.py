@@ -36,7 +36,7 @@ ATTENTION = {"attention": (Attention, "_is_one", lambda *_: False)}
 SUMS = {"sums": (TransformerLayer, "_sums_are_plain", property(lambda _: False))}
 MIXTURES = sys.modules["text_generation_server.kernels.mixture"]
 APART = {"choice": (MIXTURES, "chooses", lambda *_: False)}
-EXPERTS = {"experts": (MIXTURES, "takes_token", lambda *_: False)}
+EXPERTS = {"experts": (MIXTURES, "token_settings", lambda *_: None)}
 SETTINGS: Mapping[str, Mapping[str, tuple[Any, str, Any]]] = {
     "as it is": {},
     "products of experts in two kernels": EXPERTS,

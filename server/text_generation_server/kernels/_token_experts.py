@@ -1,5 +1,6 @@
 """Whether and how the kernel of `_token_experts_kernel.py` is launched, which computes one token's small experts."""
 
+from collections.abc import Mapping
 from functools import cache
 
 import torch
@@ -49,10 +50,12 @@ def token_blocks(hidden: int, inner: int, slots: int, programs: int) -> dict[str
     return {**blocks, "HALF": _HALF, "ROWS": rows, "STAGES": _STAGES, "num_warps": _WARPS}
 
 
-def takes_token(x: Tensor, choice: Choice, gate_up: ExpertMatrix, down: ExpertMatrix, all_experts: int) -> bool:
-    """Whether the kernel computes this."""
+def token_settings(
+    x: Tensor, choice: Choice, gate_up: ExpertMatrix, down: ExpertMatrix, all_experts: int
+) -> Mapping[str, int] | None:
+    """Launch settings of `token_experts`, None where it does not compute this."""
     options, tensors = choice.options, (x, gate_up.weight, down.weight)
-    return (
+    takes = (
         is_hopper(x.device)
         and x.element_size() == choice.logits.element_size() == 2
         and options.norm < 2
@@ -61,8 +64,10 @@ def takes_token(x: Tensor, choice: Choice, gate_up: ExpertMatrix, down: ExpertMa
         and gate_up.bias is None
         and down.bias is None
         and all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
-        and token_blocks(down.outputs, gate_up.outputs // 2, options.top_k, num_processors(x.device)) is not None
     )
+    if not takes:
+        return None
+    return token_blocks(down.outputs, gate_up.outputs // 2, options.top_k, num_processors(x.device))
 
 
 def token_experts(
@@ -74,16 +79,18 @@ def token_experts(
     activated: Tensor,
     out: Tensor,
     adds: bool,
+    config: Mapping[str, int],
 ) -> None:
     """Launches the kernel: `x`, `out` [1, hidden], `gate_up` [experts, 2 * inner, hidden], `down` [experts, hidden,
-    inner], `activated` [slots, inner] for the results of the first product. What `takes_token` says.
+    inner], `activated` [slots, inner] for the results of the first product. Settings as
+    of `token_settings`.
 
     On one stream at a time: programs of all calls count their arrivals in one place. Run once before a capture.
     """
     experts, hidden, inner = down.shape
-    options, programs = choice.options, num_processors(x.device)
+    options = choice.options
     _launch(
-        (programs,),
+        (num_processors(x.device),),
         (x, choice.logits, gate_up, down, activated, out, _arrived(x.device)),
         (hidden, inner),
         (float(options.scale),),
@@ -93,5 +100,5 @@ def token_experts(
         BLOCK_E=max(32, _padded(experts)),
         ADDS=adds,
         ACTIVATION=activation,
-        **(token_blocks(hidden, inner, options.top_k, programs) or {}),
+        **config,
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ._moe_matrix import ExpertMatrix
 from ._register import triton_enabled
-from ._token_experts import takes_token, token_experts
+from ._token_experts import token_experts, token_settings
 from ._vector_experts import MOST_EXPERTS, Choice, expert_product, vector_sum
 from .moe_experts import check_experts, moe_experts
 from .moe_route import RouteOptions, moe_route
@@ -38,12 +38,11 @@ def mixture(
     """
     shape = (len(x), options.slots)
     ids, weights = x.new_empty(shape, dtype=torch.int32), x.new_empty(shape, dtype=torch.float32)
-    is_traced = torch.compiler.is_compiling()
     if (
         x.is_cuda
         and triton_enabled()
         and not deterministic
-        and not is_traced
+        and not torch.compiler.is_compiling()
         and chooses(x, logits, bias, options, down)
     ):
         check_experts(x, ids, weights, gate_up, down, activation, out)
@@ -75,8 +74,9 @@ def mixture_of_one(
 ) -> None:
     """Triton implementation of what `chooses` says."""
     activated = x.new_empty(ids.shape[1], gate_up.outputs // 2)
-    if takes_token(x, choice, gate_up, down, all_experts):
-        token_experts(x, choice, gate_up.weight, down.weight, activation, activated, out, adds)
+    config = token_settings(x, choice, gate_up, down, all_experts)
+    if config is not None:
+        token_experts(x, choice, gate_up.weight, down.weight, activation, activated, out, adds, config)
         return
     held = down.experts if down.experts < all_experts else None
     expert_product(x, gate_up.weight, gate_up.bias, activated, activation, ids, held, choice)
