@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+from _pool import filled
 from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
@@ -76,7 +77,7 @@ def make(plan: Plan, names: str, head_dim: int, shape: tuple[int, int, int], win
     heads = 2 * KV_HEADS if head_dim == 256 else 4 * KV_HEADS
     data = {"dtype": plan.dtype, "device": plan.device}
     q = torch.empty(batch * q_len, heads, head_dim, **data).normal_()
-    k, v = torch.empty(2, batch * kv_len, KV_HEADS, head_dim, **data).normal_()
+    cache = filled(plan, batch * kv_len, KV_HEADS, head_dim)
     table = torch.randperm(batch * kv_len, device=plan.device).int().view(batch, kv_len)
     rows = torch.arange(batch, device=plan.device)
     starts = torch.arange(batch + 1, device=plan.device, dtype=torch.int32) * q_len
@@ -87,7 +88,7 @@ def make(plan: Plan, names: str, head_dim: int, shape: tuple[int, int, int], win
         sinks=torch.randn(heads, device=plan.device) if "sinks" in names else None,
         slopes=torch.exp2(-8 * torch.rand(heads, device=plan.device)) if "slopes" in names else None,
     )
-    return Batch(q, k, v, table, rows, starts, kv_lens, q_len, kv_len, head_dim**-0.5, options)
+    return Batch(q, cache.k, cache.v, table, rows, starts, kv_lens, q_len, kv_len, head_dim**-0.5, options)
 
 
 def formula(batch: Batch) -> Tensor:

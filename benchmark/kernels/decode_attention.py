@@ -10,6 +10,7 @@ bytes of K and V count. The mixed batch has 64 lengths from 16 to 32,768, spread
 from collections.abc import Callable, Iterator
 
 import torch
+from _pool import filled
 from _timing import Plan, Row, bandwidth_row, report, seconds_per_call
 
 from text_generation_server import kernels
@@ -46,21 +47,21 @@ def prepare(plan: Plan, lengths: list[int]) -> tuple[int, Callable[[int], None],
     buffers = plan.buffers(num_bytes)
     options = {"dtype": plan.dtype, "device": plan.device}
     q, out = torch.empty(2, batch, HEADS, HEAD_DIM, **options).normal_()
-    caches = torch.empty(2, buffers, total, KV_HEADS, HEAD_DIM, **options).normal_()
+    caches = [filled(plan, total, KV_HEADS, HEAD_DIM) for _ in range(buffers)]
     slots = torch.randperm(total, device=plan.device).int().split(lengths)
     table = torch.nn.utils.rnn.pad_sequence(list(slots), batch_first=True)
     b_row = torch.arange(batch, device=plan.device)
     kv_len = torch.tensor(lengths, dtype=torch.int32, device=plan.device)
 
     def call(index: int) -> None:
-        k, v = caches[:, index]
-        kernels.decode_attention(q, k, v, table, b_row, kv_len, longest, HEAD_DIM**-0.5, out)
+        cache = caches[index]
+        kernels.decode_attention(q, cache.k, cache.v, table, b_row, kv_len, longest, HEAD_DIM**-0.5, out)
 
     starts = torch.arange(batch + 1, device=plan.device).int()
 
     def call_chunks(index: int) -> None:
-        k, v = caches[:, index]
-        kernels.prefill_attention(q, k, v, table, b_row, starts, kv_len, 1, HEAD_DIM**-0.5, out, True)
+        cache = caches[index]
+        kernels.prefill_attention(q, cache.k, cache.v, table, b_row, starts, kv_len, 1, HEAD_DIM**-0.5, out, True)
 
     return num_bytes, call, call_chunks
 

@@ -10,12 +10,12 @@ import os
 from collections.abc import Callable, Iterator
 
 import torch
+from _pool import filled
 from _timing import Plan, Row, report, seconds_per_call
-from torch import Tensor
 
 from text_generation_server import kernels
 from text_generation_server.kernels.attention_options import NO_OPTIONS
-from text_generation_server.kernels.kv_codes import quantise
+from text_generation_server.layers.infer.state import LayerCache
 
 KV_HEADS, HEAD_DIM = 8, 128
 TYPES: dict[str, torch.dtype | None] = {"bfloat16": None, **kernels.KV_CODES}
@@ -55,19 +55,9 @@ def cases(plan: Plan) -> Iterator[tuple[Row, int, Callable[[int], None]]]:
             yield {"qkv_postprocess": tokens, "kv_cache_dtype": name}, 0, write(plan, codes, tokens)
 
 
-def caches(
-    plan: Plan, codes: torch.dtype | None, buffers: int, slots: int
-) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-    """K, V and scales."""
-    made: list[tuple[Tensor, Tensor, Tensor | None]] = []
-    for _ in range(buffers):
-        k, v = torch.empty(2, slots, KV_HEADS, HEAD_DIM, dtype=plan.dtype, device=plan.device).normal_()
-        if codes is None:
-            made.append((k, v, None))
-            continue
-        (k, k_scales), (v, v_scales) = quantise(k, codes), quantise(v, codes)
-        made.append((k, v, torch.stack((k_scales, v_scales), dim=-1)))
-    return made
+def caches(plan: Plan, codes: torch.dtype | None, buffers: int, slots: int) -> list[LayerCache]:
+    """So many layers."""
+    return [filled(plan, slots, KV_HEADS, HEAD_DIM, codes) for _ in range(buffers)]
 
 
 def decode(
@@ -84,9 +74,9 @@ def decode(
     q, out = torch.empty(2, batch, heads, HEAD_DIM, dtype=plan.dtype, device=plan.device).normal_()
 
     def call(index: int) -> None:
-        k, v, scales = stored[index]
+        cache = stored[index]
         context = (table, row, kv_len, length, HEAD_DIM**-0.5)
-        kernels.decode_attention(q, k, v, *context, out, False, NO_OPTIONS, scales)
+        kernels.decode_attention(q, cache.k, cache.v, *context, out, False, NO_OPTIONS, cache.scales)
 
     return num_bytes, call
 
@@ -101,9 +91,9 @@ def prefill(plan: Plan, codes: torch.dtype | None, batch: int, new: int, prefix:
     q, out = torch.empty(2, batch * new, 32, HEAD_DIM, dtype=plan.dtype, device=plan.device).normal_()
 
     def call(index: int) -> None:
-        k, v, scales = stored[index]
+        cache = stored[index]
         context = (table, row, starts, kv_len, new, HEAD_DIM**-0.5)
-        kernels.prefill_attention(q, k, v, *context, out, False, NO_OPTIONS, scales)
+        kernels.prefill_attention(q, cache.k, cache.v, *context, out, False, NO_OPTIONS, cache.scales)
 
     return call
 
@@ -117,9 +107,10 @@ def write(plan: Plan, codes: torch.dtype | None, tokens: int) -> Callable[[int],
     slots = torch.randperm(2 * tokens, device=plan.device)[:tokens]
 
     def call(index: int) -> None:
-        k, v, scales = stored[index]
+        cache = stored[index]
         kernels.qkv_postprocess(
-            qkv[index], None, None, None, 0.0, cos_sin, positions, slots, k, v, False, scales, False
+            qkv[index], None, None, None, 0.0, cos_sin, positions, slots, cache.k, cache.v, False, cache.scales,
+            False
         )  # fmt: skip
 
     return call

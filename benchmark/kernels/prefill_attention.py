@@ -9,6 +9,7 @@ Operations are 4 * heads * head size for each pair of a query and a key that it 
 from collections.abc import Callable, Iterator
 
 import torch
+from _pool import filled
 from _timing import Plan, Row, report, seconds_per_call
 
 from text_generation_server import kernels
@@ -59,7 +60,7 @@ def prepare(plan: Plan, q_lens: list[int], prefix: int) -> tuple[int, Callable[[
     pairs = sum(q_len * prefix + q_len * (q_len + 1) // 2 for q_len in q_lens)
     options = {"dtype": plan.dtype, "device": plan.device}
     q, out = torch.empty(2, sum(q_lens), HEADS, HEAD_DIM, **options).normal_()
-    caches = torch.empty(2, 2, sum(kv_lens), KV_HEADS, HEAD_DIM, **options).normal_()
+    caches = [filled(plan, sum(kv_lens), KV_HEADS, HEAD_DIM) for _ in range(2)]
     slots = torch.randperm(sum(kv_lens), device=plan.device).int().split(kv_lens)
     table = torch.nn.utils.rnn.pad_sequence(list(slots), batch_first=True)
     b_row = torch.arange(len(q_lens), device=plan.device)
@@ -67,8 +68,8 @@ def prepare(plan: Plan, q_lens: list[int], prefix: int) -> tuple[int, Callable[[
     kv_len = torch.tensor(kv_lens, dtype=torch.int32, device=plan.device)
 
     def call(index: int) -> None:
-        k, v = caches[:, index]
-        kernels.prefill_attention(q, k, v, table, b_row, starts, kv_len, max(q_lens), HEAD_DIM**-0.5, out)
+        cache = caches[index]
+        kernels.prefill_attention(q, cache.k, cache.v, table, b_row, starts, kv_len, max(q_lens), HEAD_DIM**-0.5, out)
 
     return 4 * HEADS * HEAD_DIM * pairs, call
 

@@ -9,6 +9,7 @@ pool and positions over the table.
 from collections.abc import Callable, Iterator
 
 import torch
+from _pool import filled
 from _timing import Plan, Row, bandwidth_row, report
 
 from text_generation_server import kernels
@@ -40,11 +41,11 @@ def prepare(plan: Plan, tokens: int, heads: int, kv_heads: int, head_dim: int) -
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1)
     positions = torch.randint(POSITIONS, (buffers, tokens), device=plan.device)
     slots = torch.randperm(buffers * tokens, device=plan.device).view(buffers, tokens)
-    k_cache, v_cache = torch.zeros(2, buffers * tokens, kv_heads, head_dim, dtype=plan.dtype, device=plan.device)
+    cache = filled(plan, buffers * tokens, kv_heads, head_dim)
 
     def call(index: int) -> None:
         step = (cos_sin, positions[index], slots[index])
-        kernels.qkv_postprocess(qkv[index], None, None, None, 0.0, *step, k_cache, v_cache)
+        kernels.qkv_postprocess(qkv[index], None, None, None, 0.0, *step, cache.k, cache.v)
 
     return num_bytes, call
 

@@ -40,8 +40,8 @@ def _compile(
         "sinks_ptr": "*fp32",
         "slopes_ptr": "*fp32",
     }
-    strides = {f"stride_{cache}_{unit}": size for cache in "kv" for unit, size in (("slot", 2048), ("head", 128))}
-    strides |= {"stride_scales_slot": 8, "stride_scales_head": 1}
+    strides = {f"stride_{cache}_{unit}": size for cache in "kv" for unit, size in (("slot", 2048), ("head", 256))}
+    strides |= {"stride_scales_slot": 1}
     constants = constants | {name: size for name, size in strides.items() if name in kernel.arg_names}
     sizes = (name for name in kernel.arg_names if name.startswith("stride_") or name in PLAN)
     types = dict.fromkeys((name for name in kernel.arg_names if name.endswith("_ptr")), f"*{dtype}")

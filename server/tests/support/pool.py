@@ -56,7 +56,9 @@ class Pool:
         (k_codes, k_scales), (v_codes, v_scales) = (quantise(each, codes) for each in (k, v))
         kv_heads = self.k.shape[1]
         self.caches = k_codes[:, 1 : kv_heads + 1], v_codes[:, :kv_heads]
-        self.scales = torch.stack((k_scales[:, 1 : kv_heads + 1], v_scales[:, :kv_heads]), dim=-1)
+        scales = torch.stack((k_scales[:, 1 : kv_heads + 1], v_scales[:, :kv_heads]), dim=-1)
+        # Those of a head lie in the order of slots.
+        self.scales = scales.transpose(0, 1).contiguous().transpose(0, 1)
         self.k, self.v = (dequantise(each, self.scales[..., place]).double() for place, each in enumerate(self.caches))
 
     def slots(self, request: int) -> Tensor:

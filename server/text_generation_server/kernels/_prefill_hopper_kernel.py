@@ -228,7 +228,7 @@ def prefill_attention_hopper_kernel(
     stride_v_slot: gl.constexpr,
     stride_v_head: gl.constexpr,
     stride_scales_slot: gl.constexpr,
-    stride_scales_head: gl.constexpr,
+    stride_scales_head,
     stride_table_row,
     stride_out_token,
     stride_out_head,

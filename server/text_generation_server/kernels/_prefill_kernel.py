@@ -93,7 +93,7 @@ def prefill_attention_kernel(
     stride_v_slot: tl.constexpr,
     stride_v_head: tl.constexpr,
     stride_scales_slot: tl.constexpr,
-    stride_scales_head: tl.constexpr,
+    stride_scales_head,
     stride_table_row,
     stride_out_token,
     stride_out_head,

@@ -30,12 +30,13 @@ at 200 lengths from 1,024 to 2,019, 12 at 1 x 8,192; with the settings for 8 KV 
 
 With 16 heads of 256 and 8 KV heads, 64 x 2,048: 254 us, the bandwidth of a copy.
 
-Over float8_e4m3fn with heads of 128, a layer of the 8B without its feed-forward part takes 101.7 us at 64 x 2,176
-(113.7 with heads as rows of products), 129.8 at 256 x 640 (144.9), 41.3 at 16 x 2,048 (44.2), 20.8 at 1 x 512 (22.8);
-a whole step of 64 at 2,048 with slots in order 5.12 and 5.09 ms instead of 5.21 and 5.13
-(engine-llama-8b-fp8-kv.json). Tiles decide by how many programs fit a processor: of four programs each, 64 x 2,176
-takes 100.6 us where no fifth one fits, and 115 where six do, presumably because they gather where the product in front
-leaves first (benchmark/results/decode_attention_layers.json). Tried and left out there: heads as columns over 16 bits,
+Over float8_e4m3fn with heads of 128, programs read faster where a head's key and value of a slot lie side by side and
+the scales of a head lie in the order of slots (`LayerCache`): 70.2 us instead of 77.1 at 64 x 2,176, which is 98 % of
+4.3 TB/s, and 84.4 instead of 85.0 where slots are at random. A layer of an 8B in fp8 takes 147.4 us instead of 151.5
+at 64 x 2,176, 220.7 instead of 222.3 at 256 x 640; with 16 bits it makes no difference. A tensor for each head was
+slower (benchmark/results/kv_layouts.json). Tiles decide by how many programs fit a processor, presumably because they
+gather where the product in front leaves first: tiles of 32 positions in 6 stages are best here, and were in 8 stages
+with the layout before (decode_attention_layers.json). Tried and left out there: heads as columns over 16 bits,
 154 us instead of 156 at 64 x 2,176, but 22.3 instead of 20.7 at 1 x 512 and 135 instead of 115 at 16 x 2,048 with
 heads of 80; the next kernel let start after the wait or at the end, no faster within what runs differ by. Without
 `qkv_postprocess` in front a layer whose tiles are asked for early took as long, so the two stay apart.
@@ -169,9 +170,7 @@ def _settings(q: Tensor, block_d: int, kv_heads: int, codes: bool, deterministic
     sizes = {"shared_kib": shared_kib(q.device), "head_dim": block_d}
     batch = q.shape[0]
     if codes:
-        few = deterministic or 1 < batch < 16
-        sizes |= {"batch": 16 if few else batch, "group": q.shape[1] // kv_heads}
-        return dict(nearest("decode_attention_codes", **sizes))
+        return dict(nearest("decode_attention_codes", **sizes, batch=1 if batch == 1 and not deterministic else 16))
     sizes |= {"element_bytes": q.element_size(), "kv_heads": kv_heads, "batch": 64 if deterministic else batch}
     return dict(nearest("decode_attention", **sizes))
 

@@ -11,6 +11,11 @@ LINEAR_BLOCK = 64
 computed in a chunk of a prompt or as a newly chosen token."""
 
 
+SCALES_BLOCK = 16
+"""The scales of a head take whole blocks of so many slots: kernels compile another form for strides that 16 does not
+divide, and the number of slots would decide it."""
+
+
 @dataclass(frozen=True)
 class Decodes:
     """D requests with one new token each: the first D tokens of the step. Some may be padding, of length 0."""
@@ -68,21 +73,23 @@ class CacheShape:
         if self.shared:
             k = torch.zeros((slots, self.kv_heads, self.head_dim), dtype=dtype, device=device)
             return LayerCache(k, k[..., : self.value_dim])
-        stored = self.codes or dtype
-        k, v = (
-            torch.zeros((slots, self.kv_heads, size), dtype=stored, device=device)
-            for size in (self.head_dim, self.value_dim)
-        )
+        shape, stored = (slots, self.kv_heads, self.head_dim + self.value_dim), self.codes or dtype
+        k, v = torch.zeros(shape, dtype=stored, device=device).split((self.head_dim, self.value_dim), dim=-1)
         if self.codes is None:
             return LayerCache(k, v)
         if self.given_scales is not None:
             return LayerCache(k, v, self.given_scales.expand(slots, -1, -1), True)
-        return LayerCache(k, v, torch.zeros((slots, self.kv_heads, 2), dtype=torch.float32, device=device))
+        shape = (self.kv_heads, -(-slots // SCALES_BLOCK) * SCALES_BLOCK, 2)
+        return LayerCache(k, v, torch.zeros(shape, dtype=torch.float32, device=device)[:, :slots].transpose(0, 1))
 
 
 @dataclass(frozen=True)
 class LayerCache:
-    """Keys and values of one layer, by pool slot."""
+    """Keys and values of one layer, by pool slot.
+
+    A program of attention reads one head of many slots. A head's key and value lie side by side, so that it reads runs
+    of twice the size, and the scales of one head lie in the order of slots, because a sector of memory holds four.
+    """
 
     k: Tensor
     """[slots, kv_heads of this rank, head_dim]"""
