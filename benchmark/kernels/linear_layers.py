@@ -1,12 +1,14 @@
-"""Whole layers of products of few tokens in 16 bits, with what is between them and without attention.
+"""Whole layers of few tokens in 16 bits, with attention over 2,048 positions.
 
     python benchmark/kernels/linear_layers.py [--dry-run] > layers.json
 
 Layers of Llama 3.1 8B on one GPU, and of 70B on one of two, whose sums over the ranks are replaced by a plain addition
 and norm. Each has matrices of its own, in a graph of all, so none is in the cache and kernels start as in a model.
-Whole products and products in parts take turns; `fraction_of_copy` counts the bytes of matrices alone.
+Whole products and products in parts take turns of half a second, in which the card's clock follows the power that it
+draws. `fraction_of_copy` counts the bytes of matrices alone.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import torch
@@ -16,12 +18,13 @@ from torch import Tensor
 from text_generation_server import kernels
 
 # Hidden size, inner size, heads and heads of keys of a rank, layers, ranks.
-MODELS = {"8b": (4096, 14336, 32, 8, 16, 1), "70b": (8192, 14336, 32, 4, 8, 2)}
+MODELS = {"8b": (4096, 14336, 32, 8, 8, 1), "70b": (8192, 14336, 32, 4, 8, 2)}
 DRY_MODELS = {"dry": (256, 512, 2, 1, 2, 1)}
 TOKENS = (2, 16, 32, 64)
 HEAD_DIM = 128
+CONTEXT, DRY_CONTEXT = 2048, 8
 EPSILON = 1e-5
-ROUNDS = 5
+ROUNDS, REPLAYS = 3, 200
 
 
 class Layers:
@@ -33,8 +36,9 @@ class Layers:
         self.weights = [[self._random(*shape, std=shape[1] ** -0.5) for shape in (*shapes, (hidden, inner))]]
         self.weights += [[torch.randn_like(each) * 0.01 for each in self.weights[0]] for _ in range(layers - 1)]
         self.norm = torch.ones(hidden, dtype=plan.dtype, device=plan.device)
-        self.cos_sin = torch.randn(max(TOKENS), HEAD_DIM, device=plan.device)
-        self.cache = torch.zeros(2, max(TOKENS), kv_heads, HEAD_DIM, dtype=plan.dtype, device=plan.device)
+        self.context = DRY_CONTEXT if plan.dry_run else CONTEXT
+        self.cos_sin = torch.randn(self.context, HEAD_DIM, device=plan.device)
+        self.caches = [self._random(2, max(TOKENS) * self.context, kv_heads, HEAD_DIM) for _ in range(layers)]
         self.num_bytes = layers * sum(each.nbytes for each in self.weights[0])
 
     def _random(self, *shape: int, std: float = 1.0) -> Tensor:
@@ -43,17 +47,24 @@ class Layers:
     def step(self, tokens: int, in_parts: bool) -> Callable[[], None]:
         """One step, to be called any number of times."""
         x, residual = self._random(tokens, self.hidden), self._random(tokens, self.hidden)
-        positions = torch.arange(tokens, device=self.plan.device)
-        before = (None, None, None, 0.0, self.cos_sin, positions, positions, *self.cache, False, None, False)
+        rows = torch.arange(tokens, device=self.plan.device)
+        table = torch.arange(tokens * self.context, dtype=torch.int32, device=self.plan.device).view(tokens, -1)
+        lengths = torch.full((tokens,), self.context, dtype=torch.int32, device=self.plan.device)
+        last = (torch.full_like(rows, self.context - 1), table[:, -1].long())
+        context = (table, rows, lengths, self.context, HEAD_DIM**-0.5)
 
         def run() -> None:
             read = x
-            for qkv, out, gate_up, down in self.weights:
-                heads = product(read, qkv, in_parts)
-                turned = residual.new_empty(tokens, self.query) if heads.dim() == 3 else None
-                kernels.qkv_postprocess(heads, *before, turned)
-                read = heads[:, : self.query] if turned is None else turned
-                read = self._add(product(read, out, in_parts and self.ranks == 1), residual)
+            for (qkv, out, gate_up, down), cache in zip(self.weights, self.caches, strict=True):
+                made = product(read, qkv, in_parts)
+                turned = residual.new_empty(tokens, self.query) if made.dim() == 3 else None
+                kernels.qkv_postprocess(
+                    made, None, None, None, 0.0, self.cos_sin, *last, *cache, False, None, False, turned
+                )
+                heads = (made[:, : self.query] if turned is None else turned).view(tokens, -1, HEAD_DIM)
+                read = torch.empty_like(heads, memory_format=torch.contiguous_format)
+                kernels.decode_attention(heads, *cache, *context, read)
+                read = self._add(product(read.view(tokens, -1), out, in_parts and self.ranks == 1), residual)
                 inner = residual.new_empty(tokens, len(gate_up) // 2)
                 kernels.skinny_linear(read, gate_up, None, inner, "silu")
                 read = self._add(product(inner, down, in_parts and self.ranks == 1), residual)
@@ -83,7 +94,7 @@ def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
     for name, (*sizes, layers, ranks) in (DRY_MODELS if plan.dry_run else MODELS).items():
         model = Layers(plan, *sizes, layers, ranks)
         for tokens in (3,) if plan.dry_run else TOKENS:
-            once = Plan(plan.device, plan.dtype, plan.rotation_bytes, plan.ceiling_bytes, 1, plan.replays)
+            once = dataclasses.replace(plan, calls=1, replays=plan.replays if plan.dry_run else REPLAYS)
             found: dict[bool, list[float]] = {False: [], True: []}
             for _ in range(ROUNDS):
                 for in_parts, times in found.items():

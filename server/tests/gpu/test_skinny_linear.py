@@ -52,10 +52,13 @@ def test_activation_behind_it_as_if_it_were_another_operator(
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES[:3])
-def test_same_bits_for_every_number_of_tokens_of_one_padded_size(outputs: int, inputs: int) -> None:
-    x, weight, _ = _inputs(16, outputs, inputs, torch.bfloat16, with_bias=False)
+@pytest.mark.parametrize("counts", [(2, 7, 16), (33, 50, 64)])
+def test_same_bits_for_every_number_of_tokens_of_one_padded_size(
+    outputs: int, inputs: int, counts: tuple[int, ...]
+) -> None:
+    x, weight, _ = _inputs(counts[-1], outputs, inputs, torch.bfloat16, with_bias=False)
     results: list[Tensor] = []
-    for tokens in (2, 7, 16):
+    for tokens in counts:
         out = torch.empty(tokens, outputs, device="cuda", dtype=torch.bfloat16)
         for _ in range(3):
             kernels.skinny_linear(x[:tokens], weight, None, out)
@@ -109,10 +112,11 @@ def test_a_graph_of_parts_and_norms_that_add_them_up() -> None:
         assert (result.double() - expected).norm() <= 2e-2 * expected.norm()
 
 
-def test_a_graph_of_products_that_depend_on_each_other() -> None:
+@pytest.mark.parametrize("tokens", [3, 50])
+def test_a_graph_of_products_that_depend_on_each_other(tokens: int) -> None:
     torch.manual_seed(0)
     weights = torch.randn(8, 4096, 4096, device="cuda", dtype=torch.bfloat16) / 64
-    states = torch.zeros(9, 3, 4096, device="cuda", dtype=torch.bfloat16)
+    states = torch.zeros(9, tokens, 4096, device="cuda", dtype=torch.bfloat16)
 
     def run() -> None:
         for index in range(8):

@@ -7,8 +7,9 @@ Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]` or, with `activation`
 `[outputs, inputs]`, unit stride in the last dimension, any stride between rows; `bias` `[outputs]` or None. One
 floating type; sums are float32, rounded once, and once more after the activation. The activations are those of
 `act_and_mul`, whose result behind the product is the same to the bit.
-Up to 64 tokens. Batches that are padded to one size (16, 32 or 64 tokens) give a token the same result to the bit,
-whichever others are there. A single token has an operator of its own, `token_linear`.
+Up to 64 tokens, from 33 on by the kernel of `_skinny_hopper.py` on Hopper cards. Batches that are padded to one size
+(16, 32 or 64 tokens) give a token the same result to the bit, whichever others are there. A single token has an
+operator of its own, `token_linear`, and where the outputs are few `linear_in_parts` leaves the sum to what reads it.
 
 Called four times a layer in a decode step, and for the logits. The data file says where the library's product is as
 fast; that is used there, and for types and sizes that the kernel does not take.
@@ -26,6 +27,8 @@ of 5.640 (24 layers of 70B), 64 streams as long; with the inputs of the narrower
 instead of 2.605 (benchmark/results/tried-two-ranks.json). For 64 tokens of one of two ranks of a 70B, the kernel of
 `_scaled_hopper.py` with 16 bits, with tiles of 64 to 256 outputs, inputs in 1 to 6 parts, by asynchronous copies or
 TMA, each program beginning at another step or not: 225 to 249 us a layer instead of 227 (scaled_linear_layers.json).
+Other tiles for gate and up there, of 64 to 256 rows, of 64 inputs, two to four programs a processor, and tokens as the
+left operand: 226 to 274 us instead of 226 (linear_layers.json).
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
@@ -41,6 +44,7 @@ from ._device import shared_kib
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
 from ._scaled_product import padded_tokens
+from ._skinny_hopper import skinny_hopper, takes_tiles, tile_rows
 from ._triton import tl, triton
 from .act_and_mul import act_and_mul_torch, act_and_mul_triton
 
@@ -176,6 +180,9 @@ def launch(
     activation: str | None = None,
 ) -> None:
     """With so many parts of the inputs, none of them empty, which are added up unless `out` has room for each."""
+    if (splits == 1 or out.dim() == 3) and takes_tiles(x, weight, tile_rows(tile, activation)):
+        skinny_hopper(x, weight, bias, out, tile, splits, activation)
+        return
     tokens, inputs = x.shape
     outputs = weight.shape[0]
     block_m = padded_tokens(tokens)
