@@ -77,7 +77,7 @@ def test_parts_add_up_to_the_product(outputs: int, inputs: int, tokens: int, dty
     out = torch.full((parts, tokens, outputs), float("nan"), device="cuda")
     kernels.linear_in_parts(x, weight, out)
     expected = x.double() @ weight.double().t()
-    assert (out.double().sum(0) - expected).norm() <= 1e-5 * expected.norm()
+    assert (out.double().sum(0) - expected).norm() <= 3e-5 * expected.norm()
 
 
 def test_a_graph_of_parts_and_norms_that_add_them_up() -> None:
