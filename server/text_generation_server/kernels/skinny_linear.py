@@ -8,8 +8,9 @@ Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]` or, with `activation`
 floating type; sums are float32, rounded once, and once more after the activation. The activations are those of
 `act_and_mul`, whose result behind the product is the same to the bit.
 Up to 64 tokens, from 33 on by the kernel of `_skinny_hopper.py` on Hopper cards. Batches that are padded to one size
-(16, 32 or 64 tokens) give a token the same result to the bit, whichever others are there. A single token has an
-operator of its own, `token_linear`, and where the outputs are few `linear_in_parts` leaves the sum to what reads it.
+(16, 32 or 64 tokens) give a token the same result to the bit, whichever others are there, where the product is not the
+library's. A single token has an operator of its own, `token_linear`, and where the outputs are few `linear_in_parts`
+leaves the sum to what reads it.
 
 Called four times a layer in a decode step, and for the logits. The data file says where the library's product is as
 fast; that is used there, and for types and sizes that the kernel does not take.
