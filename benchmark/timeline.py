@@ -36,6 +36,7 @@ CLASSES = {
     "attention": ("attention", "merge_kernel", "qkv_postprocess"),
     "products": (
         "skinny_linear",
+        "skinny_hopper",
         "nvjet",
         "gemm",
         "xmma",

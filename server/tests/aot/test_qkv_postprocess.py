@@ -10,7 +10,9 @@ from text_generation_server.kernels._kv_codes import E4M3, E5M2, INT8
 from text_generation_server.kernels._qkv_kernel import qkv_postprocess_kernel
 
 STRIDES = (
+    "stride_qkv_part",
     "stride_qkv_token",
+    "stride_q_token",
     "stride_cos_sin_position",
     "stride_k_cache_slot",
     "stride_k_cache_head",
@@ -19,7 +21,7 @@ STRIDES = (
     "stride_scales_slot",
     "stride_scales_head",
 )
-NO_CODES = {"FORMAT": 0, "SCALES_GIVEN": False, "scales_ptr": None}
+NO_CODES = {"PARTS": 0, "FORMAT": 0, "SCALES_GIVEN": False, "scales_ptr": None}
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
@@ -30,7 +32,9 @@ NO_CODES = {"FORMAT": 0, "SCALES_GIVEN": False, "scales_ptr": None}
 def test_no_spills_and_wide_memory_accesses(
     heads: int, kv_heads: int, head_dim: int, with_bias: bool, with_norms: bool, dtype: str
 ) -> None:
-    types = dict.fromkeys(("qkv_ptr", "k_cache_ptr", "v_cache_ptr"), f"*{dtype}") | dict.fromkeys(STRIDES, "i32")
+    types = dict.fromkeys(("qkv_ptr", "q_ptr", "k_cache_ptr", "v_cache_ptr"), f"*{dtype}") | dict.fromkeys(
+        STRIDES, "i32"
+    )
     types |= {"cos_sin_ptr": "*fp32", "positions_ptr": "*i64", "slots_ptr": "*i64", "eps": "fp32"}
     block_half = triton.next_power_of_2(head_dim // 2)
     config = nearest("qkv_postprocess", half=block_half)
@@ -49,7 +53,7 @@ def test_no_spills_and_wide_memory_accesses(
 @pytest.mark.parametrize("norm_after_rope", [False, True])
 @pytest.mark.parametrize("head_dim", [128, 512])
 def test_norms_of_each_head_in_float32(head_dim: int, norm_after_rope: bool) -> None:
-    types = dict.fromkeys(("qkv_ptr", "k_cache_ptr", "v_cache_ptr"), "*bf16") | dict.fromkeys(STRIDES, "i32")
+    types = dict.fromkeys(("qkv_ptr", "q_ptr", "k_cache_ptr", "v_cache_ptr"), "*bf16") | dict.fromkeys(STRIDES, "i32")
     types |= {"cos_sin_ptr": "*fp32", "positions_ptr": "*i64", "slots_ptr": "*i64", "eps": "fp32"}
     types |= dict.fromkeys(("q_norm_ptr", "k_norm_ptr"), "*fp32")
     config = nearest("qkv_postprocess", half=head_dim // 2)
@@ -59,17 +63,33 @@ def test_norms_of_each_head_in_float32(head_dim: int, norm_after_rope: bool) -> 
     compile_offline(qkv_postprocess_kernel, types, constants, config["num_warps"]).check()
 
 
+@pytest.mark.parametrize("codes", [0, E4M3])
+@pytest.mark.parametrize("parts", [2, 6])
+def test_parts_of_a_product(parts: int, codes: int) -> None:
+    types = dict.fromkeys(("k_cache_ptr", "v_cache_ptr"), "*u8" if codes else "*bf16") | dict.fromkeys(STRIDES, "i32")
+    types |= {"qkv_ptr": "*fp32", "q_ptr": "*bf16", "bias_ptr": "*bf16"} | ({"scales_ptr": "*fp32"} if codes else {})
+    types |= {"cos_sin_ptr": "*fp32", "positions_ptr": "*i64", "slots_ptr": "*i64", "eps": "fp32"}
+    config = nearest("qkv_postprocess", half=64)
+    constants = {"HEADS": 32, "KV_HEADS": 4, "HEAD_DIM": 128, "BLOCK_HALF": 64, "BLOCK_HEADS": config["BLOCK_HEADS"]}
+    constants |= {"q_norm_ptr": None, "k_norm_ptr": None, "NORM_OF_EACH_HEAD": False, "NORM_AFTER_ROPE": False}
+    constants |= {"PARTS": parts, "FORMAT": codes, "SCALES_GIVEN": False} | ({} if codes else {"scales_ptr": None})
+    compiled = compile_offline(qkv_postprocess_kernel, types, constants, config["num_warps"])
+    compiled.check()
+    assert "LDG.E.128" in compiled.sass
+
+
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("scales_given", [False, True])
 @pytest.mark.parametrize("codes", [E4M3, E5M2, INT8])
 def test_codes(codes: int, scales_given: bool, capability: int) -> None:
-    types = {"qkv_ptr": "*bf16", "k_cache_ptr": "*u8", "v_cache_ptr": "*u8", "scales_ptr": "*fp32"}
+    types = {"qkv_ptr": "*bf16", "q_ptr": "*bf16", "k_cache_ptr": "*u8", "v_cache_ptr": "*u8", "scales_ptr": "*fp32"}
     types |= dict.fromkeys(STRIDES, "i32")
     types |= {"cos_sin_ptr": "*fp32", "positions_ptr": "*i64", "slots_ptr": "*i64", "eps": "fp32"}
     config = nearest("qkv_postprocess", half=64)
     constants = {"HEADS": 32, "KV_HEADS": 8, "HEAD_DIM": 128, "BLOCK_HALF": 64, "BLOCK_HEADS": config["BLOCK_HEADS"]}
     constants |= dict.fromkeys(("bias_ptr", "q_norm_ptr", "k_norm_ptr"))
     constants |= {"NORM_OF_EACH_HEAD": False, "NORM_AFTER_ROPE": False, "FORMAT": codes, "SCALES_GIVEN": scales_given}
+    constants["PARTS"] = 0
     target = GPUTarget("cuda", capability, 32)
     compiled = compile_offline(qkv_postprocess_kernel, types, constants, config["num_warps"], target=target)
     compiled.check()

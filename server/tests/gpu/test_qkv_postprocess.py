@@ -71,3 +71,27 @@ def test_norms_of_heads(head_dim: int, norm_after_rope: bool, norm_of_each_head:
 def test_codes(heads: int, kv_heads: int, head_dim: int, given: bool, codes: torch.dtype) -> None:
     case = Case(70, heads, kv_heads, head_dim, torch.bfloat16, False, "cuda", codes=codes, given=given)
     case.check_codes(kernels.qkv_postprocess, qkv_postprocess_torch)
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 4, 128), (14, 2, 64)])
+@pytest.mark.parametrize("with_norms", [False, True])
+def test_parts_of_a_product_are_added_up(
+    with_norms: bool, heads: int, kv_heads: int, head_dim: int, parts: int
+) -> None:
+    """As if their sum had come, rounded; q goes where the caller says."""
+    case = Case(50, heads, kv_heads, head_dim, torch.bfloat16, True, "cuda", with_norms)
+    left = torch.randn(parts, *case.qkv.shape, device="cuda")
+    total = left[0]
+    for part in left[1:]:
+        total = total + part
+    case.qkv = total.bfloat16()
+    before, caches = case.arguments()[1:-3], (case.k_cache.clone(), case.v_cache.clone())
+    kernels.qkv_postprocess(*case.arguments())
+    q = torch.full((50, heads * head_dim), float("nan"), device="cuda", dtype=torch.bfloat16)
+
+    kernels.qkv_postprocess(left, *before, *caches, False, None, False, q)
+
+    assert torch.equal(q, case.qkv[:, : heads * head_dim])
+    for cache, expected in zip(caches, (case.k_cache, case.v_cache), strict=True):
+        assert torch.equal(cache[case.slots], expected[case.slots])

@@ -30,6 +30,7 @@ from .latent_expand import latent_expand
 from .latent_postprocess import latent_postprocess
 from .latent_prefill_attention import latent_prefill_attention
 from .layer_norm import layer_norm
+from .linear_in_parts import linear_in_parts, linear_parts
 from .logits_process import logits_process
 from .mixture import mixture
 from .moe_experts import moe_experts
@@ -93,6 +94,8 @@ __all__ = [
     "latent_postprocess",
     "latent_prefill_attention",
     "layer_norm",
+    "linear_in_parts",
+    "linear_parts",
     "logits_process",
     "mask_words",
     "mixture",

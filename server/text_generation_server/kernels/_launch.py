@@ -169,7 +169,7 @@ class _Compiled(NamedTuple):
 
 
 class Launcher:
-    """Launches one kernel whose parameters are, in this order, pointers, sizes, values and constexprs.
+    """Launches one kernel whose parameters are, in this order, tiles, pointers, sizes, values and constexprs.
 
     A compiled form is chosen by the types of the pointers, the sizes, and the constexprs and options. Sizes are
     integers that belong to the model, because each combination of theirs has an entry of its own; values may be
@@ -182,7 +182,9 @@ class Launcher:
         self._kernel = kernel
         self._interpreted = not isinstance(kernel, triton.JITFunction)
         self._compiled: dict[object, _Compiled] = {}
-        self._aligned = [] if self._interpreted else [not each.do_not_specialize_on_alignment for each in kernel.params]
+        params = [] if self._interpreted else kernel.params
+        # Tiles come first, and are always aligned.
+        self._aligned = [not each.do_not_specialize_on_alignment for each in params if not each.name.endswith("_tiles")]
 
     def __call__(
         self,
@@ -190,11 +192,14 @@ class Launcher:
         pointers: tuple[Tensor | None, ...],
         sizes: tuple[int, ...] = (),
         values: tuple[float, ...] = (),
+        tiles: tuple[Any, ...] = (),
+        /,
         *,
         most_programs: int = 0,
         **constants: object,
     ) -> None:
-        """Launches on the current stream. `constants` are constexprs and Triton's options.
+        """Launches on the current stream. `constants` are constexprs and Triton's options. `tiles` are descriptors of
+        matrices (`TensorDescriptor`), whose sizes follow from the constexprs.
 
         `most_programs`: how many may be on a processor at a time, 4 or more; 0: as many as fit. A kernel that starts
         while others run is not spread evenly: it fills the processors that are free.
@@ -202,17 +207,19 @@ class Launcher:
         types = [None if pointer is None else pointer.dtype for pointer in pointers]
         device = pointers[0].device.index  # pyright: ignore[reportOptionalMemberAccess] - only optional ones are None
         key = (device, most_programs, *types, sizes, *constants.items())
+        if tiles:
+            key = (*key, *(each.base.dtype for each in tiles))
         addresses = [0 if pointer is None else pointer.data_ptr() for pointer in pointers]
         compiled = self._compiled.get(key)
         if compiled is None or _named is not None or self._misaligned(addresses):
-            self._launch_by_triton(key, grid, pointers, sizes, values, constants, addresses, most_programs)
+            self._launch_by_triton(key, grid, tiles, pointers, sizes, values, constants, addresses, most_programs)
             return
         x, y, z = (*grid, 1, 1)[:3]
         stream = torch._C._cuda_getCurrentRawStream(device)
         # The hooks of profilers (the last three of these) are left out.
         compiled.launch(
             x, y, z, stream, compiled.function, False, compiled.pdl, None, None, compiled.metadata, None, None, None,
-            *addresses, *sizes, *values, *compiled.placeholders,
+            *tiles, *addresses, *sizes, *values, *compiled.placeholders,
         )  # fmt: skip
 
     def _misaligned(self, addresses: list[int]) -> bool:
@@ -227,6 +234,7 @@ class Launcher:
         self,
         key: object,
         grid: tuple[int, ...],
+        tiles: tuple[Any, ...],
         pointers: tuple[Tensor | None, ...],
         sizes: tuple[int, ...],
         values: tuple[float, ...],
@@ -238,11 +246,11 @@ class Launcher:
         if "PDL" in self._kernel.arg_names:
             pdl = not self._interpreted and torch.cuda.get_device_capability() >= (9, 0)
             constants |= {"PDL": pdl} | ({"launch_pdl": True} if pdl else {})
-        arguments = (*pointers, *sizes, *values)
+        arguments = (*tiles, *pointers, *sizes, *values)
         if self._interpreted:
             self._kernel[grid](*arguments, **constants)
             return
-        for parameter, value in zip(self._kernel.params[len(pointers) + len(sizes) :], values, strict=False):
+        for parameter, value in zip(self._kernel.params[len(arguments) - len(values) :], values, strict=False):
             if isinstance(value, int) and not parameter.do_not_specialize:
                 raise TypeError(
                     f"{self._kernel.__name__}: name {parameter.name} in do_not_specialize, or it recompiles"

@@ -88,7 +88,8 @@ def _quantise_heads(
 
 @triton.jit(do_not_specialize_on_alignment=["positions_ptr", "slots_ptr"])
 def qkv_postprocess_kernel(
-    qkv_ptr,  # [tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM], q updated in place
+    qkv_ptr,  # [tokens, (HEADS + 2 * KV_HEADS) * HEAD_DIM], or float32 [PARTS, tokens, ...]
+    q_ptr,  # [tokens, HEADS * HEAD_DIM], where q goes: `qkv`, where that is whole
     bias_ptr,  # [(HEADS + 2 * KV_HEADS) * HEAD_DIM] or None
     q_norm_ptr,  # [HEAD_DIM] or, where NORM_OF_EACH_HEAD, [HEADS, HEAD_DIM], or None
     k_norm_ptr,  # [HEAD_DIM] or [KV_HEADS, HEAD_DIM] or None
@@ -98,7 +99,9 @@ def qkv_postprocess_kernel(
     k_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM], where FORMAT uint8
     v_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM], likewise
     scales_ptr,  # [slots, KV_HEADS, 2] float32 or None
+    stride_qkv_part,
     stride_qkv_token,
+    stride_q_token,
     stride_cos_sin_position,
     stride_k_cache_slot,
     stride_k_cache_head,
@@ -107,6 +110,7 @@ def qkv_postprocess_kernel(
     stride_scales_slot,
     stride_scales_head,
     eps,
+    PARTS: tl.constexpr,  # 0: qkv is whole
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,  # even
@@ -137,12 +141,19 @@ def qkv_postprocess_kernel(
     qkv = qkv_ptr + token * stride_qkv_token + places
     first = tl.load(qkv, mask=valid, other=0.0).to(tl.float32)
     second = tl.load(qkv + HALF, mask=valid, other=0.0).to(tl.float32)
+    storage: tl.constexpr = q_ptr.dtype.element_ty
+    if PARTS:
+        for part in tl.static_range(1, PARTS):
+            first += tl.load(qkv + part * stride_qkv_part, mask=valid, other=0.0)
+            second += tl.load(qkv + part * stride_qkv_part + HALF, mask=valid, other=0.0)
+        # As a product that is whole is rounded.
+        first = first.to(storage).to(tl.float32)
+        second = second.to(storage).to(tl.float32)
     if bias_ptr is not None:
         first += tl.load(bias_ptr + places, mask=valid, other=0.0).to(tl.float32)
         second += tl.load(bias_ptr + places + HALF, mask=valid, other=0.0).to(tl.float32)
 
     turns = heads < HEADS + KV_HEADS
-    storage: tl.constexpr = qkv_ptr.dtype.element_ty
     NORM: tl.constexpr = q_norm_ptr is not None
     if NORM and not NORM_AFTER_ROPE:
         normalised_first, normalised_second = _normalise_heads(
@@ -162,8 +173,9 @@ def qkv_postprocess_kernel(
         turned_second = tl.where(turns, normalised_second.to(storage), turned_second)
 
     is_q = valid & (heads < HEADS)
-    tl.store(qkv, turned_first, mask=is_q)
-    tl.store(qkv + HALF, turned_second, mask=is_q)
+    q = q_ptr + token * stride_q_token + places
+    tl.store(q, turned_first, mask=is_q)
+    tl.store(q + HALF, turned_second, mask=is_q)
     kv_heads = tl.where(turns, heads - HEADS, heads - HEADS - KV_HEADS)
     if FORMAT:
         is_kv = (heads >= HEADS) & (heads < HEADS + 2 * KV_HEADS)

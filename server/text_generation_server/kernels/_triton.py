@@ -15,6 +15,7 @@ try:
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.language.nvidia import hopper
     from triton.language.extra import cuda
+    from triton.tools.tensor_descriptor import TensorDescriptor
 
     INSTALLED = True
 except ModuleNotFoundError as error:
@@ -35,6 +36,6 @@ except ModuleNotFoundError as error:
             return arguments[0] if arguments and callable(arguments[0]) else self
 
     INSTALLED = False
-    triton = tl = knobs = cuda = gluon = gl = hopper = _Absent()
+    triton = tl = knobs = cuda = gluon = gl = hopper = TensorDescriptor = _Absent()
 
-__all__ = ["INSTALLED", "cuda", "gl", "gluon", "hopper", "knobs", "tl", "triton"]
+__all__ = ["INSTALLED", "TensorDescriptor", "cuda", "gl", "gluon", "hopper", "knobs", "tl", "triton"]

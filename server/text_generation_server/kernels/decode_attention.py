@@ -105,7 +105,7 @@ def decode_attention_triton(
 
     `b_row` and `b_kv_len` are read while the kernel before may still run, and where caches hold codes `slot_table` and
     positions before the newest: between the kernel that writes them and this operator there must be another that is no
-    operator of this package but `skinny_linear` or `token_linear`, as in every model.
+    operator of this package but `skinny_linear`, `linear_in_parts` or `token_linear`, as in every model.
 
     Partial results are allocated here, because their size follows from the plan, which nobody else knows; they are
     free again when the call returns, and in a graph they lie in the graph's pool.

@@ -19,6 +19,8 @@ sine 0: partial rotary embeddings, and layers without any. Where a checkpoint pa
 permuted when it is loaded.
 `positions`, `slots` `[tokens]` int64. Caches `[slots, kv_heads, head_dim]`, any strides but unit stride in the last
 dimension. One floating type for `qkv`, `bias`, norms and the caches. Rotation is computed in float32.
+`qkv` may also be float32 `[parts, tokens, ...]`, what a product has left in parts (`linear_in_parts`): they are added
+up in their order and rounded to the type of `q_out` `[tokens, heads * head_dim]`, where q then goes instead.
 Caches may hold codes of 8 bits (`kv_codes.py`): `scales` `[slots, kv_heads, 2]` are then written too, or, with
 `scales_given`, read.
 Tokens that share a slot leave any one of their keys and values there: only padding may do so.
@@ -58,9 +60,10 @@ def check_qkv(
     k_cache: Tensor,
     v_cache: Tensor,
     scales: Tensor | None,
+    q_out: Tensor | None = None,
 ) -> int:
     """Raises ValueError for layouts that the kernel does not read. Returns the number of query heads."""
-    tokens, size = qkv.shape
+    tokens, size = qkv.shape[-2:]
     _, kv_heads, head_dim = k_cache.shape
     heads = size // head_dim - 2 * kv_heads
     if (
@@ -78,10 +81,14 @@ def check_qkv(
         named |= {"positions": positions, "slots": slots, "k_cache": k_cache, "v_cache": v_cache}
         shapes = {name: tuple(tensor.shape) for name, tensor in named.items() if tensor is not None}
         raise ValueError(f"qkv_postprocess: shapes do not fit: {shapes}")
-    tensors = (qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache)
+    tensors = (qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, q_out)
     # The stride of a single element says nothing.
     if any(tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1 for tensor in tensors):
         raise ValueError("qkv_postprocess: the last dimension of every tensor must have stride 1")
+    if (qkv.dim() == 3) != (q_out is not None) or (q_out is not None and q_out.shape != (tokens, heads * head_dim)):
+        raise ValueError(
+            f"qkv_postprocess: q_out must be [{tokens}, {heads * head_dim}] where qkv is in parts, else None"
+        )
     check_codes("qkv_postprocess", k_cache, v_cache, scales)
     return heads
 
@@ -112,24 +119,36 @@ def qkv_postprocess_triton(
     norm_after_rope: bool = False,
     scales: Tensor | None = None,
     scales_given: bool = False,
+    q_out: Tensor | None = None,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernel does not read.
 
     `cos_sin`, `positions` and `slots` are read while the kernel before may still run, see `decode_attention`.
     """
-    tokens = qkv.shape[0]
+    tokens = qkv.shape[-2]
     if tokens == 0:
         return
-    heads = check_qkv(qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, scales)
+    heads = check_qkv(qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, scales, q_out)
     _, kv_heads, head_dim = k_cache.shape
     block_half = triton.next_power_of_2(head_dim // 2)
     config = nearest("qkv_postprocess", half=block_half)
     scale_strides = (0, 0) if scales is None else scales.stride()[:2]
+    q = qkv if q_out is None else q_out
+    parts = len(qkv) if q_out is not None else 0
     _launch(
         (tokens, triton.cdiv(heads + 2 * kv_heads, config["BLOCK_HEADS"])),
-        (qkv, bias, q_norm, k_norm, cos_sin, positions, slots, as_bytes(k_cache), as_bytes(v_cache), scales),
-        (qkv.stride(0), cos_sin.stride(0), *k_cache.stride()[:2], *v_cache.stride()[:2], *scale_strides),
+        (qkv, q, bias, q_norm, k_norm, cos_sin, positions, slots, as_bytes(k_cache), as_bytes(v_cache), scales),
+        (
+            qkv.stride(0) if parts else 0,
+            qkv.stride(-2),
+            q.stride(0),
+            cos_sin.stride(0),
+            *k_cache.stride()[:2],
+            *v_cache.stride()[:2],
+            *scale_strides,
+        ),
         (norm_eps,),
+        PARTS=parts,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -156,9 +175,12 @@ def qkv_postprocess_torch(
     norm_after_rope: bool = False,
     scales: Tensor | None = None,
     scales_given: bool = False,
+    q_out: Tensor | None = None,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests."""
     _, num_kv_heads, head_dim = k_cache.shape
+    if q_out is not None:
+        qkv = qkv.sum(0).to(q_out.dtype)
     if bias is not None:
         qkv.add_(bias)
     heads = qkv.view(qkv.shape[0], -1, head_dim)
@@ -170,6 +192,8 @@ def qkv_postprocess_torch(
         normalise(k, k_norm, norm_eps, k)
     if not norm_after_rope:
         _rotate(heads[:, :-num_kv_heads], cos_sin, positions)
+    if q_out is not None:
+        q_out.view(q.shape).copy_(q)
     if scales is None:
         k_cache.index_copy_(0, slots, k)
         v_cache.index_copy_(0, slots, v)
@@ -191,5 +215,5 @@ def _rotate(q_and_k: Tensor, cos_sin: Tensor, positions: Tensor) -> None:
 
 
 qkv_postprocess = register(
-    qkv_postprocess_torch, mutates=("qkv", "k_cache", "v_cache", "scales"), triton=qkv_postprocess_triton
+    qkv_postprocess_torch, mutates=("qkv", "k_cache", "v_cache", "scales", "q_out"), triton=qkv_postprocess_triton
 )

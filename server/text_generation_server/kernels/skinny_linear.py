@@ -7,8 +7,10 @@ Layouts: `x` `[tokens, inputs]`, `out` `[tokens, outputs]` or, with `activation`
 `[outputs, inputs]`, unit stride in the last dimension, any stride between rows; `bias` `[outputs]` or None. One
 floating type; sums are float32, rounded once, and once more after the activation. The activations are those of
 `act_and_mul`, whose result behind the product is the same to the bit.
-Up to 64 tokens. Batches that are padded to one size (16, 32 or 64 tokens) give a token the same result to the bit,
-whichever others are there. A single token has an operator of its own, `token_linear`.
+Up to 64 tokens, from 33 on by the kernel of `_skinny_hopper.py` on Hopper cards. Batches that are padded to one size
+(16, 32 or 64 tokens) give a token the same result to the bit, whichever others are there, where the product is not the
+library's. A single token has an operator of its own, `token_linear`, and where the outputs are few `linear_in_parts`
+leaves the sum to what reads it.
 
 Called four times a layer in a decode step, and for the logits. The data file says where the library's product is as
 fast; that is used there, and for types and sizes that the kernel does not take.
@@ -26,10 +28,12 @@ of 5.640 (24 layers of 70B), 64 streams as long; with the inputs of the narrower
 instead of 2.605 (benchmark/results/tried-two-ranks.json). For 64 tokens of one of two ranks of a 70B, the kernel of
 `_scaled_hopper.py` with 16 bits, with tiles of 64 to 256 outputs, inputs in 1 to 6 parts, by asynchronous copies or
 TMA, each program beginning at another step or not: 225 to 249 us a layer instead of 227 (scaled_linear_layers.json).
+Other tiles for gate and up there, of 64 to 256 rows, of 64 inputs, two to four programs a processor, and tokens as the
+left operand: 226 to 274 us instead of 226 (linear_layers.json).
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -40,12 +44,13 @@ from ._config import nearest
 from ._device import shared_kib
 from ._launch import Launcher, arrivals, is_last, let_next_start, wait_for_previous
 from ._register import register
+from ._scaled_product import padded_tokens
+from ._skinny_hopper import skinny_hopper, takes_tiles, tile_rows
 from ._triton import tl, triton
 from .act_and_mul import act_and_mul_torch, act_and_mul_triton
 
 MAX_TOKENS = 64
 """More tokens than this are for the library: at 128 it was faster everywhere (benchmark/results/tune_linear.json)."""
-_MIN_BLOCK_M = 16
 
 
 @triton.jit(do_not_specialize=["tokens", "splits"])
@@ -53,17 +58,19 @@ def skinny_linear_kernel(
     x_ptr,  # [tokens, inputs]
     weight_ptr,  # [outputs, inputs]
     bias_ptr,  # [outputs] or None
-    out_ptr,  # [tokens, outputs]
+    out_ptr,  # [tokens, outputs], or [splits, tokens, outputs] float32
     partial_ptr,  # [splits, tiles, BLOCK_N, BLOCK_M] float32, used where splits > 1
     arrived_ptr,  # [tiles] int32, zero before and after
     inputs,  # a multiple of BLOCK_K
     outputs,
     stride_x_token,
     stride_weight_output,
+    stride_out_part,
     stride_out_token,
     tokens,
     splits,
     ACTIVATION: tl.constexpr,  # key of GATED or None
+    IN_PARTS: tl.constexpr,  # whether `out` gets the sums of each part of the inputs
     BLOCK_M: tl.constexpr,  # at least tokens
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -72,8 +79,8 @@ def skinny_linear_kernel(
     """One program computes BLOCK_N outputs of all tokens, over one of `splits` parts of the inputs.
 
     The matrix is the left operand of the product, so that its rows fill the 64 that a matrix instruction takes, and
-    tokens the short side. The last program of a tile adds up its parts, in their order. With an activation half of the
-    rows of a tile are gate and half are up.
+    tokens the short side. The last program of a tile adds up its parts, in their order, unless they are left as they
+    are. With an activation half of the rows of a tile are gate and half are up.
     """
     tile = tl.program_id(0)
     split = tl.program_id(1)
@@ -95,6 +102,8 @@ def skinny_linear_kernel(
     x_tile_ptr = x_ptr + members.to(tl.int64)[:, None] * stride_x_token + columns
 
     wait_for_previous(PDL)
+    # Otherwise the compiler may put a wait behind every matrix instruction.
+    tl.assume(begin < end)
     acc = tl.zeros([BLOCK_N, BLOCK_M], dtype=tl.float32)
     for _ in range(begin, end, BLOCK_K):
         weight = tl.load(weight_tile_ptr, eviction_policy="evict_first")
@@ -105,7 +114,9 @@ def skinny_linear_kernel(
     # Not earlier: a kernel that has waited relies on all before the last product being finished.
     let_next_start(PDL)
 
-    if splits > 1:
+    if IN_PARTS:
+        out_ptr += split.to(tl.int64) * stride_out_part
+    elif splits > 1:
         places = local_rows[:, None] * BLOCK_M + members[None, :]
         tile_ptr = partial_ptr + tile * BLOCK_N * BLOCK_M + places
         stride_split = tl.num_programs(0) * BLOCK_N * BLOCK_M
@@ -151,24 +162,50 @@ def skinny_linear_triton(
         raise ValueError(f"skinny_linear: shapes of x, weight, bias, out do not fit: {shapes}")
     if tokens == 0:
         return
-    block_m = max(_MIN_BLOCK_M, triton.next_power_of_2(tokens))
-    sizes = {"outputs": outputs, "inputs": inputs, "tokens": block_m}
+    sizes = {"outputs": outputs, "inputs": inputs, "tokens": padded_tokens(tokens)}
     config = dict(nearest("skinny_linear", shared_kib=shared_kib(x.device), **sizes))
     splits = config.pop("splits")
     if not splits or not reads(x, weight, out, config["BLOCK_K"]):
         by_library(x, weight, bias, out, activation, act_and_mul_triton)
         return
-    tiles = triton.cdiv(outputs, config["BLOCK_N"])
-    partial = x.new_empty(splits * tiles * config["BLOCK_N"] * block_m if splits > 1 else 0, dtype=torch.float32)
+    launch(x, weight, bias, out, config, parts_of(inputs, config["BLOCK_K"], splits), activation)
+
+
+def launch(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    tile: Mapping[str, int],
+    splits: int,
+    activation: str | None = None,
+) -> None:
+    """With so many parts of the inputs, none of them empty, which are added up unless `out` has room for each."""
+    if (splits == 1 or out.dim() == 3) and takes_tiles(x, weight, tile_rows(tile, activation)):
+        skinny_hopper(x, weight, bias, out, tile, splits, activation)
+        return
+    tokens, inputs = x.shape
+    outputs = weight.shape[0]
+    block_m = padded_tokens(tokens)
+    tiles = triton.cdiv(outputs, tile["BLOCK_N"])
+    in_parts = out.dim() == 3
+    summed = splits * tiles * tile["BLOCK_N"] * block_m if splits > 1 and not in_parts else 0
     _launch(
         (tiles, splits),
-        (x, weight, bias, out, partial, arrivals(x.device, tiles)),
-        (inputs, outputs, x.stride(0), weight.stride(0), out.stride(0)),
+        (x, weight, bias, out, x.new_empty(summed, dtype=torch.float32), arrivals(x.device, tiles)),
+        (inputs, outputs, x.stride(0), weight.stride(0), out.stride(0) if in_parts else 0, out.stride(-2)),
         (tokens, splits),
         ACTIVATION=activation,
+        IN_PARTS=in_parts,
         BLOCK_M=block_m,
-        **config,
+        **tile,
     )
+
+
+def parts_of(inputs: int, block_k: int, splits: int) -> int:
+    """How many parts are not empty where blocks of the inputs are divided into `splits`."""
+    blocks = -(-inputs // block_k)
+    return -(-blocks // -(-blocks // splits))
 
 
 def reads(x: Tensor, weight: Tensor, out: Tensor, block_k: int) -> bool:

@@ -68,6 +68,36 @@ def test_one_token_whose_slot_comes_from_a_column() -> None:
     case.check(qkv_postprocess_triton, qkv_postprocess_torch)
 
 
+@pytest.mark.parametrize("with_norms", [False, True])
+@pytest.mark.parametrize("codes", [None, torch.uint8])
+def test_parts_of_a_product_are_added_up(codes: torch.dtype | None, with_norms: bool) -> None:
+    """As if their sum had come, rounded; q goes where the caller says."""
+    case = Case(3, 5, 2, 12, torch.float16, with_bias=True, with_norms=with_norms, codes=codes)
+    parts = torch.randn(3, 3, case.qkv.shape[1])
+    case.qkv = ((parts[0] + parts[1]) + parts[2]).half()
+    caches = case.k_cache.clone(), case.v_cache.clone()
+    scales = None if case.scales is None else case.scales.clone()
+    before = case.arguments()[1:-3] if codes is None else case.arguments()[1:-5]
+    qkv_postprocess_triton(*case.arguments())
+
+    q = torch.full((3, 60), float("nan")).half()
+    qkv_postprocess_triton(parts, *before, *caches, False, scales, False, q)
+
+    assert torch.equal(q, case.qkv[:, :60])
+    for cache, expected in zip(caches, (case.k_cache, case.v_cache), strict=True):
+        assert torch.equal(cache[case.slots], expected[case.slots])
+    if scales is not None and case.scales is not None:
+        assert torch.equal(scales[case.slots], case.scales[case.slots])
+
+
+def test_parts_and_where_q_goes_belong_together() -> None:
+    case = Case(2, 4, 2, 8, torch.float16, with_bias=False)
+    parts, q = case.qkv.float().unsqueeze(0), torch.empty(2, 32).half()
+    for qkv, q_out in ((parts, None), (case.qkv, q), (parts, q[:, :16])):
+        with pytest.raises(ValueError, match=r"q_out must be \[2, 32\]"):
+            qkv_postprocess_triton(qkv, *case.arguments()[1:], None, False, q_out)
+
+
 def test_no_tokens() -> None:
     case = Case(0, 4, 2, 8, torch.float32, with_bias=False)
     qkv_postprocess_triton(*case.arguments())

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from text_generation_server.kernels._launch import arrivals
 from text_generation_server.kernels.act_and_mul import act_and_mul_triton
+from text_generation_server.kernels.linear_in_parts import linear_in_parts_triton
 from text_generation_server.kernels.skinny_linear import skinny_linear_triton
 
 
@@ -13,7 +14,8 @@ from text_generation_server.kernels.skinny_linear import skinny_linear_triton
 def splits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Small tiles, so that few inputs make several steps."""
     config = {"BLOCK_N": 16, "BLOCK_K": 32, "num_warps": 4, "num_stages": 2, "splits": request.param}
-    monkeypatch.setitem(skinny_linear_triton.__globals__, "nearest", lambda *_, **__: config)
+    for operator in (skinny_linear_triton, linear_in_parts_triton):
+        monkeypatch.setitem(operator.__globals__, "nearest", lambda *_, **__: config)
     return request.param
 
 
@@ -32,6 +34,29 @@ def test_tile_boundaries(tokens: int, outputs: int, inputs: int, with_bias: bool
     x, weight = torch.randn(tokens, inputs).half(), torch.randn(outputs, inputs).half()
     bias = torch.randn(outputs).half() if with_bias else None
     _check(x, weight, bias, torch.full((tokens, outputs), float("nan")).half())
+
+
+@pytest.mark.parametrize("inputs", [32, 128, 160])
+@pytest.mark.parametrize(("tokens", "outputs"), [(2, 15), (16, 33), (17, 16), (33, 49)])
+def test_parts_add_up_to_the_product(splits: int, tokens: int, outputs: int, inputs: int) -> None:
+    """As many as are not empty: 128 inputs in three parts are two, 64 each."""
+    torch.manual_seed(tokens)
+    x, weight = torch.randn(tokens, inputs).half(), torch.randn(outputs, inputs).half()
+    parts = {32: 1, 128: min(splits, 2), 160: splits}[inputs]
+    out = torch.full((parts, tokens, outputs), float("nan"))
+    linear_in_parts_triton(x, weight, out)
+    expected = x.double() @ weight.double().t()
+    torch.testing.assert_close(out.double().sum(0), expected, atol=1e-3, rtol=1e-4)
+    whole = torch.empty(tokens, outputs).half()
+    skinny_linear_triton(x, weight, None, whole)
+    assert torch.equal(sum(out.unbind(), torch.zeros(tokens, outputs)).half(), whole)
+
+
+@pytest.mark.parametrize("splits", [2], indirect=True)
+@pytest.mark.usefixtures("splits")
+def test_another_number_of_parts_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"linear_in_parts: out .* must be float32 \(2, 4, 8\)"):
+        linear_in_parts_triton(torch.empty(4, 64).half(), torch.empty(8, 64).half(), torch.empty(3, 4, 8))
 
 
 @pytest.mark.parametrize("with_bias", [False, True])

@@ -34,6 +34,8 @@ class Destination:
         if isinstance(matrix, Dense):
             if self.total is not None:
                 return matrix.add(x, self.total)
+            if self.takes_parts and matrix.bias is None:
+                return matrix.in_parts(x)
             if (begun := self.group.begin_sum_of_product(x.x, matrix.weight, matrix.bias)) is not None:
                 return begun
         return matrix.apply(x)

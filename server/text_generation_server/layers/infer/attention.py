@@ -9,7 +9,7 @@ from ... import kernels
 from ...config.spec import AttentionSpec
 from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
-from ..weights import Activations, ActivationScheme, AttentionWeights, HeadSplit
+from ..weights import Activations, ActivationScheme, AttentionWeights, Dense, HeadSplit
 from .addend import Addend, Destination
 from .qk_norm import QkNorm
 from .state import CacheShape, InferState
@@ -43,6 +43,9 @@ class Attention:
         self._norms = (weights.q_norm, weights.k_norm) if is_simple else (None, None)
         self._norm_eps = 0.0 if norm is None else norm.norm.eps
         self._norm_after_rope = norm is not None and norm.after_rope
+        # What is clipped, or normalised otherwise, must be whole.
+        takes_parts = is_simple and not spec.clip
+        self._dense = weights.qkv if takes_parts and isinstance(weights.qkv, Dense) else None
         self._options = kernels.AttentionOptions(spec.window, spec.softcap, weights.sinks, weights.slopes)
         self.cache = CacheShape(heads.num_kv_heads, spec.head_dim, spec.head_dim, codes, kv_scales)
         """What it keeps of each position."""
@@ -58,8 +61,10 @@ class Attention:
 
     def product(self, x: Activations, state: InferState) -> Tensor:
         """[N, hidden] to queries, keys and values of some tokens, [N, (heads + 2 * kv_heads) * head_dim], for
-        `attend`.
+        `attend`; or float32 [parts, N, ...] that are yet to be added up, for few tokens.
         """
+        if self._dense is not None and not state.deterministic:
+            return self._dense.in_parts(x)
         return self._weights.qkv.product(x, state.linear_block)
 
     def attend(self, qkv: Tensor, state: InferState) -> Tensor:
@@ -67,15 +72,18 @@ class Attention:
         layer's cache, and reuses the memory of `qkv`.
         """
         cache = state.caches[self._index]
-        num_tokens = qkv.shape[0]
-        q = qkv[:, : self._q_size].view(num_tokens, -1, self._spec.head_dim)
+        num_tokens = qkv.shape[-2]
+        q_out = None
+        if self._dense is not None and qkv.dim() == 3:
+            q_out = qkv.new_empty(num_tokens, self._q_size, dtype=self._dense.weight.dtype)
+        q = (qkv[:, : self._q_size] if q_out is None else q_out).view(num_tokens, -1, self._spec.head_dim)
         out = q.new_empty(q.shape)
         if self._is_one(qkv, state) and (d := state.decodes) is not None:
             context = (state.slot_table, d.rows, d.kv_lens, d.max_kv_len)
             before = self._before_attention(self._weights.qkv.bias, state)
             kernels.token_attention(qkv, *before, *context, self._spec.scale, out, *self._options.arguments())
             return out.view(num_tokens, self._q_size)
-        self._prepare(qkv, state)
+        self._prepare(qkv, state, q_out)
         read, scale = (cache.k, cache.v, state.slot_table), self._spec.scale
         how = (state.deterministic, self._options, cache.scales)
         # Padded decodes reach into the tokens of chunks and write zeros there: chunks come second.
@@ -97,8 +105,8 @@ class Attention:
         tokens = (self._rope.cos_sin, state.positions, state.slots)
         return (bias, *norms, *tokens, cache.k, cache.v, self._norm_after_rope)
 
-    def _prepare(self, qkv: Tensor, state: InferState) -> None:
-        """Leaves turned queries in the first columns, and keys and values in the cache."""
+    def _prepare(self, qkv: Tensor, state: InferState, q_out: Tensor | None) -> None:
+        """Leaves turned queries in `q_out` or else in the first columns, and keys and values in the cache."""
         cache, spec, bias = state.caches[self._index], self._spec, self._weights.qkv.bias
         if spec.clip or self._qk_norm is not None:
             if bias is not None:
@@ -110,7 +118,7 @@ class Attention:
                 heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
                 q, k, _ = heads.split((self._heads.num_heads, *[self._heads.num_kv_heads] * 2), dim=1)
                 self._qk_norm.apply(q, k)
-        kernels.qkv_postprocess(qkv, *self._before_attention(bias, state), cache.scales, cache.scales_given)
+        kernels.qkv_postprocess(qkv, *self._before_attention(bias, state), cache.scales, cache.scales_given, q_out)
 
     def project(self, heads: Tensor, state: InferState) -> Tensor:
         """What `forward` returned, or some of its tokens, to this rank's part of the result, [N, hidden]: the sum over

@@ -90,6 +90,15 @@ class Dense:
             return activated(self.apply(x, block), activation, wants)
         return Activations(self._product(x, self.bias, block, activation))
 
+    def in_parts(self, x: Activations) -> Tensor:
+        """`product`, or float32 [parts, T, outputs] that are yet to be added up, where that is faster."""
+        parts = 1 if x.is_one_before_norm else kernels.linear_parts(x.x, self.weight)
+        if parts == 1:
+            return self.product(x)
+        out = x.x.new_empty(parts, x.x.shape[0], self.outputs, dtype=torch.float32)
+        kernels.linear_in_parts(x.x, self.weight, out)
+        return out
+
     def add(self, x: Activations, total: Tensor) -> Tensor:
         """`apply` of one token, added to `total` [1, outputs] in place. Returns that."""
         kernels.token_linear(x.x, self.weight, self.bias, total, None, None, 0.0, None, True)

@@ -1,0 +1,115 @@
+"""Whole layers of few tokens in 16 bits, with attention over 2,048 positions.
+
+    python benchmark/kernels/linear_layers.py [--dry-run] > layers.json
+
+Layers of Llama 3.1 8B on one GPU, and of 70B on one of two, whose sums over the ranks are replaced by a plain addition
+and norm. Each has matrices of its own, in a graph of all, so none is in the cache and kernels start as in a model.
+Whole products and products in parts take turns of half a second, in which the card's clock follows the power that it
+draws. `fraction_of_copy` counts the bytes of matrices alone.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import torch
+from _timing import Plan, Row, report, seconds_per_call
+from torch import Tensor
+
+from text_generation_server import kernels
+
+# Hidden size, inner size, heads and heads of keys of a rank, layers, ranks.
+MODELS = {"8b": (4096, 14336, 32, 8, 8, 1), "70b": (8192, 14336, 32, 4, 8, 2)}
+DRY_MODELS = {"dry": (256, 512, 2, 1, 2, 1)}
+TOKENS = (2, 16, 32, 64)
+HEAD_DIM = 128
+CONTEXT, DRY_CONTEXT = 2048, 8
+EPSILON = 1e-5
+ROUNDS, REPLAYS = 3, 200
+
+
+class Layers:
+    """Matrices of as many layers, and what they hand on."""
+
+    def __init__(self, plan: Plan, hidden: int, inner: int, heads: int, kv_heads: int, layers: int, ranks: int) -> None:
+        self.plan, self.hidden, self.query, self.ranks = plan, hidden, heads * HEAD_DIM, ranks
+        shapes = ((self.query + 2 * kv_heads * HEAD_DIM, hidden), (hidden, self.query), (2 * inner, hidden))
+        self.weights = [[self._random(*shape, std=shape[1] ** -0.5) for shape in (*shapes, (hidden, inner))]]
+        self.weights += [[torch.randn_like(each) * 0.01 for each in self.weights[0]] for _ in range(layers - 1)]
+        self.norm = torch.ones(hidden, dtype=plan.dtype, device=plan.device)
+        self.context = DRY_CONTEXT if plan.dry_run else CONTEXT
+        self.cos_sin = torch.randn(self.context, HEAD_DIM, device=plan.device)
+        self.caches = [self._random(2, max(TOKENS) * self.context, kv_heads, HEAD_DIM) for _ in range(layers)]
+        self.num_bytes = layers * sum(each.nbytes for each in self.weights[0])
+
+    def _random(self, *shape: int, std: float = 1.0) -> Tensor:
+        return torch.empty(shape, dtype=self.plan.dtype, device=self.plan.device).normal_(std=std)
+
+    def step(self, tokens: int, in_parts: bool) -> Callable[[], None]:
+        """One step, to be called any number of times."""
+        x, residual = self._random(tokens, self.hidden), self._random(tokens, self.hidden)
+        rows = torch.arange(tokens, device=self.plan.device)
+        table = torch.arange(tokens * self.context, dtype=torch.int32, device=self.plan.device).view(tokens, -1)
+        lengths = torch.full((tokens,), self.context, dtype=torch.int32, device=self.plan.device)
+        last = (torch.full_like(rows, self.context - 1), table[:, -1].long())
+        context = (table, rows, lengths, self.context, HEAD_DIM**-0.5)
+
+        def run() -> None:
+            read = x
+            for (qkv, out, gate_up, down), cache in zip(self.weights, self.caches, strict=True):
+                made = product(read, qkv, in_parts)
+                turned = residual.new_empty(tokens, self.query) if made.dim() == 3 else None
+                kernels.qkv_postprocess(
+                    made, None, None, None, 0.0, self.cos_sin, *last, *cache, False, None, False, turned
+                )
+                heads = (made[:, : self.query] if turned is None else turned).view(tokens, -1, HEAD_DIM)
+                read = torch.empty_like(heads, memory_format=torch.contiguous_format)
+                kernels.decode_attention(heads, *cache, *context, read)
+                read = self._add(product(read.view(tokens, -1), out, in_parts and self.ranks == 1), residual)
+                inner = residual.new_empty(tokens, len(gate_up) // 2)
+                kernels.skinny_linear(read, gate_up, None, inner, "silu")
+                read = self._add(product(inner, down, in_parts and self.ranks == 1), residual)
+
+        return run
+
+    def _add(self, x: Tensor, residual: Tensor) -> Tensor:
+        normed = torch.empty_like(residual)
+        kernels.add_rms_norm(x, residual, self.norm, EPSILON, normed)
+        return normed
+
+
+def product(x: Tensor, weight: Tensor, in_parts: bool) -> Tensor:
+    """[T, outputs], or [parts, T, outputs]."""
+    parts = kernels.linear_parts(x, weight) if in_parts else 1
+    if parts == 1:
+        out = x.new_empty(len(x), len(weight))
+        kernels.skinny_linear(x, weight, None, out)
+    else:
+        out = x.new_empty(parts, len(x), len(weight), dtype=torch.float32)
+        kernels.linear_in_parts(x, weight, out)
+    return out
+
+
+def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
+    """One row for each model and number of tokens."""
+    for name, (*sizes, layers, ranks) in (DRY_MODELS if plan.dry_run else MODELS).items():
+        model = Layers(plan, *sizes, layers, ranks)
+        for tokens in (3,) if plan.dry_run else TOKENS:
+            once = dataclasses.replace(plan, calls=1, replays=plan.replays if plan.dry_run else REPLAYS)
+            found: dict[bool, list[float]] = {False: [], True: []}
+            for _ in range(ROUNDS):
+                for in_parts, times in found.items():
+                    step = model.step(tokens, in_parts)
+                    times.append(seconds_per_call(once, lambda _, step=step: step(), 1))
+            whole, parts = (min(found[in_parts]) for in_parts in (False, True))
+            yield {
+                "model": name,
+                "ranks": ranks,
+                "tokens": tokens,
+                "whole_microseconds_a_layer": whole / layers * 1e6,
+                "microseconds_a_layer": parts / layers * 1e6,
+                "fraction_of_copy": model.num_bytes / parts / ceiling,
+            }
+
+
+if __name__ == "__main__":
+    report("linear_layers", __doc__.splitlines()[0], rows)
