@@ -22,9 +22,11 @@ processor were no faster, three of 40 slower (benchmark/results/tune_two_ranks.j
 Tried and left out: programs beside the one-shot kernel's that bring 1 to 16 MiB of the next matrix into the L2 cache,
 before or after the wait for the kernels before: the products and sums of a layer of 70B took 215 to 220 us at one token
 with them, 215 to 219 without. Twice as many programs in two shots (benchmark/results/tried-two-ranks.json): 30.2 us
-instead of 33.4 at 8 MiB, as long below, and 43 instead of 34 at 4 MiB of tokens of 4096 values. Products of 8 and of
-64 tokens that write their results into the ranks' buffers themselves took as long or longer (same file); those of one
-token do so, and `receive_add_norm` takes this kernel's place.
+instead of 33.4 at 8 MiB, as long below, and 43 instead of 34 at 4 MiB of tokens of 4096 values. Halves of columns, of
+which a copy engine sends the first while the second is computed: 23 us instead of 28 at 8 MiB, of which products in
+halves and waits for copies take back most or all (same file). Products of 8 and of 64 tokens that write their results
+into the ranks' buffers themselves took as long or longer (same file); those of one token do so, and `receive_add_norm`
+takes this kernel's place.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false, reportReturnType=false
