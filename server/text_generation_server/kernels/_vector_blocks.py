@@ -17,9 +17,9 @@ took 2,144 us so and 2,175 with twice as much.
 _NORMALISED_MATRIX = 16 << 20
 """Larger ones count as large all the same where no activation follows: the 20 MiB of queries, keys and values of
 Qwen3-30B-A3B are then little more than one wave of programs, and attention, which starts with the last of them, starts
-earlier. In two calls its pass took 2,045 and 2,030 us so, 2,060 and 2,042 with 8 KiB, 2,035 with 16 and 2,061 with 64 in
-the second (benchmark/results/one-token-blocks.json). The gate and up matrix of Qwen2.5-0.5B, 17 MiB, loses: 480 us with
-16 KiB and 496 with 32 instead of 471.
+earlier. In two calls its pass took 2,045 and 2,030 us so, and 2,060 and 2,042 with 8 KiB; in the second 2,036 with 16
+and 2,061 with 64 (benchmark/results/one-token-blocks.json). The gate and up matrix of Qwen2.5-0.5B, 17 MiB, loses: 480
+us with 16 KiB and 496 with 32 instead of 471.
 """
 _WARP_BYTES = 8192
 """Of the first matrix of an expert, for each warp of a program that chooses. With 16 KiB in programs of four warps one
