@@ -110,6 +110,15 @@ def test_sums_of_experts_ask_before_the_wait_and_do_not_spill(inputs: int, slots
     assert len(re.findall(r"LDG\.E\.EF\.128", before)) == (6 if inputs == 768 else 8)
 
 
+def test_the_matrix_of_queries_keys_and_values_is_about_one_wave_of_programs() -> None:
+    weight = torch.empty((5120, 2048), dtype=torch.bfloat16, device="meta")
+    qkv, gated = product_blocks(weight, normalises=True), product_blocks(weight, normalises=True, activates=True)
+    router = product_blocks(weight[:128], normalises=True)
+    assert qkv["BLOCK_N"] == 8
+    # What is small, or stands before no attention, has more programs of fewer rows.
+    assert gated["BLOCK_N"] == router["BLOCK_N"] == 2
+
+
 def test_float32() -> None:
     _experts(4096, "fp32").check()
     _sum(768, 8, "fp32", None).check()

@@ -131,10 +131,12 @@ def token_attention_kernel(
     DETERMINISTIC: tl.constexpr,  # False
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    EARLY: tl.constexpr,  # programs up to which the next kernels may start early; 0: always
     PDL: tl.constexpr,
 ):
     """The first positions are asked for before the wait: they are older than the step. The next kernels, whose weights
-    would otherwise stand before them in the queue of the memory, start once all positions are asked for.
+    would otherwise stand before them in the queue of the memory, start once all positions are asked for, or where many
+    programs read some, at their end.
     """
     kv_head = tl.program_id(0)
     kv_heads = tl.num_programs(0)
@@ -170,7 +172,10 @@ def token_attention_kernel(
         q_weight, q_partner = load_norm(q_norm_ptr, heads, exists, elements, HEAD_DIM, NORM_OF_EACH_HEAD)
         k_weight, k_partner = load_norm(k_norm_ptr, one, one >= 0, elements, HEAD_DIM, NORM_OF_EACH_HEAD)
     slot = tl.load(slot_ptr)
-    if begin + BLOCK_N >= end:
+    is_early = begin + BLOCK_N >= end
+    if EARLY:
+        is_early &= num_chunks * kv_heads <= EARLY
+    if is_early:
         let_next_start(PDL)
     wait_for_previous(PDL)
 

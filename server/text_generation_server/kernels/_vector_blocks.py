@@ -12,7 +12,14 @@ first.
 """
 _NORMALISED_BYTES = 8192
 """Of a small matrix whose token is normalised first, which takes registers: one token's pass through Qwen3-30B-A3B
-takes 2,144 us so and 2,175 with twice as much.
+took 2,144 us so and 2,175 with twice as much.
+"""
+_NORMALISED_MATRIX = 16 << 20
+"""Larger ones count as large all the same where no activation follows: the 20 MiB of queries, keys and values of
+Qwen3-30B-A3B are then little more than one wave of programs, and attention, which starts with the last of them, starts
+earlier. In two calls its pass took 2,045 and 2,030 us so, and 2,060 and 2,042 with 8 KiB; in the second 2,036 with 16
+and 2,061 with 64 (benchmark/results/one-token-blocks.json). The gate and up matrix of Qwen2.5-0.5B, 17 MiB, loses: 480
+us with 16 KiB and 496 with 32 instead of 471.
 """
 _WARP_BYTES = 8192
 """Of the first matrix of an expert, for each warp of a program that chooses. With 16 KiB in programs of four warps one
@@ -35,10 +42,11 @@ def blocks_of(inputs: int, elements: int, rows: int) -> dict[str, int]:
     return {"BLOCK_N": elements // block_k, "BLOCK_K": block_k, "WHOLE": whole, "num_warps": _WARPS, "num_stages": 1}
 
 
-def product_blocks(weight: Tensor, normalises: bool = False) -> dict[str, int]:
+def product_blocks(weight: Tensor, normalises: bool = False, activates: bool = False) -> dict[str, int]:
     """Launch settings of `vector_product`: a gate row and an up row at least."""
     inputs, element_bytes = weight.shape[-1], weight.element_size()
-    is_small = weight.dim() == 3 or weight.nbytes <= _SMALL_MATRIX
+    largest = _NORMALISED_MATRIX if normalises and not activates else _SMALL_MATRIX
+    is_small = weight.dim() == 3 or weight.nbytes <= largest
     num_bytes = _SMALL_BYTES if is_small else _LARGE_BYTES
     if normalises and is_small:
         # Whole rows all the same, which a norm needs.

@@ -6,7 +6,13 @@ as one operator, in which the program that has the end of a context turns the ne
 counts them without reading them: a kernel less in each layer of a step whose kernels wait for each other. What is left
 in `qkv` is unspecified. Results are as close to the formula as those of the two operators, but not the same to the bit.
 Positions are asked for before the wait for the product, and the next kernels, which ask for megabytes of weights, start
-after that.
+after that; where positions are read on most multiprocessors, only when all have been attended to.
+
+On an H200 heads of 128 have as many programs as multiprocessors: with twice as many, of which no two fit on one, a
+second wave held the next kernels back. A pass of one token with 512, 2,000, 4,000 and 8,000 positions takes 2,031,
+2,082, 2,239 and 2,528 us so instead of 2,044, 2,083, 2,232 and 2,614 in Qwen3-30B-A3B, and 3,747, 3,828, 3,957 and
+4,225 instead of 3,756, 3,840, 4,033 and 4,262 in an 8B. If the next kernels always start early, the first takes 2,440 at
+4,000 (benchmark/results/one-token-blocks.json).
 
 Layouts are those of `qkv_postprocess` and `decode_attention`, of one token; caches hold no codes, and keys and values
 have heads of one size.
