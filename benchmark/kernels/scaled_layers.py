@@ -17,7 +17,7 @@ from text_generation_server import kernels
 # Hidden size, inner size, rows of query, key and value, layers.
 MODELS = {"8b": (4096, 14336, 6144, 16), "70b": (8192, 28672, 10240, 4)}
 DRY_MODELS = {"dry": (256, 512, 384, 2)}
-TOKENS = (2, 8, 16, 32, 64)
+TOKENS = (2, 8, 16, 24, 32, 40, 64)
 EPSILON = 1e-5
 
 

@@ -132,7 +132,7 @@ def test_many_tokens(block_m: int, kind: str, dtype: str, groups: int) -> None:
     constants |= {"GROUPS": groups, "BLOCK_M": block_m, "BLOCK_N": 128, "STAGES": 4}
     compiled = compile_offline(grouped_many_kernel, types, constants, 8)
     # Eight groups with zeros in a block need more registers than there are.
-    compiled.check(max_spills=32 if groups == 8 else 0)
+    compiled.check(max_spills=40 if groups == 8 else 0)
     assert f"HGMMA.64x{block_m}x16" in compiled.sass
     # Products of one half of a tile run while the other's weights are made.
     assert "WARPGROUP.DEPBAR.LE gsb0, 0x1" in compiled.sass
