@@ -9,12 +9,24 @@ from support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
 from text_generation_server.kernels._config import nearest
+from text_generation_server.kernels._grouped_few import grouped_few_kernel
 from text_generation_server.kernels._grouped_many import grouped_many_kernel
 from text_generation_server.kernels._grouped_product import grouped_product_kernel
 from text_generation_server.kernels.dequantise import dequantise_kernel
 
 _ENTRIES = json.loads(
     (resources.files("text_generation_server.kernels") / "tuned" / "grouped_linear.json").read_text(encoding="utf-8")
+)
+_FEW = sorted(
+    {
+        (entry["config"]["BLOCK_M"], entry["config"]["num_stages"])
+        for entry in json.loads(
+            (resources.files("text_generation_server.kernels") / "tuned" / "grouped_few.json").read_text(
+                encoding="utf-8"
+            )
+        )
+        if entry["config"]["BLOCK_M"]
+    }
 )
 _NAMES = ("BLOCK_M", "BLOCK_N", "SWAP", "FOLD", "AHEAD", "num_warps", "num_stages")
 Form = tuple[int, ...]
@@ -118,6 +130,23 @@ def test_dequantise(kind: str, capability: int) -> None:
     constants = {name: None for name in ("zeros_ptr", "table_ptr") if name not in types}
     constants |= {"FLOAT8": kind == "float8", "GROUPS": 2, "PLAIN": False, "BLOCK_N": 32}
     compile_offline(dequantise_kernel, types, constants, 4, target=GPUTarget("cuda", capability, 32)).check()
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("symmetric", "bf16"), ("zeros", "bf16"), ("zeros", "fp16")])
+@pytest.mark.parametrize(("block_m", "num_stages"), _FEW)
+def test_few_tokens(block_m: int, num_stages: int, kind: str, dtype: str) -> None:
+    names = ("inputs", "outputs", "stride_x_token", "stride_packed_output", "stride_out_token", "tokens")
+    types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
+    types |= {"scales_ptr": "*bf16", **KINDS[kind]}
+    constants = {name: None for name in ("zeros_ptr",) if name not in types}
+    constants |= {"BLOCK_M": block_m, "BLOCK_N": 128, "STAGES": num_stages}
+    compiled = compile_offline(grouped_few_kernel, types, constants, 4)
+    compiled.check()
+    assert 2 * (compiled.shared_bytes + 1024) <= compiled.shared_limit + 1024
+    assert f"HGMMA.64x{block_m}x16" in compiled.sass
+    assert "LDGSTS.E.BYPASS.128" in compiled.sass
+    # Weights are made while products run.
+    assert "WARPGROUP.DEPBAR.LE gsb0, 0x1" in compiled.sass
 
 
 @pytest.mark.parametrize("block_m", [128, 256])

@@ -5,6 +5,8 @@ import torch
 from torch import Tensor
 
 from text_generation_server import kernels
+from text_generation_server.kernels._device import is_hopper
+from text_generation_server.kernels._grouped_few import grouped_few
 from text_generation_server.kernels._groups import group_values
 from text_generation_server.layers.weights import Activations
 from text_generation_server.layers.weights.grouped import Grouped
@@ -53,6 +55,31 @@ def test_close_to_the_formula(outputs: int, inputs: int, kind: str, tokens: int,
     _check(weight, torch.randn(tokens, inputs, device="cuda").to(dtype), outputs, extra=tokens in (9, 65))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("tokens", [9, 15, 16, 17, 32])
+@pytest.mark.parametrize("kind", ["symmetric", "zeros"])
+def test_few_tokens_of_many_outputs(kind: str, tokens: int, dtype: torch.dtype) -> None:
+    weight = _weight(kind, 28672, 4096, 128)
+    _check(weight, torch.randn(tokens, 4096, device="cuda").to(dtype), 28672, extra=tokens in (9, 32))
+
+
+@pytest.mark.parametrize("tokens", [1, 9, 16])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1000, 2048), (50, 256), (130, 768)])
+def test_few_tokens_by_the_kernel_of_hopper_cards(outputs: int, inputs: int, tokens: int) -> None:
+    if not is_hopper(torch.device("cuda")):
+        pytest.skip("the card is no Hopper card")
+    packed, scales, zeros, table, size = _weight("zeros", outputs, inputs, 128)
+    x = torch.randn(tokens, inputs, device="cuda").bfloat16()
+    # Rows of other tensors stand in front and behind, and must not count.
+    out = torch.full((tokens + 2, outputs + 8), float("nan"), device="cuda", dtype=x.dtype)
+    config = {"BLOCK_M": 16, "BLOCK_N": 128, "num_warps": 4, "num_stages": 3}
+    grouped_few(x, packed, scales, zeros, None, out[1:-1, :outputs], config)
+    expected = x.double() @ group_values(packed, scales, zeros, table, inputs, size).double().t()
+    assert (out[1:-1, :outputs].double() - expected).norm() <= 5e-3 * expected.norm()
+    around = torch.cat((out[0], out[-1], out[:, outputs:].flatten()))
+    assert around.isnan().all()
+
+
 @pytest.mark.parametrize("kind", ["symmetric", "zeros", "float8"])
 def test_the_activation_of_a_single_token(kind: str) -> None:
     packed, scales, zeros, table, size = _weight(kind, 2048, 4096, 128)
@@ -74,7 +101,7 @@ def test_sizes_of_groups(kind: str, group_size: int) -> None:
 
 
 @pytest.mark.parametrize(("kind", "padded"), [("symmetric", 16), ("float8", 16), ("symmetric", 256)])
-@pytest.mark.parametrize(("outputs", "inputs"), SHAPES[:2])
+@pytest.mark.parametrize(("outputs", "inputs"), [*SHAPES[:2], (28672, 4096)])
 def test_same_bits_for_every_number_of_tokens_of_one_padded_size(
     outputs: int, inputs: int, kind: str, padded: int
 ) -> None:

@@ -29,6 +29,8 @@ _compilations = 0
 _named: dict[object, Any] | None = None
 """Inside `compile_only`: forms by what they were named for."""
 _ARRIVALS = 1 << 16
+_FREELY = 48 << 10
+"""Bytes of shared memory that a kernel has without asking for more."""
 
 
 def compilations() -> int:
@@ -146,15 +148,17 @@ def _arrivals(device: torch.device) -> Tensor:
     return torch.zeros(_ARRIVALS, dtype=torch.int32, device=device)
 
 
-def _least_shared(most_programs: int) -> int:
-    """Bytes of shared memory with which no more programs fit on a processor.
+def _least_shared(most_programs: int, shared: int) -> int:
+    """Bytes of shared memory with which no more programs fit on a processor, of a kernel that needs `shared`.
 
-    Each takes 1 KiB besides, and kernels have 48 KiB without asking for more.
+    Each takes 1 KiB besides, and kernels have 48 KiB without asking for more. For those that need more Triton asks for
+    all that there is.
     """
     if most_programs == 0:
-        return 0
+        return shared
     capacity = torch.cuda.get_device_properties().shared_memory_per_multiprocessor
-    return min(capacity // (most_programs + 1) - (1 << 10) + 128, 48 << 10)
+    least = capacity // (most_programs + 1) - (1 << 10) + 128
+    return max(shared, least if shared > _FREELY else min(least, _FREELY))
 
 
 class _Compiled(NamedTuple):
@@ -201,8 +205,9 @@ class Launcher:
         """Launches on the current stream. `constants` are constexprs and Triton's options. `tiles` are descriptors of
         matrices (`TensorDescriptor`), whose sizes follow from the constexprs.
 
-        `most_programs`: how many may be on a processor at a time, 4 or more; 0: as many as fit. A kernel that starts
-        while others run is not spread evenly: it fills the processors that are free.
+        `most_programs`: how many may be on a processor at a time, 4 or more, or fewer of a kernel that needs more than
+        48 KiB of shared memory; 0: as many as fit. A kernel that starts while others run is not spread evenly: it fills
+        the processors that are free.
         """
         types = [None if pointer is None else pointer.dtype for pointer in pointers]
         device = pointers[0].device.index  # pyright: ignore[reportOptionalMemberAccess] - only optional ones are None
@@ -268,7 +273,7 @@ class Launcher:
         if not self._misaligned(addresses) and not (launcher.global_scratch_size or launcher.profile_scratch_size):
             placeholders = (None,) * (len(self._kernel.params) - len(arguments))
             num_warps, num_ctas, shared = kernel.packed_metadata
-            metadata = num_warps, num_ctas, max(shared, _least_shared(most_programs))
+            metadata = num_warps, num_ctas, _least_shared(most_programs, shared)
             self._compiled[key] = _Compiled(
                 launcher.launch, kernel.function, launcher.launch_pdl, metadata, placeholders
             )

@@ -14,14 +14,14 @@ whichever others are there.
 A single token with 4-bit codes in groups of 128, which are looked up in no table, has a kernel of its own
 (`_vector_groups.py`). Otherwise up to 512 tokens a data file says what is faster: the kernel, which reads codes
 (`_grouped_product.py`), or a product with a matrix in 16 bits, which `dequantise` writes into scratch memory of 512 MiB
-at most; more tokens are for the latter. On Hopper cards another kernel (`_grouped_many.py`) takes the place of both
-from 129 tokens on, where its data file says that it is faster.
+at most; more tokens are for the latter. On Hopper cards other kernels take their place where data files say that they
+are faster: that of `_grouped_few.py` for 9 to 32 tokens and many outputs, that of `_grouped_many.py` from 129 on.
 Bytes floor: outputs * inputs * bits / 8, and the scales.
 Measured on an H200 in bfloat16 with groups of 128 and no zeros, microseconds at 1 (by the kernel for several) / 16 / 32
 / 64 tokens, the matrix in 16 bits in brackets (`skinny_linear`):
 6144 x 4096 8.2 / 9.5 / 12.6 / 18.1 (14.8 / 15.0 / 15.7 / 16.9), 4096 x 4096 7.3 / 8.3 / 9.8 / 13.0 (11.5 / 11.7 / 11.7
-/ 12.5), 28672 x 4096 21.5 / 24.1 / 29.8 / 41.7 (59.0 / 61.6 / 60.9 / 65.5), 4096 x 14336 14.2 / 15.2 / 19.0 / 27.7
-(32.7 / 31.6 / 32.6 / 35.0), 57344 x 8192 67.4 / 84.4 / 115.2 / 167.9 (209.4 / 213.3 / 217.7 / 229.4).
+/ 12.5), 28672 x 4096 21.5 / 23.9 / 26.7 / 41.7 (59.0 / 61.6 / 60.9 / 65.5), 4096 x 14336 14.2 / 15.2 / 19.0 / 27.7
+(32.7 / 31.6 / 32.6 / 35.0), 57344 x 8192 67.4 / 84.4 / 111.6 / 167.9 (209.4 / 213.3 / 217.7 / 229.4).
 28672 x 4096 as int8 with a scale for each output 32.5 / 34.0 / 57.3 / 82.0, as float8 32.9 / 35.7 / 62.5 / 87.9; with a
 table of 16 values and groups of 64, 49.9 / 57.6 / 66.4 / 88.5. That is 68 % of a copy's bandwidth at one token for
 28672 x 4096, 87 % for 57344 x 8192. Many tokens of 28672 x 4096: 128 79 (68), 256 100 (94), 512 207 (162), 1024 369
@@ -42,6 +42,7 @@ from torch import Tensor
 from ._activations import GATED
 from ._config import nearest
 from ._device import shared_kib
+from ._grouped_few import few_settings, grouped_few
 from ._grouped_many import grouped_many, takes_many
 from ._grouped_product import grouped_product
 from ._groups import BLOCK, group_values
@@ -99,6 +100,9 @@ def grouped_linear_triton(
         # It does not meet every number of tokens.
         sizes = (*_MANY, 8 * MAX_TOKENS)
     for size in sizes:
+        if fits and (config := few_settings(x, packed, scales, table, size)) is not None:
+            grouped_few(x, packed, scales, zeros, bias, product, config)
+            continue
         many = fits and size > _SOME and takes_many(x, packed, scales, table)
         config = settings(x, packed, size, many, table is not None)
         if many and config["splits"]:
