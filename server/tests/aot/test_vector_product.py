@@ -27,7 +27,7 @@ def _product(
     sent: bool = False,
 ) -> Compiled:
     shape = (1 << 15 if large else 64, inputs)
-    config = product_blocks(torch.empty(shape, dtype=DTYPES[dtype], device="meta"), norm)
+    config = product_blocks(torch.empty(shape, dtype=DTYPES[dtype], device="meta"), norm, adds=adds)
     warps, stages = config.pop("num_warps"), config.pop("num_stages")
     sizes = ["inputs", "outputs", *(f"stride_{each}" for each in ("x_row", "weight_output", "out_row"))]
     types: dict[str, str] = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
@@ -115,6 +115,8 @@ def test_the_matrix_of_queries_keys_and_values_is_about_one_wave_of_programs() -
     qkv, gated = product_blocks(weight, normalises=True), product_blocks(weight, normalises=True, activates=True)
     router = product_blocks(weight[:128], normalises=True)
     assert qkv["BLOCK_N"] == 8
+    output = torch.empty((2048, 4096), dtype=torch.bfloat16, device="meta")
+    assert product_blocks(output, adds=True)["num_warps"] == 2 * product_blocks(output)["num_warps"]
     # What is small, or stands before no attention, has more programs of fewer rows.
     assert gated["BLOCK_N"] == router["BLOCK_N"] == 2
 

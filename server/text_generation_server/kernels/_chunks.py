@@ -284,7 +284,9 @@ class Chunking:
             {"BLOCK_B": padded_batch(batch), "DETERMINISTIC": deterministic, "WINDOW": window},
         )
 
-    def merge(self, b_kv_len: Tensor, sinks: Tensor | None, out: Tensor, block_v: int, block_c: int) -> None:
+    def merge(
+        self, b_kv_len: Tensor, sinks: Tensor | None, out: Tensor, block_v: int, block_c: int, warps: int = 4
+    ) -> None:
         """Adds up what the chunks of each request gave, BLOCK_C of them at a time."""
         if not self.several:
             return
@@ -297,5 +299,6 @@ class Chunking:
             V_DIM=elements,
             BLOCK_V=block_v,
             BLOCK_C=block_c,
+            num_warps=warps,
             **self.constants,
         )

@@ -21,6 +21,11 @@ earlier. In two calls its pass took 2,045 and 2,030 us so, and 2,060 and 2,042 w
 and 2,061 with 64 (benchmark/results/one-token-blocks.json). The gate and up matrix of Qwen2.5-0.5B, 17 MiB, loses: 480
 us with 16 KiB and 496 with 32 instead of 471.
 """
+_ADDING_MATRIX = 16 << 20
+"""Of a product that adds, small matrices from here on have programs of twice as many bytes and warps: with the 16 MiB
+of Qwen3-30B-A3B's output matrix its pass takes 2,021 us so and 2,028 with the numbers of other small ones, in another
+call 2,011 and 2,022.
+"""
 _WARP_BYTES = 8192
 """Of the first matrix of an expert, for each warp of a program that chooses. With 16 KiB in programs of four warps one
 token's pass through Qwen3-30B-A3B takes 2,211 us, so 2,173.
@@ -42,11 +47,15 @@ def blocks_of(inputs: int, elements: int, rows: int) -> dict[str, int]:
     return {"BLOCK_N": elements // block_k, "BLOCK_K": block_k, "WHOLE": whole, "num_warps": _WARPS, "num_stages": 1}
 
 
-def product_blocks(weight: Tensor, normalises: bool = False, activates: bool = False) -> dict[str, int]:
+def product_blocks(
+    weight: Tensor, normalises: bool = False, activates: bool = False, adds: bool = False
+) -> dict[str, int]:
     """Launch settings of `vector_product`: a gate row and an up row at least."""
     inputs, element_bytes = weight.shape[-1], weight.element_size()
     largest = _NORMALISED_MATRIX if normalises and not activates else _SMALL_MATRIX
     is_small = weight.dim() == 3 or weight.nbytes <= largest
+    if adds and is_small and weight.nbytes >= _ADDING_MATRIX:
+        return blocks_of(inputs, _LARGE_BYTES // element_bytes, 2) | {"num_warps": 2 * _WARPS}
     num_bytes = _SMALL_BYTES if is_small else _LARGE_BYTES
     if normalises and is_small:
         # Whole rows all the same, which a norm needs.

@@ -164,7 +164,7 @@ def vector_product(
     `receive_add_norm` is to follow.
     """
     outputs, inputs = weight.shape
-    config = product_blocks(weight, norm is not None, activation is not None)
+    config = product_blocks(weight, norm is not None, activation is not None, adds)
     if isinstance(out, Exchange):
         rows, stride, target, sent = 1, 0, (None, out.control), {"RANK": out.rank, **out.constants(x)}
     else:

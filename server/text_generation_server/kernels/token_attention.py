@@ -10,9 +10,10 @@ after that; where positions are read on most multiprocessors, only when all have
 
 On an H200 heads of 128 have as many programs as multiprocessors: with twice as many, of which no two fit on one, a
 second wave held the next kernels back. A pass of one token with 512, 2,000, 4,000 and 8,000 positions takes 2,031,
-2,082, 2,239 and 2,528 us so instead of 2,044, 2,083, 2,232 and 2,614 in Qwen3-30B-A3B, and 3,747, 3,828, 3,957 and
-4,225 instead of 3,756, 3,840, 4,033 and 4,262 in an 8B. If the next kernels always start early, the first takes 2,440 at
-4,000 (benchmark/results/one-token-blocks.json).
+2,083, 2,239 and 2,528 us so instead of 2,044, 2,083, 2,232 and 2,614 in Qwen3-30B-A3B, and 3,747, 3,828, 3,957 and
+4,225 instead of 3,756, 3,840, 4,033 and 4,262 in an 8B. If the next kernels always start early, the first takes 2,440
+with 4,000. Of warps in the programs that merge, two are best: 2,018 us instead of 2,028 with four and 2,039 with one
+(benchmark/results/one-token-blocks.json).
 
 Layouts are those of `qkv_postprocess` and `decode_attention`, of one token; caches hold no codes, and keys and values
 have heads of one size.
@@ -73,6 +74,7 @@ def token_attention_triton(
     block_d = padded_head_dim(head_dim)
     sizes = {"head_dim": block_d, "element_bytes": qkv.element_size()}
     config = dict(nearest("token_attention", shared_kib=shared_kib(qkv.device), **sizes))
+    merge_warps = config.pop("merge_warps")
     resident = config.pop("resident") * num_processors(qkv.device) // kv_heads
     chunks = Chunking.of(out, max_kv_len, resident, resident, config.pop("min_chunk"), False, window)
     group = heads // kv_heads
@@ -94,7 +96,7 @@ def token_attention_triton(
         **chunks.constants,
         **config,
     )  # fmt: skip
-    chunks.merge(b_kv_len, sinks, out, block_d, 16)
+    chunks.merge(b_kv_len, sinks, out, block_d, 16, merge_warps)
 
 
 def token_attention_torch(
