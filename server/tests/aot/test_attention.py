@@ -92,9 +92,10 @@ def _decode(
 ) -> Compiled:
     block_d = padded_head_dim(head_dim, bool(codes))
     sizes = {"shared_kib": SHARED_KIB[target.arch], "head_dim": block_d}
-    sizes |= (
-        {"batch": batch, "group": 4} if codes else {"element_bytes": BYTES[dtype], "kv_heads": kv_heads, "batch": batch}
-    )
+    if codes:
+        sizes["batch"] = 1 if batch == 1 and not deterministic else 16
+    else:
+        sizes |= {"element_bytes": BYTES[dtype], "kv_heads": kv_heads, "batch": batch}
     constants = {"BLOCK_B": batch, "DETERMINISTIC": deterministic, "GROUP": 4, **options}
     constants |= {"FORMAT": codes} if codes else NO_CODES
     constants |= {"HEAD_DIM": head_dim, "BLOCK_D": block_d, "V_DIM": head_dim, "BLOCK_V": block_d}
