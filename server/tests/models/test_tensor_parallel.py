@@ -17,6 +17,7 @@ from support.ranks import PROMPTS, all_ranks, results, single_rank
 from support.thread_ranks import thread_groups, together
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
+from text_generation_server import kernels
 from text_generation_server.config import ParallelConfig
 from text_generation_server.distributed import SumUnderWay, TensorParallelGroup, init_group
 from text_generation_server.errors import ConfigurationError, EngineFailed
@@ -158,9 +159,16 @@ def test_four_processes_equal_one(tmp_path: Path) -> None:
             assert found[index][1] == expected_ids
 
 
-@pytest.mark.parametrize("world_size", [2, 4, 8])
-def test_a_step_in_parts_equals_a_whole_one(world_size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    MORE_RANKS["uneven"]().save_pretrained(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "world_size", "parts_of_few"),
+    [("uneven", 2, 1), ("uneven", 4, 1), ("uneven", 8, 1), ("llama", 2, 3)],
+)
+def test_a_step_in_parts_equals_a_whole_one(
+    name: str, world_size: int, parts_of_few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`parts_of_few`: in how many products of few tokens are left. The second part of a step may be so few."""
+    made = MORE_RANKS.get(name) or tiny_model(name, vocab_size=509)
+    made().save_pretrained(tmp_path)
     monkeypatch.setattr("text_generation_server.layers.infer.parts._TILES", 64)
     begun: list[int] = []
     begin_sum = TensorParallelGroup.begin_sum
@@ -172,6 +180,7 @@ def test_a_step_in_parts_equals_a_whole_one(world_size: int, tmp_path: Path, mon
     groups = thread_groups(world_size)
     for group in groups:
         group.overlapped_bytes = 1
+    monkeypatch.setattr(kernels, "linear_parts", lambda x, _: parts_of_few if 1 < len(x) < 64 else 1)
     works = [partial(results, load(tmp_path, group=group), prompts, 3, group) for group in groups]
     for logits, ids in together(works):
         torch.testing.assert_close(logits, expected_logits, atol=1e-4, rtol=1e-4)

@@ -57,19 +57,19 @@ class Attention:
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
         """[T, hidden] to what the heads of this rank read, [T, heads * head_dim]. Writes this layer's cache."""
+        if self._dense is not None and not state.deterministic:
+            return self.attend(self._dense.in_parts(x), state)
         return self.attend(self.product(x, state), state)
 
     def product(self, x: Activations, state: InferState) -> Tensor:
-        """[N, hidden] to queries, keys and values of some tokens, [N, (heads + 2 * kv_heads) * head_dim], for
-        `attend`; or float32 [parts, N, ...] that are yet to be added up, for few tokens.
+        """[N, hidden] to queries, keys and values of some tokens, [N, (heads + 2 * kv_heads) * head_dim]. What several
+        calls make may be put together for `attend`.
         """
-        if self._dense is not None and not state.deterministic:
-            return self._dense.in_parts(x)
         return self._weights.qkv.product(x, state.linear_block)
 
     def attend(self, qkv: Tensor, state: InferState) -> Tensor:
-        """What `product` made of all tokens to what the heads of this rank read, [T, heads * head_dim]. Writes this
-        layer's cache, and reuses the memory of `qkv`.
+        """What `product` made of all tokens, or float32 [parts, T, ...] that are yet to be added up, to what the heads
+        of this rank read, [T, heads * head_dim]. Writes this layer's cache, and reuses the memory of `qkv`.
         """
         cache = state.caches[self._index]
         num_tokens = qkv.shape[-2]
