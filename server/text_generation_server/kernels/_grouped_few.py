@@ -24,13 +24,10 @@ interpreter cannot run it: the tests compare it on a device.
 # pyright: reportAttributeAccessIssue=false
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from ._config import nearest
-from ._device import is_hopper
-from ._grouped_many import plane
-from ._groups import BLOCK
+from ._grouped_many import plane, takes_many
 from ._launch import Launcher
 from ._triton import cuda, gl, gluon, hopper, triton
 
@@ -196,23 +193,10 @@ def few_settings(
     x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None, tokens: int
 ) -> Mapping[str, int] | None:
     """Launch settings of `grouped_few` for about so many tokens, None where it cannot compute this or is not faster."""
-    if not _takes(x, packed, scales, table):
+    if not takes_many(x, packed, scales, table) or scales.shape[2] != _GROUPS.value:
         return None
     config = nearest("grouped_few", tokens=tokens, outputs=packed.shape[0], inputs=x.shape[1])
     return config if config["BLOCK_M"] else None
-
-
-def _takes(x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None) -> bool:
-    """Tokens that are copied begin at multiples of 16 bytes."""
-    return (
-        is_hopper(x.device)
-        and packed.dtype == torch.int32
-        and x.shape[1] % BLOCK == 0
-        and scales.dim() == 3
-        and scales.shape[2] == _GROUPS.value
-        and table is None
-        and x.data_ptr() % 16 == x.stride(0) % 8 == 0
-    )
 
 
 def grouped_few(

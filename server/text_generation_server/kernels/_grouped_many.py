@@ -199,7 +199,9 @@ _launch = Launcher(grouped_many_kernel)
 
 
 def takes_many(x: Tensor, packed: Tensor, scales: Tensor, table: Tensor | None) -> bool:
-    """Whether `grouped_many` computes this. Tokens that are copied begin at multiples of 16 bytes."""
+    """Whether `grouped_many` computes this, and, of groups of 128, `grouped_few`. Tokens that are copied begin at
+    multiples of 16 bytes.
+    """
     return (
         is_hopper(x.device)
         and packed.dtype == torch.int32
