@@ -54,7 +54,7 @@ class Layers:
 
     def _add(self, x8: Tensor, scale: Tensor, weight: Tensor, weight_scale: Tensor) -> tuple[Tensor, Tensor]:
         """A product is added to the residual, and the sum normed and quantised."""
-        parts = kernels.parts_of(x8, scale, weight, weight_scale)
+        parts = kernels.scaled_parts(x8, scale, weight, weight_scale)
         if parts > 1:
             product = scale.new_empty(parts, *self.residual.shape)
             kernels.scaled_in_parts(x8, scale, weight, weight_scale, product)

@@ -46,7 +46,7 @@ def _product(operands: Operands) -> Tensor:
 def _in_parts(operands: Operands) -> Tensor:
     """Whole, where it is not best divided."""
     x8, _, weight8, _ = operands
-    parts = kernels.parts_of(*operands)
+    parts = kernels.scaled_parts(*operands)
     if parts == 1:
         out = torch.full((1, len(x8), len(weight8)), float("nan"), device="cuda")
         kernels.scaled_linear(*operands, None, out[0])

@@ -45,7 +45,7 @@ from .reduce_add_norm import fits_one_shot, fits_two_shots, reduce_add_norm, red
 from .rms_norm import rms_norm
 from .sampling_values import SampledTokens, SamplingBatch, SamplingColumns, SamplingRules, SplitStatistics
 from .scaled_gated import scaled_gated
-from .scaled_in_parts import parts_of, scaled_in_parts
+from .scaled_in_parts import scaled_in_parts, scaled_parts
 from .scaled_linear import scaled_linear
 from .skinny_linear import skinny_linear
 from .survivors import survivors
@@ -106,7 +106,6 @@ __all__ = [
     "pack_codes",
     "pack_scales",
     "padded_batch",
-    "parts_of",
     "peer_add_norm",
     "prefill_attention",
     "qkv_postprocess",
@@ -119,6 +118,7 @@ __all__ = [
     "scaled_gated",
     "scaled_in_parts",
     "scaled_linear",
+    "scaled_parts",
     "send_linear",
     "skinny_linear",
     "split_size",

@@ -26,9 +26,10 @@ from torch import Tensor
 
 from ._config import nearest
 from ._device import shared_kib
+from ._parts import check_parts
 from ._register import register, triton_enabled
 from ._scaled_product import padded_tokens
-from .skinny_linear import MAX_TOKENS, launch, parts_of, reads
+from .skinny_linear import MAX_TOKENS, filled_parts, launch, reads
 
 
 def linear_parts(x: Tensor, weight: Tensor) -> int:
@@ -44,15 +45,13 @@ def _settings(x: Tensor, weight: Tensor) -> tuple[dict[str, int], int]:
     outputs, inputs = weight.shape
     sizes = {"outputs": outputs, "inputs": inputs, "tokens": padded_tokens(len(x))}
     config = dict(nearest("linear_in_parts", shared_kib=shared_kib(x.device), **sizes))
-    return config, parts_of(inputs, config["BLOCK_K"], config.pop("splits"))
+    return config, filled_parts(inputs, config["BLOCK_K"], config.pop("splits"))
 
 
 def linear_in_parts_triton(x: Tensor, weight: Tensor, out: Tensor) -> None:
     """Triton implementation. Raises ValueError for another number of parts than `linear_parts` says."""
     tile, parts = _settings(x, weight)
-    shape = (parts, len(x), len(weight))
-    if out.shape != shape or out.dtype != torch.float32 or not out.is_contiguous():
-        raise ValueError(f"linear_in_parts: out is {tuple(out.shape)} of {out.dtype}, and must be float32 {shape}")
+    check_parts("linear_in_parts", out, parts, len(x), len(weight))
     launch(x, weight, None, out, tile, parts)
 
 

@@ -3,7 +3,7 @@
     sum of out over its first dimension = (x8 * x_scale) @ (weight8 * weight_scale).T
 
 Layouts: `x8`, `x_scale`, `weight8`, `weight_scale` as of `scaled_linear`, a scale for each token and each row of the
-matrix; `out` float32 `[parts, tokens, outputs]`, contiguous, `parts` as `parts_of` says.
+matrix; `out` float32 `[parts, tokens, outputs]`, contiguous, `parts` as `scaled_parts` says.
 
 Where the outputs are few, the programs that share rows of a matrix divide its inputs, and `scaled_linear` lets the last
 one add up what all of them have found, which has to go to memory, be waited for and come back. The sum and norm behind
@@ -16,15 +16,15 @@ Measured on an H200 with 64 tokens and two parts: a layer of an 8B takes 76.5 us
 """
 
 # pyright: basic, reportArgumentType=false
-import torch
 from torch import Tensor
 
+from ._parts import check_parts
 from ._register import register, triton_enabled
 from ._scaled_few import takes_few, way_of
 from .scaled_linear import scaled_linear_torch
 
 
-def parts_of(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> int:
+def scaled_parts(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor) -> int:
     """Into how many parts this product is best divided, 1 where `scaled_linear` is for it."""
     if not (x8.is_cuda and triton_enabled() and takes_few(x8, x_scale, weight_scale)):
         return 1
@@ -32,11 +32,9 @@ def parts_of(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor)
 
 
 def scaled_in_parts_triton(x8: Tensor, x_scale: Tensor, weight8: Tensor, weight_scale: Tensor, out: Tensor) -> None:
-    """Triton implementation. Raises ValueError for another number of parts than `parts_of` says."""
+    """Triton implementation. Raises ValueError for another number of parts than `scaled_parts` says."""
     product, config = way_of(x8, x_scale, weight8, weight_scale, False)
-    shape = (config["splits"], len(x8), len(weight8))
-    if out.shape != shape or out.dtype != torch.float32 or not out.is_contiguous():
-        raise ValueError(f"scaled_in_parts: out is {tuple(out.shape)} of {out.dtype}, and must be float32 {shape}")
+    check_parts("scaled_in_parts", out, config["splits"], len(x8), len(weight8))
     product(x8, x_scale, weight8, weight_scale, None, out, config)
 
 

@@ -168,7 +168,7 @@ def skinny_linear_triton(
     if not splits or not reads(x, weight, out, config["BLOCK_K"]):
         by_library(x, weight, bias, out, activation, act_and_mul_triton)
         return
-    launch(x, weight, bias, out, config, parts_of(inputs, config["BLOCK_K"], splits), activation)
+    launch(x, weight, bias, out, config, filled_parts(inputs, config["BLOCK_K"], splits), activation)
 
 
 def launch(
@@ -202,7 +202,7 @@ def launch(
     )
 
 
-def parts_of(inputs: int, block_k: int, splits: int) -> int:
+def filled_parts(inputs: int, block_k: int, splits: int) -> int:
     """How many parts are not empty where blocks of the inputs are divided into `splits`."""
     blocks = -(-inputs // block_k)
     return -(-blocks // -(-blocks // splits))

@@ -59,7 +59,7 @@ class Rows8:
             return self.apply(x)
         made = x.made_for(self.wants)
         eight, scale = made.eight_bit(self.wants)
-        parts = kernels.parts_of(eight, scale, self.weight, self.scale)
+        parts = kernels.scaled_parts(eight, scale, self.weight, self.scale)
         if parts == 1:
             return self.apply(made)
         out = scale.new_empty(parts, eight.shape[0], self.outputs)
