@@ -12,10 +12,12 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 import torch
+from _pool import filled
 from _timing import Plan, Row, report, seconds_per_call
 from torch import Tensor
 
 from text_generation_server import kernels
+from text_generation_server.layers.weights import Activations, Dense
 
 # Hidden size, inner size, heads and heads of keys of a rank, layers, ranks.
 MODELS = {"8b": (4096, 14336, 32, 8, 8, 1), "70b": (8192, 14336, 32, 4, 8, 2)}
@@ -38,7 +40,7 @@ class Layers:
         self.norm = torch.ones(hidden, dtype=plan.dtype, device=plan.device)
         self.context = DRY_CONTEXT if plan.dry_run else CONTEXT
         self.cos_sin = torch.randn(self.context, HEAD_DIM, device=plan.device)
-        self.caches = [self._random(2, max(TOKENS) * self.context, kv_heads, HEAD_DIM) for _ in range(layers)]
+        self.caches = [filled(plan, max(TOKENS) * self.context, kv_heads, HEAD_DIM) for _ in range(layers)]
         self.num_bytes = layers * sum(each.nbytes for each in self.weights[0])
 
     def _random(self, *shape: int, std: float = 1.0) -> Tensor:
@@ -59,11 +61,11 @@ class Layers:
                 made = product(read, qkv, in_parts)
                 turned = residual.new_empty(tokens, self.query) if made.dim() == 3 else None
                 kernels.qkv_postprocess(
-                    made, None, None, None, 0.0, self.cos_sin, *last, *cache, False, None, False, turned
+                    made, None, None, None, 0.0, self.cos_sin, *last, cache.k, cache.v, False, None, False, turned
                 )
                 heads = (made[:, : self.query] if turned is None else turned).view(tokens, -1, HEAD_DIM)
                 read = torch.empty_like(heads, memory_format=torch.contiguous_format)
-                kernels.decode_attention(heads, *cache, *context, read)
+                kernels.decode_attention(heads, cache.k, cache.v, *context, read)
                 read = self._add(product(read.view(tokens, -1), out, in_parts and self.ranks == 1), residual)
                 inner = residual.new_empty(tokens, len(gate_up) // 2)
                 kernels.skinny_linear(read, gate_up, None, inner, "silu")
@@ -79,14 +81,8 @@ class Layers:
 
 def product(x: Tensor, weight: Tensor, in_parts: bool) -> Tensor:
     """[T, outputs], or [parts, T, outputs]."""
-    parts = kernels.linear_parts(x, weight) if in_parts else 1
-    if parts == 1:
-        out = x.new_empty(len(x), len(weight))
-        kernels.skinny_linear(x, weight, None, out)
-    else:
-        out = x.new_empty(parts, len(x), len(weight), dtype=torch.float32)
-        kernels.linear_in_parts(x, weight, out)
-    return out
+    matrix = Dense(weight)
+    return matrix.in_parts(Activations(x)) if in_parts else matrix.product(Activations(x))
 
 
 def rows(plan: Plan, ceiling: float) -> Iterator[Row]:
