@@ -6,6 +6,16 @@ use super::{Plan, Situation};
 /// many slots are still free.
 pub(super) fn decide_decodes(situation: &Situation<'_>, plan: &mut Plan) -> u32 {
     let running = situation.running;
+    if let [only] = running
+        && only.lacks_slot
+        && situation.free == 0
+        && situation.freeing == 0
+    {
+        // Nobody is left who could make room. It holds copies of what the tree has too; they are free once it has left,
+        // and when it starts again it reads those of the tree.
+        plan.pause.push(0);
+        return 0;
+    }
     let decoding = || (0..running.len()).filter(|&index| running[index].decodes);
     let lacking = decoding()
         .filter(|&index| running[index].lacks_slot)
@@ -36,7 +46,7 @@ pub(super) fn decide_decodes(situation: &Situation<'_>, plan: &mut Plan) -> u32 
 }
 
 /// Who pauses, until as many slots come free as are `missing`: of the tenant that was served most, the newest of the
-/// lowest priority first. The request that comes first never does, and those that end anyway need not.
+/// lowest priority first. Of several, the request that comes first never does, and those that end anyway need not.
 fn pauses(situation: &Situation<'_>, mut missing: u32) -> Vec<usize> {
     let running = situation.running;
     let (mut newest_first, ending): (Vec<usize>, Vec<usize>) =

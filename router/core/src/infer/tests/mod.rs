@@ -167,6 +167,12 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     assert!(waited.is_ok(), "{what}: not within a minute");
 }
 
+/// What is given, or a failed test where it takes so long that it hangs.
+async fn within_a_minute<T>(future: impl Future<Output = T>) -> T {
+    let result = tokio::time::timeout(Duration::from_secs(60), future).await;
+    result.expect("it hangs")
+}
+
 impl Infer {
     /// Runs a request to its end.
     async fn generate(&self, request: GenerateRequest) -> Result<GenerateAnswer, InferError> {

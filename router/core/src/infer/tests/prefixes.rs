@@ -16,6 +16,30 @@ fn of_ids(ids: Vec<u32>, max_new_tokens: u32) -> GenerateRequest {
     }
 }
 
+/// A prompt of this id alone ends by itself after three tokens.
+const SHORT: u32 = VOCAB - 1;
+
+fn with_short_ones(config: MockConfig) -> MockConfig {
+    let tokens = config.tokens.clone();
+    MockConfig {
+        tokens: Arc::new(move |row| match row.input_ids[..] {
+            [SHORT] if row.generated == 3 => mock_eos()[0],
+            _ => tokens(row),
+        }),
+        ..config
+    }
+}
+
+/// So many short outputs that everybody is expected to be short. Returns how many.
+async fn expect_short_outputs(server: &Server) -> usize {
+    let short = 1100;
+    for _ in 0..short {
+        let asked = of_ids(vec![SHORT], 100);
+        assert_eq!(server.infer.generate(asked).await.unwrap().tokens.len(), 4);
+    }
+    short
+}
+
 fn chunk_tokens(server: &Server) -> Vec<u32> {
     let steps = server.mock.steps();
     let chunks = steps.iter().map(|step| step.chunk_tokens);
@@ -103,6 +127,56 @@ async fn log_probabilities_of_a_prompt_are_complete_where_it_is_cached() {
     server.assert_clean(128).await;
 }
 
+/// Slots for one request, which is as long as the pool, and not for what others computed of the same.
+fn as_long_as_the_pool() -> BatchLimits {
+    BatchLimits {
+        max_batch_total_tokens: 200,
+        ..batch_limits()
+    }
+}
+
+#[tokio::test]
+async fn a_cached_prompt_is_computed_again_in_a_pool_that_cannot_hold_it_twice() {
+    let server = Server::start(mock_config(), as_long_as_the_pool(), 8).await;
+    let asked = || with(of_ids(ids(5, 110), 85), |p| p.decoder_input_details = true);
+    let first = within_a_minute(server.infer.generate(asked()))
+        .await
+        .unwrap();
+    let again = within_a_minute(server.infer.generate(asked()))
+        .await
+        .unwrap();
+    assert_eq!(
+        (&first.prefill, &first.tokens),
+        (&again.prefill, &again.tokens)
+    );
+    assert_eq!((again.prefill.len(), again.tokens.len()), (110, 85));
+    server.assert_clean(8).await;
+}
+
+#[tokio::test]
+async fn what_two_requests_computed_at_once_does_not_fill_the_pool_for_ever() {
+    let config = with_short_ones(mock_config());
+    let server = Server::start(config, as_long_as_the_pool(), 8).await;
+    // Both are expected to be short, and start with one plan.
+    expect_short_outputs(&server).await;
+    server.mock.hold();
+    let of = |last: u32, count: u32, new: u32| {
+        let prompt = [ids(5, 28), vec![last; count as usize - 28]].concat();
+        server.infer.generate_stream(of_ids(prompt, new))
+    };
+    let running = server.infer.generate_stream(request("upon", 1)).await;
+    server.until_running(1).await;
+    let (short, long) = (of(7, 31, 20).await, of(8, 110, 90).await);
+    until("both wait", || server.infer.snapshot().queued == 2).await;
+    server.mock.resume();
+    assert!(running.unwrap().gather().await.is_ok());
+    let both = futures::future::join(short.unwrap().gather(), long.unwrap().gather());
+    let (short, long) = within_a_minute(both).await;
+    assert_eq!(short.unwrap().tokens.len(), 20);
+    assert_eq!(long.unwrap().tokens.len(), 90);
+    server.assert_clean(8).await;
+}
+
 #[tokio::test]
 async fn without_the_cache_nothing_is_shared() {
     let limits = BatchLimits {
@@ -130,11 +204,8 @@ async fn requests_that_pause_lose_nothing() {
         tokens: Arc::new(|row| 3 + (row.seed as u32 * 31 + row.generated * 7) % 300),
         ..mock_config()
     };
-    let server = Server::start(config, limits, 64).await;
-    // So many short ones that everybody expects short ones.
-    for _ in 0..1100 {
-        server.infer.generate(request("once", 4)).await.unwrap();
-    }
+    let server = Server::start(with_short_ones(config), limits, 64).await;
+    let short = expect_short_outputs(&server).await;
     let one = |n: u64| {
         let asked = with(of_ids(ids(3 + n as u32, 20), 600), |p| {
             (p.do_sample, p.seed) = (true, Some(n));
@@ -158,6 +229,6 @@ async fn requests_that_pause_lose_nothing() {
         assert_eq!(tokens, expected, "{n}");
     }
     let admitted = server.mock.admitted();
-    assert!(admitted > 1100 + 16, "{admitted}: nobody paused");
+    assert!(admitted > short + 16, "{admitted}: nobody paused");
     server.assert_clean(64).await;
 }

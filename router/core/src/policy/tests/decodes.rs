@@ -70,15 +70,24 @@ fn who_has_a_slot_decodes_while_those_without_stand_still() {
 }
 
 #[test]
-fn the_first_never_pauses() {
+fn the_first_of_several_never_pauses() {
     let mut case = three_short(0);
     for request in &mut case.running {
         request.demand.slots = 0;
     }
     assert_eq!(case.plan().pause, [2, 1]);
+}
+
+#[test]
+fn who_is_alone_and_finds_no_slot_pauses_once_nobody_leaves() {
+    let mut case = three_short(0);
     case.running.truncate(1);
+    case.freeing = 1;
+    assert_eq!(case.plan(), Plan::default());
+    case.freeing = 0;
     let plan = case.plan();
-    assert!(plan.pause.is_empty() && plan.is_idle());
+    assert!(plan.is_idle());
+    assert_eq!(plan.pause, [0]);
 }
 
 #[test]
