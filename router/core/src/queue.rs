@@ -4,6 +4,7 @@
 pub(crate) mod turns;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -73,6 +74,8 @@ pub(crate) type PromptLogprobs = Arc<OnceLock<Arc<[PromptToken]>>>;
 #[derive(Debug)]
 pub(crate) struct Sample {
     pub(crate) events: UnboundedSender<Event>,
+    /// Set before `events` is closed where a stop string ended the text, and not for another reason.
+    pub(crate) stopped: Arc<AtomicBool>,
     pub(crate) permit: Option<PermitHalf>,
     pub(crate) constraint: Option<Constraint>,
 }
@@ -90,6 +93,8 @@ pub(crate) struct Entry {
     pub(crate) ids: Vec<u32>,
     pub(crate) generated: u32,
     pub(crate) events: UnboundedSender<Event>,
+    /// As in [`Sample`].
+    pub(crate) stopped: Arc<AtomicBool>,
     pub(crate) queued: Instant,
     /// It ran before: [`Event::Started`] was sent.
     pub(crate) started: bool,
@@ -193,6 +198,7 @@ impl Queue {
                 ids: request.input_ids.to_vec(),
                 generated: 0,
                 events: sample.events,
+                stopped: sample.stopped,
                 _permit: sample.permit,
                 queued,
                 started: false,

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use futures::{Stream, StreamExt};
@@ -34,6 +35,8 @@ pub struct GenerateStream {
     /// Parts of its grammar that its text need not follow.
     pub not_enforced: Arc<[String]>,
     pub(crate) events: UnboundedReceiver<Event>,
+    /// Tells the batcher, before `events` is closed, that a stop string ended the text.
+    pub(crate) stopped: Arc<AtomicBool>,
     pub(crate) assembler: TextAssembler,
     /// Set when the request samples.
     pub(crate) seed: Option<u64>,
@@ -144,10 +147,11 @@ impl GenerateStream {
             cached_tokens: self.cached_tokens,
         });
         self.outcome = Outcome::Finished(finish_reason);
-        self.end();
         if finish_reason == FinishReason::StopSequence {
+            self.stopped.store(true, Ordering::Release);
             self.metrics.stopped();
         }
+        self.end();
         self.meter
             .success(self.generated_tokens, &self.instants, now);
     }

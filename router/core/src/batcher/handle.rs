@@ -1,6 +1,7 @@
 //! The way to the batching task.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use text_generation_client::ShardedClient;
@@ -33,6 +34,13 @@ pub(crate) struct Status {
     pub(crate) restarts: u64,
     /// Names the start of the shards that serves; empty where it has no name.
     pub(crate) group: Arc<str>,
+}
+
+/// The other end of a [`Sample`].
+#[derive(Debug)]
+pub(crate) struct Submitted {
+    pub(crate) events: UnboundedReceiver<Event>,
+    pub(crate) stopped: Arc<AtomicBool>,
 }
 
 /// One prompt with its samples, on its way to the queue.
@@ -115,28 +123,30 @@ impl BatcherHandle {
         }
     }
 
-    /// Queues a generation of one prompt for each of `permits`, which is given back when it ends. Closing or dropping a
-    /// receiver cancels its generation: its row and slots are free within two steps. What a receiver holds is bounded
-    /// by `max_new_tokens`.
+    /// Queues a generation of one prompt for each of `permits`, which is given back when it ends. Closing or dropping
+    /// its events cancels a generation: its row and slots are free within two steps. What they hold is bounded by
+    /// `max_new_tokens`.
     pub(crate) fn submit(
         &self,
         request: ValidRequest,
         permits: Vec<Option<PermitHalf>>,
-    ) -> Result<Vec<UnboundedReceiver<Event>>, InferError> {
+    ) -> Result<Vec<Submitted>, InferError> {
         let sample = |permit| {
-            let (events, receiver) = mpsc::unbounded_channel();
+            let (sender, events) = mpsc::unbounded_channel();
+            let stopped = Arc::<AtomicBool>::default();
             let sample = Sample {
-                events,
+                events: sender,
+                stopped: stopped.clone(),
                 permit,
                 constraint: request.grammar.as_ref().map(Constraint::new),
             };
-            (sample, receiver)
+            (sample, Submitted { events, stopped })
         };
-        let (samples, receivers) = permits.into_iter().map(sample).unzip();
+        let (samples, submitted) = permits.into_iter().map(sample).unzip();
         self.submissions
             .send(Submission { request, samples })
             .map_err(|_| InferError::Generation("the batching task has stopped".to_owned()))?;
-        Ok(receivers)
+        Ok(submitted)
     }
 
     pub(crate) fn is_alive(&self) -> bool {

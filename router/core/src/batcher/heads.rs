@@ -88,13 +88,15 @@ impl<'a> Heads<'a> {
         if !self.pool.is_caching() {
             return false;
         }
+        // Who needs the log-probabilities of its prompt gets them from another sample, or computes all of it.
+        let scores = entry.computes_logprobs();
         let computing = self.rows.iter().flatten();
         let computing = computing
-            .filter(|running| running.prompt_left() > 0 && !running.is_pausing())
+            .filter(|running| !running.is_pausing())
+            .filter(|running| running.prompt_left() > 0 || (scores && running.scores_prompt()))
             .map(|running| &running.entry);
         computing.chain(self.joining(admitted)).any(|other| {
-            // Who needs the log-probabilities of its prompt gets them from another sample, or computes all of it.
-            if entry.computes_logprobs() {
+            if scores {
                 return entry.shares_logprobs(other);
             }
             other.root == entry.root

@@ -86,7 +86,7 @@ impl Batcher {
             Ok(ended) => {
                 running.entry.constraint = Some(arrival.constraint);
                 if running.accept(arrival.token, arrival.top_tokens, ended) {
-                    self.release(arrival.row);
+                    self.release(arrival.row, ended);
                 }
             }
             Err(error) => self.cannot_follow(arrival.row, error),
@@ -100,7 +100,7 @@ impl Batcher {
             let failed = Event::Failed(InferError::Grammar(error));
             // The client may have gone.
             let _ = running.entry.events.send(failed);
-            self.release(row);
+            self.release(row, false);
         }
     }
 

@@ -8,7 +8,7 @@
 //! compute the next step, and the masks of that step follow its plan. The plan after it goes out behind them.
 //!
 //! The batcher passes ids on and does a small constant amount of work for a token: no text, no log line, no lock but
-//! the send.
+//! the send and the count of a tenant whose tokens are limited.
 
 mod charge;
 mod handle;
@@ -34,7 +34,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 pub use self::handle::Shards;
-pub(crate) use self::handle::{BatcherHandle, Status};
+pub(crate) use self::handle::{BatcherHandle, Status, Submitted};
 use self::handle::{Mailbox, Submission};
 use self::in_flight::InFlight;
 pub use self::kv_feed::KvEventFeed;
@@ -227,15 +227,15 @@ impl Batcher {
         Some(running)
     }
 
-    /// A request leaves its row; what was computed of it stays in the prefix tree.
-    fn release(&mut self, row: Row) {
+    /// A request leaves its row; what was computed of it stays in the prefix tree. `ended`: by the model or a stop string,
+    /// so that its length says how long outputs get.
+    fn release(&mut self, row: Row, ended: bool) {
         if let Some(running) = self.vacate(row) {
-            let cut = running.was_cut();
             let entry = running.leave(&mut self.pool);
-            if cut {
-                self.lengths.observe_cut(entry.generated);
-            } else {
+            if ended {
                 self.lengths.observe(entry.generated);
+            } else {
+                self.lengths.observe_cut(entry.generated);
             }
         }
     }

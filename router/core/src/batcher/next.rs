@@ -44,7 +44,8 @@ impl Batcher {
                 continue;
             };
             if running.is_unwanted() {
-                self.release(row);
+                let stopped = running.was_stopped();
+                self.release(row, stopped);
             } else if running.has_paused()
                 && let Some(running) = self.vacate(row)
             {

@@ -102,7 +102,7 @@ impl Batcher {
         }
         let ends = ends && !entry.request.stopping.ignore_eos_token;
         if running.accept(token, top_tokens, ends) {
-            self.release(row);
+            self.release(row, ends);
         }
         None
     }

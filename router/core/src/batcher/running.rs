@@ -1,6 +1,7 @@
 //! A request that owns a row: what the shards were asked to compute of it, and what came back.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use smallvec::smallvec;
 use text_generation_client::types::{Chunk, PromptScores, Request, Row, TokenId};
@@ -123,9 +124,9 @@ impl Running {
         u64::from(longest.saturating_sub(1))
     }
 
-    /// It was not the model that ended it.
-    pub(super) fn was_cut(&self) -> bool {
-        self.entry.generated >= self.entry.request.stopping.max_new_tokens
+    /// A stop string ended its text.
+    pub(super) fn was_stopped(&self) -> bool {
+        self.entry.stopped.load(Ordering::Acquire)
     }
 
     pub(super) fn prompt_left(&self) -> u32 {
@@ -165,7 +166,12 @@ impl Running {
         self.holding.len().saturating_sub(self.length())
     }
 
-    /// Slots that are free when it leaves.
+    /// It is asked for the log-probabilities of its prompt, and has not handed them out yet.
+    pub(super) fn scores_prompt(&self) -> bool {
+        self.scored.is_some()
+    }
+
+    /// Slots that are at least free when it leaves.
     pub(super) fn own_slots(&self) -> u32 {
         self.holding.len().saturating_sub(self.holding.cached())
     }

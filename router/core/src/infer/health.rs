@@ -157,12 +157,12 @@ impl Infer {
         let Ok(mut samples) = self.0.batcher.submit(request, vec![None]) else {
             return false;
         };
-        let Some(mut events) = samples.pop() else {
+        let Some(mut sample) = samples.pop() else {
             return false;
         };
         let succeeds = async {
             loop {
-                match events.recv().await {
+                match sample.events.recv().await {
                     Some(Event::Started(_)) => {}
                     Some(Event::Step(_)) => return true,
                     Some(Event::Failed(_)) | None => return false,

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::{GenerateStream, Group, Infer};
 use crate::assemble::TextAssembler;
+use crate::batcher::Submitted;
 use crate::error::{InferError, Overload, ValidationError};
 use crate::metrics::Meter;
 use crate::observer::Outcome;
@@ -128,13 +129,13 @@ impl Infer {
             .into();
         let (guards, permits): (Vec<StreamGuard>, Vec<PermitHalf>) = entered.into_iter().unzip();
         let seeds: Vec<u64> = (0..).take(guards.len()).map(|n| valid.seed(n)).collect();
-        let events = self
+        let submitted = self
             .0
             .batcher
             .submit(valid, permits.into_iter().map(Some).collect())?;
         meter.accepted(input_length, max_new_tokens);
-        let stream =
-            |(index, (seed, (guard, events))): (u32, (u64, (StreamGuard, _)))| GenerateStream {
+        let stream = |(index, (seed, (guard, sample))): (u32, (u64, (StreamGuard, Submitted)))| {
+            GenerateStream {
                 index,
                 input_length,
                 not_enforced: not_enforced.clone(),
@@ -146,7 +147,8 @@ impl Infer {
                     queued,
                     started: queued,
                 },
-                events,
+                events: sample.events,
+                stopped: sample.stopped,
                 metrics: self.0.metrics.clone(),
                 meter: meter.clone(),
                 guard,
@@ -159,8 +161,9 @@ impl Infer {
                 outcome: Outcome::Dropped,
                 tenant: tenant.clone(),
                 observed: observed.clone(),
-            };
-        let parts = seeds.into_iter().zip(guards.into_iter().zip(events));
+            }
+        };
+        let parts = seeds.into_iter().zip(guards.into_iter().zip(submitted));
         Ok((0..).zip(parts).map(stream).collect())
     }
 
@@ -225,8 +228,7 @@ impl Infer {
             return Err(ValidationError::InputLength { max, given: inputs });
         }
         let max = limits.max_batch_total_tokens;
-        // The last token takes no slot.
-        if inputs.saturating_add(new).saturating_sub(1) > max {
+        if inputs.saturating_add(new) > max {
             return Err(ValidationError::MaxTotalTokens { max, inputs, new });
         }
         Ok(())

@@ -26,7 +26,8 @@ const PRIOR_RATIO: f64 = 64.0;
 const REFRESH: usize = 64;
 
 /// So few of the longest outputs say nothing about how much longer an output can get. From the shortest of them on,
-/// the share falls with the 4th power of the length: who got there is expected to become a third longer.
+/// the share falls with the 4th power of the length: who got there is expected to become a third longer. Where all of
+/// them were cut short, nobody knows where outputs end, and the lengths that are taken for granted say how it falls.
 const TAIL: usize = 8;
 const TAIL_POWER: i32 = 4;
 
@@ -135,7 +136,8 @@ impl OutputLengths {
         // Half of the buckets are for lengths that were observed.
         self.width = tail_start.div_ceil(BUCKETS as u32 / 2);
         self.ahead = AHEAD.map(|buckets| (buckets as u32 * self.width) as f32);
-        let longer = longer(&outputs[..tail], tail_start, self.width);
+        let unknown = outputs[tail..].iter().all(|output| output.cut);
+        let longer = longer(&outputs[..tail], tail_start, unknown, self.width);
         let from = |bucket: usize| {
             let scale = 1.0 / longer[bucket];
             std::array::from_fn(|moment| (longer[bucket + AHEAD[moment]] * scale) as f32)
@@ -146,9 +148,10 @@ impl OutputLengths {
 }
 
 /// The share of outputs that have more tokens than each multiple of `width`; falls, and never to 0. `body` are the
-/// outputs but for the [`TAIL`] longest, of which the shortest has `tail_start` tokens.
-fn longer(body: &[Output], tail_start: u32, width: u32) -> Vec<f64> {
+/// outputs but for the [`TAIL`] longest, of which the shortest has `tail_start` tokens; `unknown`: all of those were cut.
+fn longer(body: &[Output], tail_start: u32, unknown: bool, width: u32) -> Vec<f64> {
     let (mut share, mut passed) = (1.0, 0);
+    let tail_start = f64::from(tail_start);
     let more_than = |bucket: usize| {
         let length = bucket as u32 * width;
         while let Some(output) = body.get(passed).filter(|output| output.length <= length) {
@@ -157,10 +160,21 @@ fn longer(body: &[Output], tail_start: u32, width: u32) -> Vec<f64> {
             }
             passed += 1;
         }
-        let beyond = f64::from(tail_start) / f64::from(length.max(tail_start));
-        share * beyond.powi(TAIL_POWER)
+        let length = f64::from(length).max(tail_start);
+        let beyond = (tail_start / length).powi(TAIL_POWER);
+        if unknown {
+            share * beyond.max(prior_longer(length) / prior_longer(tail_start))
+        } else {
+            share * beyond
+        }
     };
     (0..=2 * BUCKETS).map(more_than).collect()
+}
+
+/// The share of the outputs taken for granted that have more than `length` tokens, a little above 0 from the longest on.
+fn prior_longer(length: f64) -> f64 {
+    let passed = (length / PRIOR_SHORTEST).ln() / PRIOR_RATIO.ln();
+    (1.0 - passed).clamp(1.0 / PRIOR as f64, 1.0)
 }
 
 /// Buckets from now to each moment, and to the end of the last.

@@ -162,6 +162,10 @@ async fn every_sample_has_the_log_probabilities_of_the_prompt() {
         assert_eq!(answer.prefill.len() as u32, best.input_length);
         assert_eq!(answer.prefill, best.prefill);
     }
+    // One computed the prompt, and the others its last token.
+    let steps = server.mock.steps();
+    let computed: u32 = steps.iter().map(|step| step.chunk_tokens).sum();
+    assert_eq!(computed, best.input_length + 2);
 }
 
 #[tokio::test]

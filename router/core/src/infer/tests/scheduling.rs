@@ -63,6 +63,41 @@ async fn a_long_step_of_idle_shards_gets_a_head_start() {
 }
 
 #[tokio::test]
+async fn clients_that_leave_do_not_make_outputs_look_short() {
+    let limits = BatchLimits {
+        max_batch_total_tokens: 200,
+        ..batch_limits()
+    };
+    let server = Server::start(mock_config(), limits, 8).await;
+    for _ in 0..1100 {
+        let stream = server.infer.generate_stream(request("once", 150)).await;
+        next_token(&mut stream.unwrap()).await;
+    }
+    server.assert_clean(8).await;
+    let before = server.mock.admitted();
+    let asked = |ids: Vec<u32>| GenerateRequest {
+        inputs: Inputs::Ids(ids),
+        ..request("", 150)
+    };
+    server.mock.hold();
+    let a = server.infer.generate_stream(asked(vec![5; 40])).await;
+    let mut a = a.unwrap();
+    server.until_running(1).await;
+    let b = server.infer.generate_stream(asked(vec![6; 40])).await;
+    server.mock.release(20);
+    for _ in 0..20 {
+        next_token(&mut a).await;
+    }
+    // Two of 190 tokens do not fit, and nothing says that they end early: the second waits for the first.
+    assert_eq!(server.mock.admitted(), before + 1);
+    server.mock.resume();
+    let (a, b) = futures::future::join(a.gather(), b.unwrap().gather()).await;
+    assert!(a.is_ok() && b.is_ok());
+    assert_eq!(server.mock.admitted(), before + 2);
+    server.assert_clean(8).await;
+}
+
+#[tokio::test]
 async fn a_long_prompt_is_computed_in_chunks() {
     let limits = BatchLimits {
         max_batch_prefill_tokens: 10,

@@ -61,6 +61,19 @@ fn an_output_that_was_cut_short_does_not_make_others_look_short() {
 }
 
 #[test]
+fn outputs_that_were_all_cut_short_say_nothing_of_longer_ones() {
+    let mut lengths = OutputLengths::default();
+    (0..2 * WINDOW).for_each(|_| lengths.observe_cut(16));
+    lengths.refresh([]);
+    assert!((0.4..0.65).contains(&chance(&lengths, 0, 512)));
+    // Where a length is the longest that anybody may have, all are expected to get there.
+    let mut lengths = OutputLengths::default();
+    (0..2 * WINDOW).for_each(|_| lengths.observe_cut(2048));
+    lengths.refresh([]);
+    assert_eq!(chance(&lengths, 0, 2000), 1.0);
+}
+
+#[test]
 fn requests_that_still_run_count_as_long_as_they_are() {
     let ended = || {
         let mut lengths = OutputLengths::default();
