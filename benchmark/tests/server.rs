@@ -149,6 +149,53 @@ async fn a_dataset_is_sent_as_it_is() {
 }
 
 #[tokio::test]
+async fn lines_of_a_dataset_are_sent_in_turn_and_their_repetition_is_noted() {
+    let stub = Stub::start(StubConfig::default()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (data, json) = (folder.path().join("d.jsonl"), folder.path().join("x.json"));
+    let lines = ["a", "b", "c", "d", "e"]
+        .map(|prompt| format!("{{\"prompt\": \"{prompt}\", \"output_length\": 2}}\n"));
+    std::fs::write(&data, lines.concat()).unwrap();
+    let output = stub
+        .bench(&format!(
+            "--no-tui --api tgi --concurrency 1,1 --requests 2 --dataset {} --output-json {}",
+            data.display(),
+            json.display()
+        ))
+        .await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    let sent: Vec<Value> = stub
+        .bodies()
+        .iter()
+        .map(|body| body["inputs"].clone())
+        .collect();
+    // The warm-up comes before its point, and takes the line after those of the point.
+    assert_eq!(sent, ["c", "a", "b", "a", "d", "e"]);
+    let notes = report(&json).points.into_iter().map(|point| point.notes);
+    let noted: Vec<bool> = notes
+        .map(|notes| notes.iter().any(|note| note.contains("prefix cache")))
+        .collect();
+    assert_eq!(noted, [false, true]);
+}
+
+#[tokio::test]
+async fn who_waits_for_a_place_does_not_start_after_the_time() {
+    let stub = Stub::start(StubConfig {
+        step: Duration::from_millis(50),
+        ..StubConfig::default()
+    })
+    .await;
+    let output = stub
+        .bench(
+            "--no-tui --vocab-size 1000 --input-length 4 --output-length 8 --warmup 0 --request-rate 100 \
+             --arrival constant --requests 20 --duration 0.3 --max-in-flight 1",
+        )
+        .await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stub.bodies().len() <= 2, "one takes longer than the time");
+}
+
+#[tokio::test]
 async fn a_server_that_dies_ends_the_benchmark_and_keeps_the_results() {
     let stub = Stub::start(StubConfig {
         fault: Fault::DieAt(5),

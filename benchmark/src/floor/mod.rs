@@ -197,6 +197,25 @@ mod tests {
     }
 
     #[test]
+    fn experts_have_a_size_of_their_own_and_some_layers_none() {
+        let qwen3_30b = r#"{"num_hidden_layers": 48, "hidden_size": 2048, "num_attention_heads": 32,
+            "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "moe_intermediate_size": 768,
+            "vocab_size": 151936, "num_experts": 128, "num_experts_per_tok": 8, "mlp_only_layers": []}"#;
+        near(
+            floor(qwen3_30b, 1.0).shape.weight_bytes(1.0) / 4.3e12 * 1e3,
+            1.413,
+        );
+        // GLM-4.5 Air: 106 billion parameters, of which 12 billion are active, as its authors say.
+        let glm_air = r#"{"num_hidden_layers": 46, "hidden_size": 4096, "num_attention_heads": 96,
+            "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+            "vocab_size": 151552, "n_routed_experts": 128, "num_experts_per_tok": 8, "n_shared_experts": 1,
+            "first_k_dense_replace": 1}"#;
+        let shape = floor(glm_air, 1.0).shape;
+        assert!((11.5e9..12.5e9).contains(&shape.active_weights()));
+        assert!((105e9..108e9).contains(&(shape.weight_bytes(1e6) / 2.0)));
+    }
+
+    #[test]
     fn a_point_is_measured_against_its_own_load() {
         let floor = floor(LLAMA_8B, 1.0);
         let mut point = Point::default();
@@ -219,6 +238,8 @@ mod tests {
 
     #[test]
     fn configs_without_a_known_floor_are_refused() {
+        let latent = LLAMA_8B.replacen('{', r#"{"kv_lora_rank": 512, "#, 1);
+        assert!(Shape::parse(&latent).unwrap_err().contains("latent"));
         let quantized = LLAMA_8B.replacen('{', r#"{"quantization_config": {"bits": 4}, "#, 1);
         assert!(Shape::parse(&quantized).unwrap_err().contains("quantized"));
         assert!(

@@ -1,5 +1,6 @@
 //! Two reports beside each other.
 
+use super::csv::FRACTION;
 use super::markdown::{number, table};
 use super::{Point, Report, csv};
 use crate::error::{BenchmarkError, Result};
@@ -24,11 +25,12 @@ impl Change {
 
     /// Whether more is better; `None` for figures that only describe the load.
     fn more_is_better(&self) -> Option<bool> {
-        let name = self.figure.as_str();
-        if name.contains("_ms") || name == "failed" {
-            Some(false)
-        } else if name.contains("_per_s") || name.contains("fraction") || name == "slo_attainment" {
+        let (quantity, statistic) = self.figure.split_once(' ').unwrap_or((&self.figure, ""));
+        let ends_with = |endings: &[&str]| endings.iter().any(|ending| quantity.ends_with(ending));
+        if statistic == FRACTION || ends_with(&["_per_s", "slo_attainment"]) {
             Some(true)
+        } else if ends_with(&["_ms", "_us_per_step", "failed"]) {
+            Some(false)
         } else {
             None
         }
@@ -74,9 +76,7 @@ fn point_changes(before: &Point, after: &Point) -> Vec<Change> {
     let new = csv::figures(after);
     csv::figures(before)
         .into_iter()
-        .filter(|(_, statistic, _)| {
-            STATISTICS.contains(statistic) || statistic.contains("fraction")
-        })
+        .filter(|(_, statistic, _)| STATISTICS.contains(statistic) || *statistic == FRACTION)
         .filter_map(|(quantity, statistic, value)| {
             let same =
                 |figure: &&(String, &str, f64)| figure.0 == quantity && figure.1 == statistic;
@@ -160,6 +160,23 @@ mod tests {
         assert!((tokens.percent().unwrap() + 20.0).abs() < 1e-9);
         assert_eq!(tokens.verdict(), "worse");
         assert_eq!(find("failed").verdict(), "");
+    }
+
+    #[test]
+    fn idle_time_is_worse_and_a_fraction_of_the_floor_better_for_being_more() {
+        let verdict = |figure: &str| {
+            let change = Change {
+                point: "c 1".to_owned(),
+                figure: figure.to_owned(),
+                before: 0.5,
+                after: 0.9,
+            };
+            change.verdict()
+        };
+        assert_eq!(verdict("device_idle_us_per_step"), "worse");
+        assert_eq!(verdict("decode_token_ms fraction_of_floor"), "better");
+        assert_eq!(verdict("output_tokens_per_s fraction_of_floor"), "better");
+        assert_eq!(verdict("prompt_tokens_per_request"), "");
     }
 
     #[test]

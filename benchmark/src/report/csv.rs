@@ -2,6 +2,9 @@
 
 use super::{Point, Report};
 
+/// The statistic that is a share of what the machine could do.
+pub const FRACTION: &str = "fraction_of_floor";
+
 /// `mode,model,point,quantity,statistic,value` for every figure of the report. Latencies are in ms.
 pub fn render(report: &Report) -> String {
     let mut text = "mode,model,point,quantity,statistic,value\n".to_owned();
@@ -39,7 +42,7 @@ pub fn figures(point: &Point) -> Vec<(String, &'static str, f64)> {
     figures.extend(rates.map(|(name, value)| (name.clone(), "value", *value)));
     for (name, figure) in &point.floor {
         figures.push((name.clone(), "floor", figure.floor));
-        figures.push((name.clone(), "fraction_of_floor", figure.fraction));
+        figures.push((name.clone(), FRACTION, figure.fraction));
     }
     figures
 }

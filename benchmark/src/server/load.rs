@@ -84,7 +84,8 @@ pub async fn open(load: Arc<Load>, times: Vec<Duration>, max_in_flight: Option<u
                     Some(places) => places.acquire().await.ok(),
                     None => None,
                 };
-                if let Some(session) = load.sessions.get(index) {
+                // The time may have passed while it waited for a place.
+                if let Some(session) = load.sessions.get(index).filter(|_| !load.is_over(started)) {
                     load.run(session, body, due, &sender).await;
                 }
             });

@@ -43,8 +43,11 @@ pub async fn run(args: &ServerArgs, live: &Arc<Live>, report: &mut Option<Report
         .map(|pace| args.load.requests_of(*pace))
         .collect::<Result<Vec<_>>>()?;
     let (target, folder) = discover::target(args).await?;
-    let source = match &args.workload.dataset {
-        Some(path) => Source::Dataset(dataset::read(path, args.api)?),
+    let mut source = match &args.workload.dataset {
+        Some(path) => Source::Dataset {
+            sessions: dataset::read(path, args.api)?,
+            sent: 0,
+        },
         None => {
             let (maker, form) = discover::prompts(args, folder.as_deref())?;
             let maker = Box::new(maker);
@@ -61,7 +64,7 @@ pub async fn run(args: &ServerArgs, live: &Arc<Live>, report: &mut Option<Report
     for (index, (pace, requests)) in paces.iter().zip(requests).enumerate() {
         let seed = args.seed.wrapping_add(index as u64);
         let sessions = source.sessions(requests, seed)?;
-        warm_up(args, &target, &source, live, seed).await?;
+        warm_up(args, &target, &mut source, live, seed).await?;
         if live.stopped() {
             break;
         }
@@ -77,6 +80,7 @@ pub async fn run(args: &ServerArgs, live: &Arc<Live>, report: &mut Option<Report
             duration: args.load.duration(),
         };
         let mut point = measure(args, *pace, load, seed).await;
+        point.notes.extend(source.repetition());
         if let Some(floor) = &floor {
             point.floor = floor.of_server(&point);
         }
@@ -141,21 +145,38 @@ enum Source {
         maker: Box<PromptMaker>,
         form: Form,
     },
-    Dataset(Vec<Session>),
+    Dataset {
+        sessions: Vec<Session>,
+        /// Over all points and warm-ups.
+        sent: usize,
+    },
 }
 
 impl Source {
-    /// Sessions with `requests` requests together, rounded up to whole sessions.
-    fn sessions(&self, requests: usize, seed: u64) -> Result<Vec<Session>> {
+    /// Sessions with `requests` requests together, rounded up to whole sessions. Lines of a dataset come in turn.
+    fn sessions(&mut self, requests: usize, seed: u64) -> Result<Vec<Session>> {
         match self {
             Self::Drawn {
                 workload,
                 maker,
                 form,
             } => workload.sessions(maker, *form, requests.div_ceil(workload.turns), seed),
-            Self::Dataset(sessions) => {
-                Ok(sessions.iter().cycle().take(requests).cloned().collect())
+            Self::Dataset { sessions, sent } => {
+                let lines = sessions.iter().cycle().skip(*sent % sessions.len());
+                *sent += requests;
+                Ok(lines.take(requests).cloned().collect())
             }
+        }
+    }
+
+    /// A note for the report once lines of a dataset were sent more than once.
+    fn repetition(&self) -> Option<String> {
+        match self {
+            Self::Dataset { sessions, sent } if *sent > sessions.len() => Some(format!(
+                "The dataset has {} lines, and {sent} requests were made of it up to here: a prefix cache may know some.",
+                sessions.len()
+            )),
+            _ => None,
         }
     }
 }
@@ -164,7 +185,7 @@ impl Source {
 async fn warm_up(
     args: &ServerArgs,
     target: &Target,
-    source: &Source,
+    source: &mut Source,
     live: &Arc<Live>,
     seed: u64,
 ) -> Result<()> {

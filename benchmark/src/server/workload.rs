@@ -97,13 +97,13 @@ impl Workload {
             .map(|index| {
                 let first = index == 0;
                 let input = if first { self.input } else { self.turn_input };
-                let (input, output_tokens) = self.lengths(input, rng)?;
                 let prefix = prefix.filter(|_| first);
                 let shared = if prefix.is_some() {
                     self.prefix_length()
                 } else {
                     0
                 };
+                let (input, output_tokens) = self.lengths(shared, input, rng)?;
                 let gap: f64 = Exp1.sample(rng);
                 Ok(Turn {
                     prompt: prompt(maker, form, prefix, shared + input, rng)?,
@@ -123,7 +123,8 @@ impl Workload {
         self.prefixes.map_or(0, |(_, length)| length)
     }
 
-    fn lengths(&self, input: Lengths, rng: &mut impl Rng) -> Result<(u32, u32)> {
+    /// Tokens of the prompt after the `shared` ones, and of the answer.
+    fn lengths(&self, shared: u32, input: Lengths, rng: &mut impl Rng) -> Result<(u32, u32)> {
         let bound = self.max_total.unwrap_or(u32::MAX);
         for _ in 0..MAX_DRAWS {
             let drawn = |flag, lengths: Lengths, rng: &mut _| {
@@ -138,7 +139,7 @@ impl Workload {
                 drawn("--input-length", input, rng)?,
                 drawn("--output-length", self.output, rng)?,
             );
-            if pair.0.saturating_add(pair.1) <= bound {
+            if shared.saturating_add(pair.0).saturating_add(pair.1) <= bound {
                 return Ok(pair);
             }
         }
@@ -270,6 +271,12 @@ mod tests {
         };
         let sessions = bounded(14).sessions(&maker, Form::Ids, 30, 1).unwrap();
         assert!(sessions.iter().all(|session| ids(session).len() <= 9));
+        let shared = Workload {
+            prefixes: Some((1, 8)),
+            ..bounded(22)
+        };
+        let sessions = shared.sessions(&maker, Form::Ids, 30, 1).unwrap();
+        assert!(sessions.iter().all(|session| ids(session).len() <= 17));
         let error = bounded(12).sessions(&maker, Form::Ids, 1, 1).unwrap_err();
         assert!(error.to_string().contains("--max-total-length"));
     }
