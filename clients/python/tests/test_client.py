@@ -76,6 +76,14 @@ def test_request_says_whether_to_sample_and_leaves_out_what_is_none(stub: Stub) 
     ]
 
 
+def test_one_text_to_stop_at_is_not_its_letters(stub: Stub) -> None:
+    client = Client(stub.url)
+    client.generate(PROMPT, stop_sequences="END")
+    client.chat([{"role": "user", "content": "hi"}], stop="END")
+    assert stub.requests[0]["parameters"]["stop"] == ["END"]
+    assert stub.requests[1]["stop"] == ["END"]
+
+
 def test_generate_stream_yields_a_token_before_the_next_one_exists(stub: Stub) -> None:
     stub.gate.clear()
     stream = Client(stub.url).generate_stream(PROMPT)

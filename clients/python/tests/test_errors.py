@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from text_generation import errors
+from text_generation import Client, errors
 from text_generation.errors import TextGenerationError, parse_error
 
 
@@ -89,6 +89,14 @@ def test_events_without_an_error_type(payload: dict[str, Any], kind: type[Except
     error = parse_error(200, payload)
     assert type(error) is kind
     assert message in str(error)
+
+
+def test_what_has_no_json_is_a_wrong_parameter() -> None:
+    client = Client("http://127.0.0.1:1")
+    with pytest.raises(errors.ValidationError, match="JSON"):
+        client.chat([{"role": "user", "content": "once"}], temperature=float("nan"))
+    with pytest.raises(errors.ValidationError, match="JSON"):
+        client.generate("once \ud800")
 
 
 def test_every_error_has_one_base_and_survives_pickling() -> None:

@@ -14,7 +14,7 @@ from text_generation.endpoints import Call, ChatOptions, CompletionOptions, Mess
 from text_generation.sse import EventReader, parse_json
 from text_generation.tool_loop import MAX_TURNS, ToolLoop, ToolRun
 from text_generation.tools import ToolBox
-from text_generation.transport import Settings
+from text_generation.transport import JSON, Settings, write_json
 from text_generation.types import ChatComplete, ChatCompletionChunk, Completion, CompletionComplete
 
 if TYPE_CHECKING:
@@ -88,9 +88,10 @@ class Client:
 
     def _send(self, call: Call[Any, Any]) -> httpx.Response:
         """Send until the server accepts, or it is not safe to try again. The caller closes the response."""
+        body = write_json(call.body)
         attempt = 0
         while True:
-            request = self._http.build_request("POST", self._settings.url(call.path), json=call.body)
+            request = self._http.build_request("POST", self._settings.url(call.path), content=body, headers=JSON)
             try:
                 response = self._http.send(request, stream=True)
                 if response.is_success:

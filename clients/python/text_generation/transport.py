@@ -26,6 +26,8 @@ LONGEST_WAIT = 30.0
 FIRST_BACKOFF = 0.2
 """Seconds before the first retry of a refused connection; doubled for each further one."""
 BUSY = (429, 503)
+JSON = {"Content-Type": "application/json"}
+"""Headers of a request whose body is that of `write_json`."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,18 @@ class Settings:
         if reading:
             raise IncompleteGenerationError(f"{INCOMPLETE_STREAM}: {error}") from error
         raise ConnectionFailedError(f"no answer from {self.base_url}: {error}; is the server running?") from error
+
+
+def write_json(body: Mapping[str, Any]) -> bytes:
+    """The body of a request.
+
+    Raises:
+        ValidationError: A value has no JSON: a number that is not finite, half of a surrogate pair, an object.
+    """
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError) as error:
+        raise ValidationError(f"the request cannot be written as JSON: {error}") from error
 
 
 def _is_http(url: str) -> bool:

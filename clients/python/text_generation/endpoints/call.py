@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -26,6 +26,11 @@ class Call(Generic[SyncT, AsyncT]):
     body: dict[str, Any]
     stream: bool
     parse: Callable[[Any], Any]
+
+
+def texts(values: str | Sequence[str] | None) -> list[str] | None:
+    """A list of texts; one alone is not a sequence of its characters."""
+    return [values] if isinstance(values, str) else None if values is None else list(values)
 
 
 Answer: TypeAlias = Call[T, T]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from text_generation import structured
 from text_generation.codec import decode, encode
-from text_generation.endpoints.call import Answer, Call, Stream
+from text_generation.endpoints.call import Answer, Call, Stream, texts
 from text_generation.errors import UnknownError, ValidationError
 from text_generation.types import Grammar, GrammarType, Parameters, Request, Response, StreamResponse
 
@@ -28,7 +28,7 @@ def generate(
     frequency_penalty: float | None = None,
     return_full_text: bool = False,
     seed: int | None = None,
-    stop_sequences: Sequence[str] | None = None,
+    stop_sequences: str | Sequence[str] | None = None,
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -60,7 +60,7 @@ def generate(
         frequency_penalty=frequency_penalty,
         return_full_text=return_full_text,
         seed=seed,
-        stop=list(stop_sequences or ()),
+        stop=texts(stop_sequences) or [],
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -84,7 +84,7 @@ def generate_stream(
     frequency_penalty: float | None = None,
     return_full_text: bool = False,
     seed: int | None = None,
-    stop_sequences: Sequence[str] | None = None,
+    stop_sequences: str | Sequence[str] | None = None,
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
@@ -115,7 +115,7 @@ def generate_stream(
         frequency_penalty=frequency_penalty,
         return_full_text=return_full_text,
         seed=seed,
-        stop=list(stop_sequences or ()),
+        stop=texts(stop_sequences) or [],
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,

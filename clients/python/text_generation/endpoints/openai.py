@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from text_generation import structured
 from text_generation.codec import decode, encode
-from text_generation.endpoints.call import Answer, Call, Stream
+from text_generation.endpoints.call import Answer, Call, Stream, texts
 from text_generation.tools import FunctionTool
 from text_generation.types import (
     ChatComplete,
@@ -23,8 +23,6 @@ from text_generation.types import (
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-
-T = TypeVar("T")
 
 MODEL = "tgi"
 """The name that stands for the model the server runs, whatever it is."""
@@ -45,7 +43,7 @@ class CompletionOptions(TypedDict, total=False):
     seed: int | None
     temperature: float | None
     top_p: float | None
-    stop: Sequence[str] | None
+    stop: str | Sequence[str] | None
 
 
 class RunOptions(TypedDict, total=False):
@@ -64,7 +62,7 @@ class RunOptions(TypedDict, total=False):
     tool_prompt: str | None
     tool_choice: str | dict[str, Any] | None
     parallel_tool_calls: bool | None
-    stop: Sequence[str] | None
+    stop: str | Sequence[str] | None
     response_format: ResponseFormat | None
 
 
@@ -86,7 +84,7 @@ def completion(
     stream: bool = False,
     temperature: float | None = None,
     top_p: float | None = None,
-    stop: Sequence[str] | None = None,
+    stop: str | Sequence[str] | None = None,
 ) -> Answer[Completion] | Stream[CompletionComplete]:
     """Complete one prompt or several, by the OpenAI API.
 
@@ -109,7 +107,7 @@ def completion(
         seed=seed,
         temperature=temperature,
         top_p=top_p,
-        stop=_list(stop),
+        stop=texts(stop),
     )
     return Call("/v1/completions", encode(request), stream, _pieces if stream else _completion)
 
@@ -132,7 +130,7 @@ def chat(
     tools: Tools | None = None,
     tool_prompt: str | None = None,
     tool_choice: str | dict[str, Any] | None = None,
-    stop: Sequence[str] | None = None,
+    stop: str | Sequence[str] | None = None,
     *,
     response_format: ResponseFormat | None = None,
     stream_options: dict[str, Any] | None = None,
@@ -174,16 +172,12 @@ def chat(
         tools=_definitions(tools),
         tool_prompt=tool_prompt,
         tool_choice=tool_choice,
-        stop=_list(stop),
+        stop=texts(stop),
         response_format=structured.response_format_of(response_format),
         stream_options=stream_options,
         parallel_tool_calls=parallel_tool_calls,
     )
     return Call("/v1/chat/completions", encode(request), stream, _chunks if stream else _chat)
-
-
-def _list(values: Sequence[T] | None) -> list[T] | None:
-    return None if values is None else list(values)
 
 
 def _definitions(tools: Tools | None) -> list[Tool | dict[str, Any]] | None:
