@@ -142,7 +142,7 @@ def build(
     started = time.perf_counter()
     device = choose_device(parallel.rank)
     config = read_model_config(folder, impl)
-    group = init_group(parallel, device, 120.0, config.decoder.hidden_size)
+    group = init_group(parallel, device, 120.0, config.decoder.hidden_size, options.deterministic)
     if overlapped_bytes is not None:
         group.overlapped_bytes = overlapped_bytes
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32

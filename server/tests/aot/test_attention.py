@@ -191,12 +191,13 @@ def test_options(name: str, head_dim: int) -> None:
     _prefill("bf16", head_dim, 16, split=True, options=OPTIONS[name]).check(max_spills=64 if head_dim == 256 else 0)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("capability", [80, 86, 90])
-def test_heads_of_512_fit_every_card(capability: int) -> None:
+def test_heads_of_512_fit_every_card(capability: int, dtype: str) -> None:
     """They spill: nothing else than the global layers of Gemma 4 has them."""
     target = GPUTarget("cuda", capability, 32)
-    _prefill("bf16", 512, 512, split=True, target=target).check_shared()
-    _decode("bf16", 512, 16, deterministic=False, target=target).check_shared()
+    _prefill(dtype, 512, 512, split=True, target=target).check_shared()
+    _decode(dtype, 512, 16, deterministic=False, target=target).check_shared()
 
 
 @pytest.mark.parametrize(("capability", "head_dim"), [(86, 80), (86, 192)])

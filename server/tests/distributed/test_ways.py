@@ -41,9 +41,9 @@ def test_the_library_is_kept_where_nothing_is_faster(timings: dict[int, dict[Way
 def test_what_keeps_to_the_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     node = NodeConfig(0, 1, "10.0.0.1", 29501)
     monkeypatch.setattr(group.kernels, "triton_enabled", lambda: True)
-    reasons = [group._library_alone(each) for each in (ParallelConfig(), ParallelConfig(peer_memory=False))]
-    assert reasons[0] is None
-    assert "DISABLE_PEER_MEMORY" in str(reasons[1])
-    assert "several nodes" in str(group._library_alone(ParallelConfig(0, 2, node=node)))
+    assert group._library_alone(ParallelConfig(), False) is None
+    assert "--deterministic" in str(group._library_alone(ParallelConfig(), True))
+    assert "DISABLE_PEER_MEMORY" in str(group._library_alone(ParallelConfig(peer_memory=False), False))
+    assert "several nodes" in str(group._library_alone(ParallelConfig(0, 2, node=node), False))
     monkeypatch.setattr(group.kernels, "triton_enabled", lambda: False)
-    assert "custom kernels" in str(group._library_alone(ParallelConfig()))
+    assert "custom kernels" in str(group._library_alone(ParallelConfig(), False))

@@ -1,5 +1,6 @@
 """A rank's part of matrices with 8 bits is that part of what the checkpoint stands for, wherever it begins."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from support.checkpoints import tiny_llama
 from support.eight_bit import FORMATS, quantise_folder
 from support.loading import CPU
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from text_generation_server import kernels
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.quantisation import Fp8, Int8
 from text_generation_server.distributed import TensorParallelGroup
@@ -83,6 +86,34 @@ def test_weights_that_are_quantised_here_saturate_and_are_near(scheme: Fp8 | Int
     if isinstance(scheme, Int8):
         bound = weight.abs().amax(1, keepdim=True) / 127
     assert ((made - weight).abs() <= bound).all()
+
+
+@pytest.fixture
+def card_without_float8(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
+    """An A100, of which there are shapes alone. What is known of cards is remembered, so it is forgotten around it."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    kernels.has_fp8_products.cache_clear()
+    yield torch.device("cuda", 0)
+    kernels.has_fp8_products.cache_clear()
+
+
+@pytest.mark.parametrize("scheme", [Fp8(online=True), Fp8("block", online=True), Fp8(activations="static")])
+def test_cards_without_float8_products_keep_weights_in_it(scheme: Fp8, card_without_float8: torch.device) -> None:
+    with FakeTensorMode():
+        weight = torch.empty(200, 320, dtype=torch.bfloat16, device=card_without_float8)
+        made = quantise_weight(weight, scheme)
+    assert (made.weight.shape, made.weight.dtype) == ((200, 320), torch.float8_e4m3fn)
+    assert made.weight.device == made.scale.device == card_without_float8
+
+
+@pytest.mark.parametrize("scheme", [Fp8(), Fp8("block")])
+def test_weights_are_the_same_on_cards_without_float8(scheme: Fp8, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(2000, 130, generator=torch.Generator().manual_seed(0))
+    expected = quantise_weight(weight, scheme)
+    monkeypatch.setattr(kernels, "has_fp8_products", lambda _: False)
+    made = quantise_weight(weight, scheme)
+    assert torch.equal(made.weight.view(torch.uint8), expected.weight.view(torch.uint8))
+    assert torch.equal(made.scale, expected.scale)
 
 
 @pytest.mark.parametrize(

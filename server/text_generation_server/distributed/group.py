@@ -52,6 +52,8 @@ class TensorParallelGroup:
         self.local_world_size = local_world_size or world_size
         self.expert_parallel = False
         """Whether each of several ranks has some of a mixture's experts whole; else each has a part of every one."""
+        self.deterministic = False
+        """Whether a token's sum must be the same to the bit whatever else is in the message."""
         self._device = device
         self._peers: PeerMemory | None = None
         self._ways = Ways()
@@ -62,10 +64,22 @@ class TensorParallelGroup:
         """Sums `tensor` over the ranks, in place."""
         if self.world_size == 1:
             return
+        # Two numbers have one sum. The order of more follows, in the libraries, from an element's place in the message.
+        if self.deterministic and self.world_size > 2:
+            self._add_in_rank_order(tensor)
+            return
         rows = _as_rows(tensor)
         if rows is None or not self._reduced(self._ways.of(_num_bytes(rows)), rows):
             with self._collective():
                 dist.all_reduce(tensor)
+
+    def _add_in_rank_order(self, tensor: Tensor) -> None:
+        """`all_reduce` in float32. Additions one by one: the order of torch's reductions depends on the shape."""
+        first, *others = self.all_gather(tensor.contiguous())
+        total = first.float()
+        for part in others:
+            total += part
+        tensor.copy_(total)
 
     def begin_sum(self, x: Tensor, place: int) -> SumUnderWay:
         """Begins to sum `x` [N, hidden] over the ranks, in place, beside the kernels that follow on this stream; it is
@@ -229,10 +243,15 @@ class TensorParallelGroup:
 
 
 def init_group(
-    parallel: ParallelConfig, device: torch.device, timeout_s: float, hidden_size: int | None = None
+    parallel: ParallelConfig,
+    device: torch.device,
+    timeout_s: float,
+    hidden_size: int | None = None,
+    deterministic: bool = False,
 ) -> TensorParallelGroup:
     """Meets the other ranks within `timeout_s`, which then limits every collective too. `hidden_size`: values of a
-    token of the model, where they are known; the way of summing is chosen by messages of such tokens.
+    token of the model, where they are known; the way of summing is chosen by messages of such tokens, but where sums
+    are `deterministic`.
 
     Raises EngineFailed when the ranks do not come.
     """
@@ -240,6 +259,7 @@ def init_group(
     if parallel.world_size == 1:
         return group
     group.expert_parallel = parallel.expert_parallel
+    group.deterministic = deterministic
     try:
         store = meeting_store(parallel, timeout_s)
         dist.init_process_group(
@@ -257,19 +277,21 @@ def init_group(
             f"within {timeout_s:g} s; {remedy}: {error}"
         ) from error
     if device.type == "cuda":
-        if reason := _library_alone(parallel):
+        if reason := _library_alone(parallel, deterministic):
             logger.info("sums over the ranks go through NCCL: %s", reason)
         else:
             group.open_peer_memory(timeout_s, hidden_size or USUAL_HIDDEN_SIZE)
     return group
 
 
-def _library_alone(parallel: ParallelConfig) -> str | None:
+def _library_alone(parallel: ParallelConfig, deterministic: bool) -> str | None:
     """Why memory of other devices is not even tried; None: it is."""
     if parallel.node is not None:
         return "devices of several nodes cannot write to each other's memory"
+    if deterministic:
+        return "with --deterministic sums of all sizes are added up in the same order"
     if not parallel.peer_memory:
-        return "--deterministic or DISABLE_PEER_MEMORY asks for it"
+        return "DISABLE_PEER_MEMORY asks for it"
     return None if kernels.triton_enabled() else "custom kernels are not used"
 
 

@@ -64,11 +64,8 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     if config.load_format != "dummy":
         check_memory(folder, model_config, dtype, device, environment.parallel.world_size)
     parallel = replace(environment.parallel, expert_parallel=config.expert_parallel)
-    if config.deterministic:
-        # Small and large sums are then added up in the same order, by NCCL.
-        parallel = replace(parallel, peer_memory=False)
     hidden_size = model_config.decoder.hidden_size if isinstance(model_config, ModelConfig) else None
-    group = init_group(parallel, device, _GROUP_TIMEOUT_S, hidden_size)
+    group = init_group(parallel, device, _GROUP_TIMEOUT_S, hidden_size, config.deterministic)
     model = load_into(
         device, lambda: load_model(folder, model_config, group, dtype, device, config.load_format, kv_cache)
     )

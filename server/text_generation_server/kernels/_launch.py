@@ -13,7 +13,6 @@ nothing to do: the kernel after it relies on the whole chain being finished.
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +28,9 @@ _compilations = 0
 _named: dict[object, Any] | None = None
 """Inside `compile_only`: forms by what they were named for."""
 _ARRIVALS = 1 << 16
+"""Counters that a device has at least, so that few models ever ask for more."""
+_arrivals: dict[torch.device, list[Tensor]] = {}
+"""Counters of each device. Graphs may use all of them, everything else the last, which are the most."""
 _FREELY = 48 << 10
 """Bytes of shared memory that a kernel has without asking for more."""
 
@@ -133,19 +135,16 @@ def is_last(arrived_ptr, count):
 def arrivals(device: torch.device, count: int) -> Tensor:
     """Counters for `is_last`, at least `count`, zero whenever no kernel runs. Kernels of one stream share them.
 
-    Raises RuntimeError when a capture is the first to ask, because a graph's memory is not there before its replay, and
-    ValueError when there are not so many.
+    Raises RuntimeError when a capture is the first to ask for so many, because a graph's memory is not there before its
+    replay.
     """
-    if count > _ARRIVALS:
-        raise ValueError(f"{count} tiles of partial results exceed {_ARRIVALS}")
-    return _arrivals(device)
-
-
-@cache
-def _arrivals(device: torch.device) -> Tensor:
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("run the operator once before it is captured")
-    return torch.zeros(_ARRIVALS, dtype=torch.int32, device=device)
+    held = _arrivals.setdefault(device, [])
+    if not held or held[-1].numel() < count:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("run the operator once before it is captured")
+        size = 1 << (max(count, _ARRIVALS) - 1).bit_length()
+        held.append(torch.zeros(size, dtype=torch.int32, device=device))
+    return held[-1]
 
 
 def _least_shared(most_programs: int, shared: int) -> int:

@@ -20,7 +20,7 @@ from ._triton import tl, triton
 
 ROWS, SUMS, BLOCKS = 1, 2, 3
 _PART = 2048
-"""Tokens whose sums exist at a time: 235 MB for 28672 outputs."""
+"""Tokens whose sums exist at a time, at most: 235 MB for 28672 outputs."""
 _SCALE_BLOCK = 1024
 _ALIGNED = 4
 """Tokens of a product in blocks are a multiple of this."""
@@ -78,9 +78,10 @@ def library_product(
 ) -> None:
     """Computes what `takes` has agreed to."""
     if way == SUMS:
-        for part in range(0, len(x8), _PART):
-            own = slice(part, part + _PART)
-            _scale(_sums(x8[own], weight8), x_scale[own], weight_scale, bias, out[own])
+        # Even parts: a short last one might have 16 tokens or fewer, which the library refuses for int8.
+        parts = -(-len(x8) // _PART)
+        for part8, part_scale, part_out in zip(*(each.tensor_split(parts) for each in (x8, x_scale, out)), strict=True):
+            _scale(_sums(part8, weight8), part_scale, weight_scale, bias, part_out)
         return
     if way == BLOCKS and len(x8) % _ALIGNED:
         missing = -len(x8) % _ALIGNED

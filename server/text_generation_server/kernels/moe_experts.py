@@ -105,7 +105,9 @@ _launch_combine = Launcher(moe_combine_kernel)
 
 
 def tiles_of(height: int, gate_up: ExpertMatrix, down: ExpertMatrix) -> Tiles:
-    """The launch settings for tiles of so many rows."""
+    """The launch settings for tiles of so many rows. The number is chosen for the second matrix: where that has 4 bits
+    and the first one 8, as checkpoints with exceptions may have it, the first one gets numbers that are chosen for 4.
+    """
     hidden, inner = down.outputs, gate_up.outputs // 2
     return Tiles(height, _settings(height, gate_up, hidden), _settings(height, down, inner))
 

@@ -78,7 +78,15 @@ def test_every_tensor_has_its_own_stride() -> None:
 
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_sums_of_a_library_are_scaled(with_bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_scaled_library, "_PART", 16)
+    int_mm = torch._int_mm
+
+    def int_mm_of_a_card(x8: Tensor, weight8: Tensor) -> Tensor:
+        if len(x8) <= 16:
+            raise RuntimeError(f"self.size(0) needs to be greater than 16, but got {len(x8)}")
+        return int_mm(x8, weight8)
+
+    monkeypatch.setattr(torch, "_int_mm", int_mm_of_a_card)
+    monkeypatch.setattr(_scaled_library, "_PART", 32)
     x8, weight8 = _operands(40, 48, 64, torch.int8)
     x_scale, weight_scale = torch.rand(40) / 99, torch.rand(48) / 99
     bias = torch.randn(48).half() if with_bias else None

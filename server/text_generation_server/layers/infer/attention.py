@@ -117,7 +117,7 @@ class Attention:
             if self._qk_norm is not None:
                 heads = qkv.view(qkv.shape[0], -1, spec.head_dim)
                 q, k, _ = heads.split((self._heads.num_heads, *[self._heads.num_kv_heads] * 2), dim=1)
-                self._qk_norm.apply(q, k)
+                self._qk_norm.apply(q, k, state.linear_block)
         kernels.qkv_postprocess(qkv, *self._before_attention(bias, state), cache.scales, cache.scales_given, q_out)
 
     def project(self, heads: Tensor, state: InferState) -> Tensor:

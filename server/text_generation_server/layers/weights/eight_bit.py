@@ -9,6 +9,7 @@ from torch import Tensor
 from ... import kernels
 from ...config.quantisation import BLOCK, Fp8, Int8
 from ...errors import ModelFilesError
+from ...kernels.quantise_rows import quantise_rows_torch
 from ...weights import Slice, WeightSource
 from .activations import ActivationScheme
 from .blocks import RowBlock, row_order
@@ -20,6 +21,8 @@ _INPUT_SCALES = ("input_scale", "act_scale", "activation_scale")
 """What tools call it, the last one Transformers."""
 _RANDOM_SCALE = 1 / 16
 """Of inputs, where weights are random: activations of such models are about 1."""
+_ROWS_AT_ONCE = 1024
+"""Rows of which torch has float32 copies at a time, while it quantises them."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def quantise_weight(weight: Tensor, scheme: Fp8 | Int8) -> Eight:
     static = torch.full((1,), _RANDOM_SCALE, device=weight.device) if scheme.activations == "static" else None
     if scheme.weights != "block":
         scale = torch.empty(weight.shape[0], dtype=torch.float32, device=weight.device)
-        kernels.quantise_rows(weight, eight, scale)
+        _quantise_rows(weight, eight, scale)
         return Eight(eight, scale, static)
     outputs, inputs = weight.shape
     down, across = -(-outputs // BLOCK), -(-inputs // BLOCK)
@@ -108,10 +111,19 @@ def quantise_weight(weight: Tensor, scheme: Fp8 | Int8) -> Eight:
     tiles = padded.view(down, BLOCK, across, BLOCK).transpose(1, 2).reshape(down * across, BLOCK * BLOCK)
     scale = torch.empty(len(tiles), dtype=torch.float32, device=weight.device)
     codes = torch.empty(tiles.shape, dtype=eight.dtype, device=weight.device)
-    kernels.quantise_rows(tiles, codes, scale)
+    _quantise_rows(tiles, codes, scale)
     whole = codes.view(torch.uint8).view(down, across, BLOCK, BLOCK).transpose(1, 2).reshape(padded.shape)
     eight = whole[:outputs, :inputs].contiguous().view(eight.dtype)
     return Eight(eight, scale.view(down, across), static)
+
+
+def _quantise_rows(rows: Tensor, codes: Tensor, scale: Tensor) -> None:
+    """`kernels.quantise_rows`, and torch on cards for which Triton has no float8: they keep weights so all the same."""
+    if codes.dtype != torch.float8_e4m3fn or kernels.has_fp8_products(rows.device):
+        kernels.quantise_rows(rows, codes, scale)
+        return
+    for part in zip(*(each.split(_ROWS_AT_ONCE) for each in (rows, codes, scale)), strict=True):
+        quantise_rows_torch(*part)
 
 
 def stacked(parts: Sequence[Eight]) -> Eight:
