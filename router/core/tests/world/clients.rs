@@ -7,8 +7,8 @@ use futures::future::join_all;
 use text_generation_core::error::InferError;
 use text_generation_core::infer::{GenerateStream, Group, Infer};
 use text_generation_core::types::{
-    Dialect, FinishReason, GenerateParameters, GenerateRequest, Inputs, RequestInstants,
-    StreamEvent,
+    Dialect, FinishReason, GenerateParameters, GenerateRequest, Inputs, PrefillToken,
+    RequestInstants, StreamEvent,
 };
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -90,6 +90,7 @@ impl Client {
                     .into_iter()
                     .collect(),
                 priority: Some(self.priority),
+                decoder_input_details: task.scored,
                 ..GenerateParameters::default()
             },
             add_special_tokens: true,
@@ -145,9 +146,7 @@ impl Outcome {
         while let Some(event) = stream.next().await {
             assert_eq!(self.end, End::Left, "something follows the end");
             match event {
-                Ok(StreamEvent::Prefill(prompt)) => {
-                    assert_eq!(prompt.len(), 0, "nobody asked for it")
-                }
+                Ok(StreamEvent::Prefill(prompt)) => self.prompt(&prompt),
                 Ok(StreamEvent::Token { token, .. }) => self.token(token.id),
                 Ok(StreamEvent::End {
                     token,
@@ -167,6 +166,15 @@ impl Outcome {
             }
         }
         assert_ne!(self.end, End::Left, "a stream without an end");
+    }
+
+    /// The prompt with its log-probabilities: of all tokens but the first, once, before the answer.
+    fn prompt(&self, prompt: &[PrefillToken]) {
+        assert!(self.task.scored, "nobody asked for it");
+        assert!(self.tokens.is_empty());
+        let ids: Vec<u32> = prompt.iter().map(|token| token.id).collect();
+        assert_eq!(ids, self.task.prompt);
+        assert!(prompt[1..].iter().all(|token| token.logprob.is_some()));
     }
 
     fn token(&mut self, id: u32) {

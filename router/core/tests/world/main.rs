@@ -159,6 +159,25 @@ fn requests_that_pause_get_what_they_get_alone() {
     assert_eq!(report.finished(), report.outcomes.len());
 }
 
+/// What several of them compute of the same, or again for log-probabilities, is there twice meanwhile.
+#[test]
+fn requests_may_be_as_long_as_the_pool() {
+    let mut random = StdRng::seed_from_u64(80);
+    let mut setup = Setup::spacious();
+    setup.limits.max_batch_total_tokens = 180;
+    let mut clients = patient(&mut random, 8, 5.0);
+    for client in &mut clients {
+        let task = &mut client.task;
+        (task.stop, task.ignore_eos) = (None, true);
+        // Shorter ones are not looked for in the cache while they are computed.
+        task.prompt.resize(100, 1);
+        task.max_new_tokens = setup.limits.max_batch_total_tokens - task.prompt.len() as u32;
+    }
+    clients.extend_from_within(..);
+    let report = in_model_time(80, live(&setup, clients, Chaos::new()));
+    assert_eq!(report.finished(), report.outcomes.len());
+}
+
 /// Whose answer took the shards with it is told so; all others get theirs.
 #[test]
 fn only_the_request_that_ends_the_shards_fails() {

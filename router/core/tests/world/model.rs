@@ -22,6 +22,8 @@ pub struct Task {
     pub ignore_eos: bool,
     /// Its character ends the text.
     pub stop: Option<u32>,
+    /// It wants the log-probabilities of its prompt too.
+    pub scored: bool,
 }
 
 /// The token after `ids`. One of 40 ends the text.

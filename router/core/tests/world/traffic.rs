@@ -21,7 +21,8 @@ fn ids(random: &mut StdRng, count: usize) -> Vec<u32> {
     (0..count).map(|_| random.random_range(1..POISON)).collect()
 }
 
-/// So many clients, `per_second` of them each second, in bursts and alone. Half of the prompts begin as others do.
+/// So many clients, `per_second` of them each second, in bursts and alone. Half of the prompts begin as others do, and
+/// some are the same.
 pub fn clients(random: &mut StdRng, count: usize, per_second: f64) -> Vec<Client> {
     let prefixes: Vec<Vec<u32>> = (0..8)
         .map(|_| {
@@ -38,8 +39,10 @@ pub fn clients(random: &mut StdRng, count: usize, per_second: f64) -> Vec<Client
             true => prefixes[random.random_range(0..prefixes.len())].clone(),
             false => Vec::new(),
         };
-        let own = 1 + ((LONGEST_PROMPT / 2) as f64 * random.random::<f64>().powi(2)) as usize;
-        prompt.extend(ids(random, own));
+        if prompt.is_empty() || random.random_bool(0.9) {
+            let own = 1 + ((LONGEST_PROMPT / 2) as f64 * random.random::<f64>().powi(2)) as usize;
+            prompt.extend(ids(random, own));
+        }
         Client {
             at: ms(at as u64),
             task: Task {
@@ -52,6 +55,7 @@ pub fn clients(random: &mut StdRng, count: usize, per_second: f64) -> Vec<Client
                 stop: random
                     .random_bool(0.2)
                     .then(|| random.random_range(1..VOCAB)),
+                scored: random.random_bool(0.2),
             },
             samples: [1, 1, 1, 1, 1, 1, 2, 4][random.random_range(0..8)],
             priority: random.random_range(-1..=1) * i32::from(random.random_bool(0.3)),
@@ -80,7 +84,10 @@ pub fn setup(random: &mut StdRng, ranks: usize) -> Setup {
                 true => random.random_range(4..256),
                 false => random.random_range(LONGEST_PROMPT as u32..512),
             },
-            max_batch_total_tokens: random.random_range(longest..900),
+            max_batch_total_tokens: match random.random_bool(0.3) {
+                true => longest,
+                false => random.random_range(longest..900),
+            },
             max_batch_size,
             prefill_chunking,
             max_token_gap: random
