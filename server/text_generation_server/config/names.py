@@ -70,6 +70,8 @@ class TensorNames:
     gate_up: str | None = None
     """The one matrix of both, gate first, where there is one."""
     down: str = "mlp.down_proj"
+    activation: str = "mlp.act"
+    """Between the first matrix and `down` where nothing is gated: AWQ may give it scales."""
     router: str = "mlp.gate"
     router_correction: str = "mlp.gate.e_score_correction_bias"
     """A whole name."""
