@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from text_generation_server.config import memory
+from text_generation_server.config.files import stored_bytes
 from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.server import Environment
@@ -185,16 +186,33 @@ def test_weights_in_one_file_are_judged_before_it_is_there(folder: Path, monkeyp
         check(folder)
 
 
-def test_an_index_with_a_wrong_size_is_named(folder: Path) -> None:
-    (folder / "model.safetensors.index.json").write_text('{"metadata": {"total_size": -5}}')
-    with pytest.raises(ConfigurationError, match="`metadata`: `total_size`"):
-        check(folder)
+@pytest.mark.parametrize("size", ["0", "-5", '"16 GB"', "true", "[]", str(2**70)])
+def test_where_an_index_tells_no_size_its_files_do(llama_folder: Path, tmp_path: Path, size: str) -> None:
+    copy, index = tmp_path / "copy", "model.safetensors.index.json"
+    shutil.copytree(llama_folder, copy)
+    expected = (copy / "model.safetensors").stat().st_size
+    (copy / "model.safetensors").rename(copy / "part.safetensors")
+    shutil.copy(copy / "part.safetensors", copy / "other.safetensors")
+    for metadata in (f'{{"total_size": {size}}}', "7"):
+        (copy / index).write_text(f'{{"metadata": {metadata}, "weight_map": {{"a": "part.safetensors"}}}}')
+        assert stored_bytes(copy) == expected
+    # As while they are not there yet.
+    (copy / "part.safetensors").unlink()
+    assert stored_bytes(copy) is None
+    check(copy)
+
+
+def test_without_an_index_the_file_that_is_read_counts_alone(llama_folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(llama_folder, tmp_path / "copy"))
+    for name in ("model.fp16", "adapter_model"):
+        shutil.copy(copy / "model.safetensors", copy / f"{name}.safetensors")
+    assert stored_bytes(copy) == stored_bytes(llama_folder)
 
 
 def test_files_that_hold_the_weights_again_do_not_count(llama_folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(llama_folder, tmp_path / "copy"))
     shutil.copy(copy / "model.safetensors", copy / "consolidated.safetensors")
-    assert memory.stored_bytes(copy) == memory.stored_bytes(llama_folder)
+    assert stored_bytes(copy) == stored_bytes(llama_folder)
 
 
 def test_memory_of_weights_follows_how_they_are_quantised(tmp_path: Path) -> None:

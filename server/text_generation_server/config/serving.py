@@ -5,8 +5,9 @@ from pathlib import Path
 
 from ..errors import ConfigurationError
 from .fallback import FallbackConfig
+from .files import stored_bytes
 from .implementation import AnyModelConfig, ModelImpl, read_model_config
-from .memory import check_machine, stored_bytes
+from .memory import check_machine
 from .model import ModelConfig
 from .server import Environment
 from .shards import ONE_SHARD, AskedShards, check_shards

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from ..config.copies import DequantisedCopies, are_affordable, copied_bytes
 from ..config.fallback import FallbackConfig
+from ..config.files import stored_bytes
 from ..config.implementation import AnyModelConfig, ModelImpl
 from ..config.kv_cache import KvCacheDtype, quantised_kv_cache
-from ..config.memory import stored_bytes
 from ..config.model import ModelConfig
 from ..config.parallel import kv_heads_of_rank
 from ..config.server import Environment

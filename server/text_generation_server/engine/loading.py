@@ -11,9 +11,10 @@ import torch
 
 from ..config.facts import Dtype
 from ..config.fallback import FallbackConfig
+from ..config.files import stored_bytes
 from ..config.implementation import AnyModelConfig, read_model_config
 from ..config.kv_cache import quantised_kv_cache
-from ..config.memory import check_fits, stored_bytes
+from ..config.memory import check_fits
 from ..config.model import ModelConfig
 from ..config.quantisation import Packed
 from ..config.server import Attention, ServerConfig
