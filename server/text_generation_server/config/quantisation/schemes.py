@@ -130,14 +130,15 @@ class Rule:
 
     scheme: Scheme | None
     """None: they are not quantised."""
-    how: Literal["all", "exact", "path", "text", "regex", "glob"]
+    how: Literal["all", "exact", "path", "text", "regex", "search", "glob"]
     """Every name; this name; a name of which this is the beginning or the end, in whole parts between dots; a name
-    that has this in it; that begins as this regular expression says; that is as this wildcard says.
+    that has this in it; that begins as this regular expression says, or has in it what the expression says; that is as
+    this wildcard says.
     """
     pattern: str = ""
 
     def __post_init__(self) -> None:
-        if self.how == "regex":
+        if self.how in ("regex", "search"):
             try:
                 re.compile(self.pattern)
             except (re.error, RecursionError, OverflowError) as error:
@@ -159,6 +160,8 @@ class Rule:
                 return self.pattern in module
             case "regex":
                 return re.match(self.pattern, module) is not None
+            case "search":
+                return re.search(self.pattern, module) is not None
             case "glob":
                 return fnmatchcase(module, self.pattern)
 
