@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .config.memory import is_duplicate
+from .config.files import is_duplicate
 from .config.server import HubConfig, LoadFormat
 from .errors import ModelFilesError
 from .telemetry import Progress

@@ -143,6 +143,21 @@ def test_names_come_before_expressions_and_these_before_classes() -> None:
     assert schemes.of("model.layers.0.mlp.up_proj") == Fp8("tensor")
 
 
+def test_keys_of_auto_round_are_names_first_and_then_expressions() -> None:
+    """A dot stands for itself in the one and for anything in the others, which are found anywhere in a name."""
+    extra = {
+        r"self_attn\.(q|k)_proj$": {"bits": 8, "group_size": 32},
+        ".*layers.1.*": {"bits": 16, "data_type": "float"},
+        Q: {"bits": 2},
+        "layers.2.mlp": {"bits": 2},
+    }
+    schemes = schemes_of({"quant_method": "auto-round", "bits": 4, "group_size": 128, "extra_config": extra})
+    assert schemes.of(Q) == Packed("gptq", 2, 128)
+    assert schemes.of(Q.replace("0", "1")) == Packed("gptq", 8, 32)
+    assert schemes.of(DOWN) is None
+    assert schemes.of(DOWN.replace("11", "2")) == Packed("gptq", 4, 128)
+
+
 def test_some_modules_may_have_other_numbers() -> None:
     config = {"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {"+:.*down": {"bits": 8}}}
     schemes = schemes_of(config)
@@ -247,6 +262,7 @@ def test_what_is_not_read_is_refused_by_name(config: Raw, named: str) -> None:
     [
         compressed(BYTES, TOKENS, ignore=["re:.*(self_attn"], format="float-quantized"),
         {"quant_method": "gptq", "bits": 4, "dynamic": {"-:[": {}}},
+        {"quant_method": "auto-round", "bits": 4, "extra_config": {"*.mlp": {}}},
     ],
 )
 def test_an_expression_that_is_none_is_refused(config: Raw) -> None:

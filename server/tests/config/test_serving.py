@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from text_generation_server.config import memory
+from text_generation_server.config.files import stored_bytes
 from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.model import ModelConfig
 from text_generation_server.config.server import Environment
 from text_generation_server.config.serving import AskedLimits, check_servable
 from text_generation_server.config.shards import AskedShards
-from text_generation_server.config.sizes import bytes_of_rank, weight_bytes
+from text_generation_server.config.sizes import bytes_of_rank, served_bytes, weight_bytes
 from text_generation_server.errors import ConfigurationError, ModelFilesError, OutOfMemory, UnsupportedModel
 
 ROUTER_TOKENIZERS = Path(__file__).parents[3] / "router/python/python/text_generation_router/published_tokenizers.py"
@@ -185,16 +186,33 @@ def test_weights_in_one_file_are_judged_before_it_is_there(folder: Path, monkeyp
         check(folder)
 
 
-def test_an_index_with_a_wrong_size_is_named(folder: Path) -> None:
-    (folder / "model.safetensors.index.json").write_text('{"metadata": {"total_size": -5}}')
-    with pytest.raises(ConfigurationError, match="`metadata`: `total_size`"):
-        check(folder)
+@pytest.mark.parametrize("size", ["0", "-5", '"16 GB"', "true", "[]", str(2**70)])
+def test_where_an_index_tells_no_size_its_files_do(llama_folder: Path, tmp_path: Path, size: str) -> None:
+    copy, index = tmp_path / "copy", "model.safetensors.index.json"
+    shutil.copytree(llama_folder, copy)
+    expected = (copy / "model.safetensors").stat().st_size
+    (copy / "model.safetensors").rename(copy / "part.safetensors")
+    shutil.copy(copy / "part.safetensors", copy / "other.safetensors")
+    for metadata in (f'{{"total_size": {size}}}', "7"):
+        (copy / index).write_text(f'{{"metadata": {metadata}, "weight_map": {{"a": "part.safetensors"}}}}')
+        assert stored_bytes(copy) == expected
+    # As while they are not there yet.
+    (copy / "part.safetensors").unlink()
+    assert stored_bytes(copy) is None
+    check(copy)
+
+
+def test_without_an_index_the_file_that_is_read_counts_alone(llama_folder: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(llama_folder, tmp_path / "copy"))
+    for name in ("model.fp16", "adapter_model"):
+        shutil.copy(copy / "model.safetensors", copy / f"{name}.safetensors")
+    assert stored_bytes(copy) == stored_bytes(llama_folder)
 
 
 def test_files_that_hold_the_weights_again_do_not_count(llama_folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(llama_folder, tmp_path / "copy"))
     shutil.copy(copy / "model.safetensors", copy / "consolidated.safetensors")
-    assert memory.stored_bytes(copy) == memory.stored_bytes(llama_folder)
+    assert stored_bytes(copy) == stored_bytes(llama_folder)
 
 
 def test_memory_of_weights_follows_how_they_are_quantised(tmp_path: Path) -> None:
@@ -228,6 +246,35 @@ def test_memory_of_experts_follows_how_they_are_quantised(
     assert isinstance(model, ModelConfig)
     others = 2 * 100 * 128 * 2 + 2 * 4 * 128 * 128 * (2 if keys else each)
     assert weight_bytes(model, 2) == others + 2 * 8 * 3 * 128 * 256 * each
+
+
+def test_tensors_tell_which_matrices_are_quantised_where_names_do_not(tmp_path: Path) -> None:
+    """Every gate_proj has `gate` in its name, and no rule says that v_proj has 16 bits."""
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "num_key_value_heads": 4,
+        "head_dim": 32,
+        "moe_intermediate_size": 256,
+    }
+    quantised = {"quant_method": "awq", "bits": 4, "group_size": 32, "modules_to_not_convert": ["gate"]}
+    config = {"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 100, **sizes, "quantization_config": quantised}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = read_model_config(tmp_path)
+    assert isinstance(model, ModelConfig)
+    ends, attention, experts = 2 * 100 * 128 * 2, 2 * 128 * 128, 2 * 8 * 128 * 256
+    packed = 0.5 + 4 / 32
+    assert weight_bytes(model, 2) == ends + 4 * attention * packed + experts * (2 * packed + 2)
+    names = {"model.embed_tokens.weight"}
+    for layer in range(2):
+        names |= {f"model.layers.{layer}.self_attn.{each}_proj.qweight" for each in "qko"}
+        names |= {f"model.layers.{layer}.self_attn.v_proj.weight"}
+        names |= {f"model.layers.{layer}.mlp.experts.0.{each}_proj.qweight" for each in ("gate", "up", "down")}
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "model-1.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "model-1.safetensors").write_bytes(b"1")
+    assert served_bytes(tmp_path, model, 2) == ends + attention * (3 * packed + 2) + experts * 3 * packed
 
 
 @pytest.mark.parametrize(("hidden_size", "held"), [(4096, 1.0), (8192, 0.5)])

@@ -1,6 +1,7 @@
 """Experts of quantised checkpoints stay packed and stand for what the libraries say, on one rank and on two."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from support.eight_bit import FORMATS, quantise_folder
-from support.families import model_of, write
+from support.families import made, model_of, write
 from support.family_cases import CASES as CASES_OF_FAMILIES
-from support.packed_files import CASES, write_packed
+from support.packed_files import CASES, PackedCase, gptq_pack, without_head, write_packed
 from support.thread_ranks import thread_groups
 from torch import Tensor
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
@@ -101,6 +102,27 @@ def test_few_bits(plain: Path, tmp_path: Path, name: str, bits: int) -> None:
 def test_8_bits(plain: Path, tmp_path: Path, name: str) -> None:
     meant = quantise_folder(plain, tmp_path / "packed", name, ("w1", "w2", "w3"))
     _check(tmp_path / "packed", meant, 8)
+
+
+@pytest.mark.parametrize(
+    ("expert", "shared", "group", "has_16_bits"),
+    [(64, 64, 32, True), (96, 192, 64, False), (64, 160, 32, False)],
+    ids=["16 bits", "its second expert begins inside a group", "no multiple of an expert"],
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_shared_network_that_cannot_be_as_experts_are_leaves_them_codes(
+    tmp_path: Path, ranks: int, expert: int, shared: int, group: int, has_16_bits: bool
+) -> None:
+    sizes = {"hidden_size": 64, "moe_intermediate_size": expert, "shared_expert_intermediate_size": shared}
+    case = CASES_OF_FAMILIES["qwen2 moe"]
+    case = replace(case, values={**case.values, **sizes})
+    write(case, made(case), tmp_path / "plain")
+    kept = [f"shared_expert.{name}_proj" for name in ("gate", "up", "down")] if has_16_bits else []
+    packed = PackedCase({**CASES["gptq"].config, "group_size": group}, without_head(gptq_pack(4, group), *kept))
+    write_packed(tmp_path / "plain", tmp_path / "packed", packed)
+    for found in _loaded(tmp_path / "packed", ranks):
+        assert (found.gate_up.bits, found.down.bits) == (4, 4)
+        assert found.shared is not None
 
 
 @pytest.mark.parametrize(("ranks", "whole"), [(1, False), (2, False), (3, False), (2, True)])

@@ -32,6 +32,9 @@ SCALINGS: list[dict[str, Any]] = [
         "mscale": 1.0,
         "mscale_all_dim": 0.7,
     },
+    # 0 is none, of one or of both.
+    {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "mscale": 0.7, "mscale_all_dim": 0},
+    {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "mscale": 0, "mscale_all_dim": 0.0},
 ]
 
 

@@ -52,8 +52,11 @@ def test_a_position_takes_its_latent_vector_on_every_rank(folder: Path) -> None:
 
 def test_weights_take_what_is_counted_before_they_are_read(folder: Path) -> None:
     stored = load_file(folder / "model.safetensors").items()
-    matrices = sum(tensor.numel() for name, tensor in stored if tensor.dim() > 1 and "mlp.gate." not in name)
-    assert weight_bytes(ModelConfig.from_folder(folder), 2) == 2 * matrices
+    matrices = {name: tensor.numel() for name, tensor in stored if tensor.dim() > 1 and "mlp.gate." not in name}
+    config = ModelConfig.from_folder(folder)
+    assert weight_bytes(config, 2) == 2 * sum(matrices.values())
+    kept = sum(size for name, size in matrices.items() if "kv_b_proj" in name or ".layers." not in name)
+    assert weight_bytes(config.quantised("fp8"), 2) == sum(matrices.values()) + kept
 
 
 @pytest.mark.parametrize("dtype", ["fp8_e4m3fn", "fp8_e5m2", "int8"])

@@ -5,15 +5,27 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support.checkpoints import tiny_llama
 from support.families import PROMPTS as FAMILY_PROMPTS
 from support.families import made, model_of, write
 from support.family_cases import CASES as FAMILIES
 from support.loading import load
 from support.oracle import oracle
-from support.packed_files import CASES, ORDERED, PackedCase, write_meant, write_packed
+from support.packed_files import (
+    CASES,
+    ORDERED,
+    PackedCase,
+    awq_pack,
+    scale_activations,
+    without_head,
+    write_meant,
+    write_packed,
+)
 from support.probabilities import PROMPTS, log_probabilities, of_groups
 from support.thread_ranks import thread_groups
+
+from text_generation_server.errors import ModelFilesError
 
 # Parts of two ranks begin and end inside groups and words.
 SIZES = {"hidden_size": 192, "intermediate_size": 320, "num_attention_heads": 6, "num_key_value_heads": 2}
@@ -65,6 +77,34 @@ def test_matrices_of_every_place_may_be_packed(name: str, tmp_path: Path) -> Non
     """
     write(FAMILIES[name], model_of(name), tmp_path / "plain")
     assert_like_16_bits(tmp_path, ORDERED)
+
+
+@pytest.mark.parametrize("name", ["bloom", "falcon 7b", "gpt neox", "gptj", "mpt", "starcoder", "starcoder2"])
+def test_awq_scales_an_activation_that_has_no_gate(name: str, tmp_path: Path) -> None:
+    case = PackedCase({**CASES["awq"].config, "group_size": 16}, without_head(awq_pack(16), "wte", "wpe"))
+    write(FAMILIES[name], model_of(name), tmp_path / "plain")
+    down = {"gptj": "fc_out", "mpt": "down_proj"}.get(name, "c_proj" if "starcoder" in name else "dense_4h_to_h")
+    scales = scale_activations(tmp_path / "plain", down, "gelu_impl" if name == "bloom" else "act")
+    meant = write_packed(tmp_path / "plain", tmp_path / "packed", case)
+    tensors = {f"{module}.scales": each.half() for module, (_, each) in scales.items()}
+    save_file(load_file(tmp_path / "packed" / "model.safetensors") | tensors, tmp_path / "packed" / "model.safetensors")
+    for second, each in scales.values():
+        meant[second] = meant[second] / each
+    write_meant(tmp_path / "plain", tmp_path / "meant", meant)
+    ours = log_probabilities(load(tmp_path / "meant"), prompts=FAMILY_PROMPTS)
+    torch.testing.assert_close(
+        log_probabilities(load(tmp_path / "packed"), prompts=FAMILY_PROMPTS), ours, atol=1e-4, rtol=1e-4
+    )
+    torch.testing.assert_close(of_ranks(tmp_path / "packed", FAMILY_PROMPTS), ours, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("value", [0.0, float("inf")])
+def test_scales_of_an_activation_that_scale_nothing_are_refused(value: float, tmp_path: Path) -> None:
+    write(FAMILIES["starcoder2"], model_of("starcoder2"), tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    save_file(load_file(file) | {"model.layers.1.mlp.act.scales": torch.full((48,), value)}, file)
+    with pytest.raises(ModelFilesError, match=r"model\.layers\.1\.mlp\.act\.scales"):
+        load(tmp_path / "model")
 
 
 def test_the_second_of_two_shared_experts_may_begin_inside_a_group(tmp_path: Path) -> None:

@@ -100,6 +100,22 @@ def awq_pack(group_size: int) -> Pack:
     return pack
 
 
+def scale_activations(folder: Path, down: str, activation: str) -> dict[str, tuple[str, Tensor]]:
+    """Multiplies the second matrices of the networks in `folder`, as AutoAWQ does where it divides what an activation
+    gives. Returns the name of such a matrix, and by what each of its columns was multiplied, by the module beside it.
+    """
+    state, scales = load_file(folder / "model.safetensors"), dict[str, tuple[str, Tensor]]()
+    generator = torch.Generator().manual_seed(0)
+    for name in state:
+        network, _, module = name.removesuffix(".weight").rpartition(".")
+        if module == down and network.endswith(("mlp", "ffn")) and name.endswith(".weight"):
+            each = (torch.rand(state[name].shape[1], generator=generator) * 3 + 0.3).half().float()
+            state[name] *= each
+            scales[f"{network}.{activation}"] = name, each
+    save_file(state, folder / "model.safetensors")
+    return scales
+
+
 def _by_turns(codes: Tensor) -> Tensor:
     """[n, outputs] to [n, outputs / 8]."""
     turns = codes.long().unflatten(1, (-1, 8))[..., [0, 2, 4, 6, 1, 3, 5, 7]].flatten(1)

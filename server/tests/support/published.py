@@ -52,7 +52,7 @@ NTK_ALPHA = {
     "beta_slow": 1,
     "factor": 1.0,
     "mscale": 1.0,
-    "mscale_all_dim": 1.0,
+    "mscale_all_dim": 0.0,
     "type": "dynamic",
 }
 OF_DEEPSEEK = {"beta_fast": 32, "beta_slow": 1, "factor": 40, "original_max_position_embeddings": 4096, "type": "yarn"}

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from ..errors import ModelFilesError, UnsupportedModel
 from .json_object import JsonObject
+from .tokenizer import eos_token_id
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 
@@ -45,10 +46,18 @@ def stored_dtype(config: JsonObject) -> Dtype | None:
     return None
 
 
-def eos_token_ids(config: JsonObject, generation: JsonObject | None, vocab_size: int) -> tuple[int, ...]:
-    """Ids that end a text, of both files, ascending."""
+def eos_token_ids(
+    config: JsonObject, generation: JsonObject | None, vocab_size: int, folder: Path | None = None
+) -> tuple[int, ...]:
+    """Ids that end a text, of both files, ascending; and the one that the tokenizer in `folder` has for it, unless
+    `generation_config.json` has a list: fine-tuned models often have a new token there alone. Raises ModelFilesError or
+    ConfigurationError.
+    """
     ids = set(config.token_ids("eos_token_id"))
     if generation is not None:
         ids.update(generation.token_ids("eos_token_id"))
+    is_listed = generation is not None and isinstance(generation.plain().get("eos_token_id"), list)
+    if folder is not None and not is_listed and (of_tokenizer := eos_token_id(folder)) is not None:
+        ids.add(of_tokenizer)
     # An id that the vocabulary lacks can never be chosen.
     return tuple(sorted(token_id for token_id in ids if token_id < vocab_size))

@@ -6,6 +6,7 @@ Its sizes are read by the class itself. Here is what the server must know, and w
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..errors import UnsupportedModel
 from .facts import Dtype, architecture_of, eos_token_ids, quantised, stored_dtype
@@ -39,8 +40,12 @@ def is_candidate(architecture: str) -> bool:
     return re.fullmatch(r"\w+(ForCausalLM|LMHeadModel)", architecture) is not None
 
 
-def parse_fallback_config(config: JsonObject, generation: JsonObject | None) -> FallbackConfig:
-    """Raises ConfigurationError (wrong value) or UnsupportedModel, before anything of the model is built."""
+def parse_fallback_config(
+    config: JsonObject, generation: JsonObject | None, folder: Path | None = None
+) -> FallbackConfig:
+    """`folder`: where the tokenizer may say which token ends a text. Raises ConfigurationError (wrong value),
+    ModelFilesError or UnsupportedModel, before anything of the model is built.
+    """
     architecture = architecture_of(config)
     if "quantization_config" in config:
         raise quantised(config.child("quantization_config").string("quant_method", default=""))
@@ -66,7 +71,7 @@ def parse_fallback_config(config: JsonObject, generation: JsonObject | None) -> 
         * max(config.integer_each("intermediate_size", layers, default=4096)),
         dtype=stored_dtype(config),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
-        eos_token_ids=eos_token_ids(config, generation, vocab_size),
+        eos_token_ids=eos_token_ids(config, generation, vocab_size, folder),
     )
 
 

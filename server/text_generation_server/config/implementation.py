@@ -34,4 +34,4 @@ def read_model_config(folder: Path, impl: ModelImpl = "auto", quantize: str | No
         raise UnsupportedModel(
             f"--quantize {quantize} does not apply to {architecture}, which runs through Transformers: leave it out"
         )
-    return parse_fallback_config(config, generation)
+    return parse_fallback_config(config, generation, folder)

@@ -5,25 +5,8 @@ import subprocess
 from pathlib import Path
 
 from ..errors import OutOfMemory
-from .json_object import JsonObject
 
-_INDEX = "model.safetensors.index.json"
 _GIB = 2**30
-
-
-def stored_bytes(folder: Path) -> int | None:
-    """Bytes of the weights as they are stored: what the index says, or the files have. None where neither is there."""
-    if (folder / _INDEX).is_file():
-        metadata = JsonObject.from_file(folder / _INDEX).child("metadata")
-        if "total_size" in metadata:
-            return metadata.integer("total_size", maximum=2**63 - 1)
-    files = [path for path in folder.glob("*.safetensors") if path.is_file() and not is_duplicate(path.name)]
-    return sum(path.stat().st_size for path in files) or None
-
-
-def is_duplicate(name: str) -> bool:
-    """Whether a file holds the weights once more, in the layout of their authors."""
-    return name.startswith("consolidated")
 
 
 def check_fits(needed: int, available: int, room: str) -> None:

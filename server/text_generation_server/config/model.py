@@ -104,7 +104,7 @@ class ModelConfig:
 
 def parse_model_config(config: JsonObject, generation: JsonObject | None, folder: Path | None = None) -> ModelConfig:
     """Checks the contents of `config.json`, and of `generation_config.json` where there is one. `folder`: where other
-    files may say how the weights are quantised.
+    files may say how the weights are quantised, and which token ends a text.
 
     Raises ConfigurationError (wrong value) or UnsupportedModel.
     """
@@ -128,7 +128,7 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
         ),
         dtype=stored_dtype(config),
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
-        eos_token_ids=eos_token_ids(config, generation, decoder.vocab_size),
+        eos_token_ids=eos_token_ids(config, generation, decoder.vocab_size, folder),
         schemes=schemes,
         has_media=has_media,
     )

@@ -1,6 +1,6 @@
 """Where a checkpoint keeps the tensors of each part, and in which layout."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -70,6 +70,8 @@ class TensorNames:
     gate_up: str | None = None
     """The one matrix of both, gate first, where there is one."""
     down: str = "mlp.down_proj"
+    activation: str = "mlp.act"
+    """Between the first matrix and `down` where nothing is gated: AWQ may give it scales."""
     router: str = "mlp.gate"
     router_correction: str = "mlp.gate.e_score_correction_bias"
     """A whole name."""
@@ -89,6 +91,10 @@ class TensorNames:
     """Matrices of layers are stored as [inputs, outputs]."""
     ignored: tuple[str, ...] = ("*rotary_emb.inv_freq",)
     """Patterns of whole names (as of `fnmatch`) that checkpoints hold though nothing needs them."""
+
+    def prefix(self, has: Callable[[str], bool]) -> str:
+        """The first one with which there is an embedding. `has`: whether there is a tensor."""
+        return next((each for each in self.prefixes if has(f"{each}{self.embedding}.weight")), self.prefixes[0])
 
     @property
     def all_heads(self) -> tuple[str, ...]:

@@ -88,9 +88,14 @@ def _scaled(config: JsonObject, scaling: JsonObject, rope_type: RopeType, rope: 
         attention_factor=scaling.optional_number("attention_factor"),
         beta_fast=scaling.number("beta_fast", default=32.0),
         beta_slow=scaling.number("beta_slow", default=1.0),
-        mscale=scaling.optional_number("mscale"),
-        mscale_all_dim=scaling.optional_number("mscale_all_dim"),
+        mscale=_weight(scaling, "mscale"),
+        mscale_all_dim=_weight(scaling, "mscale_all_dim"),
         truncate=scaling.boolean("truncate", default=True),
         short_factors=scaling.numbers("short_factor", frequencies) if is_long else (),
         long_factors=scaling.numbers("long_factor", frequencies) if is_long else (),
     )
+
+
+def _weight(scaling: JsonObject, key: str) -> float | None:
+    """A number above 0; None for 0 too, as in Transformers."""
+    return scaling.optional_number(key) if scaling.plain().get(key) != 0 else None

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from ..errors import ConfigurationError
 from .fallback import FallbackConfig
+from .files import stored_bytes, tensor_files
 from .implementation import AnyModelConfig, ModelImpl, read_model_config
-from .memory import check_machine, stored_bytes
+from .memory import check_machine
 from .model import ModelConfig
 from .server import Environment
 from .shards import ONE_SHARD, AskedShards, check_shards
@@ -57,7 +58,7 @@ def _least_bytes(folder: Path, config: AnyModelConfig) -> int | None:
     stored = stored_bytes(folder)
     if isinstance(config, ModelConfig) and (config.is_less_than_files or stored is None):
         # Without an index, a file that is not there yet has no size: the configuration tells.
-        return weight_bytes(config, _HALF)
+        return weight_bytes(config, _HALF, tensor_files(folder))
     # Files without a type may have numbers of 32 bits.
     return stored // 2 if stored and config.dtype in (None, "float32") else stored
 

@@ -1,8 +1,10 @@
 """How much memory weights take, as far as the configuration tells."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from pathlib import Path
 
 from .fallback import FallbackConfig
+from .files import stored_bytes, tensor_files
 from .implementation import AnyModelConfig
 from .model import ModelConfig
 from .names import TensorNames
@@ -16,16 +18,20 @@ one more sum of the step's tokens, is a part in 160 of what sums take in 80 laye
 """
 
 
-def weight_bytes(config: ModelConfig, itemsize: int) -> int:
-    """Of all ranks together, where a number that is not quantised takes `itemsize` bytes."""
-    spec, names = config.decoder, config.names
+def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = ()) -> int:
+    """Of all ranks together, where a number that is not quantised takes `itemsize` bytes. `tensors`: names of those
+    that are stored, where they are known; they tell better than rules which matrices are quantised.
+    """
+    spec, names, schemes = config.decoder, config.names, config.schemes
     head = 0 if spec.head.tied and not spec.embedding.width else spec.vocab_size * spec.hidden_size
     total = float((spec.vocab_size * spec.hidden_size + head) * itemsize)
+    prefix = names.prefix(tensors.__contains__)
     for index in range(len(spec.layers)):
         for name, elements in matrices(config, index):
-            whole = f"{names.prefixes[0]}{names.layer.format(index)}{name}"
-            scheme = config.schemes.of(whole)
-            total += elements * (itemsize if scheme is None else scheme.bytes_per_weight)
+            whole = f"{prefix}{names.layer.format(index)}{name}"
+            scheme = schemes.of(whole) if schemes.online else schemes.among(whole, tensors.__contains__)
+            # What has no name is kept with 16 bits alone.
+            total += elements * (itemsize if scheme is None or not name else scheme.bytes_per_weight)
     return int(total)
 
 
@@ -37,10 +43,14 @@ def dense_products(config: ModelConfig) -> int:
     return sum(elements for index in layers for _, elements in matrices(config, index))
 
 
-def served_bytes(stored: int, config: AnyModelConfig, itemsize: int) -> int:
-    """Of all ranks together, where a number that is not quantised takes `itemsize` bytes and files have `stored`."""
+def served_bytes(folder: Path, config: AnyModelConfig, itemsize: int) -> int | None:
+    """Of all ranks together, where a number that is not quantised takes `itemsize` bytes. None where `folder` does not
+    tell how much is stored. Raises ModelFilesError or ConfigurationError for an index that cannot be read.
+    """
+    if (stored := stored_bytes(folder)) is None:
+        return None
     if isinstance(config, ModelConfig) and config.is_less_than_files:
-        return weight_bytes(config, itemsize)
+        return weight_bytes(config, itemsize, tensor_files(folder))
     return stored * itemsize // (itemsize if config.dtype is None else ITEM_BYTES[config.dtype])
 
 

@@ -1,5 +1,6 @@
-"""Whether a model has a tokenizer: the router reads `tokenizer.json`, or makes one of other files."""
+"""What files of a tokenizer tell without one being made: the router reads `tokenizer.json`, or makes it of others."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -35,3 +36,55 @@ def check_tokenizer(folder: Path) -> None:
             f"{folder} has no tokenizer.json, and its tokenizer is code of the model ({own}), which is never run: put "
             "a tokenizer.json there, which a converted copy of the model may have"
         )
+
+
+def eos_token_id(folder: Path) -> int | None:
+    """Of the token that ends a text by the tokenizer's own files; None where they name none, or do not tell its id.
+    Raises ModelFilesError or ConfigurationError for files that cannot be read.
+    """
+    token = _eos_token(folder)
+    if token is None:
+        return None
+    ids = (found for found in _ids(folder, token) if isinstance(found, int) and not isinstance(found, bool))
+    return next((found for found in ids if found >= 0), None)
+
+
+def _eos_token(folder: Path) -> str | None:
+    # Older models repeat their special tokens in the second file.
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        value = _object(folder / name).plain().get("eos_token")
+        if isinstance(value, dict):
+            value = cast("dict[str, object]", value).get("content")
+        if isinstance(value, str):
+            return value
+    return None
+
+
+def _ids(folder: Path, token: str) -> Iterator[object]:
+    """What each of the files that list tokens has for this one. The largest come last and are seldom asked."""
+    added = _object(folder / "tokenizer_config.json").child("added_tokens_decoder")
+    yield from (int(key) for key in added if _is_id(key) and added.child(key).plain().get("content") == token)
+    tokenizer = _object(folder / "tokenizer.json")
+    listed = tokenizer.plain().get("added_tokens")
+    for entry in cast("list[object]", listed) if isinstance(listed, list) else ():
+        if isinstance(entry, dict) and cast("dict[str, object]", entry).get("content") == token:
+            yield cast("dict[str, object]", entry).get("id")
+    vocabulary = tokenizer.child("model").plain().get("vocab")
+    if isinstance(vocabulary, dict):
+        yield cast("dict[str, object]", vocabulary).get(token)
+    elif isinstance(vocabulary, list):
+        # Pieces with their scores, in the order of their ids.
+        pieces = enumerate(cast("list[object]", vocabulary))
+        yield from (index for index, piece in pieces if isinstance(piece, list) and piece[:1] == [token])
+    for name in ("added_tokens.json", "vocab.json"):
+        yield _object(folder / name).plain().get(token)
+
+
+def _is_id(key: str) -> bool:
+    # Longer ones are no ids, and some are no numbers to Python.
+    return key.isdecimal() and len(key) < 10
+
+
+def _object(path: Path) -> JsonObject:
+    """Empty where there is no such file."""
+    return JsonObject.from_file(path) if path.is_file() else JsonObject({}, str(path))

@@ -7,7 +7,6 @@ from ..config.copies import DequantisedCopies, are_affordable, copied_bytes
 from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig, ModelImpl
 from ..config.kv_cache import KvCacheDtype, quantised_kv_cache
-from ..config.memory import stored_bytes
 from ..config.model import ModelConfig
 from ..config.parallel import kv_heads_of_rank
 from ..config.server import Environment
@@ -94,16 +93,15 @@ def _memory(
     shards: int,
     memory: int,
 ) -> Iterator[Finding]:
-    stored = stored_bytes(folder)
-    if stored is None:
+    served = dtype or config.dtype or "float16"
+    itemsize = ITEM_BYTES[served]
+    whole = served_bytes(folder, config, itemsize)
+    if whole is None:
         if source.needs_weights:
             yield Finding(_SUBJECT, "warning", "how large the weights are cannot be known before they are converted")
         return
-    served = dtype or config.dtype or "float16"
-    itemsize = ITEM_BYTES[served]
     method = config.schemes.method if isinstance(config, ModelConfig) else None
     how = f"quantised by {method!r}" if method else f"in {served}"
-    whole = served_bytes(stored, config, itemsize)
     weights = bytes_of_rank(whole, config, itemsize, shards)
     text = f"{weights / _GIB:.2f} GiB of weights {how} for each shard, of {memory / _GIB:.1f} GiB"
     left = memory - weights

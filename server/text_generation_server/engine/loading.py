@@ -13,7 +13,7 @@ from ..config.facts import Dtype
 from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig, read_model_config
 from ..config.kv_cache import quantised_kv_cache
-from ..config.memory import check_fits, stored_bytes
+from ..config.memory import check_fits
 from ..config.model import ModelConfig
 from ..config.quantisation import Packed
 from ..config.server import Attention, ServerConfig
@@ -136,9 +136,9 @@ def check_memory(
     folder: Path, model: AnyModelConfig, dtype: torch.dtype, device: torch.device, world_size: int
 ) -> None:
     """Raises `OutOfMemory` when this rank's part of the weights is larger than the memory left on its device."""
-    if (stored := stored_bytes(folder)) is None:
+    if (whole := served_bytes(folder, model, dtype.itemsize)) is None:
         return
-    needed = bytes_of_rank(served_bytes(stored, model, dtype.itemsize), model, dtype.itemsize, world_size)
+    needed = bytes_of_rank(whole, model, dtype.itemsize, world_size)
     if device.type == "cuda":
         check_fits(needed, torch.cuda.mem_get_info(device)[0], f"{device} has {{}} left")
     else:

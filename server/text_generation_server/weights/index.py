@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
+from ..config.files import INDEX, SINGLE, is_duplicate
 from ..config.json_object import JsonObject
-from ..config.memory import is_duplicate
 from ..errors import ModelFilesError
-
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -16,20 +13,20 @@ def weight_files(folder: Path) -> list[Path]:
     Raises ModelFilesError when there are none, or when the index names anything but files beside it: an index is
     untrusted, and `../x` would read outside the folder.
     """
-    if (folder / _INDEX).is_file():
+    if (folder / INDEX).is_file():
         return _indexed(folder)
-    if (folder / _SINGLE).is_file():
-        return [folder / _SINGLE]
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
     found = sorted(path for path in folder.glob("*.safetensors") if not is_duplicate(path.name))
     if len(found) == 1:
         return found
     raise ModelFilesError(
-        f"{folder} has neither {_INDEX} nor {_SINGLE}: convert the model with --auto-convert, or fetch all its files"
+        f"{folder} has neither {INDEX} nor {SINGLE}: convert the model with --auto-convert, or fetch all its files"
     )
 
 
 def _indexed(folder: Path) -> list[Path]:
-    path = folder / _INDEX
+    path = folder / INDEX
     weight_map = JsonObject.from_file(path).child("weight_map")
     names = sorted({weight_map.string(tensor) for tensor in weight_map})
     if not names:

@@ -21,6 +21,7 @@ _BLOOM_NAMES = TensorNames(
     out="self_attention.dense",
     up="mlp.dense_h_to_4h",
     down="mlp.dense_4h_to_h",
+    activation="mlp.gelu_impl",
 )
 _MPT_NAMES = TensorNames(
     prefixes=("transformer.",),
@@ -34,6 +35,7 @@ _MPT_NAMES = TensorNames(
     out="attn.out_proj",
     up="ffn.up_proj",
     down="ffn.down_proj",
+    activation="ffn.act",
 )
 
 _ATTENTION = "multihead_attention"

@@ -43,7 +43,7 @@ class Heads:
     def of(cls, config: JsonObject) -> "Heads":
         """Checks that they fit each other."""
         hidden = config.integer("hidden_size")
-        count = config.integer("num_attention_heads")
+        count = config.integer("num_attention_heads", maximum=MOST_HEADS)
         kv = config.integer("num_key_value_heads", default=count)
         if count % kv:
             raise config.error("num_key_value_heads", f"a divisor of `num_attention_heads` ({count})")
@@ -164,3 +164,5 @@ GPT_KEYS = {
 """From the usual names of keys to those of GPT-2 and its kin."""
 MOST_LAYERS = 10_000
 """A list of layers is made: a hostile number must not fill the memory."""
+MOST_HEADS = 10_000
+"""Likewise of heads, each of which may have a slope."""

@@ -7,7 +7,7 @@ from ..json_object import JsonObject
 from ..names import TensorNames
 from ..rope import parse_rope
 from ..spec import AttentionSpec, DecoderSpec, LayerSpec, MoeSpec, NormSpec, RouteSpec
-from .common import ACTIVATIONS, decoder
+from .common import ACTIVATIONS, MOST_HEADS, decoder
 from .experts import MOST_EXPERTS
 from .family import Family
 
@@ -38,7 +38,7 @@ def _dbrx(config: JsonObject) -> DecoderSpec:
 
 def _attention(config: JsonObject) -> AttentionSpec:
     own = config.child("attn_config")
-    hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
+    hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads", maximum=MOST_HEADS)
     kv_heads = own.integer("kv_n_heads", default=1)
     if hidden % heads or heads % kv_heads:
         raise config.error("num_attention_heads", f"a divisor of {hidden} and a multiple of {kv_heads}")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..spec import AttentionSpec, DecoderSpec, EmbeddingSpec, LayerSpec
-from .common import GPT_KEYS, Heads, decoder, layer_norm, plain
+from .common import GPT_KEYS, MOST_LAYERS, Heads, decoder, layer_norm, plain
 from .family import Family
 
 _NAMES = TensorNames(
@@ -45,14 +45,14 @@ def _model(config: JsonObject, mixers: list[AttentionSpec]) -> DecoderSpec:
 def _gpt2(config: JsonObject) -> DecoderSpec:
     mixer = _attention(config, Heads.of(config).count)
     by_layer = config.boolean("scale_attn_by_inverse_layer_idx", default=False)
-    count = config.integer("num_hidden_layers", maximum=10_000)
+    count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
     scales = [mixer.scale / (index + 1) if by_layer else mixer.scale for index in range(count)]
     return _model(config, [replace(mixer, scale=scale) for scale in scales])
 
 
 def _starcoder(config: JsonObject) -> DecoderSpec:
     kv_heads = 1 if config.boolean("multi_query", default=True) else Heads.of(config).count
-    return _model(config, [_attention(config, kv_heads)] * config.integer("num_hidden_layers", maximum=10_000))
+    return _model(config, [_attention(config, kv_heads)] * config.integer("num_hidden_layers", maximum=MOST_LAYERS))
 
 
 def _starcoder_names(config: JsonObject) -> TensorNames:

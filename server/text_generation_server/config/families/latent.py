@@ -4,6 +4,7 @@ from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..rope import parse_rope
 from ..spec import LatentAttentionSpec
+from .common import MOST_HEADS
 
 _MOST_LATENT = 512
 """Kernels hold the sum of so many elements for each head."""
@@ -15,7 +16,7 @@ def latent_attention(config: JsonObject, interleaved: bool) -> LatentAttentionSp
     """Under DeepSeek's keys. `interleaved`: neighbours turn together."""
     if config.boolean("attention_bias", default=False):
         raise UnsupportedModel("`attention_bias` in config.json is not implemented for latent attention")
-    heads = config.integer("num_attention_heads")
+    heads = config.integer("num_attention_heads", maximum=MOST_HEADS)
     rope_dim = config.integer("qk_rope_head_dim", minimum=2, maximum=_MOST_LATENT)
     if rope_dim % 2:
         raise config.error("qk_rope_head_dim", "even: rotary embedding turns pairs")

@@ -10,6 +10,8 @@ from .schemes import Packed, PackedFormat, Rule, Schemes
 
 _BITS = range(2, 9)
 _PLAIN_BITS = 16
+_MARKS_OF_EXPRESSIONS = frozenset("*+?^$()[]{}|\\")
+"""AutoRound has names and regular expressions among each other; a name has none of these."""
 _INSTEAD = "use the checkpoint that it was made from"
 
 
@@ -95,10 +97,13 @@ def auto_round(config: JsonObject) -> Schemes:
         raise refused("packing_format", f"AutoRound's {packing!r}", "auto_gptq and auto_awq are")
     usual = schemes.usual
     extra = config.child("extra_config")
-    rules = (
-        [Rule(_extra(extra.child(name), usual), "exact", name) for name in extra] if isinstance(usual, Packed) else []
+    found = {name: _extra(extra.child(name), usual) for name in extra} if isinstance(usual, Packed) else {}
+    # Names go before expressions, wherever they are.
+    names = (Rule(scheme, "exact", name) for name, scheme in found.items())
+    expressions = (
+        Rule(scheme, "search", name) for name, scheme in found.items() if _MARKS_OF_EXPRESSIONS.intersection(name)
     )
-    return replace(schemes, rules=(*rules, *schemes.rules))
+    return replace(schemes, rules=(*names, *expressions, *schemes.rules))
 
 
 def _extra(config: JsonObject, usual: Packed) -> Packed | None:

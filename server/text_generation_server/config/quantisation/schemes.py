@@ -1,7 +1,7 @@
 """How one matrix is stored, and which matrices are stored how."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import lcm
@@ -35,6 +35,17 @@ BESIDE = ("*.input_scale_ub", "*_zero_point", "*.k_scale", "*.v_scale", "*.kv_sc
 """Tensors that tools write beside quantised matrices, and that need not be read: a bound that the configuration has,
 zeros of what is symmetric, and scales of keys and values that are stored with 16 bits.
 """
+_MARKS: dict[PackedFormat, str] = {
+    "gptq": "qweight",
+    "gptq_v2": "qweight",
+    "awq": "qweight",
+    "compressed-tensors": "weight_scale",
+    "mxfp4": "weight_scale",
+    "bnb-nf4": "weight.absmax",
+    "bnb-fp4": "weight.absmax",
+    "bnb-int8": "SCB",
+}
+"""A tensor without which no module is stored in the format."""
 _ROW_UNIT = 16
 _WORD_UNIT = 32
 """Codes of any number of bits fill whole words of 32 bits."""
@@ -104,6 +115,11 @@ class Packed:
         scales = scale / self.group_size if self.group_size else 0.0
         return (0.5 if self.bits <= 4 else 1.0) + scales
 
+    def stored(self, module: str, has: Callable[[str], bool]) -> bool | None:
+        """Whether a module is stored so, as its tensors tell; None: they do not. `has`: whether there is a tensor."""
+        is_plain, is_packed = has(f"{module}.weight"), has(f"{module}.{_MARKS[self.format]}")
+        return is_packed if is_plain != is_packed else None
+
 
 Scheme = Fp8 | Int8 | Packed
 
@@ -114,14 +130,15 @@ class Rule:
 
     scheme: Scheme | None
     """None: they are not quantised."""
-    how: Literal["all", "exact", "path", "text", "regex", "glob"]
+    how: Literal["all", "exact", "path", "text", "regex", "search", "glob"]
     """Every name; this name; a name of which this is the beginning or the end, in whole parts between dots; a name
-    that has this in it; that begins as this regular expression says; that is as this wildcard says.
+    that has this in it; that begins as this regular expression says, or has in it what the expression says; that is as
+    this wildcard says.
     """
     pattern: str = ""
 
     def __post_init__(self) -> None:
-        if self.how == "regex":
+        if self.how in ("regex", "search"):
             try:
                 re.compile(self.pattern)
             except (re.error, RecursionError, OverflowError) as error:
@@ -143,6 +160,8 @@ class Rule:
                 return self.pattern in module
             case "regex":
                 return re.match(self.pattern, module) is not None
+            case "search":
+                return re.search(self.pattern, module) is not None
             case "glob":
                 return fnmatchcase(module, self.pattern)
 
@@ -171,6 +190,18 @@ class Schemes:
     def of(self, module: str) -> Scheme | None:
         """That of a module, by its name in the checkpoint, without `.weight`: `model.layers.0.self_attn.q_proj`."""
         return next((rule.scheme for rule in self.rules if rule.matches(module)), None)
+
+    def among(self, module: str, has: Callable[[str], bool]) -> Scheme | None:
+        """That of a module which is stored. `has`: whether there is a tensor of a name.
+
+        The tensors have the last word where they tell: lists of exceptions often forget modules, and those of AWQ,
+        whose names are parts of names, have some too many, as `gate` has `gate_proj`.
+        """
+        scheme, usual = self.of(module), self.usual
+        if isinstance(scheme, Packed):
+            return None if scheme.stored(module, has) is False else scheme
+        is_usual = scheme is None and isinstance(usual, Packed) and usual.stored(module, has) is True
+        return usual if is_usual else scheme
 
     @property
     def usual(self) -> Scheme | None:

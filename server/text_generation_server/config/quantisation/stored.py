@@ -2,17 +2,16 @@
 before, and `gptq_bits`, `gptq_groupsize` and, from later versions, `gptq_sym` beside the weights.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from ...errors import ConfigurationError, ModelFilesError
+from ...errors import ModelFilesError
+from ..files import tensor_files
 from ..json_object import JsonObject
 from .grouped import gptq
 from .schemes import Schemes
 
-_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _BITS, _SIZE, _SYMMETRIC = "gptq_bits", "gptq_groupsize", "gptq_sym"
 
 
@@ -20,29 +19,13 @@ def stored_schemes(folder: Path) -> Schemes | None:
     """Those that tensors in `folder` tell of, or None. Raises ModelFilesError where such a tensor cannot be read, and
     what `gptq` raises for its value.
     """
-    files = _files(folder)
+    files = tensor_files(folder)
     if _BITS not in files or _SIZE not in files:
         return None
     # Before there was the third tensor, zeros were always stored as they are.
     symmetric = bool(_number(files[_SYMMETRIC], _SYMMETRIC)) if _SYMMETRIC in files else False
     config = {"bits": _number(files[_BITS], _BITS), "group_size": _number(files[_SIZE], _SIZE), "sym": symmetric}
     return gptq(JsonObject(config, str(folder)))
-
-
-def _files(folder: Path) -> Mapping[str, Path]:
-    """In which file which of the tensors is. What is wrong with files otherwise is told when weights are read."""
-    try:
-        if (folder / _INDEX).is_file():
-            names = JsonObject.from_file(folder / _INDEX).child("weight_map")
-            return {
-                tensor: folder / Path(names.string(tensor)).name
-                for tensor in (_BITS, _SIZE, _SYMMETRIC)
-                if tensor in names
-            }
-        with safe_open(folder / _SINGLE, framework="numpy") as file:
-            return dict.fromkeys(file.keys(), folder / _SINGLE)
-    except (OSError, ModelFilesError, ConfigurationError, SafetensorError):
-        return {}
 
 
 def _number(path: Path, name: str) -> int:

@@ -56,4 +56,6 @@ class DenseFeedForward(FeedForward):
             return matrix.gated(x, self._activation, self._weights.down.wants, block)
         first = matrix.apply(x, block)
         kernels.activate(first, self._activation, first)
+        if self._weights.act_scales is not None:
+            first /= self._weights.act_scales
         return Activations(first)

@@ -33,8 +33,7 @@ class Checkpoint:
         schemes: Schemes = UNQUANTISED,
     ) -> "Checkpoint":
         """With the first prefix under which there is an embedding."""
-        found = (prefix for prefix in names.prefixes if source.has(f"{prefix}{names.embedding}.weight"))
-        return cls(source, spec, names, group, next(found, names.prefixes[0]), schemes)
+        return cls(source, spec, names, group, names.prefix(source.has), schemes)
 
     @property
     def makes_quantised(self) -> bool:

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from ...config.spec import DenseSpec
 from .blocks import RowBlock, ranges
 from .checkpoint import Checkpoint
+from .formats import Part
 from .linear import Linear
 from .loading import column_parallel, input_order, row_parallel
 from .split import even_span
@@ -18,6 +21,8 @@ class DenseWeights:
     """Column parallel: gate rows, if there are any, then up rows."""
     down: Linear
     """Row parallel."""
+    act_scales: Tensor | None = None
+    """[inputs of `down`] float32: what activated values are divided by, because those columns were multiplied by it."""
 
 
 def load_dense(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights:
@@ -46,4 +51,15 @@ def load_dense(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeig
         spec.out_bias and checkpoint.is_first,
         in_order=order is not None,
     )
-    return DenseWeights(first, down)
+    return DenseWeights(first, down, None if spec.gated else _act_scales(checkpoint, layer, inner, (start, stop)))
+
+
+def _act_scales(checkpoint: Checkpoint, layer: int, inner: int, part: tuple[int, int]) -> Tensor | None:
+    """Those that AutoAWQ gives an activation which no gate multiplies: it cannot move them into the first matrix."""
+    module = Part.whole(checkpoint.source, checkpoint.inside(layer, checkpoint.names.activation), (1, inner))
+    if checkpoint.makes_quantised or not module.has("scales"):
+        return None
+    scales = module.read_scales("scales", (inner,), part)
+    if not bool(scales.all()):
+        raise module.error("scales", "holds zeros, by which values would be divided")
+    return scales

@@ -52,20 +52,10 @@ def row_parallel(
 
 
 def scheme_of(checkpoint: Checkpoint, name: str) -> Scheme | None:
-    """How a matrix runs. None: with the bits that it is stored with.
-
-    The tensors have the last word where they tell: lists of exceptions often forget modules, and those of AWQ, whose
-    names are parts of names, have some too many, as `gate` has `gate_proj`.
-    """
-    scheme = checkpoint.schemes.of(name)
+    """How a matrix runs. None: with the bits that it is stored with."""
     if checkpoint.makes_quantised:
-        return scheme
-    if isinstance(scheme, Packed):
-        return None if formats.is_plain(checkpoint.source, name, scheme) else scheme
-    usual = checkpoint.schemes.usual
-    if scheme is None and isinstance(usual, Packed) and formats.is_packed(checkpoint.source, name, usual):
-        return usual
-    return scheme
+        return checkpoint.schemes.of(name)
+    return checkpoint.schemes.among(name, checkpoint.source.has)
 
 
 def input_order(checkpoint: Checkpoint, name: str, shape: tuple[int, int]) -> list[int] | None:

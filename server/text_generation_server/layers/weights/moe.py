@@ -1,8 +1,9 @@
 """What a mixture of experts holds: a rank's part of the experts (`experts/part.py`), and the router whole.
 
 A network that every token passes besides becomes further experts of the same inner size, the last one filled up with
-zeros, which add nothing: so one operator computes all of them. Where ranks have whole experts, it is a dense network,
-of which each rank has a part: an expert of it would keep one rank busy while the others wait.
+zeros, which add nothing: so one operator computes all of them. It is a dense network, of which each rank has a part,
+where experts are codes and it is not stored as they are, and where ranks have whole experts: an expert of it would keep
+one rank busy while the others wait.
 """
 
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ...config.spec import MoeSpec
+from ...config.spec import DenseSpec, MoeSpec
 from ...kernels import ExpertMatrix
 from .checkpoint import Checkpoint
 from .experts import ExpertPart, load_experts
@@ -39,18 +40,17 @@ class MoeWeights:
 def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
     """Reads this rank's part. Raises ModelFilesError, or ConfigurationError where there is none for each rank."""
     part = ExpertPart.of(checkpoint, layer, spec)
-    gate_up, down = load_experts(part)
+    gate_up, down, has_shared = load_experts(part)
     gate_up_bias, down_bias = _biases(part)
     gate_up, down = gate_up._replace(bias=gate_up_bias), down._replace(bias=down_bias)
-    return MoeWeights(part.experts, _router(part), _correction(part), gate_up, down, _shared(checkpoint, layer, spec))
+    shared = None if has_shared or spec.shared is None else _shared(checkpoint, layer, spec.shared)
+    return MoeWeights(part.experts, _router(part), _correction(part), gate_up, down, shared)
 
 
-def _shared(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> DenseWeights | None:
-    if spec.shared is None or not checkpoint.group.expert_parallel:
-        return None
+def _shared(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights:
     names = checkpoint.names
     dense = replace(names, gate=names.shared_gate, up=names.shared_up, down=names.shared_down, gate_up=None)
-    return load_dense(replace(checkpoint, names=dense), layer, spec.shared)
+    return load_dense(replace(checkpoint, names=dense), layer, spec)
 
 
 def _router(part: ExpertPart) -> Linear:

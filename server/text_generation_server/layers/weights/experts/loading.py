@@ -1,6 +1,8 @@
 """From a checkpoint to both matrices of a rank's experts: as codes where the kernels read them, else with 16 bits."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +12,7 @@ from ....kernels import ExpertMatrix, pack_codes
 from ....weights import Slice
 from .. import eight_bit, few_bits, mxfp4
 from ..blocks import RowBlock
+from ..checkpoint import Checkpoint
 from ..formats.packing import halves
 from ..loading import dense_columns, dense_rows, input_order, scheme_of
 from .codes import Codes, stack
@@ -19,44 +22,76 @@ from .plain import read_plain
 _GROUP_UNIT = 32
 """Kernels read groups of multiples of this."""
 _Network = tuple[tuple[str, ...], int, int]
-"""Names of gate, up and down, the inner size of what is stored, and where in it an expert begins."""
+"""Names of gate, up and down, the inner size of what is stored, and where in it the expert begins."""
 
 
-def load_experts(part: ExpertPart) -> tuple[ExpertMatrix, ExpertMatrix]:
-    """The first matrices, gate rows first, and the second ones, without biases: this rank's part of the routed experts,
-    then of the shared ones. Raises ModelFilesError.
+class Experts(NamedTuple):
+    """Those of a rank, or its part of them: the routed ones, then the shared ones, without biases."""
+
+    gate_up: ExpertMatrix
+    """Gate rows first."""
+    down: ExpertMatrix
+    has_shared: bool
+    """Whether the shared network is among them."""
+
+
+def load_experts(part: ExpertPart) -> Experts:
+    """The shared network is left out where routed experts are codes and it is not stored as they are: checkpoints often
+    keep it with 16 bits, which all of them would have to have to be one matrix. Raises ModelFilesError.
     """
-    schemes = _schemes(part)
-    if schemes is None:
+    checkpoint = part.checkpoint
+    is_each = checkpoint.names.experts_layout == "each"
+    if not is_each and not checkpoint.makes_quantised and _has_blocks(part):
+        return Experts(*_blocks(part), has_shared=False)
+    schemes = _schemes(part, _routed(part)) if is_each or checkpoint.makes_quantised else None
+    # Ranks that differ in where their parts begin must agree about this.
+    if schemes is not None and not _shares(part, schemes):
+        part = replace(part, spec=replace(part.spec, shared_inner=0))
+    has_shared = part.spec.shared_inner > 0
+    if schemes is None or not _begins_with_group(part, schemes[1]):
         gate_up, down = read_plain(part)
-        return ExpertMatrix(gate_up), ExpertMatrix(down)
-    if part.checkpoint.names.experts_layout == "each":
-        return _each(part, *schemes)
-    if part.checkpoint.makes_quantised:
-        return _made(part, *schemes)
-    return _blocks(part)
+        return Experts(ExpertMatrix(gate_up), ExpertMatrix(down), has_shared)
+    return Experts(*(_each if is_each else _made)(part, *schemes), has_shared)
 
 
-def _schemes(part: ExpertPart) -> tuple[Scheme, Scheme] | None:
-    """Of all first and of all second matrices. None: they differ, or the kernels do not read codes of this kind."""
-    checkpoint, names = part.checkpoint, part.checkpoint.names
-    # Kernels multiply codes by 16-bit numbers.
-    if checkpoint.source.empty((0,)).is_cuda and checkpoint.dtype.itemsize != 2:
-        return None
-    if names.experts_layout != "each" and not checkpoint.makes_quantised:
-        stored = checkpoint.source.has(f"{part.name(names.expert_gate)}_blocks")
-        scheme = scheme_of(checkpoint, part.name(names.expert_gate)) if stored else None
-        return (scheme, scheme) if scheme is not None and part.start % mxfp4.BLOCK == 0 else None
-    if part.spec.shared_inner % part.spec.inner:
+def _shares(part: ExpertPart, schemes: tuple[Scheme, Scheme]) -> bool:
+    """Whether the shared network is stored such that it can be further experts."""
+    return part.spec.shared_inner % part.spec.inner == 0 and _schemes(part, _shared(part)) == schemes
+
+
+def _begins_with_group(part: ExpertPart, down: Scheme) -> bool:
+    """Whether this rank's part of every network does."""
+    sizes = (part.spec.inner, part.spec.shared_inner) if part.spec.shared_inner else (part.spec.inner,)
+    return all(_readable(down, inner, part.start) for inner in sizes)
+
+
+def _multiplies_codes(checkpoint: Checkpoint) -> bool:
+    """Kernels multiply codes by 16-bit numbers."""
+    return not checkpoint.source.empty((0,)).is_cuda or checkpoint.dtype.itemsize == 2
+
+
+def _has_blocks(part: ExpertPart) -> bool:
+    """Whether the files have MXFP4 that kernels read."""
+    checkpoint, name = part.checkpoint, part.name(part.checkpoint.names.expert_gate)
+    is_stored = checkpoint.source.has(f"{name}_blocks") and scheme_of(checkpoint, name) is not None
+    return is_stored and part.start % mxfp4.BLOCK == 0 and _multiplies_codes(checkpoint)
+
+
+def _schemes(part: ExpertPart, networks: Sequence[_Network]) -> tuple[Scheme, Scheme] | None:
+    """Of all first and of all second matrices, whichever part of them is read. None: there are none, they differ, or
+    the kernels do not read codes of this kind.
+    """
+    checkpoint = part.checkpoint
+    if not _multiplies_codes(checkpoint):
         return None
     found: list[set[Scheme | None]] = [set(), set()]
-    for stored, inner, at in _networks(part):
+    for stored, inner, at in networks:
         for name, shape in zip(stored, _shapes(part, inner), strict=True):
             scheme = scheme_of(checkpoint, name)
             is_down = name == stored[2]
             # What is quantised here begins with a group wherever it begins.
-            begin = part.start if checkpoint.makes_quantised else part.start + at
-            if not _readable(scheme, shape[1], begin if is_down else 0):
+            begin = at if is_down and not checkpoint.makes_quantised else 0
+            if not _readable(scheme, shape[1], begin):
                 return None
             if not checkpoint.makes_quantised and input_order(checkpoint, name, shape) is not None:
                 return None
@@ -78,18 +113,19 @@ def _readable(scheme: Scheme | None, inputs: int, start: int) -> bool:
     return scheme.weights != "block" or start % BLOCK == 0
 
 
-def _networks(part: ExpertPart) -> Iterator[_Network]:
-    """All experts; where one tensor holds all of them, that one."""
-    names, spec = part.checkpoint.names, part.spec
+def _routed(part: ExpertPart) -> list[_Network]:
+    """Each of them; where one tensor holds all, that one."""
+    names = part.checkpoint.names
     routed = names.expert_gate, names.expert_up, names.expert_down
-    if names.experts_layout == "each":
-        for expert in part.experts:
-            yield tuple(part.name(each, expert) for each in routed), spec.inner, 0
-    else:
-        yield tuple(part.name(each) for each in routed), spec.inner, 0
-    shared = names.shared_gate, names.shared_up, names.shared_down
-    for index in range(shared_experts(spec)):
-        yield tuple(part.name(each) for each in shared), spec.shared_inner, index * spec.inner
+    numbers: Sequence[int] = part.experts if names.experts_layout == "each" else (0,)
+    return [(tuple(part.name(each, expert) for each in routed), part.spec.inner, 0) for expert in numbers]
+
+
+def _shared(part: ExpertPart) -> list[_Network]:
+    """The experts that the shared network becomes."""
+    names, spec = part.checkpoint.names, part.spec
+    shared = tuple(part.name(each) for each in (names.shared_gate, names.shared_up, names.shared_down))
+    return [(shared, spec.shared_inner, index * spec.inner) for index in range(shared_experts(spec))]
 
 
 def _shapes(part: ExpertPart, inner: int) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
@@ -98,7 +134,7 @@ def _shapes(part: ExpertPart, inner: int) -> tuple[tuple[int, int], tuple[int, i
 
 def _each(part: ExpertPart, first: Scheme, second: Scheme) -> tuple[ExpertMatrix, ExpertMatrix]:
     """Matrices of each expert by themselves."""
-    networks = list(_networks(part))
+    networks = _routed(part) + _shared(part)
     gate_up = ([_rows(part, name, inner, at, first) for name in names[:2]] for names, inner, at in networks)
     down = ([_columns(part, names[2], inner, at, second)] for names, inner, at in networks)
     return stack(len(networks), gate_up), stack(len(networks), down)

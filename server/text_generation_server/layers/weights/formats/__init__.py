@@ -3,15 +3,13 @@
 from .groups import Groups, stacked
 from .online import OnlineKind, quantise_groups
 from .part import Part
-from .reading import input_order, is_packed, is_plain, read_groups
+from .reading import input_order, read_groups
 
 __all__ = [
     "Groups",
     "OnlineKind",
     "Part",
     "input_order",
-    "is_packed",
-    "is_plain",
     "quantise_groups",
     "read_groups",
     "stacked",

@@ -2,33 +2,10 @@
 
 from torch import Tensor
 
-from ....config.quantisation import Packed, PackedFormat
-from ....weights import WeightSource
+from ....config.quantisation import Packed
 from . import awq, bitsandbytes, compressed_tensors, gptq, mxfp4
 from .groups import Groups
 from .part import Part
-
-_MARKS: dict[PackedFormat, str] = {
-    "gptq": "qweight",
-    "gptq_v2": "qweight",
-    "awq": "qweight",
-    "compressed-tensors": "weight_scale",
-    "mxfp4": "weight_scale",
-    "bnb-nf4": "weight.absmax",
-    "bnb-fp4": "weight.absmax",
-    "bnb-int8": "SCB",
-}
-"""A tensor without which no module is in the format."""
-
-
-def is_plain(source: WeightSource, name: str, scheme: Packed) -> bool:
-    """Whether a module is stored with a plain weight, though its scheme says otherwise."""
-    return source.has(f"{name}.weight") and not source.has(f"{name}.{_MARKS[scheme.format]}")
-
-
-def is_packed(source: WeightSource, name: str, scheme: Packed) -> bool:
-    """Whether a module is stored in the format of `scheme` and has no plain weight."""
-    return source.has(f"{name}.{_MARKS[scheme.format]}") and not source.has(f"{name}.weight")
 
 
 def read_groups(part: Part, scheme: Packed) -> Groups:

@@ -1,0 +1,59 @@
+"""What a model folder has of weights, as its index and its files tell before any are read."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from ..errors import ConfigurationError, ModelFilesError
+from .json_object import JsonObject
+
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+
+
+def stored_bytes(folder: Path) -> int | None:
+    """Bytes of the weights as they are stored: what the index says, or the files have. None where neither tells, as
+    before files are there. Raises ModelFilesError or ConfigurationError for an index that cannot be read.
+    """
+    if (folder / INDEX).is_file():
+        index = JsonObject.from_file(folder / INDEX)
+        return _said(index) or _size_of([folder / name for name in _named(index)])
+    single = folder / SINGLE
+    files = [single] if single.is_file() else [path for path in folder.glob("*.safetensors") if path.is_file()]
+    return _size_of([path for path in files if not is_duplicate(path.name)])
+
+
+def tensor_files(folder: Path) -> Mapping[str, Path]:
+    """The file of each tensor, which may not be there yet. What is wrong with files is told when weights are read."""
+    try:
+        if (folder / INDEX).is_file():
+            names = JsonObject.from_file(folder / INDEX).child("weight_map")
+            return {tensor: folder / Path(names.string(tensor)).name for tensor in names}
+        with safe_open(folder / SINGLE, framework="numpy") as file:
+            return dict.fromkeys(file.keys(), folder / SINGLE)
+    except (OSError, ModelFilesError, ConfigurationError, SafetensorError):
+        return {}
+
+
+def is_duplicate(name: str) -> bool:
+    """Whether a file holds the weights once more, in the layout of their authors."""
+    return name.startswith("consolidated")
+
+
+def _said(index: JsonObject) -> int | None:
+    """`total_size`. Nothing but estimates needs it, and some tools write 0 or text: such a number counts as absent."""
+    try:
+        return index.child("metadata").integer("total_size", maximum=2**63 - 1)
+    except ConfigurationError:
+        return None
+
+
+def _named(index: JsonObject) -> set[str]:
+    """Names of files. What they are is checked when weights are read."""
+    weight_map = index.child("weight_map")
+    return {Path(weight_map.string(tensor)).name for tensor in weight_map}
+
+
+def _size_of(files: list[Path]) -> int | None:
+    """None where one is missing, and for none."""
+    return sum(path.stat().st_size for path in files) or None if all(path.is_file() for path in files) else None
