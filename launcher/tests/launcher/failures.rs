@@ -99,7 +99,7 @@ fn the_last_loss_of_a_shard_stops_everything() {
     let events = ended.events();
     assert_eq!(
         events[events.len() - 3..],
-        ["router SIGTERM", "router drained", "shard 0 SIGTERM"]
+        ["router start", "router end of input", "shard 0 SIGTERM"]
     );
     ended.assert_nothing_left();
 }
