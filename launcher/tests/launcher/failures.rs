@@ -146,6 +146,26 @@ fn a_bad_place_for_sockets_is_found_before_the_download() {
 }
 
 #[test]
+fn two_servers_do_not_share_a_prefix_of_sockets() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("s").display().to_string();
+    let flags = ["--shard-uds-path", &prefix];
+    // The first one has no socket yet when the second comes.
+    let first = Launcher::start(&flags, &[("FAKE_DOWNLOAD", "gate")]);
+    let download = first.wait_for_event("download", "waits");
+    let second = failed(&flags, &[]);
+    let expected = "another server has its sockets there; give another --shard-uds-path";
+    assert!(second.error().contains(expected), "{}", second.error());
+    assert!(second.events().is_empty(), "{:?}", second.events());
+    kill(download, Signal::SIGUSR1).unwrap();
+    first.wait_until_ready();
+    failed(&flags, &[]);
+    first.signal(Signal::SIGTERM);
+    assert_eq!(first.end().code, Some(0));
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+}
+
+#[test]
 fn a_port_in_use_is_found_before_the_download() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
