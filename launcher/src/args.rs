@@ -12,7 +12,7 @@ use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser, value_parser};
 
 pub use self::engine::{ModelArgs, NodeArgs, ShardArgs};
-pub use self::values::{DequantisedCopies, RopeScaling, Secret, UsageStats};
+pub use self::values::{RopeScaling, Secret, UsageStats};
 
 /// Seconds of any flag at most, more than a century: a clock must be able to count to its end.
 const MOST_SECONDS: u64 = u32::MAX as u64;
