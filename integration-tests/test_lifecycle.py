@@ -52,12 +52,16 @@ def test_sigterm_lets_streams_finish(tiny_llama: Path, tmp_path: Path) -> None:
 
 
 def test_the_last_loss_of_a_shard_stops_the_server_with_one_clear_line(tiny_llama: Path, tmp_path: Path) -> None:
-    with serving(tiny_llama, tmp_path, "--max-shard-losses", "1") as server:
+    with serving(tiny_llama, tmp_path, "--max-shard-losses", "1", "--drain-delay", "60") as server:
         pids = descendants(server.process.pid)
         (shard,) = server.shards()
+        thread, lines, started = stream_in_background(server, 480)
+        assert started.wait(60)
         os.kill(shard, signal.SIGKILL)
-        assert server.process.wait(timeout=60) == 1
+        assert server.process.wait(timeout=30) == 1
         assert "hard 0" in server.output()
+        thread.join(60)
+        assert json.loads(lines[-1])["error_type"] == "shutting_down"
         gone(server, pids)
 
 

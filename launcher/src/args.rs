@@ -12,7 +12,7 @@ use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser, value_parser};
 
 pub use self::engine::{ModelArgs, NodeArgs, ShardArgs};
-pub use self::values::{DequantisedCopies, RopeScaling, Secret, UsageStats};
+pub use self::values::{RopeScaling, Secret, UsageStats};
 
 /// Seconds of any flag at most, more than a century: a clock must be able to count to its end.
 const MOST_SECONDS: u64 = u32::MAX as u64;
@@ -109,7 +109,7 @@ pub struct BatchingArgs {
     /// Steps without prompts that a waiting request can be made to wait while others run
     #[arg(long, env, default_value_t = 20)]
     pub max_waiting_tokens: u32,
-    /// Most requests in a batch. Default: no limit
+    /// Most requests in a batch. Default, and at most: `--max-concurrent-requests`
     #[arg(long, env)]
     pub max_batch_size: Option<u32>,
     /// Seconds that a request may wait for its turn before it is refused with 429. Default: no limit

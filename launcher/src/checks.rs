@@ -1,6 +1,8 @@
 //! Judges the arguments that only the launcher knows, or that are for shards: combinations that cannot work, and flags
 //! whose feature does not exist yet. What the router is told it judges itself, see `router_check.rs`.
 
+use std::ops::RangeInclusive;
+
 use crate::args::{Args, LimitArgs, NodeArgs, ServerArgs, UnavailableArgs};
 use crate::error::LauncherError;
 
@@ -111,39 +113,35 @@ fn check_positive(args: &Args) -> Result<(), LauncherError> {
     }
 }
 
+/// The ranges are those of the shards (`config/server.py`), which get these by environment.
 fn check_numbers(args: &Args) -> Result<(), LauncherError> {
     let (model, shards) = (&args.model, &args.shards);
     check_number(
         "--cuda-memory-fraction",
         Some(shards.cuda_memory_fraction),
-        "above 0 and at most 1",
-        |fraction| fraction > 0.0 && fraction <= 1.0,
+        0.01..=1.0,
     )?;
-    check_number("--rope-factor", model.rope_factor, "1 or more", |factor| {
-        factor.is_finite() && factor >= 1.0
-    })?;
-    check_number(
-        "--watermark-gamma",
-        model.watermark_gamma,
-        "between 0 and 1",
-        |gamma| gamma > 0.0 && gamma < 1.0,
-    )?;
+    check_number("--rope-factor", model.rope_factor, 1.0..=10_000.0)?;
+    check_number("--watermark-gamma", model.watermark_gamma, 0.0..=1.0)?;
     check_number(
         "--watermark-delta",
         model.watermark_delta,
-        "a finite number",
-        f32::is_finite,
+        -10_000.0..=10_000.0,
     )
 }
 
 fn check_number(
     flag: &str,
     given: Option<f32>,
-    range: &str,
-    is_in_range: impl Fn(f32) -> bool,
+    range: RangeInclusive<f32>,
 ) -> Result<(), LauncherError> {
-    match given.filter(|value| !is_in_range(*value)) {
-        Some(value) => refuse(format!("{flag} must be {range}, not {value}")),
+    match given.filter(|value| !range.contains(value)) {
+        Some(value) => {
+            let (low, high) = range.into_inner();
+            refuse(format!(
+                "{flag} must be between {low} and {high}, not {value}"
+            ))
+        }
         None => Ok(()),
     }
 }

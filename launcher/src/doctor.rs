@@ -16,7 +16,7 @@ use crate::error::LauncherError;
 use crate::nodes::{Place, meeting_address};
 use crate::plan::{self, ProcessSpec, Surroundings};
 use crate::supervisor::hub_token;
-use crate::{checks, devices, process, router_check};
+use crate::{checks, devices, logs, process, router_check};
 
 /// How a finding bears on a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +104,8 @@ async fn examine(args: &Args) -> Vec<Finding> {
     let place = Place::of(&args.nodes);
     let node_0 = place.as_ref().ok().cloned().flatten();
     let node_0 = node_0.filter(|place| place.rank == 0);
-    let flags = checks::check_flags(args)
+    let flags = logs::level()
+        .and_then(|_| checks::check_flags(args))
         .and(place.map(drop))
         .and(counted.map(drop));
     let mut findings = judge_as_router(args, flags).await;

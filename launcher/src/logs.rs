@@ -37,13 +37,12 @@ struct Style {
 /// # Errors
 /// When the thread that writes cannot be started.
 pub fn init(json: bool) -> io::Result<(Console, Result<(), LauncherError>)> {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let color = use_color(
         variable("LOG_COLORIZE").as_deref(),
         variable("NO_COLOR").is_some(),
         !json,
     );
-    let (filter, verdict) = match filter(variable("LOG_LEVEL").as_deref().unwrap_or("info")) {
+    let (filter, verdict) = match level() {
         Ok(filter) => (filter, Ok(())),
         Err(error) => (EnvFilter::new("info"), Err(error)),
     };
@@ -75,6 +74,15 @@ pub fn init(json: bool) -> io::Result<(Console, Result<(), LauncherError>)> {
         subscriber.init();
     }
     Ok((console, verdict))
+}
+
+/// What LOG_LEVEL asks for.
+pub fn level() -> Result<EnvFilter, LauncherError> {
+    filter(variable("LOG_LEVEL").as_deref().unwrap_or("info"))
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// What stands where lines are missing.

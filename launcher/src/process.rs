@@ -127,6 +127,11 @@ impl Process {
         }
     }
 
+    /// Ends its standard input, which tells our own processes that their work has nobody left to be done for, or by.
+    pub fn end_input(&mut self) {
+        self.stdin = None;
+    }
+
     /// What it has told last of its start.
     pub fn progress(&self) -> watch::Receiver<Option<Progress>> {
         self.progress.clone()

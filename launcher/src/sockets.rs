@@ -1,11 +1,12 @@
 //! The directory of the shards' sockets.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
 use nix::unistd::Uid;
 use tempfile::TempDir;
 
@@ -20,7 +21,16 @@ const LONGEST_PATH: usize = 107;
 pub struct Sockets {
     prefix: String,
     shards: usize,
-    directory: Option<TempDir>,
+    place: Place,
+}
+
+/// What keeps others from a prefix for as long as it lives.
+#[derive(Debug)]
+enum Place {
+    /// Made here, for us alone.
+    Private { _directory: TempDir },
+    /// A file beside the sockets, which one process at a time can lock.
+    Locked { path: PathBuf, _file: File },
 }
 
 impl Sockets {
@@ -44,7 +54,7 @@ impl Sockets {
     }
 
     pub fn directory_owned(&self) -> bool {
-        self.directory.is_some()
+        matches!(self.place, Place::Private { .. })
     }
 
     /// Removes what shards that were killed have left, so that others can listen on the same paths.
@@ -76,7 +86,9 @@ impl Sockets {
         Ok(Self {
             prefix,
             shards,
-            directory: Some(directory),
+            place: Place::Private {
+                _directory: directory,
+            },
         })
     }
 
@@ -98,6 +110,10 @@ impl Sockets {
                 format!("it belongs to another user; {own}"),
             ));
         }
+        let path = PathBuf::from(format!("{prefix}-lock"));
+        let file = lock(&path)?;
+        // From here on it is removed again, whatever is found.
+        let place = Place::Locked { path, _file: file };
         for rank in 0..shards {
             clear_stale(Path::new(&socket_path(&prefix, rank)))?;
         }
@@ -105,16 +121,46 @@ impl Sockets {
         Ok(Self {
             prefix,
             shards,
-            directory: None,
+            place,
         })
     }
 }
 
 impl Drop for Sockets {
     fn drop(&mut self) {
-        // A shard removes its files itself, unless it was killed. The directory of ours goes by its own drop.
+        // A shard removes its files itself, unless it was killed. The place goes by its own drop, after this.
         for path in self.files() {
             let _ = fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Self::Locked { path, .. } = self {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// The file at `path`, made and locked. The kernel lets go of it with the process, however that ends.
+fn lock(path: &Path) -> Result<File, LauncherError> {
+    loop {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).mode(0o600);
+        options.custom_flags(OFlag::O_NOFOLLOW.bits());
+        let file = options.open(path).map_err(|error| refusal(path, error))?;
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => refusal(
+                path,
+                "another server has its sockets there; give another --shard-uds-path",
+            ),
+            TryLockError::Error(error) => refusal(path, error),
+        })?;
+        let locked = file.metadata().map_err(|error| refusal(path, error))?;
+        // A server that has just ended may have removed the file between the two steps.
+        if found(path)?.is_some_and(|named| named.ino() == locked.ino()) {
+            return Ok(file);
         }
     }
 }
@@ -241,6 +287,21 @@ mod tests {
         fs::write(&socket, "precious").unwrap();
         assert!(refused(&prefix).contains("no socket"));
         assert!(socket.exists());
+    }
+
+    #[test]
+    fn one_server_at_a_time_has_a_prefix_and_its_files() {
+        let base = tempfile::tempdir().unwrap();
+        let (prefix, file) = (base.path().join("s"), base.path().join("s-rendezvous"));
+        let first = Sockets::at(&prefix, 2).unwrap();
+        fs::write(&file, "of the first").unwrap();
+        assert!(refused(&prefix).contains("another server"));
+        assert!(file.exists());
+        drop(first);
+        drop(Sockets::at(&prefix, 2).unwrap());
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+        symlink("/etc/passwd", base.path().join("s-lock")).unwrap();
+        assert!(refused(&prefix).contains("s-lock"));
     }
 
     #[test]

@@ -117,11 +117,10 @@ async fn bring_up(
     }
     let devices = devices::count().await;
     let size = plan::shard_count(args.shards.sharded, args.shards.num_shard, devices)?;
-    // A trial, for the same reason. They are made when shards are there to remove them, however this process ends.
-    drop(Sockets::prepare(
-        args.shards.shard_uds_path.as_deref(),
-        size,
-    )?);
+    // For the same reason. A path that was given is kept from other servers from now on; a directory of our own is but
+    // tried, and made when shards are there to remove it, however this process ends.
+    let reserved = Sockets::prepare(args.shards.shard_uds_path.as_deref(), size)?;
+    let reserved = Some(reserved).filter(|sockets| !sockets.directory_owned());
     let surroundings = Surroundings {
         log_level: fleet.console.level_name(),
         hf_token: hub_token(),
@@ -137,7 +136,7 @@ async fn bring_up(
         start.part("download", []).during(preparing).await
     };
     let folder = router_check::beside(check_of_router(args, None), preparing).await?;
-    let group = load(args, &surroundings, &folder, size, fleet, start).await?;
+    let group = load(args, &surroundings, &folder, size, reserved, fleet, start).await?;
     fleet.nodes.ready_together().await;
     if fleet.nodes.is_led() {
         return Ok(None);
@@ -158,11 +157,15 @@ async fn load(
     surroundings: &Surroundings,
     folder: &str,
     size: usize,
+    reserved: Option<Sockets>,
     fleet: &mut Fleet,
     start: &Span,
 ) -> Result<ShardGroup, LauncherError> {
     let name = fleet.nodes.start_together(Path::new(folder)).await?;
-    let sockets = Sockets::prepare(args.shards.shard_uds_path.as_deref(), size)?;
+    let sockets = match reserved {
+        Some(sockets) => sockets,
+        None => Sockets::prepare(None, size)?,
+    };
     let group = ShardGroup {
         size,
         uds_prefix: sockets.prefix().to_owned(),

@@ -9,24 +9,44 @@ import sys
 from collections.abc import Callable, Generator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from . import __version__
 from .config.cluster import cluster_listener
-from .config.copies import DequantisedCopies
-from .config.facts import Dtype
 from .config.fallback import FallbackConfig
-from .config.implementation import ModelImpl
-from .config.kv_cache import KvCacheDtype
+from .config.kv_cache import quantised_kv_cache
+from .config.memory import cuda_memory, has_cuda_devices
 from .config.parallel import DEFAULT_UDS_PATH
-from .config.server import Attention, Environment, LoadFormat, ServerConfig, parse_cuda_graphs
-from .config.serving import AskedLimits, check_servable
+from .config.server import AskedComputation, Environment, ServerConfig, parse_cuda_graphs
+from .config.serving import AskedLimits, check_deterministic, check_servable
 from .config.shards import AskedShards
 from .engine.requests import ShardEngine
 from .engine.worker import EngineWorker
 from .errors import EngineError
+from .flags import (
+    AttentionFlag,
+    AutoConvert,
+    Copies,
+    CudaGraphs,
+    Deterministic,
+    DtypeFlag,
+    ExitOnEof,
+    ExpertParallel,
+    Format,
+    Impl,
+    Json,
+    KvCache,
+    Level,
+    MaxInputTokens,
+    MaxTotalTokens,
+    ModelId,
+    NumShard,
+    Quantize,
+    Revision,
+    TrustRemoteCode,
+)
 from .hub import ModelSource, find_folder, prepare_folder
 from .service.parent import start_is_due, watch_parent
 from .service.server import ServiceSettings, TraceSettings
@@ -37,39 +57,6 @@ from .telemetry import LEVELS, configure_logging
 logger = logging.getLogger("text_generation_server.cli")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
-
-LogLevel = Literal["TRACE", "DEBUG", "INFO", "WARN", "ERROR"]
-ModelId = Annotated[str, typer.Argument(help="Folder of a model, or its id on the hub")]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub")]
-TrustRemoteCode = Annotated[
-    bool, typer.Option(help="Accepted for models whose configuration asks for it; no code of a model is run")
-]
-Level = Annotated[LogLevel, typer.Option(case_sensitive=False, help="Lowest level that is logged")]
-Json = Annotated[bool, typer.Option("--json-output", help="Log JSON records instead of text")]
-ExitOnEof = Annotated[
-    bool, typer.Option("--exit-on-stdin-eof", help="Stop when standard input ends, as it does with the parent")
-]
-Impl = Annotated[
-    ModelImpl,
-    typer.Option(help="Code that computes the model; auto: ours where the family is known, else Transformers"),
-]
-KvCache = Annotated[
-    KvCacheDtype, typer.Option(help="Number type of keys and values; auto: what the checkpoint wants, else the model's")
-]
-Copies = Annotated[
-    DequantisedCopies,
-    typer.Option(
-        help="Keep matrices of few bits with 16 bits as well, for steps of many tokens; auto: with much memory"
-    ),
-]
-Quantize = Annotated[
-    str | None, typer.Option(help="Quantise 16-bit weights while they are read: fp8, eetq, bitsandbytes-nf4 and others")
-]
-ExpertParallel = Annotated[
-    bool, typer.Option("--enable-expert-parallel", help="Each rank has whole experts of a mixture; see --sharded")
-]
-NumShard = Annotated[int, typer.Option(min=1, help="Ranks that the model will have, of all nodes together")]
-Format = Annotated[LoadFormat, typer.Option(help="`dummy` makes random weights from config.json alone")]
 
 
 def _print_version(asked: bool) -> None:
@@ -92,19 +79,13 @@ def serve(
     model_id: ModelId,
     revision: Revision = None,
     sharded: Annotated[bool, typer.Option("--sharded", help="One of several ranks; see RANK and WORLD_SIZE")] = False,
-    dtype: Annotated[Dtype | None, typer.Option(help="Default: float32 on CPU, that of the model on CUDA")] = None,
+    dtype: DtypeFlag = None,
     load_format: Format = "auto",
     model_impl: Impl = "auto",
     quantize: Quantize = None,
-    attention: Annotated[
-        Attention | None, typer.Option(help="Attention implementation; default: triton on CUDA, torch on CPU")
-    ] = None,
-    cuda_graphs: Annotated[
-        str | None, typer.Option(help="Batch sizes of decode that get a CUDA graph, such as 1,2,4; 0: none")
-    ] = None,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Results of a request are bitwise the same in every batch; slower")
-    ] = False,
+    attention: AttentionFlag = None,
+    cuda_graphs: CudaGraphs = None,
+    deterministic: Deterministic = False,
     enable_expert_parallel: ExpertParallel = False,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
@@ -173,20 +154,29 @@ def download_weights(
     model_id: ModelId,
     revision: Revision = None,
     extension: Annotated[str, typer.Option(help="Ending of the weight files")] = ".safetensors",
-    max_input_tokens: Annotated[int | None, typer.Option(help="Fail early if the model has fewer positions")] = None,
-    max_total_tokens: Annotated[int | None, typer.Option(help="Likewise")] = None,
+    max_input_tokens: MaxInputTokens = None,
+    max_total_tokens: MaxTotalTokens = None,
     num_shard: NumShard = 1,
     enable_expert_parallel: ExpertParallel = False,
-    auto_convert: Annotated[bool, typer.Option(help="Convert .bin weights, running no code from them")] = False,
+    auto_convert: AutoConvert = False,
+    dtype: DtypeFlag = None,  # noqa: ARG001  what a shard is told is accepted here, also where nothing is checked of it
     load_format: Format = "auto",
     model_impl: Impl = "auto",
     quantize: Quantize = None,
+    attention: AttentionFlag = None,
+    cuda_graphs: CudaGraphs = None,
+    deterministic: Deterministic = False,
+    kv_cache_dtype: KvCache = "auto",
+    dequantised_copies: Copies = "auto",
     trust_remote_code: TrustRemoteCode = False,
     exit_on_stdin_eof: ExitOnEof = False,
     logger_level: Level = "INFO",
     json_output: Json = False,
 ) -> None:
-    """Find, download or convert a model; the last record of the output holds its folder in `model_path`."""
+    """Find, download or convert a model; the last record of the output holds its folder in `model_path`.
+
+    What it could not be served with ends this before the weights are downloaded.
+    """
     configure_logging(logger_level, json_output)
     if exit_on_stdin_eof:
         # Nothing is lost: a download resumes, and converted files get their names when they are complete.
@@ -197,9 +187,14 @@ def download_weights(
         environment = Environment.read()
         limits = AskedLimits(max_input_tokens, max_total_tokens)
         shards = AskedShards(num_shard, enable_expert_parallel)
+        computation = AskedComputation(attention, cuda_graphs, deterministic, dequantised_copies)
+        computation.check(environment, on_cuda=has_cuda_devices() or bool(cuda_memory()))
 
         def check(folder: Path) -> None:
             config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
+            check_deterministic(deterministic, config)
+            if kv_cache_dtype != "auto":
+                quantised_kv_cache(kv_cache_dtype, config)
             if isinstance(config, FallbackConfig):
                 # Loads torch and transformers, which other models need not wait for.
                 from .models.fallback import check_runnable
@@ -214,15 +209,18 @@ def download_weights(
 def doctor(
     model_id: Annotated[str | None, typer.Argument(help="Folder of a model, or its id on the hub")] = None,
     revision: Revision = None,
-    dtype: Annotated[Dtype | None, typer.Option(help="Default: that of the model")] = None,
+    dtype: DtypeFlag = None,
     num_shard: NumShard = 1,
     enable_expert_parallel: ExpertParallel = False,
-    max_input_tokens: Annotated[int | None, typer.Option(help="As it would be served with")] = None,
-    max_total_tokens: Annotated[int | None, typer.Option(help="Likewise")] = None,
+    max_input_tokens: MaxInputTokens = None,
+    max_total_tokens: MaxTotalTokens = None,
     load_format: Format = "auto",
-    auto_convert: Annotated[bool, typer.Option(help="As it would be served with")] = False,
+    auto_convert: AutoConvert = False,
     model_impl: Impl = "auto",
     quantize: Quantize = None,
+    attention: AttentionFlag = None,
+    cuda_graphs: CudaGraphs = None,
+    deterministic: Deterministic = False,
     kv_cache_dtype: KvCache = "auto",
     dequantised_copies: Copies = "auto",
 ) -> None:
@@ -234,10 +232,9 @@ def doctor(
         if model_id is not None:
             source = ModelSource(model_id, revision, load_format, auto_convert)
         limits = AskedLimits(max_input_tokens, max_total_tokens)
-        environment = Environment.read()
         shards = AskedShards(num_shard, enable_expert_parallel)
-        asked = (model_impl, quantize, kv_cache_dtype, dequantised_copies)
-        for finding in examine(source, environment, limits, dtype, shards, *asked):
+        computation = AskedComputation(attention, cuda_graphs, deterministic, dequantised_copies)
+        for finding in examine(source, limits, dtype, shards, computation, model_impl, quantize, kv_cache_dtype):
             typer.echo(json.dumps(asdict(finding)))
 
 

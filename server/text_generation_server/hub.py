@@ -4,7 +4,6 @@ Weights are safetensors. `.bin` files are pickles; they are converted only when 
 which runs no code from the file. Offline mode, endpoint and token are huggingface_hub's own settings.
 """
 
-import errno
 import json
 import logging
 import os
@@ -25,7 +24,6 @@ _SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 _NO_WEIGHTS = ("training", "optimizer", "scheduler", "args", "arguments")
 _DOWNLOAD_ATTEMPTS = 5
 _BACK_OFF_S = 5.0
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,13 @@ class ModelSource:
     def needs_weights(self) -> bool:
         """False where random weights are asked for."""
         return self.load_format != "dummy"
+
+
+def hub_cache(hub: HubConfig) -> Path:
+    """Where downloads go."""
+    from huggingface_hub import constants
+
+    return hub.cache_dir or Path(constants.HF_HUB_CACHE)
 
 
 def present_folder(source: ModelSource, hub: HubConfig) -> Path | None:
@@ -115,9 +120,16 @@ def _local_folder(source: ModelSource, hub: HubConfig) -> Path | None:
             raise ModelFilesError(f"WEIGHTS_CACHE_OVERRIDE is no folder: {hub.override_dir}")
         return hub.override_dir.resolve()
     folder = Path(source.model_id).expanduser()
-    if folder.is_dir():
+    try:
+        is_dir, exists = folder.is_dir(), folder.exists()
+    except PermissionError as error:
+        raise ModelFilesError(
+            f"{folder.absolute()} cannot be looked at ({error.strerror}): let this user search the folders above it, "
+            "or name another one with --model-id"
+        ) from error
+    if is_dir:
         return folder.resolve()
-    if folder.exists():
+    if exists:
         raise ModelFilesError(f"{source.model_id} is a file: --model-id must name the folder that the model is in")
     if not _is_hub_name(source.model_id):
         raise ModelFilesError(
@@ -206,7 +218,7 @@ def _cached_snapshot(source: ModelSource, hub: HubConfig) -> Path | None:
 
     try:
         return _snapshot(source, hub, source.extension, local_only=True)
-    except LocalEntryNotFoundError:
+    except (LocalEntryNotFoundError, PermissionError):
         return None
 
 
@@ -215,56 +227,38 @@ def _download(
 ) -> Path:
     """First what is small. Then safetensors if the repository has them, else `.bin` where conversion was asked for."""
     logger.info("looking for the model on the hub", extra={"model_id": source.model_id, "revision": source.revision})
-    folder = _retried(lambda: _snapshot(source, hub, None), source, pause)
+    folder = _retried(lambda: _snapshot(source, hub, None), source, hub, pause)
     check(folder)
     if not source.needs_weights:
         return folder
-    folder = _retried(lambda: _snapshot(source, hub, source.extension), source, pause)
+    folder = _retried(lambda: _snapshot(source, hub, source.extension), source, hub, pause)
     if stored_weights(folder, source.extension) or not source.auto_convert:
         return folder
-    return _retried(lambda: _snapshot(source, hub, ".bin"), source, pause)
+    return _retried(lambda: _snapshot(source, hub, ".bin"), source, hub, pause)
 
 
-def _retried(call: Callable[[], Path], source: ModelSource, pause: Callable[[float], None]) -> Path:
-    """Runs a download; tries again after faults of the network, and names the cause of what stays."""
+def _retried(call: Callable[[], Path], source: ModelSource, hub: HubConfig, pause: Callable[[float], None]) -> Path:
+    """Runs a download; tries again after faults of the network or the hub, and names the cause of what stays."""
     import httpx
-    from huggingface_hub import errors
-    from huggingface_hub.constants import is_offline_mode
+
+    from .hub_faults import exhausted_reason, is_unknown_to_all, lasting_reason
 
     name = source.model_id if source.revision is None else f"{source.model_id} at revision {source.revision}"
     attempt = 1
     while True:
         try:
             return call()
-        except errors.GatedRepoError as error:
-            raise ModelFilesError(f"{name} is gated: accept its terms on the hub and set HF_TOKEN") from error
-        except errors.RevisionNotFoundError as error:
-            raise ModelFilesError(f"the hub has no {name}; check --revision") from error
-        except errors.RepositoryNotFoundError as error:
-            raise ModelFilesError(
-                f"{source.model_id} is neither a local folder nor a model of the hub; check --model-id, and HF_TOKEN "
-                "if it is private"
-            ) from error
         except (OSError, httpx.HTTPError) as error:
-            if isinstance(error, OSError) and error.errno in _FULL:
-                raise ModelFilesError(
-                    f"the disk is full: {name} does not fit into the hub cache; free space there, or name another "
-                    "folder with --huggingface-hub-cache (HUGGINGFACE_HUB_CACHE)"
-                ) from error
-            if is_offline_mode():
-                raise ModelFilesError(
-                    f"{name} is not in the hub cache and HF_HUB_OFFLINE forbids a download"
-                ) from error
-            # The hub was not reached. It is asked once more only: the name may be that of a folder elsewhere.
-            if isinstance(error, errors.LocalEntryNotFoundError) and attempt > 1:
-                raise ModelFilesError(
+            reason = lasting_reason(error, source.model_id, name, hub_cache(hub))
+            if reason is None and attempt > 1 and is_unknown_to_all(error):
+                reason = (
                     f"there is no folder {source.model_id} in {Path.cwd()}, and the hub, which may have a model of "
                     "this name, cannot be reached; check --model-id, the current directory and the network"
-                ) from error
-            if attempt == _DOWNLOAD_ATTEMPTS:
-                raise ModelFilesError(
-                    f"downloading {name} failed {attempt} times ({type(error).__name__}); check the network"
-                ) from error
+                )
+            if reason is None and attempt == _DOWNLOAD_ATTEMPTS:
+                reason = exhausted_reason(error, name, attempt)
+            if reason is not None:
+                raise ModelFilesError(reason) from error
             logger.warning("download failed, trying again", extra={"attempt": attempt, "error": type(error).__name__})
             attempt += 1
             pause(_BACK_OFF_S)

@@ -119,6 +119,28 @@ def test_the_grace_period_follows_from_the_flags() -> None:
     assert pod["terminationGracePeriodSeconds"] >= 20 + 300 + 10
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_start_may_take_as_long_for_the_server_as_for_the_cluster(nodes: int) -> None:
+    objects = rendered(nodes=nodes, startTimeout=3600)
+    pod = (
+        objects["Deployment"]["spec"]["template"]
+        if nodes == 1
+        else objects["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+    )
+    (server,) = pod["spec"]["containers"]
+    assert shlex.join(server["args"]).count("--shard-startup-timeout 3600") == 1
+    probe = server["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 3600
+
+
+@pytest.mark.parametrize("secret", ["", "keys"])
+@pytest.mark.parametrize("picked", [False, True])
+def test_an_endpoint_picker_reads_metrics_without_a_key(picked: bool, secret: str) -> None:
+    pool = {"enabled": picked, "endpointPicker": {"name": "picker", "port": 9002}}
+    flags = container(rendered(apiKeySecret=secret, inferencePool=pool))["args"]
+    assert ("--open-metrics" in flags) == (picked and bool(secret))
+
+
 def test_devices_are_as_many_as_shards() -> None:
     server = container(rendered(gpus=4))
     assert server["resources"]["limits"] == {"nvidia.com/gpu": "4"}
@@ -133,6 +155,7 @@ def test_several_nodes_are_a_group_of_which_the_first_takes_requests(secret: str
         gpus=8,
         autoscaling={"kind": "hpa"},
         networkPolicy={"enabled": True},
+        podDisruptionBudget={"enabled": True},
     )
     assert "Deployment" not in objects
     group = objects["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
@@ -154,6 +177,8 @@ def test_several_nodes_are_a_group_of_which_the_first_takes_requests(secret: str
         assert f"--cluster-cert {mount['mountPath']}/tls.crt" in flags
     assert {"name": "LOCAL_ADDR", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in server["env"]
     assert objects["Service"]["spec"]["selector"]["leaderworkerset.sigs.k8s.io/worker-index"] == "0"
+    # Whichever pod is evicted, its whole group ends.
+    assert objects["PodDisruptionBudget"]["spec"]["selector"] == objects["NetworkPolicy"]["spec"]["podSelector"]
     assert objects["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["kind"] == "LeaderWorkerSet"
     among = {"from": [{"podSelector": {"matchLabels": objects["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]}}]}
     assert among in objects["NetworkPolicy"]["spec"]["ingress"]

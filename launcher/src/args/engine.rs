@@ -102,7 +102,7 @@ pub struct ShardArgs {
     /// Use no custom GPU kernels
     #[arg(long, env)]
     pub disable_custom_kernels: bool,
-    /// Share of each device's memory that a shard may use, above 0 and up to 1
+    /// Share of each device's memory that a shard may use, from 0.01 to 1
     #[arg(long, env, default_value_t = 1.0)]
     pub cuda_memory_fraction: f32,
     /// Batch sizes of decode that get a CUDA graph, such as `1,2,4,8`; `0`: none, and none for prompts. Default: up to the largest batch

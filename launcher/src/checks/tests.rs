@@ -77,14 +77,23 @@ fn values_that_cannot_work_are_refused() {
         ("--port=0", "--port must not be 0"),
         (
             "--cuda-memory-fraction=1.5",
-            "--cuda-memory-fraction must be above 0",
+            "--cuda-memory-fraction must be between 0.01 and 1, not 1.5",
+        ),
+        (
+            "--cuda-memory-fraction=0.005",
+            "--cuda-memory-fraction must be between",
         ),
         (
             "--cuda-memory-fraction=NaN",
-            "--cuda-memory-fraction must be above 0",
+            "--cuda-memory-fraction must be between",
         ),
-        ("--rope-factor=0.5", "--rope-factor must be 1 or more"),
-        ("--watermark-gamma=1", "--watermark-gamma must be between"),
+        (
+            "--rope-factor=0.5",
+            "--rope-factor must be between 1 and 10000",
+        ),
+        ("--rope-factor=10001", "--rope-factor must be between"),
+        ("--watermark-gamma=1.5", "--watermark-gamma must be between"),
+        ("--watermark-delta=inf", "--watermark-delta must be between"),
         (
             "--model-id=",
             "--model-id is required, for example: text-generation-launcher --model-id",

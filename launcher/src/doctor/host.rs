@@ -24,7 +24,7 @@ const LEAST_SHARED_MEMORY: u64 = 1 << 30;
 /// Whether the flags fit each other.
 pub fn flags(checked: Result<(), LauncherError>) -> Finding {
     match checked {
-        Ok(()) => Finding::new("flags", Status::Ok, "every flag can be served"),
+        Ok(()) => Finding::new("flags", Status::Ok, "launcher and router take every flag"),
         Err(error) => Finding::new("flags", Status::Error, error.to_string())
             .remedied_by("change the flag, or the variable of the same name"),
     }

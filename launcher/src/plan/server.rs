@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::flags::{Flags, name_of};
 use super::{NodeGroup, ProcessSpec, ShardGroup, Surroundings, cluster_flags};
-use crate::args::{Args, DequantisedCopies, ModelArgs, NodeArgs, RopeScaling};
+use crate::args::{Args, ModelArgs, NodeArgs, RopeScaling};
 use crate::checks::max_input_tokens;
 
 const SERVER: &str = "text-generation-server";
@@ -28,15 +28,7 @@ pub fn download(args: &Args, surroundings: &Surroundings, shards: usize) -> Proc
     let model = &args.model;
     let mut flags = Flags(vec!["download-weights".to_owned()]);
     flags.0.extend(model.model_id.clone());
-    flags.optional("--revision", model.revision.as_ref());
-    flags.value("--load-format", name_of(model.load_format));
-    flags.optional("--model-impl", model.model_impl.map(name_of));
-    flags.optional("--quantize", quantize(model));
-    flags.switch("--auto-convert", model.auto_convert);
-    // What the model cannot serve is found out before its weights are downloaded.
-    flags.optional("--max-input-tokens", max_input_tokens(&args.limits));
-    flags.optional("--max-total-tokens", args.limits.max_total_tokens);
-    shard_flags(args, shards, &mut flags);
+    asked_flags(args, shards, &mut flags);
     flags.switch("--trust-remote-code", model.trust_remote_code);
     flags.switch("--exit-on-stdin-eof", true);
     flags.value("--logger-level", talking_level(surroundings));
@@ -51,38 +43,20 @@ pub fn doctor(args: &Args, surroundings: &Surroundings, shards: usize) -> Proces
     let model = &args.model;
     let mut flags = Flags(vec!["doctor".to_owned()]);
     flags.0.extend(model.model_id.clone());
-    flags.optional("--revision", model.revision.as_ref());
-    flags.optional("--dtype", model.dtype.map(name_of));
-    shard_flags(args, shards, &mut flags);
-    flags.optional("--max-input-tokens", max_input_tokens(&args.limits));
-    flags.optional("--max-total-tokens", args.limits.max_total_tokens);
-    flags.value("--load-format", name_of(model.load_format));
-    flags.switch("--auto-convert", model.auto_convert);
-    flags.optional("--model-impl", model.model_impl.map(name_of));
-    flags.optional("--quantize", quantize(model));
-    flags.value("--kv-cache-dtype", name_of(model.kv_cache_dtype));
-    // The doctor need not know of more: where all tokens are computed in one way there are none.
-    let copies = match args.shards.deterministic {
-        true => DequantisedCopies::Off,
-        false => args.model.dequantised_copies,
-    };
-    flags.value("--dequantised-copies", name_of(copies));
+    asked_flags(args, shards, &mut flags);
     let mut env = server_env(args, surroundings);
-    env.push((
-        "CUDA_MEMORY_FRACTION",
-        args.shards.cuda_memory_fraction.to_string(),
-    ));
     env.extend(model_env(args));
     server_process("doctor", None, flags, env)
 }
 
-/// Into how many shards the model is to be cut, and how: not every model can be.
-fn shard_flags(args: &Args, shards: usize, flags: &mut Flags) {
+/// What is asked of the model and its shards: what cannot be served is found out before weights are downloaded.
+fn asked_flags(args: &Args, shards: usize, flags: &mut Flags) {
+    flags.optional("--revision", args.model.revision.as_ref());
+    model_flags(args, flags);
+    flags.switch("--auto-convert", args.model.auto_convert);
+    flags.optional("--max-input-tokens", max_input_tokens(&args.limits));
+    flags.optional("--max-total-tokens", args.limits.max_total_tokens);
     flags.value("--num-shard", shards);
-    flags.switch(
-        "--enable-expert-parallel",
-        args.shards.enable_expert_parallel,
-    );
 }
 
 /// How the model is computed, as flags of every shard.
@@ -103,7 +77,6 @@ fn model_flags(args: &Args, flags: &mut Flags) {
         "--enable-expert-parallel",
         args.shards.enable_expert_parallel,
     );
-    flags.switch("--trust-remote-code", args.model.trust_remote_code);
 }
 
 /// The same by name, with what shards are told by environment: what must be equal on all nodes.
@@ -135,6 +108,7 @@ pub fn shard(
     flags.switch("--exit-on-stdin-eof", true);
     flags.switch("--sharded", group.world_size() > 1);
     model_flags(args, &mut flags);
+    flags.switch("--trust-remote-code", args.model.trust_remote_code);
     if let Some(node) = &group.node {
         node_flags(&args.nodes, node, local_rank, &mut flags);
     }
@@ -152,10 +126,6 @@ pub fn shard(
         ("WORLD_SIZE", group.world_size().to_string()),
         ("LOCAL_RANK", local_rank.to_string()),
         ("LOCAL_WORLD_SIZE", group.size.to_string()),
-        (
-            "CUDA_MEMORY_FRACTION",
-            args.shards.cuda_memory_fraction.to_string(),
-        ),
     ]);
     env.extend(model_env(args));
     env.extend(group.node.iter().flat_map(node_env));
@@ -194,8 +164,18 @@ fn server_process(
     flags: Flags,
     env: Vec<(&'static str, String)>,
 ) -> ProcessSpec {
-    // The level goes by flag; the API key is the router's alone.
-    let env_remove = vec!["LOG_LEVEL", "API_KEY"];
+    // The level goes by flag; the API key is the router's alone. The rest is what schedulers of clusters set for their
+    // own ranks.
+    let env_remove = vec![
+        "LOG_LEVEL",
+        "API_KEY",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    ];
     ProcessSpec {
         name: name.to_owned(),
         rank,
@@ -212,6 +192,8 @@ fn server_env(args: &Args, surroundings: &Surroundings) -> Vec<(&'static str, St
     let path = |path: &PathBuf| path.display().to_string();
     // A progress bar is one endless line, which a log cannot show.
     let mut env = vec![("HF_HUB_DISABLE_PROGRESS_BARS", "1".to_owned())];
+    let fraction = args.shards.cuda_memory_fraction;
+    env.push(("CUDA_MEMORY_FRACTION", fraction.to_string()));
     env.extend(
         surroundings
             .hf_token

@@ -123,16 +123,17 @@ impl Fleet {
         }
     }
 
-    /// Router first, then the workers, all at once; none has anything left to finish. The other nodes are told to do the
-    /// same. `failure` is why, where it is one; it is in the log already.
+    /// Router first, which ends what still runs with an error: after a failure nobody is left who could compute it. Then
+    /// the workers, all at once; none has anything left to finish. The other nodes are told to do the same. `failure` is
+    /// why, where it is one; it is in the log already.
     pub async fn stop(&mut self, failure: Option<&str>) {
         self.nodes.end(failure);
         let grace = match failure {
             Some(_) if self.nodes.are_several() => HURRIED_GRACE,
             _ => SHORT_GRACE,
         };
-        if let Some(router) = &self.router {
-            router.signal(Signal::SIGTERM);
+        if let Some(router) = &mut self.router {
+            router.end_input();
             end_by(router, Instant::now() + grace).await;
         }
         self.workers()

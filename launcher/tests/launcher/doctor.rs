@@ -82,6 +82,15 @@ fn everything_that_is_wrong_is_said_at_once_and_the_exit_code_tells() {
 }
 
 #[test]
+fn a_log_level_that_a_start_would_refuse_is_a_finding() {
+    let port = free_port().to_string();
+    let ended = examined(&["--port", &port], &[("LOG_LEVEL", "verbose")]);
+    assert_eq!(ended.code, Some(1));
+    let said = ["error", "flags", "LOG_LEVEL `verbose` must be"];
+    assert!(has(&ended, &said), "{:#?}", ended.output);
+}
+
+#[test]
 fn a_doctor_of_the_server_that_fails_is_a_finding() {
     let port = free_port().to_string();
     let ended = examined(

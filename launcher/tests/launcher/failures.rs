@@ -99,7 +99,7 @@ fn the_last_loss_of_a_shard_stops_everything() {
     let events = ended.events();
     assert_eq!(
         events[events.len() - 3..],
-        ["router SIGTERM", "router drained", "shard 0 SIGTERM"]
+        ["router start", "router end of input", "shard 0 SIGTERM"]
     );
     ended.assert_nothing_left();
 }
@@ -143,6 +143,26 @@ fn a_bad_place_for_sockets_is_found_before_the_download() {
     let error = ended.error();
     assert!(error.contains("cannot use /nonexistent for the shards' sockets"));
     assert!(ended.events().is_empty(), "{:?}", ended.events());
+}
+
+#[test]
+fn two_servers_do_not_share_a_prefix_of_sockets() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("s").display().to_string();
+    let flags = ["--shard-uds-path", &prefix];
+    // The first one has no socket yet when the second comes.
+    let first = Launcher::start(&flags, &[("FAKE_DOWNLOAD", "gate")]);
+    let download = first.wait_for_event("download", "waits");
+    let second = failed(&flags, &[]);
+    let expected = "another server has its sockets there; give another --shard-uds-path";
+    assert!(second.error().contains(expected), "{}", second.error());
+    assert!(second.events().is_empty(), "{:?}", second.events());
+    kill(download, Signal::SIGUSR1).unwrap();
+    first.wait_until_ready();
+    failed(&flags, &[]);
+    first.signal(Signal::SIGTERM);
+    assert_eq!(first.end().code, Some(0));
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use crate::harness::{Launcher, is_gone};
+use crate::harness::{Launcher, free_port, is_gone};
 use nix::sys::signal::Signal;
+use serde_json::Value::Null;
 
 #[test]
 fn it_starts_everything_and_stops_the_router_before_the_shards() {
@@ -62,6 +63,41 @@ fn it_starts_everything_and_stops_the_router_before_the_shards() {
     assert!(
         arguments.contains(r#""--tokenizer-name","/models/fake","--model-id","org/model""#),
         "{arguments}"
+    );
+}
+
+#[test]
+fn ranks_of_whoever_has_started_the_launcher_are_not_those_of_its_shards() {
+    let env = [
+        ("RANK", "3"),
+        ("WORLD_SIZE", "4"),
+        ("LOCAL_RANK", "1"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "host-0"),
+        ("MASTER_PORT", "4321"),
+    ];
+    let launcher = Launcher::start(&[], &env);
+    launcher.wait_until_ready();
+    launcher.signal(Signal::SIGTERM);
+    let ended = launcher.end();
+    let port = free_port().to_string();
+    let examined = Launcher::start_bare(&["doctor", "--port", &port], &env).end();
+    let [download, shard, doctor] = [
+        ended.start_of("download"),
+        ended.start_of("shard 0"),
+        examined.start_of("doctor"),
+    ]
+    .map(|start| &start["env"]);
+    for (name, _) in env {
+        assert_eq!((&download[name], &doctor[name]), (&Null, &Null), "{name}");
+    }
+    assert_eq!(
+        (&shard["RANK"], &shard["WORLD_SIZE"]),
+        (&"0".into(), &"1".into())
+    );
+    assert_eq!(
+        (&shard["MASTER_ADDR"], &shard["MASTER_PORT"]),
+        (&Null, &Null)
     );
 }
 

@@ -154,7 +154,7 @@ fn a_shard_that_is_lost_while_it_starts_again_counts_until_the_server_gives_up()
                     that was loss 3 within 600 s, see --max-shard-losses";
     assert!(ended.error().ends_with(expected), "{}", ended.error());
     assert_eq!(ended.starts_of("shard 0").len(), 3);
-    assert_eq!(ended.events().last().unwrap(), "router drained");
+    assert_eq!(ended.events().last().unwrap(), "router end of input");
     ended.assert_nothing_left();
 }
 
@@ -203,6 +203,20 @@ fn shards_start_again_for_a_router_that_drains() {
     launcher.signal_child("router", Signal::SIGKILL);
     let ended = launcher.end();
     assert_eq!(ended.code, Some(0), "{:#?}", ended.output);
+    ended.assert_nothing_left();
+}
+
+#[test]
+fn a_router_that_drains_is_told_that_no_shard_is_left() {
+    let flags = ["--max-shard-losses", "1"];
+    let launcher = Launcher::start(&flags, &[("FAKE_ROUTER", "slow-drain")]);
+    launcher.wait_until_ready();
+    launcher.signal(Signal::SIGTERM);
+    launcher.wait_for_event("router", "SIGTERM");
+    launcher.signal_child("shard 0", Signal::SIGKILL);
+    let ended = launcher.end();
+    assert_eq!(ended.code, Some(1));
+    assert_eq!(ended.events().last().unwrap(), "router end of input");
     ended.assert_nothing_left();
 }
 

@@ -12,12 +12,11 @@ use anyhow::Context;
 use clap::Parser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::args::{Cli, Command, Config};
 use crate::management::{self, ManagementPort};
-use crate::server::{ServerLimits, serve};
+use crate::server::{ServerLimits, StopOrders, serve};
 use crate::signals::{StopSignals, stdin_eof};
 use crate::startup::{self, SlowTokenizer};
 use crate::{logging, routes};
@@ -159,39 +158,40 @@ async fn supervise(
         graceful: Duration::from_secs(config.graceful_termination_timeout),
         ..ServerLimits::default()
     };
-    let stop = CancellationToken::new();
+    let orders = StopOrders::default();
     let infer = state.infer.clone();
     let tracer = state.options.tracer.clone();
     let failed = pin!(infer.panicked());
-    let server = serve(listener, state, limits, stop.clone().cancelled_owned());
-    let ended = until_stopped(server, input_closed, failed, &mut signals, &stop).await;
+    let server = serve(listener, state, limits, orders.clone());
+    let ended = until_stopped(server, input_closed, failed, &mut signals, &orders).await;
     if let Some(tracer) = tracer {
         tracer.shutdown().await;
     }
     ended
 }
 
-/// The first signal lets running requests finish, the second does not; the end of standard input stops at once. Without
-/// the batching task, which `failed` tells of, nobody is served ever again.
+/// The first signal lets running requests finish, the second does not. The end of standard input says that the shards
+/// are gone for good, or whoever keeps them running: running requests end with an error. Without the batching task,
+/// which `failed` tells of, nobody is served ever again.
 async fn until_stopped(
     server: impl Future<Output = ()>,
     mut input_closed: impl Future<Output = ()> + Unpin,
     mut failed: impl Future<Output = String> + Unpin,
     signals: &mut StopSignals,
-    stop: &CancellationToken,
+    orders: &StopOrders,
 ) -> anyhow::Result<()> {
     let mut server = pin!(server);
     loop {
         tokio::select! {
             () = &mut server => return Ok(()),
-            () = &mut input_closed => {
-                tracing::info!("standard input ended: stopping at once");
-                return Ok(());
+            () = &mut input_closed, if !orders.cut.is_cancelled() => {
+                tracing::info!("standard input ended: no shard is left");
+                orders.cut.cancel();
             }
             reason = &mut failed => anyhow::bail!("the batching task has failed: {reason}"),
             signal = signals.recv() => {
-                anyhow::ensure!(!stop.is_cancelled(), "stopped by a second signal, {signal}, with requests still running");
-                stop.cancel();
+                anyhow::ensure!(!orders.drain.is_cancelled(), "stopped by a second signal, {signal}, with requests still running");
+                orders.drain.cancel();
             }
         }
     }
@@ -215,8 +215,8 @@ mod tests {
         let mut signals = StopSignals::install().expect("signals");
         let (server, input) = (std::future::pending(), std::future::pending());
         let failed = std::future::ready("task 7 panicked".to_owned());
-        let stop = CancellationToken::new();
-        let ended = until_stopped(server, input, failed, &mut signals, &stop).await;
+        let orders = StopOrders::default();
+        let ended = until_stopped(server, input, failed, &mut signals, &orders).await;
         let reason = reason_line(&ended.expect_err("nobody is served"));
         assert_eq!(
             reason,

@@ -1,12 +1,12 @@
 //! The connection loop: limits on what a peer may do, and an orderly end.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::acceptor::{Acceptor, watch};
@@ -64,7 +64,16 @@ impl ServerLimits {
     }
 }
 
-/// Serves until `stop` resolves and running requests have finished, or `limits.graceful` is over.
+/// What can end a server, whoever gives the order.
+#[derive(Debug, Clone, Default)]
+pub struct StopOrders {
+    /// Running requests may finish.
+    pub drain: CancellationToken,
+    /// They are ended, also where they had time to finish: nobody is left who could compute them.
+    pub cut: CancellationToken,
+}
+
+/// Serves until `orders.drain` and running requests have finished, or `limits.graceful` is over, or `orders.cut`.
 ///
 /// While requests finish, new connections are still accepted and new requests get 503, so that a load balancer sees
 /// an answer and not a refused connection. Streams that have not finished in time get an event that says so.
@@ -72,26 +81,51 @@ pub async fn serve(
     listener: TcpListener,
     state: Arc<AppState>,
     limits: ServerLimits,
-    stop: impl Future<Output = ()>,
+    orders: StopOrders,
 ) {
     let _upkeep = AbortOnDropHandle::new(tokio::spawn(keep_metrics(state.metrics.clone())));
     let acceptor = Acceptor::new(routes::router(state.clone()), limits, state.leaving());
     let deadline = tokio::select! {
-        deadline = drain(stop, &state, limits) => deadline,
+        deadline = stop(&orders, &state, limits) => deadline,
         never = acceptor.run(&listener) => match never {},
     };
     if let Err(error) = acceptor.close(listener) {
         tracing::warn!("connections that were not accepted yet are reset: {error}");
     }
+    let connections = &acceptor.connections;
+    let closed = async {
+        tokio::select! {
+            biased;
+            () = orders.cut.cancelled() => close_soon(connections, limits).await,
+            () = close(connections, limits, deadline) => {}
+        }
+    };
     tokio::select! {
-        () = close(&acceptor.connections, limits, deadline) => {}
-        never = watch(&acceptor.connections, limits) => match never {},
+        () = closed => {}
+        never = watch(connections, limits) => match never {},
     }
 }
 
-/// Waits for the order to stop and then for the running requests. Returns when connections must be closed.
-async fn drain(stop: impl Future<Output = ()>, state: &AppState, limits: ServerLimits) -> Instant {
-    stop.await;
+/// Waits for an order to stop and until no request runs. Returns when connections must be closed.
+async fn stop(orders: &StopOrders, state: &AppState, limits: ServerLimits) -> Instant {
+    let drain = async {
+        orders.drain.cancelled().await;
+        drain(state, limits).await
+    };
+    tokio::select! {
+        biased;
+        () = orders.cut.cancelled() => {
+            tracing::warn!("stopping: requests that still run are ended");
+            state.stop();
+            state.infer.cut();
+            Instant::now()
+        }
+        deadline = drain => deadline,
+    }
+}
+
+/// Waits for the running requests. Returns when connections must be closed.
+async fn drain(state: &AppState, limits: ServerLimits) -> Instant {
     let delay = limits.drain_delay;
     if !delay.is_zero() {
         tracing::info!(
@@ -138,6 +172,17 @@ async fn close(connections: &Connections, limits: ServerLimits, deadline: Instan
     let open = connections.count();
     tracing::warn!("stopped with {open} connections that had not taken their answers");
     connections.order(Order::Close, None);
+}
+
+/// The same where all has to be over within [`ServerLimits::idle`]: there is time to read a last word, and no more.
+async fn close_soon(connections: &Connections, limits: ServerLimits) {
+    let idle = limits.idle / 4;
+    close(
+        connections,
+        ServerLimits { idle, ..limits },
+        Instant::now() + 2 * idle,
+    )
+    .await;
 }
 
 async fn keep_metrics(metrics: PrometheusHandle) {

@@ -145,6 +145,33 @@ async fn the_graceful_timeout_ends_what_does_not_finish() {
 }
 
 #[tokio::test]
+async fn the_loss_of_all_shards_ends_requests_with_their_error_and_takes_no_others() {
+    // Neither the drain delay nor the graceful timeout is waited for, whether or not a drain has begun.
+    for drains in [false, true] {
+        let server = Server::with_long_drain().await;
+        server.mock.hold();
+        let body = json!({"inputs": "Hi"});
+        let running = server.post_json("/generate_stream", &body).await;
+        if drains {
+            server.leave().await;
+        }
+        server.order_cut();
+        let text = running.text().await.expect("the whole stream");
+        let last = text.trim_end().rsplit("\n\n").next().unwrap_or_default();
+        assert!(last.contains(r#""error_type":"shutting_down""#), "{text}");
+        until("the port is closed", async || {
+            let answer = server.post("/generate").json(&body).send().await;
+            answer.map_or(true, |answer| {
+                assert_eq!(answer.status(), 503);
+                false
+            })
+        })
+        .await;
+        server.stopped().await;
+    }
+}
+
+#[tokio::test]
 async fn connections_without_a_whole_request_do_not_hold_up_the_end() {
     let limits = ServerLimits {
         idle: SHORT,

@@ -142,6 +142,16 @@ def test_gguf_beside_weights_that_are_read_is_no_harm(tmp_path: Path) -> None:
     assert prepare_folder(ModelSource(str(folder)), HUB) == folder
 
 
+def test_a_folder_that_may_not_be_looked_at_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refused(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    # Root, who may run this, may look everywhere.
+    monkeypatch.setattr(Path, "is_dir", refused)
+    with pytest.raises(ModelFilesError, match=r"cannot be looked at \(Permission denied\)"):
+        find_folder(ModelSource(str(tmp_path / "model")), HUB)
+
+
 def test_a_pipe_is_no_weights(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     os.mkfifo(folder / "pytorch_model.bin")
@@ -286,6 +296,72 @@ def test_a_full_disk_is_no_fault_of_the_network(stub: Callable[..., Snapshots]) 
     with pytest.raises(ModelFilesError, match="the disk is full: some/model does not fit into the hub cache"):
         prepare_folder(ModelSource("some/model"), HUB, pause=lambda _: pytest.fail("it waited"))
     assert len(snapshots.calls) == 1
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_cache_that_cannot_be_written_to_is_named_and_not_retried(
+    stub: Callable[..., Snapshots], tmp_path: Path, number: int
+) -> None:
+    snapshots = stub(OSError(number, os.strerror(number), str(tmp_path / "models--some--model")))
+    said = f"{tmp_path}/models--some--model cannot be written to .* make that writable .* --huggingface-hub-cache"
+    with pytest.raises(ModelFilesError, match=said):
+        prepare_folder(ModelSource("some/model"), HubConfig(tmp_path), pause=lambda _: pytest.fail("it waited"))
+    assert len(snapshots.calls) == 1
+
+
+def hub_error(status: int, message: str | None = None, hidden: bool = False) -> Exception:
+    """An answer of the hub; `hidden`: as the library shows it where it looks into the cache next."""
+    response = httpx.Response(status, request=httpx.Request("GET", "http://hub"))
+    error = errors.HfHubHTTPError("no", response=response, server_message=message)
+    if not hidden:
+        return error
+    told = errors.LocalEntryNotFoundError("not in the cache either")
+    told.__cause__ = error
+    return told
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize(
+    ("status", "message", "said"),
+    [
+        (401, "Invalid credentials in Authorization header", r"401 Unauthorized \(Invalid credentials .* set HF_TOKEN"),
+        (403, "You must accept the licence", r"403 Forbidden \(You must accept .* HF_TOKEN .* licence"),
+        (410, None, "the hub refuses some/model: 410 Gone"),
+    ],
+)
+def test_what_the_hub_refuses_is_not_retried(
+    stub: Callable[..., Snapshots], status: int, message: str | None, said: str, hidden: bool
+) -> None:
+    snapshots = stub(hub_error(status, message, hidden))
+    with pytest.raises(ModelFilesError, match=said):
+        prepare_folder(ModelSource("some/model"), HUB, pause=lambda _: pytest.fail("it waited"))
+    assert len(snapshots.calls) == 1
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(503, "the hub answers 503 Service Unavailable; try again later"), (429, "429 Too Many Requests .*HF_TOKEN")],
+)
+def test_a_hub_that_is_ill_or_busy_is_asked_again(
+    stub: Callable[..., Snapshots], status: int, said: str, hidden: bool
+) -> None:
+    snapshots = stub(*[hub_error(status, "slow down" if status == 429 else None, hidden)] * 3)
+    prepare_folder(ModelSource("some/model"), HUB, pause=lambda _: None)
+    assert len(snapshots.calls) == 3 + 2
+    snapshots = stub(*[hub_error(status, "slow down" if status == 429 else None, hidden)] * 9)
+    with pytest.raises(ModelFilesError, match=f"failed 5 times: .*{said}"):
+        prepare_folder(ModelSource("some/model"), HUB, pause=lambda _: None)
+    assert len(snapshots.calls) == 5
+
+
+def test_a_download_that_has_begun_is_no_name_of_a_folder(stub: Callable[..., Snapshots]) -> None:
+    snapshots = stub(*[errors.IncompleteSnapshotError("no answer", "/cache/snapshots/1")] * 3)
+    prepare_folder(ModelSource("some/model"), HUB, pause=lambda _: None)
+    snapshots = stub(*[errors.IncompleteSnapshotError("no answer", "/cache/snapshots/1")] * 9)
+    with pytest.raises(ModelFilesError, match=r"failed 5 times .*check the network"):
+        prepare_folder(ModelSource("some/model"), HUB, pause=lambda _: None)
+    assert len(snapshots.calls) == 5
 
 
 def test_a_hub_that_cannot_be_reached_is_asked_once_more(stub: Callable[..., Snapshots]) -> None:

@@ -173,6 +173,14 @@ def write_config(folder: Path, architecture: str = "UnknownModel", quantised: st
     return folder
 
 
+def with_small_heads(folder: Path) -> Path:
+    """A model that is known, and whose keys and values cannot have 8 bits."""
+    path = write_config(folder, LLAMA) / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "head_dim": 2}))
+    (folder / "tokenizer.json").touch()
+    return folder
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
@@ -184,6 +192,23 @@ def write_config(folder: Path, architecture: str = "UnknownModel", quantised: st
         (lambda tmp: ["download-weights", str(tmp)], {}, "no config.json"),
         (lambda tmp: ["download-weights", str(write_config(tmp))], {}, "UnknownModel"),
         (lambda tmp: ["download-weights", str(write_config(tmp, LLAMA, "exl2"))], {}, "quantised by 'exl2'"),
+        (lambda _: ["download-weights", "some/model", "--cuda-graphs", "abc"], {}, "--cuda-graphs must be"),
+        (
+            lambda _: ["download-weights", "some/model", "--deterministic", "--dequantised-copies", "on"],
+            {},
+            "--dequantised-copies on is not there",
+        ),
+        (lambda _: ["download-weights", "some/model"], {"CUDA_MEMORY_FRACTION": "0.005"}, "between 0.01 and 1.0"),
+        (
+            lambda _: ["download-weights", "some/model", "--attention", "triton"],
+            {"DISABLE_CUSTOM_KERNELS": "true"},
+            "--attention triton ",
+        ),
+        (
+            lambda tmp: ["download-weights", str(with_small_heads(tmp)), "--kv-cache-dtype", "int8"],
+            {},
+            "--kv-cache-dtype int8 needs",
+        ),
         (lambda tmp: serve_arguments(write_config(tmp, LLAMA, "gptq", b"\x10" + bytes(40)), tmp), {}, "is damaged"),
     ],
 )
@@ -204,6 +229,15 @@ def test_download_weights_ends_with_the_folder(llama_folder: Path) -> None:
         output, _ = process.communicate(timeout=WAIT_S)
         assert process.returncode == 0
         assert json.loads(output.splitlines()[-1])["model_path"] == str(llama_folder.resolve())
+
+
+def test_the_doctor_reports_an_environment_that_cannot_be_read() -> None:
+    with started("doctor", CUDA_MEMORY_FRACTION="0.005") as process:
+        output, errors = process.communicate(timeout=WAIT_S)
+        assert (process.returncode, errors) == (0, "")
+        (said,) = [finding for finding in map(json.loads, output.splitlines()) if finding["subject"] == "environment"]
+        assert said["status"] == "error"
+        assert "CUDA_MEMORY_FRACTION must be between 0.01 and 1.0" in said["text"]
 
 
 def test_the_version_is_that_of_the_package() -> None:

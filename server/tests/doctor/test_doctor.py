@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -9,14 +11,15 @@ import pytest
 
 from text_generation_server.config.copies import DequantisedCopies
 from text_generation_server.config.kv_cache import KvCacheDtype
-from text_generation_server.config.server import Environment
+from text_generation_server.config.server import AskedComputation, Environment, HubConfig
 from text_generation_server.config.serving import AskedLimits
 from text_generation_server.config.shards import ONE_SHARD, AskedShards
+from text_generation_server.doctor import flag_findings
 from text_generation_server.doctor.devices import Card, Devices, device_findings, memory_of
 from text_generation_server.doctor.finding import Finding
-from text_generation_server.doctor.model import model_findings
+from text_generation_server.doctor.model import missing_model, model_findings
 from text_generation_server.doctor.software import software_findings
-from text_generation_server.doctor.storage import folder_findings
+from text_generation_server.doctor.storage import folder_finding, storage_findings
 from text_generation_server.hub import ModelSource
 
 GIB = 2**30
@@ -86,13 +89,79 @@ def test_a_missing_library_is_an_error_and_names_the_command() -> None:
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     file = tmp_path / "cache"
     file.touch()
-    (finding,) = folder_findings("downloads", file / "hub", "HF_HOME")
+    finding = folder_finding("downloads", file / "hub", "HF_HOME")
     assert finding.status == "error"
     assert f"{file / 'hub'}, for downloads, cannot be written to" == finding.text
-    (finding,) = folder_findings("downloads", tmp_path / "not" / "yet", "HF_HOME")
+    assert finding.remedy == f"remove {file}, which is no folder, or name another folder with HF_HOME"
+    finding = folder_finding("downloads", tmp_path / "not" / "yet", "HF_HOME")
     assert finding.status in ("ok", "warning")
     assert "GiB free" in finding.text
     assert os.listdir(tmp_path) == ["cache"]
+
+
+def test_what_is_above_a_folder_stays_with_those_it_belongs_to() -> None:
+    # Not even root can write there.
+    finding = folder_finding("downloads", Path("/proc/1/task/hub/cache"), "HF_HOME")
+    assert finding.status == "error"
+    assert finding.remedy is not None
+    assert "chown" not in finding.remedy
+    assert "install -d -o" in finding.remedy
+    finding = folder_finding("downloads", Path("/proc"), "HF_HOME")
+    assert "chown -R" in (finding.remedy or "")
+
+
+def test_a_folder_below_one_that_may_not_be_searched_is_no_crash(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from text_generation_server.doctor.storage import folder_finding\n"
+        # Root may search every folder: as somebody else, to whom it belongs no more than to others.
+        "if os.getuid() == 0: os.setuid(65534)\n"
+        "print(folder_finding('downloads', Path(sys.argv[1]), 'HF_HOME').status)\n"
+    )
+    tmp_path.chmod(0o000)
+    try:
+        arguments = [sys.executable, "-c", code, str(closed / "hub")]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    finally:
+        tmp_path.chmod(0o700)
+    assert (done.stdout, done.stderr) == ("error\n", "")
+
+
+def test_only_folders_that_a_start_needs_count(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+
+    def found(downloads: bool | None, on_gpus: bool) -> list[tuple[str, str]]:
+        findings = storage_findings(HubConfig(cache_dir=file / "hub"), downloads, on_gpus)
+        return [(finding.status, finding.text.split(",")[1]) for finding in findings]
+
+    assert found(downloads=False, on_gpus=False) == []
+    assert found(downloads=True, on_gpus=False) == [("error", " for downloads")]
+    assert found(downloads=None, on_gpus=False) == [("warning", " for downloads")]
+    assert [purpose for _, purpose in found(downloads=False, on_gpus=True)] == [" for compiled kernels"]
+    assert missing_model(None, HubConfig()) is None
+    assert missing_model(ModelSource(str(DEMO)), HubConfig()) is False
+    assert missing_model(ModelSource("./nowhere"), HubConfig()) is False
+    assert missing_model(ModelSource("organisation/name"), HubConfig(cache_dir=tmp_path)) is True
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "said"),
+    [
+        (AskedComputation(cuda_graphs="abc"), devices(H200), "--cuda-graphs must be"),
+        (AskedComputation(deterministic=True, dequantised_copies="on"), devices(H200), "--dequantised-copies on"),
+        (AskedComputation(attention="triton"), devices(), "--attention triton runs on CUDA devices only"),
+        (AskedComputation(attention="triton"), devices(H200), None),
+        (AskedComputation(attention="torch", cuda_graphs="1,2", deterministic=True), devices(), None),
+    ],
+)
+def test_flags_that_no_model_can_be_served_with(asked: AskedComputation, found: Devices, said: str | None) -> None:
+    findings = list(flag_findings(asked, Environment.read({}), found))
+    assert [finding.status for finding in findings] == (["error"] if said else [])
+    assert all((said or "") in finding.text for finding in findings)
 
 
 def of_model(

@@ -190,6 +190,24 @@ def test_health_answers_while_a_step_runs_and_stop_lets_it_finish(tmp_path: Path
     run(test())
 
 
+def test_watchers_of_its_health_do_not_hold_up_a_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, lambda: cast("ShardEngine", make_engine())) as shard:
+            await ready(shard)
+            watch, left = (shard.health.Watch(health_pb2.HealthCheckRequest()) for _ in range(2))
+            for each in (watch, left):
+                assert (await each.read()).status == health_pb2.HealthCheckResponse.SERVING
+            left.cancel()
+            shard.server.stop()
+            await asyncio.wait_for(shard.task, WAIT_S)
+            with pytest.raises(aio.AioRpcError, match="the shard is stopping"):
+                await watch.read()
+        # The engine had its time too, and nothing is told of an end that was none.
+        assert [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+    run(test())
+
+
 def test_a_call_that_its_caller_gave_up_is_still_executed(tmp_path: Path) -> None:
     """Other ranks execute it too, so withdrawing it here would part them."""
 

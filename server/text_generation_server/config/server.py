@@ -81,6 +81,22 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class AskedComputation:
+    """What the command line says of how a shard computes, before there is a shard."""
+
+    attention: Attention | None = None
+    cuda_graphs: str | None = None
+    deterministic: bool = False
+    dequantised_copies: DequantisedCopies = "auto"
+
+    def check(self, environment: Environment, on_cuda: bool) -> None:
+        """Raises `ConfigurationError` for what no model can be served with."""
+        parse_cuda_graphs(self.cuda_graphs)
+        check_copies(self.deterministic, self.dequantised_copies)
+        check_attention(self.attention, on_cuda, environment)
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """Everything that `serve` was told."""
 
@@ -117,11 +133,7 @@ class ServerConfig:
             )
         if not self.sharded and world_size > 1:
             raise ConfigurationError(f"WORLD_SIZE is {world_size} but --sharded is not given; pass --sharded")
-        if self.deterministic and self.dequantised_copies == "on":
-            raise ConfigurationError(
-                "--deterministic computes all tokens in one way, so --dequantised-copies on is not there with it: "
-                "leave one of them out"
-            )
+        check_copies(self.deterministic, self.dequantised_copies)
 
     @property
     def socket_path(self) -> Path:
@@ -220,6 +232,25 @@ def triton_cache(variables: Mapping[str, str] | None = None) -> Path:
     env = _Variables(os.environ if variables is None else variables)
     home = env.path("TRITON_HOME") or Path.home()
     return env.path("TRITON_CACHE_DIR") or home / ".triton" / "cache"
+
+
+def check_copies(deterministic: bool, copies: DequantisedCopies) -> None:
+    """Raises `ConfigurationError` where the two cannot be had together."""
+    if deterministic and copies == "on":
+        raise ConfigurationError(
+            "--deterministic computes all tokens in one way, so --dequantised-copies on is not there with it: "
+            "leave one of them out"
+        )
+
+
+def check_attention(attention: Attention | None, on_cuda: bool, environment: Environment) -> None:
+    """Raises `ConfigurationError` for kernels that do not run there, or are not to be used."""
+    if attention == "triton" and not on_cuda:
+        raise ConfigurationError("--attention triton runs on CUDA devices only; leave it out or use --attention torch")
+    if attention == "triton" and environment.disable_custom_kernels:
+        raise ConfigurationError(
+            "--attention triton contradicts --disable-custom-kernels; leave it out or use --attention torch"
+        )
 
 
 def parse_cuda_graphs(value: str | None) -> tuple[int, ...] | None:

@@ -78,6 +78,14 @@ def override_rope(config: AnyModelConfig, environment: Environment) -> AnyModelC
     return config.with_rope(scaling, factor)
 
 
+def check_deterministic(asked: bool, config: AnyModelConfig) -> None:
+    """Raises `ConfigurationError` for a model whose results may differ with the batch."""
+    if asked and isinstance(config, FallbackConfig):
+        raise ConfigurationError(
+            f"--deterministic is not there for {config.architecture}, which runs through Transformers: leave it out"
+        )
+
+
 def _check_limits(limits: AskedLimits, positions: int) -> None:
     for flag, value, most in (
         ("--max-total-tokens", limits.max_total_tokens, positions),

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from ..config.copies import DequantisedCopies
 from ..config.implementation import ModelImpl
 from ..config.kv_cache import KvCacheDtype
-from ..config.server import Environment
+from ..config.server import AskedComputation, Environment
 from ..config.serving import AskedLimits
 from ..config.shards import AskedShards
+from ..errors import ConfigurationError
 from ..hub import ModelSource
-from .devices import device_findings, memory_of, read_devices
+from .devices import Devices, device_findings, memory_of, read_devices
 from .finding import Finding
-from .model import model_findings
+from .model import missing_model, model_findings
 from .software import software_findings
 from .storage import storage_findings
 
@@ -20,26 +21,59 @@ __all__ = ["Finding", "examine"]
 
 def examine(
     source: ModelSource | None,
-    environment: Environment,
     limits: AskedLimits,
     dtype: str | None,
     shards: AskedShards,
+    computation: AskedComputation,
     model_impl: ModelImpl = "auto",
     quantize: str | None = None,
     kv_cache_dtype: KvCacheDtype = "auto",
-    copies: DequantisedCopies = "auto",
 ) -> Iterator[Finding]:
-    """Findings in the order in which a person would look: programs, devices, folders, and a model, if one is named."""
+    """Findings in the order in which a person would look: programs, devices, flags, folders, and a model, if one is
+    named.
+    """
     yield from software_findings()
     devices = read_devices()
     yield from device_findings(devices, shards.count)
-    yield from storage_findings(environment.hub)
+    try:
+        environment = Environment.read()
+    except ConfigurationError as error:
+        yield Finding("environment", "error", str(error), "change the variable that is named")
+        return
+    yield from flag_findings(computation, environment, devices)
+    yield from storage_findings(environment.hub, missing_model(source, environment.hub), bool(devices.cards))
     if source is not None:
         if dtype is None and not devices.cards:
             dtype = "float32"
-        if copies == "auto" and not devices.cards:
-            copies = "off"
         memory = memory_of(devices, environment.cuda_memory_fraction, shards.count)
+        copies = copies_of(computation, devices)
+        deterministic = computation.deterministic
         yield from model_findings(
-            source, environment, limits, dtype, shards, memory, model_impl, quantize, kv_cache_dtype, copies
+            source,
+            environment,
+            limits,
+            dtype,
+            shards,
+            memory,
+            model_impl,
+            quantize,
+            kv_cache_dtype,
+            copies,
+            deterministic,
         )
+
+
+def flag_findings(computation: AskedComputation, environment: Environment, devices: Devices) -> Iterator[Finding]:
+    """What no model can be served with here."""
+    try:
+        # That devices cannot be used is a finding of its own.
+        computation.check(environment, on_cuda=bool(devices.cards or devices.driver))
+    except ConfigurationError as error:
+        yield Finding("flags", "error", str(error), "change the flag, or the variable of the same name")
+
+
+def copies_of(computation: AskedComputation, devices: Devices) -> DequantisedCopies:
+    """What a start would make of `--dequantised-copies`: where all tokens are computed in one way there are none."""
+    if computation.deterministic or (computation.dequantised_copies == "auto" and not devices.cards):
+        return "off"
+    return computation.dequantised_copies

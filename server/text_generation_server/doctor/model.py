@@ -9,20 +9,30 @@ from ..config.implementation import AnyModelConfig, ModelImpl
 from ..config.kv_cache import KvCacheDtype, quantised_kv_cache
 from ..config.model import ModelConfig
 from ..config.parallel import kv_heads_of_rank
-from ..config.server import Environment
-from ..config.serving import AskedLimits, check_servable
+from ..config.server import Environment, HubConfig
+from ..config.serving import AskedLimits, check_deterministic, check_servable
 from ..config.shards import AskedShards
 from ..config.sizes import ITEM_BYTES, bytes_of_rank, served_bytes
 from ..config.spec import LatentAttentionSpec, MixerSpec
 from ..errors import EngineError
-from ..hub import ModelSource, find_folder, present_folder
+from ..hub import ModelSource, find_folder, hub_cache, present_folder
 from .finding import Finding
-from .storage import hub_cache
 
 _SUBJECT = "model"
 _GIB = 2**30
 _MOST_SHARDS = 1024
 """That are thought of where nothing tells how many heads a model has."""
+
+
+def missing_model(source: ModelSource | None, hub: HubConfig) -> bool | None:
+    """Whether a start would download the model; None where nobody knows which one."""
+    if source is None:
+        return None
+    try:
+        return present_folder(source, hub) is None
+    except EngineError:
+        # A finding about the model says what is wrong with its name.
+        return False
 
 
 def model_findings(
@@ -36,6 +46,7 @@ def model_findings(
     quantize: str | None = None,
     kv_cache_dtype: KvCacheDtype = "auto",
     copies: DequantisedCopies = "auto",
+    deterministic: bool = False,
 ) -> Iterator[Finding]:
     """`memory`: bytes that each shard may use; `dtype`: None for that of the model. Downloads nothing."""
     try:
@@ -44,6 +55,7 @@ def model_findings(
             return
         folder = find_folder(source, environment.hub)
         config = check_servable(folder, environment, limits, source.needs_weights, model_impl, quantize, shards)
+        check_deterministic(deterministic, config)
         kv_cache = quantised_kv_cache(kv_cache_dtype, config)
         if isinstance(config, FallbackConfig):
             from ..models.fallback import check_runnable

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..config.server import HubConfig, triton_cache
-from .finding import Finding
+from ..hub import hub_cache
+from .finding import Finding, Status
 
 _SUBJECT = "storage"
 _GIB = 2**30
@@ -15,41 +16,48 @@ _LITTLE = 2 * _GIB
 """Free bytes below which a download or compiled kernels would soon fill the disk."""
 
 
-def hub_cache(hub: HubConfig) -> Path:
-    """Where downloads go."""
-    from huggingface_hub import constants
+def storage_findings(hub: HubConfig, downloads: bool | None, on_gpus: bool) -> Iterator[Finding]:
+    """Whether the folders that a start writes to can be written to, and how much room they have.
 
-    return hub.cache_dir or Path(constants.HF_HUB_CACHE)
+    `downloads`: whether it has a model to download, None where that is not known; `on_gpus`: whether it compiles
+    kernels.
+    """
+    if downloads is not False:
+        status: Status = "warning" if downloads is None else "error"
+        yield folder_finding("downloads", hub_cache(hub), "HF_HOME or --huggingface-hub-cache", status)
+    if on_gpus:
+        yield folder_finding("compiled kernels", triton_cache(), "TRITON_CACHE_DIR")
 
 
-def storage_findings(hub: HubConfig) -> Iterator[Finding]:
-    """Whether the caches can be written to, and how much room they have."""
-    yield from folder_findings("downloads", hub_cache(hub), "HF_HOME or --huggingface-hub-cache")
-    yield from folder_findings("compiled kernels", triton_cache(), "TRITON_CACHE_DIR")
-
-
-def folder_findings(purpose: str, folder: Path, variable: str) -> Iterator[Finding]:
-    """Judges a folder that need not exist yet. `variable` says where another one is named."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
+def folder_finding(purpose: str, folder: Path, variable: str, status: Status = "error") -> Finding:
+    """Judges a folder that need not exist yet. `variable` says where another one is named; `status`: of one that cannot
+    be written to.
+    """
+    # Nothing can be seen below a folder that this user may not search.
+    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     if not _is_writable(existing):
-        yield Finding(
-            _SUBJECT,
-            "error",
-            f"{folder}, for {purpose}, cannot be written to",
-            f"chown -R {os.getuid()} {existing}, or name another folder with {variable}",
-        )
-        return
+        text = f"{folder}, for {purpose}, cannot be written to"
+        return Finding(_SUBJECT, status, text, f"{_remedy(folder, existing)}, or name another folder with {variable}")
     free = shutil.disk_usage(existing).free
     text = f"{folder}, for {purpose}, has {free / _GIB:.1f} GiB free"
     if free < _LITTLE:
-        yield Finding(_SUBJECT, "warning", text, f"make room, or name another folder with {variable}")
-    else:
-        yield Finding(_SUBJECT, "ok", text)
+        return Finding(_SUBJECT, "warning", text, f"make room, or name another folder with {variable}")
+    return Finding(_SUBJECT, "ok", text)
+
+
+def _remedy(folder: Path, existing: Path) -> str:
+    """`existing`: the part of the way to `folder` that is there."""
+    if not os.path.isdir(existing):
+        return f"remove {existing}, which is no folder"
+    if existing == folder:
+        return f"chown -R {os.getuid()} {folder}"
+    # What is above it belongs to others, and is to stay theirs.
+    return f"let an administrator make it (install -d -o {os.getuid()} {folder})"
 
 
 def _is_writable(folder: Path) -> bool:
     """Tried, because permissions do not tell of a file system that is mounted read-only."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return False
     try:
         with tempfile.TemporaryFile(dir=folder):

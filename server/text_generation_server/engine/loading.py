@@ -10,14 +10,13 @@ from pathlib import Path
 import torch
 
 from ..config.facts import Dtype
-from ..config.fallback import FallbackConfig
 from ..config.implementation import AnyModelConfig, read_model_config
 from ..config.kv_cache import quantised_kv_cache
 from ..config.memory import check_fits
 from ..config.model import ModelConfig
 from ..config.quantisation import Packed
-from ..config.server import Attention, ServerConfig
-from ..config.serving import override_rope
+from ..config.server import Attention, ServerConfig, check_attention
+from ..config.serving import check_deterministic, override_rope
 from ..config.shards import AskedShards, check_shards
 from ..config.sizes import bytes_of_rank, served_bytes
 from ..distributed.group import init_group
@@ -48,11 +47,7 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
     attention = choose_attention(config, device)
     use_triton(attention == "triton")
     model_config = override_rope(read_model_config(folder, config.model_impl, config.quantize), environment)
-    if isinstance(model_config, FallbackConfig) and config.deterministic:
-        raise ConfigurationError(
-            f"--deterministic is not there for {model_config.architecture}, which runs through Transformers: "
-            "leave it out"
-        )
+    check_deterministic(config.deterministic, model_config)
     if isinstance(model_config, ModelConfig) and model_config.has_media:
         logger.warning("of %s the model of text is served alone, without images and sound", model_config.architecture)
     check_shards(model_config, AskedShards(environment.parallel.world_size, config.expert_parallel))
@@ -124,10 +119,9 @@ def choose_device(local_rank: int) -> torch.device:
 
 def choose_attention(config: ServerConfig, device: torch.device) -> Attention:
     """What was asked for, else the fastest that this device runs. Raises `ConfigurationError` for what it cannot."""
-    if device.type == "cpu" or config.environment.disable_custom_kernels:
-        if config.attention == "triton":
-            reason = "runs on CUDA devices only" if device.type == "cpu" else "contradicts --disable-custom-kernels"
-            raise ConfigurationError(f"--attention triton {reason}; leave it out or use --attention torch")
+    on_cuda = device.type != "cpu"
+    check_attention(config.attention, on_cuda, config.environment)
+    if not on_cuda or config.environment.disable_custom_kernels:
         return "torch"
     return config.attention or "triton"
 

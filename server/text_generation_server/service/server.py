@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 STOP_LIMIT_S = 3.0
 """How long an orderly end may take: calls in flight, then the engine's threads. The launcher kills after 5 s."""
+_CALLS_SHARE = 2 / 3
+"""Of that time for the calls; the rest is for the threads, which must free what they hold."""
 ORPHAN_LIMIT_S = 2.0
 """How long an orderly end may take once the parent is gone; nobody waits for an answer then."""
 _OPTIONS = (
@@ -105,13 +107,14 @@ class ShardServer:
             self._worker.start()
             await self._serve(health_servicer)
         finally:
-            await self._end(server)
+            await self._end(server, health_servicer)
 
-    async def _end(self, server: aio.Server) -> None:
+    async def _end(self, server: aio.Server, health_servicer: HealthServicer) -> None:
         """Lets what is in flight finish, within the limit: a step whose other ranks are gone never does."""
         deadline = time.monotonic() + self._stop_limit_s
         self._worker.expect_no_masks()
-        await server.stop(self._stop_limit_s)
+        health_servicer.end_watches()
+        await server.stop(self._stop_limit_s * _CALLS_SHARE)
         self._socket.remove()
         # A load that is still running is not waited for; the thread is a daemon and ends with the process.
         if self._worker.ready.done() and not self._worker.stop(max(0.0, deadline - time.monotonic())):

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import grpc
 from grpc_health.v1 import health, health_pb2
 from tokenizers import Tokenizer
 
@@ -122,6 +123,8 @@ class HealthServicer(health.aio.HealthServicer):  # pyright: ignore[reportUntype
         super().__init__()
         self._worker = worker
         self._serves = False
+        self._watches: set[asyncio.Future[None]] = set()
+        self._ends = False
 
     async def refresh(self) -> None:
         """Tells watchers how the engine is, and the log when it gets ill."""
@@ -135,6 +138,26 @@ class HealthServicer(health.aio.HealthServicer):  # pyright: ignore[reportUntype
         self._serves = status == health_pb2.HealthCheckResponse.SERVING
         for service in self._SERVICES:
             await self.set(service, status)
+
+    def end_watches(self) -> None:
+        """Ends the streams of watchers, which would otherwise last as long as these want."""
+        self._ends = True
+        for watch in self._watches:
+            watch.cancel()
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
+        watch = asyncio.ensure_future(super().Watch(request, context))
+        self._watches.add(watch)
+        try:
+            if not self._ends:
+                await asyncio.wait((watch,))
+        finally:
+            # A watcher that leaves has this call cancelled.
+            watch.cancel()
+            self._watches.discard(watch)
+        if self._ends:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the shard is stopping")
+        await watch
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> health_pb2.HealthCheckResponse:
         await self.refresh()

@@ -71,6 +71,8 @@ labels:
 - {{ .Values.drainDelay | quote }}
 - --graceful-termination-timeout
 - {{ .Values.terminationTimeout | quote }}
+- --shard-startup-timeout
+- {{ .Values.startTimeout | quote }}
 - --json-output
 {{- if gt (int .Values.nodes) 1 }}
 - --nnodes
@@ -79,8 +81,6 @@ labels:
 - $(LWS_WORKER_INDEX)
 - --master-addr
 - $(LWS_LEADER_ADDRESS)
-- --shard-startup-timeout
-- {{ .Values.startTimeout | quote }}
 {{- if .Values.nodesSecret }}
 - --cluster-cert
 - /etc/text-generation-nodes/tls.crt
@@ -99,6 +99,10 @@ labels:
 {{- if .Values.inferencePool.enabled }}
 - --metrics-aliases
 - vllm
+{{- /* The endpoint picker reads metrics on the port for requests, and has no key. */ -}}
+{{- if .Values.apiKeySecret }}
+- --open-metrics
+{{- end }}
 {{- end }}
 {{- range .Values.args }}
 - {{ . | quote }}

@@ -12,7 +12,7 @@ use reqwest::{RequestBuilder, Response};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use text_generation_http::args::Cli;
-use text_generation_http::server::{ServerLimits, serve};
+use text_generation_http::server::{ServerLimits, StopOrders, serve};
 use text_generation_http::startup::start;
 use text_generation_http::state::AppState;
 use text_generation_mock_shard::{MockConfig, MockShard};
@@ -20,7 +20,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
 /// Ids below are special tokens; id `BYTES + b` is the byte `b`.
 pub const BYTES: u32 = 3;
@@ -34,7 +33,7 @@ pub struct Server {
     pub state: Arc<AppState>,
     pub url: String,
     pub http: reqwest::Client,
-    stop: CancellationToken,
+    orders: StopOrders,
     served: JoinHandle<()>,
     _folder: TempDir,
 }
@@ -105,19 +104,14 @@ impl Server {
             .await
             .expect("a started server");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let stop = CancellationToken::new();
-        let serving = serve(
-            listener,
-            state.clone(),
-            limits,
-            stop.clone().cancelled_owned(),
-        );
+        let orders = StopOrders::default();
+        let serving = serve(listener, state.clone(), limits, orders.clone());
         Self {
             mock,
             state,
             url,
             http: reqwest::Client::new(),
-            stop,
+            orders,
             served: tokio::spawn(serving),
             _folder: folder,
         }
@@ -191,10 +185,15 @@ impl Server {
 
     /// Gives the order to stop, as a signal would.
     pub fn order_stop(&self) {
-        self.stop.cancel();
+        self.orders.drain.cancel();
     }
 
-    /// The same, and waits until load balancers are told to send no more.
+    /// Gives the order to end every request at once.
+    pub fn order_cut(&self) {
+        self.orders.cut.cancel();
+    }
+
+    /// Gives the order to stop, and waits until load balancers are told to send no more.
     pub async fn leave(&self) {
         self.order_stop();
         until("the order is seen", async || self.state.is_leaving()).await;

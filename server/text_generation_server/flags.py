@@ -1,0 +1,57 @@
+"""Flags that several commands of `text-generation-server` share."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from .config.copies import DequantisedCopies
+from .config.facts import Dtype
+from .config.implementation import ModelImpl
+from .config.kv_cache import KvCacheDtype
+from .config.server import Attention, LoadFormat
+
+LogLevel = Literal["TRACE", "DEBUG", "INFO", "WARN", "ERROR"]
+ModelId = Annotated[str, typer.Argument(help="Folder of a model, or its id on the hub")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option(help="Accepted for models whose configuration asks for it; no code of a model is run")
+]
+Level = Annotated[LogLevel, typer.Option(case_sensitive=False, help="Lowest level that is logged")]
+Json = Annotated[bool, typer.Option("--json-output", help="Log JSON records instead of text")]
+ExitOnEof = Annotated[
+    bool, typer.Option("--exit-on-stdin-eof", help="Stop when standard input ends, as it does with the parent")
+]
+Impl = Annotated[
+    ModelImpl,
+    typer.Option(help="Code that computes the model; auto: ours where the family is known, else Transformers"),
+]
+KvCache = Annotated[
+    KvCacheDtype, typer.Option(help="Number type of keys and values; auto: what the checkpoint wants, else the model's")
+]
+Copies = Annotated[
+    DequantisedCopies,
+    typer.Option(
+        help="Keep matrices of few bits with 16 bits as well, for steps of many tokens; auto: with much memory"
+    ),
+]
+Quantize = Annotated[
+    str | None, typer.Option(help="Quantise 16-bit weights while they are read: fp8, eetq, bitsandbytes-nf4 and others")
+]
+DtypeFlag = Annotated[Dtype | None, typer.Option(help="Default: float32 on CPU, that of the model on CUDA")]
+AttentionFlag = Annotated[
+    Attention | None, typer.Option(help="Attention implementation; default: triton on CUDA, torch on CPU")
+]
+CudaGraphs = Annotated[
+    str | None, typer.Option(help="Batch sizes of decode that get a CUDA graph, such as 1,2,4; 0: none")
+]
+Deterministic = Annotated[
+    bool, typer.Option("--deterministic", help="Results of a request are bitwise the same in every batch; slower")
+]
+MaxInputTokens = Annotated[int | None, typer.Option(help="Fail early if the model has fewer positions")]
+MaxTotalTokens = Annotated[int | None, typer.Option(help="Likewise")]
+AutoConvert = Annotated[bool, typer.Option(help="Convert .bin weights, running no code from them")]
+ExpertParallel = Annotated[
+    bool, typer.Option("--enable-expert-parallel", help="Each rank has whole experts of a mixture; see --sharded")
+]
+NumShard = Annotated[int, typer.Option(min=1, help="Ranks that the model will have, of all nodes together")]
+Format = Annotated[LoadFormat, typer.Option(help="`dummy` makes random weights from config.json alone")]

@@ -1,0 +1,93 @@
+"""Why a download failed: whether to try again, and what to tell the user."""
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+from huggingface_hub import constants, errors
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_TOO_MANY_REQUESTS = 429
+_ANOTHER_FOLDER = "name another folder with --huggingface-hub-cache (HUGGINGFACE_HUB_CACHE)"
+
+
+def lasting_reason(error: Exception, model_id: str, name: str, cache: Path) -> str | None:
+    """What to tell of a fault that no other attempt mends; None for others.
+
+    `name`: of the model, with its revision; `cache`: where it goes.
+    """
+    answer = hub_answer(error)
+    if answer is not None:
+        return _refusal(answer, model_id, name)
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return f"the disk is full: {name} does not fit into the hub cache; free space there, or {_ANOTHER_FOLDER}"
+    if isinstance(error, OSError) and error.errno in _FORBIDDEN:
+        # Only what the system says itself has the name of a file.
+        path = error.filename or cache
+        return (
+            f"{path} cannot be written to ({error.strerror}), and {name} goes into the hub cache {cache}: make that "
+            f"writable for this user, or {_ANOTHER_FOLDER}"
+        )
+    if constants.is_offline_mode():
+        return f"{name} is not in the hub cache and HF_HUB_OFFLINE forbids a download"
+    return None
+
+
+def exhausted_reason(error: Exception, name: str, attempts: int) -> str:
+    """What to tell of a fault that has outlasted all attempts."""
+    answer = hub_answer(error)
+    if answer is None:
+        return f"downloading {name} failed {attempts} times ({type(error).__name__}); check the network"
+    remedy = "try again later"
+    if answer.response.status_code == _TOO_MANY_REQUESTS:
+        remedy = f"{remedy}, or set HF_TOKEN, with which the hub allows more requests"
+    return f"downloading {name} failed {attempts} times: the hub answers {_said(answer)}; {remedy}"
+
+
+def is_unknown_to_all(error: Exception) -> bool:
+    """Whether nothing of the model is here and no hub has answered: the name may be that of a folder elsewhere."""
+    from_cache = isinstance(error, errors.LocalEntryNotFoundError)
+    # Of a snapshot that is not complete the hub has told before.
+    return from_cache and not isinstance(error, errors.IncompleteSnapshotError) and hub_answer(error) is None
+
+
+def hub_answer(error: Exception) -> errors.HfHubHTTPError | None:
+    """The answer of the hub by which `error` came about. The library hides most behind a file that is missing."""
+    return next((each for each in _causes(error) if isinstance(each, errors.HfHubHTTPError)), None)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _refusal(answer: errors.HfHubHTTPError, model_id: str, name: str) -> str | None:
+    """None where the hub may say something else later."""
+    if isinstance(answer, errors.GatedRepoError):
+        return f"{name} is gated: accept its terms on the hub and set HF_TOKEN"
+    if isinstance(answer, errors.RevisionNotFoundError):
+        return f"the hub has no {name}; check --revision"
+    if isinstance(answer, errors.RepositoryNotFoundError):
+        return (
+            f"{model_id} is neither a local folder nor a model of the hub; check --model-id, and HF_TOKEN if it is "
+            "private"
+        )
+    status = answer.response.status_code
+    if status in (401, 403):
+        return (
+            f"the hub refuses {name}: {_said(answer)}; set HF_TOKEN to a token that is valid and may read it, and "
+            "accept the model's licence on the hub where it has one"
+        )
+    if status == _TOO_MANY_REQUESTS or status >= 500:
+        return None
+    return f"the hub refuses {name}: {_said(answer)}; check --model-id and HF_ENDPOINT"
+
+
+def _said(answer: errors.HfHubHTTPError) -> str:
+    """Status and words as one line."""
+    words = [str(answer.response.status_code), answer.response.reason_phrase]
+    if answer.server_message:
+        words.append(f"({answer.server_message})")
+    return " ".join(" ".join(words).split())
