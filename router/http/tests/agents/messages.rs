@@ -126,6 +126,18 @@ async fn why_a_message_ended() {
         ended(json!({"stop_sequences": ["zero", " th"]})).await,
         (json!("stop_sequence"), json!(" th"), json!("one two"))
     );
+    // A call that a stop sequence has cut is none that a client may run.
+    let calls = hermes(TURN, &[]).await;
+    let cut = body(json!({"stop_sequences": [": 1"]}));
+    let cut = calls.good(PATH, &cut).await;
+    assert_eq!(
+        (&cut["stop_reason"], &cut["stop_sequence"]),
+        (&json!("stop_sequence"), &json!(": 1"))
+    );
+    assert_eq!(
+        cut["content"][2]["input"],
+        json!({"INVALID_JSON": "{\"x\""})
+    );
     // More than the context has room for is no error.
     assert_eq!(ended(json!({"max_tokens": 64_000})).await.0, "end_turn");
 }
