@@ -10,6 +10,7 @@ use super::{patterns, rewrite};
 /// What is left of `schema`; names of what was taken out, with their places, go to `not_enforced`.
 pub(super) fn relax(schema: Value, not_enforced: &mut Vec<String>) -> Value {
     Relaxation {
+        id: super::id(&schema).map(str::to_owned),
         place: Vec::new(),
         not_enforced,
         patterns: HashMap::new(),
@@ -26,10 +27,16 @@ const PATTERN_BYTES: usize = 32 << 10;
 const PATTERN_COST: usize = 64;
 /// Patterns for the names of one object that are compared with each other, each with all others.
 const NAME_PATTERNS: usize = 20;
+/// The engine keeps bounds as 64-bit integers, and takes the largest of them for an integer that may be larger.
+const INT64: f64 = i64::MAX as f64;
+/// Where an interval has one end, the engine looks for the other among the numbers of as many digits.
+const DIGITS_18: f64 = 1e18;
 /// Notes on what is not enforced, each with its place, which may be as long as the schema.
 const NOTES: usize = 100;
 
 struct Relaxation<'a> {
+    /// The name of the document.
+    id: Option<String>,
     place: Vec<String>,
     not_enforced: &'a mut Vec<String>,
     /// Whether the engine can follow a pattern, which takes a tenth of a millisecond to find out.
@@ -48,6 +55,7 @@ impl Relaxation<'_> {
         self.format(&mut keywords);
         self.patterns(&mut keywords);
         self.length(&mut keywords);
+        self.bounds(&mut keywords);
         self.counts(&keywords);
         let keywords = keywords
             .into_iter()
@@ -75,7 +83,7 @@ impl Relaxation<'_> {
                 _ => Some(value),
             },
             "$ref" => match &value {
-                Value::String(target) if is_remote(target) => self.drop(keyword),
+                Value::String(target) if self.is_remote(target) => self.drop(keyword),
                 _ => Some(value),
             },
             "uniqueItems" => (value == true).then(|| self.drop(keyword)).flatten(),
@@ -178,6 +186,27 @@ impl Relaxation<'_> {
         usable
     }
 
+    /// Whether a reference names another document: nothing is fetched.
+    fn is_remote(&self, reference: &str) -> bool {
+        super::fragment(self.id.as_deref(), reference).is_none()
+    }
+
+    /// Bounds that the engine has no digits for.
+    fn bounds(&mut self, keywords: &mut Map<String, Value>) {
+        let integer = keywords.get("type").is_some_and(|kind| kind == "integer");
+        for keyword in ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"] {
+            let bound = keywords.get(keyword).and_then(Value::as_f64);
+            let fits = match keyword {
+                "minimum" | "exclusiveMinimum" => |bound, _| -INT64 < bound && bound < DIGITS_18,
+                _ => |bound, integer| -DIGITS_18 < bound && (integer || bound < INT64),
+            };
+            if bound.is_some_and(|bound| !fits(bound, integer)) {
+                keywords.remove(keyword);
+                self.note(keyword);
+            }
+        }
+    }
+
     /// The engine counts a name that is written twice as two properties.
     fn counts(&mut self, keywords: &Map<String, Value>) {
         let required = keywords.get("required").and_then(Value::as_array);
@@ -216,9 +245,4 @@ fn allows_all(schema: &Value) -> bool {
         Value::Object(keywords) => keywords.is_empty(),
         _ => false,
     }
-}
-
-/// Whether a reference names another document: nothing is fetched.
-fn is_remote(target: &str) -> bool {
-    target.contains("://")
 }
