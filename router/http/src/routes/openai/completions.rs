@@ -16,9 +16,11 @@ use super::completion_body::CompletionBody;
 use super::completion_events::{self, CompletionEvents};
 use super::logprobs::{CompletionLogprobs, CompletionTokens};
 use super::sampling::{check_n, model_name};
+use crate::bounds::MEMORY_PER_BODY_BYTE;
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
 use crate::generations::{Finished, Generations, Names, Plan, Tally, renamed};
+use crate::memory::MemoryShare;
 use crate::openapi::OpenAiErrors;
 use crate::schema::CompletionEvent;
 use crate::sse;
@@ -52,8 +54,13 @@ pub const NAMES: &Names = &[
 pub async fn completions(
     State(state): State<Arc<AppState>>,
     Extension(id): Extension<RequestId>,
+    Extension(share): Extension<MemoryShare>,
     GenerationJson(body): GenerationJson<CompletionBody>,
 ) -> Result<Response, ApiError> {
+    if !body.holds_json() {
+        // Token ids, once read, take far less than values of JSON.
+        share.shrink(body.prompt.bytes().saturating_mul(MEMORY_PER_BODY_BYTE));
+    }
     if body.stream.unwrap_or(false) {
         return stream(&state, id, body).await;
     }
