@@ -189,6 +189,10 @@ async fn errors_are_in_the_words_of_the_api() {
             json!({"tool_choice": {"type": "tool", "name": "none_such"}}),
             "`tool_choice.name`",
         ),
+        (
+            json!({"tools": [{"name": "a b", "input_schema": {"type": "object"}}]}),
+            "`tools[0].name`",
+        ),
         (json!({"mcp_servers": [{"type": "url"}]}), "mcp_servers"),
     ] {
         let (status, answer) = server.ask(PATH, &body(keys)).await;

@@ -298,6 +298,18 @@ async fn tools_that_cannot_be_read_are_named() {
         ("tools[0].function", function(json!({}))),
         ("tools[0].function.name", function(json!({"name": ""}))),
         (
+            "tools[0].function.name",
+            function(json!({"name": "get weather"})),
+        ),
+        (
+            "tools[0].function.name",
+            function(json!({"name": "n".repeat(241)})),
+        ),
+        (
+            "tools[2].function.name",
+            json!({"tools": [tools()[0], tools()[1], tools()[0]]}),
+        ),
+        (
             "tools[0].function.parameters",
             function(json!({"name": "f", "parameters": 5})),
         ),
