@@ -180,7 +180,7 @@ impl MessagesBody {
             separate_reasoning: Some(true),
             parameters: self.parameters(state)?,
             n: 1,
-            names: NAMES,
+            names: NAMES.into(),
         };
         let effort = self
             .output_config

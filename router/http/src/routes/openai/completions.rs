@@ -96,10 +96,11 @@ impl CompletionAnswer {
         let samples = body.samples(n, &state.infer)?;
         let model = model_name(body.model.take(), &state.info.model_id)?;
         let echo = body.echo.unwrap_or(false);
+        let (grammar, names) = body.take_forms().grammar(NAMES)?;
         let parameters = GenerateParameters {
             top_n_tokens: top_logprobs,
             decoder_input_details: echo && top_logprobs.is_some(),
-            grammar: body.take_forms().grammar()?,
+            grammar,
             ..sampling
         };
         let prompts = body.prompt.into_inputs();
@@ -117,7 +118,7 @@ impl CompletionAnswer {
             scores_only,
             identity: Identity::new("cmpl", model),
         };
-        let plan = Plan::new(prompts, &parameters, true, samples, NAMES);
+        let plan = Plan::new(prompts, &parameters, true, samples, names);
         Ok((plan, answer))
     }
 

@@ -205,7 +205,7 @@ impl ResponsesBody {
             separate_reasoning: Some(true),
             parameters: self.parameters(state)?,
             n: 1,
-            names: NAMES,
+            names: NAMES.into(),
         };
         let effort = self.reasoning.take().and_then(|reasoning| reasoning.effort);
         conversation.wish_effort(effort, &state.chats);
