@@ -46,11 +46,12 @@ pub const REQUEST_MEMORY: usize = 512 * 1024 * 1024;
 /// prompt, and a token id of four bytes.
 pub const MEMORY_PER_BODY_BYTE: usize = 8;
 /// What each bracket, comma and colon of a body takes beside that: an entry of a list or an object, as JSON and as the
-/// template has it. Measured: 280 bytes for a number in a list, 600 to 700 for a list of one, 1,100 to 1,200 for an
-/// object of one, twice as much where it describes a tool, of which there are copies.
+/// template has it. Measured: 280 bytes for a number in a list, 670 for a list of one, 1,260 for an object of one, and up
+/// to 1.7 times as much where it describes a tool, of which there are two copies.
 pub const MEMORY_PER_BODY_MARK: usize = 400;
-/// The most that a byte of a body takes with both; lists within lists were measured to take 190.
-pub const MAX_MEMORY_PER_BODY_BYTE: usize = 200;
+/// The most that a byte of a body counts with both; lists within lists in a message were measured to take 213. A largest
+/// body has to fit what is not for small requests.
+pub const MAX_MEMORY_PER_BODY_BYTE: usize = 220;
 /// The same for `/tokenize` and `/chat_tokenize`, where a token has a place in the text as well.
 pub const MEMORY_PER_TOKENIZED_BYTE: usize = 24;
 /// Memory that there is at least for each byte that a body may have: what tokenising it takes, and some beside it.

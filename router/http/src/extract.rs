@@ -315,7 +315,9 @@ mod tests {
         let text = format!(r#"{{"inputs": "{}"}}"#, "[0],".repeat(1_000));
         assert_eq!(memory_of(text.as_bytes()), text.len() * 8 + 2 * 400);
         let lists = format!("[{}0]", "[0],".repeat(1_000));
-        assert_eq!(memory_of(lists.as_bytes()), lists.len() * 200);
+        assert_eq!(memory_of(lists.as_bytes()), lists.len() * 8 + 2_001 * 400);
+        let lists = format!("[{}0]", "[],".repeat(1_000));
+        assert_eq!(memory_of(lists.as_bytes()), lists.len() * 220);
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Conversation {
 
     async fn prepare_named(mut self, state: &AppState) -> Result<Prepared, ApiError> {
         self.tell_template(state);
-        let reads = state.format.reads(&self);
+        let reads = state.format.reads(&mut self);
         let prompt = state.chats.render(self.input).await?;
         let readable = state.chats.readable(&prompt).into_owned();
         let mut parameters = self.parameters;
@@ -86,7 +86,8 @@ impl Conversation {
             return;
         }
         if state.format.knows_tools() {
-            let tools = self.tools.tools.iter().map(|offered| offered.json.clone());
+            let tools = self.tools.tools.iter_mut();
+            let tools = tools.map(|offered| std::mem::take(&mut offered.json));
             self.input.tools = Some(tools.collect());
         } else {
             history::tell_tools(messages, &self.tools);
