@@ -514,6 +514,37 @@ async fn bounds_of_numbers_are_enforced_as_far_as_the_engine_has_digits() {
 }
 
 #[tokio::test]
+async fn a_constant_that_no_double_holds_does_not_become_another() {
+    for (constant, text) in [
+        (json!(9_007_199_254_740_992_i64), "9007199254740992"),
+        (json!(1e22), "10000000000000000000000"),
+        (json!(-0.1), "-0.1"),
+    ] {
+        let strict = true;
+        let schema = json!({"const": constant});
+        let source = GrammarSource::JsonSchema { schema, strict };
+        check(source, &[text], &["2"]).await;
+    }
+    for schema in [
+        json!({"const": 9_007_199_254_740_993_i64}),
+        json!({"const": [{"id": 1_234_567_890_123_456_789_i64}]}),
+        json!({"type": "integer", "const": i64::MIN}),
+        json!({"const": u64::MAX}),
+    ] {
+        let strict = false;
+        let source = GrammarSource::JsonSchema { schema, strict };
+        let grammar = compile(source).await.unwrap();
+        assert_eq!(grammar.not_enforced(), ["`const` at /"]);
+    }
+    let schema = json!({"type": "integer", "enum": [2, 1_234_567_890_123_456_789_i64]});
+    let strict = false;
+    let source = GrammarSource::JsonSchema { schema, strict };
+    let grammar = compile(source).await.unwrap();
+    assert_eq!(grammar.not_enforced(), ["`enum` at /"]);
+    assert!(matches(&grammar, "1234567890123456789"));
+}
+
+#[tokio::test]
 async fn notes_to_readers_are_not_rules() {
     let schema = json!({"type": "string", "format": "phone", "title": "t", "default": 1, "x-order": 3, "examples": [1]});
     check(

@@ -3,6 +3,7 @@
 mod depth;
 mod finite;
 mod formats;
+mod numbers;
 mod patterns;
 mod relax;
 mod rewrite;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::formats::{Format, format};
-use super::{patterns, rewrite};
+use super::{numbers, patterns, rewrite};
 
 /// What is left of `schema`; names of what was taken out, with their places, go to `not_enforced`.
 pub(super) fn relax(schema: Value, not_enforced: &mut Vec<String>) -> Value {
@@ -27,10 +27,6 @@ const PATTERN_BYTES: usize = 32 << 10;
 const PATTERN_COST: usize = 64;
 /// Patterns for the names of one object that are compared with each other, each with all others.
 const NAME_PATTERNS: usize = 20;
-/// The engine keeps bounds as 64-bit integers, and takes the largest of them for an integer that may be larger.
-const INT64: f64 = i64::MAX as f64;
-/// Where an interval has one end, the engine looks for the other among the numbers of as many digits.
-const DIGITS_18: f64 = 1e18;
 /// Notes on what is not enforced, each with its place, which may be as long as the schema.
 const NOTES: usize = 100;
 
@@ -86,6 +82,7 @@ impl Relaxation<'_> {
                 Value::String(target) if self.is_remote(target) => self.drop(keyword),
                 _ => Some(value),
             },
+            "const" | "enum" if !numbers::writes(&value) => self.drop(keyword),
             "uniqueItems" => (value == true).then(|| self.drop(keyword)).flatten(),
             "unevaluatedItems" | "unevaluatedProperties" | "propertyNames" => {
                 (!allows_all(&value)).then(|| self.drop(keyword)).flatten()
@@ -196,11 +193,7 @@ impl Relaxation<'_> {
         let integer = keywords.get("type").is_some_and(|kind| kind == "integer");
         for keyword in ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"] {
             let bound = keywords.get(keyword).and_then(Value::as_f64);
-            let fits = match keyword {
-                "minimum" | "exclusiveMinimum" => |bound, _| -INT64 < bound && bound < DIGITS_18,
-                _ => |bound, integer| -DIGITS_18 < bound && (integer || bound < INT64),
-            };
-            if bound.is_some_and(|bound| !fits(bound, integer)) {
+            if bound.is_some_and(|bound| !numbers::bounds(keyword, bound, integer)) {
                 keywords.remove(keyword);
                 self.note(keyword);
             }
