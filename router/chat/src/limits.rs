@@ -2,7 +2,7 @@
 //!
 //! The engine counts steps and nested calls, [`Output`](super::output::Output) the bytes of the prompt. Filters, methods
 //! and whatever a template prints count here what they make, before they make it where that may be far more than they
-//! were given, and look at the clock. Operators are the engine's own: see `docs/openai.md` for what that leaves open to
+//! were given, and look at the clock. Operators are the engine's own: see `docs/chat.md` for what that leaves open to
 //! a template that means harm.
 
 use std::cell::Cell;

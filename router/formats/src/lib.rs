@@ -28,4 +28,6 @@ pub use grammar::{ANSWER, Constraint, SpecialTokens};
 pub use ids::IdSource;
 pub use parser::{OutputParser, ParserOptions};
 pub use probe::{Probe, probes};
-pub use tool::{CUSTOM_INPUT, CustomGrammar, Tool, ToolChoice, ToolKind};
+pub use tool::{
+    CUSTOM_INPUT, CustomGrammar, MAX_TOOL_NAME, Tool, ToolChoice, ToolKind, is_tool_name,
+};

@@ -2,6 +2,19 @@
 
 use serde_json::Value;
 
+/// Longest name of a tool, in bytes. The parsers take 256 for a name, with what some formats write around it.
+pub const MAX_TOOL_NAME: usize = 240;
+
+/// Whether calls can be read whose tool has this name, in whichever format: there are letters, digits and `_-.:/` in it,
+/// and not too many.
+pub fn is_tool_name(name: &str) -> bool {
+    (1..=MAX_TOOL_NAME).contains(&name.len()) && name.chars().all(is_in_name)
+}
+
+pub(crate) fn is_in_name(character: char) -> bool {
+    character.is_alphanumeric() || matches!(character, '_' | '-' | '.' | '/' | ':')
+}
+
 /// A tool that the model may call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tool {

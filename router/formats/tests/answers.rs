@@ -2,9 +2,11 @@
 
 mod common;
 
-use common::{format, options, parse, tools};
+use common::{format, options, parse, tool, tools};
 use serde_json::json;
-use text_generation_formats::{CustomGrammar, Delta, Format, ParserOptions, Tool, ToolKind};
+use text_generation_formats::{
+    CustomGrammar, Delta, Format, MAX_TOOL_NAME, ParserOptions, Tool, ToolKind, is_tool_name,
+};
 
 const PING: &str = "<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>";
 
@@ -358,4 +360,49 @@ fn the_input_of_a_custom_tool_is_one_text() {
         answer.called(),
         [("patch", json!({"input": "*** \"a\"\n"}))]
     );
+}
+
+#[test]
+fn calls_of_tools_with_any_name_that_may_be_are_read() {
+    let longest = "n".repeat(MAX_TOOL_NAME);
+    let names = [
+        &longest,
+        "mcp__a.b/c:d-e_f",
+        "functions.x",
+        "a:0",
+        "a:",
+        ":",
+        "-",
+        ".a",
+        "/",
+        "9",
+        "Wetter_für_你",
+    ];
+    let arguments = json!({"city": "x"});
+    let arguments = arguments.as_object().expect("an object");
+    let mut lost = Vec::new();
+    for name in names {
+        assert!(is_tool_name(name));
+        let tools = [tool(name, json!({"type": "object"}))];
+        for format in Format::all() {
+            let text = format.write(&[(name, arguments)]);
+            let answer = parse(format, "", &text, &options(&tools));
+            if answer.called() != [(name, json!(arguments))] {
+                lost.push((format.name(), name, text));
+            }
+        }
+    }
+    assert!(lost.is_empty(), "{lost:#?}");
+    for name in [
+        "",
+        "a b",
+        "a\n",
+        "a\"",
+        "a(",
+        "a=",
+        "<a>",
+        &format!("{longest}n"),
+    ] {
+        assert!(!is_tool_name(name), "{name}");
+    }
 }

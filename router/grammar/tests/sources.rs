@@ -381,6 +381,12 @@ async fn strict_refuses_by_name_and_otherwise_the_rest_is_enforced() {
             "1",
             "x",
         ),
+        (
+            json!({"type": "object", "properties": {"a": {"$ref": "common.json#/$defs/a"}}}),
+            "`$ref` at /properties/a",
+            "{\"a\":1}",
+            "1",
+        ),
     ] {
         let strict = compile(GrammarSource::JsonSchema {
             schema: schema.clone(),
@@ -405,6 +411,137 @@ async fn strict_refuses_by_name_and_otherwise_the_rest_is_enforced() {
         assert!(matches(&grammar, valid), "{valid} under {name}");
         assert!(!matches(&grammar, invalid), "{invalid} under {name}");
     }
+}
+
+#[tokio::test]
+async fn a_document_may_refer_to_itself_by_its_name() {
+    for reference in ["https://example.com/a.json#/$defs/n", "a.json#/$defs/n"] {
+        let schema = json!({"$id": "https://example.com/a.json", "$defs": {"n": {"type": "null"}}, "$ref": reference});
+        let strict = true;
+        let source = GrammarSource::JsonSchema { schema, strict };
+        check(source, &["null"], &["1"]).await;
+    }
+}
+
+#[tokio::test]
+async fn bounds_of_numbers_are_enforced_as_far_as_the_engine_has_digits() {
+    let integer = json!("integer");
+    let number = json!("number");
+    for (kind, bound, value, valid, invalid) in [
+        (
+            &integer,
+            "minimum",
+            json!(-1_000_000_000_000_000_001_i64),
+            "-1",
+            "-9000000000000000000",
+        ),
+        (
+            &integer,
+            "minimum",
+            json!(999_999_999_999_999_000_i64),
+            "1000000000000000000",
+            "9",
+        ),
+        (
+            &integer,
+            "maximum",
+            json!(i64::MAX),
+            "9223372036854775807",
+            "9223372036854775808",
+        ),
+        (
+            &integer,
+            "maximum",
+            json!(u64::MAX),
+            "9223372036854775807",
+            "\"\"",
+        ),
+        (
+            &integer,
+            "maximum",
+            json!(1e300),
+            "9223372036854775807",
+            "\"\"",
+        ),
+        (
+            &integer,
+            "exclusiveMaximum",
+            json!(-999_999_999_999_999_000_i64),
+            "-1000000000000000000",
+            "-9",
+        ),
+        (
+            &number,
+            "minimum",
+            json!(-9.2e18),
+            "-9100000000000000000.5",
+            "-9300000000000000000",
+        ),
+        (
+            &number,
+            "maximum",
+            json!(9.2e18),
+            "9100000000000000000.5",
+            "9300000000000000000",
+        ),
+    ] {
+        let strict = true;
+        let schema = json!({"type": kind, bound: value});
+        let source = GrammarSource::JsonSchema { schema, strict };
+        check(source, &[valid], &[invalid]).await;
+    }
+    for (kind, bound, value) in [
+        (&integer, "minimum", json!(i64::MIN)),
+        (&integer, "exclusiveMinimum", json!(i64::MIN)),
+        (&integer, "minimum", json!(-1e300)),
+        (&integer, "minimum", json!(1e300)),
+        (&integer, "minimum", json!(i64::MAX)),
+        (&integer, "maximum", json!(i64::MIN)),
+        (&number, "minimum", json!(i64::MIN)),
+        (&number, "maximum", json!(i64::MAX)),
+        (&number, "exclusiveMaximum", json!(1e300)),
+        (&number, "minimum", json!(1e300)),
+        (&number, "maximum", json!(-1e300)),
+        (&json!(["number", "null"]), "maximum", json!(1e300)),
+    ] {
+        let strict = false;
+        let schema = json!({"type": kind, bound: value});
+        let source = GrammarSource::JsonSchema { schema, strict };
+        let grammar = compile(source).await.unwrap();
+        assert_eq!(grammar.not_enforced(), [format!("`{bound}` at /")]);
+        assert!(matches(&grammar, "12") && !matches(&grammar, "\"\""));
+    }
+}
+
+#[tokio::test]
+async fn a_constant_that_no_double_holds_does_not_become_another() {
+    for (constant, text) in [
+        (json!(9_007_199_254_740_992_i64), "9007199254740992"),
+        (json!(1e22), "10000000000000000000000"),
+        (json!(-0.1), "-0.1"),
+    ] {
+        let strict = true;
+        let schema = json!({"const": constant});
+        let source = GrammarSource::JsonSchema { schema, strict };
+        check(source, &[text], &["2"]).await;
+    }
+    for schema in [
+        json!({"const": 9_007_199_254_740_993_i64}),
+        json!({"const": [{"id": 1_234_567_890_123_456_789_i64}]}),
+        json!({"type": "integer", "const": i64::MIN}),
+        json!({"const": u64::MAX}),
+    ] {
+        let strict = false;
+        let source = GrammarSource::JsonSchema { schema, strict };
+        let grammar = compile(source).await.unwrap();
+        assert_eq!(grammar.not_enforced(), ["`const` at /"]);
+    }
+    let schema = json!({"type": "integer", "enum": [2, 1_234_567_890_123_456_789_i64]});
+    let strict = false;
+    let source = GrammarSource::JsonSchema { schema, strict };
+    let grammar = compile(source).await.unwrap();
+    assert_eq!(grammar.not_enforced(), ["`enum` at /"]);
+    assert!(matches(&grammar, "1234567890123456789"));
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use text_generation_core::error::InferError;
 use tokio_util::sync::CancellationToken;
 
-use crate::bounds::MEMORY_PER_BODY_BYTE;
+use crate::bounds::{MAX_MEMORY_PER_BODY_BYTE, MEMORY_PER_BODY_BYTE, MEMORY_PER_BODY_MARK};
 use crate::error::ApiError;
 use crate::memory::MemoryShare;
 
@@ -95,8 +95,31 @@ async fn read(mut body: Body, limit: usize, share: &MemoryShare) -> Result<Bytes
         share.resize(bytes.len() + data.len())?;
         bytes.extend_from_slice(&data);
     }
-    share.resize(bytes.len().saturating_mul(MEMORY_PER_BODY_BYTE))?;
+    share.resize(memory_of(&bytes))?;
     Ok(bytes.freeze())
+}
+
+/// What a body may take until its request is queued: small values take far more than the bytes that they are written in.
+fn memory_of(body: &[u8]) -> usize {
+    let texts = body.len().saturating_mul(MEMORY_PER_BODY_BYTE);
+    let values = marks(body).saturating_mul(MEMORY_PER_BODY_MARK);
+    let most = body.len().saturating_mul(MAX_MEMORY_PER_BODY_BYTE);
+    texts.saturating_add(values).min(most)
+}
+
+/// How many opening brackets, commas and colons a JSON text has outside of its strings.
+fn marks(json: &[u8]) -> usize {
+    let (mut marks, mut quoted) = (0, false);
+    let mut bytes = json.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => quoted = !quoted,
+            b'\\' if quoted => _ = bytes.next(),
+            b'[' | b'{' | b',' | b':' if !quoted => marks += 1,
+            _ => {}
+        }
+    }
+    marks
 }
 
 impl JsonBytes {
@@ -279,6 +302,23 @@ fn rejection(error: serde_json::Error, path: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_of_bodies() {
+        for (body, marks) in [
+            (r#"{"a": "x [{,: \" [", "b": [1, {}]}"#, 7),
+            (r#"{"a": "\\", "b": "\\\"" }"#, 4),
+            (r#"["unterminated \"#, 1),
+        ] {
+            assert_eq!(super::marks(body.as_bytes()), marks, "{body}");
+        }
+        let text = format!(r#"{{"inputs": "{}"}}"#, "[0],".repeat(1_000));
+        assert_eq!(memory_of(text.as_bytes()), text.len() * 8 + 2 * 400);
+        let lists = format!("[{}0]", "[0],".repeat(1_000));
+        assert_eq!(memory_of(lists.as_bytes()), lists.len() * 8 + 2_001 * 400);
+        let lists = format!("[{}0]", "[],".repeat(1_000));
+        assert_eq!(memory_of(lists.as_bytes()), lists.len() * 220);
+    }
 
     #[test]
     fn json_content_types() {

@@ -143,6 +143,12 @@ pub fn failure_in_stream(error: &InferError, id: &RequestId) -> ApiError {
     error
 }
 
+/// `names` where the form of an answer comes from `field`.
+pub fn with_form_of(names: Cow<'static, Names>, field: &'static str) -> Cow<'static, Names> {
+    let named = |&(ours, theirs)| (ours, if ours == "grammar" { field } else { theirs });
+    names.iter().map(named).collect()
+}
+
 /// The error with the client's names in its message.
 pub fn renamed(error: impl Into<ApiError>, names: &Names) -> ApiError {
     let mut error = error.into();

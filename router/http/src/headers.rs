@@ -26,6 +26,10 @@ const GENERATED_TOKENS: HeaderName = HeaderName::from_static("x-generated-tokens
 const GRAMMAR_NOT_ENFORCED: HeaderName = HeaderName::from_static("x-grammar-not-enforced");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
+/// About the longest list of what is not enforced.
+const MAX_NOT_ENFORCED_BYTES: usize = 2_000;
+/// About the longest name in it.
+const MAX_FEATURE_BYTES: usize = 250;
 /// Longest text of a client that goes to logs and answers.
 pub const MAX_PLAIN_BYTES: usize = MAX_REQUEST_ID_BYTES;
 
@@ -103,11 +107,46 @@ pub fn streaming(compute_type: &HeaderValue, characters: usize) -> HeaderMap {
     headers
 }
 
-/// Names the parts of a schema that the answer need not follow, where there are any.
+/// Names the parts of a schema that the answer need not follow, where there are any: the first of them, because many
+/// clients read no more than 8 kB of headers.
 pub fn not_enforced(headers: &mut HeaderMap, features: &[String]) {
-    if !features.is_empty() {
-        insert(headers, GRAMMAR_NOT_ENFORCED, features.join(", "));
+    if features.is_empty() {
+        return;
     }
+    let mut listed = String::new();
+    for (index, feature) in features.iter().enumerate() {
+        let separator = if index == 0 { "" } else { ", " };
+        let named = escaped(feature);
+        if listed.len() + named.len() > MAX_NOT_ENFORCED_BYTES {
+            let more = features.len() - index;
+            listed.push_str(&format!("{separator}and {more} more"));
+            break;
+        }
+        listed.push_str(separator);
+        listed.push_str(&named);
+    }
+    insert(headers, GRAMMAR_NOT_ENFORCED, listed);
+}
+
+/// A text in the characters that any client reads in a header, others as `%` and hexadecimal bytes; the end of a long one
+/// is left out.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for character in text.chars() {
+        if escaped.len() > MAX_FEATURE_BYTES {
+            escaped.push_str("...");
+            break;
+        }
+        match character {
+            ' '..='~' if character != '%' => escaped.push(character),
+            _ => {
+                let mut buffer = [0; 4];
+                let bytes = character.encode_utf8(&mut buffer).bytes();
+                escaped.extend(bytes.map(|byte| format!("%{byte:02X}")));
+            }
+        }
+    }
+    escaped
 }
 
 fn computed(compute_type: &HeaderValue, characters: usize) -> HeaderMap {
@@ -126,5 +165,38 @@ pub fn close_after<B>(response: &mut Response<B>) {
 fn insert(headers: &mut HeaderMap, name: HeaderName, value: impl Display) {
     if let Ok(value) = HeaderValue::try_from(value.to_string()) {
         headers.insert(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(features: &[String]) -> String {
+        let mut headers = HeaderMap::new();
+        not_enforced(&mut headers, features);
+        let value = headers.get(GRAMMAR_NOT_ENFORCED);
+        value.unwrap().to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn what_is_not_enforced_fits_a_header() {
+        let two = ["`not` at /a".to_owned(), "`format: x` at /".to_owned()];
+        assert_eq!(named(&two), "`not` at /a, `format: x` at /");
+        let many = vec!["`not` at /properties/name".to_owned(); 100];
+        let listed = named(&many);
+        assert!(listed.len() < 2_100, "{}", listed.len());
+        let shown = listed.matches("`not`").count();
+        assert!(listed.ends_with(&format!(", and {} more", 100 - shown)));
+        let long = vec![format!("`not` at /{}", "k".repeat(10_000)); 100];
+        let listed = named(&long);
+        assert!(listed.len() < 2_100, "{}", listed.len());
+        assert!(listed.starts_with("`not` at /kkk") && listed.contains("kkk..., `not` at /kkk"));
+    }
+
+    #[test]
+    fn names_of_any_characters_are_listed() {
+        let strange = ["`not` at /a\n\u{0}é%".to_owned()];
+        assert_eq!(named(&strange), "`not` at /a%0A%00%C3%A9%25");
     }
 }

@@ -84,6 +84,15 @@ impl MemoryShare {
         }
         Ok(())
     }
+
+    /// Holds no more than `bytes` from now on.
+    pub fn shrink(&self, bytes: usize) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(held) = held.as_mut() {
+            let rest = held.num_permits().saturating_sub(bytes.div_ceil(UNIT));
+            drop(held.split(rest));
+        }
+    }
 }
 
 /// Gives each request its share, which it holds until its handler has answered, or for as long as the handler keeps it.
@@ -115,6 +124,10 @@ mod tests {
         assert_eq!(second.resize(5 * UNIT), Ok(()));
         drop(first);
         assert_eq!(second.resize(10 * UNIT), Ok(()));
+        second.shrink(20 * UNIT);
+        assert!(budget.share().resize(1).is_err());
+        second.shrink(9 * UNIT);
+        assert_eq!(budget.share().resize(1), Ok(()));
     }
 
     #[test]

@@ -159,6 +159,37 @@ async fn bodies_that_no_memory_is_left_for_are_told_to_come_back() {
 }
 
 #[tokio::test]
+async fn small_values_count_with_what_they_take() {
+    let server = Server::start().await;
+    let taken = leave!(server, 1_000_000);
+    let body = |unused: Value| json!({"inputs": "Hi!", "prompt": "Hi!", "unused": unused});
+    let text = body("[0],".repeat(10_000).into());
+    let lists = body(vec![json!([0]); 10_000].into());
+    for route in ["/generate", "/v1/completions"] {
+        assert_eq!(server.ask(route, &text).await.0, 200);
+        assert_eq!(server.ask(route, &lists).await.0, 429);
+    }
+    drop(taken);
+    assert_eq!(server.ask("/generate", &lists).await.0, 200);
+}
+
+#[tokio::test]
+async fn token_ids_that_were_read_count_as_little_as_they_take() {
+    let server = Server::start().await;
+    server.mock.hold();
+    let body = json!({"prompt": vec![65; 500], "max_tokens": 1});
+    let asked = async { server.ask("/v1/completions", &body).await.0 };
+    let looked = async {
+        let running = async || server.state.infer.snapshot().running == 1;
+        until("it is queued", running).await;
+        // While it was read, the list counted as more than 200 kB.
+        let _rest = leave!(server, 50_000);
+        server.mock.resume();
+    };
+    assert_eq!(tokio::join!(asked, looked).0, 200);
+}
+
+#[tokio::test]
 async fn half_a_body_holds_memory_until_it_is_given_up() {
     let server = Server::start().await;
     let _taken = leave!(server, 1_000_000);
@@ -204,7 +235,7 @@ async fn answers_that_nobody_takes_hold_memory_and_those_that_are_taken_none() {
 #[tokio::test]
 async fn long_texts_of_ids_are_bounded_too() {
     let server = Server::start().await;
-    let _taken = leave!(server, 30_000_000);
+    let _taken = leave!(server, 50_000_000);
     let many = |count: usize| json!({"ids": vec![BYTES + u32::from(b'x'); count]});
     assert_eq!(server.ask("/detokenize", &many(450_000)).await.0, 429);
     let (status, answer) = server.ask("/detokenize", &many(100_000)).await;

@@ -83,7 +83,12 @@ async fn a_slash_leads_back_and_other_names_are_not_found() {
     let followed = server.get("/ui/").send().await.expect("an answer");
     assert_eq!(followed.url().path(), "/ui");
     assert_eq!(followed.status(), 200);
-    for path in ["/ui/index.html", "/ui/nope.js", "/ui/..%2finfo"] {
+    for path in [
+        "/ui/index.html",
+        "/ui/nope.js",
+        "/ui/..%2finfo",
+        "/ui/%ff.js",
+    ] {
         let (status, body) = answer(server.get(path).send().await.expect("an answer")).await;
         assert_eq!((status, &body["error_type"]), (404, &"not_found".into()));
     }

@@ -3,6 +3,7 @@
 use crate::format::{self, Arguments, Call, NameForm};
 use crate::json::{JsonScanner, Scan};
 use crate::text::{Match, starts_with};
+use crate::tool::is_in_name;
 
 /// Names are shorter; a longer one is not the beginning of a call.
 const MAX_NAME: usize = 256;
@@ -61,7 +62,7 @@ fn named(text: &str, open: &str, end: &str, form: NameForm) -> Match<Head> {
     };
     let rest = text[start..].trim_start();
     let start = text.len() - rest.len();
-    let length = rest.find(|c: char| !is_name(c)).unwrap_or(rest.len());
+    let length = rest.find(|c: char| !is_in_name(c)).unwrap_or(rest.len());
     if length > MAX_NAME || (length == 0 && !rest.is_empty()) {
         return Match::No;
     }
@@ -81,7 +82,7 @@ fn named(text: &str, open: &str, end: &str, form: NameForm) -> Match<Head> {
         match starts_with(&text[at..], marker) {
             Match::Full(marker) => {
                 let rest = &text[at + marker..];
-                let length = rest.find(|c: char| !is_name(c)).unwrap_or(rest.len());
+                let length = rest.find(|c: char| !is_in_name(c)).unwrap_or(rest.len());
                 if length == rest.len() && length <= MAX_NAME {
                     return Match::Partial;
                 }
@@ -103,10 +104,6 @@ fn named(text: &str, open: &str, end: &str, form: NameForm) -> Match<Head> {
         Match::Partial => Match::Partial,
         Match::No => Match::No,
     }
-}
-
-fn is_name(character: char) -> bool {
-    character.is_alphanumeric() || matches!(character, '_' | '-' | '.' | '/' | ':')
 }
 
 /// The name in `functions.name:0`.

@@ -23,7 +23,10 @@ pub(super) fn name_reasoning(messages: &mut [Value]) {
             continue;
         };
         // Templates that read `thinking` refuse it beside a content.
-        if message.get("content").is_none_or(Value::is_null) {
+        if message
+            .get("content")
+            .is_none_or(|it| text_of(it).is_empty())
+        {
             set_default(message, "thinking", &reasoning);
         }
         set_default(message, "reasoning", &reasoning);
@@ -57,7 +60,7 @@ pub(super) fn tell_calls(messages: Vec<Value>) -> Vec<Value> {
         match told.last_mut() {
             Some(last) if joins && last["role"] == "user" => {
                 append(last, "\n");
-                let text = text_of(&message);
+                let text = text_of(&message["content"]);
                 append(last, &text);
             }
             _ => told.push(message),
@@ -88,7 +91,7 @@ fn tell(message: &mut Value, names: &mut HashMap<String, String>) {
         };
         lines.push(json!({"name": name, "parameters": parameters}).to_string());
     }
-    let before = text_of(message);
+    let before = text_of(&message["content"]);
     let separator = if before.is_empty() { "" } else { "\n" };
     message["content"] = format!("{before}{separator}{}", lines.join("\n")).into();
 }
@@ -98,7 +101,7 @@ fn result_told(message: &Value, names: &HashMap<String, String>) -> Value {
     let id = message["tool_call_id"].as_str().unwrap_or_default();
     let known = names.get(id).map(String::as_str);
     let name = known.or_else(|| message["name"].as_str());
-    let text = text_of(message);
+    let text = text_of(&message["content"]);
     let content = match name {
         Some(name) => format!("Result of {name}: {text}"),
         None => format!("Result: {text}"),
@@ -107,8 +110,8 @@ fn result_told(message: &Value, names: &HashMap<String, String>) -> Value {
 }
 
 /// The texts of a content one after the other.
-fn text_of(message: &Value) -> String {
-    match &message["content"] {
+fn text_of(content: &Value) -> String {
+    match content {
         Value::String(text) => text.clone(),
         Value::Array(parts) => parts
             .iter()
@@ -173,14 +176,23 @@ mod tests {
 
     #[test]
     fn reasoning_has_every_name_that_templates_read() {
-        let mut messages = [
-            json!({"role": "assistant", "content": "x", "reasoning": "r"}),
-            json!({"role": "assistant", "content": null, "reasoning_content": "r", "tool_calls": []}),
-        ];
-        name_reasoning(&mut messages);
-        assert_eq!(messages[0]["reasoning_content"], "r");
-        assert!(messages[0].get("thinking").is_none());
-        assert_eq!(messages[1]["thinking"], "r");
-        assert_eq!(messages[1]["reasoning"], "r");
+        let mut message = [json!({"role": "assistant", "content": "x", "reasoning": "r"})];
+        name_reasoning(&mut message);
+        assert_eq!(message[0]["reasoning_content"], "r");
+        assert!(message[0].get("thinking").is_none());
+        // Many clients write a content beside calls, and nothing in it.
+        for nothing in [
+            json!(null),
+            json!(""),
+            json!([]),
+            json!([{"type": "text", "text": ""}]),
+        ] {
+            let mut message = [
+                json!({"role": "assistant", "content": nothing, "reasoning_content": "r", "tool_calls": []}),
+            ];
+            name_reasoning(&mut message);
+            assert_eq!(message[0]["thinking"], "r", "{nothing}");
+            assert_eq!(message[0]["reasoning"], "r", "{nothing}");
+        }
     }
 }

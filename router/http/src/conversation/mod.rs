@@ -25,6 +25,8 @@ pub use self::prepare::{Prepared, Reading};
 pub use self::running::{ConversationEvent, End, EndReason, Finished, FinishedChoice, Running};
 pub use self::tools::{OfferedTool, ToolWishes, choice_of};
 
+use std::borrow::Cow;
+
 use text_generation_chat::ChatInput;
 use text_generation_core::types::GenerateParameters;
 
@@ -45,5 +47,5 @@ pub struct Conversation {
     /// Answers to generate.
     pub n: u32,
     /// What the API calls the fields of `core`, for messages of errors.
-    pub names: &'static Names,
+    pub names: Cow<'static, Names>,
 }

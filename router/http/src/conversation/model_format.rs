@@ -104,21 +104,14 @@ impl ModelFormat {
         self.tells_tools && self.own.has_calls()
     }
 
-    /// How the answers to a conversation are read; nothing where all of them is content.
-    pub(super) fn reads(&self, conversation: &Conversation) -> Option<Reads> {
+    /// How the answers to a conversation are read; nothing where all of them is content. Takes its tools, which may be
+    /// large.
+    pub(super) fn reads(&self, conversation: &mut Conversation) -> Option<Reads> {
         let wished = conversation.separate_reasoning;
         let separate = wished.unwrap_or(self.reasoning.is_some());
-        let wishes = &conversation.tools;
-        let tools = if wishes.wanted() {
-            wishes
-                .tools
-                .iter()
-                .map(|offered| offered.tool.clone())
-                .collect()
-        } else {
-            Arc::default()
-        };
+        let wishes = &mut conversation.tools;
         let calls = wishes.wanted();
+        let tools = std::mem::take(&mut wishes.tools);
         let own = !calls || self.knows_tools();
         let known = if own { &self.own } else { &self.fallback };
         let format = match (separate, known.has_reasoning()) {
@@ -135,7 +128,10 @@ impl ModelFormat {
             special_tokens: self.special_tokens.clone(),
             format,
             options: ParserOptions {
-                tools,
+                tools: match calls {
+                    true => tools.into_iter().map(|offered| offered.tool).collect(),
+                    false => Arc::default(),
+                },
                 parallel: wishes.parallel,
                 separate_reasoning: separate,
                 ..ParserOptions::default()

@@ -1,14 +1,12 @@
 //! From a conversation to generations: the prompt, the grammar, and who reads what comes.
 
-use std::borrow::Cow;
-
 use text_generation_grammar::GrammarSource;
 
 use super::reader::Reader;
 use super::reads::Reads;
 use super::{Conversation, Running, history};
 use crate::error::ApiError;
-use crate::generations::{Generations, Plan, renamed};
+use crate::generations::{Generations, Plan, renamed, with_form_of};
 use crate::state::AppState;
 
 /// A conversation that is ready to be generated. Those who start several together take it apart.
@@ -35,18 +33,18 @@ impl Conversation {
     /// # Errors
     /// 422 that names the field that is wrong; 429 when too many chats wait for their prompt.
     pub async fn prepare(self, state: &AppState) -> Result<Prepared, ApiError> {
-        let names = self.names;
+        let names = self.names.clone();
         let prepared = self.prepare_named(state).await;
-        prepared.map_err(|error| renamed(error, names))
+        prepared.map_err(|error| renamed(error, &names))
     }
 
     async fn prepare_named(mut self, state: &AppState) -> Result<Prepared, ApiError> {
         self.tell_template(state);
-        let reads = state.format.reads(&self);
+        let reads = state.format.reads(&mut self);
         let prompt = state.chats.render(self.input).await?;
         let readable = state.chats.readable(&prompt).into_owned();
         let mut parameters = self.parameters;
-        let mut names = Cow::Borrowed(self.names);
+        let mut names = self.names;
         if let Some(reads) = &reads {
             parameters.keep_special_tokens = reads.keeps_special_tokens;
             parameters.grammar = reads.grammar(&readable, parameters.grammar.take())?;
@@ -54,9 +52,7 @@ impl Conversation {
             if let Some(GrammarSource::Lark(_)) = parameters.grammar
                 && reads.has_tools()
             {
-                let tools =
-                    |&(ours, theirs)| (ours, if ours == "grammar" { "tools" } else { theirs });
-                names = self.names.iter().map(tools).collect();
+                names = with_form_of(names, "tools");
             }
         }
         let reading = Reading {
@@ -76,7 +72,7 @@ impl Conversation {
     pub async fn render(mut self, state: &AppState) -> Result<String, ApiError> {
         self.tell_template(state);
         let prompt = state.chats.render(self.input).await;
-        prompt.map_err(|error| renamed(error, self.names))
+        prompt.map_err(|error| renamed(error, &self.names))
     }
 
     /// Gives the template what it can write, and writes the rest for it.
@@ -90,7 +86,8 @@ impl Conversation {
             return;
         }
         if state.format.knows_tools() {
-            let tools = self.tools.tools.iter().map(|offered| offered.json.clone());
+            let tools = self.tools.tools.iter_mut();
+            let tools = tools.map(|offered| std::mem::take(&mut offered.json));
             self.input.tools = Some(tools.collect());
         } else {
             history::tell_tools(messages, &self.tools);

@@ -11,6 +11,8 @@ pub(super) struct Reader {
     /// Nothing where all text is content.
     parser: Option<OutputParser>,
     called: bool,
+    /// Whether the last call has begun and not ended.
+    in_call: bool,
     reasoning_tokens: u32,
 }
 
@@ -19,6 +21,7 @@ impl Reader {
         Self {
             parser,
             called: false,
+            in_call: false,
             reasoning_tokens: 0,
         }
     }
@@ -39,8 +42,13 @@ impl Reader {
                 }
             }
         }
-        let started = |delta: &Delta| matches!(delta, Delta::ToolStart { .. });
-        self.called |= deltas.iter().any(started);
+        for delta in &deltas {
+            match delta {
+                Delta::ToolStart { .. } => (self.called, self.in_call) = (true, true),
+                Delta::ToolEnd { .. } => self.in_call = false,
+                _ => {}
+            }
+        }
         let reasons = |delta: &Delta| matches!(delta, Delta::Reasoning(_));
         self.reasoning_tokens += u32::from(deltas.iter().any(reasons));
         deltas
@@ -50,6 +58,8 @@ impl Reader {
     pub fn reason(&self, reason: FinishReason) -> EndReason {
         match reason {
             FinishReason::Length => EndReason::Length,
+            // Nobody shall run a call whose arguments it has cut.
+            FinishReason::StopSequence if self.in_call => EndReason::StopSequence,
             _ if self.called => EndReason::ToolCalls,
             FinishReason::EosToken => EndReason::Stop,
             FinishReason::StopSequence => EndReason::StopSequence,

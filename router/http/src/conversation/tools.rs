@@ -1,7 +1,7 @@
 //! What a request says of tools.
 
 use serde_json::{Value, json};
-use text_generation_formats::{Tool, ToolChoice, ToolKind};
+use text_generation_formats::{MAX_TOOL_NAME, Tool, ToolChoice, ToolKind, is_tool_name};
 
 use crate::error::ApiError;
 
@@ -32,9 +32,14 @@ impl ToolWishes {
     /// Adds a tool, which `field` of the request describes.
     ///
     /// # Errors
-    /// 422 when there is one of this name.
+    /// 422 when there is one of this name, or calls by this name could not be read.
     pub fn offer(&mut self, field: &str, tool: OfferedTool) -> Result<(), ApiError> {
         let name = &tool.tool.name;
+        if !is_tool_name(name) {
+            return Err(refused(&format!(
+                "`{field}.name` must be 1 to {MAX_TOOL_NAME} bytes of letters, digits and `_-.:/`"
+            )));
+        }
         if self.has(name) {
             return Err(refused(&format!(
                 "`{field}.name`: there are two tools `{name}`"

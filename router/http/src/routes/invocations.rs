@@ -11,6 +11,7 @@ use tower_http::request_id::RequestId;
 
 use crate::error::ApiError;
 use crate::extract::{GenerationJson, JsonBytes};
+use crate::memory::MemoryShare;
 use crate::openapi::GenerateErrors;
 use crate::routes::generate::compat_generate;
 use crate::routes::openai::chat::chat_completions;
@@ -46,13 +47,14 @@ struct Keys {
 pub async fn invocations(
     state: State<Arc<AppState>>,
     id: Extension<RequestId>,
+    share: Extension<MemoryShare>,
     body: Result<JsonBytes, ApiError>,
 ) -> Result<Response, ApiError> {
     let read = body.and_then(|body| Invocation::read(&body));
     match read.inspect_err(ApiError::count)? {
         Invocation::Generate(body) => compat_generate(state, id, GenerationJson(*body)).await,
         Invocation::Chat(body) => chat_completions(state, id, GenerationJson(*body)).await,
-        Invocation::Completion(body) => completions(state, id, GenerationJson(*body)).await,
+        Invocation::Completion(body) => completions(state, id, share, GenerationJson(*body)).await,
     }
 }
 

@@ -4,7 +4,8 @@
 //! its user types. It may load nothing but its own files, and its scripts cannot turn text into markup.
 
 use axum::extract::Path;
-use axum::http::{HeaderName, header};
+use axum::extract::rejection::PathRejection;
+use axum::http::{HeaderName, Uri, header};
 use axum::response::{IntoResponse, Redirect};
 
 use crate::error::ApiError;
@@ -64,8 +65,14 @@ pub async fn with_slash() -> Redirect {
 }
 
 /// A file of the page.
-pub async fn file(Path(name): Path<String>) -> Result<impl IntoResponse, ApiError> {
-    let found = FILES.iter().find(|(file, ..)| *file == name);
-    let (_, kind, text) = found.ok_or_else(|| ApiError::not_found(&format!("/ui/{name}")))?;
+pub async fn file(
+    uri: Uri,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<impl IntoResponse, ApiError> {
+    // What is no UTF-8 names no file.
+    let found = name
+        .ok()
+        .and_then(|Path(name)| FILES.iter().find(|(file, ..)| *file == name));
+    let (_, kind, text) = found.ok_or_else(|| ApiError::not_found(uri.path()))?;
     Ok((HEADERS, [(header::CONTENT_TYPE, *kind)], *text))
 }

@@ -126,6 +126,18 @@ async fn why_a_message_ended() {
         ended(json!({"stop_sequences": ["zero", " th"]})).await,
         (json!("stop_sequence"), json!(" th"), json!("one two"))
     );
+    // A call that a stop sequence has cut is none that a client may run.
+    let calls = hermes(TURN, &[]).await;
+    let cut = body(json!({"stop_sequences": [": 1"]}));
+    let cut = calls.good(PATH, &cut).await;
+    assert_eq!(
+        (&cut["stop_reason"], &cut["stop_sequence"]),
+        (&json!("stop_sequence"), &json!(": 1"))
+    );
+    assert_eq!(
+        cut["content"][2]["input"],
+        json!({"INVALID_JSON": "{\"x\""})
+    );
     // More than the context has room for is no error.
     assert_eq!(ended(json!({"max_tokens": 64_000})).await.0, "end_turn");
 }
@@ -176,6 +188,10 @@ async fn errors_are_in_the_words_of_the_api() {
         (
             json!({"tool_choice": {"type": "tool", "name": "none_such"}}),
             "`tool_choice.name`",
+        ),
+        (
+            json!({"tools": [{"name": "a b", "input_schema": {"type": "object"}}]}),
+            "`tools[0].name`",
         ),
         (json!({"mcp_servers": [{"type": "url"}]}), "mcp_servers"),
     ] {

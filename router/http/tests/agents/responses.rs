@@ -230,6 +230,10 @@ async fn what_cannot_be_honoured_is_refused_by_name() {
         ),
         (json!({"truncation": "auto"}), "truncation"),
         (
+            json!({"tools": [{"type": "namespace", "name": "a b", "tools": [{"type": "function", "name": "f"}]}]}),
+            "tools[0].tools[0].name",
+        ),
+        (
             json!({"tool_choice": {"type": "web_search"}}),
             "tool_choice.type",
         ),

@@ -75,6 +75,11 @@ async fn the_prompt_ends_as_asked_for() {
             "<assistant>Well\n{\"name\":\"f\",\"parameters\":{}}<answer>",
         ),
         (
+            json!([{"role": "assistant", "content": "Well", "tool_calls": []}]),
+            json!({}),
+            "<assistant>Well",
+        ),
+        (
             json!([user]),
             json!({"continue_final_message": true}),
             "<user>Hi",

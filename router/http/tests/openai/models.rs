@@ -68,16 +68,14 @@ async fn the_model_has_the_names_that_it_is_served_under() {
 #[tokio::test]
 async fn errors_have_the_shape_of_the_api_and_the_true_status() {
     let server = Server::start().await;
-    let missing = server
-        .get("/v1/models/gpt-4")
-        .send()
-        .await
-        .expect("an answer");
-    let (status, body) = common::answer(missing).await;
-    assert_eq!(
-        (status, &body["error"]["code"]),
-        (404, &json!("model_not_found"))
-    );
+    for path in ["/v1/models/gpt-4", "/v1/models/%ff"] {
+        let missing = server.get(path).send().await.expect("an answer");
+        let (status, body) = common::answer(missing).await;
+        assert_eq!(
+            (status, &body["error"]["code"]),
+            (404, &json!("model_not_found"))
+        );
+    }
     let unknown = server
         .get("/v1/unheard/of")
         .send()

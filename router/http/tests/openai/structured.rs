@@ -268,6 +268,35 @@ async fn forms_that_contradict_each_other_are_named() {
 }
 
 #[tokio::test]
+async fn a_form_that_cannot_be_used_is_named_as_it_was_sent() {
+    let server = server().await;
+    for (param, keys) in [
+        ("guided_regex", json!({"guided_regex": "("})),
+        ("guided_json", json!({"guided_json": false})),
+        (
+            "guided_grammar",
+            json!({"guided_grammar": "start: nothing"}),
+        ),
+        (
+            "structured_outputs.regex",
+            json!({"structured_outputs": {"regex": "("}}),
+        ),
+    ] {
+        for (path, body) in [
+            ("/v1/chat/completions", chat("Hi", keys.clone())),
+            ("/v1/completions", completion("Hi", keys)),
+        ] {
+            let (status, answer) = server.ask(path, &body).await;
+            assert_eq!(
+                (status, &answer["error"]["param"]),
+                (422, &json!(param)),
+                "{answer}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_server_without_grammars_refuses_forms_alone() {
     let server =
         Server::with_template(PLAIN, common::alphabet(), &["--disable-grammar-support"]).await;

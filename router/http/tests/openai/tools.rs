@@ -91,6 +91,26 @@ async fn a_call_that_is_cut_off_ends_by_length() {
 }
 
 #[tokio::test]
+async fn a_stop_string_in_a_call_ends_no_call() {
+    let server = hermes(TWO_CALLS).await;
+    for (stop, reason, last) in [
+        ("\"s\"", "stop", "{\"x\": 1, "),
+        // Nothing but the marker behind a whole call is cut.
+        (
+            "\n</tool_call>",
+            "tool_calls",
+            "{\"x\": 1, \"s\": \"é\\\"\"}",
+        ),
+    ] {
+        let body = chat("Hi", json!({"tools": tools(), "stop": stop}));
+        let answer = ask_chat(&server, &body).await;
+        assert_eq!(answer["choices"][0]["finish_reason"], reason, "{stop}");
+        let calls = calls(&answer);
+        assert_eq!(calls.last().map(|call| &call.1), Some(&json!(last)));
+    }
+}
+
+#[tokio::test]
 async fn only_one_call_where_no_more_are_wanted() {
     let server = hermes(TWO_CALLS).await;
     let body = chat(
@@ -277,6 +297,18 @@ async fn tools_that_cannot_be_read_are_named() {
     for (param, keys) in [
         ("tools[0].function", function(json!({}))),
         ("tools[0].function.name", function(json!({"name": ""}))),
+        (
+            "tools[0].function.name",
+            function(json!({"name": "get weather"})),
+        ),
+        (
+            "tools[0].function.name",
+            function(json!({"name": "n".repeat(241)})),
+        ),
+        (
+            "tools[2].function.name",
+            json!({"tools": [tools()[0], tools()[1], tools()[0]]}),
+        ),
         (
             "tools[0].function.parameters",
             function(json!({"name": "f", "parameters": 5})),

@@ -3,6 +3,7 @@
 mod depth;
 mod finite;
 mod formats;
+mod numbers;
 mod patterns;
 mod relax;
 mod rewrite;
@@ -24,7 +25,20 @@ pub(super) fn is_strict(schema: &Value) -> bool {
 
 /// What a reference within the document leads to.
 fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
-    root.pointer(reference.strip_prefix('#')?)
+    root.pointer(fragment(id(root), reference)?)
+}
+
+/// The name that a document gives itself.
+fn id(root: &Value) -> Option<&str> {
+    root.get("$id")?.as_str()
+}
+
+/// The place within the document that a reference names, which may begin with the whole name of the document, or with
+/// the last part of it; nothing for other documents.
+fn fragment<'a>(id: Option<&str>, reference: &'a str) -> Option<&'a str> {
+    let (document, fragment) = reference.split_once('#').unwrap_or((reference, ""));
+    let own = |id: &str| id == document || id.rsplit('/').next() == Some(document);
+    (document.is_empty() || id.is_some_and(own)).then_some(fragment)
 }
 
 /// Whether a schema has a base of its own for the references within.

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::formats::{Format, format};
-use super::{patterns, rewrite};
+use super::{numbers, patterns, rewrite};
 
 /// What is left of `schema`; names of what was taken out, with their places, go to `not_enforced`.
 pub(super) fn relax(schema: Value, not_enforced: &mut Vec<String>) -> Value {
     Relaxation {
+        id: super::id(&schema).map(str::to_owned),
         place: Vec::new(),
         not_enforced,
         patterns: HashMap::new(),
@@ -30,6 +31,8 @@ const NAME_PATTERNS: usize = 20;
 const NOTES: usize = 100;
 
 struct Relaxation<'a> {
+    /// The name of the document.
+    id: Option<String>,
     place: Vec<String>,
     not_enforced: &'a mut Vec<String>,
     /// Whether the engine can follow a pattern, which takes a tenth of a millisecond to find out.
@@ -48,6 +51,7 @@ impl Relaxation<'_> {
         self.format(&mut keywords);
         self.patterns(&mut keywords);
         self.length(&mut keywords);
+        self.bounds(&mut keywords);
         self.counts(&keywords);
         let keywords = keywords
             .into_iter()
@@ -75,9 +79,10 @@ impl Relaxation<'_> {
                 _ => Some(value),
             },
             "$ref" => match &value {
-                Value::String(target) if is_remote(target) => self.drop(keyword),
+                Value::String(target) if self.is_remote(target) => self.drop(keyword),
                 _ => Some(value),
             },
+            "const" | "enum" if !numbers::writes(&value) => self.drop(keyword),
             "uniqueItems" => (value == true).then(|| self.drop(keyword)).flatten(),
             "unevaluatedItems" | "unevaluatedProperties" | "propertyNames" => {
                 (!allows_all(&value)).then(|| self.drop(keyword)).flatten()
@@ -178,6 +183,23 @@ impl Relaxation<'_> {
         usable
     }
 
+    /// Whether a reference names another document: nothing is fetched.
+    fn is_remote(&self, reference: &str) -> bool {
+        super::fragment(self.id.as_deref(), reference).is_none()
+    }
+
+    /// Bounds that the engine has no digits for.
+    fn bounds(&mut self, keywords: &mut Map<String, Value>) {
+        let integer = keywords.get("type").is_some_and(|kind| kind == "integer");
+        for keyword in ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"] {
+            let bound = keywords.get(keyword).and_then(Value::as_f64);
+            if bound.is_some_and(|bound| !numbers::bounds(keyword, bound, integer)) {
+                keywords.remove(keyword);
+                self.note(keyword);
+            }
+        }
+    }
+
     /// The engine counts a name that is written twice as two properties.
     fn counts(&mut self, keywords: &Map<String, Value>) {
         let required = keywords.get("required").and_then(Value::as_array);
@@ -216,9 +238,4 @@ fn allows_all(schema: &Value) -> bool {
         Value::Object(keywords) => keywords.is_empty(),
         _ => false,
     }
-}
-
-/// Whether a reference names another document: nothing is fetched.
-fn is_remote(target: &str) -> bool {
-    target.contains("://")
 }

@@ -180,7 +180,7 @@ impl MessagesBody {
             separate_reasoning: Some(true),
             parameters: self.parameters(state)?,
             n: 1,
-            names: NAMES,
+            names: NAMES.into(),
         };
         let effort = self
             .output_config
@@ -269,12 +269,8 @@ fn own_tool(field: &str, tool: &Value) -> Result<Option<Tool>, ApiError> {
     if schema.is_none() && text("type").is_some_and(|kind| kind != "custom") {
         return Ok(None);
     }
-    let name = text("name").filter(|name| !name.is_empty());
-    let name = name.ok_or_else(|| {
-        refused(format_args!(
-            "`{field}.name` must be a string that is not empty"
-        ))
-    })?;
+    let name = text("name");
+    let name = name.ok_or_else(|| refused(format_args!("`{field}.name` must be a string")))?;
     check(schema.is_none_or(Value::is_object), || {
         format!("`{field}.input_schema` must be an object")
     })?;

@@ -101,9 +101,10 @@ pub fn conversation(state: &AppState, mut body: ChatBody) -> Result<Conversation
     let max_tokens = body.max_tokens()?;
     let sampling = body.take_sampling().or(&state.sampling_defaults);
     let sampling = sampling.parameters(max_tokens)?;
+    let (grammar, names) = body.take_forms().grammar(names)?;
     let parameters = GenerateParameters {
         top_n_tokens: top_logprobs,
-        grammar: body.take_forms().grammar()?,
+        grammar,
         ..sampling
     };
     let tools = body.take_tools()?;

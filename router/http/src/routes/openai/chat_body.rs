@@ -182,7 +182,7 @@ impl ChatBody {
     /// # Errors
     /// 422 that names the field that is wrong.
     pub fn take_input(&mut self) -> Result<ChatInput, ApiError> {
-        let messages = std::mem::take(&mut self.messages);
+        let mut messages = std::mem::take(&mut self.messages);
         check((1..=MAX_MESSAGES).contains(&messages.len()), || {
             format!(
                 "`messages` must hold 1 to {MAX_MESSAGES} messages. Given: {}",
@@ -193,6 +193,13 @@ impl ChatBody {
             check_message(message).map_err(|(key, problem)| {
                 refused(format!("`messages[{index}].{key}` {problem}"))
             })?;
+        }
+        // Some clients write a list in every message; templates take any for calls.
+        for message in &mut messages {
+            let calls = message.get("tool_calls").and_then(Value::as_array);
+            if calls.is_some_and(Vec::is_empty) {
+                message.shift_remove("tool_calls");
+            }
         }
         // As in TGI, a last message of the assistant is gone on with, if it has a text.
         let text_of_assistant = |message: &Map<String, Value>| {

@@ -50,6 +50,16 @@ pub enum Prompt {
 }
 
 impl Prompt {
+    /// What they take.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Texts(list) => list.iter().map(String::len).sum(),
+            Self::Ids(ids) => size_of_val(ids.as_slice()),
+            Self::IdLists(list) => list.iter().map(|ids| size_of_val(ids.as_slice())).sum(),
+        }
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
         match self {
@@ -71,6 +81,13 @@ impl Prompt {
 }
 
 impl CompletionBody {
+    /// Whether a field holds what a client sends as it is, such as a schema.
+    pub fn holds_json(&self) -> bool {
+        self.response_format.is_some()
+            || self.structured_outputs.is_some()
+            || self.guided_json.is_some()
+    }
+
     /// What is wrong before any prompt is looked at.
     ///
     /// # Errors

@@ -16,9 +16,11 @@ use super::completion_body::CompletionBody;
 use super::completion_events::{self, CompletionEvents};
 use super::logprobs::{CompletionLogprobs, CompletionTokens};
 use super::sampling::{check_n, model_name};
+use crate::bounds::MEMORY_PER_BODY_BYTE;
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
 use crate::generations::{Finished, Generations, Names, Plan, Tally, renamed};
+use crate::memory::MemoryShare;
 use crate::openapi::OpenAiErrors;
 use crate::schema::CompletionEvent;
 use crate::sse;
@@ -52,8 +54,13 @@ pub const NAMES: &Names = &[
 pub async fn completions(
     State(state): State<Arc<AppState>>,
     Extension(id): Extension<RequestId>,
+    Extension(share): Extension<MemoryShare>,
     GenerationJson(body): GenerationJson<CompletionBody>,
 ) -> Result<Response, ApiError> {
+    if !body.holds_json() {
+        // Token ids, once read, take far less than values of JSON.
+        share.shrink(body.prompt.bytes().saturating_mul(MEMORY_PER_BODY_BYTE));
+    }
     if body.stream.unwrap_or(false) {
         return stream(&state, id, body).await;
     }
@@ -89,10 +96,11 @@ impl CompletionAnswer {
         let samples = body.samples(n, &state.infer)?;
         let model = model_name(body.model.take(), &state.info.model_id)?;
         let echo = body.echo.unwrap_or(false);
+        let (grammar, names) = body.take_forms().grammar(NAMES)?;
         let parameters = GenerateParameters {
             top_n_tokens: top_logprobs,
             decoder_input_details: echo && top_logprobs.is_some(),
-            grammar: body.take_forms().grammar()?,
+            grammar,
             ..sampling
         };
         let prompts = body.prompt.into_inputs();
@@ -110,7 +118,7 @@ impl CompletionAnswer {
             scores_only,
             identity: Identity::new("cmpl", model),
         };
-        let plan = Plan::new(prompts, &parameters, true, samples, NAMES);
+        let plan = Plan::new(prompts, &parameters, true, samples, names);
         Ok((plan, answer))
     }
 

@@ -51,7 +51,7 @@ pub struct Candidate {
     pub token: String,
     #[schema(example = -0.34)]
     pub logprob: f32,
-    /// The bytes that it adds to the text.
+    /// The bytes that it adds to the text; of a special token those of its name.
     #[schema(example = json!([72, 101, 108]))]
     pub bytes: Vec<u8>,
 }

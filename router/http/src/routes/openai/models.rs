@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -80,11 +81,13 @@ pub async fn models(State(state): State<Arc<AppState>>) -> Json<ModelList> {
 )]
 pub async fn model(
     State(state): State<Arc<AppState>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Model>, ApiError> {
-    if state.answers.model_names.contains(&name) {
-        Ok(Json(model_named(&state, &name)))
-    } else {
-        Err(ApiError::unknown_model(&state.info.model_id))
+    match name {
+        Ok(Path(name)) if state.answers.model_names.contains(&name) => {
+            Ok(Json(model_named(&state, &name)))
+        }
+        // What is no UTF-8 names no model.
+        _ => Err(ApiError::unknown_model(&state.info.model_id)),
     }
 }

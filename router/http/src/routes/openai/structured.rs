@@ -1,5 +1,7 @@
 //! The form that an answer must have, in the words of OpenAI, TGI and vLLM.
 
+use std::borrow::Cow;
+
 use serde::Deserialize;
 use serde_json::Value;
 use text_generation_grammar::GrammarSource;
@@ -9,6 +11,7 @@ use super::fields::Unsupported;
 use super::sampling::{check, refused};
 use crate::error::ApiError;
 use crate::extract::from_value;
+use crate::generations::{Names, with_form_of};
 
 /// How the answer must look. OpenAI's types, and TGI's with a `value`.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -80,11 +83,14 @@ pub struct Forms {
 type Wish = (&'static str, Result<GrammarSource, ApiError>);
 
 impl Forms {
-    /// The one form that is asked for.
+    /// The one form that is asked for, and what the fields of `core` are called then.
     ///
     /// # Errors
     /// 422 that names the field that is wrong, or two that contradict each other.
-    pub fn grammar(self) -> Result<Option<GrammarSource>, ApiError> {
+    pub fn grammar(
+        self,
+        names: &'static Names,
+    ) -> Result<(Option<GrammarSource>, Cow<'static, Names>), ApiError> {
         let mut wishes: Vec<Wish> = Vec::new();
         if let Some(format) = self.response_format {
             let source = format.source().transpose();
@@ -116,7 +122,10 @@ impl Forms {
                 "`{second}` and `{first}` both say what form the answer has: send one of them"
             )));
         }
-        first.map(|(_, source)| source).transpose()
+        Ok(match first {
+            None => (None, names.into()),
+            Some((field, source)) => (Some(source?), with_form_of(names.into(), field)),
+        })
     }
 }
 

@@ -35,7 +35,8 @@ fn function() -> String {
 /// A function with named arguments.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct FunctionBody {
-    #[schema(min_length = 1)]
+    /// Letters, digits and `_-.:/`.
+    #[schema(min_length = 1, max_length = 240)]
     pub name: String,
     #[schema(nullable = true)]
     pub description: Option<String>,
@@ -104,35 +105,32 @@ pub fn wishes(
     parallel: Option<bool>,
     prompt: Option<String>,
 ) -> Result<ToolWishes, ApiError> {
-    let tools = tools.unwrap_or_default().into_iter().enumerate();
-    let tools = tools.map(|(index, tool)| offered(index, tool));
     let mut wishes = ToolWishes {
-        tools: tools.collect::<Result<_, _>>()?,
         parallel: parallel.unwrap_or(true),
         prompt,
         ..ToolWishes::default()
     };
+    for (index, tool) in tools.unwrap_or_default().into_iter().enumerate() {
+        let at = format!("tools[{index}]");
+        wishes.offer(&format!("{at}.function"), offered(&at, tool)?)?;
+    }
     let choice = chosen(&mut wishes, choice)?;
     wishes.choose(choice)?;
     Ok(wishes)
 }
 
-fn offered(index: usize, json: Value) -> Result<OfferedTool, ApiError> {
-    let at = format!("tools[{index}]");
-    let body: ToolBody = from_value(&json, &at)?;
+fn offered(at: &str, json: Value) -> Result<OfferedTool, ApiError> {
+    let body: ToolBody = from_value(&json, at)?;
     check(body.r#type == "function", || {
         format!("`{at}.type` must be `function`; custom tools are for `/v1/responses`")
     })?;
     let function = body
         .function
         .ok_or_else(|| refused(format!("`{at}.function` is missing")))?;
-    Ok(OfferedTool::as_sent(function_tool(function, &at)?, json))
+    Ok(OfferedTool::as_sent(function_tool(function, at)?, json))
 }
 
 fn function_tool(function: FunctionBody, at: &str) -> Result<Tool, ApiError> {
-    check(!function.name.is_empty(), || {
-        format!("`{at}.function.name` must not be empty")
-    })?;
     let is_schema = |schema: &Value| schema.is_object() || schema.is_boolean();
     check(function.parameters.as_ref().is_none_or(is_schema), || {
         format!("`{at}.function.parameters` must be a JSON schema")

@@ -13,6 +13,7 @@ use super::tools::{ToolNames, Tools};
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::extract::nullable_object;
+use crate::generation_config::SamplingDefaults;
 use crate::generations::Names;
 use crate::routes::openai::fields::{Seed, Unsupported};
 use crate::routes::openai::sampling::{Sampling, check, refused};
@@ -182,7 +183,7 @@ impl ResponsesBody {
     /// 422 that names the field.
     pub fn read(mut self, state: &AppState) -> Result<(Conversation, AnswerFields), ApiError> {
         self.check()?;
-        let repeated = self.repeated();
+        let repeated = self.repeated(&state.sampling_defaults);
         let mut tools = Tools::read(self.tools.take(), self.tool_choice.take())?;
         tools.wishes.parallel = self.parallel_tool_calls.unwrap_or(true);
         let messages = items::messages(
@@ -205,7 +206,7 @@ impl ResponsesBody {
             separate_reasoning: Some(true),
             parameters: self.parameters(state)?,
             n: 1,
-            names: NAMES,
+            names: NAMES.into(),
         };
         let effort = self.reasoning.take().and_then(|reasoning| reasoning.effort);
         conversation.wish_effort(effort, &state.chats);
@@ -251,8 +252,8 @@ impl ResponsesBody {
         })
     }
 
-    /// What the response repeats, in OpenAI's order.
-    fn repeated(&self) -> Map<String, Value> {
+    /// What the response repeats, in OpenAI's order; how tokens are chosen as it is used.
+    fn repeated(&self, defaults: &SamplingDefaults) -> Map<String, Value> {
         let text = self.text.as_ref();
         let format = text.and_then(|text| text.format.as_ref());
         let format = format.map_or_else(|| json!({"type": "text"}), TextFormat::repeated);
@@ -274,12 +275,12 @@ impl ResponsesBody {
             "safety_identifier": self.safety_identifier,
             "service_tier": "default",
             "store": false,
-            "temperature": self.temperature.unwrap_or(1.0),
+            "temperature": used(self.temperature, defaults.temperature),
             "text": {"format": format, "verbosity": verbosity.unwrap_or("medium")},
             "tool_choice": self.tool_choice.clone().unwrap_or_else(|| "auto".into()),
             "tools": self.tools.clone().unwrap_or_default(),
             "top_logprobs": 0,
-            "top_p": self.top_p.unwrap_or(1.0),
+            "top_p": used(self.top_p, defaults.top_p),
             "truncation": "disabled",
             "user": self.user,
         });
@@ -288,6 +289,13 @@ impl ResponsesBody {
             _ => Map::new(),
         }
     }
+}
+
+/// What a field of the request, or else the model's default, stands for, with the digits of the text that it was read
+/// from.
+fn used(given: Option<f32>, default: Option<f32>) -> Value {
+    let value = given.or(default).unwrap_or(1.0);
+    serde_json::from_str(&value.to_string()).unwrap_or_else(|_| value.into())
 }
 
 impl TextFormat {
@@ -314,5 +322,29 @@ fn grammar(format: TextFormat) -> Result<Option<GrammarSource>, ApiError> {
         (kind, _) => Err(refused(format_args!(
             "`text.format.type` must be `text`, `json_object` or `json_schema`. Given: `{kind}`"
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_response_says_how_tokens_were_chosen() {
+        let said = |body: Value, defaults: SamplingDefaults| {
+            let body: ResponsesBody = serde_json::from_value(body).unwrap();
+            let repeated = body.repeated(&defaults);
+            format!("{} {}", repeated["temperature"], repeated["top_p"])
+        };
+        let none = SamplingDefaults::default();
+        let given = json!({"temperature": 0.7, "top_p": 0.95});
+        assert_eq!(said(given, none), "0.7 0.95");
+        assert_eq!(said(json!({"temperature": 2}), none), "2 1");
+        let model = SamplingDefaults {
+            temperature: Some(0.6),
+            top_p: Some(0.8),
+            ..none
+        };
+        assert_eq!(said(json!({"top_p": 0.9}), model), "0.6 0.9");
     }
 }
