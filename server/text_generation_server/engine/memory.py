@@ -1,12 +1,12 @@
 """How much memory there is, read in one way, and telling that it ran out."""
 
 import gc
-import os
 from typing import Protocol
 
 import torch
 
 from ..config.host_memory import available_host_memory
+from ..config.server import allocator_is_set
 
 
 class Memory(Protocol):
@@ -118,7 +118,7 @@ def let_segments_grow() -> None:
 
     What the operator has set counts.
     """
-    if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
+    if not allocator_is_set():
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")  # pyright: ignore
 
 
