@@ -7,7 +7,13 @@ import pytest
 
 from text_generation_server.config.cluster import ClusterFiles, ClusterListener, cluster_listener
 from text_generation_server.config.parallel import NodeConfig, ParallelConfig
-from text_generation_server.config.server import Environment, HubConfig, ServerConfig, WatermarkConfig
+from text_generation_server.config.server import (
+    Environment,
+    HubConfig,
+    ServerConfig,
+    WatermarkConfig,
+    allocator_is_set,
+)
 from text_generation_server.errors import ConfigurationError
 
 
@@ -92,6 +98,13 @@ def config(variables: dict[str, str], sharded: bool, remote_urls: tuple[str, ...
 def test_the_name_of_the_group_is_read() -> None:
     assert Environment.read({"SHARD_GROUP": "start-1"}).shard_group == "start-1"
     assert not Environment.read({}).shard_group
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_what_the_operator_says_of_the_allocator_counts(name: str) -> None:
+    assert allocator_is_set({name: "max_split_size_mb:64"})
+    assert not allocator_is_set({name: ""})
+    assert not allocator_is_set({})
 
 
 def test_sockets_follow_the_rank() -> None:

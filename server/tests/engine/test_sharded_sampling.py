@@ -60,7 +60,7 @@ def assert_same_bits(found: SampledTokens, expected: SampledTokens) -> None:
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
-@pytest.mark.parametrize("vocab", [33, 509, 5003])
+@pytest.mark.parametrize("vocab", [31, 32, 33, 509, 5003])
 def test_rows_without_filters_share_splits_of_the_vocabulary(vocab: int, world_size: int) -> None:
     sampling = [asking([3, 3], do_sample=True, seed=seed, **PLAIN) for seed in range(8)]
     processed = [asking(logit_bias=((0, 2.0), (vocab - 1, 9.0))), asking(min_new_tokens=3), asking(watermark=True)]
@@ -72,9 +72,10 @@ def test_rows_without_filters_share_splits_of_the_vocabulary(vocab: int, world_s
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
-def test_rows_with_filters_or_alternatives_are_shared_as_rows(world_size: int) -> None:
+@pytest.mark.parametrize("vocab", [31, 32, 509])
+def test_rows_with_filters_or_alternatives_are_shared_as_rows(vocab: int, world_size: int) -> None:
     requests = [*mixture(), *filters_of(FILTERS), asking(top_n=4)]
-    logits = logits_for(requests, 509)
+    logits = logits_for(requests, vocab)
     expected = sample(logits, requests, TensorParallelGroup(0, 1, CPU))
     for found in everywhere(world_size, lambda group: sample(logits, requests, group)):
         assert_same_bits(found, expected)
@@ -98,12 +99,13 @@ def test_unsound_rows_are_told_on_every_rank() -> None:
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
-def test_prompts_are_scored_from_parts(world_size: int) -> None:
-    logits = 3 * torch.randn(40, 131, generator=torch.Generator().manual_seed(1))
-    targets = torch.arange(40) * 3 % 131
+@pytest.mark.parametrize("vocab", [31, 32, 131])
+def test_prompts_are_scored_from_parts(vocab: int, world_size: int) -> None:
+    logits = 3 * torch.randn(40, vocab, generator=torch.Generator().manual_seed(1))
+    targets = torch.arange(40) * 3 % vocab
 
     def score(group: TensorParallelGroup) -> ScoredTokens:
-        part = VocabularyPart.of(131, group.rank, group.world_size)
+        part = VocabularyPart.of(vocab, group.rank, group.world_size)
         return Scorer(lambda hidden: part_of(hidden, part), part, group)(logits, targets, num_top=5)
 
     expected = logits.log_softmax(-1)
@@ -118,6 +120,7 @@ def test_prompts_are_scored_from_parts(world_size: int) -> None:
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 8, 16])
 def test_parts_cover_the_vocabulary_in_whole_splits(vocab: int, world_size: int) -> None:
     parts = [VocabularyPart.of(vocab, rank, world_size) for rank in range(world_size)]
+    assert [part.is_whole for part in parts] == [world_size == 1] * world_size
     assert sum(part.number for part in parts) == vocab
     ends = [part.start + part.number for part in parts if part.number]
     assert [part.start for part in parts if part.number] == [0, *ends[:-1]]

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,23 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def model(name: str, folder_of: Callable[[str], Path]) -> CausalLM:
-    # As the engine does.
-    with torch.inference_mode():
-        return load(folder_of(name), impl="transformers" if name in FORCED else "auto")
+def model_for(folder_of: Callable[[str], Path]) -> Callable[[str], CausalLM]:
+    """Loads a case; the last one is kept. Pytest would keep `model` for a test that gets its `name` from its own list,
+    whatever the name is.
+    """
+
+    @lru_cache(maxsize=1)
+    def model_of_case(name: str) -> CausalLM:
+        # As the engine does.
+        with torch.inference_mode():
+            return load(folder_of(name), impl="transformers" if name in FORCED else "auto")
+
+    return model_of_case
+
+
+@pytest.fixture
+def model(name: str, model_for: Callable[[str], CausalLM]) -> CausalLM:
+    return model_for(name)
 
 
 def test_logits_are_those_of_transformers(name: str, model: CausalLM) -> None:

@@ -1,7 +1,7 @@
 """Every family against transformers: greedy ids are equal alone, batched, in chunks, after pauses and on two ranks."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import pytest
@@ -29,8 +29,16 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def model(name: str, folder_of: Callable[[str], Path]) -> CausalLM:
-    return load(folder_of(name))
+def model_for(folder_of: Callable[[str], Path]) -> Callable[[str], CausalLM]:
+    """Loads a case; the last one is kept. Pytest would keep `model` for a test that gets its `name` from its own list,
+    whatever the name is.
+    """
+    return lru_cache(maxsize=1)(lambda name: load(folder_of(name)))
+
+
+@pytest.fixture
+def model(name: str, model_for: Callable[[str], CausalLM]) -> CausalLM:
+    return model_for(name)
 
 
 def test_logits_are_those_of_transformers(name: str, model: CausalLM) -> None:

@@ -29,7 +29,7 @@ class FakeModel:
     device = torch.device("cpu")
 
     vocab_size = 64
-    vocabulary = VocabularyPart(vocab_size, 0, vocab_size)
+    vocabulary = VocabularyPart.of(vocab_size, rank=0, world_size=1)
 
     def __init__(self, max_context_length: int = 64) -> None:
         self.copies = Copies(self.dtype)

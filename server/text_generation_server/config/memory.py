@@ -1,10 +1,10 @@
 """Whether a model fits, as far as files and devices tell before anything is loaded."""
 
-import os
 import subprocess
 from pathlib import Path
 
 from ..errors import OutOfMemory
+from .host_memory import total_host_memory
 
 _GIB = 2**30
 
@@ -57,12 +57,3 @@ def _of_every_device(field: str) -> list[str]:
 def has_cuda_devices() -> bool:
     """Whether there is a device of NVIDIA, of which `cuda_memory` may know nothing: containers often lack the tool."""
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
-
-
-def total_host_memory() -> int:
-    """Bytes that this process may use at most: the machine's, or those of its control group."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.exists() and (text := limit.read_text().strip()).isdigit():
-        total = min(total, int(text))
-    return total

@@ -1,6 +1,7 @@
 """Configuration of a shard process: command line and environment, read once into frozen values.
 
-This file is the only reader of environment variables of the package.
+This file is the only reader of environment variables of the package. Others only set what libraries read, where the
+operator has not.
 """
 
 import os
@@ -251,6 +252,12 @@ def check_attention(attention: Attention | None, on_cuda: bool, environment: Env
         raise ConfigurationError(
             "--attention triton contradicts --disable-custom-kernels; leave it out or use --attention torch"
         )
+
+
+def allocator_is_set(variables: Mapping[str, str] | None = None) -> bool:
+    """Whether the operator has set how torch's allocator works."""
+    env = _Variables(os.environ if variables is None else variables)
+    return any(env.get(name) for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
 
 
 def parse_cuda_graphs(value: str | None) -> tuple[int, ...] | None:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..config.memory import cuda_memory, driver_version, has_cuda_devices, total_host_memory
+from ..config.host_memory import total_host_memory
+from ..config.memory import cuda_memory, driver_version, has_cuda_devices
 from .finding import Finding
 
 _SUBJECT = "devices"

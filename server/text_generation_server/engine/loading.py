@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from ..config.facts import Dtype
+from ..config.host_memory import available_host_memory
 from ..config.implementation import AnyModelConfig, read_model_config
 from ..config.kv_cache import quantised_kv_cache
 from ..config.memory import check_fits
@@ -26,7 +27,7 @@ from ..models.base import CausalLM
 from ..models.registry import load_model
 from .budget import gib
 from .engine import Engine
-from .memory import available_host_memory, is_out_of_memory, let_segments_grow, memory_of
+from .memory import is_out_of_memory, let_segments_grow, memory_of
 from .options import EngineOptions
 
 logger = logging.getLogger(__name__)

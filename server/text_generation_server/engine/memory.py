@@ -1,11 +1,12 @@
 """How much memory there is, read in one way, and telling that it ran out."""
 
 import gc
-import os
-from pathlib import Path
 from typing import Protocol
 
 import torch
+
+from ..config.host_memory import available_host_memory
+from ..config.server import allocator_is_set
 
 
 class Memory(Protocol):
@@ -117,7 +118,7 @@ def let_segments_grow() -> None:
 
     What the operator has set counts.
     """
-    if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
+    if not allocator_is_set():
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")  # pyright: ignore
 
 
@@ -126,16 +127,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-
-
-def available_host_memory() -> int:
-    """Bytes that this process can still use: the least of the machine's and of the control group's."""
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        available = int(fields["MemAvailable"].split()[0]) * 1024
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and limit.read_text().strip().isdigit():
-        available = min(available, int(limit.read_text()) - int(used.read_text()))
-    return max(available, 0)

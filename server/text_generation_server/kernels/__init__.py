@@ -3,6 +3,7 @@
 Operators write into tensors that the caller passes, so that a captured graph replays them in place.
 """
 
+from ._activations import sigmoid
 from ._attention import padded_batch
 from ._device import has_fp8_products
 from ._exchange import Exchange
@@ -120,6 +121,7 @@ __all__ = [
     "scaled_linear",
     "scaled_parts",
     "send_linear",
+    "sigmoid",
     "skinny_linear",
     "split_size",
     "survivors",

@@ -25,6 +25,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def sigmoid(x: Tensor) -> Tensor:
+    """`torch.sigmoid`, which on a CPU computes the end of a tensor, and of each thread's part, by code that rounds
+    otherwise than that for the rest: here the bits of an element do not depend on its place.
+    """
+    return x.sigmoid() if x.is_cuda else x.neg().exp_().add_(1.0).reciprocal_()
+
+
 def _clamped_swiglu(gate: Tensor, up: Tensor) -> Tensor:
     gate, up = gate.clamp(max=7.0), up.float().clamp(-7.0, 7.0)
     return (up + 1.0) * gate * torch.sigmoid(1.702 * gate)

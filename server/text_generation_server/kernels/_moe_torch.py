@@ -50,12 +50,20 @@ def moe_experts_torch(
     rows = x.new_zeros(tokens * slots, x.shape[1])
     for expert, own in enumerate(order.split(counts)[: down.experts]):
         if len(own):
-            gate, up = _by_expert(x[own // slots], gate_up, expert, deterministic).chunk(2, dim=1)
-            activated = GATED[activation](gate.float(), up).to(x.dtype)
+            product = _by_expert(x[own // slots], gate_up, expert, deterministic)
+            activated = _activated(product, activation, deterministic and not x.is_cuda).to(x.dtype)
             output = _by_expert(activated, down, expert, deterministic)
             rows[own] = (output * weights.flatten()[own, None]).to(x.dtype)
     total = rows.view(tokens, slots, -1).sum(dim=1, dtype=torch.float32).to(out.dtype)
     out.copy_(out + total if adds else total)
+
+
+def _activated(product: Tensor, activation: str, alone: bool) -> Tensor:
+    """[T, 2 * n] to float32 [T, n]. `alone`: each token by itself, as `layers.weights.linear.are_alone` says."""
+    if alone and len(product) > 1:
+        return torch.cat([_activated(each, activation, alone) for each in product.split(1)])
+    gate, up = product.chunk(2, dim=1)
+    return GATED[activation](gate.float(), up)
 
 
 def _by_expert(x: Tensor, matrix: ExpertMatrix, expert: int, deterministic: bool) -> Tensor:

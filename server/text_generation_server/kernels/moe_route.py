@@ -27,6 +27,7 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Tensor
 
+from ._activations import sigmoid
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._register import register
 from ._triton import tl, triton
@@ -298,7 +299,8 @@ def moe_route_torch(
     """Torch implementation: the CPU path and the reference of the tests."""
     experts = logits.shape[1] - shared_gate
     routed = logits[:, :experts].float()
-    scores = {"softmax": lambda: routed.softmax(dim=1), "sigmoid": routed.sigmoid}.get(score, lambda: routed)()
+    formulas = {"softmax": lambda: routed.softmax(dim=1), "sigmoid": lambda: sigmoid(routed)}
+    scores = formulas.get(score, lambda: routed)()
     choice = routed if score == "softmax" and groups == 1 else scores
     if bias is not None:
         choice = scores + bias
@@ -314,7 +316,7 @@ def moe_route_torch(
     weights[:, :top_k] = taken * scale
     if shared:
         ids[:, top_k:] = torch.arange(experts, experts + shared, device=ids.device)
-        weights[:, top_k:] = logits[:, experts:].float().sigmoid() if shared_gate else 1.0
+        weights[:, top_k:] = sigmoid(logits[:, experts:].float()) if shared_gate else 1.0
 
 
 def _best_groups(choice: Tensor, groups: int, top: int, two: bool) -> Tensor:

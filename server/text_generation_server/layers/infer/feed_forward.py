@@ -4,9 +4,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ... import kernels
 from ...config.spec import DenseSpec
-from ..weights import Activations, ActivationScheme, DenseWeights
+from ..weights import Activations, ActivationScheme, DenseWeights, activate
 from .addend import Addend, Destination
 from .state import InferState
 
@@ -55,7 +54,7 @@ class DenseFeedForward(FeedForward):
         if self._gated:
             return matrix.gated(x, self._activation, self._weights.down.wants, block)
         first = matrix.apply(x, block)
-        kernels.activate(first, self._activation, first)
+        activate(first, self._activation, block)
         if self._weights.act_scales is not None:
             first /= self._weights.act_scales
         return Activations(first)

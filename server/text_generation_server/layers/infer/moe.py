@@ -66,6 +66,6 @@ class MoeFeedForward(FeedForward):
         if self._shared is not None:
             shared = self._shared.forward(x, state)
             if self._gated:
-                shared *= logits[:, -1:].float().sigmoid()
+                shared *= kernels.sigmoid(logits[:, -1:].float())
             out += shared
         return out

@@ -10,7 +10,7 @@ from .experts import shared_experts
 from .feed_forward import DenseWeights, load_dense
 from .kv_scales import load_kv_scales
 from .latent_attention import LatentAttentionWeights, load_latent_attention
-from .linear import Dense, Linear, Split, in_blocks
+from .linear import Dense, Linear, Split, activate, in_blocks
 from .loading import column_parallel, row_parallel
 from .moe import MoeWeights, load_moe
 from .rows8 import Rows8
@@ -35,6 +35,7 @@ __all__ = [
     "Rows8",
     "Split",
     "VocabularyPart",
+    "activate",
     "column_parallel",
     "even_span",
     "in_blocks",

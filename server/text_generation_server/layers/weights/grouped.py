@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ... import kernels
 from .activations import Activations, ActivationScheme
-from .linear import activated, dense_product, in_blocks, total_bytes
+from .linear import activated, are_alone, dense_product, in_blocks, total_bytes
 
 _FEW = 64
 """Tokens for which codes are read though there is a copy: of an H200, more are faster with it for every matrix."""
@@ -59,8 +59,8 @@ class Grouped:
         self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
     ) -> Activations:
         """See `Linear`. Of a single token, whoever reads the result quantises it."""
-        if wants is not None and (block is not None or x.x.shape[0] > 1):
-            return activated(self.apply(x, block), activation, wants)
+        if are_alone(self.packed, block) or (wants is not None and (block is not None or x.x.shape[0] > 1)):
+            return activated(self.apply(x, block), activation, wants, block)
         return Activations(self._product(x, self.bias, block, activation))
 
     def _product(self, x: Activations, bias: Tensor | None, block: int | None, activation: str | None = None) -> Tensor:

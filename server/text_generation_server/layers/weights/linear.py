@@ -86,8 +86,8 @@ class Dense:
         self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
     ) -> Activations:
         """See `Linear`."""
-        if wants is not None:
-            return activated(self.apply(x, block), activation, wants)
+        if wants is not None or are_alone(self.weight, block):
+            return activated(self.apply(x, block), activation, wants, block)
         return Activations(self._product(x, self.bias, block, activation))
 
     def in_parts(self, x: Activations) -> Tensor:
@@ -150,7 +150,7 @@ class Split:
         self, x: Activations, activation: str, wants: ActivationScheme | None, block: int | None = None
     ) -> Activations:
         """See `Linear`."""
-        return activated(self.apply(x, block), activation, wants)
+        return activated(self.apply(x, block), activation, wants, block)
 
 
 def dense_product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None = None) -> Tensor:
@@ -168,8 +168,28 @@ def dense_product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: st
     return out
 
 
-def activated(product: Tensor, activation: str, wants: ActivationScheme | None) -> Activations:
-    """`act_and_mul` of [T, outputs], in the form that the next matrix wants."""
+def are_alone(tensor: Tensor, block: int | None) -> bool:
+    """Whether activations are computed of each token by itself: where results must not depend on the other tokens
+    (`block`, as in `Linear.apply`), and `tensor` is on a CPU. There torch computes the end of a tensor, and of each
+    thread's part of it, by other code than the rest, with other last bits. Of a token alone these are always the same
+    places.
+    """
+    return block is not None and not tensor.is_cuda
+
+
+def activate(x: Tensor, activation: str, block: int | None) -> None:
+    """The operator of this name, in place. `block` as in `Linear.apply`."""
+    for part in x.split(1) if are_alone(x, block) else (x,):
+        kernels.activate(part, activation, part)
+
+
+def activated(product: Tensor, activation: str, wants: ActivationScheme | None, block: int | None) -> Activations:
+    """`act_and_mul` of [T, outputs], in the form that the next matrix wants. `block` as in `Linear.apply`."""
+    if are_alone(product, block):
+        out = product.new_empty(product.shape[0], product.shape[1] // 2)
+        for token, place in zip(product.split(1), out.split(1), strict=True):
+            kernels.act_and_mul(token, activation, place)
+        return Activations(out).made_for(wants)
     made, room = Activations.to_fill(product.new_empty(product.shape[0], product.shape[1] // 2), wants)
     kernels.act_and_mul(product, activation, made.x, *room)
     return made

@@ -45,7 +45,7 @@ class Rows8:
     ) -> Activations:
         """See `Linear`. Of a single token, whoever reads the result quantises it."""
         if block is not None:
-            return activated(self.apply(x, block), activation, wants)
+            return activated(self.apply(x, block), activation, wants, block)
         if x.x.shape[0] == 1 and self.scale.dim() == 1:
             return Activations(self._product(x, self.bias, None, activation))
         made, room = Activations.to_fill(x.x.new_empty(x.x.shape[0], self.outputs // 2), wants)

@@ -66,6 +66,8 @@ class VocabularyPart:
     start: int
     width: int
     """Columns of logits."""
+    world_size: int
+    """Ranks that share the vocabulary, also those without an id."""
 
     @property
     def number(self) -> int:
@@ -74,16 +76,18 @@ class VocabularyPart:
 
     @property
     def is_whole(self) -> bool:
-        """Whether this is the vocabulary."""
-        return self.number == self.vocab_size
+        """Whether no other rank computes logits. The same on all ranks, which choose by it whether they exchange
+        anything: where there is one split, the first of several ranks has all ids.
+        """
+        return self.world_size == 1
 
     @classmethod
     def of(cls, vocab_size: int, rank: int, world_size: int) -> "VocabularyPart":
         """That of one rank of several."""
         if world_size == 1:
-            return cls(vocab_size, 0, vocab_size)
+            return cls(vocab_size, 0, vocab_size, world_size)
         width = -(-num_splits(vocab_size) // world_size) * split_size(vocab_size)
-        return cls(vocab_size, rank * width, width)
+        return cls(vocab_size, rank * width, width, world_size)
 
 
 def vocabulary_shard(vocab_size: int, rank: int, world_size: int) -> tuple[int, int, int]:
