@@ -171,7 +171,7 @@ impl Running {
         self.scored.is_some()
     }
 
-    /// Slots that are at least free when it leaves.
+    /// Slots that it did not find in the cache: free when it leaves, where nobody else reads them by then.
     pub(super) fn own_slots(&self) -> u32 {
         self.holding.len().saturating_sub(self.holding.cached())
     }
