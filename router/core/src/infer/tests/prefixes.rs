@@ -164,7 +164,8 @@ async fn what_two_requests_computed_at_once_does_not_fill_the_pool_for_ever() {
         let prompt = [ids(5, 28), vec![last; count as usize - 28]].concat();
         server.infer.generate_stream(of_ids(prompt, new))
     };
-    let running = server.infer.generate_stream(request("upon", 1)).await;
+    // Two steps are on their way before they come.
+    let running = server.infer.generate_stream(request("upon", 3)).await;
     server.until_running(1).await;
     let (short, long) = (of(7, 31, 20).await, of(8, 110, 90).await);
     until("both wait", || server.infer.snapshot().queued == 2).await;
