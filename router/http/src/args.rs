@@ -183,7 +183,7 @@ pub struct Config {
     /// Seconds that running requests have to finish when the server is told to stop.
     #[arg(long, short, env, default_value_t = 90, value_parser = value_parser!(u64).range(..=MOST_SECONDS))]
     pub graceful_termination_timeout: u64,
-    /// Stop when standard input ends, as it does when no shard is left; running requests end with an error.
+    /// Stop when standard input ends, as it does when no shard is left or the launcher is gone; running requests end with an error.
     #[arg(long)]
     pub exit_on_stdin_eof: bool,
     /// Log JSON, one record a line.

@@ -35,6 +35,8 @@ pub const MAX_CHOICES: u32 = 128;
 pub const RENDER_THREADS: usize = 4;
 /// Messages of a chat.
 pub const MAX_MESSAGES: usize = 4096;
+/// Tools of a request: each name is compared with those before it.
+pub const MAX_TOOLS: usize = 4096;
 /// Longest `model` of an OpenAI request, which every event of a stream repeats, in bytes.
 pub const MAX_MODEL_BYTES: usize = 256;
 /// Log records that wait to be written; about 400 bytes each.
@@ -49,8 +51,7 @@ pub const MEMORY_PER_BODY_BYTE: usize = 8;
 /// template has it. Measured: 280 bytes for a number in a list, 670 for a list of one, 1,260 for an object of one, and up
 /// to 1.7 times as much where it describes a tool, of which there are two copies.
 pub const MEMORY_PER_BODY_MARK: usize = 400;
-/// The most that a byte of a body counts with both; lists within lists in a message were measured to take 213. A largest
-/// body has to fit what is not for small requests.
+/// The most that a byte of a body counts with both; lists within lists in a message were measured to take 213.
 pub const MAX_MEMORY_PER_BODY_BYTE: usize = 220;
 /// The same for `/tokenize` and `/chat_tokenize`, where a token has a place in the text as well.
 pub const MEMORY_PER_TOKENIZED_BYTE: usize = 24;

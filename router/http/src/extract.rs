@@ -95,16 +95,18 @@ async fn read(mut body: Body, limit: usize, share: &MemoryShare) -> Result<Bytes
         share.resize(bytes.len() + data.len())?;
         bytes.extend_from_slice(&data);
     }
-    share.resize(memory_of(&bytes))?;
+    let (texts, values) = memory_of(&bytes);
+    share.hold_body(texts, values)?;
     Ok(bytes.freeze())
 }
 
-/// What a body may take until its request is queued: small values take far more than the bytes that they are written in.
-fn memory_of(body: &[u8]) -> usize {
+/// What the texts of a body may take until its request is queued, and what its values do beside that: small ones take far
+/// more than the bytes that they are written in.
+fn memory_of(body: &[u8]) -> (usize, usize) {
     let texts = body.len().saturating_mul(MEMORY_PER_BODY_BYTE);
     let values = marks(body).saturating_mul(MEMORY_PER_BODY_MARK);
     let most = body.len().saturating_mul(MAX_MEMORY_PER_BODY_BYTE);
-    texts.saturating_add(values).min(most)
+    (texts, values.min(most - texts))
 }
 
 /// How many opening brackets, commas and colons a JSON text has outside of its strings.
@@ -313,11 +315,14 @@ mod tests {
             assert_eq!(super::marks(body.as_bytes()), marks, "{body}");
         }
         let text = format!(r#"{{"inputs": "{}"}}"#, "[0],".repeat(1_000));
-        assert_eq!(memory_of(text.as_bytes()), text.len() * 8 + 2 * 400);
+        assert_eq!(memory_of(text.as_bytes()), (text.len() * 8, 2 * 400));
         let lists = format!("[{}0]", "[0],".repeat(1_000));
-        assert_eq!(memory_of(lists.as_bytes()), lists.len() * 8 + 2_001 * 400);
+        assert_eq!(memory_of(lists.as_bytes()), (lists.len() * 8, 2_001 * 400));
         let lists = format!("[{}0]", "[],".repeat(1_000));
-        assert_eq!(memory_of(lists.as_bytes()), lists.len() * 220);
+        assert_eq!(
+            memory_of(lists.as_bytes()),
+            (lists.len() * 8, lists.len() * 212)
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Without it, what clients can make this process hold would be their connections times the largest body, and many
 //! times that while texts are parsed and tokenised.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::{Request, State};
@@ -15,7 +16,7 @@ use crate::error::ApiError;
 /// The unit that is counted, in bytes.
 const UNIT: usize = 1024;
 
-/// What a request may hold and still count as small, in units: that of a body of 64 KiB.
+/// What a request may hold and still count as small, in units: that of a body of 64 KiB that is nearly all text.
 const SMALL: usize = 512;
 /// This part of the budget is for small requests, so that some large ones cannot shut all others out.
 const FOR_SMALL: usize = 8;
@@ -25,6 +26,8 @@ const FOR_SMALL: usize = 8;
 pub struct MemoryBudget {
     units: Arc<Semaphore>,
     for_small: usize,
+    /// What one large request may hold while nobody else holds anything.
+    for_large: usize,
 }
 
 /// What one request holds of the budget, given back when the last clone is dropped.
@@ -32,6 +35,8 @@ pub struct MemoryBudget {
 pub struct MemoryShare {
     budget: MemoryBudget,
     held: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
+    /// Bytes for the texts of its body.
+    texts: Arc<AtomicUsize>,
 }
 
 impl MemoryBudget {
@@ -40,6 +45,7 @@ impl MemoryBudget {
         Self {
             units: Arc::new(Semaphore::new(units)),
             for_small: units / FOR_SMALL,
+            for_large: units - units / FOR_SMALL,
         }
     }
 
@@ -48,6 +54,7 @@ impl MemoryBudget {
         MemoryShare {
             budget: self.clone(),
             held: Arc::default(),
+            texts: Arc::default(),
         }
     }
 
@@ -83,6 +90,24 @@ impl MemoryShare {
             drop(held.split(has - units));
         }
         Ok(())
+    }
+
+    /// Holds what a body takes from now on: `texts` bytes, and for its JSON values `values` more until
+    /// [`MemoryShare::forget_values`]. A body that counts more than one request may hold is taken while nobody else
+    /// holds anything.
+    ///
+    /// # Errors
+    /// As [`MemoryShare::resize`].
+    pub fn hold_body(&self, texts: usize, values: usize) -> Result<(), ApiError> {
+        let most = self.budget.for_large * UNIT;
+        self.resize(texts.saturating_add(values).min(most))?;
+        self.texts.store(texts, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The JSON of the body is gone: it is a prompt, and tools that an answer is read with.
+    pub fn forget_values(&self) {
+        self.shrink(self.texts.load(Ordering::Relaxed));
     }
 
     /// Holds no more than `bytes` from now on.
@@ -128,6 +153,16 @@ mod tests {
         assert!(budget.share().resize(1).is_err());
         second.shrink(9 * UNIT);
         assert_eq!(budget.share().resize(1), Ok(()));
+    }
+
+    #[test]
+    fn values_of_a_body_are_forgotten_and_the_largest_body_is_taken_alone() {
+        let budget = MemoryBudget::new(8000 * UNIT);
+        let (first, second) = (budget.share(), budget.share());
+        assert_eq!(first.hold_body(UNIT, 100_000 * UNIT), Ok(()));
+        assert!(second.hold_body(UNIT, 1000 * UNIT).is_err());
+        first.forget_values();
+        assert_eq!(second.hold_body(UNIT, 6998 * UNIT), Ok(()));
     }
 
     #[test]

@@ -185,7 +185,7 @@ async fn until_stopped(
         tokio::select! {
             () = &mut server => return Ok(()),
             () = &mut input_closed, if !orders.cut.is_cancelled() => {
-                tracing::info!("standard input ended: no shard is left");
+                tracing::info!("standard input ended: the shards, or what keeps them running, are gone");
                 orders.cut.cancel();
             }
             reason = &mut failed => anyhow::bail!("the batching task has failed: {reason}"),

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use text_generation_formats::{MAX_TOOL_NAME, Tool, ToolChoice, ToolKind, is_tool_name};
 
+use crate::bounds::MAX_TOOLS;
 use crate::error::ApiError;
 
 /// The tools of a request and what may be done with them.
@@ -32,8 +33,13 @@ impl ToolWishes {
     /// Adds a tool, which `field` of the request describes.
     ///
     /// # Errors
-    /// 422 when there is one of this name, or calls by this name could not be read.
+    /// 422 when there is one of this name, calls by this name could not be read, or there are too many.
     pub fn offer(&mut self, field: &str, tool: OfferedTool) -> Result<(), ApiError> {
+        if self.tools.len() == MAX_TOOLS {
+            return Err(refused(&format!(
+                "`tools` must hold at most {MAX_TOOLS} tools"
+            )));
+        }
         let name = &tool.tool.name;
         if !is_tool_name(name) {
             return Err(refused(&format!(

@@ -53,7 +53,7 @@ pub async fn invocations(
     let read = body.and_then(|body| Invocation::read(&body));
     match read.inspect_err(ApiError::count)? {
         Invocation::Generate(body) => compat_generate(state, id, GenerationJson(*body)).await,
-        Invocation::Chat(body) => chat_completions(state, id, GenerationJson(*body)).await,
+        Invocation::Chat(body) => chat_completions(state, id, share, GenerationJson(*body)).await,
         Invocation::Completion(body) => completions(state, id, share, GenerationJson(*body)).await,
     }
 }

@@ -23,6 +23,7 @@ use self::events::MessageEvents;
 use crate::conversation::{Finished, Running};
 use crate::error::ApiError;
 use crate::extract::{ApiJson, GenerationJson};
+use crate::memory::MemoryShare;
 use crate::routes::openai::sampling::model_name;
 use crate::sse;
 use crate::state::AppState;
@@ -45,10 +46,11 @@ use crate::state::AppState;
 pub async fn messages(
     State(state): State<Arc<AppState>>,
     Extension(id): Extension<RequestId>,
+    Extension(share): Extension<MemoryShare>,
     GenerationJson(body): GenerationJson<MessagesBody>,
 ) -> Result<Response, ApiError> {
     let stream = body.stream.unwrap_or(false);
-    let (running, model) = start(&state, body).await?;
+    let (running, model) = start(&state, body, &share).await?;
     let head = MessageHead::new(model, running.generations.prompt_tokens);
     if stream {
         let headers = running.headers(&state);
@@ -67,13 +69,18 @@ pub async fn messages(
     Ok((headers, Json(head.ended(&choice.end, blocks))).into_response())
 }
 
-async fn start(state: &AppState, body: MessagesBody) -> Result<(Running, String), ApiError> {
+async fn start(
+    state: &AppState,
+    body: MessagesBody,
+    share: &MemoryShare,
+) -> Result<(Running, String), ApiError> {
     let prepare = async {
         let model = model_name(body.model.clone(), &state.info.model_id)?;
         let prepared = body.read(false, state)?.prepare(state).await?;
         Ok((prepared, model))
     };
     let (prepared, model) = prepare.await.inspect_err(ApiError::count)?;
+    share.forget_values();
     Ok((prepared.start(state).await?, model))
 }
 

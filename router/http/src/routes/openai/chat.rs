@@ -18,6 +18,7 @@ use crate::conversation::{Answer, Conversation, FinishedChoice, Prepared, Runnin
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
 use crate::generations::Names;
+use crate::memory::MemoryShare;
 use crate::openapi::OpenAiErrors;
 use crate::schema::ChatEvent;
 use crate::sse;
@@ -59,12 +60,14 @@ const NEWER_NAMES: &Names = &names("max_completion_tokens");
 pub async fn chat_completions(
     State(state): State<Arc<AppState>>,
     Extension(id): Extension<RequestId>,
+    Extension(share): Extension<MemoryShare>,
     GenerationJson(body): GenerationJson<ChatBody>,
 ) -> Result<Response, ApiError> {
     let include_usage = body.includes_usage();
     let streams = body.stream.unwrap_or(false);
     let prepared = Chat::prepare(&state, body).await;
     let Chat { prepared, answer } = prepared.inspect_err(ApiError::count)?;
+    share.forget_values();
     let running = prepared.start(&state).await?;
     if streams {
         return Ok(answer.stream(&state, id, running, include_usage));

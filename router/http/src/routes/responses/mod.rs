@@ -25,6 +25,7 @@ pub use self::sealed::Seal;
 use crate::conversation::Finished;
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
+use crate::memory::MemoryShare;
 use crate::openapi::OpenAiErrors;
 use crate::routes::openai::sampling::model_name;
 use crate::sse;
@@ -48,10 +49,11 @@ use crate::state::AppState;
 pub async fn responses(
     State(state): State<Arc<AppState>>,
     Extension(id): Extension<RequestId>,
+    Extension(share): Extension<MemoryShare>,
     GenerationJson(body): GenerationJson<ResponsesBody>,
 ) -> Result<Response, ApiError> {
     let stream = body.stream.unwrap_or(false);
-    let started = start(&state, body).await;
+    let started = start(&state, body, &share).await;
     let (running, head, output) = started?;
     if stream {
         let headers = running.headers(&state);
@@ -78,6 +80,7 @@ pub async fn responses(
 async fn start(
     state: &AppState,
     body: ResponsesBody,
+    share: &MemoryShare,
 ) -> Result<(crate::conversation::Running, ResponseHead, Output), ApiError> {
     let prepare = async {
         let model = model_name(body.model.clone(), &state.info.model_id)?;
@@ -87,5 +90,6 @@ async fn start(
         Ok((prepared, head, Output::new(fields.names, fields.seal)))
     };
     let (prepared, head, output) = prepare.await.inspect_err(ApiError::count)?;
+    share.forget_values();
     Ok((prepared.start(state).await?, head, output))
 }
