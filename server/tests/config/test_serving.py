@@ -11,7 +11,7 @@ from text_generation_server.config import memory
 from text_generation_server.config.files import stored_bytes
 from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.model import ModelConfig
-from text_generation_server.config.server import Environment
+from text_generation_server.config.server import Environment, check_attention
 from text_generation_server.config.serving import AskedLimits, check_servable
 from text_generation_server.config.shards import AskedShards
 from text_generation_server.config.sizes import bytes_of_rank, served_bytes, weight_bytes
@@ -286,3 +286,8 @@ def test_ranks_share_the_rows_of_large_embeddings_alone(tmp_path: Path, hidden_s
     assert isinstance(model, ModelConfig)
     whole, embedding = weight_bytes(model, 2), 128_256 * hidden_size * 2
     assert bytes_of_rank(whole, model, 2, 2) == (whole - embedding) // 2 + embedding * held
+
+
+def test_kernels_that_are_asked_for_and_switched_off_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="contradicts --disable-custom-kernels"):
+        check_attention("triton", on_cuda=True, environment=Environment.read({"DISABLE_CUSTOM_KERNELS": "true"}))

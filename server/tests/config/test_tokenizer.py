@@ -56,6 +56,9 @@ def test_a_list_of_the_model_has_the_last_word(tmp_path: Path) -> None:
         {**NAMED, "added_tokens.json": {END: 100}},
         {**NAMED, "added_tokens.json": {END: -1}, "vocab.json": {END: True}},
         {"tokenizer_config.json": {"eos_token": END, "added_tokens_decoder": {"9" * 5000: {"content": END}}}},
+        {"tokenizer_config.json": {"eos_token": END, "added_tokens_decoder": [END]}},
+        {"special_tokens_map.json": [], "added_tokens.json": [END]},
+        {**NAMED, "added_tokens.json": [END], "vocab.json": END},
         {**NAMED, "tokenizer.json": {"added_tokens": [7, {"content": END, "id": "7"}], "model": {"vocab": [END]}}},
     ],
 )

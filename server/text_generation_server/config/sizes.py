@@ -72,7 +72,7 @@ def bytes_of_rank(whole: int, config: AnyModelConfig, itemsize: int, ranks: int)
 
 def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[tuple[str, int]]:
     """Names and elements of the matrices of a layer; of experts, those of the first stand for all. Without `experts`,
-    networks that every token passes besides are left out as well: they are computed as further ones.
+    networks that every token passes besides are left out as well: most are computed as further ones.
     """
     spec, names = config.decoder, config.names
     layer, hidden = spec.layers[index], spec.hidden_size

@@ -40,7 +40,8 @@ def check_tokenizer(folder: Path) -> None:
 
 def eos_token_id(folder: Path) -> int | None:
     """Of the token that ends a text by the tokenizer's own files; None where they name none, or do not tell its id.
-    Raises ModelFilesError or ConfigurationError for files that cannot be read.
+    Raises ModelFilesError for a `tokenizer_config.json` or `tokenizer.json` that cannot be read; of other files such a
+    one tells nothing.
     """
     token = _eos_token(folder)
     if token is None:
@@ -51,10 +52,10 @@ def eos_token_id(folder: Path) -> int | None:
 
 def _eos_token(folder: Path) -> str | None:
     # Older models repeat their special tokens in the second file.
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        value = _object(folder / name).plain().get("eos_token")
+    for contents in (_read(folder / "tokenizer_config.json"), _tell(folder / "special_tokens_map.json")):
+        value = contents.get("eos_token")
         if isinstance(value, dict):
-            value = cast("dict[str, object]", value).get("content")
+            value = _object(value).get("content")
         if isinstance(value, str):
             return value
     return None
@@ -62,22 +63,17 @@ def _eos_token(folder: Path) -> str | None:
 
 def _ids(folder: Path, token: str) -> Iterator[object]:
     """What each of the files that list tokens has for this one. The largest come last and are seldom asked."""
-    added = _object(folder / "tokenizer_config.json").child("added_tokens_decoder")
-    yield from (int(key) for key in added if _is_id(key) and added.child(key).plain().get("content") == token)
-    tokenizer = _object(folder / "tokenizer.json")
-    listed = tokenizer.plain().get("added_tokens")
-    for entry in cast("list[object]", listed) if isinstance(listed, list) else ():
-        if isinstance(entry, dict) and cast("dict[str, object]", entry).get("content") == token:
-            yield cast("dict[str, object]", entry).get("id")
-    vocabulary = tokenizer.child("model").plain().get("vocab")
-    if isinstance(vocabulary, dict):
-        yield cast("dict[str, object]", vocabulary).get(token)
-    elif isinstance(vocabulary, list):
-        # Pieces with their scores, in the order of their ids.
-        pieces = enumerate(cast("list[object]", vocabulary))
-        yield from (index for index, piece in pieces if isinstance(piece, list) and piece[:1] == [token])
+    added = _object(_read(folder / "tokenizer_config.json").get("added_tokens_decoder"))
+    yield from (int(key) for key in added if _is_id(key) and _object(added[key]).get("content") == token)
+    tokenizer = _read(folder / "tokenizer.json")
+    listed = map(_object, _list(tokenizer.get("added_tokens")))
+    yield from (entry.get("id") for entry in listed if entry.get("content") == token)
+    vocabulary = _object(tokenizer.get("model")).get("vocab")
+    yield _object(vocabulary).get(token)
+    # Pieces with their scores, in the order of their ids.
+    yield from (index for index, piece in enumerate(_list(vocabulary)) if _list(piece)[:1] == [token])
     for name in ("added_tokens.json", "vocab.json"):
-        yield _object(folder / name).plain().get(token)
+        yield _tell(folder / name).get(token)
 
 
 def _is_id(key: str) -> bool:
@@ -85,6 +81,24 @@ def _is_id(key: str) -> bool:
     return key.isdecimal() and len(key) < 10
 
 
-def _object(path: Path) -> JsonObject:
+def _object(value: object) -> dict[str, object]:
+    """Empty for other values."""
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[object]:
+    """Empty for other values."""
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def _read(path: Path) -> dict[str, object]:
     """Empty where there is no such file."""
-    return JsonObject.from_file(path) if path.is_file() else JsonObject({}, str(path))
+    return _object(JsonObject.from_file(path).plain()) if path.is_file() else {}
+
+
+def _tell(path: Path) -> dict[str, object]:
+    """Empty, too, where the file cannot be read."""
+    try:
+        return _read(path)
+    except ModelFilesError:
+        return {}
