@@ -6,16 +6,6 @@ use super::{Plan, Situation};
 /// many slots are still free.
 pub(super) fn decide_decodes(situation: &Situation<'_>, plan: &mut Plan) -> u32 {
     let running = situation.running;
-    if let [only] = running
-        && only.lacks_slot
-        && situation.free == 0
-        && situation.freeing == 0
-    {
-        // Nobody is left who could make room. It holds copies of what the tree has too; they are free once it has left,
-        // and when it starts again it reads those of the tree.
-        plan.pause.push(0);
-        return 0;
-    }
     let decoding = || (0..running.len()).filter(|&index| running[index].decodes);
     let lacking = decoding()
         .filter(|&index| running[index].lacks_slot)
@@ -56,7 +46,11 @@ fn pauses(situation: &Situation<'_>, mut missing: u32) -> Vec<usize> {
         coming = coming.saturating_add(running[index].own_slots());
     }
     newest_first.sort_unstable_by_key(|&index| std::cmp::Reverse(running[index].place()));
-    newest_first.pop();
+    // One that is alone holds copies of what the tree has too; they are free once it has left, and when it starts again
+    // it reads those of the tree.
+    if running.len() > 1 {
+        newest_first.pop();
+    }
     let mut paused = Vec::new();
     for index in newest_first {
         if coming >= missing {
