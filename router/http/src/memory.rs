@@ -105,13 +105,13 @@ impl MemoryShare {
         Ok(())
     }
 
-    /// The JSON of the body is gone: it is a prompt, and tools that an answer is read with.
+    /// The JSON of the body is gone: it is a prompt, and maybe tools that an answer is read with.
     pub fn forget_values(&self) {
         self.shrink(self.texts.load(Ordering::Relaxed));
     }
 
     /// Holds no more than `bytes` from now on.
-    pub fn shrink(&self, bytes: usize) {
+    fn shrink(&self, bytes: usize) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(held) = held.as_mut() {
             let rest = held.num_permits().saturating_sub(bytes.div_ceil(UNIT));

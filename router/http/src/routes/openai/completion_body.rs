@@ -50,16 +50,6 @@ pub enum Prompt {
 }
 
 impl Prompt {
-    /// What they take.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Text(text) => text.len(),
-            Self::Texts(list) => list.iter().map(String::len).sum(),
-            Self::Ids(ids) => size_of_val(ids.as_slice()),
-            Self::IdLists(list) => list.iter().map(|ids| size_of_val(ids.as_slice())).sum(),
-        }
-    }
-
     /// How many there are.
     pub fn count(&self) -> usize {
         match self {

@@ -16,7 +16,6 @@ use super::completion_body::CompletionBody;
 use super::completion_events::{self, CompletionEvents};
 use super::logprobs::{CompletionLogprobs, CompletionTokens};
 use super::sampling::{check_n, model_name};
-use crate::bounds::MEMORY_PER_BODY_BYTE;
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
 use crate::generations::{Finished, Generations, Names, Plan, Tally, renamed};
@@ -59,7 +58,7 @@ pub async fn completions(
 ) -> Result<Response, ApiError> {
     if !body.holds_json() {
         // Token ids, once read, take far less than values of JSON.
-        share.shrink(body.prompt.bytes().saturating_mul(MEMORY_PER_BODY_BYTE));
+        share.forget_values();
     }
     if body.stream.unwrap_or(false) {
         return stream(&state, id, body).await;
