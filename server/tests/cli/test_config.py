@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.server_config import server_config
 
 from text_generation_server.config.cluster import ClusterFiles, ClusterListener, cluster_listener
 from text_generation_server.config.parallel import NodeConfig, ParallelConfig
@@ -80,19 +81,8 @@ def test_a_wrong_variable_is_named(variables: dict[str, str], message: str) -> N
 
 
 def config(variables: dict[str, str], sharded: bool, remote_urls: tuple[str, ...] = ()) -> ServerConfig:
-    return ServerConfig(
-        model_id="model",
-        revision=None,
-        sharded=sharded,
-        dtype=None,
-        load_format="auto",
-        attention="torch",
-        uds_path="/run/shard",
-        socket_dir_owned=False,
-        exit_on_stdin_eof=False,
-        environment=Environment.read(variables),
-        remote_urls=remote_urls,
-    )
+    usual = {"load_format": "auto", "attention": "torch"}
+    return server_config(Path("/run"), variables, sharded=sharded, remote_urls=remote_urls, **usual)
 
 
 def test_the_name_of_the_group_is_read() -> None:

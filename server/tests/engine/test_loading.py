@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.server_config import server_config
 
 from text_generation_server.config.json_object import JsonObject
 from text_generation_server.config.model import ModelConfig, parse_model_config
-from text_generation_server.config.server import Environment, ServerConfig
 from text_generation_server.distributed import TensorParallelGroup
 from text_generation_server.engine.loading import build_engine, check_memory, choose_device, cpu_threads, load_into
 from text_generation_server.errors import ConfigurationError, OutOfMemory
@@ -62,19 +62,7 @@ def test_weights_are_compared_with_the_memory_left_before_they_are_read(
 )
 def test_whole_experts_need_a_mixture_of_ours(tmp_path: Path, architecture: str, message: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture], "vocab_size": 64, **SIZES}))
-    config = ServerConfig(
-        model_id=str(tmp_path),
-        revision=None,
-        sharded=False,
-        dtype=None,
-        load_format="dummy",
-        attention=None,
-        uds_path=str(tmp_path / "shard"),
-        socket_dir_owned=False,
-        exit_on_stdin_eof=False,
-        environment=Environment.read({}),
-        expert_parallel=True,
-    )
+    config = server_config(tmp_path, {}, expert_parallel=True)
     with pytest.raises(ConfigurationError, match=f"--enable-expert-parallel .*{message}"):
         build_engine(config, tmp_path)
 

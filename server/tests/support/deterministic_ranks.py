@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from text_generation_server.config.server import Environment, ServerConfig
 from text_generation_server.engine.loading import build_engine
+
+from .server_config import server_config
 
 WORLD = 4
 TOKENS = (1, 2, 17, 64)
@@ -31,19 +32,7 @@ def save_sums(rank: int, folder: Path) -> None:
     """Over all ranks, [tokens, HIDDEN] of each type and number of tokens, in `<rank>.pt`."""
     torch.set_num_threads(1)
     environment = {"RANK": str(rank), "WORLD_SIZE": str(WORLD), "OMP_NUM_THREADS": "1"}
-    config = ServerConfig(
-        model_id=str(folder),
-        revision=None,
-        sharded=True,
-        dtype=None,
-        load_format="dummy",
-        attention=None,
-        uds_path=str(folder / "shard"),
-        socket_dir_owned=False,
-        exit_on_stdin_eof=False,
-        environment=Environment.read(environment, str(folder / "shard")),
-        deterministic=True,
-    )
+    config = server_config(folder, environment, sharded=True, deterministic=True)
     engine = build_engine(config, folder)
     sums = {(dtype, tokens): part(rank, dtype)[:tokens] for dtype in DTYPES for tokens in TOKENS}
     for each in sums.values():
