@@ -52,10 +52,17 @@ def _copy_words(word_ptrs, word_tiles, stage, block):
 
 @gluon.jit
 def _copy_tokens(x_ptrs, here, x_tiles, stage, block):
-    """The inputs of a block, 32 a tile. Tokens past the end are zeros: to read one of them many times is slow."""
-    for tile in gl.static_range(8):
-        x_tile = x_tiles.index(stage * 8 + tile)
-        hopper.async_copy.async_copy_global_to_shared(x_tile, x_ptrs + block * 256 + tile * 32, mask=here)
+    """The inputs of a block. Tokens past the end are zeros: to read one of them many times is slow."""
+    hopper.async_copy.async_copy_global_to_shared(x_tiles.index(stage), x_ptrs + block * 256, mask=here)
+
+
+@gluon.jit
+def _copy(is_copied, word_ptrs, word_tiles, x_ptrs, here, x_tiles, stage, block):
+    """A block where there is one more."""
+    if is_copied:
+        _copy_words(word_ptrs, word_tiles, stage, block)
+        _copy_tokens(x_ptrs, here, x_tiles, stage, block)
+    hopper.async_copy.commit_group()
 
 
 @gluon.jit
@@ -72,7 +79,7 @@ def _weights(words, values, PLANE: gl.constexpr, ZEROS: gl.constexpr, DTYPE: gl.
 
 
 @gluon.jit
-def _add_block(acc, words, x_tiles, first_tile, values, ZEROS: gl.constexpr, DTYPE: gl.constexpr):
+def _add_block(acc, words, x_tile, values, ZEROS: gl.constexpr, DTYPE: gl.constexpr):
     """`acc` plus the products of 256 inputs. While one plane is multiplied, the next one's weights are made."""
     zeros = gl.zeros_like(acc)
     first = zeros
@@ -86,13 +93,13 @@ def _add_block(acc, words, x_tiles, first_tile, values, ZEROS: gl.constexpr, DTY
             acc += first * values[0].to(gl.float32)[:, None]
         elif PLANE >= 2 and PLANE != 4:
             sums, _, _ = hopper.warpgroup_mma_wait(1, deps=[sums, made[PLANE - 2], made[PLANE - 1]])
-        x_tile = x_tiles.index(first_tile + PLANE).permute((1, 0))
+        x_part = x_tile.slice(PLANE * 32, 32, 1).permute((1, 0))
         if PLANE % 4 == 0:
             if PLANE == 4:
                 first = sums
-            sums = hopper.warpgroup_mma(made[PLANE], x_tile, zeros, use_acc=False, is_async=True)
+            sums = hopper.warpgroup_mma(made[PLANE], x_part, zeros, use_acc=False, is_async=True)
         else:
-            sums = hopper.warpgroup_mma(made[PLANE], x_tile, sums, is_async=True)
+            sums = hopper.warpgroup_mma(made[PLANE], x_part, sums, is_async=True)
     sums, _, _ = hopper.warpgroup_mma_wait(0, deps=[sums, made[6], made[7]])
     return acc + sums * values[1].to(gl.float32)[:, None]
 
@@ -114,6 +121,7 @@ def grouped_few_kernel(
     BLOCK_M: gl.constexpr,  # at least tokens
     BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr,  # blocks of 256 inputs in shared memory
+    COPY_BEHIND: gl.constexpr,  # whether a block is asked for behind the products of another instead of before them
     PDL: gl.constexpr,
 ):
     """One program computes BLOCK_N outputs of all tokens."""
@@ -122,7 +130,8 @@ def grouped_few_kernel(
     sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, BLOCK_M, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, sums, 2)
     words_copied: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [WARPS, 1], [1, 0])
-    x_copied: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [WARPS, 1], [1, 0])
+    x_warps: gl.constexpr = BLOCK_M // 8 if BLOCK_M < 8 * WARPS else WARPS
+    x_copied: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [x_warps, WARPS // x_warps], [1, 0])
     blocks = inputs // 256
     first_row = gl.program_id(0) * BLOCK_N
     # Rows past the end read the last one, and are not stored.
@@ -132,9 +141,9 @@ def grouped_few_kernel(
     members = gl.arange(0, BLOCK_M, gl.SliceLayout(1, x_copied))
     here = (members < tokens)[:, None]
     x_ptrs = x_ptr + (members.to(gl.int64) * stride_x_token)[:, None]
-    x_ptrs += gl.arange(0, 32, gl.SliceLayout(0, x_copied))[None, :]
+    x_ptrs += gl.arange(0, 256, gl.SliceLayout(0, x_copied))[None, :]
     word_tiles = gl.allocate_shared_memory(gl.int32, [STAGES, BLOCK_N, 32], gl.SwizzledSharedLayout(8, 1, 4, [1, 0]))
-    x_tiles = gl.allocate_shared_memory(DTYPE, [STAGES * 8, BLOCK_M, 32], gl.NVMMASharedLayout(64, 16, 2))
+    x_tiles = gl.allocate_shared_memory(DTYPE, [STAGES, BLOCK_M, 256], gl.NVMMASharedLayout(64, 16, 2))
     sum_rows = gl.minimum(first_row + gl.arange(0, BLOCK_N, gl.SliceLayout(1, sums)), outputs - 1)
     operand_rows = gl.minimum(first_row + gl.arange(0, BLOCK_N, gl.SliceLayout(1, operand)), outputs - 1)
     # Programs begin at different blocks, or all would read the same part of x at the same time from the L2 cache.
@@ -158,19 +167,20 @@ def grouped_few_kernel(
     stage = 0
     for number in range(0, blocks):
         hopper.async_copy.wait_group(STAGES - 2)
-        hopper.fence_async_shared()
         # The copies of all threads have come, and the products of the block before are through in all warps.
         gl.thread_barrier()
+        hopper.fence_async_shared()
         words = word_tiles.index(stage).load(operand)
-        if number + STAGES - 1 < blocks:
-            free = gl.where(stage == 0, STAGES - 1, stage - 1)
-            _copy_words(word_ptrs, word_tiles, free, later)
-            _copy_tokens(x_ptrs, here, x_tiles, free, later)
-        hopper.async_copy.commit_group()
-        later = gl.where(later + 1 == blocks, 0, later + 1)
+        is_copied = number + STAGES - 1 < blocks
+        free = gl.where(stage == 0, STAGES - 1, stage - 1)
+        if not COPY_BEHIND:
+            _copy(is_copied, word_ptrs, word_tiles, x_ptrs, here, x_tiles, free, later)
         block = gl.where(block + 1 == blocks, 0, block + 1)
         following = _of_groups(scales_ptr, zeros_ptr, sum_rows, operand_rows, block, outputs)
-        acc = _add_block(acc, words, x_tiles, stage * 8, values, zeros_ptr is not None, DTYPE)
+        acc = _add_block(acc, words, x_tiles.index(stage), values, zeros_ptr is not None, DTYPE)
+        if COPY_BEHIND:
+            _copy(is_copied, word_ptrs, word_tiles, x_ptrs, here, x_tiles, free, later)
+        later = gl.where(later + 1 == blocks, 0, later + 1)
         values = following
         stage = gl.where(stage + 1 == STAGES, 0, stage + 1)
     hopper.async_copy.wait_group(0)
@@ -220,5 +230,6 @@ def grouped_few(
         BLOCK_M=config["BLOCK_M"],
         BLOCK_N=config["BLOCK_N"],
         STAGES=config["num_stages"],
+        COPY_BEHIND=config["BLOCK_M"] > 16,
         num_warps=config["num_warps"],
     )

@@ -75,10 +75,9 @@ def _of_groups(scales_ptr, zeros_ptr, places, GROUPS: gl.constexpr, DTYPE: gl.co
 
 
 @gluon.jit
-def _copy(x_ptrs, here, tiles, stage, at):
-    """64 inputs into both tiles of a stage; zeros for tokens that are not `here`."""
-    hopper.async_copy.async_copy_global_to_shared(tiles.index(stage * 2), x_ptrs + at, mask=here)
-    hopper.async_copy.async_copy_global_to_shared(tiles.index(stage * 2 + 1), x_ptrs + at + 32, mask=here)
+def _copy(x_ptr, offsets, here, tiles, stage):
+    """64 inputs into the tile of a stage; zeros for tokens that are not `here`."""
+    hopper.async_copy.async_copy_global_to_shared(tiles.index(stage), x_ptr + offsets, mask=here)
 
 
 @gluon.jit(do_not_specialize=["tokens", "splits"])
@@ -120,11 +119,12 @@ def grouped_many_kernel(
     row_ptrs = packed_ptr + (rows.to(gl.int64) * stride_packed_output)[:, None]
     word_ptrs = row_ptrs + gl.arange(0, 32, gl.SliceLayout(0, operand))[None, :]
     places = rows * GROUPS
-    members = gl.program_id(0) * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(1, copied))
-    here = (members < tokens)[:, None]
-    member_ptrs = x_ptr + (members.to(gl.int64) * stride_x_token)[:, None]
-    x_ptrs = member_ptrs + gl.arange(0, 32, gl.SliceLayout(0, copied))[None, :]
-    tiles = gl.allocate_shared_memory(DTYPE, [2 * STAGES, BLOCK_M, 32], gl.NVMMASharedLayout(64, 16, 2))
+    first_token = gl.program_id(0) * BLOCK_M
+    members = gl.arange(0, BLOCK_M, gl.SliceLayout(1, copied))
+    here = (first_token + members < tokens)[:, None]
+    x_ptr += first_token.to(gl.int64) * stride_x_token
+    offsets = (members * stride_x_token)[:, None] + gl.arange(0, 64, gl.SliceLayout(0, copied))[None, :]
+    tiles = gl.allocate_shared_memory(DTYPE, [STAGES, BLOCK_M, 64], gl.NVMMASharedLayout(64, 16, 2))
     # A part may be empty.
     following = gl.minimum(begin, blocks - 1)
     words = gl.load(word_ptrs + following * 32)
@@ -134,7 +134,7 @@ def grouped_many_kernel(
         cuda.gdc_wait()
     for ahead in gl.static_range(STAGES - 2):
         if begin + ahead // 4 < end:
-            _copy(x_ptrs, here, tiles, ahead, begin * 256 + ahead * 64)
+            _copy(x_ptr + begin * 256 + ahead * 64, offsets, here, tiles, ahead)
         hopper.async_copy.commit_group()
     acc = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, sums)
     stage = 0
@@ -148,14 +148,15 @@ def grouped_many_kernel(
             # The copies of all threads have come, and all products but the last are through in all warps: their
             # tiles are free.
             hopper.async_copy.wait_group(STAGES - 3)
-            hopper.fence_async_shared()
             gl.thread_barrier()
-            token = hopper.warpgroup_mma(first, tiles.index(stage * 2).permute((1, 0)), acc, is_async=True)
+            hopper.fence_async_shared()
+            tile = tiles.index(stage)
+            token = hopper.warpgroup_mma(first, tile.slice(0, 32, 1).permute((1, 0)), acc, is_async=True)
             second = _weights(words, values, 2 * quarter + 1, GROUPS, ZEROS, DTYPE)
-            token = hopper.warpgroup_mma(second, tiles.index(stage * 2 + 1).permute((1, 0)), token, is_async=True)
+            token = hopper.warpgroup_mma(second, tile.slice(32, 32, 1).permute((1, 0)), token, is_async=True)
             if block + (quarter + STAGES - 2) // 4 < end:
                 free = gl.where(stage < 2, stage + STAGES - 2, stage - 2)
-                _copy(x_ptrs, here, tiles, free, block * 256 + (quarter + STAGES - 2) * 64)
+                _copy(x_ptr + block * 256 + (quarter + STAGES - 2) * 64, offsets, here, tiles, free)
             hopper.async_copy.commit_group()
             stage = gl.where(stage + 1 == STAGES, 0, stage + 1)
             # Registers of the product that still runs stay as they are.
