@@ -112,6 +112,12 @@ class Mixture:
         # The choices made before are used, so that experts differ as they do in other layers.
         self.experts(draw)
 
+    def mixture(self, draw: int) -> None:
+        """Choice and experts as a layer calls them, which of one token may be one kernel."""
+        w = self.weights[draw % LAYERS]
+        inputs = self.x, self.logits[draw], None, self.options, w.gate_up, w.down
+        kernels.mixture(*inputs, self.shape.activation, False, self.out)
+
     def route(self, draw: int) -> None:
         """The choice alone."""
         kernels.moe_route(self.logits[draw], None, self.options, self.ids[draw], self.shares[draw])
@@ -220,7 +226,7 @@ def measure(mixture: Mixture, bandwidth: float, flops: float) -> Row:
     m, draws, on_gpu = mixture, len(mixture.ids), not mixture.plan.dry_run
     sizes = m.tokens, m.shape.top_k, m.shape.experts, m.weights[0].down.bits
     height = tile_height(*sizes, deterministic=False)
-    calls: dict[str, Call] = {"route": m.route, "experts": m.experts, "layer": m.layer}
+    calls: dict[str, Call] = {"route": m.route, "experts": m.experts, "mixture": m.mixture, "layer": m.layer}
     if not m.weights[0].gate_up.is_packed:
         calls["library"] = library(m)
     if on_gpu:
@@ -233,7 +239,7 @@ def measure(mixture: Mixture, bandwidth: float, flops: float) -> Row:
     row |= {f"{name}_microseconds": round(time, 1) for name, time in times.items()}
     if on_gpu:
         row["products_fraction_of_floor"] = round(floor / (times["up"] + times["down"]), 3)
-    compared = [name for name in ("experts", "layer", "library") if name in times]
+    compared = [name for name in ("experts", "mixture", "layer", "library") if name in times]
     fractions = {f"{name}_fraction_of_floor": round(floor / times[name], 3) for name in compared}
     return row | fractions | {"difference": m.check()}
 
@@ -299,6 +305,7 @@ def compile_all(plan: Plan, shape: Shape, weights: list[Weights], sizes: Sequenc
     with kernels.compile_only(len(os.sched_getaffinity(0))):
         for mixture in mixtures:
             mixture.layer(0)
+            mixture.mixture(0)
             for height in heights(mixture) if with_candidates else ():
                 for config in configs(mixture, height):
                     calls = products(mixture, height, config, config)
