@@ -6,14 +6,19 @@ asynchronous copies, so those of all but one tile are asked for before the opera
 registers; and the next kernel may start as soon as this one has waited.
 
 Measured on an H200 beside that of `_grouped_product.py`, in turns: 28672 x 4096 with 9 / 12 / 16 / 20 / 32 tokens takes
-23.3 / 23.8 / 23.9 / 27.2 / 26.7 us instead of 23.7 / 24.2 / 24.4 / 30.1 / 29.7, with a norm in front 24.8 / 25.3 / 25.3
-/ 28.9 / 28.3 instead of 25.0 / 25.6 / 25.8 / 32.1 / 31.1; with 32 tokens 57344 x 8192 111.6 instead of 119.7, 28672 x
-8192 54.9 instead of 59.9. With 16 tokens these take 91.4 and 47.1 where the other takes 86.5 and 45.2
-(tune_grouped_few.json). With 16 tokens of 28672 x 4096 its products alone, whose weights are not made and come from the
-cache, take 17.3 us. A form of which three programs fit on a processor took 31 us, because they are not spread evenly.
-Tried and left out, with 16 tokens: instructions of single warps (24.1 to 26.7 us), 256 outputs a program (26.7 to
-29.7), 112 of 128 that spread evenly (23.4 to 25.6), a start of the next kernel that is not early (24.7 to 25.5), codes
-asked for in the L2 cache (25.9 to 27.5). 64 tokens take 46.8 us instead of 41.9.
+22.7 / 22.9 / 23.2 / 26.2 / 26.9 us instead of 24.2 / 24.2 / 24.5 / 29.6 / 30.1, with a norm in front 24.1 / 24.4 / 24.7
+/ 27.7 / 28.6 instead of 25.4 / 25.6 / 25.6 / 31.1 / 31.6; with 32 tokens 57344 x 8192 107.6 instead of 121.0, 28672 x
+8192 51.9 instead of 57.5. With 16 tokens these take 88.3 and 44.5 where the other takes 87.3 and 44.3.
+
+All tokens of a block lie in one tile, because copies into several have a barrier of all threads in front of each: with
+eight tiles 9 / 12 / 16 tokens took 23.8 us. With up to 16 tokens a block is asked for before the products of another
+(behind them 24.4 us instead of 23.2), with more behind them (28672 x 8192 with 32 tokens 51.1 us, before them 53.1).
+
+With 16 tokens of 28672 x 4096 the products alone, whose weights are not made and come from the cache, take 17.3 us. A
+form of which three programs fit on a processor took 31 us, because they are not spread evenly. Tried and left out, with
+16 tokens: instructions of single warps (24.1 to 26.7 us), 256 outputs a program (26.7 to 29.7), 112 of 128 that spread
+evenly (23.4 to 25.6), a start of the next kernel that is not early (24.7 to 25.5), codes asked for in the L2 cache
+(25.9 to 27.5). 64 tokens take 46.8 us instead of 41.9 (all in tune_grouped_few.json).
 
 Written in Gluon, because Triton waits for each product whose left operand it has made in registers. Triton's
 interpreter cannot run it: the tests compare it on a device.

@@ -36,7 +36,8 @@ the scales of a head lie in the order of slots (`LayerCache`): 70.2 us instead o
 at 64 x 2,176, 220.7 instead of 222.3 at 256 x 640; with 16 bits it makes no difference. A tensor for each head was
 slower (benchmark/results/kv_layouts.json). Tiles decide by how many programs fit a processor, presumably because they
 gather where the product in front leaves first: tiles of 32 positions in 6 stages are best here, and were in 8 stages
-with the layout before (decode_attention_layers.json). Tried and left out there: heads as columns over 16 bits,
+with the layout before (decode_attention_layers.json). Contexts from 2,048 to 2,304 take 0.7 us more than as many of
+2,176; other numbers of programs are slower for both. Tried and left out there: heads as columns over 16 bits,
 154 us instead of 156 at 64 x 2,176, but 22.3 instead of 20.7 at 1 x 512 and 135 instead of 115 at 16 x 2,048 with
 heads of 80; the next kernel let start after the wait or at the end, no faster within what runs differ by. Without
 `qkv_postprocess` in front a layer whose tiles are asked for early took as long, so the two stay apart.
