@@ -29,7 +29,7 @@ def weight_bytes(config: ModelConfig, itemsize: int, tensors: Container[str] = (
     for index in range(len(spec.layers)):
         for name, elements in matrices(config, index):
             whole = f"{prefix}{names.layer.format(index)}{name}"
-            scheme = schemes.of(whole) if schemes.online else schemes.among(whole, tensors.__contains__)
+            scheme = schemes.among(whole, tensors.__contains__)
             # What has no name is kept with 16 bits alone.
             total += elements * (itemsize if scheme is None or not name else scheme.bytes_per_weight)
     return int(total)

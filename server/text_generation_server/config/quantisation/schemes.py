@@ -194,10 +194,13 @@ class Schemes:
     def among(self, module: str, has: Callable[[str], bool]) -> Scheme | None:
         """That of a module which is stored. `has`: whether there is a tensor of a name.
 
-        The tensors have the last word where they tell: lists of exceptions often forget modules, and those of AWQ,
-        whose names are parts of names, have some too many, as `gate` has `gate_proj`.
+        Tensors tell nothing of what is made from 16-bit weights. Of others they have the last word where they tell:
+        lists of exceptions often forget modules, and those of AWQ, whose names are parts of names, have some too many,
+        as `gate` has `gate_proj`.
         """
         scheme, usual = self.of(module), self.usual
+        if self.online:
+            return scheme
         if isinstance(scheme, Packed):
             return None if scheme.stored(module, has) is False else scheme
         is_usual = scheme is None and isinstance(usual, Packed) and usual.stored(module, has) is True
