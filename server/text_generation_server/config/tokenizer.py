@@ -43,16 +43,17 @@ def eos_token_id(folder: Path) -> int | None:
     Raises ModelFilesError for a `tokenizer_config.json` or `tokenizer.json` that cannot be read; of other files such a
     one tells nothing.
     """
-    token = _eos_token(folder)
+    settings = _read(folder / "tokenizer_config.json")
+    token = _eos_token(folder, settings)
     if token is None:
         return None
-    ids = (found for found in _ids(folder, token) if isinstance(found, int) and not isinstance(found, bool))
+    ids = (found for found in _ids(folder, settings, token) if isinstance(found, int) and not isinstance(found, bool))
     return next((found for found in ids if found >= 0), None)
 
 
-def _eos_token(folder: Path) -> str | None:
+def _eos_token(folder: Path, settings: dict[str, object]) -> str | None:
     # Older models repeat their special tokens in the second file.
-    for contents in (_read(folder / "tokenizer_config.json"), _tell(folder / "special_tokens_map.json")):
+    for contents in (settings, _tell(folder / "special_tokens_map.json")):
         value = contents.get("eos_token")
         if isinstance(value, dict):
             value = _object(value).get("content")
@@ -61,9 +62,9 @@ def _eos_token(folder: Path) -> str | None:
     return None
 
 
-def _ids(folder: Path, token: str) -> Iterator[object]:
+def _ids(folder: Path, settings: dict[str, object], token: str) -> Iterator[object]:
     """What each of the files that list tokens has for this one. The largest come last and are seldom asked."""
-    added = _object(_read(folder / "tokenizer_config.json").get("added_tokens_decoder"))
+    added = _object(settings.get("added_tokens_decoder"))
     yield from (int(key) for key in added if _is_id(key) and _object(added[key]).get("content") == token)
     tokenizer = _read(folder / "tokenizer.json")
     listed = map(_object, _list(tokenizer.get("added_tokens")))
