@@ -139,7 +139,7 @@ def test_few_tokens(block_m: int, num_stages: int, kind: str, dtype: str) -> Non
     types = dict.fromkeys(("x_ptr", "out_ptr", "bias_ptr"), f"*{dtype}") | dict.fromkeys(names, "i32")
     types |= {"scales_ptr": "*bf16", **KINDS[kind]}
     constants = {name: None for name in ("zeros_ptr",) if name not in types}
-    constants |= {"BLOCK_M": block_m, "BLOCK_N": 128, "STAGES": num_stages, "COPY_BEHIND": block_m > 16}
+    constants |= {"BLOCK_M": block_m, "BLOCK_N": 128, "STAGES": num_stages}
     compiled = compile_offline(grouped_few_kernel, types, constants, 4)
     compiled.check()
     assert 2 * (compiled.shared_bytes + 1024) <= compiled.shared_limit + 1024

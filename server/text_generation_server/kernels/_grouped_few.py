@@ -126,12 +126,13 @@ def grouped_few_kernel(
     BLOCK_M: gl.constexpr,  # at least tokens
     BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr,  # blocks of 256 inputs in shared memory
-    COPY_BEHIND: gl.constexpr,  # whether a block is asked for behind the products of another instead of before them
     PDL: gl.constexpr,
 ):
     """One program computes BLOCK_N outputs of all tokens."""
     DTYPE: gl.constexpr = x_ptr.dtype.element_ty
     WARPS: gl.constexpr = gl.num_warps()
+    # Whether a block is asked for behind the products of another, or before them.
+    COPY_BEHIND: gl.constexpr = BLOCK_M > 16
     sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, BLOCK_M, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, sums, 2)
     words_copied: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [WARPS, 1], [1, 0])
@@ -235,6 +236,5 @@ def grouped_few(
         BLOCK_M=config["BLOCK_M"],
         BLOCK_N=config["BLOCK_N"],
         STAGES=config["num_stages"],
-        COPY_BEHIND=config["BLOCK_M"] > 16,
         num_warps=config["num_warps"],
     )
