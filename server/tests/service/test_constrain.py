@@ -1,14 +1,18 @@
 """Masks over gRPC: a bare caller without a router, on real sockets and the fake model."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import grpc
 import pytest
+from support.engine_driver import make_engine
 from support.fake_model import FakeModel
 from support.service import WAIT_S, WARMUP, Running, admitting, error_of, greedy, ready, request_pb, run, serving
 
+from text_generation_server.engine.requests import ShardEngine
 from text_generation_server.pb import generate_pb2 as pb
 
 INVALID = (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request")
@@ -111,11 +115,26 @@ def test_masks_of_an_unknown_row_fail_the_plan(tmp_path: Path) -> None:
     run(test())
 
 
-async def waiting_plan(shard: Running) -> "asyncio.Future[pb.StepReply]":
+class TellingModel(FakeModel):
+    """Tells when a step is launched, which is before it waits for masks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launched = threading.Event()
+
+    def forward(self, input_ids, state):  # type: ignore[no-untyped-def]
+        self.launched.set()
+        return super().forward(input_ids, state)
+
+
+async def waiting_plan(shard: Running, model: TellingModel) -> "asyncio.Future[pb.StepReply]":
     """A plan whose masks never come; when this returns the engine has it."""
     await ready(shard)
     await shard.stub.Warmup(WARMUP)
+    model.launched.clear()
     step = asyncio.ensure_future(shard.stub.Prefill(admitting(0, request_pb(1), constrained=[1])))
+    # Calls may overtake each other on their way.
+    assert await asyncio.to_thread(model.launched.wait, WAIT_S)
     behind = asyncio.ensure_future(shard.stub.FilterBatch(pb.FilterBatchRequest(request_ids=[1])))
     await shard.stub.Health(pb.HealthRequest(), timeout=WAIT_S)
     assert not step.done()
@@ -126,8 +145,9 @@ async def waiting_plan(shard: Running) -> "asyncio.Future[pb.StepReply]":
 
 def test_clear_cache_ends_a_wait(tmp_path: Path) -> None:
     async def test() -> None:
-        async with serving(tmp_path) as shard:
-            step = await waiting_plan(shard)
+        model = TellingModel()
+        async with serving(tmp_path, lambda: cast("ShardEngine", make_engine(model, limits=None))) as shard:
+            step = await waiting_plan(shard, model)
             await shard.stub.ClearCache(pb.ClearCacheRequest(), timeout=WAIT_S)
             code, reason, message = await error_of(step)
             assert (code, reason) == (grpc.StatusCode.FAILED_PRECONDITION, "plan_refused")
@@ -139,8 +159,9 @@ def test_clear_cache_ends_a_wait(tmp_path: Path) -> None:
 
 def test_the_end_of_the_shard_ends_a_wait(tmp_path: Path) -> None:
     async def test() -> None:
-        async with serving(tmp_path) as shard:
-            step = await waiting_plan(shard)
+        model = TellingModel()
+        async with serving(tmp_path, lambda: cast("ShardEngine", make_engine(model, limits=None))) as shard:
+            step = await waiting_plan(shard, model)
             shard.server.stop()
             code, reason, message = await error_of(step)
             assert (code, reason, message) == (grpc.StatusCode.UNAVAILABLE, "engine_failed", "the shard is stopping")
