@@ -28,7 +28,7 @@ def _compile(
     codes = "*u8" if kernel is prefill_attention_kernel else "*i32"
     special = {
         **(dict.fromkeys(("k_cache_ptr", "v_cache_ptr"), codes) if constants.get("FORMAT") else {}),
-        "scales_ptr": "*i64",
+        "scales_ptr": "*i32",
         "slot_table_ptr": "*i32",
         "b_row_ptr": "*i64",
         "b_q_start_ptr": "*i32",

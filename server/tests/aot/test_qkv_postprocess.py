@@ -67,7 +67,7 @@ def test_norms_of_each_head_in_float32(head_dim: int, norm_after_rope: bool) -> 
 @pytest.mark.parametrize("parts", [2, 6])
 def test_parts_of_a_product(parts: int, codes: int) -> None:
     types = dict.fromkeys(("k_cache_ptr", "v_cache_ptr"), "*u8" if codes else "*bf16") | dict.fromkeys(STRIDES, "i32")
-    types |= {"qkv_ptr": "*fp32", "q_ptr": "*bf16", "bias_ptr": "*bf16"} | ({"scales_ptr": "*fp32"} if codes else {})
+    types |= {"qkv_ptr": "*fp32", "q_ptr": "*bf16", "bias_ptr": "*bf16"} | ({"scales_ptr": "*bf16"} if codes else {})
     types |= {"cos_sin_ptr": "*fp32", "positions_ptr": "*i64", "slots_ptr": "*i64", "eps": "fp32"}
     config = nearest("qkv_postprocess", half=64)
     constants = {"HEADS": 32, "KV_HEADS": 4, "HEAD_DIM": 128, "BLOCK_HALF": 64, "BLOCK_HEADS": config["BLOCK_HEADS"]}
@@ -82,7 +82,7 @@ def test_parts_of_a_product(parts: int, codes: int) -> None:
 @pytest.mark.parametrize("scales_given", [False, True])
 @pytest.mark.parametrize("codes", [E4M3, E5M2, INT8])
 def test_codes(codes: int, scales_given: bool, capability: int) -> None:
-    types = {"qkv_ptr": "*bf16", "q_ptr": "*bf16", "k_cache_ptr": "*u8", "v_cache_ptr": "*u8", "scales_ptr": "*fp32"}
+    types = {"qkv_ptr": "*bf16", "q_ptr": "*bf16", "k_cache_ptr": "*u8", "v_cache_ptr": "*u8", "scales_ptr": "*bf16"}
     types |= dict.fromkeys(STRIDES, "i32")
     types |= {"cos_sin_ptr": "*fp32", "positions_ptr": "*i64", "slots_ptr": "*i64", "eps": "fp32"}
     config = nearest("qkv_postprocess", half=64)

@@ -73,6 +73,14 @@ def test_codes(heads: int, kv_heads: int, head_dim: int, given: bool, codes: tor
     case.check_codes(kernels.qkv_postprocess, qkv_postprocess_torch)
 
 
+@pytest.mark.parametrize("codes", list(kernels.KV_CODES.values()), ids=str)
+@pytest.mark.parametrize("given", [False, True])
+def test_codes_and_scales_of_the_same_values_are_those_of_torch(given: bool, codes: torch.dtype) -> None:
+    case = Case(300, 32, 8, 128, torch.bfloat16, False, "cuda", codes=codes, given=given)
+    case.qkv *= (10 ** (torch.rand(300, 1) * 6 - 3)).to(case.qkv)
+    case.check_same_codes(kernels.qkv_postprocess, qkv_postprocess_torch)
+
+
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 4, 128), (14, 2, 64)])
 @pytest.mark.parametrize("with_norms", [False, True])

@@ -7,7 +7,15 @@ from support.qkv import Case
 from support.reference import stored_in_8_bits
 
 from text_generation_server import kernels
-from text_generation_server.kernels.kv_codes import KV_CODES, check_codes, dequantise, quantise
+from text_generation_server.kernels.kv_codes import (
+    CODE_OF_AMAX,
+    KV_CODES,
+    SMALLEST_AMAX,
+    check_codes,
+    dequantise,
+    quantise,
+    round_up,
+)
 
 CODES = list(KV_CODES.values())
 STORED = dict(zip(CODES, (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8), strict=True))
@@ -28,17 +36,40 @@ def test_measured_scales(codes: torch.dtype) -> None:
     assert stored.dtype == codes
     torch.testing.assert_close(dequantise(stored, scales), stored_in_8_bits(values, STORED[codes]), rtol=1e-6, atol=0)
     assert not dequantise(stored, scales)[0, 0].any()
-    # The largest of a head is exact.
+
+
+@pytest.mark.parametrize("codes", CODES, ids=str)
+def test_measured_scales_have_16_bits_and_nothing_saturates(codes: torch.dtype) -> None:
+    values = heads()
     largest = values.abs().amax(-1)
-    torch.testing.assert_close(dequantise(stored, scales).abs().amax(-1), largest, rtol=1e-6, atol=0)
+    stored, scales = quantise(values, codes)
+    assert scales.dtype == torch.bfloat16
+    exact = largest.clamp(min=SMALLEST_AMAX) / CODE_OF_AMAX[codes]
+    assert (scales.float() >= exact).all()
+    assert (scales.float() <= exact * (1 + 2**-7)).all()
+    # The largest of a head is off by no more than half of a step, which rounding to a smaller scale would not leave.
+    wide = stored.float() - (128 if codes == torch.uint8 else 0)
+    assert (wide.abs() <= CODE_OF_AMAX[codes]).all()
+    half = {torch.uint8: 0.5, torch.float8_e4m3fn: 16.0, torch.float8_e5m2: 0.125}[codes]
+    assert ((dequantise(stored, scales).abs().amax(-1) - largest).abs() <= half * scales.float() * (1 + 1e-6)).all()
+
+
+def test_scales_are_rounded_up_to_16_bits_and_nan_stays() -> None:
+    exact = torch.tensor([1.0, 2.0**-20, 1.9921875])
+    assert torch.equal(round_up(exact).float(), exact)
+    above = torch.nextafter(exact, torch.full_like(exact, torch.inf))
+    assert torch.equal(round_up(above).float(), torch.tensor([1.0078125, 2.0**-20 * 1.0078125, 2.0]))
+    # Every NaN that arithmetic makes: of x86, of NVIDIA cards, and with all bits set.
+    nans = torch.tensor([0x7FC00000, 0x7FFFFFFF, -0x400000, -1], dtype=torch.int32).view(torch.float32)
+    assert round_up(nans).isnan().all()
 
 
 @pytest.mark.parametrize("codes", CODES, ids=str)
 def test_given_scales_and_what_is_too_large_for_them(codes: torch.dtype) -> None:
-    values, scales = heads(), torch.tensor([1.0, 0.02, 3e-4])
+    values, scales = heads(), torch.tensor([1.0, 0.02, 3e-4]).bfloat16()
     stored, same = quantise(values, codes, scales)
     assert same is scales
-    expected = stored_in_8_bits(values, STORED[codes], scales)
+    expected = stored_in_8_bits(values, STORED[codes], scales.float())
     torch.testing.assert_close(dequantise(stored, scales), expected, rtol=1e-6, atol=0)
     assert (dequantise(stored, scales).abs() < values.abs().clamp(min=1.0)).any()
 
@@ -82,7 +113,7 @@ def test_keys_and_values_are_written_as_codes(codes: torch.dtype, given: bool) -
     for place, (cache, want) in enumerate(zip((case.k_cache, case.v_cache), expected[1:], strict=True)):
         scales = case.scales[case.slots][..., place]  # type: ignore[index]
         read = dequantise(cache.view(torch.uint8)[case.slots].view(codes), scales)
-        same = stored_in_8_bits(want.float(), STORED[codes], scales if given else None)
+        same = stored_in_8_bits(want.float(), STORED[codes], scales.float() if given else None)
         # One that lies between two codes may become either.
         assert ((read - same).abs() > 1e-6).float().mean() < 0.05
         assert (read - same).abs().max() <= 0.3 * want.abs().max()
@@ -96,7 +127,7 @@ def test_caches_that_do_not_fit_are_refused() -> None:
         ((pool.k, pool.v), pool.scales),
         ((pool.caches[0], pool.v), pool.scales),
         (pool.caches, pool.scales[:, :1]),  # type: ignore[index]
-        (pool.caches, pool.scales.double()),  # type: ignore[union-attr]
+        (pool.caches, pool.scales.float()),  # type: ignore[union-attr]
         (tuple(each[..., :6] for each in pool.caches), pool.scales),
     ):
         with pytest.raises(ValueError, match="attention: "):

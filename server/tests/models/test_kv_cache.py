@@ -145,8 +145,9 @@ def test_scales_of_the_checkpoint_are_used(folder: Path, tmp_path: Path, k: list
     layers, heads = reference.config.num_hidden_layers, int(reference.config.num_key_value_heads or 0)
     made = calibrated(folder, tmp_path / "made", scales_of(layers, k, v))
     model = load(made, kv_cache=asked(made))
-    each = [torch.tensor(values).expand(layers, heads) for values in (k, v)]
-    expected = said(reference, StoredCache(torch.float8_e4m3fn, (each[0], each[1])), PROMPTS[0])
+    each = [torch.tensor(values).bfloat16().expand(layers, heads) for values in (k, v)]
+    given = (each[0].float(), each[1].float())
+    expected = said(reference, StoredCache(torch.float8_e4m3fn, given), PROMPTS[0])
     assert (computed(model, PROMPTS[0], 1) - expected).abs().mean() < LIMIT["fp8_e4m3fn"]
 
     # A rank has those of its heads, and no slot has one of its own.
@@ -162,7 +163,8 @@ def test_scales_of_the_checkpoint_are_used(folder: Path, tmp_path: Path, k: list
 def test_checkpoints_without_scales_and_with_wrong_ones(folder: Path, tmp_path: Path) -> None:
     layers = oracle(folder).config.num_hidden_layers
     assert asked(folder) is None
-    for name, scales in (("none", {}), ("unset", scales_of(layers, [-1.0], [-1.0]))):
+    wrong = {"unset": [-1.0], "0 in 16 bits": [1e-42], "infinite in 16 bits": [3.4e38]}
+    for name, scales in {"none": {}, **{name: scales_of(layers, k, [1.0]) for name, k in wrong.items()}}.items():
         made = calibrated(folder, tmp_path / name, scales)
         assert asked(made) == "fp8_e4m3fn"
         assert load(made, kv_cache="fp8_e4m3fn").caches[0].given_scales is None
@@ -174,7 +176,7 @@ def test_checkpoints_without_scales_and_with_wrong_ones(folder: Path, tmp_path: 
 def test_slots_take_half_the_room_and_their_scales(folder: Path) -> None:
     plain, model = load(folder, torch.bfloat16), load(folder, torch.bfloat16, kv_cache="int8")
     shape = model.caches[0]
-    assert bytes_per_slot(model) == bytes_per_slot(plain) // 2 + len(model.caches) * shape.kv_heads * 2 * 4
+    assert bytes_per_slot(model) == bytes_per_slot(plain) // 2 + len(model.caches) * shape.kv_heads * 2 * 2
     pool = allocate_pool(model, 5)
     caches = [each for cache in pool.caches for each in (cache.k, cache.v, cache.scales) if each is not None]
     assert sum(each.nbytes for each in caches) == 6 * bytes_per_slot(model)

@@ -103,11 +103,13 @@ def moe_experts(
 
 def stored_in_8_bits(heads: Tensor, dtype: torch.dtype, scale: Tensor | None = None) -> Tensor:
     """`heads` [..., head_dim] as a cache of 8 bits gives them back. int8: 127 steps to each side; floats round as torch
-    does. The scale of a head is measured, or given [...].
+    does. The scale of a head is measured and rounded up to a bfloat16, or given [...].
     """
     largest = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 1.75}[dtype]
     if scale is None:
-        scale = heads.float().abs().amax(-1).clamp(min=1e-6) / largest
+        exact = heads.float().abs().amax(-1).clamp(min=1e-6) / largest
+        near = exact.bfloat16()
+        scale = torch.where(near.float() < exact, torch.nextafter(near, torch.full_like(near, torch.inf)), near).float()
     codes = heads.float() / scale[..., None]
     most = 127.0 if dtype == torch.int8 else torch.finfo(dtype).max
     codes = codes.clamp(-most, most)

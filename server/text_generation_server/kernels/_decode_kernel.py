@@ -161,7 +161,7 @@ def decode_attention_kernel(
     q_ptr,  # [batch, heads, HEAD_DIM]
     k_cache_ptr,  # [slots, kv_heads, HEAD_DIM], or, where FORMAT, int32 words of four codes
     v_cache_ptr,  # [slots, kv_heads, V_DIM], likewise
-    scales_ptr,  # [slots, kv_heads] int64, both scales side by side, or None
+    scales_ptr,  # [slots, kv_heads] int32, both scales side by side, or None
     slot_table_ptr,  # [rows, positions]
     b_row_ptr,  # [batch]
     b_kv_len_ptr,  # [batch]

@@ -1,6 +1,6 @@
 """Eight-bit codes of keys and values, as kernels write and read them.
 
-A head of one token is kept as codes and one float32 scale: value = scale * what the code stands for. Formats are those
+A head of one token is kept as codes and one bfloat16 scale: value = scale * what the code stands for. Formats are those
 of `kv_codes`. Scales are applied to scores and to probabilities, so an element costs its conversion alone: to float16,
 which holds every code exactly. Conversions are integer instructions on two or four codes at a time, the same on every
 card; those of the hardware for 8-bit floats begin with compute capability 8.9. float8_e4m3fn becomes float16 by one
@@ -206,14 +206,21 @@ def join_words(first, second, third, fourth, ROWS: tl.constexpr, WORDS: tl.const
 
 
 @triton.jit
+def round_up(scales):
+    """The float32 values of what `round_up` of `kv_codes` gives."""
+    bits = scales.to(tl.int32, bitcast=True) + tl.where(scales == scales, 0xFFFF, 0)
+    return (bits & -0x10000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def load_scales(scales_head_ptr, slots, stride_slot, valid, FORMAT: tl.constexpr):
-    """Scales [N] of keys and of values of one head: `scales_head_ptr` has both in one int64 for each slot.
+    """float32 scales [N] of keys and of values of one head: `scales_head_ptr` has both in one int32 for each slot.
 
     Both are for converted codes; 0 where not `valid`.
     """
     pairs = tl.load(scales_head_ptr + slots * stride_slot, mask=valid, other=0)
-    k_scales = (pairs & 0xFFFFFFFF).to(tl.int32).to(tl.float32, bitcast=True)
-    v_scales = (pairs >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    k_scales = (pairs << 16).to(tl.float32, bitcast=True)
+    v_scales = (pairs & -0x10000).to(tl.float32, bitcast=True)
     return k_scales * code_unit(FORMAT), v_scales * code_unit(FORMAT)
 
 

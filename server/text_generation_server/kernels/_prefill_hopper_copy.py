@@ -109,8 +109,8 @@ def _load_words(head_ptr, slots, stride_slot: gl.constexpr, words, valid):
 def _load_scales(scales_head_ptr, slots, stride_slot: gl.constexpr, valid, FORMAT: gl.constexpr):
     """float16 scales of keys and of values, for converted codes; 0 where not `valid`."""
     pairs = gl.load(scales_head_ptr + slots.to(gl.int64) * stride_slot, mask=valid, other=0)
-    k_scales = (pairs & 0xFFFFFFFF).to(gl.int32).to(gl.float32, bitcast=True)
-    v_scales = (pairs >> 32).to(gl.int32).to(gl.float32, bitcast=True)
+    k_scales = (pairs << 16).to(gl.float32, bitcast=True)
+    v_scales = (pairs & -0x10000).to(gl.float32, bitcast=True)
     return (k_scales * code_unit(FORMAT)).to(gl.float16), (v_scales * code_unit(FORMAT)).to(gl.float16)
 
 

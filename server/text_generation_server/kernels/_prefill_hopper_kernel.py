@@ -213,7 +213,7 @@ def prefill_attention_hopper_kernel(
     q_ptr,  # [tokens, heads, HEAD_DIM]
     k_cache_ptr,  # [slots, kv_heads, HEAD_DIM], or, where FORMAT, int32 words of four codes
     v_cache_ptr,  # [slots, kv_heads, HEAD_DIM], likewise
-    scales_ptr,  # [slots, kv_heads] int64, both scales side by side, or None
+    scales_ptr,  # [slots, kv_heads] int32, both scales side by side, or None
     slot_table_ptr,  # [rows, positions]
     b_row_ptr,  # [batch]
     b_q_start_ptr,  # [batch + 1]

@@ -75,7 +75,7 @@ def prefill_attention_kernel(
     q_ptr,  # [tokens, heads, HEAD_DIM]
     k_cache_ptr,  # [slots, kv_heads, HEAD_DIM], where FORMAT uint8
     v_cache_ptr,  # [slots, kv_heads, V_DIM], likewise
-    scales_ptr,  # [slots, kv_heads] int64, both scales side by side, or None
+    scales_ptr,  # [slots, kv_heads] int32, both scales side by side, or None
     slot_table_ptr,  # [rows, positions]
     b_row_ptr,  # [batch]
     b_q_start_ptr,  # [batch + 1]

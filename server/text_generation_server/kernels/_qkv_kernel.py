@@ -1,7 +1,7 @@
 """The kernel of `qkv_postprocess`: one program has some heads of one token."""
 
 # pyright: basic, reportArgumentType=false
-from ._kv_codes import code_of_amax, encode
+from ._kv_codes import code_of_amax, encode, round_up
 from ._launch import let_next_start, wait_for_previous
 from ._triton import tl, triton
 from .kv_codes import SMALLEST_AMAX
@@ -67,22 +67,23 @@ def _normalise_heads(
 def _quantise_heads(
     first,  # [BLOCK_HEADS, BLOCK_HALF] float32, zero where there is no element
     second,
-    scales_ptr,  # [BLOCK_HEADS, 1], where the scale of each head is
+    scales_ptr,  # [BLOCK_HEADS, 1], where the bfloat16 scale of each head is
     is_kv,  # [BLOCK_HEADS, 1]
     FORMAT: tl.constexpr,
     SCALES_GIVEN: tl.constexpr,
 ):
     """Codes of both halves of each head, as by `quantise` of `kv_codes`. Stores scales, or reads those given."""
     if SCALES_GIVEN:
-        inverse = tl.div_rn(1.0, tl.load(scales_ptr, mask=is_kv, other=1.0))
+        scales = tl.load(scales_ptr, mask=is_kv, other=1.0).to(tl.float32)
     else:
         largest = code_of_amax(FORMAT)
         amax = tl.max(tl.maximum(tl.abs(first), tl.abs(second)), axis=1, keep_dims=True)
         # NaN where one of the head is not finite, which the maximum may hide.
         sums = tl.sum(first * 0.0 + second * 0.0, axis=1, keep_dims=True)
         amax = tl.maximum(amax, _SMALLEST_AMAX) + sums
-        tl.store(scales_ptr, tl.div_rn(amax, amax * 0.0 + largest), mask=is_kv)
-        inverse = tl.div_rn(amax * 0.0 + largest, amax)
+        scales = round_up(tl.div_rn(amax, amax * 0.0 + largest))
+        tl.store(scales_ptr, scales.to(tl.bfloat16), mask=is_kv)
+    inverse = tl.div_rn(1.0, scales)
     return encode(first * inverse, FORMAT), encode(second * inverse, FORMAT)
 
 
@@ -98,7 +99,7 @@ def qkv_postprocess_kernel(
     slots_ptr,  # [tokens] int64
     k_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM], where FORMAT uint8
     v_cache_ptr,  # [slots, KV_HEADS, HEAD_DIM], likewise
-    scales_ptr,  # [slots, KV_HEADS, 2] float32 or None
+    scales_ptr,  # [slots, KV_HEADS, 2] bfloat16 or None
     stride_qkv_part,
     stride_qkv_token,
     stride_q_token,

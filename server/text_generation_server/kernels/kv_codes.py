@@ -1,10 +1,13 @@
 """What a quantised KV cache holds: codes of 8 bits, and a scale for each slot and head, or one that was given.
 
-    value = scale * code,   code = round(value / scale),   scale = largest absolute value of the head / CODE_OF_AMAX
+    value = scale * code,   code = round(value / scale),   scale = round_up(largest absolute value / CODE_OF_AMAX)
 
 The type of a cache tells its format: float8_e4m3fn, float8_e5m2, or uint8 for int8, where the number u stands for
 u - 128. A biased code becomes a float16 by two cheap instructions, a signed one does not (benchmark/results).
-Scales `[slots, kv_heads, 2]` float32 have that of keys and that of values side by side: one load brings both.
+Scales `[slots, kv_heads, 2]` bfloat16 have that of keys and that of values side by side: one load brings both. They are
+a part of what attention reads, so they have 16 bits, with exponents as wide as those of float32. A measured scale is
+rounded up, so that the largest value of a head does not saturate, and codes are made with the rounded one: it loses
+nothing but that steps between codes are up to 2 ** -7 wider.
 A scale depends on one head of one token alone: not on the batch, on where a prompt is cut, or on who computed it.
 """
 
@@ -42,8 +45,8 @@ def check_codes(name: str, k_cache: Tensor, v_cache: Tensor, scales: Tensor | No
     if scales is None:
         return
     slots, kv_heads, _ = k_cache.shape
-    if scales.shape != (slots, kv_heads, 2) or scales.dtype != torch.float32 or scales.stride(2) != 1:
-        raise ValueError(f"{name}: scales must be float32 [slots, kv_heads, 2], not {scales.dtype} {scales.shape}")
+    if scales.shape != (slots, kv_heads, 2) or scales.dtype != torch.bfloat16 or scales.stride(2) != 1:
+        raise ValueError(f"{name}: scales must be bfloat16 [slots, kv_heads, 2], not {scales.dtype} {scales.shape}")
     sizes = [size for cache in (k_cache, v_cache) for size in (cache.shape[2], *cache.stride()[:2])]
     if any(size % 4 for size in sizes):
         raise ValueError(f"{name}: head sizes and strides of codes must be multiples of 4, not {sizes}")
@@ -60,12 +63,22 @@ def as_words(cache: Tensor) -> Tensor:
 
 
 def as_pairs(scales: Tensor | None) -> Tensor | None:
-    """Scales as int64, `[slots, kv_heads, 1]`: that of keys in the low half."""
-    return None if scales is None else scales.view(torch.int64)
+    """Scales as int32, `[slots, kv_heads, 1]`: that of keys in the low half."""
+    return None if scales is None else scales.view(torch.int32)
+
+
+def round_up(scales: Tensor) -> Tensor:
+    """bfloat16, none below the float32 `scales`, which are positive or NaN.
+
+    A bfloat16 is the upper half of a float32: where the lower one is not 0, adding ones carries over. NaN stays as it
+    is, because its bits may be all ones, of which a carry would make 0.
+    """
+    bits = scales.view(torch.int32) + torch.where(scales.isnan(), 0, 0xFFFF).int()
+    return (bits & -0x10000).view(torch.float32).bfloat16()
 
 
 def quantise(values: Tensor, dtype: torch.dtype, scales: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Codes of `values` [..., head_dim], and their scales [...] float32: measured, or `scales` as they are given.
+    """Codes of `values` [..., head_dim], and their scales [...] bfloat16: measured, or `scales` as they are given.
 
     Values saturate. Where one of a head is not finite, its measured scale is NaN, so that the head reads as NaN.
     """
@@ -73,10 +86,9 @@ def quantise(values: Tensor, dtype: torch.dtype, scales: Tensor | None = None) -
     if scales is None:
         amax = wide.abs().amax(dim=-1).clamp_min(SMALLEST_AMAX)
         amax = torch.where(amax.isfinite(), amax, torch.nan)
-        scales, inverse = amax / CODE_OF_AMAX[dtype], CODE_OF_AMAX[dtype] / amax
-    else:
-        inverse = 1.0 / scales
-    codes = (wide * inverse[..., None]).nan_to_num(0.0).clamp(-largest, largest)
+        # By a tensor: torch divides by a number on a CUDA device as it multiplies by the inverse, rounded otherwise.
+        scales = round_up(amax / torch.full_like(amax, CODE_OF_AMAX[dtype]))
+    codes = (wide * (1.0 / scales.float())[..., None]).nan_to_num(0.0).clamp(-largest, largest)
     if dtype == torch.uint8:
         return (codes.round() + 128).to(dtype), scales
     return codes.to(dtype), scales
@@ -100,7 +112,7 @@ def read_slots(caches: Caches, slots: Tensor, dtype: torch.dtype) -> tuple[Tenso
 
 
 def dequantise(codes: Tensor, scales: Tensor) -> Tensor:
-    """float32 values of `codes` [..., head_dim] with `scales` [...]."""
+    """float32 values of `codes` [..., head_dim] with `scales` [...] of bfloat16."""
     wide = codes.float()
     if codes.dtype == torch.uint8:
         wide -= 128

@@ -166,8 +166,19 @@ def test_codes(heads: int, kv_heads: int, head_dim: int, given: bool, codes: tor
 
 
 @pytest.mark.parametrize("codes", list(KV_CODES.values()), ids=str)
+@pytest.mark.parametrize("given", [False, True])
+def test_codes_and_scales_of_the_same_values_are_those_of_torch(given: bool, codes: torch.dtype) -> None:
+    case = Case(40, 3, 2, 20, torch.float32, with_bias=False, codes=codes, given=given)
+    # Of so few bits that some scales need no rounding.
+    case.qkv = (case.qkv * 10 ** (torch.rand(40, 1) * 6 - 3)).bfloat16().float()
+    case.check_same_codes(qkv_postprocess_triton, qkv_postprocess_torch)
+
+
+@pytest.mark.parametrize("codes", list(KV_CODES.values()), ids=str)
 def test_a_value_that_is_not_finite_makes_the_scale_of_its_head_nan(codes: torch.dtype) -> None:
-    for bad in (float("nan"), float("inf")):
+    # NaN as NVIDIA cards make it, and with all bits set: a scale that is rounded up must not carry them to 0.
+    nans = torch.tensor([0x7FFFFFFF, -1], dtype=torch.int32).view(torch.float32)
+    for bad in (torch.tensor(float("nan")), torch.tensor(float("inf")), *nans):
         case = Case(2, 4, 2, 8, torch.float32, with_bias=False, codes=codes)
         case.qkv[0, -1] = bad
         qkv_postprocess_triton(*case.arguments())

@@ -13,7 +13,7 @@ computed in a chunk of a prompt or as a newly chosen token."""
 
 SCALES_BLOCK = 16
 """The scales of a head take whole blocks of so many slots: kernels compile another form for strides that 16 does not
-divide, and the number of slots would decide it."""
+divide, and the number of slots would decide it. Attention counts them in pairs of scales, one for each slot."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class CacheShape:
     codes: torch.dtype | None = None
     """Type of codes of 8 bits that stand for elements (`kernels/kv_codes.py`); None: elements of the model's type."""
     given_scales: Tensor | None = None
-    """[kv_heads, 2] float32: the scales of keys and values of all positions, where the checkpoint has them."""
+    """[kv_heads, 2] bfloat16: the scales of keys and values of all positions, where the checkpoint has them."""
     shared: bool = False
     """Values are the first elements of keys, and take no room of their own. There are no codes then."""
 
@@ -63,7 +63,7 @@ class CacheShape:
         elements = self.kv_heads * (self.head_dim + (0 if self.shared else self.value_dim))
         if self.codes is None:
             return elements * dtype.itemsize
-        scales = 0 if self.given_scales is not None else 2 * self.kv_heads * torch.float32.itemsize
+        scales = 0 if self.given_scales is not None else 2 * self.kv_heads * torch.bfloat16.itemsize
         return elements * self.codes.itemsize + scales
 
     def allocate(self, slots: int, dtype: torch.dtype, device: torch.device) -> "LayerCache":
@@ -80,7 +80,7 @@ class CacheShape:
         if self.given_scales is not None:
             return LayerCache(k, v, self.given_scales.expand(slots, -1, -1), True)
         shape = (self.kv_heads, -(-slots // SCALES_BLOCK) * SCALES_BLOCK, 2)
-        return LayerCache(k, v, torch.zeros(shape, dtype=torch.float32, device=device)[:, :slots].transpose(0, 1))
+        return LayerCache(k, v, torch.zeros(shape, dtype=torch.bfloat16, device=device)[:, :slots].transpose(0, 1))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class LayerCache:
     """Keys and values of one layer, by pool slot.
 
     A program of attention reads one head of many slots. A head's key and value lie side by side, so that it reads runs
-    of twice the size, and the scales of one head lie in the order of slots, because a sector of memory holds four.
+    of twice the size, and the scales of one head lie in the order of slots, because a sector of memory holds eight.
     """
 
     k: Tensor
@@ -96,7 +96,7 @@ class LayerCache:
     v: Tensor
     """[slots, kv_heads of this rank, value_dim]"""
     scales: Tensor | None = None
-    """[slots, kv_heads of this rank, 2] float32, of keys and of values, where those are codes."""
+    """[slots, kv_heads of this rank, 2] bfloat16, of keys and of values, where those are codes."""
     scales_given: bool = False
     """They are the same for all slots, and never written."""
 

@@ -9,10 +9,11 @@ from .split import HeadSplit
 
 
 def load_kv_scales(checkpoint: Checkpoint, layer: int, num_kv_heads: int, heads: HeadSplit) -> Tensor | None:
-    """[kv_heads of this rank, 2] float32, of keys and of values; None where there are none, or none for both.
+    """[kv_heads of this rank, 2] bfloat16, of keys and of values; None where there are none, or none for both.
 
     vLLM's names and those before them; one number for all heads, or one for each. A number that is not above 0 stands
-    for none, as -1 does in vLLM. Raises ModelFilesError.
+    for none, as -1 does in vLLM, and so does one that bfloat16 cannot tell from 0 or from infinity. Raises
+    ModelFilesError.
     """
     k, v = (_load(checkpoint, layer, kind, num_kv_heads, heads) for kind in ("k", "v"))
     return None if k is None or v is None else torch.stack((k, v), dim=-1)
@@ -26,7 +27,7 @@ def _load(checkpoint: Checkpoint, layer: int, kind: str, num_kv_heads: int, head
     name = next((name for place in places if source.has(name := checkpoint.inside(layer, place))), None)
     if name is None:
         return None
-    scale = source.raw(name).float().flatten()
+    scale = source.raw(name).bfloat16().flatten()
     if len(scale) not in (1, num_kv_heads):
         raise ModelFilesError(
             f"tensor `{name}` must hold one scale or one for each of {num_kv_heads} heads, not {len(scale)}"
