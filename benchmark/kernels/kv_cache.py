@@ -65,7 +65,7 @@ def decode(
 ) -> tuple[int, Callable[[int], None]]:
     """Bytes of K and V of all contexts, and the call."""
     slots = batch * length
-    per_head = HEAD_DIM * plan.dtype.itemsize if codes is None else HEAD_DIM + 4
+    per_head = HEAD_DIM * plan.dtype.itemsize if codes is None else HEAD_DIM + torch.bfloat16.itemsize
     num_bytes = 2 * slots * KV_HEADS * per_head
     stored = caches(plan, codes, plan.buffers(num_bytes), slots)
     order = torch.randperm(slots, device=plan.device) if scattered else torch.arange(slots, device=plan.device)

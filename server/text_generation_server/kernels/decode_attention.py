@@ -40,7 +40,8 @@ with the layout before (decode_attention_layers.json). Contexts from 2,048 to 2,
 2,176; other numbers of programs are slower for both. Tried and left out there: heads as columns over 16 bits,
 154 us instead of 156 at 64 x 2,176, but 22.3 instead of 20.7 at 1 x 512 and 135 instead of 115 at 16 x 2,048 with
 heads of 80; the next kernel let start after the wait or at the end, no faster within what runs differ by. Without
-`qkv_postprocess` in front a layer whose tiles are asked for early took as long, so the two stay apart.
+`qkv_postprocess` in front a layer whose tiles are asked for early took as long, so the two stay apart. All of this
+is of scales with 32 bits.
 
 Of a batch of 256 padded rows, which a step of prompts alone has in its graph, it takes 5.5 us
 (benchmark/results/decode_attention_padding.json).
