@@ -116,8 +116,9 @@ def test_embed() -> None:
     assert compiled.count("LDG.E.128")
 
 
+@pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("index", range(ROUNDS))
-def test_rounds(index: int) -> None:
+def test_rounds(index: int, rows: int) -> None:
     constants = {
         "ROUND": index,
         "CHUNK": CHUNK,
@@ -125,6 +126,7 @@ def test_rounds(index: int) -> None:
         "BLOCK": 1024,
         "CANDIDATES": CANDIDATES,
         "BLOCK_S": 32,
+        "ROWS": rows,
         "PDL": True,
     }
     compile_offline(narrow_kernel, types(narrow_kernel, "fp32"), constants, 4).check()

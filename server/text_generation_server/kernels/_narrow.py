@@ -1,7 +1,7 @@
 """The first rounds of the search of `_search`, by many programs for each row: each round is a launch.
 
-A round cuts the bracket of every row by seven pivots. One program measures one split of one row; the next round adds
-the splits up, so what a program finds depends on its row alone. The first pivots are placed by the row's spread
+A round cuts the bracket of every row by seven pivots. A program measures one split of a row; the next round adds the
+splits up, so what a program finds depends on its row alone. The first pivots are placed by the row's spread
 log(vocab / sum of exp(-u)), which for scores of normal distribution is about where most of them lie; the later ones
 cut the bracket into eight equal parts. Three rounds leave few enough tokens for registers but for extreme rows. In
 the round after that, the tokens in the bracket are gathered. Rows that are through, or have no filter, leave a round at
@@ -12,8 +12,10 @@ once.
 import torch
 from torch import Tensor
 
-from ._launch import Launcher, let_next_start, wait_for_previous
+from ._device import num_processors
+from ._launch import Launcher, let_next_start, rehearsing, wait_for_previous
 from ._sampling import (
+    FLAGS,
     FLOATS,
     HAS_FILTERS,
     INTS,
@@ -24,7 +26,6 @@ from ._sampling import (
     distance_below,
     integer_mass,
     integer_share,
-    load_flags,
     row_best,
     split_size,
 )
@@ -40,12 +41,14 @@ _STATE = tl.constexpr(STATE)
 _INFINITY = tl.constexpr(0x7F800000)
 _LARGEST = tl.constexpr(LARGEST)
 _SUB, _GATHERED = 256, 1024
+_ROWS, _PROGRAMS = 4, 3
+"""Rows that share a program where they are many, and programs that a processor has at least then."""
 
 
 @triton.jit
-def _at(values, index):
+def _at(values, index, SIZE: tl.constexpr):
     """Element `index` of a vector, or 0 outside of it."""
-    return tl.sum(tl.where(tl.arange(0, _PIVOTS) == index, values, 0), axis=0)
+    return tl.sum(tl.where(tl.arange(0, SIZE) == index, values, 0), axis=0)
 
 
 @triton.jit
@@ -94,18 +97,18 @@ def next_state(
         masses = tl.sum(tl.load(masses_ptr + place, mask=measured, other=0), axis=0)
         if FIRST:
             # The last pivot is above every token that is left.
-            number_high = _at(numbers, _PIVOTS - 1)
+            number_high = _at(numbers, _PIVOTS - 1, _PIVOTS)
             if top_k > 0:
                 goal = tl.minimum(top_k, vocab).to(tl.int64)
             else:
-                goal = integer_share(_at(masses, _PIVOTS - 1), top_p)
+                goal = integer_share(_at(masses, _PIVOTS - 1, _PIVOTS), top_p)
         reached = tl.where(top_k > 0, numbers.to(tl.int64), masses)
         part = tl.sum((reached < goal).to(tl.int32), axis=0)
-        low = tl.where(part > 0, _at(pivots, part - 1), low)
-        high = tl.where(part < _PIVOTS, _at(pivots, part), high)
-        number_low = tl.where(part > 0, _at(numbers, part - 1), number_low)
-        number_high = tl.where(part < _PIVOTS, _at(numbers, part), number_high)
-        mass_low = tl.where(part > 0, _at(masses, part - 1), mass_low)
+        low = tl.where(part > 0, _at(pivots, part - 1, _PIVOTS), low)
+        high = tl.where(part < _PIVOTS, _at(pivots, part, _PIVOTS), high)
+        number_low = tl.where(part > 0, _at(numbers, part - 1, _PIVOTS), number_low)
+        number_high = tl.where(part < _PIVOTS, _at(numbers, part, _PIVOTS), number_high)
+        mass_low = tl.where(part > 0, _at(masses, part - 1, _PIVOTS), mass_low)
         state = (low, high, number_low, number_high, mass_low, goal)
     return state
 
@@ -176,7 +179,75 @@ def _gather(
         tl.store(candidates_ptr + place, u, mask=wanted)
 
 
-@triton.jit(do_not_specialize_on_alignment=["best_ptr", "total_ptr", "rows_ptr"])
+@triton.jit
+def _round_of_row(
+    scores_ptr,  # this and the next four: of the row alone
+    best_ptr,
+    total_ptr,
+    floats_ptr,
+    ints_ptr,
+    states_ptr,  # of all rows, as the next two
+    numbers_ptr,
+    masses_ptr,
+    candidates_ptr,  # of the row alone, as the next
+    counter_ptr,
+    batch_index,
+    batch,
+    split,
+    splits,
+    vocab,
+    ROUND: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SUB: tl.constexpr,
+    BLOCK: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+):
+    """Measures, or gathers from, one split of a row with filters."""
+    top_k = tl.load(ints_ptr + TOP_K)
+    top_p = tl.load(floats_ptr + TOP_P)
+    best, sound = row_best(best_ptr, splits, BLOCK_S)
+    if sound & ((top_k > 0) | (top_p < 1.0)):
+        temperature = tl.load(floats_ptr + TEMPERATURE)
+        here = ROUND * batch + batch_index
+        gathers = False
+        if ROUND == 0:
+            if split == 0:
+                tl.store(counter_ptr, 0)
+            state = (-1, 0x7F800000, 0, 2147483647, tl.full([], 0, dtype=tl.int64), tl.full([], 0, dtype=tl.int64))
+            pivots = _first_pivots(best_ptr, total_ptr, splits, best, temperature, vocab, BLOCK_S)
+        else:
+            before = here - batch
+            state = next_state(
+                states_ptr + before * _STATE, numbers_ptr + before * splits * _PIVOTS,
+                masses_ptr + before * splits * _PIVOTS, splits, top_k, top_p, vocab, ROUND == 1, CANDIDATES, BLOCK_S,
+            )  # fmt: skip
+            pivots = _equal_parts(state[0], state[1])
+            measured = is_wide(load_state(states_ptr + before * _STATE), CANDIDATES)
+            gathers = measured & (not is_wide(state, CANDIDATES)) & (state[1] - state[0] > 1)
+        if split == 0:
+            state_ptr = states_ptr + here * _STATE
+            tl.store(state_ptr, state[0])
+            tl.store(state_ptr + 1, state[1])
+            tl.store(state_ptr + 2, state[2])
+            tl.store(state_ptr + 3, state[3])
+            tl.store(state_ptr + 4, state[4])
+            tl.store(state_ptr + 5, state[5])
+            tl.store(state_ptr + 8 + tl.arange(0, _PIVOTS), pivots)
+        first_id = split * CHUNK
+        if gathers:
+            _gather(
+                scores_ptr, first_id, vocab, best, temperature, state[0], state[1], candidates_ptr, counter_ptr,
+                CHUNK, BLOCK,
+            )  # fmt: skip
+        if is_wide(state, CANDIDATES):
+            numbers, masses = _measure(scores_ptr, first_id, vocab, best, temperature, pivots, CHUNK, SUB)
+            place = (here * splits + split) * _PIVOTS + tl.arange(0, _PIVOTS)
+            tl.store(numbers_ptr + place, numbers)
+            tl.store(masses_ptr + place, masses)
+
+
+@triton.jit(do_not_specialize=["batch"], do_not_specialize_on_alignment=["best_ptr", "total_ptr", "rows_ptr"])
 def narrow_kernel(
     scores_ptr,  # [N, vocab] float32
     best_ptr,  # [N, splits]
@@ -191,91 +262,49 @@ def narrow_kernel(
     counter_ptr,  # [N] int32
     vocab,
     stride_scores,
+    batch,
     ROUND: tl.constexpr,
     CHUNK: tl.constexpr,
     SUB: tl.constexpr,  # divides CHUNK
     BLOCK: tl.constexpr,  # divides CHUNK
     CANDIDATES: tl.constexpr,
     BLOCK_S: tl.constexpr,  # power of two, at least splits
+    ROWS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program measures one split of one row."""
+    """One program measures one split of ROWS rows, one after another."""
     let_next_start(PDL)
     split = tl.program_id(0)
     splits = tl.num_programs(0)
-    batch_index = tl.program_id(1).to(tl.int64)
-    batch = tl.num_programs(1)
-    row, flags = load_flags(rows_ptr, ints_ptr, batch_index)
+    # Neighbours in the batch, which often ask the same, are for different programs.
+    places = tl.program_id(1) + tl.arange(0, ROWS) * tl.num_programs(1)
+    rows = tl.load(rows_ptr + places, mask=places < batch, other=0)
+    flags = tl.load(ints_ptr + rows * INTS + FLAGS, mask=places < batch, other=0)
     wait_for_previous(PDL)
-    if (flags & HAS_FILTERS) == 0:
-        return
-    top_k = tl.load(ints_ptr + row * INTS + TOP_K)
-    top_p = tl.load(floats_ptr + row * FLOATS + TOP_P)
-    best, sound = row_best(best_ptr + batch_index * splits, splits, BLOCK_S)
-    if (not sound) | ((top_k == 0) & (top_p >= 1.0)):
-        return
-    temperature = tl.load(floats_ptr + row * FLOATS + TEMPERATURE)
-    here = ROUND * batch + batch_index
-    gathers = False
-    if ROUND == 0:
-        if split == 0:
-            tl.store(counter_ptr + batch_index, 0)
-        state = (-1, 0x7F800000, 0, 2147483647, tl.full([], 0, dtype=tl.int64), tl.full([], 0, dtype=tl.int64))
-        pivots = _first_pivots(
-            best_ptr + batch_index * splits, total_ptr + batch_index * splits, splits, best, temperature, vocab, BLOCK_S
-        )
-    else:
-        before = here - batch
-        state = next_state(
-            states_ptr + before * _STATE,
-            numbers_ptr + before * splits * _PIVOTS,
-            masses_ptr + before * splits * _PIVOTS,
-            splits,
-            top_k,
-            top_p,
-            vocab,
-            ROUND == 1,
-            CANDIDATES,
-            BLOCK_S,
-        )
-        pivots = _equal_parts(state[0], state[1])
-        measured = is_wide(load_state(states_ptr + before * _STATE), CANDIDATES)
-        gathers = measured & (not is_wide(state, CANDIDATES)) & (state[1] - state[0] > 1)
-    state_ptr = states_ptr + here * _STATE
-    if split == 0:
-        tl.store(state_ptr, state[0])
-        tl.store(state_ptr + 1, state[1])
-        tl.store(state_ptr + 2, state[2])
-        tl.store(state_ptr + 3, state[3])
-        tl.store(state_ptr + 4, state[4])
-        tl.store(state_ptr + 5, state[5])
-        tl.store(state_ptr + 8 + tl.arange(0, _PIVOTS), pivots)
-    scores_ptr += batch_index * stride_scores
-    if gathers:
-        candidates_ptr += batch_index * CANDIDATES
-        counter_ptr += batch_index
-        first_id = split * CHUNK
-        _gather(
-            scores_ptr,
-            first_id,
-            vocab,
-            best,
-            temperature,
-            state[0],
-            state[1],
-            candidates_ptr,
-            counter_ptr,
-            CHUNK,
-            BLOCK,
-        )
-    if is_wide(state, CANDIDATES):
-        numbers, masses = _measure(scores_ptr, split * CHUNK, vocab, best, temperature, pivots, CHUNK, SUB)
-        place = (here * splits + split) * _PIVOTS + tl.arange(0, _PIVOTS)
-        tl.store(numbers_ptr + place, numbers)
-        tl.store(masses_ptr + place, masses)
+    for index in range(ROWS):
+        if (_at(flags, index, ROWS) & HAS_FILTERS) != 0:
+            batch_index = _at(places, index, ROWS).to(tl.int64)
+            row = _at(rows, index, ROWS)
+            _round_of_row(
+                scores_ptr + batch_index * stride_scores, best_ptr + batch_index * splits,
+                total_ptr + batch_index * splits, floats_ptr + row * FLOATS, ints_ptr + row * INTS,
+                states_ptr, numbers_ptr, masses_ptr, candidates_ptr + batch_index * CANDIDATES,
+                counter_ptr + batch_index, batch_index, batch, split, splits, vocab,
+                ROUND, CHUNK, SUB, BLOCK, CANDIDATES, BLOCK_S,
+            )  # fmt: skip
 
 
 _launch = Launcher(narrow_kernel)
+
+
+def _rows_of_program(splits: int, device: torch.device) -> tuple[int, ...]:
+    """How many rows share a program, where all rows have so many splits; in a rehearsal all numbers that there are.
+
+    Most rows have no filter as a rule, and starting a program costs more than finding that out.
+    """
+    if rehearsing():
+        return 1, _ROWS
+    return (_ROWS if splits >= _ROWS * _PROGRAMS * num_processors(device) else 1,)
 
 
 def narrow(
@@ -292,20 +321,23 @@ def narrow(
     states = torch.empty(ROUNDS, number, STATE, dtype=torch.int64, device=scores.device)
     numbers = torch.empty(ROUNDS, number, splits, 8, dtype=torch.int32, device=scores.device)
     masses = torch.empty(ROUNDS, number, splits, 8, dtype=torch.int64, device=scores.device)
-    for index in range(ROUNDS):
-        _launch(
-            (splits, number),
-            (
-                scores, best, statistics.total, batch.rows, columns.floats, columns.ints, states, numbers, masses,
-                candidates, counter,
-            ),
-            (vocab, scores.stride(0)),
-            ROUND=index,
-            CHUNK=chunk,
-            SUB=min(_SUB, chunk),
-            BLOCK=min(_GATHERED, chunk),
-            CANDIDATES=candidates.shape[1],
-            BLOCK_S=triton.next_power_of_2(splits),
-            num_warps=4,
-        )  # fmt: skip
+    for rows in _rows_of_program(splits * number, scores.device):
+        for index in range(ROUNDS):
+            _launch(
+                (splits, triton.cdiv(number, rows)),
+                (
+                    scores, best, statistics.total, batch.rows, columns.floats, columns.ints, states, numbers, masses,
+                    candidates, counter,
+                ),
+                (vocab, scores.stride(0)),
+                (number,),
+                ROUND=index,
+                CHUNK=chunk,
+                SUB=min(_SUB, chunk),
+                BLOCK=min(_GATHERED, chunk),
+                CANDIDATES=candidates.shape[1],
+                BLOCK_S=triton.next_power_of_2(splits),
+                ROWS=rows,
+                num_warps=4,
+            )  # fmt: skip
     return states, numbers, masses

@@ -18,6 +18,7 @@ from support.sampling import (
     triton_operators,
 )
 
+from text_generation_server.kernels import _narrow
 from text_generation_server.kernels._sampling import EXCLUDED, split_size
 from text_generation_server.kernels._search import CANDIDATES, TILE
 from text_generation_server.kernels.advance_state import advance_state_torch, advance_state_triton
@@ -79,6 +80,16 @@ def test_filters_of_any_distribution(shape: str) -> None:
     }[shape]
     requests = filters_of(FILTERS[:: 2 if shape in ("peaked", "steep") else 1])
     assert_alike(*runs(logits.repeat(len(requests), 1), requests))
+
+
+@pytest.mark.parametrize("number", [4, 7])
+def test_filters_where_rows_share_a_program(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """As many rows do: here few, on a card without processors."""
+    monkeypatch.setattr(_narrow, "num_processors", lambda _: 0)
+    logits = 4 * torch.randn(number, LARGE, generator=torch.Generator().manual_seed(6))
+    logits[1] /= 50
+    asked = [{"top_p": 0.9}, {"top_p": 0.9}, {}, {"top_k": 9000, "top_p": 0.5}, {"top_k": 50}, {"top_p": 0.1}, {}]
+    assert_alike(*runs(logits, filters_of(asked[:number])))
 
 
 def test_a_vocabulary_of_one_value() -> None:
