@@ -120,14 +120,19 @@ def draw_kernel(
             x = tl.load(logits_ptr + ids, mask=ids < vocab, other=float("-inf")).to(tl.float32)
         u = distance_below(x, best, temperature)
         u = tl.where(within(u, ids, largest, bound_id, centre, radius), u, float("inf"))
-        noisy = -u
-        if (flags & SAMPLES) != 0:
-            noisy += gumbel_of(vocabulary_words(seed, step, start, _DOMAIN, BLOCK))
-        better = noisy > highest
-        highest = tl.where(better, noisy, highest)
-        winner = tl.where(better, ids, winner)
-        winner_x = tl.where(better, x, winner_x)
-        total += tl.exp(-u)
+        # Filters leave few tokens as a rule: most blocks have none, and noise costs more than to see that.
+        any_survives = True
+        if (flags & HAS_FILTERS) != 0:
+            any_survives = tl.min(u, axis=0) < float("inf")
+        if any_survives:
+            noisy = -u
+            if (flags & SAMPLES) != 0:
+                noisy += gumbel_of(vocabulary_words(seed, step, start, _DOMAIN, BLOCK))
+            better = noisy > highest
+            highest = tl.where(better, noisy, highest)
+            winner = tl.where(better, ids, winner)
+            winner_x = tl.where(better, x, winner_x)
+            total += tl.exp(-u)
     value = tl.max(highest, axis=0)
     token = tl.min(tl.where(highest == value, winner, 2147483647), axis=0)
     tl.store(noisy_ptr + part, value)
