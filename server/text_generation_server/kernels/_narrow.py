@@ -5,7 +5,8 @@ splits up, so what a program finds depends on its row alone. The first pivots ar
 log(vocab / sum of exp(-u)), which for scores of normal distribution is about where most of them lie; the later ones
 cut the bracket into eight equal parts. Three rounds leave few enough tokens for registers but for extreme rows. In
 the round after that, the tokens in the bracket are gathered. Rows that are through, or have no filter, leave a round at
-once.
+once: 64 of them in 1 us, 256 in 5, where a program for each row and split took 3 and 12; for rows that all have top-p
+0.9, programs of four rows take 5 to 25 % more in the first round (benchmark/results/sampling-kernels.json).
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false

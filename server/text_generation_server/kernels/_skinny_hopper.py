@@ -6,7 +6,8 @@ thread computes addresses, and of gate and up each has a tile and sums of its ow
 Measured on an H200 with 64 tokens and attention over 2,048 positions: a layer of one of two ranks of a 70B takes 297 us
 instead of 301, of an 8B 256 instead of 258. The card draws the 700 W that it may there and lowers its clock to 1.5 to
 1.8 GHz, so that it counts how little is done for a byte. For fewer tokens it is left out: 191.6 us of the 8B instead of
-190.8 with 32, 156.9 instead of 155.6 with 16 (benchmark/results/linear_layers.json).
+190.8 with 32, 156.9 instead of 155.6 with 16 (benchmark/results/linear_layers.json). What evens out the last wave of
+programs, for a Qwen2.5-7B, was tried and left out: a layer takes 1.2 % less at best (docs/benchmark.md).
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false

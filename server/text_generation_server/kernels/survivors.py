@@ -19,8 +19,9 @@ centre, radius) says that v survives if
 Rows without a filter get bounds that keep every token that is not excluded.
 
 Called once a step. Bytes floor: N * vocab * 4 for the rows with a filter.
-On an H200 a whole sampling step with top-p 0.9 over 128,256 ids takes 70 to 78 us for one row and 223 to 286 us for 64,
-where a plain greedy one takes 10 and 33 (benchmark/results/sampling.json); beyond 132 rows, a second wave begins.
+On an H200 a whole sampling step with top-p 0.9 over 128,256 ids takes 105 us for 16 rows and 165 to 298 us for 64, the
+less the more peaked they are, where a plain greedy one takes 22 (benchmark/results/sampling-kernels.json); beyond 132
+rows, a second wave begins.
 """
 
 # pyright: basic, reportArgumentType=false, reportGeneralTypeIssues=false
