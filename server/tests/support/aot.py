@@ -49,8 +49,10 @@ def compile_offline(
     num_warps: int,
     num_stages: int = 3,
     target: GPUTarget = SM_90,
+    max_registers: int | None = None,
 ) -> Compiled:
-    """`types` names the Triton type of every argument that is no constant; `target` is another card than sm_90.
+    """`types` names the Triton type of every argument that is no constant; `target` is another card than sm_90;
+    `max_registers`: of a thread.
 
     Pointers and 32-bit integers are taken as multiples of 16, as they are for real models, but for those that the
     kernel says not to specialise. Kernels that can be launched dependently are.
@@ -70,6 +72,7 @@ def compile_offline(
         constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
         attrs=aligned,
     )
-    compiled = triton.compile(source, target=target, options={"num_warps": num_warps, "num_stages": num_stages})
+    options = {"num_warps": num_warps, "num_stages": num_stages, "maxnreg": max_registers}
+    compiled = triton.compile(source, target=target, options=options)
     limit = SHARED_KIB[target.arch] * 1024
     return Compiled(compiled.metadata.shared, limit, compiled.asm["cubin"])
