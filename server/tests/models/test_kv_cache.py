@@ -19,6 +19,7 @@ from transformers import DynamicCache, LlamaForCausalLM
 from text_generation_server.config.fallback import FallbackConfig
 from text_generation_server.config.kv_cache import QuantisedKvCache, quantised_kv_cache
 from text_generation_server.config.model import ModelConfig
+from text_generation_server.doctor.model import kv_bytes_per_token
 from text_generation_server.engine.kv_pool import allocate_pool, bytes_per_slot
 from text_generation_server.errors import ConfigurationError, ModelFilesError
 from text_generation_server.models import CausalLM
@@ -177,6 +178,7 @@ def test_slots_take_half_the_room_and_their_scales(folder: Path) -> None:
     plain, model = load(folder, torch.bfloat16), load(folder, torch.bfloat16, kv_cache="int8")
     shape = model.caches[0]
     assert bytes_per_slot(model) == bytes_per_slot(plain) // 2 + len(model.caches) * shape.kv_heads * 2 * 2
+    assert kv_bytes_per_token(ModelConfig.from_folder(folder), 1, None) == bytes_per_slot(model)
     pool = allocate_pool(model, 5)
     caches = [each for cache in pool.caches for each in (cache.k, cache.v, cache.scales) if each is not None]
     assert sum(each.nbytes for each in caches) == 6 * bytes_per_slot(model)

@@ -163,10 +163,10 @@ def _fitting_count(config: AnyModelConfig, whole: int, itemsize: int, memory: in
 def kv_bytes_per_token(config: ModelConfig, shards: int, element: int | None) -> int:
     """What K and V of a token take on one shard, in all layers, copies of heads that shards share among them.
 
-    `element`: bytes of a number; None for codes of 8 bits, with a scale of 4 bytes for each head.
+    `element`: bytes of a number; None for codes of 8 bits, with a scale of 2 bytes for each head.
     """
     heads = (_cached(layer.attention, shards) for layer in config.decoder.layers)
-    return sum(count * (size + 4 if element is None else size * element) for count, size in heads)
+    return sum(count * (size + 2 if element is None else size * element) for count, size in heads)
 
 
 def _cached(attention: MixerSpec, shards: int) -> tuple[int, int]:
