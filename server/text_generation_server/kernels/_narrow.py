@@ -16,7 +16,6 @@ from torch import Tensor
 from ._device import num_processors
 from ._launch import Launcher, let_next_start, rehearsing, wait_for_previous
 from ._sampling import (
-    FLAGS,
     FLOATS,
     HAS_FILTERS,
     INTS,
@@ -27,6 +26,7 @@ from ._sampling import (
     distance_below,
     integer_mass,
     integer_share,
+    load_flags,
     row_best,
     split_size,
 )
@@ -279,8 +279,7 @@ def narrow_kernel(
     splits = tl.num_programs(0)
     # Neighbours in the batch, which often ask the same, are for different programs.
     places = tl.program_id(1) + tl.arange(0, ROWS) * tl.num_programs(1)
-    rows = tl.load(rows_ptr + places, mask=places < batch, other=0)
-    flags = tl.load(ints_ptr + rows * INTS + FLAGS, mask=places < batch, other=0)
+    rows, flags = load_flags(rows_ptr, ints_ptr, places, places < batch)
     wait_for_previous(PDL)
     for index in range(ROWS):
         if (_at(flags, index, ROWS) & HAS_FILTERS) != 0:

@@ -169,12 +169,14 @@ def load_flags(
     rows_ptr,  # [N]
     ints_ptr,  # [rows, INTS]
     batch_index,
+    exists=True,  # where not, nothing is asked for
 ):
-    """The row at a place of the batch, and what it asks for. Neither is written by a kernel that lets the next one
-    start early, so both may be read before the wait: what a plain row has no need of then costs little but the wait.
+    """The row at a place of the batch, or those at several, and what it asks for. Neither is written by a kernel that
+    lets the next one start early, so both may be read before the wait: what a plain row has no need of then costs
+    little but the wait.
     """
-    row = tl.load(rows_ptr + batch_index)
-    return row, tl.load(ints_ptr + row * INTS + FLAGS)
+    row = tl.load(rows_ptr + batch_index, mask=exists, other=0)
+    return row, tl.load(ints_ptr + row * INTS + FLAGS, mask=exists, other=0)
 
 
 @triton.jit
