@@ -3,7 +3,7 @@
 import importlib
 
 import pytest
-from support.aot import compile_offline
+from support.aot import SM_90, Compiled, compile_offline
 from triton.backends.compiler import GPUTarget
 
 from text_generation_server.kernels._narrow import ROUNDS, narrow_kernel
@@ -63,14 +63,17 @@ def types(kernel: object, logits: str) -> dict[str, str]:
     return {name: type_of(name) for name in kernel.arg_names if not name.isupper()}  # type: ignore[attr-defined]
 
 
+def compile_logits_process(logits: str, target: GPUTarget = SM_90) -> Compiled:
+    """As it is launched."""
+    kernel = logits_process.logits_process_kernel
+    warps, registers = logits_process.NUM_WARPS, logits_process.MAX_REGISTERS
+    constants = {"DELTA": 2.0, "GREEN": 1 << 31, "CHUNK": CHUNK, "BLOCK": logits_process.BLOCK}
+    return compile_offline(kernel, types(kernel, logits), constants, warps, target=target, max_registers=registers)
+
+
 @pytest.mark.parametrize("logits", LOGITS)
 def test_logits_process(logits: str) -> None:
-    constants = {"DELTA": 2.0, "GREEN": 1 << 31, "CHUNK": CHUNK, "BLOCK": logits_process.BLOCK, "PDL": True}
-    signature = types(logits_process.logits_process_kernel, logits)
-    warps, registers = logits_process.NUM_WARPS, logits_process.MAX_REGISTERS
-    compiled = compile_offline(
-        logits_process.logits_process_kernel, signature, constants, warps, max_registers=registers
-    )
+    compiled = compile_logits_process(logits)
     # What stays the same for all of a program: a load for each costs less than that fewer programs run.
     compiled.check(max_spills=32 if logits == "fp32" else 8)
     assert "LDG.E.128" in compiled.sass
@@ -79,11 +82,7 @@ def test_logits_process(logits: str) -> None:
 @pytest.mark.parametrize("capability", [80, 86, 89])
 def test_masks_on_other_cards(capability: int) -> None:
     target = GPUTarget("cuda", capability, 32)
-    kernel = logits_process.logits_process_kernel
-    constants = {"DELTA": 2.0, "GREEN": 1 << 31, "CHUNK": CHUNK, "BLOCK": logits_process.BLOCK}
-    warps, registers = logits_process.NUM_WARPS, logits_process.MAX_REGISTERS
-    compiled = compile_offline(kernel, types(kernel, "bf16"), constants, warps, target=target, max_registers=registers)
-    compiled.check(max_spills=32)
+    compile_logits_process("bf16", target).check(max_spills=8)
     constants = {"BLOCK_S": 32}
     compile_offline(choose.choose_kernel, types(choose.choose_kernel, "fp32"), constants, 1, target=target).check()
     constants = {**SEARCHING}
