@@ -5,6 +5,8 @@
 Needs a CUDA device. For each padded number of tokens two compiled forms serve all matrices, because each costs a second
 of start-up: the pair with the smallest sum of times, each as a ratio to the best time of its matrix. Then each matrix
 gets the better of them with the number of parts that is best there, or the library where that is faster.
+On Hopper cards 64 tokens that are not divided are multiplied by another kernel, whose tiles `tune_skinny_hopper.py`
+chooses: every form takes as long there, and only parts and the library are decided.
 """
 
 import argparse

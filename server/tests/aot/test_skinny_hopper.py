@@ -2,48 +2,60 @@
 
 import json
 from importlib import resources
+from typing import NamedTuple
 
 import pytest
-from support.aot import compile_offline
+from support.aot import Compiled, compile_offline
+from triton.experimental.gluon import language as gl
 
-from text_generation_server.kernels._skinny_hopper import skinny_hopper_kernel
+from text_generation_server.kernels._skinny_hopper import pieces_of, skinny_hopper_kernel
 
-_TUNED = resources.files("text_generation_server.kernels") / "tuned"
-Form = tuple[int, int, int]
-"""BLOCK_N, BLOCK_K, num_stages."""
-
-
-def _forms(operator: str) -> list[Form]:
-    entries = json.loads((_TUNED / f"{operator}.json").read_text(encoding="utf-8"))
-    names = ("BLOCK_N", "BLOCK_K", "num_stages")
-    here = {"shared_kib": 227, "tokens": 64}.items()
-    return sorted({tuple(e["config"][name] for name in names) for e in entries if here <= e["key"].items()})
+TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16}
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+class Form(NamedTuple):
+    """As in the data file, and for what: gate and up (2), with an `out` for each part of the inputs."""
+
+    gated: int
+    in_parts: bool
+    rows: int
+    block_k: int
+    stages: int
+    x_stages: int
+
+
+def _forms() -> list[Form]:
+    file = resources.files("text_generation_server.kernels") / "tuned" / "skinny_hopper.json"
+    entries = [(entry["key"], entry["config"]) for entry in json.loads(file.read_text(encoding="utf-8"))]
+    return sorted({Form(key["gated"], key["parts"] > 1, *config.values()) for key, config in entries})
+
+
+def _compiled(form: Form, dtype: str, with_bias: bool) -> Compiled:
+    pieces = pieces_of(form.rows)
+    types = dict.fromkeys(("inputs", "outputs", "stride_out_part", "stride_out_token", "tokens", "splits"), "i32")
+    for name, rows in (("x", 64), ("first", pieces[0]), ("second", pieces[-1])):
+        layout = gl.NVMMASharedLayout.get_default_for([rows, form.block_k], TYPES[dtype])
+        types[f"{name}_tiles"] = f"tensordesc<{dtype}[{rows}, {form.block_k}],{layout!r}>"
+    types |= {"out_ptr": "*fp32" if form.in_parts else f"*{dtype}"} | ({"bias_ptr": f"*{dtype}"} if with_bias else {})
+    constants = {"ACTIVATION": "silu" if form.gated == 2 else None, "BLOCK_M": 64, "PIECES": pieces}
+    constants |= {"BLOCK_K": form.block_k, "STAGES": form.stages, "X_STAGES": form.x_stages}
+    return compile_offline(skinny_hopper_kernel, types, constants | ({} if with_bias else {"bias_ptr": None}), 4)
+
+
 @pytest.mark.parametrize(
-    ("form", "in_parts", "with_bias", "activation"),
+    ("form", "dtype", "with_bias"),
     [
-        *((form, False, with_bias, None) for form in _forms("skinny_linear") for with_bias in (False, True)),
-        *((form, True, False, None) for form in _forms("linear_in_parts")),
-        *((form, False, with_bias, "silu") for form in _forms("skinny_linear") for with_bias in (False, True)),
+        (form, dtype, with_bias)
+        for form in _forms()
+        for dtype, with_bias in (("bf16", False), ("fp16", True))
+        if not (form.in_parts and with_bias)
     ],
     ids=str,
 )
-def test_tiles_are_copied_ahead_and_nothing_spills(
-    form: Form, in_parts: bool, with_bias: bool, activation: str | None, dtype: str
-) -> None:
-    block_n, block_k, stages = form
-    rows = block_n if activation is None else block_n // 2
-    if rows < 64:
-        pytest.skip("such tiles are for the other kernel")
-    types = dict.fromkeys(("inputs", "outputs", "stride_out_part", "stride_out_token", "tokens", "splits"), "i32")
-    types |= {f"{name}_tiles": f"tensordesc<{dtype}[{n},{block_k}]>" for name, n in (("x", 64), ("weight", rows))}
-    types |= {"out_ptr": "*fp32" if in_parts else f"*{dtype}"} | ({"bias_ptr": f"*{dtype}"} if with_bias else {})
-    constants = {"BLOCK_M": 64, "BLOCK_N": rows, "BLOCK_K": block_k, "ACTIVATION": activation}
-    constants |= {} if with_bias else {"bias_ptr": None}
-    compiled = compile_offline(skinny_hopper_kernel, types, constants, rows // 16, stages)
+def test_tiles_are_asked_for_before_the_wait_and_nothing_spills(form: Form, dtype: str, with_bias: bool) -> None:
+    compiled = _compiled(form, dtype, with_bias)
     compiled.check()
-    assert "UTMALDG" in compiled.sass
     assert "LDGSTS" not in compiled.sass
-    assert compiled.count("HGMMA") > compiled.count("WARPGROUP.DEPBAR")
+    before, _, behind = compiled.sass.partition("ACQBULK")
+    assert before.count("UTMALDG") == form.stages * form.gated * len(pieces_of(form.rows))
+    assert behind.count("UTMALDG") > form.x_stages

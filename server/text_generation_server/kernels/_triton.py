@@ -14,8 +14,8 @@ try:
     from triton.experimental import gluon
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.language.nvidia import hopper
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
     from triton.language.extra import cuda
-    from triton.tools.tensor_descriptor import TensorDescriptor
 
     INSTALLED = True
 except ModuleNotFoundError as error:

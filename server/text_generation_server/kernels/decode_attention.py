@@ -43,6 +43,9 @@ heads of 80; the next kernel let start after the wait or at the end, no faster w
 `qkv_postprocess` in front a layer whose tiles are asked for early took as long, so the two stay apart. All of this
 is of scales with 32 bits; with 16 a step of 64 at 2,176 of an 8B in fp8 takes 5.00 ms instead of 5.03
 (engine-llama-8b-fp8-kv.json), and these settings are still the best.
+Over 16 bits, with heads as rows, first tiles asked for before the wait leave a layer of 64 at 2,048 as long, 198.4 us
+of a Qwen2.5-7B and 245.7 of an 8B; one long chunk of each request and short ones that start last, for processors that
+end before others, take 4 to 6 us more (benchmark/results/tried-qwen2.5-7b.json).
 
 Of a batch of 256 padded rows, which a step of prompts alone has in its graph, it takes 5.5 us
 (benchmark/results/decode_attention_padding.json).
