@@ -67,15 +67,15 @@ MATRICES = [
     *(Matrix(2, 1, *shape) for shape in GATED),
 ]
 ROWS = (32, 64, 72, 80, 128, 144)
-SHARES = {1: 220, 2: 110, 3: 73}
-"""KiB of shared memory of each of so many programs on a processor."""
+SHARES_KIB = (220, 110, 73)
+"""Of shared memory, for a program where one, two or three are on a processor."""
 TOLERANCE = 1.01
 PLAN = dataclasses.replace(GPU_PLAN, calls=24, replays=7)
 
 
 def forms(gated: int) -> Iterator[Form]:
     """Candidates: as many tiles as there is room for."""
-    for rows, block_k, x_stages, kib in itertools.product(ROWS, (64, 128), (4, 6, 8), SHARES.values()):
+    for rows, block_k, x_stages, kib in itertools.product(ROWS, (64, 128), (4, 6, 8), SHARES_KIB):
         room = (kib << 10) - x_stages * TOKENS * block_k * 2
         stages = room // (rows * block_k * 2 * gated)
         if 3 <= stages <= 10:

@@ -6,19 +6,10 @@ attend wait, and `free`, on which this one does.
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 from ._kv_codes import E5M2, INT8, code_unit
+from ._rings import advance
 from ._triton import gl, gluon, hopper
 
 _E5M2, _INT8 = gl.constexpr(E5M2), gl.constexpr(INT8)
-
-
-@gluon.jit
-def advance(stage, phase, STAGES: gl.constexpr):
-    """The next tile of a ring, and the phase of its barriers."""
-    stage += 1
-    if stage == STAGES:
-        stage = 0
-        phase ^= 1
-    return stage, phase
 
 
 @gluon.jit

@@ -10,7 +10,8 @@ it: the tests compare it on a device.
 
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false
-from ._prefill_hopper_copy import advance, copy_codes, copy_values
+from ._prefill_hopper_copy import copy_codes, copy_values
+from ._rings import advance
 from ._triton import gl, gluon, hopper
 
 _LOG2_E = gl.constexpr(1.4426950408889634)

@@ -25,6 +25,9 @@ instead of 69 for gate and up of the Qwen, where a copy would take 63.
 # pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false, reportOptionalMemberAccess=false, reportOperatorIssue=false
 # pyright: reportAttributeAccessIssue=false
+from functools import cache
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -32,6 +35,7 @@ from ._activations import gated_activation
 from ._config import nearest
 from ._device import is_hopper
 from ._launch import Launcher
+from ._rings import advance
 from ._triton import TensorDescriptor, cuda, gl, gluon, hopper, triton
 
 _LEAST_TOKENS = 33
@@ -93,16 +97,6 @@ def _wait(sums):
         return (hopper.warpgroup_mma_wait(0, deps=sums),)
     else:
         return hopper.warpgroup_mma_wait(0, deps=sums)
-
-
-@gluon.jit
-def _next(stage, phase, STAGES: gl.constexpr):
-    """The next stage of a ring, and the phase of its barrier."""
-    stage += 1
-    if stage == STAGES:
-        stage = 0
-        phase ^= 1
-    return stage, phase
 
 
 @gluon.jit
@@ -201,8 +195,8 @@ def skinny_hopper_kernel(
         _copy((x_tiles,), (0,), (begin + later) * BLOCK_K, (x_ring,), x_used, x_full, here, X_BYTES)
         used = stage
         x_used = x_stage
-        stage, phase = _next(stage, phase, STAGES)
-        x_stage, x_phase = _next(x_stage, x_phase, X_STAGES)
+        stage, phase = advance(stage, phase, STAGES)
+        x_stage, x_phase = advance(x_stage, x_phase, X_STAGES)
     # Not earlier: a kernel that has waited relies on all before the last product being finished.
     if PDL:
         cuda.gdc_launch_dependents()
@@ -253,5 +247,10 @@ def pieces_of(rows: int) -> tuple[int, ...]:
 
 
 def _tiles(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], _TYPES[matrix.dtype])
-    return TensorDescriptor.from_tensor(matrix, [rows, columns], layout)
+    return TensorDescriptor.from_tensor(matrix, [rows, columns], _layout(rows, columns, matrix.dtype))
+
+
+@cache
+def _layout(rows: int, columns: int, dtype: torch.dtype) -> Any:
+    """Of a tile in shared memory. Kept: finding it takes the host 7 us, and a launch asks for three."""
+    return gl.NVMMASharedLayout.get_default_for([rows, columns], _TYPES[dtype])
