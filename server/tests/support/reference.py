@@ -16,6 +16,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x.double() / (x.double().square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight.double()
 
 
+def gated_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, gate_first: bool) -> Tensor:
+    opening = activate(gate, "silu")
+    return rms_norm(x.double() * opening, weight, eps) if gate_first else rms_norm(x, weight, eps) * opening
+
+
 def activate(x: Tensor, activation: str) -> Tensor:
     """The formulas of Ramachandran et al. (2017), of Hendrycks and Gimpel (2016) and of So et al. (2021)."""
     formulas = {

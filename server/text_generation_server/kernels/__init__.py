@@ -19,11 +19,14 @@ from .add_layer_norm import add_layer_norm
 from .add_rms_norm import add_rms_norm
 from .advance_state import advance_state
 from .attention_options import AttentionOptions
+from .causal_conv import causal_conv
 from .choose import choose
 from .decode_attention import decode_attention
 from .dequantise import dequantise
 from .draw import draw
 from .embed import embed
+from .gated_delta import gated_delta
+from .gated_norm import gated_norm
 from .grouped_linear import grouped_linear
 from .kv_codes import KV_CODES
 from .latent_decode_attention import latent_decode_attention
@@ -48,7 +51,10 @@ from .sampling_values import SampledTokens, SamplingBatch, SamplingColumns, Samp
 from .scaled_gated import scaled_gated
 from .scaled_in_parts import scaled_in_parts, scaled_parts
 from .scaled_linear import scaled_linear
+from .selective_scan import selective_scan
+from .sigmoid_gate import sigmoid_gate
 from .skinny_linear import skinny_linear
+from .state_space import state_space
 from .survivors import survivors
 from .token_attention import token_attention
 from .token_linear import send_linear, token_linear
@@ -78,6 +84,7 @@ __all__ = [
     "add_rms_norm",
     "advance_state",
     "announce",
+    "causal_conv",
     "choose",
     "compilations",
     "compile_only",
@@ -88,6 +95,8 @@ __all__ = [
     "fingerprint_compiler",
     "fits_one_shot",
     "fits_two_shots",
+    "gated_delta",
+    "gated_norm",
     "grouped_linear",
     "has_fp8_products",
     "latent_decode_attention",
@@ -120,10 +129,13 @@ __all__ = [
     "scaled_in_parts",
     "scaled_linear",
     "scaled_parts",
+    "selective_scan",
     "send_linear",
     "sigmoid",
+    "sigmoid_gate",
     "skinny_linear",
     "split_size",
+    "state_space",
     "survivors",
     "token_attention",
     "token_linear",
