@@ -196,6 +196,7 @@ impl From<v1::InfoResponse> for ShardInfo {
             attention_impl: reply.attention_impl,
             version: reply.version,
             kv_cache_dtype: reply.kv_cache_dtype,
+            recurrent: reply.recurrent,
         }
     }
 }

@@ -43,6 +43,8 @@ pub struct ShardInfo {
     pub version: String,
     /// Number type of stored keys and values.
     pub kv_cache_dtype: String,
+    /// Layers keep a state of each row, so a request is computed from position 0 on: `cached_length` must be 0.
+    pub recurrent: bool,
 }
 
 /// Limits that the operator asked for; `None` is left to the shards.

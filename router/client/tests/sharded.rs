@@ -311,6 +311,31 @@ async fn a_mock_finds_masks_that_break_the_contract() {
 }
 
 #[tokio::test]
+async fn a_mock_with_states_finds_cached_positions() {
+    let mock = MockShard::start(MockConfig {
+        recurrent: true,
+        ..MockConfig::default()
+    })
+    .unwrap();
+    let client = connect(&mock).await;
+    assert!(client.info().await.unwrap().recurrent);
+    client.step(prefill(0, &[0])).await.unwrap();
+    assert_eq!(mock.violations(), Vec::<String>::new());
+    let behind_a_prefix = StepPlan {
+        number: 1,
+        admit: vec![Request {
+            cached_length: 2,
+            prefill_logprobs: false,
+            ..request(1)
+        }],
+        ..StepPlan::default()
+    };
+    client.step(behind_a_prefix).await.unwrap();
+    let expected = ["request 1 has 2 cached positions, whose state nobody keeps"];
+    assert_eq!(mock.violations(), expected);
+}
+
+#[tokio::test]
 async fn clearing_ends_the_wait_for_masks() {
     let mock = MockShard::start(MockConfig::default()).unwrap();
     let client = connect(&mock).await;

@@ -103,8 +103,22 @@ fn default_gap(cost: &StepCost) -> Duration {
     cost.prompt(LEAST_CHUNK).max(SMOOTH_GAP)
 }
 
+/// Who shares what is cached: nobody where layers keep a state, for that behind a cached prefix is not there.
+pub fn prefix_caching(config: &Config, shard: &ShardInfo) -> PrefixCaching {
+    if shard.recurrent {
+        PrefixCaching::Off
+    } else {
+        config.prefix_caching
+    }
+}
+
 /// What the batcher keeps to.
-pub fn batch_limits(config: &Config, limits: &Limits, cost: &StepCost) -> BatchLimits {
+pub fn batch_limits(
+    config: &Config,
+    shard: &ShardInfo,
+    limits: &Limits,
+    cost: &StepCost,
+) -> BatchLimits {
     let gap = config.max_token_gap.map_or_else(
         || default_gap(cost),
         |gap| Duration::from_millis(gap.into()),
@@ -118,7 +132,7 @@ pub fn batch_limits(config: &Config, limits: &Limits, cost: &StepCost) -> BatchL
         max_queue_time: config.max_queue_time,
         prefill_chunking: config.prefill_chunking,
         max_token_gap: (!gap.is_zero()).then_some(gap),
-        prefix_caching: config.prefix_caching != PrefixCaching::Off,
+        prefix_caching: prefix_caching(config, shard) != PrefixCaching::Off,
     }
 }
 

@@ -25,7 +25,7 @@ use crate::api_keys::ApiKeys;
 use crate::args::Config;
 use crate::bounds::{BACKLOG, MEMORY_OF_LARGEST_BODY, REQUEST_MEMORY};
 use crate::extract::BodyLimits;
-use crate::limits::{batch_limits, validation_limits};
+use crate::limits::{batch_limits, prefix_caching, validation_limits};
 use crate::memory::MemoryBudget;
 use crate::metrics;
 use crate::middleware::HttpOptions;
@@ -60,8 +60,10 @@ pub async fn start(
     let limits = &shards.limits;
     let metrics = metrics::install(limits.max_input_tokens, limits.max_total_tokens)?;
     let infer = infer(config, model.tokenizer, &shards, kv_events, stepping)?;
-    let options = http_options(config, settings.api_keys, tracer(config, &model_names)?);
     let shard = &shards.info;
+    let sharing = prefix_caching(config, shard);
+    let tracer = tracer(config, &model_names)?;
+    let options = http_options(config, settings.api_keys, sharing, tracer);
     let format = model.format.within(shard.vocab_size);
     let info = model::info(config, &model_names, folder, shard, limits, &format);
     let answers = AnswerOptions {
@@ -151,12 +153,17 @@ fn infer(
     Ok(Infer::new(
         validator,
         of_batcher,
-        batch_limits(config, limits, &cost),
+        batch_limits(config, info, limits, &cost),
         config.max_concurrent_requests as usize,
     ))
 }
 
-fn http_options(config: &Config, api_keys: ApiKeys, tracer: Option<Arc<Tracer>>) -> HttpOptions {
+fn http_options(
+    config: &Config,
+    api_keys: ApiKeys,
+    prefix_caching: PrefixCaching,
+    tracer: Option<Arc<Tracer>>,
+) -> HttpOptions {
     HttpOptions {
         body: BodyLimits {
             bytes: config.payload_limit as usize,
@@ -165,7 +172,7 @@ fn http_options(config: &Config, api_keys: ApiKeys, tracer: Option<Arc<Tracer>>)
         memory: MemoryBudget::new(request_memory(config.payload_limit as usize)),
         access: Access {
             keys: api_keys,
-            prefix_caching: config.prefix_caching,
+            prefix_caching,
             open_metrics: config.open_metrics,
             tenant_header: config.tenant_header.clone(),
             priority_header: config.priority_header.clone(),

@@ -10,6 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{LONG, Server};
 use serde_json::{Value, json};
+use text_generation_http::server::ServerLimits;
+use text_generation_mock_shard::MockConfig;
 use tokio::time::timeout;
 use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
 
@@ -141,4 +143,30 @@ async fn subscribers_hear_what_is_cached_and_may_ask_again() {
     let (number, events) = read(&heard.expect("a batch"));
     let again = replayed(replay, number.unsigned_abs()).await;
     assert_eq!(again[0], (number, events));
+}
+
+#[tokio::test]
+async fn nothing_is_stored_where_nothing_is_cached() {
+    for (recurrent, caching) in [(false, "false"), (true, "true")] {
+        let replay = free_port();
+        let events = json!({
+            "enable_kv_cache_events": true,
+            "endpoint": format!("tcp://127.0.0.1:{}", free_port()),
+            "replay_endpoint": format!("tcp://127.0.0.1:{replay}"),
+            "topic": TOPIC,
+        });
+        let caching = format!("--prefix-caching={caching}");
+        let flags = ["--kv-events-config", &events.to_string(), &caching];
+        let model = MockConfig {
+            recurrent,
+            ..common::alphabet()
+        };
+        let server = Server::over(model, &flags, ServerLimits::default()).await;
+        let inputs = "A prompt of more than thirty-two characters.";
+        let body = json!({"inputs": inputs, "parameters": {"max_new_tokens": 1}});
+        server.good("/generate", &body).await;
+        server.idle().await;
+        let cleared = json!({"type": "AllBlocksCleared"});
+        assert_eq!(replayed(replay, 0).await, [(0, vec![cleared])]);
+    }
 }

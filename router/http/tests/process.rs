@@ -19,7 +19,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use text_generation_mock_shard::MockShard;
+use text_generation_mock_shard::{MockConfig, MockShard};
 
 const ARGV: &str = "ROUTER_ARGV";
 /// Those that run when a router is told to stop.
@@ -162,6 +162,31 @@ async fn a_signal_lets_streams_finish_and_ends_with_zero() {
         assert!(!format!("{:?}", router.log).contains("hunter2"));
         let (status, errors) = router.wait();
         assert_eq!(status.code(), Some(0), "{errors}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_that_cannot_be_is_told_once() {
+    for (recurrent, caching, told) in [
+        (true, "true", 1),
+        (true, "per-key", 1),
+        (true, "false", 0),
+        (false, "true", 0),
+    ] {
+        let model = MockConfig {
+            recurrent,
+            ..alphabet()
+        };
+        let mock = MockShard::start(model).expect("a mock shard");
+        let folder = model_folder();
+        let caching = format!("--prefix-caching={caching}");
+        let flags = ["--json-output", &caching];
+        let router = Serving::start(&argv(&mock.path(), folder.path(), &flags));
+        let messages = router.log.iter().map(|record| &record["message"]);
+        let of_caching = messages.filter(|text| text.to_string().contains("nothing is cached"));
+        assert_eq!(of_caching.count(), told, "{recurrent} {caching}");
+        router.signal(Signal::SIGTERM);
+        assert_eq!(router.wait().0.code(), Some(0));
     }
 }
 

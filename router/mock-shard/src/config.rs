@@ -38,6 +38,8 @@ pub struct MockConfig {
     pub world_size: usize,
     pub vocab_size: u32,
     pub eos_token_ids: Vec<u32>,
+    /// Layers keep a state of each row, as Info says. It breaks the contract that a request has cached positions.
+    pub recurrent: bool,
     /// Answers of Warmup where the caller leaves a limit open.
     pub max_batch_total_tokens: u32,
     pub max_input_tokens: u32,
@@ -82,6 +84,7 @@ impl Default for MockConfig {
             world_size: 1,
             vocab_size,
             eos_token_ids: vec![2],
+            recurrent: false,
             max_batch_total_tokens: 16_384,
             max_input_tokens: 1_023,
             max_total_tokens: 1_024,

@@ -196,6 +196,7 @@ impl TextGenerationService for Rank {
             eos_token_ids: self.config.eos_token_ids.clone(),
             attention_impl: "mock".to_owned(),
             kv_cache_dtype: "float32".to_owned(),
+            recurrent: self.config.recurrent,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             group: if self.config.named {
                 format!("start {}", self.life)

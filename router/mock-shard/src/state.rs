@@ -238,6 +238,12 @@ impl State {
             prefill_logprobs: request.prefill_logprobs,
             failed: false,
         };
+        if config.recurrent && row.computed > 0 {
+            let cached = row.computed;
+            self.violate(format!(
+                "request {id} has {cached} cached positions, whose state nobody keeps"
+            ));
+        }
         if row.computed as usize >= row.mock.ids.len() {
             self.violate(format!("request {id} has nothing left to compute"));
         }

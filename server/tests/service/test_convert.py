@@ -2,7 +2,7 @@
 
 from text_generation_server.engine import requests as r
 from text_generation_server.pb import generate_pb2 as pb
-from text_generation_server.service.convert import masks_from_pb, plan_from_pb, reply_to_pb
+from text_generation_server.service.convert import info_to_pb, masks_from_pb, plan_from_pb, reply_to_pb
 
 
 def test_every_field_of_a_plan_arrives() -> None:
@@ -111,4 +111,21 @@ def test_every_field_of_a_reply_arrives() -> None:
         ],
         failures=[pb.RequestFailure(request_id=9, row=3, reason="numerical_error", message="NaN")],
         timings=pb.Timings(host_ns=1, forward_ns=2, idle_ns=3, kernel_compilations=4, mask_wait_ns=5),
+    )
+
+
+def test_every_field_of_info_arrives() -> None:
+    info = r.ShardInfo("bfloat16", "cuda", 2, 64, 128, (2, 5), "triton", "0.1.0", "int8", recurrent=True)
+    assert info_to_pb(info, "start 3") == pb.InfoResponse(
+        dtype="bfloat16",
+        device_type="cuda",
+        world_size=2,
+        vocab_size=64,
+        max_position_embeddings=128,
+        eos_token_ids=[2, 5],
+        attention_impl="triton",
+        version="0.1.0",
+        kv_cache_dtype="int8",
+        group="start 3",
+        recurrent=True,
     )

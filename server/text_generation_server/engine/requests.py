@@ -200,6 +200,8 @@ class ShardInfo:
     version: str
     kv_cache_dtype: str = ""
     """Name of the type of keys and values."""
+    recurrent: bool = False
+    """Layers keep a state of each row: requests are computed from their first position on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,12 +136,18 @@ class RunningRows:
 
 
 class PlanChecker:
-    """Checks plans against the rows, and moves the rows on. Engine thread only."""
+    """Checks plans against the rows, and moves the rows on. Engine thread only.
 
-    def __init__(self, limits: ServingLimits, max_batch_prefill_tokens: int, vocab_size: int) -> None:
+    `recurrent`: layers of the model keep a state of each row, so that no position of a request is cached.
+    """
+
+    def __init__(
+        self, limits: ServingLimits, max_batch_prefill_tokens: int, vocab_size: int, recurrent: bool = False
+    ) -> None:
         self.limits = limits
         self.max_batch_prefill_tokens = max_batch_prefill_tokens
         self._vocab_size = vocab_size
+        self._recurrent = recurrent
         self.rows = RunningRows(limits.max_batch_size)
 
     def apply(self, plan: StepPlan) -> CheckedPlan:
@@ -178,7 +184,7 @@ class PlanChecker:
                 raise InvalidRequest(f"`admit` holds request {request.id}, which is running already")
             seen.add(request.id)
             try:
-                check_request(request, self.limits, self._vocab_size)
+                check_request(request, self.limits, self._vocab_size, self._recurrent)
                 rows.owners[row] = RunningRequest(request)
                 admitted.append(request)
             except InvalidRequest as error:

@@ -11,14 +11,22 @@ MAX_TOP_N_TOKENS = 20
 """Most alternatives that a request may ask for; with ties there may be more, up to `kernels.MAX_TOP`."""
 
 
-def check_request(request: Request, limits: ServingLimits, vocab_size: int) -> None:
-    """Raises `InvalidRequest` naming the field. What passes never indexes out of range."""
+def check_request(request: Request, limits: ServingLimits, vocab_size: int, recurrent: bool = False) -> None:
+    """Raises `InvalidRequest` naming the field. What passes never indexes out of range.
+
+    `recurrent`: layers of the model keep a state of each row.
+    """
     _check_input(request, limits, vocab_size)
     check_slots(request.slots, limits.max_batch_total_tokens)
     num_slots = sum(slot_range.length for slot_range in request.slots)
     if not 0 <= request.cached_length < len(request.input_ids):
         raise InvalidRequest(
             f"`cached_length` {request.cached_length} must be below the number of `input_ids`, {len(request.input_ids)}"
+        )
+    if recurrent and request.cached_length:
+        raise InvalidRequest(
+            f"`cached_length` must be 0, not {request.cached_length}: layers of this model keep a state, so that a "
+            "request is computed from position 0 on"
         )
     if request.cached_length > num_slots:
         raise InvalidRequest(

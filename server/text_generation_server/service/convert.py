@@ -112,6 +112,7 @@ def info_to_pb(info: r.ShardInfo, group: str) -> pb.InfoResponse:
         version=info.version,
         group=group,
         kv_cache_dtype=info.kv_cache_dtype,
+        recurrent=info.recurrent,
     )
 
 

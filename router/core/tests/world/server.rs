@@ -77,6 +77,8 @@ impl Server {
             world_size: setup.ranks,
             vocab_size: VOCAB,
             eos_token_ids: vec![END],
+            // Where nothing is cached the layers may keep a state.
+            recurrent: !setup.limits.prefix_caching,
             max_batch_total_tokens: setup.limits.max_batch_total_tokens,
             step_time: Arc::new(|step: &MockStep| {
                 step_time(step.chunk_tokens + step.decodes as u32)

@@ -12,7 +12,7 @@ use super::SlowTokenizer;
 use crate::args::Config;
 use crate::conversation::ModelFormat;
 use crate::generation_config::{GenerationConfig, SamplingDefaults};
-use crate::limits::Limits;
+use crate::limits::{Limits, prefix_caching};
 use crate::renderer::ChatRenderer;
 use crate::schema::Info;
 
@@ -166,7 +166,7 @@ pub(super) fn info(
         sampling_defaults: (config.generation_config == GenerationConfig::Auto)
             .then(|| SamplingDefaults::load(folder)),
         served_model_names: model_names.to_vec(),
-        prefix_caching: config.prefix_caching.to_string(),
+        prefix_caching: prefix_caching(config, shard).to_string(),
         prefill_chunking: config.prefill_chunking,
         router: "text-generation-router",
         version: env!("CARGO_PKG_VERSION"),

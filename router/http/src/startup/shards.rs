@@ -6,7 +6,7 @@ use text_generation_client::{ClusterTls, Deadlines, ShardedClient};
 use tokio::runtime::Handle;
 
 use crate::args::Config;
-use crate::limits::{Limits, settle};
+use crate::limits::{Limits, prefix_caching, settle};
 
 /// Prompt tokens of a prefill when the operator leaves it open.
 const DEFAULT_PREFILL_TOKENS: u32 = 4096;
@@ -29,6 +29,7 @@ impl WarmShards {
         stepping: &Handle,
     ) -> anyhow::Result<Self> {
         let (client, info) = connect(config, tls, stepping).await?;
+        explain_caching(config, &info);
         let (limits, warmed) = warm_up(config, &client).await?;
         Ok(Self {
             client,
@@ -66,6 +67,15 @@ async fn connect(
         .context("cannot ask the shards for their model")?;
     tracing::info!(?info, "connected to the shards");
     Ok((client, info))
+}
+
+/// Says why nothing is cached where it was not switched off.
+fn explain_caching(config: &Config, shard: &ShardInfo) {
+    if prefix_caching(config, shard) != config.prefix_caching {
+        tracing::info!(
+            "nothing is cached, as with `--prefix-caching false`: layers of this model keep a state, which is not there behind a cached prefix. So every prompt is computed from its first token on, also for each answer of `n` and `best_of`, and so is a request that has paused"
+        );
+    }
 }
 
 async fn warm_up(config: &Config, client: &ShardedClient) -> anyhow::Result<(Limits, Warmup)> {

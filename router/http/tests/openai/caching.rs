@@ -119,6 +119,32 @@ async fn keys_share_nothing_where_the_operator_keeps_them_apart() {
 }
 
 #[tokio::test]
+async fn models_with_states_share_nothing_whatever_is_asked_for() {
+    for mode in ["true", "per-key", "false"] {
+        let model = MockConfig {
+            recurrent: true,
+            ..common::alphabet()
+        };
+        let flags = ["--api-key=one", &format!("--prefix-caching={mode}")];
+        let server = Server::over(model, &flags, ServerLimits::default()).await;
+        let info = server.get("/info").bearer_auth("one").send().await;
+        let (_, info) = common::answer(info.expect("an answer")).await;
+        assert_eq!(info["prefix_caching"], "false", "{mode}");
+        let several = json!({"n": 2, "best_of": 2});
+        for keys in [json!({}), json!({}), several] {
+            assert_eq!(cached_with_key(&server, "one", &body(keys)).await, 0);
+        }
+        let computed = server
+            .mock
+            .steps()
+            .into_iter()
+            .map(|step| step.chunk_tokens);
+        assert_eq!(computed.sum::<u32>(), 4 * LENGTH, "{mode}");
+        server.idle().await;
+    }
+}
+
+#[tokio::test]
 async fn keys_that_are_kept_apart_may_have_salts_of_their_own() {
     let flags = ["--api-key=one\ntwo", "--prefix-caching=per-key"];
     let server = Server::with_flags(&flags).await;

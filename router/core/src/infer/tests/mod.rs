@@ -66,6 +66,19 @@ fn batch_limits() -> BatchLimits {
     }
 }
 
+/// A model whose layers keep a state, and what the batcher keeps to with it.
+fn with_states(config: MockConfig) -> (MockConfig, BatchLimits) {
+    let config = MockConfig {
+        recurrent: true,
+        ..config
+    };
+    let limits = BatchLimits {
+        prefix_caching: false,
+        ..batch_limits()
+    };
+    (config, limits)
+}
+
 /// Of each step: how many prompts it computes a part of, and how many requests decode.
 fn sizes(steps: &[MockStep]) -> Vec<(usize, usize)> {
     let size = |step: &MockStep| (step.chunks, step.decodes);

@@ -180,30 +180,36 @@ async fn what_two_requests_computed_at_once_does_not_fill_the_pool_for_ever() {
 
 #[tokio::test]
 async fn without_the_cache_nothing_is_shared() {
-    let limits = BatchLimits {
-        prefix_caching: false,
-        ..batch_limits()
-    };
-    let server = Server::start(mock_config(), limits, 8).await;
+    let (config, limits) = with_states(mock_config());
+    let server = Server::start(config, limits, 8).await;
     for _ in 0..2 {
         let answer = server.infer.generate(of_ids(ids(5, 50), 2)).await.unwrap();
         assert_eq!(answer.cached_tokens, 0);
     }
+    // Also not by the samples of one request, which start at once.
+    for samples in 2..4 {
+        let asked = group(of_ids(ids(5, 50), 2), samples);
+        let streams = server.infer.generate_group(asked).await.unwrap();
+        let (best, others) = gather_best(streams).await.unwrap();
+        assert_eq!(others.len() as u32, samples - 1);
+        let cached = [best].into_iter().chain(others).map(|a| a.cached_tokens);
+        assert_eq!(cached.sum::<u32>(), 0);
+    }
+    assert_eq!(chunk_tokens(&server), [50, 50, 100, 150]);
     server.assert_clean(8).await;
 }
 
 /// Expected to be short, and none is: the pool runs short again and again, and no client can tell. Every other request
 /// has a grammar, which knows after a pause where it stood.
-#[tokio::test]
-async fn requests_that_pause_lose_nothing() {
+async fn pause(config: MockConfig, limits: BatchLimits) {
     let limits = BatchLimits {
         max_batch_total_tokens: 1200,
         max_batch_size: 16,
-        ..batch_limits()
+        ..limits
     };
     let config = MockConfig {
         tokens: Arc::new(|row| 3 + (row.seed as u32 * 31 + row.generated * 7) % 300),
-        ..mock_config()
+        ..config
     };
     let server = Server::start(with_short_ones(config), limits, 64).await;
     let short = expect_short_outputs(&server).await;
@@ -232,4 +238,15 @@ async fn requests_that_pause_lose_nothing() {
     let admitted = server.mock.admitted();
     assert!(admitted > short + 16, "{admitted}: nobody paused");
     server.assert_clean(64).await;
+}
+
+#[tokio::test]
+async fn requests_that_pause_lose_nothing() {
+    pause(mock_config(), batch_limits()).await;
+}
+
+#[tokio::test]
+async fn requests_with_states_that_pause_are_computed_from_the_first_token_on() {
+    let (config, limits) = with_states(mock_config());
+    pause(config, limits).await;
 }

@@ -139,6 +139,21 @@ async fn every_stream_goes_on_with_the_tokens_that_it_would_have_had() {
 }
 
 #[tokio::test]
+async fn streams_with_states_are_computed_from_the_first_token_on() {
+    let expected = undisturbed(config(1), batch_limits(), asked).await;
+    let (config, limits) = with_states(config(1));
+    let server = Server::start(config, limits, 64).await;
+    server.mock.hold();
+    let streams = server.streams(asked).await;
+    server.run_steps(9).await;
+    server.mock.kill();
+    server.until_recovered(1).await;
+    server.mock.resume();
+    assert_eq!(rest(streams).await, expected);
+    server.assert_clean(64).await;
+}
+
+#[tokio::test]
 async fn shards_that_hang_are_found_by_the_deadline_of_their_step() {
     let expected = undisturbed(config(2), batch_limits(), asked).await;
     let server = Server::start(config(2), batch_limits(), 64).await;
