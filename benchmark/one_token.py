@@ -72,6 +72,7 @@ class Pass:
         for cache in self._caches:
             cache.k.normal_()
             cache.v.normal_()
+        self._states = [shape.allocate(1, dtype, device) for shape in self.model.states]
         self._table = torch.arange(LONGEST, dtype=torch.int32, device=device).view(1, -1)
         self._row = torch.zeros(1, dtype=torch.int64, device=device)
         self.length = torch.full((1,), 512, dtype=torch.int64, device=device)
@@ -81,7 +82,7 @@ class Pass:
         position = self.length - 1
         slot = self._table[0, position].to(torch.int64)
         decodes = Decodes(self._row, self.length.to(torch.int32), LONGEST)
-        state = InferState(False, position, slot, decodes, None, self._table, self._caches, None)
+        state = InferState(False, position, slot, decodes, None, self._table, self._caches, self._states, None)
         return self.model.logits(self.model.forward(self._row + 7, state))
 
 

@@ -71,10 +71,11 @@ def log_likelihood(model: CausalLM, ids: list[int]) -> float:
     """Of all tokens but the first, in nats."""
     count = len(ids)
     caches = [cache.allocate(count, model.dtype, model.device) for cache in model.caches]
+    states = [state.allocate(1, model.dtype, model.device) for state in model.states]
     rows, lens = torch.zeros(1, dtype=torch.int64), torch.tensor([count], dtype=torch.int32)
     chunks = Chunks(rows, torch.tensor([0, count], dtype=torch.int32), lens, count)
     places = torch.arange(count)
-    state = InferState(False, places, places, None, chunks, places.int()[None], caches, None)
+    state = InferState(False, places, places, None, chunks, places.int()[None], caches, states, None)
     logits = model.logits(model.forward(torch.tensor(ids), state))
     return logits.log_softmax(-1)[:-1].gather(1, torch.tensor(ids[1:])[:, None]).sum().item()
 

@@ -16,6 +16,10 @@ PARAMETERS = {
     "Qwen2.5-72B": 72_706_203_648,
     "Qwen3-8B": 8_190_735_360,
     "Qwen3-30B-A3B": 30_532_122_624,
+    "Qwen3-Next-80B-A3B": 79_674_391_296,
+    "Qwen3.5-9B": 8_953_803_264,  # without its vision tower
+    "Qwen3.5-35B-A3B": 34_660_610_688,  # likewise
+    "Mamba-2.8B": 2_768_345_600,
     "Gemma-2-9B": 9_241_705_984,
     "Gemma-3-27B": 27_009_346_304,  # without its vision tower
     "Phi-3-mini-4k": 3_821_079_552,

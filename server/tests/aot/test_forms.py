@@ -1,6 +1,7 @@
 """Warm-up names every form of the kernels that serving needs: a compilation later is a stall of seconds."""
 
 # pyright: basic
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from support.forms import Forms, launched_forms, pretend_a_device, rehearsed_for
 from torch import Tensor
 
 from text_generation_server import kernels
+from text_generation_server.config.recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.config.spec import DenseSpec, NormSpec
 from text_generation_server.distributed import TensorParallelGroup
@@ -28,12 +30,17 @@ from text_generation_server.engine.requests import (
 )
 from text_generation_server.engine.runner import StepRunner
 from text_generation_server.kernels._exchange import Exchange, control_block
-from text_generation_server.layers.infer import DenseFeedForward, Destination, Junction, Norm
+from text_generation_server.layers.infer import DenseFeedForward, Destination, GatedDelta, Junction, Mamba, Mamba2, Norm
 from text_generation_server.layers.infer.state import CacheShape, InferState
 from text_generation_server.layers.weights import (
     Activations,
     ActivationScheme,
+    Dense,
     DenseWeights,
+    GatedDeltaWeights,
+    HeadSplit,
+    Mamba2Weights,
+    MambaWeights,
     NormWeights,
     VocabularyPart,
 )
@@ -88,6 +95,58 @@ class Attending(Logits):
             batch = table, chunks.rows, chunks.starts, chunks.kv_lens, chunks.max_len
             kernels.prefill_attention(q, k, v, *batch, 1.0, torch.empty_like(q))
         return super().forward(input_ids, state)
+
+
+class Recurrent(Logits):
+    """One layer with a state of each kind before them."""
+
+    def __init__(self, group: TensorParallelGroup) -> None:
+        super().__init__(64, group, torch.bfloat16)
+        rows = partial(torch.zeros, dtype=self.dtype)
+        self.mixers = [
+            GatedDelta(
+                0,
+                GatedDeltaSpec(4, 2, 128, 128, 4, 1e-6),
+                GatedDeltaWeights(
+                    Made(1544), rows(1024, 4), torch.zeros(4), torch.zeros(4), rows(128), Made(64)
+                ),
+                HeadSplit(0, 4, (0, 1)),
+            ),
+            Mamba(
+                1,
+                MambaSpec(512, 16, 4, 32),
+                MambaWeights(
+                    Made(1024), rows(512, 4), rows(512), Made(64), None, Made(512), torch.zeros(512, 16),
+                    torch.zeros(512), torch.zeros(512), Made(64),
+                ),
+                group,
+            ),
+            Mamba2(
+                2,
+                Mamba2Spec(16, 64, 2, 128, 4, 1e-5),
+                Mamba2Weights(
+                    Made(2576), rows(1536, 4), rows(1536), torch.zeros(16), torch.zeros(16), torch.zeros(16),
+                    rows(2, 512), Made(64),
+                ),
+            ),
+        ]  # fmt: skip
+        self.states = [mixer.state for mixer in self.mixers]
+
+    def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
+        x = Activations(torch.zeros(len(input_ids), 64, dtype=self.dtype))
+        for mixer in self.mixers:
+            mixer.forward(x, state)
+        return super().forward(input_ids, state)
+
+
+class Made(Dense):
+    """A matrix of so many outputs, of which only their number counts."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__(torch.zeros(outputs, 1))
+
+    def apply(self, x: Activations, block: int | None = None) -> Tensor:
+        return x.x.new_zeros(len(x.x), len(self.weight))
 
 
 class EightBit(Logits):
@@ -193,6 +252,26 @@ def test_attention_needs_no_form_that_warm_up_did_not_name(kv_heads: int, monkey
         "decode_attention_kernel",
         "token_attention_kernel",
     }
+    assert not needed - named
+
+
+@torch.inference_mode()
+def test_recurrent_layers_need_no_form_that_warm_up_did_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of any length: long ones are computed in blocks."""
+    pretend_a_device(monkeypatch)
+    group, most = TensorParallelGroup(0, 1, FakeModel.device), 20
+    runner, named = warmed_up(Recurrent(group), group, ServingLimits(8192, 4096, 8192, most))
+    with launched_forms() as needed:
+        for longest in (1, 2, 16, 17, 63, 64, 65, 300, 2000):
+            for others in (0, 1, 2, 15, 16):
+                lengths = [longest] + [1] * others
+                admit = [request(row, each) for row, each in enumerate(lengths)]
+                runner.launch(StepPlan(0, admit=admit, chunks=[Chunk(r, 0, n) for r, n in enumerate(lengths)]))
+                runner.launch(StepPlan(1, drop=range(len(lengths))))
+        rows = torch.full((most,), runner.table.padding_row, dtype=torch.int64)
+        for count in range(1, most + 1):
+            runner.decode_rows(rows[:count], 8)
+    assert len({name for name, _ in needed}) > 8
     assert not needed - named
 
 

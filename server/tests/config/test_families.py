@@ -49,6 +49,7 @@ def minimal(model_type: str) -> dict[str, Any]:
     values |= {key: 2 for key in ("num_experts_per_tok",) if defaults.get(key, 0) is None}
     values |= {key: 256 for key in ("word_embed_proj_dim",) if key in defaults}
     values |= {key: 96 for key in ("ffn_hidden_size",) if key in defaults}
+    values |= {key: ["linear_attention", "mlp"] for key in ("layers_block_type",) if key in defaults}
     return values | {"rotary_dim": 8} if "rotary_dim" in defaults else values
 
 
@@ -147,7 +148,7 @@ def _last_key(values: dict[str, Any]) -> str:
 
 def test_layers_with_a_window_may_be_spelt(tmp_path: Path) -> None:
     values = {**SIZES, "architectures": ["Exaone4ForCausalLM"], "sliding_window": 7, "sliding_window_pattern": "LG"}
-    assert [layer.attention.window for layer in parse(tmp_path, values).decoder.layers] == [7, 0, 7, 0]
+    assert [layer.mixer.window for layer in parse(tmp_path, values).decoder.layers] == [7, 0, 7, 0]
 
 
 def test_experts_may_differ_from_layer_to_layer(tmp_path: Path) -> None:
@@ -161,8 +162,8 @@ def test_experts_may_differ_from_layer_to_layer(tmp_path: Path) -> None:
 
 def test_heads_of_hunyuan_are_normalised_unless_the_file_says_no(tmp_path: Path) -> None:
     values = {**SIZES, "architectures": ["HunYuanDenseV1ForCausalLM"]}
-    assert parse(tmp_path, values).decoder.layers[0].attention.qk_norm
-    assert not parse(tmp_path, {**values, "use_qk_norm": False}).decoder.layers[0].attention.qk_norm
+    assert parse(tmp_path, values).decoder.layers[0].mixer.qk_norm
+    assert not parse(tmp_path, {**values, "use_qk_norm": False}).decoder.layers[0].mixer.qk_norm
 
 
 def test_the_context_of_command_r_is_the_one_it_was_trained_for(tmp_path: Path) -> None:
@@ -173,8 +174,8 @@ def test_the_context_of_command_r_is_the_one_it_was_trained_for(tmp_path: Path) 
 
 def test_null_is_no_window_and_absence_the_default(tmp_path: Path) -> None:
     mistral = {**SIZES, "architectures": ["MistralForCausalLM"]}
-    assert parse(tmp_path, mistral).decoder.layers[0].attention.window == 4096
-    assert parse(tmp_path, {**mistral, "sliding_window": None}).decoder.layers[0].attention.window == 0
+    assert parse(tmp_path, mistral).decoder.layers[0].mixer.window == 4096
+    assert parse(tmp_path, {**mistral, "sliding_window": None}).decoder.layers[0].mixer.window == 0
 
 
 def test_half_of_each_head_of_glm_turns_where_the_key_is_absent(tmp_path: Path) -> None:
@@ -209,7 +210,7 @@ def test_what_ends_a_text_is_in_the_file_or_known_of_the_family(
 
 def test_an_old_file_of_falcon_40b_is_known_by_its_type(tmp_path: Path) -> None:
     values = {**SIZES, "n_head": 32, "n_layer": 4, "n_head_kv": 8, "architectures": ["RWForCausalLM"]}
-    attention = parse(tmp_path, {**values, "model_type": "RefinedWeb"}).decoder.layers[0].attention
+    attention = parse(tmp_path, {**values, "model_type": "RefinedWeb"}).decoder.layers[0].mixer
     assert attention.num_kv_heads == 8
-    attention = parse(tmp_path, {**values, "model_type": "RefinedWebModel"}).decoder.layers[0].attention
+    attention = parse(tmp_path, {**values, "model_type": "RefinedWebModel"}).decoder.layers[0].mixer
     assert attention.num_kv_heads == 1

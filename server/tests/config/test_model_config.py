@@ -28,7 +28,7 @@ def _parse(folder: Path, generation: dict[str, Any] | None = None, **values: Any
 
 def test_a_bare_configuration_gets_the_defaults_of_the_family(tmp_path: Path) -> None:
     config = _parse(tmp_path)
-    attention, ffn = config.decoder.layers[0].attention, config.decoder.layers[0].ffn
+    attention, ffn = config.decoder.layers[0].mixer, config.decoder.layers[0].ffn
     assert (attention.num_kv_heads, attention.head_dim, config.max_position_embeddings) == (4, 16, 2048)
     assert (config.decoder.final_norm.eps, ffn.activation, config.ropes[0].theta) == (1e-6, "silu", 1e4)
     assert (attention.qkv_bias, ffn.in_bias, config.decoder.head.tied) == (False, False, False)
@@ -37,7 +37,7 @@ def test_a_bare_configuration_gets_the_defaults_of_the_family(tmp_path: Path) ->
 
 def test_null_is_absent(tmp_path: Path) -> None:
     config = _parse(tmp_path, head_dim=None, num_key_value_heads=None, rope_scaling=None, eos_token_id=None)
-    attention = config.decoder.layers[0].attention
+    attention = config.decoder.layers[0].mixer
     assert (attention.head_dim, attention.num_kv_heads, config.ropes[0].rope_type) == (16, 4, "default")
 
 

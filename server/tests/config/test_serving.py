@@ -46,7 +46,7 @@ def test_an_architecture_that_is_not_there(folder: Path) -> None:
     [
         ({"architectures": ["Llama4ForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
         ({"architectures": ["PaliGemmaForConditionalGeneration"], "vision_config": {}}, "images"),
-        ({"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
+        ({"architectures": ["Glm4vForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "images"),
         ({"architectures": ["Qwen2AudioForConditionalGeneration"], "audio_config": {}}, "images or sound"),
         ({"architectures": ["T5ForConditionalGeneration"], "is_encoder_decoder": True}, "an encoder"),
     ],

@@ -1,6 +1,7 @@
 """Limits and pool size."""
 
 import weakref
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from text_generation_server.engine.requests import ServingLimits, WarmupLimits
 from text_generation_server.engine.runner import StepRunner
 from text_generation_server.engine.sampling_state import SamplingState
 from text_generation_server.errors import EngineFailed, InvalidRequest, OutOfMemory
+from text_generation_server.layers.infer import StateShape
 
 
 def asked(**limits: int) -> WarmupLimits:
@@ -175,8 +177,9 @@ def test_no_memory_at_all() -> None:
 SLOT = bytes_per_slot(FakeModel())  # type: ignore[arg-type]
 
 
-def pool_of(memory: ReadMemory, **limits: int) -> ServingLimits:
+def pool_of(memory: ReadMemory, states: Sequence[StateShape] = (), **limits: int) -> ServingLimits:
     model = FakeModel(max_context_length=2**31 - 1)
+    model.states = states
     return make_engine(model, limits=None, memory=memory).warmup(asked(max_total_tokens=1000, **limits)).limits
 
 
@@ -186,9 +189,9 @@ def small_pools(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     make = probe.allocate_pool
 
-    def made(model: FakeModel, slots: int) -> object:
+    def made(model: FakeModel, slots: int, rows: int) -> object:
         sizes.append(slots)
-        return make(model, min(slots, 4096))  # type: ignore[arg-type]
+        return make(model, min(slots, 4096), rows)  # type: ignore[arg-type]
 
     monkeypatch.setattr(probe, "allocate_pool", made)
     return sizes
@@ -201,6 +204,22 @@ def test_the_pool_takes_what_weights_step_others_and_reserve_leave(total: int, r
     limits = pool_of(ReadMemory(total=total * GIB, others=2 * GIB, weights=(total - 32) * GIB, step=5 * GIB))
     room = int((32 - 2 - 5 - reserve) * GIB) - 256 * MIB
     assert room - 4 * MIB < limits.max_batch_total_tokens * SLOT <= room
+
+
+@pytest.mark.usefixtures("small_pools")
+def test_states_of_recurrent_layers_leave_less_for_the_pool() -> None:
+    """For each of 4 rows, and for that of the padding: 3 inputs of 8 channels, and a state of 2 MiB."""
+    kept = StateShape(4, 8, (32, 128, 128))
+    memory = ReadMemory()
+    without, beside = pool_of(memory), pool_of(memory, [kept])
+    assert without.max_batch_total_tokens - beside.max_batch_total_tokens == 5 * (2 * MIB + 3 * 8 * 4) // SLOT
+
+
+@pytest.mark.usefixtures("small_pools")
+def test_states_that_leave_nothing_are_named_with_their_flag() -> None:
+    message = r"states of 4 requests take 25\.0 GiB, and 15\.0 GiB are free: lower --max-batch-size to at most 1,"
+    with pytest.raises(OutOfMemory, match=message):
+        pool_of(ReadMemory(), [StateShape(2, 0, (5 * 2**28,))])
 
 
 @pytest.mark.usefixtures("small_pools")

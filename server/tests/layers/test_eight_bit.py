@@ -55,8 +55,8 @@ def test_parts_of_ranks_are_parts_of_the_whole(plain: Path, tmp_path: Path, name
     for rank in range(world_size):
         part = checkpoint(tmp_path / "made", rank, world_size)
         layer = part.spec.layers[0]
-        heads = HeadSplit.of(layer.attention.num_heads, layer.attention.num_kv_heads, part.group)
-        attention = load_attention(part, 0, layer.attention, heads)
+        heads = HeadSplit.of(layer.mixer.num_heads, layer.mixer.num_kv_heads, part.group)
+        attention = load_attention(part, 0, layer.mixer, heads)
         rows = (
             whole["q_proj"][heads.q_start * size : heads.q_stop * size],
             *(whole[name][head * size : (head + 1) * size] for name in ("k_proj", "v_proj") for head in heads.kv_heads),

@@ -56,7 +56,7 @@ def _ours(scaling: dict[str, Any], **values: Any) -> ModelConfig:
 
 def _rope(config: ModelConfig) -> tuple[RopeSpec, int]:
     (rope,) = config.ropes
-    return rope, config.decoder.layers[0].attention.head_dim
+    return rope, config.decoder.layers[0].mixer.head_dim
 
 
 def _theirs(scaling: dict[str, Any], **values: Any) -> LlamaConfig:

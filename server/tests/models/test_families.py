@@ -51,7 +51,10 @@ def test_greedy_ids_and_their_probabilities_are_those_of_transformers(
     assert_generations_are_equal(CASES[name], model_of(name), warm_engine(model, monkeypatch))
 
 
-@pytest.mark.parametrize("name", ["gemma2", "olmo2", "cohere plus", "bloom", "gpt2", "deepseek v3"], scope="module")
+DETERMINISTIC = ["gemma2", "olmo2", "cohere plus", "bloom", "gpt2", "deepseek v3", "jamba", "nemotron h", "qwen3 next"]
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC, scope="module")
 def test_deterministic_results_do_not_depend_on_chunks_or_batch(
     model: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +85,7 @@ def test_two_ranks_compute_what_one_does(
 
 
 LAYOUTS = ["chatglm", "cohere plus", "dbrx", "deepseek v3", "falcon 40b", "falcon 7b", "internlm2", "minimax m2"]
-LAYOUTS += ["olmo2 one kv head", "phi3", "qwen2 moe", "stablelm 12b", "starcoder"]
+LAYOUTS += ["olmo2 one kv head", "phi3", "qwen2 moe", "qwen3 next", "qwen3.5", "stablelm 12b", "starcoder"]
 """One of each way in which queries, keys and values are stored and normalised."""
 
 

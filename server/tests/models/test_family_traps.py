@@ -179,7 +179,7 @@ def test_a_window_hides_what_lies_before_it(name: str, tmp_path: Path) -> None:
     """In a model of one layer, the last of 5 tokens does not see the first, and the last of 4 does."""
     folder = folder_of(name, tmp_path)
     config = ModelConfig.from_folder(folder)
-    sliding = next(layer for layer in config.decoder.layers if layer.attention.window)
+    sliding = next(layer for layer in config.decoder.layers if layer.mixer.window)
     config = dataclasses.replace(config, decoder=dataclasses.replace(config.decoder, layers=(sliding,)))
     group = init_group(ParallelConfig(), CPU, timeout_s=1)
     model = load_model(folder, config, group, torch.float32, CPU, "safetensors")

@@ -179,7 +179,7 @@ def test_slots_take_half_the_room_and_their_scales(folder: Path) -> None:
     shape = model.caches[0]
     assert bytes_per_slot(model) == bytes_per_slot(plain) // 2 + len(model.caches) * shape.kv_heads * 2 * 2
     assert kv_bytes_per_token(ModelConfig.from_folder(folder), 1, None) == bytes_per_slot(model)
-    pool = allocate_pool(model, 5)
+    pool = allocate_pool(model, 5, 1)
     caches = [each for cache in pool.caches for each in (cache.k, cache.v, cache.scales) if each is not None]
     assert sum(each.nbytes for each in caches) == 6 * bytes_per_slot(model)
     assert not any(each.any() for each in caches)

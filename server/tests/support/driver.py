@@ -5,7 +5,15 @@ from collections.abc import Sequence
 import torch
 
 from text_generation_server.distributed import TensorParallelGroup
-from text_generation_server.layers.infer import CacheShape, Chunks, Decodes, InferState, LayerCache
+from text_generation_server.layers.infer import (
+    CacheShape,
+    Chunks,
+    Decodes,
+    InferState,
+    LayerCache,
+    LayerState,
+    StateShape,
+)
 from text_generation_server.models import CausalLM
 
 
@@ -34,6 +42,7 @@ class Driver:
         self._caches = [
             _poisoned(cache, cache.allocate(num_slots, model.dtype, model.device)) for cache in model.caches
         ]
+        self._states = [_poisoned_rows(state, num_rows, model) for state in model.states]
         self._slot_table = torch.full((num_rows, max_tokens), num_slots - 1, dtype=torch.int32)
         self._free_slots = torch.randperm(num_slots - 1, generator=generator).tolist()
         self._free_rows = torch.randperm(num_rows, generator=generator).tolist()
@@ -98,6 +107,7 @@ class Driver:
             chunks=chunks if is_prefill else None,
             slot_table=self._slot_table,
             caches=self._caches,
+            states=self._states,
             logit_tokens=None if all_logits or not is_prefill else torch.tensor(starts[1:]) - 1,
         )
         logits = self.model.logits(self.model.forward(torch.tensor(ids), state))
@@ -119,6 +129,14 @@ def _poisoned(shape: CacheShape, cache: LayerCache) -> LayerCache:
     if cache.scales is not None and not cache.scales_given:
         cache.scales.fill_(float("nan"))
     return cache
+
+
+def _poisoned_rows(shape: StateShape, num_rows: int, model: CausalLM) -> LayerState:
+    """NaN in every place: what begins a request must not read it."""
+    state = shape.allocate(num_rows, model.dtype, model.device)
+    state.inputs.fill_(float("nan"))
+    state.state.fill_(float("nan"))
+    return state
 
 
 def greedy_by_turns(driver: Driver, prompts: Sequence[list[int]], steps: int) -> list[list[int]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from text_generation_server.distributed.group import NEVER_IN_PARTS
 from text_generation_server.errors import EngineFailed
-from text_generation_server.layers.infer.state import CacheShape, InferState
+from text_generation_server.layers.infer.state import CacheShape, InferState, StateShape
 from text_generation_server.layers.weights import Copies, VocabularyPart
 
 _PRIME = 8191
@@ -22,6 +22,7 @@ class FakeModel:
     """Stands in for `models.base.CausalLM`."""
 
     caches = (CacheShape(kv_heads=1, head_dim=2, value_dim=2),)
+    states: Sequence[StateShape] = ()
     bytes_per_position = 8
     """Cosines and sines of two elements in float32, as if it had a table."""
     dense_products = 0

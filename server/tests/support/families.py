@@ -98,7 +98,7 @@ def made(case: Case) -> PreTrainedModel:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1:
-                is_weight = name.endswith("weight") and not _lacks_one(model)
+                is_weight = name.endswith("weight") and not _lacks_one(model, name)
                 parameter.normal_(mean=1.0 if is_weight else 0.0, std=0.2, generator=generator)
             else:
                 parameter.normal_(std=0.3, generator=generator)
@@ -106,7 +106,10 @@ def made(case: Case) -> PreTrainedModel:
     return model
 
 
-def _lacks_one(model: PreTrainedModel) -> bool:
+def _lacks_one(model: PreTrainedModel, name: str) -> bool:
+    """Whether the class adds 1 to the weight of this norm."""
+    if model.config.model_type.startswith(("qwen3_next", "qwen3_5")):
+        return "linear_attn" not in name
     return model.config.model_type.startswith("gemma")
 
 

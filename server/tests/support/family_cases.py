@@ -9,6 +9,7 @@ from support.families import SIZES, Case, Raw, Relayout, State
 from support.latent_cases import LATENT_CASES
 from support.media_cases import MEDIA_CASES
 from support.moe_cases import MOE_CASES
+from support.recurrent_cases import RECURRENT_CASES
 
 W = {"sliding_window": 4}
 LONGROPE = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 4.0, 6.0, 8.0], "rope_type": "longrope"}
@@ -213,6 +214,7 @@ GEMMA_TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
 CASES: dict[str, Case] = {
     **MOE_CASES,
     **LATENT_CASES,
+    **RECURRENT_CASES,
     **MEDIA_CASES,
     "llama": Case("Llama 1 to 3, Yi", "llama"),
     "yi": Case("Llama 1 to 3, Yi", "llama", relayout=renamed("YiForCausalLM"), architecture="YiForCausalLM"),

@@ -29,5 +29,6 @@ def generations(engine: Engine, *indices: int, chunk: int, pause: float) -> list
     """Those of some of the prompts, greedy."""
     engine.clear_cache(None)
     asked = [stream(index, PROMPTS[index], NEW_TOKENS, prefill_logprobs=True) for index in indices]
-    Router(directly(engine), SERVING, chunk=chunk, depth=2, pause=pause).run(*asked)
+    recurrent = engine.info.recurrent
+    Router(directly(engine), SERVING, chunk=chunk, depth=2, pause=pause, recurrent=recurrent).run(*asked)
     return asked

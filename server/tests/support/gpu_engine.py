@@ -52,7 +52,8 @@ def build(
 
 def router(engine: Engine, **options: Any) -> Router:
     engine.clear_cache(None)
-    return Router(directly(engine), SERVING, **{"eos": EOS, "budget": 200, **options})
+    usual = {"eos": EOS, "budget": 200, "recurrent": engine.info.recurrent}
+    return Router(directly(engine), SERVING, **{**usual, **options})
 
 
 def a_request(number: int, longest: int = 60, **more: Any) -> Stream:
@@ -82,7 +83,8 @@ def schedule(engine: Engine, seed: int, numbers: int, count: int, **options: Any
         for _ in range(chance.randrange(6)):
             driver.step()
         # Its row and its prompt are there, and who shares it may be asked for the same.
-        if each.tokens and each.row is not None and len(each.prompt) > 1 and chance.random() < 0.3:
+        shares = each.tokens and each.row is not None and len(each.prompt) > 1 and chance.random() < 0.3
+        if shares and not driver.recurrent:
             twin = a_request(number)
             twin.id += numbers
             streams.append(twin)

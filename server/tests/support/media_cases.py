@@ -3,6 +3,7 @@
 from typing import Any
 
 from support.families import SIZES, Case, Raw, State
+from support.recurrent_cases import DELTA, EXPERTS, stacked_experts
 
 IMAGES: dict[str, Any] = {
     "hidden_size": 16,
@@ -48,6 +49,8 @@ def _of_part(state: State, raw: Raw) -> tuple[State, Raw]:
     return state, raw
 
 
+M_ROPE = _m_rope(1, 1, 0)
+M_ROPE["rope_parameters"] |= {"mrope_interleaved": True, "partial_rotary_factor": 0.25}
 GEMMA = {"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 4, "query_pre_attn_scalar": 12}
 
 MEDIA_CASES: dict[str, Case] = {
@@ -88,6 +91,16 @@ MEDIA_CASES: dict[str, Case] = {
         {"head_dim": 8, **_m_rope(2, 1, 1)},
         {**QWEN_IMAGES, "intermediate_size": 16, "deepstack_visual_indexes": [0]},
         relayout=_of_part,
+    ),
+    "qwen3.5 images": _case(
+        "Qwen 3.5 and 3.6", "qwen3_5", {**DELTA, **M_ROPE}, {**QWEN_IMAGES, "intermediate_size": 16}
+    ),
+    "qwen3.5 moe images": _case(
+        "Qwen 3.5 and 3.6 MoE",
+        "qwen3_5_moe",
+        {**DELTA, **EXPERTS, **M_ROPE, "linear_num_key_heads": 4},
+        {**QWEN_IMAGES, "intermediate_size": 16},
+        relayout=stacked_experts,
     ),
     "smolvlm": _case("SmolVLM", "smolvlm", {"model_type": "llama"}, IMAGES),
 }

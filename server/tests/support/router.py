@@ -99,9 +99,12 @@ class Router:
         budget: int = 128,
         seed: int = 0,
         vocab_size: int = 64,
+        recurrent: bool = False,
     ) -> None:
+        """`recurrent`: a request that was paused is computed from its first position on."""
         self.send = send
         self.vocab_size = vocab_size
+        self.recurrent = recurrent
         self.chunk = chunk
         self.depth = depth
         self.pause = pause
@@ -249,7 +252,7 @@ class Router:
         self.free_rows.append(stream.row)
         stream.row = None
         kept = stream.shared
-        if any(stream is s for s, _ in self.paused):
+        if any(stream is s for s, _ in self.paused) and not self.recurrent:
             kept = self.random.randint(kept, max(kept, stream.planned))
         stream.planned = kept
         self._give_back(stream, kept)

@@ -41,10 +41,10 @@ def quantised_kv_cache(asked: KvCacheDtype, model: AnyModelConfig) -> QuantisedK
 
 def _obstacle(model: ModelConfig) -> str | None:
     """Why keys and values of this model cannot have 8 bits."""
-    attentions = [layer.attention for layer in model.decoder.layers]
-    if any(isinstance(each, LatentAttentionSpec) for each in attentions):
+    mixers = model.decoder.mixers
+    if any(isinstance(each, LatentAttentionSpec) for each in mixers):
         return f"is not there for {model.architecture}, whose cache holds latent vectors in the model's type"
-    sizes = sorted({each.head_dim for each in attentions if isinstance(each, AttentionSpec)})
+    sizes = sorted({each.head_dim for each in mixers if isinstance(each, AttentionSpec)})
     if any(size % _MULTIPLE for size in sizes):
         found = ", ".join(map(str, sizes))
         return f"needs heads whose size is a multiple of {_MULTIPLE}, and those of this model have {found}"

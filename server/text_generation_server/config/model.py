@@ -13,7 +13,7 @@ from .families import FAMILIES, WITH_MEDIA, text_part
 from .json_object import JsonObject
 from .names import TensorNames
 from .quantisation import UNQUANTISED, Schemes, online_schemes, read_schemes
-from .spec import DecoderSpec, LayerSpec, MoeSpec, RopeSpec, RopeType
+from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, LayerSpec, MoeSpec, RopeSpec, RopeType
 
 MAX_CONTEXT_LENGTH = 2**31 - 1
 """Positions that the contract can name."""
@@ -42,8 +42,8 @@ class ModelConfig:
     @property
     def ropes(self) -> tuple[RopeSpec, ...]:
         """The different rotary embeddings of its layers."""
-        ropes = (layer.attention.rope for layer in self.decoder.layers)
-        return tuple(dict.fromkeys(rope for rope in ropes if rope is not None))
+        attentions = (each for each in self.decoder.mixers if isinstance(each, AttentionSpec | LatentAttentionSpec))
+        return tuple(dict.fromkeys(each.rope for each in attentions if each.rope is not None))
 
     @property
     def max_context_length(self) -> int:
@@ -69,20 +69,22 @@ class ModelConfig:
     @property
     def largest_matrix(self) -> int:
         """Elements of the largest matrix of a layer."""
-        return self.decoder.hidden_size * max(layer.ffn.inner for layer in self.decoder.layers)
+        inner = (layer.ffn.inner for layer in self.decoder.layers if layer.ffn is not None)
+        return self.decoder.hidden_size * max(inner, default=self.decoder.hidden_size)
 
     def with_rope(self, rope_type: RopeType, factor: float) -> "ModelConfig":
         """The same with positions stretched from the length of `max_position_embeddings`."""
         length = self.max_position_embeddings
 
         def stretched(layer: LayerSpec) -> LayerSpec:
-            if (rope := layer.attention.rope) is None:
+            mixer = layer.mixer
+            if not isinstance(mixer, AttentionSpec | LatentAttentionSpec) or (rope := mixer.rope) is None:
                 return layer
             plain = RopeSpec(theta=rope.theta, rotary_dim=rope.rotary_dim, interleaved=rope.interleaved)
             rope = dataclasses.replace(
                 plain, rope_type=rope_type, factor=factor, original_max_position_embeddings=length
             )
-            return dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, rope=rope))
+            return dataclasses.replace(layer, mixer=dataclasses.replace(mixer, rope=rope))
 
         layers = tuple(stretched(layer) for layer in self.decoder.layers)
         return dataclasses.replace(self, decoder=dataclasses.replace(self.decoder, layers=layers))

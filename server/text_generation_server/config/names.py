@@ -1,7 +1,7 @@
 """Where a checkpoint keeps the tensors of each part, and in which layout."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .spec import QkvLayout
@@ -64,6 +64,38 @@ class TensorNames:
     """Key and value of each head."""
     sinks: str = "self_attn.sinks"
     """A whole name, as it has no `.weight`."""
+    delta_qkv: str = "linear_attn.in_proj_qkv"
+    """Of a gated delta net, as the next ones: all queries, then keys, then values."""
+    delta_z: str = "linear_attn.in_proj_z"
+    """What gates the result."""
+    delta_b: str = "linear_attn.in_proj_b"
+    """How much of what the state holds for a key is corrected."""
+    delta_a: str = "linear_attn.in_proj_a"
+    """How fast the state decays."""
+    delta_qkvz: str | None = None
+    """The one matrix of queries, keys, values and gates, by key heads, where there is one."""
+    delta_ba: str | None = None
+    """Likewise of the two others."""
+    delta_conv: str = "linear_attn.conv1d"
+    delta_rate: str = "linear_attn.A_log"
+    """A whole name, as the next one."""
+    delta_bias: str = "linear_attn.dt_bias"
+    delta_norm: str = "linear_attn.norm"
+    delta_out: str = "linear_attn.out_proj"
+    mamba_in: str = "mixer.in_proj"
+    """Of a state space (Mamba 1 and 2), as the next ones: all that is made of hidden states."""
+    mamba_conv: str = "mixer.conv1d"
+    mamba_x: str = "mixer.x_proj"
+    """From channels to the vector of time steps, and to what writes and reads the states."""
+    mamba_dt: str = "mixer.dt_proj"
+    """From that vector to the channels' time steps."""
+    mamba_norms: tuple[str, str, str] = ("mixer.dt_layernorm", "mixer.b_layernorm", "mixer.c_layernorm")
+    mamba_rate: str = "mixer.A_log"
+    """A whole name, as the next two."""
+    mamba_skip: str = "mixer.D"
+    mamba_bias: str = "mixer.dt_bias"
+    mamba_norm: str = "mixer.norm"
+    mamba_out: str = "mixer.out_proj"
     gate: str = "mlp.gate_proj"
     up: str = "mlp.up_proj"
     """Also the first matrix where nothing is gated."""
@@ -82,6 +114,8 @@ class TensorNames:
     """
     expert_up: str = "mlp.experts.{expert}.up_proj"
     expert_down: str = "mlp.experts.{expert}.down_proj"
+    experts_stack: tuple[str, str] | None = None
+    """Names of the tensors of layout "stacked", which some files have instead of matrices of each expert."""
     shared_gate: str = "mlp.shared_expert.gate_proj"
     shared_up: str = "mlp.shared_expert.up_proj"
     shared_down: str = "mlp.shared_expert.down_proj"
@@ -95,6 +129,16 @@ class TensorNames:
     def prefix(self, has: Callable[[str], bool]) -> str:
         """The first one with which there is an embedding. `has`: whether there is a tensor."""
         return next((each for each in self.prefixes if has(f"{each}{self.embedding}.weight")), self.prefixes[0])
+
+    def as_stored(self, layers: int, has: Callable[[str], bool]) -> "TensorNames":
+        """The same with the layout of experts that a model of so many layers is stored in. `has`: as of `prefix`."""
+        if self.experts_stack is None:
+            return self
+        gate_up, down = self.experts_stack
+        prefix = self.prefix(has)
+        if not any(has(f"{prefix}{self.layer.format(index)}{gate_up}") for index in range(layers)):
+            return self
+        return replace(self, experts_layout="stacked", expert_gate=gate_up, expert_down=down)
 
     @property
     def all_heads(self) -> tuple[str, ...]:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from ..errors import ConfigurationError
 from .fallback import FallbackConfig
 from .implementation import AnyModelConfig
-from .spec import MoeSpec
+from .model import ModelConfig
+from .recurrent import Mamba2Spec, MambaSpec
+from .spec import MixerSpec, MoeSpec
 
 
 @dataclass(frozen=True)
@@ -28,18 +30,33 @@ def check_shards(config: AnyModelConfig, shards: AskedShards) -> None:
         _check_expert_parallel(config)
     if isinstance(config, FallbackConfig) or shards.count == 1:
         return
+    for mixer in config.decoder.mixers:
+        check_heads(*_divided(mixer), shards.count)
     for layer in config.decoder.layers:
-        check_heads(layer.attention.num_heads, shards.count)
         if isinstance(layer.ffn, MoeSpec):
             check_experts(layer.ffn, shards)
 
 
-def check_heads(num_heads: int, count: int) -> None:
-    """Raises ConfigurationError when `count` shards cannot have equally many of the query heads."""
-    if num_heads % count:
+def shares_heads(config: ModelConfig, count: int) -> bool:
+    """Whether `count` shards can have equally many heads of every layer."""
+    return all(_divided(mixer)[0] % count == 0 for mixer in config.decoder.mixers)
+
+
+def _divided(mixer: MixerSpec) -> tuple[int, str]:
+    """Of what each shard has equally many, and how that is called."""
+    if isinstance(mixer, MambaSpec):
+        return mixer.channels, "channels of a state space"
+    if isinstance(mixer, Mamba2Spec):
+        # A group is normalised as a whole.
+        return mixer.groups, "groups of heads of a state space"
+    return mixer.num_heads, "attention heads"
+
+
+def check_heads(number: int, name: str, count: int) -> None:
+    """Raises ConfigurationError when `count` shards cannot have equally many of `number` heads, called `name`."""
+    if number % count:
         raise ConfigurationError(
-            f"{count} shards cannot share {num_heads} attention heads evenly: set --num-shard to a divisor of that "
-            "number"
+            f"{count} shards cannot share {number} {name} evenly: set --num-shard to a divisor of that number"
         )
 
 

@@ -8,7 +8,8 @@ from .files import stored_bytes, tensor_files
 from .implementation import AnyModelConfig
 from .model import ModelConfig
 from .names import TensorNames
-from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, MoeSpec
+from .recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec
+from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, MixerSpec, MoeSpec
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Of a number, by its type."""
@@ -76,11 +77,10 @@ def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[
     """
     spec, names = config.decoder, config.names
     layer, hidden = spec.layers[index], spec.hidden_size
-    if isinstance(layer.attention, LatentAttentionSpec):
-        yield from _latent_attention(layer.attention, names, hidden)
-    else:
-        yield from _attention(layer.attention, names, hidden)
-    ffn = layer.ffn
+    if layer.mixer is not None:
+        yield from _mixer(layer.mixer, names, hidden)
+    if (ffn := layer.ffn) is None:
+        return
     if isinstance(ffn, MoeSpec):
         if not experts:
             return
@@ -101,8 +101,19 @@ def _experts(names: TensorNames) -> tuple[tuple[str, int], ...]:
     return (names.expert_gate, 1), (names.expert_up, 1), (names.expert_down, 1)
 
 
+def _mixer(spec: MixerSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:
+    if isinstance(spec, LatentAttentionSpec):
+        return _latent_attention(spec, names, hidden)
+    if isinstance(spec, GatedDeltaSpec):
+        return _gated_delta(spec, names, hidden)
+    if isinstance(spec, MambaSpec | Mamba2Spec):
+        return _mamba(spec, names, hidden)
+    return _attention(spec, names, hidden)
+
+
 def _attention(spec: AttentionSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:
-    for name, heads in ((names.q, spec.num_heads), (names.k, spec.num_kv_heads), (names.v, spec.num_kv_heads)):
+    queries = spec.num_heads * (2 if spec.output_gate else 1)
+    for name, heads in ((names.q, queries), (names.k, spec.num_kv_heads), (names.v, spec.num_kv_heads)):
         yield names.qkv or name, hidden * heads * spec.head_dim
     yield names.out, hidden * spec.num_heads * spec.head_dim
 
@@ -118,3 +129,24 @@ def _latent_attention(spec: LatentAttentionSpec, names: TensorNames, hidden: int
     # It is dequantised when it is loaded.
     yield "", spec.latent_dim * spec.num_heads * (spec.key_dim + spec.value_dim)
     yield names.out, hidden * spec.num_heads * spec.value_dim
+
+
+def _gated_delta(spec: GatedDeltaSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:
+    values = spec.num_heads * spec.value_dim
+    yield names.delta_qkvz or names.delta_qkv, hidden * (2 * spec.num_key_heads * spec.key_dim + values)
+    yield names.delta_qkvz or names.delta_z, hidden * values
+    for name in (names.delta_b, names.delta_a):
+        yield names.delta_ba or name, hidden * spec.num_heads
+    yield names.delta_out, hidden * values
+
+
+def _mamba(spec: MambaSpec | Mamba2Spec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:
+    if isinstance(spec, Mamba2Spec):
+        channels = spec.num_heads * spec.head_dim
+        yield names.mamba_in, hidden * (2 * channels + 2 * spec.groups * spec.state_size + spec.num_heads)
+    else:
+        channels = spec.channels
+        yield names.mamba_in, hidden * 2 * channels
+        yield names.mamba_x, channels * (spec.rank + 2 * spec.state_size)
+        yield names.mamba_dt, spec.rank * channels
+    yield names.mamba_out, hidden * channels

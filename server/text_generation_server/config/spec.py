@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .recurrent import RecurrentSpec
+
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 """"gelu" is the exact form with the error function, "gelu_tanh" its approximation, "relu2" the square of relu."""
 
@@ -104,6 +106,8 @@ class AttentionSpec:
     """ALiBi (Press et al., 2021): a head's score falls by this much with each position of distance."""
     clip: float = 0.0
     """Bound of queries, keys and values; 0 means none."""
+    output_gate: bool = False
+    """What a head reads is multiplied by the sigmoid of a product of the hidden state, element by element."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,8 @@ class LatentAttentionSpec:
         return scale
 
 
-MixerSpec = AttentionSpec | LatentAttentionSpec
+MixerSpec = AttentionSpec | LatentAttentionSpec | RecurrentSpec
+"""In which tokens of one request read each other."""
 
 
 @dataclass(frozen=True)
@@ -198,13 +203,14 @@ FeedForwardSpec = DenseSpec | MoeSpec
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer. Each part reads the running sum through its input norm and adds to it through its output norm, where
-    it has them.
+    """One layer: a mixer, a feed-forward network, or both. Each part reads the running sum through its input norm and
+    adds to it through its output norm, where it has them.
     """
 
-    attention: MixerSpec
-    ffn: FeedForwardSpec
+    mixer: MixerSpec | None
+    ffn: FeedForwardSpec | None
     attention_norm: NormSpec | None
+    """What the mixer reads through."""
     ffn_norm: NormSpec | None
     attention_output_norm: NormSpec | None = None
     ffn_output_norm: NormSpec | None = None
@@ -258,3 +264,8 @@ class DecoderSpec:
     sum_is_normalised: bool = False
     """Normalisations are of the sum, and take its place: parts add to what they read, as in the original transformer
     (Vaswani et al., 2017). Those behind a part are named as its output norms."""
+
+    @property
+    def mixers(self) -> tuple[MixerSpec, ...]:
+        """Those of the layers that have one."""
+        return tuple(layer.mixer for layer in self.layers if layer.mixer is not None)

@@ -9,17 +9,20 @@ from ..config.implementation import AnyModelConfig, ModelImpl
 from ..config.kv_cache import KvCacheDtype, quantised_kv_cache
 from ..config.model import ModelConfig
 from ..config.parallel import kv_heads_of_rank
+from ..config.recurrent import RecurrentSpec
 from ..config.server import Environment, HubConfig
 from ..config.serving import AskedLimits, check_deterministic, check_servable
-from ..config.shards import AskedShards
+from ..config.shards import AskedShards, shares_heads
 from ..config.sizes import ITEM_BYTES, bytes_of_rank, served_bytes
-from ..config.spec import LatentAttentionSpec, MixerSpec
+from ..config.spec import AttentionSpec, LatentAttentionSpec, MixerSpec
 from ..errors import EngineError
 from ..hub import ModelSource, find_folder, hub_cache, present_folder
 from .finding import Finding
 
 _SUBJECT = "model"
-_GIB = 2**30
+_GIB, _MIB = 2**30, 2**20
+_ROWS = 128
+"""Requests that run at once where no flag says how many."""
 _MOST_SHARDS = 1024
 """That are thought of where nothing tells how many heads a model has."""
 
@@ -127,11 +130,17 @@ def _memory(
         yield Finding("memory", "ok", text)
         return
     per_token = kv_bytes_per_token(config, shards, None if has_kv_codes else itemsize)
+    if per_row := state_bytes_per_row(config, shards, itemsize):
+        text = f"{text}; {per_row / _MIB:.1f} MiB of states for each request that may run (--max-batch-size)"
+        left -= _ROWS * per_row
+    if not per_token:
+        yield Finding("memory", "ok", text)
+        return
     context = config.max_context_length
     copied = _copied(config, itemsize, copies, shards, left, per_token)
     if copied:
         text = f"{text}; {copied / _GIB:.2f} GiB of copies with {8 * itemsize} bits"
-    tokens = (left - copied) // per_token
+    tokens = max(0, left - copied) // per_token
     text = f"{text}; the rest holds about {tokens:,} tokens, and a request has at most {context:,}"
     if tokens < context:
         remedy = f"set --max-total-tokens to at most {tokens}, or use more shards"
@@ -155,8 +164,11 @@ def _fitting_count(config: AnyModelConfig, whole: int, itemsize: int, memory: in
     """The fewest shards that have less than `memory` bytes of weights each, as many as can share the heads where these
     are known. None: there are none.
     """
-    heads = None if isinstance(config, FallbackConfig) else config.decoder.layers[0].attention.num_heads
-    counts = (count for count in range(1, (heads or _MOST_SHARDS) + 1) if heads is None or heads % count == 0)
+    counts = (
+        count
+        for count in range(1, _MOST_SHARDS + 1)
+        if isinstance(config, FallbackConfig) or shares_heads(config, count)
+    )
     return next((count for count in counts if bytes_of_rank(whole, config, itemsize, count) < memory), None)
 
 
@@ -165,12 +177,19 @@ def kv_bytes_per_token(config: ModelConfig, shards: int, element: int | None) ->
 
     `element`: bytes of a number; None for codes of 8 bits, with a scale of 2 bytes for each head.
     """
-    heads = (_cached(layer.attention, shards) for layer in config.decoder.layers)
+    heads = (_cached(mixer, shards) for mixer in config.decoder.mixers)
     return sum(count * (size + 2 if element is None else size * element) for count, size in heads)
 
 
-def _cached(attention: MixerSpec, shards: int) -> tuple[int, int]:
+def state_bytes_per_row(config: ModelConfig, shards: int, itemsize: int) -> int:
+    """What recurrent layers keep of a request on one shard, where a number of the model takes `itemsize` bytes."""
+    recurrent = (mixer for mixer in config.decoder.mixers if isinstance(mixer, RecurrentSpec))
+    return sum(mixer.inputs(shards) * (mixer.kernel - 1) * itemsize + mixer.state(shards) * 4 for mixer in recurrent)
+
+
+def _cached(mixer: MixerSpec, shards: int) -> tuple[int, int]:
     """Vectors that a layer keeps of a token on one shard, and their size."""
-    if isinstance(attention, LatentAttentionSpec):
-        return 1, attention.latent_dim + attention.rope_dim
-    return 2 * kv_heads_of_rank(attention.num_heads, attention.num_kv_heads, shards), attention.head_dim
+    if isinstance(mixer, AttentionSpec):
+        return 2 * kv_heads_of_rank(mixer.num_heads, mixer.num_kv_heads, shards), mixer.head_dim
+    # What recurrent layers keep does not depend on the number of tokens.
+    return (1, mixer.latent_dim + mixer.rope_dim) if isinstance(mixer, LatentAttentionSpec) else (0, 0)

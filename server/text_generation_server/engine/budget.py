@@ -24,6 +24,8 @@ class MemoryBudget:
     weights: int
     step: int
     graphs: int
+    states: int = 0
+    """Of recurrent layers, for all rows."""
     copies: int = 0
     """Of weights of few bits, with 16 bits."""
 
@@ -36,23 +38,24 @@ class MemoryBudget:
         """For pool and rows; negative where it does not even suffice without them. `chosen`: the size of the pool is
         asked for, and is not to be made up here.
         """
-        weights = self.weights + self.copies
-        room = int(self.total * self.fraction) - self.others - weights - self.step - self.graphs - self.reserve
+        taken = self.weights + self.copies + self.states + self.step + self.graphs + self.others
+        room = int(self.total * self.fraction) - taken - self.reserve
         return room if chosen else room - _MARGIN
 
     def fields(self) -> dict[str, float]:
         """GiB of each part, for the log."""
-        names = ("total", "others", "weights", "copies", "step", "graphs", "reserve")
+        names = ("total", "others", "weights", "copies", "states", "step", "graphs", "reserve")
         parts = {name: getattr(self, name) for name in names}
         return {f"{name}_gib": round(size / _GIB, 2) for name, size in parts.items()}
 
     def __str__(self) -> str:
         copies = f", their copies with 16 bits {_gib(self.copies)}" if self.copies else ""
+        states = f", states of the rows of --max-batch-size {_gib(self.states)}" if self.states else ""
         return (
             f"of the {_gib(self.total)} GiB of {self.device} --cuda-memory-fraction {self.fraction:g} allows "
-            f"{_gib(self.total * self.fraction)}; weights take {_gib(self.weights)}{copies}, the largest step "
-            f"{_gib(self.step)}, CUDA graphs {_gib(self.graphs)}, other processes and libraries {_gib(self.others)}, "
-            f"and {_gib(self.reserve)} stay in reserve"
+            f"{_gib(self.total * self.fraction)}; weights take {_gib(self.weights)}{copies}{states}, the largest "
+            f"step {_gib(self.step)}, CUDA graphs {_gib(self.graphs)}, other processes and libraries "
+            f"{_gib(self.others)}, and {_gib(self.reserve)} stay in reserve"
         )
 
 

@@ -83,6 +83,7 @@ class Engine:
             eos_token_ids=tuple(sorted(self._eos_token_ids)),
             attention_impl=self._attention_impl,
             version=__version__,
+            recurrent=bool(self._model.states),
         )
 
     @torch.inference_mode()

@@ -1,27 +1,37 @@
-"""The KV pool's tensors and sizes. It follows no policy: the router decides who holds which slot."""
+"""The pool's tensors and sizes. It follows no policy: the router decides who holds which slot, and which row."""
 
 from dataclasses import dataclass
 
-from ..layers.infer.state import LayerCache
+from ..layers.infer.state import LayerCache, LayerState
 from ..models.base import CausalLM
 
 
 @dataclass(frozen=True)
 class KVPool:
-    """`caches`: for each layer K and V of `num_slots + 1` slots, as `CacheShape` says.
+    """What the layers keep of requests.
 
-    The last slot, number `num_slots`, is nobody's: what pads a batch writes there.
+    The last slot, number `num_slots`, is nobody's: what pads a batch writes there. Likewise the last row.
     """
 
     num_slots: int
     caches: list[LayerCache]
+    """For each layer with keys and values those of `num_slots + 1` slots, as `CacheShape` says."""
+    states: list[LayerState]
+    """For each recurrent layer those of `num_rows + 1` rows, as `StateShape` says."""
 
 
 def bytes_per_slot(model: CausalLM) -> int:
-    """Bytes that one slot takes on this rank: K and V of one token in every layer."""
+    """Bytes that one slot takes on this rank: K and V of one token in every layer that has them."""
     return sum(cache.bytes_per_slot(model.dtype) for cache in model.caches)
 
 
-def allocate_pool(model: CausalLM, num_slots: int) -> KVPool:
+def bytes_per_row(model: CausalLM) -> int:
+    """Bytes that one row takes on this rank: the states of every recurrent layer."""
+    return sum(state.bytes_per_row(model.dtype) for state in model.states)
+
+
+def allocate_pool(model: CausalLM, num_slots: int, num_rows: int) -> KVPool:
     """Zeros."""
-    return KVPool(num_slots, [cache.allocate(num_slots + 1, model.dtype, model.device) for cache in model.caches])
+    how = model.dtype, model.device
+    caches = [cache.allocate(num_slots + 1, *how) for cache in model.caches]
+    return KVPool(num_slots, caches, [state.allocate(num_rows + 1, *how) for state in model.states])

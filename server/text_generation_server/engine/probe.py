@@ -13,7 +13,7 @@ from ..kernels import compile_only, padded_batch
 from ..models.base import CausalLM
 from .budget import MemoryBudget
 from .graphs import GraphSizes, chunk_sizes, decode_sizes, forward_sizes
-from .kv_pool import allocate_pool, bytes_per_slot
+from .kv_pool import allocate_pool, bytes_per_row, bytes_per_slot
 from .mask_pool import MaskPool, mask_bytes
 from .memory import Memory
 from .options import EngineOptions
@@ -114,12 +114,13 @@ class Probe:
         """Rows, pool and sampler of the given sizes around the model."""
         model, num_rows, num_slots = self._model, limits.max_batch_size, limits.max_batch_total_tokens
         model.reserve_positions(limits.max_total_tokens)
-        checker = PlanChecker(limits, self._asked.max_batch_prefill_tokens, model.vocab_size)
+        recurrent = bool(model.states)
+        checker = PlanChecker(limits, self._asked.max_batch_prefill_tokens, model.vocab_size, recurrent)
         table = RowTable(num_rows, limits.max_total_tokens, num_slots, model.device)
         sampling = SamplingState(num_rows + 1, model.vocab_size, model.device, self._eos_token_ids)
         masks = MaskPool(self._max_masks, model.vocab_size, model.device)
         sampler = Sampler(sampling, masks, self._watermark, model.vocabulary, self._group)
-        pool = allocate_pool(model, num_slots)
+        pool = allocate_pool(model, num_slots, num_rows)
         return StepRunner(model, self._group, checker, table, pool, sampling, masks, sampler, self._runner_options)
 
     def fitting_slots(self, copies: int = 0) -> int:
@@ -131,7 +132,7 @@ class Probe:
         if not self._memory.shared:
             self.budget = replace(self.budget or self._measured(), copies=copies)
             return self._slots_in(self.budget.room(chosen))
-        available = self._memory.free() // self._group.local_world_size - copies
+        available = self._memory.free() // self._group.local_world_size - copies - self._state_bytes
         if chosen:
             return self._slots_in(available)
         longest = asked.max_total_tokens or self._model.max_context_length
@@ -179,6 +180,11 @@ class Probe:
         _run(runner, [1], constrained=True)
         torch.cuda.synchronize(self._model.device)
 
+    @property
+    def _state_bytes(self) -> int:
+        """What rows take in recurrent layers, that of the padding included."""
+        return (self._asked.max_batch_size + 1) * bytes_per_row(self._model)
+
     def _slots_in(self, room: int) -> int:
         """Slots that fit into so many bytes beside rows, masks, and the tables of as many positions as a request may
         have: what was asked for, or the model's, or, where the pool is smaller than that, all of the pool.
@@ -190,6 +196,9 @@ class Probe:
         room -= (num_rows + 1) * SamplingState.bytes_per_row(model.vocab_size) + per_slot
         room -= self._max_masks * mask_bytes(model.vocab_size)
         positions = self._asked.max_total_tokens or model.max_context_length
+        if not per_slot:
+            # Only the table of slots takes room: as many as all rows can have.
+            return min(num_rows * min(positions, max(0, room) // per_position), _MOST_SLOTS)
         slots = max(0, room - positions * per_position) // per_slot
         if self._asked.max_total_tokens is None and slots < positions:
             slots = max(0, room) // (per_slot + per_position)
@@ -212,7 +221,7 @@ class Probe:
         self._model.reserve_positions(0)
         memory.release()
         fraction = self._options.memory_fraction
-        return MemoryBudget(memory.name, memory.total(), fraction, others, weights, step, graphs)
+        return MemoryBudget(memory.name, memory.total(), fraction, others, weights, step, graphs, self._state_bytes)
 
     def _run_largest_steps(self) -> tuple[int, int, int]:
         """As many prompt tokens as a step may have, with log-probabilities of every one, beside decodes of all other

@@ -210,5 +210,6 @@ class InputBuilder:
             chunks=chunks,
             slot_table=self._table.slot_table,
             caches=self._pool.caches,
+            states=self._pool.states,
             logit_tokens=logit_tokens,
         )

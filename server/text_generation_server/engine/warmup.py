@@ -16,7 +16,7 @@ from ..telemetry import Progress
 from .budget import MemoryBudget, gib
 from .copies import fitting_slots
 from .cost import Shape, fit, measure, shapes
-from .kv_pool import bytes_per_slot
+from .kv_pool import bytes_per_row, bytes_per_slot
 from .mask_pool import fitting_masks
 from .memory import Memory, is_out_of_memory
 from .options import EngineOptions
@@ -53,6 +53,8 @@ def warm_up(
     that runs out of memory, for the others wait in a collective.
     """
     check_limits(asked, model.max_context_length)
+    free = memory.free() // (group.local_world_size if memory.shared else 1)
+    check_states(asked.max_batch_size, bytes_per_row(model), group.min_int(free))
     max_masks = group.min_int(fitting_masks(model.vocab_size, memory.total() // MASKS_FRACTION))
     probe = Probe(model, group, memory, asked, max_masks, eos_token_ids, watermark, options, alone)
     try:
@@ -194,6 +196,18 @@ def check_limits(asked: WarmupLimits, max_positions: int) -> None:
             f"--max-batch-prefill-tokens {asked.max_batch_prefill_tokens} must be at least --max-input-tokens "
             f"{asked.max_input_tokens}: without chunks a prompt is computed in one step"
         )
+
+
+def check_states(max_batch_size: int, row_bytes: int, free: int) -> None:
+    """Raises `OutOfMemory` where the states of so many rows, and one of padding, leave no room in `free` bytes."""
+    if (needed := (max_batch_size + 1) * row_bytes) < free or not row_bytes:
+        return
+    most = free // row_bytes - 2
+    remedy = f"lower --max-batch-size to at most {most}, or " if most > 0 else ""
+    raise OutOfMemory(
+        f"the states of {max_batch_size} requests take {gib(needed)}, and {gib(free)} are free: {remedy}use more "
+        "shards (--num-shard)"
+    )
 
 
 def derive_limits(

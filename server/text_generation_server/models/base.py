@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..layers.infer import CacheShape, InferState
+from ..layers.infer import CacheShape, InferState, StateShape
 from ..layers.weights import Copies, VocabularyPart
 
 
@@ -25,7 +25,11 @@ class CausalLM(Protocol):
     max_context_length: int
     """Tokens of prompt and answer together for which positions exist."""
     caches: Sequence[CacheShape]
-    """What each layer keeps of a position on this rank."""
+    """What each layer with keys and values keeps of a position on this rank."""
+    states: Sequence[StateShape]
+    """What each recurrent layer keeps of a row on this rank. Where there are any, a request is computed from its first
+    position on, for what is known of a prefix has no state.
+    """
     bytes_per_position: int
     """What one more position takes in tables that do not depend on the requests."""
     copies: Copies
@@ -40,8 +44,8 @@ class CausalLM(Protocol):
         ...
 
     def forward(self, input_ids: Tensor, state: InferState) -> Tensor:
-        """Writes K and V of the new tokens at `state.slots` and returns the last hidden states, normalised, of those
-        tokens that `state.logit_tokens` names: [N, hidden_size].
+        """Writes K and V of the new tokens at `state.slots`, moves the states of their rows on, and returns the last
+        hidden states, normalised, of those tokens that `state.logit_tokens` names: [N, hidden_size].
 
         `input_ids` is [T] int64, all below `vocab_size`; positions lie below what was
         reserved. Both are for the caller to check. Raises EngineFailed when another rank is lost.

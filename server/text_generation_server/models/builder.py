@@ -6,12 +6,14 @@ import torch
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
+from ..config.recurrent import Mamba2Spec, MambaSpec, RecurrentSpec
 from ..config.sizes import dense_products
 from ..config.spec import (
     AttentionSpec,
     FeedForwardSpec,
     LatentAttentionSpec,
     LayerSpec,
+    MixerSpec,
     MoeSpec,
     NormSpec,
     RopeSpec,
@@ -20,16 +22,26 @@ from ..distributed import TensorParallelGroup
 from ..kernels import KV_CODES, LONGEST_NORMALISED
 from ..layers.infer import (
     Attention,
+    CacheShape,
     DenseFeedForward,
     Embedding,
     FeedForward,
+    FeedForwardLayer,
+    GatedDelta,
     Head,
     Junction,
     LatentAttention,
+    Layer,
+    Mamba,
+    Mamba2,
+    Mixer,
+    MixerLayer,
     MoeFeedForward,
     Norm,
     ParallelLayer,
     Parts,
+    StateShape,
+    Sums,
     TransformerLayer,
 )
 from ..layers.rope import RopeTable
@@ -42,9 +54,12 @@ from ..layers.weights import (
     load_attention,
     load_dense,
     load_embedding,
+    load_gated_delta,
     load_head,
     load_kv_scales,
     load_latent_attention,
+    load_mamba,
+    load_mamba2,
     load_moe,
 )
 from ..weights import WeightSource
@@ -69,6 +84,8 @@ class DecoderBuilder:
         self._copies = Copies(self._checkpoint.dtype)
         self._kv_cache: QuantisedKvCache | None = kv_cache
         self._ropes: dict[tuple[RopeSpec | None, int], RopeTable] = {}
+        self._caches: list[CacheShape] = []
+        self._states: list[StateShape] = []
 
     def build(self) -> Decoder:
         """Raises ConfigurationError or ModelFilesError."""
@@ -84,24 +101,29 @@ class DecoderBuilder:
         ropes = tuple(self._ropes.values())
         parts = Parts(checkpoint.group, layers)
         products = dense_products(self._config) // checkpoint.group.world_size
-        return Decoder(
-            embedding, layers, parts, last, head, ropes, self._config.max_context_length, self._copies, products
-        )
+        kept = self._caches, self._states
+        longest = self._config.max_context_length
+        return Decoder(embedding, layers, parts, last, head, *kept, ropes, longest, self._copies, products)
 
-    def _layer(self, index: int, spec: LayerSpec) -> TransformerLayer | ParallelLayer:
-        names, inside = self._checkpoint.names, partial(self._checkpoint.inside, index)
-        mixer = spec.attention
-        is_latent = isinstance(mixer, LatentAttentionSpec)
-        attention = self._latent_attention(index, mixer) if is_latent else self._attention(index, mixer)
+    def _layer(self, index: int, spec: LayerSpec) -> Layer:
+        inside, names = partial(self._checkpoint.inside, index), self._checkpoint.names
+        before = partial(self._junction, output_norm=self._ffn_output_norm(index - 1))
+        sums = Sums(self._checkpoint.group, self._sums_are_plain(spec))
         attention_norm = self._norm(inside(names.attention_norm), spec.attention_norm)
-        before = self._junction(attention_norm, self._ffn_output_norm(index - 1), attention.wants)
         ffn_norm = self._norm(inside(names.ffn_norm), spec.ffn_norm)
-        ffn = self._feed_forward(index, spec.ffn)
+        mixer = None if spec.mixer is None else self._mixer(index, spec.mixer)
+        ffn = None if spec.ffn is None else self._feed_forward(index, spec.ffn)
+        if mixer is None or ffn is None:
+            if mixer is not None:
+                return MixerLayer(before(attention_norm, wants=mixer.wants), mixer, sums)
+            if ffn is not None:
+                return FeedForwardLayer(before(ffn_norm, wants=ffn.wants), ffn, sums)
+            raise ValueError(f"layer {index} has neither a mixer nor a feed-forward network")
         if spec.parallel:
-            return ParallelLayer(before, attention, ffn_norm, ffn)
+            return ParallelLayer(before(attention_norm, wants=mixer.wants), mixer, ffn_norm, ffn)
         output_norm = self._norm(inside(names.attention_output_norm), spec.attention_output_norm)
-        before_ffn = self._junction(ffn_norm, output_norm, ffn.wants)
-        return TransformerLayer(self._checkpoint.group, before, attention, before_ffn, ffn, self._sums_are_plain(spec))
+        between = self._junction(ffn_norm, output_norm, ffn.wants)
+        return TransformerLayer(before(attention_norm, wants=mixer.wants), mixer, between, ffn, sums)
 
     def _sums_are_plain(self, spec: LayerSpec) -> bool:
         """Whether products may add what both parts of a layer give to the sum, as it is. The norm behind it must then
@@ -112,6 +134,17 @@ class DecoderBuilder:
         is_plain = decoder.residual_scale == 1.0 and not decoder.sum_is_normalised and not has_output_norm
         return alone and is_plain and decoder.hidden_size <= LONGEST_NORMALISED
 
+    def _mixer(self, index: int, spec: MixerSpec) -> Mixer:
+        """The one place where a kind of mixer is chosen."""
+        if isinstance(spec, RecurrentSpec):
+            recurrent = self._recurrent(index, spec)
+            self._states.append(recurrent.state)
+            return recurrent
+        is_latent = isinstance(spec, LatentAttentionSpec)
+        attention = self._latent_attention(index, spec) if is_latent else self._attention(index, spec)
+        self._caches.append(attention.cache)
+        return attention
+
     def _attention(self, index: int, spec: AttentionSpec) -> Attention:
         group = self._checkpoint.group
         heads = HeadSplit.of(spec.num_heads, spec.num_kv_heads, group)
@@ -119,18 +152,33 @@ class DecoderBuilder:
         weights = load_attention(self._checkpoint, index, spec, heads)
         self._copies.note(weights)
         if self._kv_cache is None:
-            return Attention(index, spec, weights, heads, rope, group)
+            return Attention(len(self._caches), spec, weights, heads, rope, group)
         scales = None
         # Scales were calibrated for one type, and mean nothing for another. Tools that do not name it mean this one.
         if self._kv_cache == (self._config.schemes.kv_cache or "fp8_e4m3fn"):
             scales = load_kv_scales(self._checkpoint, index, spec.num_kv_heads, heads)
-        return Attention(index, spec, weights, heads, rope, group, KV_CODES[self._kv_cache], scales)
+        return Attention(len(self._caches), spec, weights, heads, rope, group, KV_CODES[self._kv_cache], scales)
 
     def _latent_attention(self, index: int, spec: LatentAttentionSpec) -> LatentAttention:
         heads = HeadSplit.of(spec.num_heads, spec.num_heads, self._checkpoint.group)
         weights = load_latent_attention(self._checkpoint, index, spec, heads)
         self._copies.note(weights)
-        return LatentAttention(index, spec, weights, heads, self._rope(spec.rope, spec.rope_dim))
+        return LatentAttention(len(self._caches), spec, weights, heads, self._rope(spec.rope, spec.rope_dim))
+
+    def _recurrent(self, index: int, spec: RecurrentSpec) -> GatedDelta | Mamba | Mamba2:
+        checkpoint, place = self._checkpoint, len(self._states)
+        if isinstance(spec, MambaSpec):
+            weights = load_mamba(checkpoint, index, spec)
+            mixer = Mamba(place, spec, weights, checkpoint.group)
+        elif isinstance(spec, Mamba2Spec):
+            weights = load_mamba2(checkpoint, index, spec)
+            mixer = Mamba2(place, spec, weights)
+        else:
+            heads = HeadSplit.of(spec.num_heads, spec.num_key_heads, checkpoint.group)
+            weights = load_gated_delta(checkpoint, index, spec, heads)
+            mixer = GatedDelta(place, spec, weights, heads)
+        self._copies.note(weights)
+        return mixer
 
     def _feed_forward(self, index: int, spec: FeedForwardSpec) -> FeedForward:
         """The one place where a kind of network is chosen."""

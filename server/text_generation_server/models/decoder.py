@@ -5,7 +5,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..layers.infer import Addend, Embedding, Head, InferState, Junction, ParallelLayer, Parts, TransformerLayer
+from ..layers.infer import (
+    Addend,
+    CacheShape,
+    Embedding,
+    Head,
+    InferState,
+    Junction,
+    Layer,
+    Parts,
+    StateShape,
+)
 from ..layers.rope import RopeTable
 from ..layers.weights import Copies
 from .base import CausalLM
@@ -17,10 +27,12 @@ class Decoder(CausalLM):
     def __init__(
         self,
         embedding: Embedding,
-        layers: Sequence[TransformerLayer | ParallelLayer],
+        layers: Sequence[Layer],
         parts: Parts,
         last: Junction,
         head: Head,
+        caches: Sequence[CacheShape],
+        states: Sequence[StateShape],
         ropes: Sequence[RopeTable],
         max_context_length: int,
         copies: Copies,
@@ -37,7 +49,8 @@ class Decoder(CausalLM):
         self.device = embedding.device
         self.vocabulary = head.vocabulary
         self.vocab_size = head.vocabulary.vocab_size
-        self.caches = [layer.attention.cache for layer in layers]
+        self.caches = caches
+        self.states = states
         self.bytes_per_position = sum(table.bytes_per_position for table in ropes)
         self.max_context_length = max_context_length
         self.copies = copies

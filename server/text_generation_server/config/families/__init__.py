@@ -15,16 +15,19 @@ from .granite import GRANITE, MINICPM
 from .hunyuan import HUNYUAN
 from .internlm import INTERNLM, INTERNLM2, INTERNLM3
 from .llama import LLAMA
+from .mamba import JAMBA, MAMBA
 from .media import WITH_MEDIA, text_part
 from .minicpm3 import MINICPM3
 from .mistral import MINISTRAL, MISTRAL
 from .mixtures import MIXTURES
+from .nemotron_h import NEMOTRON_H
 from .olmo import OLMO2, OLMO3
 from .opt import OPT
 from .phi import PHI
 from .phi3 import PHI3
 from .qwen1 import QWEN1
 from .qwen2 import QWEN2, QWEN3
+from .qwen3_next import QWEN3_5
 from .seed_oss import SEED_OSS
 from .smollm3 import SMOLLM3
 from .stablelm import STABLELM
@@ -56,14 +59,17 @@ FAMILIES: dict[str, Family] = {
     "InternLM2ForCausalLM": INTERNLM2,
     "InternLM3ForCausalLM": INTERNLM3,
     "InternLMForCausalLM": INTERNLM,
+    "JambaForCausalLM": JAMBA,
     "LLaMAForCausalLM": LLAMA,
     "LlamaForCausalLM": LLAMA,
     "MPTForCausalLM": MPT,
+    "MambaForCausalLM": MAMBA,
     "MiniCPM3ForCausalLM": MINICPM3,
     "MiniCPMForCausalLM": MINICPM,
     "MinistralForCausalLM": MINISTRAL,
     "MistralForCausalLM": MISTRAL,
     "MptForCausalLM": MPT,
+    "NemotronHForCausalLM": NEMOTRON_H,
     "OPTForCausalLM": OPT,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
@@ -72,6 +78,7 @@ FAMILIES: dict[str, Family] = {
     "QWenLMHeadModel": QWEN1,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen3ForCausalLM": QWEN3,
+    "Qwen3_5ForCausalLM": QWEN3_5,
     "RWForCausalLM": FALCON,
     "SeedOssForCausalLM": SEED_OSS,
     "SmolLM3ForCausalLM": SMOLLM3,

@@ -1,8 +1,10 @@
 """Readings of `config.json` that many families share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..rope import parse_rope
 from ..spec import (
@@ -60,6 +62,12 @@ def activation(config: JsonObject) -> Activation:
     return config.choice("hidden_act", ACTIVATIONS, default="silu")
 
 
+def silu_alone(config: JsonObject, key: str) -> None:
+    """Raises UnsupportedModel where recurrent layers have another activation, which is part of their kernels."""
+    if ACTIVATIONS.get(config.string(key, default="silu")) != "silu":
+        raise UnsupportedModel(f"`{key}` in config.json must be 'silu' for this family")
+
+
 def rms_norm(config: JsonObject) -> NormSpec:
     """The usual normalisation."""
     return NormSpec(config.number("rms_norm_eps", default=1e-6))
@@ -115,6 +123,11 @@ def sandwich_layer(mixer: AttentionSpec, ffn: FeedForwardSpec, norm: NormSpec) -
     return LayerSpec(mixer, ffn, norm, norm, attention_output_norm=norm, ffn_output_norm=norm)
 
 
+def with_mixer(layer: LayerSpec, **changes: Any) -> LayerSpec:
+    """The layer with other values of its mixer."""
+    return layer if layer.mixer is None else replace(layer, mixer=replace(layer.mixer, **changes))
+
+
 def window(config: JsonObject) -> int:
     """Positions that a layer with a window attends to; 0 where there is no window."""
     return config.integer("sliding_window") if "sliding_window" in config else 0
@@ -166,3 +179,5 @@ MOST_LAYERS = 10_000
 """A list of layers is made: a hostile number must not fill the memory."""
 MOST_HEADS = 10_000
 """Likewise of heads, each of which may have a slope."""
+MOST_STATE, MOST_KERNEL = 256, 4
+"""Largest state of a head, and largest convolution, that kernels of recurrent layers have."""

@@ -45,8 +45,8 @@ def _exaone4(config: JsonObject) -> DecoderSpec:
     if "sliding_window" not in config:
         # All of its layers attend to everything, and all turn.
         return decoder(config, layer)
-    sliding = replace(layer, attention=replace(mixer, window=window(config)))
-    full = replace(layer, attention=replace(mixer, rope=None))
+    sliding = replace(layer, mixer=replace(mixer, window=window(config)))
+    full = replace(layer, mixer=replace(mixer, rope=None))
     return decoder(config, by_layer_type(config, full, sliding, partial(_has_window, config)))
 
 

@@ -18,6 +18,7 @@ from .common import (
     rms_norm,
     sandwich_layer,
     window,
+    with_mixer,
 )
 from .family import Family
 
@@ -58,7 +59,7 @@ def _sandwich(config: JsonObject, mixer: AttentionSpec) -> LayerSpec:
 
 def _gemma2(config: JsonObject) -> DecoderSpec:
     full = _sandwich(config, attention(config))
-    sliding = replace(full, attention=replace(full.attention, window=window(config)))
+    sliding = with_mixer(full, window=window(config))
     return _model(config, by_layer_type(config, full, sliding, lambda index: index % 2 == 0))
 
 
@@ -68,9 +69,9 @@ def _gemma3(config: JsonObject) -> DecoderSpec:
         raise UnsupportedModel("`use_bidirectional_attention` in config.json must be false for this family")
     size = Heads.of(config).size
     full = _sandwich(config, replace(attention(config), qk_norm=QkNormSpec(_norm(config))))
-    full = replace(full, attention=replace(full.attention, rope=parse_rope(config, size, layer_type="full_attention")))
+    full = with_mixer(full, rope=parse_rope(config, size, layer_type="full_attention"))
     local = parse_rope(config, size, layer_type="sliding_attention", scaled=False, theta_key="rope_local_base_freq")
-    sliding = replace(full, attention=replace(full.attention, rope=local, window=window(config)))
+    sliding = with_mixer(full, rope=local, window=window(config))
     pattern = config.integer("sliding_window_pattern", default=config.integer("_sliding_window_pattern", default=6))
     return _model(config, by_layer_type(config, full, sliding, lambda index: (index + 1) % pattern != 0))
 

@@ -35,7 +35,7 @@ def _gpt_oss(config: JsonObject) -> DecoderSpec:
     mixer = replace(attention(config), sinks=True)
     norm = replace(rms_norm(config), wide=True)
     full = LayerSpec(mixer, experts, norm, norm)
-    sliding = replace(full, attention=replace(mixer, window=window(config)))
+    sliding = replace(full, mixer=replace(mixer, window=window(config)))
     layers = by_layer_type(config, full, sliding, lambda index: index % 2 == 0)
     return decoder(config, layers, final_norm=norm)
 

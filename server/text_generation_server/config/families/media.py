@@ -16,6 +16,7 @@ from .gemma import GEMMA3
 from .llama import LLAMA
 from .mistral import MISTRAL
 from .qwen2 import QWEN2, QWEN3
+from .qwen3_next import QWEN3_5, QWEN3_5_MOE
 
 WITH_MEDIA: Mapping[str, str] = {
     "Gemma3ForConditionalGeneration": "Gemma 3 (4B to 27B)",
@@ -27,6 +28,8 @@ WITH_MEDIA: Mapping[str, str] = {
     "Qwen2VLForConditionalGeneration": "Qwen 2 VL",
     "Qwen2_5_VLForConditionalGeneration": "Qwen 2.5 VL",
     "Qwen3VLForConditionalGeneration": "Qwen 3 VL",
+    "Qwen3_5ForConditionalGeneration": "Qwen 3.5 and 3.6",
+    "Qwen3_5MoeForConditionalGeneration": "Qwen 3.5 and 3.6 MoE",
     "SmolVLMForConditionalGeneration": "SmolVLM",
 }
 """By the class that `architectures` names: a title for people."""
@@ -87,6 +90,8 @@ _PARTS: Mapping[str, Family] = {
     "qwen2_5_vl_text": _QWEN_VL,
     "qwen2_vl_text": _QWEN_VL,
     "qwen3": _part(QWEN3, _sizes(151936, 4096, 22016, 32, 32)),
+    "qwen3_5_moe_text": _part(QWEN3_5_MOE, _sizes(248320, 2048, 512, 40, 16)),
+    "qwen3_5_text": _part(QWEN3_5, _sizes(248320, 4096, 12288, 32, 16)),
     "qwen3_vl_text": _part(QWEN3, _sizes(151936, 4096, 22016, 32, 32), rope_theta=5e5, max_position_embeddings=128000),
 }
 """By the `model_type` of the part."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ..json_object import JsonObject
 from ..spec import DecoderSpec
-from .common import attention, by_layer_type, decoder, gated, pre_norm_layer, window
+from .common import attention, by_layer_type, decoder, gated, pre_norm_layer, window, with_mixer
 from .family import Family
 
 _DEFAULTS = {"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131072}
@@ -17,7 +17,7 @@ def _mistral(config: JsonObject) -> DecoderSpec:
 
 def _ministral(config: JsonObject) -> DecoderSpec:
     full = pre_norm_layer(config, attention(config), gated(config))
-    sliding = replace(full, attention=replace(full.attention, window=window(config)))
+    sliding = with_mixer(full, window=window(config))
     has_window = "sliding_window" in config
     return decoder(config, by_layer_type(config, full, sliding, lambda _: has_window))
 

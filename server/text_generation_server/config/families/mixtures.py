@@ -9,6 +9,7 @@ from .granite_moe import GRANITE_MOE
 from .hunyuan_moe import HUNYUAN_MOE
 from .mixtral import MINIMAX_M2, MIXTRAL
 from .phi_moe import PHI_MOE
+from .qwen3_next import QWEN3_5_MOE, QWEN3_NEXT
 from .qwen_moe import QWEN2_MOE, QWEN3_MOE
 
 MIXTURES: dict[str, Family] = {
@@ -26,5 +27,7 @@ MIXTURES: dict[str, Family] = {
     "PhimoeForCausalLM": PHI_MOE,
     "Qwen2MoeForCausalLM": QWEN2_MOE,
     "Qwen3MoeForCausalLM": QWEN3_MOE,
+    "Qwen3NextForCausalLM": QWEN3_NEXT,
+    "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
 }
 """By the model class that `architectures` names."""

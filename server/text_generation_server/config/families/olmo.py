@@ -5,7 +5,7 @@ from dataclasses import replace
 from ..json_object import JsonObject
 from ..rope import parse_rope
 from ..spec import DecoderSpec, LayerSpec, NormSpec, QkNormSpec
-from .common import Heads, attention, by_layer_type, decoder, gated, rms_norm, window
+from .common import Heads, attention, by_layer_type, decoder, gated, rms_norm, window, with_mixer
 from .family import Family
 
 _DEFAULTS = {"rms_norm_eps": 1e-5}
@@ -28,15 +28,10 @@ def _olmo2(config: JsonObject) -> DecoderSpec:
 def _olmo3(config: JsonObject) -> DecoderSpec:
     """Only layers that attend to everything stretch their positions."""
     layer, size = _layer(config), Heads.of(config).size
-    full = replace(layer.attention, rope=parse_rope(config, size, layer_type="full_attention"))
+    full = with_mixer(layer, rope=parse_rope(config, size, layer_type="full_attention"))
     rope = parse_rope(config, size, layer_type="sliding_attention", scaled=False)
-    sliding = replace(layer.attention, rope=rope, window=window(config))
-    layers = by_layer_type(
-        config,
-        replace(layer, attention=full),
-        replace(layer, attention=sliding),
-        lambda index: (index + 1) % 4 != 0,
-    )
+    sliding = with_mixer(layer, rope=rope, window=window(config))
+    layers = by_layer_type(config, full, sliding, lambda index: (index + 1) % 4 != 0)
     return decoder(config, layers, _norm(config))
 
 

@@ -28,7 +28,7 @@ def qwen3_attention(config: JsonObject) -> AttentionSpec:
 
 def _decoder(config: JsonObject, mixer: AttentionSpec) -> DecoderSpec:
     full = pre_norm_layer(config, mixer, gated(config))
-    sliding = replace(full, attention=replace(mixer, window=window(config)))
+    sliding = replace(full, mixer=replace(mixer, window=window(config)))
     has_window = config.boolean("use_sliding_window", default=False) and "sliding_window" in config
     first = config.integer("max_window_layers", default=28, minimum=0)
     return decoder(

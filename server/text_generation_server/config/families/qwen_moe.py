@@ -42,7 +42,7 @@ def _by_window(config: JsonObject, mixer: AttentionSpec, is_sliding: Callable[[i
     """Dense layers, some of them with a window where the configuration wants any."""
     full = pre_norm_layer(config, mixer, gated(config))
     has_window = config.boolean("use_sliding_window", default=False) and "sliding_window" in config
-    sliding = replace(full, attention=replace(mixer, window=window(config))) if has_window else full
+    sliding = replace(full, mixer=replace(mixer, window=window(config))) if has_window else full
     return by_layer_type(config, full, sliding, lambda index: has_window and is_sliding(index))
 
 

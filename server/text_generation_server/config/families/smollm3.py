@@ -1,10 +1,8 @@
 """SmolLM 3: some layers do not turn queries and keys."""
 
-from dataclasses import replace
-
 from ..json_object import JsonObject
 from ..spec import DecoderSpec, LayerSpec
-from .common import attention, by_layer_type, decoder, gated, pre_norm_layer, window
+from .common import attention, by_layer_type, decoder, gated, pre_norm_layer, window, with_mixer
 from .family import Family
 
 _DEFAULTS = {
@@ -20,14 +18,14 @@ _DEFAULTS = {
 def _smollm3(config: JsonObject) -> DecoderSpec:
     full = pre_norm_layer(config, attention(config), gated(config))
     has_window = config.boolean("use_sliding_window", default=False) and "sliding_window" in config
-    sliding = replace(full, attention=replace(full.attention, window=window(config))) if has_window else full
+    sliding = with_mixer(full, window=window(config)) if has_window else full
     turns = _turns(config)
     layers = by_layer_type(config, full, sliding, lambda index: has_window and not turns[index])
     return decoder(config, tuple(_still(layer, turn) for layer, turn in zip(layers, turns, strict=True)))
 
 
 def _still(layer: LayerSpec, turns: bool) -> LayerSpec:
-    return layer if turns else replace(layer, attention=replace(layer.attention, rope=None))
+    return layer if turns else with_mixer(layer, rope=None)
 
 
 def _turns(config: JsonObject) -> list[bool]:

@@ -1,4 +1,4 @@
-"""The part of a layer in which tokens of one request read each other."""
+"""Attention: tokens of one request read keys and values of those before them."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from ... import kernels
 from ...config.spec import AttentionSpec
 from ...distributed import TensorParallelGroup
 from ..rope import RopeTable
-from ..weights import Activations, ActivationScheme, AttentionWeights, Dense, HeadSplit
-from .addend import Addend, Destination
+from ..weights import Activations, ActivationScheme, AttentionWeights, Dense, HeadSplit, each_alone
+from .mixer import Mixer
 from .qk_norm import QkNorm
 from .state import CacheShape, InferState
 
 
-class Attention:
-    """Heads of this rank in layer `index`."""
+class Attention(Mixer):
+    """Heads of this rank in one layer."""
 
     def __init__(
         self,
@@ -29,10 +29,11 @@ class Attention:
         codes: torch.dtype | None = None,
         kv_scales: Tensor | None = None,
     ) -> None:
-        """`codes` and `kv_scales`: as of `CacheShape`."""
+        """`index`: of its cache among those of all layers. `codes` and `kv_scales`: as of `CacheShape`."""
         self._index = index
         self._spec = spec
         self._weights = weights
+        self.out = weights.out
         self._heads = heads
         self._rope = rope
         self._q_size = heads.num_heads * spec.head_dim
@@ -43,8 +44,8 @@ class Attention:
         self._norms = (weights.q_norm, weights.k_norm) if is_simple else (None, None)
         self._norm_eps = 0.0 if norm is None else norm.norm.eps
         self._norm_after_rope = norm is not None and norm.after_rope
-        # What is clipped, or normalised otherwise, must be whole.
-        takes_parts = is_simple and not spec.clip
+        # What is clipped, gated, or normalised otherwise, must be whole.
+        takes_parts = is_simple and not spec.clip and not spec.output_gate
         self._dense = weights.qkv if takes_parts and isinstance(weights.qkv, Dense) else None
         self._options = kernels.AttentionOptions(spec.window, spec.softcap, weights.sinks, weights.slopes)
         self.cache = CacheShape(heads.num_kv_heads, spec.head_dim, spec.head_dim, codes, kv_scales)
@@ -52,18 +53,18 @@ class Attention:
 
     @property
     def wants(self) -> ActivationScheme | None:
-        """How it wants its input; see `Linear`."""
+        """See `Mixer`."""
         return self._weights.qkv.wants
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
-        """[T, hidden] to what the heads of this rank read, [T, heads * head_dim]. Writes this layer's cache."""
+        """See `Mixer`."""
         if self._dense is not None and not state.deterministic:
             return self.attend(self._dense.in_parts(x), state)
         return self.attend(self.product(x, state), state)
 
     def product(self, x: Activations, state: InferState) -> Tensor:
-        """[N, hidden] to queries, keys and values of some tokens, [N, (heads + 2 * kv_heads) * head_dim]. What several
-        calls make may be put together for `attend`.
+        """[N, hidden] to queries, keys and values of some tokens, [N, (heads + 2 * kv_heads) * head_dim], and behind
+        them the gates of all heads, where there are any. What several calls make may be put together for `attend`.
         """
         return self._weights.qkv.product(x, state.linear_block)
 
@@ -71,6 +72,15 @@ class Attention:
         """What `product` made of all tokens, or float32 [parts, T, ...] that are yet to be added up, to what the heads
         of this rank read, [T, heads * head_dim]. Writes this layer's cache, and reuses the memory of `qkv`.
         """
+        if not self._spec.output_gate:
+            return self._attend(qkv, state)
+        qkv, gate = qkv.split((qkv.shape[1] - self._q_size, self._q_size), dim=1)
+        heads = self._attend(qkv, state)
+        for part, its_gate in each_alone(state.linear_block, heads, gate):
+            kernels.sigmoid_gate(part, its_gate, part)
+        return heads
+
+    def _attend(self, qkv: Tensor, state: InferState) -> Tensor:
         cache = state.caches[self._index]
         num_tokens = qkv.shape[-2]
         q_out = None
@@ -119,13 +129,3 @@ class Attention:
                 q, k, _ = heads.split((self._heads.num_heads, *[self._heads.num_kv_heads] * 2), dim=1)
                 self._qk_norm.apply(q, k, state.linear_block)
         kernels.qkv_postprocess(qkv, *self._before_attention(bias, state), cache.scales, cache.scales_given, q_out)
-
-    def project(self, heads: Tensor, state: InferState) -> Tensor:
-        """What `forward` returned, or some of its tokens, to this rank's part of the result, [N, hidden]: the sum over
-        the ranks is for the caller.
-        """
-        return self._weights.out.apply(Activations(heads), state.linear_block)
-
-    def addend(self, heads: Tensor, state: InferState, to: Destination) -> Addend:
-        """As `project`, left where the running sum takes it."""
-        return to.product(self._weights.out, Activations(heads), state)

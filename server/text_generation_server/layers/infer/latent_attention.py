@@ -7,12 +7,12 @@ from ... import kernels
 from ...config.spec import LatentAttentionSpec
 from ..rope import RopeTable
 from ..weights import Activations, ActivationScheme, HeadSplit, LatentAttentionWeights, in_blocks
-from .addend import Addend, Destination
 from .expanded import Expanded, expanded_in
+from .mixer import Mixer
 from .state import CacheShape, Chunks, InferState
 
 
-class LatentAttention:
+class LatentAttention(Mixer):
     """Heads of this rank in layer `index`, in the absorbed form: what makes keys of the latent vector multiplies the
     queries, and what makes values of it the result, so that all heads read the latent vectors themselves. Long chunks
     have keys and values made of their contexts.
@@ -29,6 +29,7 @@ class LatentAttention:
         self._index = index
         self._spec = spec
         self._weights = weights
+        self.out = weights.out
         self._num_heads = heads.num_heads
         self._rope = rope
         self._width = spec.latent_dim + spec.rope_dim
@@ -37,11 +38,11 @@ class LatentAttention:
 
     @property
     def wants(self) -> ActivationScheme | None:
-        """How it wants its input; see `Linear`."""
+        """See `Mixer`."""
         return self._weights.first.wants
 
     def forward(self, x: Activations, state: InferState) -> Tensor:
-        """[T, hidden] to what the heads of this rank say, [T, heads * value_dim]. Writes this layer's cache."""
+        """See `Mixer`."""
         q, queries = self._queries(x, state)
         values = queries.new_empty(*q.shape[:2], self._spec.value_dim)
         own = expanded_in(state, self._spec)
@@ -90,16 +91,6 @@ class LatentAttention:
         kernels.latent_postprocess(latent, weights.latent_norm, spec.norm_eps, *of_cache, q, queries, cache)
         _by_heads(q[..., : spec.key_dim], weights.keys, queries[..., : spec.latent_dim], block)
         return q, queries
-
-    def project(self, heads: Tensor, state: InferState) -> Tensor:
-        """What `forward` returned, or some of its tokens, to this rank's part of the result, [N, hidden]: the sum over
-        the ranks is for the caller.
-        """
-        return self._weights.out.apply(Activations(heads), state.linear_block)
-
-    def addend(self, heads: Tensor, state: InferState, to: Destination) -> Addend:
-        """As `project`, left where the running sum takes it."""
-        return to.product(self._weights.out, Activations(heads), state)
 
 
 def _by_heads(x: Tensor, weight: Tensor, out: Tensor, block: int | None) -> None:

@@ -16,7 +16,7 @@ from .addend import Addend
 from .attention import Attention
 from .feed_forward import DenseFeedForward
 from .state import InferState
-from .transformer import ParallelLayer, TransformerLayer
+from .transformer import Layer, TransformerLayer
 
 _TILES = 512
 """The first part has a multiple of so many tokens: products of other numbers are up to 12 % slower, a token."""
@@ -25,14 +25,14 @@ _TILES = 512
 class Parts:
     """Computes all layers in parts, where that pays."""
 
-    def __init__(self, group: TensorParallelGroup, layers: Sequence[TransformerLayer | ParallelLayer]) -> None:
+    def __init__(self, group: TensorParallelGroup, layers: Sequence[Layer]) -> None:
         self._group = group
         # Experts would be read once for each part.
         dense = [
-            (each, each.attention)
+            (each, each.mixer)
             for each in layers
             if isinstance(each, TransformerLayer)
-            and type(each.attention) is Attention
+            and type(each.mixer) is Attention
             and isinstance(each.ffn, DenseFeedForward)
         ]
         self._layers = dense if len(dense) == len(layers) > 1 else []
@@ -51,7 +51,7 @@ class Parts:
     def forward(self, x: Tensor, state: InferState, cuts: Sequence[slice]) -> tuple[Addend, Tensor]:
         """As `forward` of one layer after the other, the last one with `state.logit_tokens`."""
         first, attention = self._layers[0]
-        read, residual = first.before_attention.read(x, None)
+        read, residual = first.before_mixer.read(x, None)
         qkv = attention.product(read, state)
         for (layer, attention), (following, next_attention) in pairwise(self._layers):
             heads = attention.attend(qkv, state)
@@ -63,8 +63,8 @@ class Parts:
                 sums[index] = self._group.begin_sum(layer.ffn.forward(read, state), len(cuts) + index)
             products: list[Tensor] = []
             for under_way, cut in zip(sums, cuts, strict=True):
-                read, _ = following.before_attention.read_sum(under_way, residual[cut])
+                read, _ = following.before_mixer.read_sum(under_way, residual[cut])
                 products.append(next_attention.product(read, state))
             qkv = torch.cat(products)
         last, attention = self._layers[-1]
-        return last.after_attention(attention.attend(qkv, state), residual, state, state.logit_tokens)
+        return last.after_mixer(attention.attend(qkv, state), residual, state, state.logit_tokens)

@@ -1,7 +1,9 @@
 """The input of a forward pass, besides token ids and weights."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +40,19 @@ class Chunks:
     """[C + 1] int32, the token of the step where each begins, and where the last one ends."""
     kv_lens: Tensor
     """[C] int32, tokens of each after this step, cached and new."""
+    max_len: int
+    """About the longest of them."""
+
+
+class Runs(NamedTuple):
+    """New tokens of several requests, one behind the other, as operators with a state by row see them."""
+
+    rows: Tensor
+    """[R] int64"""
+    starts: Tensor | None
+    """[R + 1] int32, as of `Chunks`. None: run i is token i alone."""
+    kv_lens: Tensor
+    """[R] int32, tokens of each after this step; 0 for padding."""
     max_len: int
     """About the longest of them."""
 
@@ -102,11 +117,42 @@ class LayerCache:
 
 
 @dataclass(frozen=True)
+class StateShape:
+    """What one recurrent layer keeps of each row on this rank, however many tokens the row has."""
+
+    kernel: int
+    """Tokens that the convolution sees: the row keeps one less."""
+    channels: int
+    """Inputs of the convolution."""
+    size: tuple[int, ...]
+    """Of the state itself, without the row."""
+
+    def bytes_per_row(self, dtype: torch.dtype) -> int:
+        """Bytes of one row in a model of type `dtype`."""
+        return (self.kernel - 1) * self.channels * dtype.itemsize + math.prod(self.size) * torch.float32.itemsize
+
+    def allocate(self, rows: int, dtype: torch.dtype, device: torch.device) -> "LayerState":
+        """Room for so many rows, all zeros. A run that begins its request takes its row to hold zeros."""
+        inputs = torch.zeros((rows, self.kernel - 1, self.channels), dtype=dtype, device=device)
+        return LayerState(inputs, torch.zeros((rows, *self.size), dtype=torch.float32, device=device))
+
+
+@dataclass(frozen=True)
+class LayerState:
+    """Of one recurrent layer, by row."""
+
+    inputs: Tensor
+    """[rows, kernel - 1, channels], the last inputs of the convolution, oldest first."""
+    state: Tensor
+    """[rows, *size] float32: sums over whole contexts, whose errors would add up in fewer bits."""
+
+
+@dataclass(frozen=True)
 class InferState:
     """One step with T new tokens: decodes, then chunks, without padding between them.
 
     All tensors are on the model's device and belong to the engine; a forward pass writes only to the caches, at
-    `slots`.
+    `slots`, and to the states, at the rows of its requests.
     """
 
     deterministic: bool
@@ -120,11 +166,23 @@ class InferState:
     slot_table: Tensor
     """[rows, max_total_tokens] int32, slot of each position; valid below `kv_lens`, new tokens included."""
     caches: Sequence[LayerCache]
-    """One for each layer."""
+    """One for each layer with keys and values."""
+    states: Sequence[LayerState]
+    """One for each recurrent layer."""
     logit_tokens: Tensor | None
     """[N] int64, the new tokens whose logits are wanted. None: all of them, in order."""
     made: dict[object, object] = field(default_factory=dict[object, object])
     """What the first layer of a kind has made of the step for all of that kind."""
+
+    @property
+    def runs(self) -> list[Runs]:
+        """All requests of the step: decodes, then chunks."""
+        runs: list[Runs] = []
+        if (d := self.decodes) is not None:
+            runs.append(Runs(d.rows, None, d.kv_lens, 1))
+        if (c := self.chunks) is not None:
+            runs.append(Runs(c.rows, c.starts, c.kv_lens, c.max_len))
+        return runs
 
     @property
     def linear_block(self) -> int | None:

@@ -8,10 +8,12 @@ from .copies import Copies
 from .ends import EmbeddingWeights, load_embedding, load_head, rounded
 from .experts import shared_experts
 from .feed_forward import DenseWeights, load_dense
+from .gated_delta import GatedDeltaWeights, load_gated_delta
 from .kv_scales import load_kv_scales
 from .latent_attention import LatentAttentionWeights, load_latent_attention
-from .linear import Dense, Linear, Split, activate, in_blocks
+from .linear import Dense, Linear, Split, activate, each_alone, in_blocks
 from .loading import column_parallel, row_parallel
+from .mamba import Mamba2Weights, MambaWeights, load_mamba, load_mamba2
 from .moe import MoeWeights, load_moe
 from .rows8 import Rows8
 from .split import HeadSplit, VocabularyPart, even_span, padded_rows, vocabulary_shard
@@ -25,9 +27,12 @@ __all__ = [
     "Dense",
     "DenseWeights",
     "EmbeddingWeights",
+    "GatedDeltaWeights",
     "HeadSplit",
     "LatentAttentionWeights",
     "Linear",
+    "Mamba2Weights",
+    "MambaWeights",
     "MoeWeights",
     "NormWeights",
     "RmsNorm",
@@ -37,14 +42,18 @@ __all__ = [
     "VocabularyPart",
     "activate",
     "column_parallel",
+    "each_alone",
     "even_span",
     "in_blocks",
     "load_attention",
     "load_dense",
     "load_embedding",
+    "load_gated_delta",
     "load_head",
     "load_kv_scales",
     "load_latent_attention",
+    "load_mamba",
+    "load_mamba2",
     "load_moe",
     "padded_rows",
     "rounded",

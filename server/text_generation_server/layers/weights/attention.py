@@ -21,7 +21,7 @@ class AttentionWeights:
     """Of one layer. Elements of query and key heads are in the order of `rotary_order`."""
 
     qkv: Linear
-    """Column parallel: query, key and value heads of this rank, in this order."""
+    """Column parallel: query, key and value heads of this rank, in this order, then gates of the query heads."""
     out: Linear
     """Row parallel."""
     q_norm: Tensor | None = None
@@ -98,6 +98,8 @@ def _qkv_blocks(
     """Where the rows of this rank's heads are stored. Queries and keys are brought into `order`."""
     names, size = checkpoint.names, spec.head_dim
     q_heads, kv_heads = range(heads.q_start, heads.q_stop), heads.kv_heads
+    if spec.output_gate:
+        return _gated_blocks(checkpoint, layer, spec, heads, order)
     if names.qkv is None:
         parts = (
             (names.q, spec.num_heads, q_heads, order),
@@ -121,3 +123,19 @@ def _qkv_blocks(
     if not order:
         return [RowBlock(name, total, ranges([*turned, *values], size))]
     return [RowBlock(name, total, ranges(turned, size), order), RowBlock(name, total, ranges(values, size))]
+
+
+def _gated_blocks(
+    checkpoint: Checkpoint, layer: int, spec: AttentionSpec, heads: HeadSplit, order: tuple[int, ...]
+) -> list[RowBlock]:
+    """Where each query head is followed by its gate."""
+    names, size, kv_heads = checkpoint.names, spec.head_dim, heads.kv_heads
+    q, k, v = (checkpoint.inside(layer, name) for name in (names.q, names.k, names.v))
+    queries = [2 * head for head in range(heads.q_start, heads.q_stop)]
+    gates = [place + 1 for place in queries]
+    return [
+        RowBlock(q, 2 * spec.num_heads * size, ranges(queries, size), order),
+        RowBlock(k, spec.num_kv_heads * size, ranges(kv_heads, size), order),
+        RowBlock(v, spec.num_kv_heads * size, ranges(kv_heads, size)),
+        RowBlock(q, 2 * spec.num_heads * size, ranges(gates, size)),
+    ]

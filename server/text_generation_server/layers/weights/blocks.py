@@ -66,3 +66,10 @@ def row_order(blocks: Sequence[RowBlock], device: torch.device) -> Tensor | None
         indices.append(rows + first)
         first += block.rows
     return torch.cat(indices)
+
+
+def in_step(conv: Tensor) -> Tensor:
+    """[channels, kernel] of a stored depthwise convolution [channels, 1, kernel], with neighbouring channels side by
+    side in memory, as a step reads them.
+    """
+    return conv.squeeze(1).t().contiguous().t()

@@ -32,7 +32,8 @@ class Checkpoint:
         group: TensorParallelGroup,
         schemes: Schemes = UNQUANTISED,
     ) -> "Checkpoint":
-        """With the first prefix under which there is an embedding."""
+        """With the first prefix under which there is an embedding, and the layout of experts that is stored."""
+        names = names.as_stored(len(spec.layers), source.has)
         return cls(source, spec, names, group, names.prefix(source.has), schemes)
 
     @property

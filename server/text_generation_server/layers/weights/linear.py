@@ -1,6 +1,6 @@
 """Matrices in the forms in which they run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -177,9 +177,16 @@ def are_alone(tensor: Tensor, block: int | None) -> bool:
     return block is not None and not tensor.is_cuda
 
 
+def each_alone(block: int | None, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """The tensors, which have a row for each token, or, where `are_alone`, those of one token after the other."""
+    if not are_alone(tensors[0], block):
+        return (tensors,)
+    return zip(*(tensor.split(1) for tensor in tensors), strict=True)
+
+
 def activate(x: Tensor, activation: str, block: int | None) -> None:
     """The operator of this name, in place. `block` as in `Linear.apply`."""
-    for part in x.split(1) if are_alone(x, block) else (x,):
+    for (part,) in each_alone(block, x):
         kernels.activate(part, activation, part)
 
 
@@ -187,7 +194,7 @@ def activated(product: Tensor, activation: str, wants: ActivationScheme | None, 
     """`act_and_mul` of [T, outputs], in the form that the next matrix wants. `block` as in `Linear.apply`."""
     if are_alone(product, block):
         out = product.new_empty(product.shape[0], product.shape[1] // 2)
-        for token, place in zip(product.split(1), out.split(1), strict=True):
+        for token, place in each_alone(block, product, out):
             kernels.act_and_mul(token, activation, place)
         return Activations(out).made_for(wants)
     made, room = Activations.to_fill(product.new_empty(product.shape[0], product.shape[1] // 2), wants)

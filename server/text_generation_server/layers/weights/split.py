@@ -48,7 +48,7 @@ class HeadSplit:
     @classmethod
     def of(cls, num_heads: int, num_kv_heads: int, group: TensorParallelGroup) -> "HeadSplit":
         """Raises ConfigurationError when the heads cannot be shared evenly."""
-        check_heads(num_heads, group.world_size)
+        check_heads(num_heads, "attention heads", group.world_size)
         q_start, q_stop = even_span(num_heads, group.rank, group.world_size)
         readers = (q_stop - q_start) // kv_heads_of_rank(num_heads, num_kv_heads, group.world_size)
         all_readers = num_heads // num_kv_heads

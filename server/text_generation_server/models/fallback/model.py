@@ -32,6 +32,7 @@ class FallbackModel(CausalLM):
         self.vocabulary = VocabularyPart.of(self.vocab_size, 0, 1)
         self.max_context_length = int(settings.max_position_embeddings)
         self.caches = caches
+        self.states = ()
         self.bytes_per_position = 0
         self.copies = Copies(self.dtype)
         self.dense_products = 0

@@ -65,13 +65,14 @@ def _read_shared(part: ExpertPart, target: Target) -> None:
 def _stacked(part: ExpertPart, target: Target) -> None:
     """`[experts, 2 * inner, hidden]` and `[experts, hidden, inner]`."""
     source, spec = part.checkpoint.source, part.spec
-    first, _, last = _names(part)
-    gate_up = source.read(f"{part.name(first)}.weight", (spec.experts, 2 * spec.inner, part.hidden), part.cut())
+    # Some files name them as tensors, others as matrices.
+    first, down = (name if source.has(name) else f"{name}.weight" for name in map(part.name, _names(part)[::2]))
+    gate_up = source.read(first, (spec.experts, 2 * spec.inner, part.hidden), part.cut())
     gate, up = gate_up.chunk(2, dim=1)
     target[0].copy_(gate[:, part.start : part.stop])
     target[1].copy_(up[:, part.start : part.stop])
     shape, columns = (spec.experts, part.hidden, spec.inner), part.cut(Slice(2, part.start, part.stop))
-    target[2].copy_(source.read(f"{part.name(last)}.weight", shape, columns))
+    target[2].copy_(source.read(down, shape, columns))
 
 
 def _rows(part: ExpertPart, target: Target) -> None:

@@ -1,0 +1,75 @@
+"""Families with recurrent layers, as variants that their configurations can have."""
+
+from typing import Any
+
+import torch
+
+from support.families import Case, Raw, State
+from support.moe_cases import QWEN
+
+LAYERS = ["linear_attention", "full_attention", "linear_attention"]
+DELTA: dict[str, Any] = {
+    "head_dim": 16,
+    "layer_types": LAYERS,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+}
+EXPERTS = {**QWEN, "shared_expert_intermediate_size": 20}
+
+
+def stacked_experts(state: State, raw: Raw) -> tuple[State, Raw]:
+    """The published files of Qwen 3.5, which have the experts of a layer in two tensors."""
+    stacked = {name: tensor for name, tensor in state.items() if ".mlp.experts." not in name}
+    for name in state:
+        if name.endswith(".mlp.experts.0.gate_proj.weight"):
+            layer = name.removesuffix("0.gate_proj.weight")
+            gate, up, down = (
+                torch.stack([state[f"{layer}{expert}.{part}_proj.weight"] for expert in range(QWEN["num_experts"])])
+                for part in ("gate", "up", "down")
+            )
+            stacked |= {f"{layer}gate_up_proj": torch.cat((gate, up), dim=1), f"{layer}down_proj": down}
+    return stacked, raw
+
+
+def _by_interval(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Layers as files say that do not list them."""
+    del raw["layer_types"]
+    return state, {**raw, "full_attention_interval": 2}
+
+
+def _pattern(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Layers as letters, as in the first files."""
+    letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-"}
+    return state, {**raw, "hybrid_override_pattern": "".join(letters[each] for each in raw.pop("layers_block_type"))}
+
+
+STATE_SPACE: dict[str, Any] = {
+    "head_dim": 8,
+    "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp", "linear_attention"],
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 12,
+    "n_groups": 4,
+    "ssm_state_size": 8,
+    "num_hidden_layers": ...,
+}
+
+RECURRENT_CASES: dict[str, Case] = {
+    "qwen3 next": Case("Qwen 3 Next", "qwen3_next", {**DELTA, **EXPERTS, "mlp_only_layers": [1]}),
+    "qwen3.5": Case("Qwen 3.5 and 3.6", "qwen3_5_text", DELTA, _by_interval),
+    "qwen3.5 moe": Case("Qwen 3.5 and 3.6 MoE", "qwen3_5_moe_text", {**DELTA, **EXPERTS}),
+    "qwen3.5 moe stacked": Case(
+        "Qwen 3.5 and 3.6 MoE", "qwen3_5_moe_text", {**DELTA, **EXPERTS, "linear_num_key_heads": 4}, stacked_experts
+    ),
+    "mamba": Case("Mamba", "mamba", {"state_size": 6}),
+    "jamba": Case(
+        "Jamba",
+        "jamba",
+        {"num_experts": 4, "mamba_d_state": 6, "attn_layer_period": 2, "attn_layer_offset": 1, "pad_token_id": 0},
+    ),
+    "nemotron h": Case("Nemotron-H and Nano 2", "nemotron_h", STATE_SPACE),
+    "nemotron h letters": Case(
+        "Nemotron-H and Nano 2", "nemotron_h", {**STATE_SPACE, "use_bias": True, "mlp_bias": True}, _pattern
+    ),
+}

@@ -1,0 +1,93 @@
+"""Mixers with a state of each request, whose size does not depend on the length of the context, as data: what
+`spec.py` says of other parts. Counts are those of the whole model, not of a rank.
+"""
+
+from dataclasses import dataclass
+
+from .parallel import kv_heads_of_rank
+
+
+@dataclass(frozen=True)
+class GatedDeltaSpec:
+    """Gated delta net of one layer (Yang et al., 2024): a state takes the place of keys and values. Each new token
+    makes it decay, corrects what it holds for the token's key, and reads it.
+    """
+
+    num_heads: int
+    """Of values, each with a state of its own."""
+    num_key_heads: int
+    """Of queries and keys; each belongs to as many heads."""
+    key_dim: int
+    value_dim: int
+    kernel: int
+    """Tokens that the convolution before sees, the newest included."""
+    norm_eps: float
+    """Of the normalisation of what a head reads, which a gate multiplies."""
+
+    def inputs(self, shards: int) -> int:
+        """Of the convolution on one of so many shards."""
+        keys = kv_heads_of_rank(self.num_heads, self.num_key_heads, shards) * self.key_dim
+        return 2 * keys + self.num_heads // shards * self.value_dim
+
+    def state(self, shards: int) -> int:
+        """Elements of a request's state on one of so many shards."""
+        return self.num_heads // shards * self.key_dim * self.value_dim
+
+
+@dataclass(frozen=True)
+class MambaSpec:
+    """Selective state space of one layer (Mamba, Gu and Dao, 2023): each channel has a state of its own."""
+
+    channels: int
+    state_size: int
+    """Elements of a channel's state."""
+    kernel: int
+    """As of `GatedDeltaSpec`."""
+    rank: int
+    """Elements of the vector that the channels' time steps are products of."""
+    bias: bool = False
+    """The first and the last product have one."""
+    conv_bias: bool = True
+    norm_eps: float | None = None
+    """Of normalisations of that vector, and of what writes and reads the states; None: there are none."""
+
+    def inputs(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return self.channels // shards
+
+    def state(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return self.channels // shards * self.state_size
+
+
+@dataclass(frozen=True)
+class Mamba2Spec:
+    """State space of one layer whose heads decay as a whole (Mamba 2, Dao and Gu, 2024)."""
+
+    num_heads: int
+    head_dim: int
+    """Channels of a head."""
+    groups: int
+    """Of heads: those of a group share what writes and reads their states."""
+    state_size: int
+    """Elements of a channel's state."""
+    kernel: int
+    """As of `GatedDeltaSpec`."""
+    norm_eps: float
+    """Of the normalisation of a group's results, which a gate has multiplied."""
+    bias: bool = False
+    """The first and the last product have one."""
+    conv_bias: bool = True
+    least_step: float = 0.0
+    """Lower bound of time steps."""
+
+    def inputs(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return (self.num_heads * self.head_dim + 2 * self.groups * self.state_size) // shards
+
+    def state(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return self.num_heads // shards * self.head_dim * self.state_size
+
+
+RecurrentSpec = GatedDeltaSpec | MambaSpec | Mamba2Spec

@@ -1,0 +1,60 @@
+"""Selective state space (Mamba, Gu and Dao, 2023): each channel has a state, which what is read decides on."""
+
+from torch import Tensor
+
+from ... import kernels
+from ...config.recurrent import MambaSpec
+from ...distributed import TensorParallelGroup
+from ..weights import Activations, ActivationScheme, MambaWeights, each_alone
+from .mixer import Mixer
+from .state import InferState, StateShape
+
+
+class Mamba(Mixer):
+    """Channels of this rank in one layer."""
+
+    def __init__(self, index: int, spec: MambaSpec, weights: MambaWeights, group: TensorParallelGroup) -> None:
+        """`index`: of its state among those of all layers."""
+        self._index = index
+        self._spec = spec
+        self._weights = weights
+        self.out = weights.out
+        self._group = group
+        self._channels = len(weights.skip)
+        self.state = StateShape(spec.kernel, self._channels, (self._channels, spec.state_size))
+        """What it keeps of each row."""
+
+    @property
+    def wants(self) -> ActivationScheme | None:
+        """See `Mixer`."""
+        return self._weights.first.wants
+
+    def forward(self, x: Activations, state: InferState) -> Tensor:
+        """See `Mixer`."""
+        weights, kept = self._weights, state.states[self._index]
+        inputs, gate = weights.first.apply(x, state.linear_block).split(self._channels, dim=1)
+        channels = inputs.new_empty(inputs.shape)
+        for runs in state.runs:
+            where = (runs.rows, runs.starts, runs.kv_lens)
+            kernels.causal_conv(inputs, weights.conv, weights.conv_bias, kept.inputs, *where, channels)
+        steps, writes, reads = self._select(channels, state.linear_block)
+        out = inputs.new_empty(inputs.shape)
+        selected = (channels, steps, writes, reads, gate, weights.rate, weights.skip, weights.bias, kept.state)
+        for runs in state.runs:
+            kernels.selective_scan(*selected, runs.rows, runs.starts, runs.kv_lens, runs.max_len, out)
+        return out
+
+    def _select(self, channels: Tensor, block: int | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each token the channels' time steps [T, channels], and what writes and reads the states, [T, state_size]
+        each. All channels of all ranks have a part in it.
+        """
+        weights, spec = self._weights, self._spec
+        selection = weights.selection.apply(Activations(channels), block)
+        self._group.all_reduce(selection)
+        parts = selection.split((spec.rank, spec.state_size, spec.state_size), dim=1)
+        if weights.norms is not None and spec.norm_eps is not None:
+            for part, norm in zip(parts, weights.norms, strict=True):
+                for (each,) in each_alone(block, part):
+                    kernels.rms_norm(each, norm, spec.norm_eps, each)
+        steps, writes, reads = parts
+        return weights.steps.apply(Activations(steps), block), writes, reads
