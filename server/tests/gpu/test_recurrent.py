@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.engine_driver import stream
 from support.families import made, write
-from support.gpu_engine import alone, build, check, schedule
+from support.gpu_engine import alone, build, check, router, schedule
 from support.recurrent_cases import RECURRENT_CASES
 
 pytestmark = pytest.mark.gpu
@@ -32,10 +33,28 @@ def test_schedules_change_no_token(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3.5", "mamba", "nemotron h letters"])
-def test_graphs_and_blocks_change_no_token_in_the_default_mode(name: str, tmp_path: Path) -> None:
+def test_graphs_change_no_token_in_the_default_mode(name: str, tmp_path: Path) -> None:
     """In float32 nothing hangs on the last bits of these models."""
     engine = build(written(name, tmp_path), torch.float32)
     expected = alone(engine, NUMBERS)
     assert len({tuple(tokens) for tokens in expected}) > 15
     for seed in range(20):
         check(schedule(engine, seed, NUMBERS, count=6, pause=0.03), expected, seed)
+
+
+@pytest.mark.parametrize("name", ["qwen3 next", "nemotron h"])
+def test_prompts_in_blocks_have_the_probabilities_of_those_token_after_token(name: str, tmp_path: Path) -> None:
+    """Of 180 tokens in chunks of 100, which only the deterministic mode computes one by one."""
+    folder = written(name, tmp_path)
+    prompt = [(37 * index) % 380 + 4 for index in range(180)]
+    found: list[torch.Tensor] = []
+    for deterministic in (False, True):
+        engine = build(folder, torch.bfloat16, deterministic=deterministic)
+        asked = stream(0, prompt, 1, prefill_logprobs=True)
+        router(engine, chunk=100).run(asked)
+        found.append(torch.tensor(asked.prompt_logprobs))
+    by_blocks, one_by_one = found
+    assert len(by_blocks) == len(prompt) - 1
+    difference = (by_blocks - one_by_one).abs()
+    assert difference.mean() < 0.03
+    assert difference.max() < 0.4

@@ -89,18 +89,21 @@ def gated_delta_recurrent_kernel(
     keys = tl.arange(0, BLOCK_K)
     columns = tl.program_id(0) % BLOCKS * BLOCK_V + tl.arange(0, BLOCK_V)
     rate, bias = tl.load(rate_ptr + head), tl.load(bias_ptr + head)
-    let_next_start(PDL)
-    wait_for_previous(PDL)
+    # All of this was written in an earlier step, or as the first thing of this one.
     kv_len = tl.load(kv_lens_ptr + run)
+    row = tl.load(rows_ptr + run)
     start = tl.load(starts_ptr + run, mask=in_chunks != 0, other=0)
     length = tl.load(starts_ptr + run + 1, mask=in_chunks != 0, other=1) - start
-    if (kv_len == 0) | (length == 0):
+    exists = (kv_len > 0) & (length > 0)
+    state_ptrs = state_ptr + (row * HEADS + head) * (KEY_DIM * VALUE_DIM)
+    state_ptrs += keys[:, None] * VALUE_DIM + columns[None, :]
+    held = (keys < KEY_DIM)[:, None] & (columns < VALUE_DIM)[None, :] & exists
+    state = tl.load(state_ptrs, mask=held & (kv_len > length), other=0.0)
+    let_next_start(PDL)
+    wait_for_previous(PDL)
+    if not exists:
         return
     start = tl.where(in_chunks != 0, start, run).to(tl.int64)
-    state_ptrs = state_ptr + (tl.load(rows_ptr + run) * HEADS + head) * (KEY_DIM * VALUE_DIM)
-    state_ptrs += keys[:, None] * VALUE_DIM + columns[None, :]
-    held = (keys < KEY_DIM)[:, None] & (columns < VALUE_DIM)[None, :]
-    state = tl.load(state_ptrs, mask=held & (kv_len > length), other=0.0)
     qkv_ptr += start * stride_qkv_token
     gates_ptr += start * stride_gates_token
     out_ptrs = out_ptr + (start * HEADS + head) * VALUE_DIM + columns

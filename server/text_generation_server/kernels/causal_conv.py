@@ -25,7 +25,9 @@ in a decode as in a chunk.
 Called once a layer for decodes and once for chunks, after the product that makes `x`.
 Bytes floor: 2 * tokens * channels * element size (read x, write out), and 2 * (K - 1) * channels * element size for the
 state of each run.
-Not measured on a device yet.
+On an H100, whose copies move 3.0 TB/s, in bfloat16 with 8,192 channels: decodes of 1 / 64 / 256 requests take 2.5 /
+5.2 / 13.6 us, a prompt of 8,192 tokens 102 us, which is 87 % of a copy, and 256 of 32 tokens 122 us
+(benchmark/results/recurrent_parts.json).
 """
 
 # pyright: basic, reportArgumentType=false

@@ -13,7 +13,9 @@ With a float32 weight only `out` is (as in Falcon H1).
 
 Called once a layer, between the recurrence and the output product.
 Bytes floor: 3 * tokens * groups * size * element size (read x and gate, write out).
-Not measured on a device yet.
+On an H100, whose copies move 3.0 TB/s, in bfloat16, with 32 groups of 128: 1.8 us with 1 token, 4.0 with 64, and 68
+with 8,192, as long as a copy takes; with one group of 8,192, 139 us, 96 % of one
+(benchmark/results/recurrent_parts.json).
 """
 
 # pyright: basic, reportArgumentType=false

@@ -8,7 +8,9 @@ does.
 
 Called once a layer, between attention and the output product.
 Bytes floor: 3 * tokens * n * element size (read x and gate, write out).
-Not measured on a device yet. Launch settings are those of `act_and_mul`, which moves the same bytes.
+Launch settings are those of `act_and_mul`, which moves the same bytes. On an H100, whose copies move 3.0 TB/s, in
+bfloat16, of 4,096 elements: 1.1 us with 1 token, 1.8 with 64, 68 with 8,192, 98 % of a copy
+(benchmark/results/recurrent_parts.json).
 """
 
 # pyright: basic, reportArgumentType=false
