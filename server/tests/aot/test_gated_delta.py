@@ -15,7 +15,7 @@ from text_generation_server.kernels._config import nearest
 from text_generation_server.kernels._gated_delta_blocks import BLOCK_T, FACTORS, gated_delta_blocks_kernel
 from text_generation_server.kernels._gated_delta_recurrent import gated_delta_recurrent_kernel
 from text_generation_server.kernels._gated_delta_states import gated_delta_states_kernel
-from text_generation_server.kernels.gated_delta import _BLOCKS_LAUNCH, _LEAST_TILE, _WIDTH
+from text_generation_server.kernels.gated_delta import _BLOCKS_LAUNCH, _WIDTH, _tile
 
 FLOATS = ("rate_ptr", "bias_ptr", "state_ptr", "factors_ptr", "decays_ptr")
 SPECIAL = dict.fromkeys(FLOATS, "*fp32") | {"rows_ptr": "*i64", "starts_ptr": "*i32", "kv_lens_ptr": "*i32"}
@@ -45,20 +45,16 @@ def _recurrent(capability: int, sizes: tuple[int, int], columns: int, dtype: str
 
 
 def _blocks(capability: int, sizes: tuple[int, int], runs: int = 16, dtype: str = "bf16") -> Compiled:
-    widths = {f"WIDTH_{name}": min(padded_head_dim(size), _WIDTH) for name, size in zip("KV", sizes, strict=True)}
+    widths = {f"WIDTH_{name}": min(_tile(size), _WIDTH) for name, size in zip("KV", sizes, strict=True)}
     constants = {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "BLOCK_B": runs, **widths}
     registers = _BLOCKS_LAUNCH["maxnreg"]
     return _compile(gated_delta_blocks_kernel, sizes, constants, _BLOCKS_LAUNCH, capability, dtype, registers)
 
 
 def _states(capability: int, sizes: tuple[int, int], runs: int = 16, dtype: str = "bf16") -> Compiled:
-    block_v = padded_head_dim(sizes[1])
+    block_k, block_v = map(_tile, sizes)
     config = nearest("gated_delta", shared_kib=SHARED_KIB[capability])
-    constants = {
-        "BLOCK_K": max(_LEAST_TILE, padded_head_dim(sizes[0])),
-        "BLOCK_V": min(config["BLOCK_V"], block_v),
-        "BLOCK_B": runs,
-    }
+    constants = {"BLOCK_K": block_k, "BLOCK_V": min(config["BLOCK_V"], block_v), "BLOCK_B": runs}
     constants |= {"BLOCK_T": BLOCK_T, "FACTORS": FACTORS, "STAGES": config["STAGES"]}
     return _compile(gated_delta_states_kernel, sizes, constants, dict(config), capability, dtype)
 

@@ -9,7 +9,7 @@ from text_generation_server import kernels
 
 pytestmark = pytest.mark.gpu
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
-SIZES = [(32, 16, 128, 128), (4, 2, 80, 48), (3, 3, 16, 16), (2, 1, 256, 256), (8, 2, 64, 128)]
+SIZES = [(32, 16, 128, 128), (4, 2, 80, 48), (3, 3, 16, 16), (4, 2, 8, 12), (2, 1, 256, 256), (8, 2, 64, 128)]
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -42,13 +42,13 @@ Bytes floor: 8 * heads * key_dim * value_dim for each run (read and write its st
 Blocks keep key_dim + value_dim + 64 numbers of the model's type for each token and head between their kernels, written
 once and read back once.
 On an H100, whose copies move 3.0 TB/s, with 32 heads of 128 by 128 and 16 key heads in bfloat16: decodes of 1 / 8 / 64
-/ 256 requests take 3.4 / 15.4 / 113 / 446 us (4.4 / 15.6 / 123 / 489 when states were read after the wait), 64 of them
-79 % of a copy. Prompts of 512 / 2,048 / 8,192 tokens take 32 / 99 / 346 us by blocks, 481 / 1,931 / 7,733 token after
-token; 64 runs of 16 tokens 366 and 196 (benchmark/results/gated_delta.json).
+/ 256 requests take 3.3 / 15.2 / 113 / 446 us (4.4 / 15.6 / 123 / 489 when states were read after the wait), 64 of them
+79 % of a copy. Prompts of 512 / 2,048 / 8,192 tokens take 32 / 98 / 343 us by blocks, 471 / 1,912 / 7,598 token after
+token; 64 runs of 16 tokens 365 and 193 (benchmark/results/gated_delta.json).
 
-Triton 3.6 compiles the kernel of states wrongly for a Hopper card where keys have tiles of 16 elements, and where its
-loop has one stage: results are off by half of the largest, always alike, with no hazard that compute-sanitizer finds.
-So tiles have at least 32, and stages are two or more; the GPU tests have sizes on both sides.
+Triton 3.6 compiles the kernel of states wrongly for a Hopper card where keys or values have tiles of 16 elements, and
+where its loop has one stage: results are off by half of the largest, always alike, with no hazard that
+compute-sanitizer finds. So tiles have at least 32, and stages are two or more; the GPU tests have sizes on both sides.
 """
 
 # pyright: basic, reportArgumentType=false
@@ -71,7 +71,7 @@ from ._triton import triton
 _LARGEST = 256
 """Dimensions of a head: a warp has a state of so many keys, and of 8 values, in its registers."""
 _LARGEST_BY_BLOCKS, _LEAST_TILE = 128, 32
-"""Elements of a key that blocks are computed with, and of a tile of them there."""
+"""Elements of a key that blocks are computed with at most, and of keys and values in a tile at least."""
 _SHORT = 16
 """Tokens of the longest run up to which going one by one is no slower than the kernels for blocks."""
 _WARP_ELEMENTS, _MOST_COLUMNS = 2048, 32
@@ -189,6 +189,11 @@ def _one_by_one(
     )
 
 
+def _tile(size: int) -> int:
+    """Elements of keys or values that programs for blocks have at a time."""
+    return max(_LEAST_TILE, padded_head_dim(size))
+
+
 def _by_blocks(
     qkv: Tensor,
     gates: Tensor,
@@ -202,7 +207,7 @@ def _by_blocks(
 ) -> None:
     """Blocks of tokens, then states from block to block."""
     (tokens, heads, value_dim), key_dim, runs = out.shape, state.shape[2], rows.shape[0]
-    block_k, block_v = max(_LEAST_TILE, padded_head_dim(key_dim)), padded_head_dim(value_dim)
+    block_k, block_v = _tile(key_dim), _tile(value_dim)
     # Each run adds less than one block that is not full.
     blocks = triton.cdiv(tokens, BLOCK_T) + runs
     w, u, scores = (qkv.new_empty(blocks, heads, BLOCK_T, size) for size in (key_dim, value_dim, BLOCK_T))

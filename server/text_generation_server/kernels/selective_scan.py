@@ -28,7 +28,7 @@ and two threads have one: more would compute its time step and its gate once mor
 a prompt would be too few warps for an H100. It asks for the next tokens before it computes those that it has. A program
 of decodes has one token, and four warps.
 On an H100, whose copies move 3.0 TB/s, in bfloat16 with 8,192 channels and n = 16: decodes of 1 / 64 / 256 requests
-take 2.5 / 28 / 104 us, 64 of them 84 % of a copy; prompts of 512 / 2,048 / 8,192 tokens take 106 / 413 / 1,668 us,
+take 2.5 / 28 / 104 us, 64 of them 84 % of a copy; prompts of 512 / 2,048 / 8,192 tokens take 105 / 412 / 1,669 us,
 which is 0.2 us a token whatever is beside it (benchmark/results/mamba.json).
 """
 

@@ -33,8 +33,8 @@ All else is computed token after token in float32: decodes, short chunks, float3
 card longer, and everything where `deterministic`. A token's result is then the same to the bit wherever its run is cut,
 in a decode as in a chunk, and whatever else is in the step.
 On an H100, whose copies move 3.0 TB/s, in bfloat16 with 128 heads of 64, n = 128 and 8 groups: decodes of 1 / 64 / 256
-requests take 5.7 / 194 / 761 us, 64 of them 93 % of a copy; prompts of 512 / 2,048 / 8,192 tokens take 40 / 146 / 560
-us in blocks, and 305 / 1,212 / 4,853 token after token (benchmark/results/mamba.json).
+requests take 5.6 / 193 / 761 us, 64 of them 93 % of a copy; prompts of 512 / 2,048 / 8,192 tokens take 40 / 145 / 563
+us in blocks, and 305 / 1,210 / 4,882 token after token (benchmark/results/mamba.json).
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
