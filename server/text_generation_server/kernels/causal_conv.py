@@ -38,7 +38,9 @@ from ._activations import sigmoid
 from ._attention import padded_batch
 from ._conv_kernels import conv_chunks_kernel, conv_decodes_kernel, conv_states_kernel
 from ._launch import Launcher
+from ._recurrence import list_runs
 from ._register import register
+from ._shapes import shapes_error
 from ._triton import triton
 
 _TOKENS = 16
@@ -75,10 +77,8 @@ def _check(
         or kv_lens.shape != (runs,)
         or (starts is not None and starts.shape != (runs + 1,))
     ):
-        named = {"x": x, "weight": weight, "bias": bias, "state": state, "rows": rows, "starts": starts}
-        named |= {"kv_lens": kv_lens, "out": out}
-        shapes = {name: tuple(tensor.shape) for name, tensor in named.items() if tensor is not None}
-        raise ValueError(f"causal_conv: shapes do not fit: {shapes}")
+        of_runs = {"state": state, "rows": rows, "starts": starts, "kv_lens": kv_lens}
+        raise shapes_error("causal_conv", x=x, weight=weight, bias=bias, **of_runs, out=out)
     if not x.stride(1) == out.stride(1) == 1 or (bias is not None and bias.stride(0) != 1):
         raise ValueError("causal_conv: the last dimension of x, bias and out must have stride 1")
     if not state.is_contiguous() or state.dtype != x.dtype:
@@ -126,13 +126,9 @@ def causal_conv_torch(
     out: Tensor,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Runs are computed one after the other."""
-    lengths = kv_lens.tolist()
-    bounds = list(range(len(lengths) + 1)) if starts is None else starts.tolist()
     taps = weight.float().t()
-    for row, kv_len, begin, end in zip(rows.tolist(), lengths, bounds[:-1], bounds[1:], strict=True):
-        if kv_len == 0 or begin == end:
-            continue
-        before = state[row] if kv_len > end - begin else torch.zeros_like(state[row])
+    for row, begin, end, continued in list_runs(rows, starts, kv_lens):
+        before = state[row] if continued else torch.zeros_like(state[row])
         inputs = torch.cat((before, x[begin:end]))
         total = _sums(inputs.float(), taps, bias)
         out[begin:end] = total.mul_(sigmoid(total))

@@ -65,7 +65,9 @@ from ._gated_delta_gates import EPS
 from ._gated_delta_recurrent import gated_delta_recurrent_kernel
 from ._gated_delta_states import gated_delta_states_kernel
 from ._launch import Launcher, rehearsing
+from ._recurrence import list_runs
 from ._register import register
+from ._shapes import shapes_error
 from ._triton import triton
 
 _LARGEST = 256
@@ -114,10 +116,8 @@ def _check(
         or kv_lens.shape != (runs,)
         or (starts is not None and starts.shape != (runs + 1,))
     ):
-        named = {"qkv": qkv, "gates": gates, "rate": rate, "bias": bias, "state": state, "rows": rows}
-        named |= {"starts": starts, "kv_lens": kv_lens, "out": out}
-        shapes = {name: tuple(tensor.shape) for name, tensor in named.items() if tensor is not None}
-        raise ValueError(f"gated_delta: shapes do not fit: {shapes}")
+        of_runs = {"state": state, "rows": rows, "starts": starts, "kv_lens": kv_lens}
+        raise shapes_error("gated_delta", qkv=qkv, gates=gates, rate=rate, bias=bias, **of_runs, out=out)
     if max(key_dim, value_dim) > _LARGEST:
         raise ValueError(f"gated_delta: heads have {key_dim} by {value_dim} elements; {_LARGEST} are the most")
     if not qkv.dtype == gates.dtype == out.dtype or not rate.dtype == bias.dtype == state.dtype == torch.float32:
@@ -253,12 +253,8 @@ def gated_delta_torch(
     """Torch implementation: the CPU path and the reference of the tests. Runs are computed one after the other, token
     after token, so all results are deterministic.
     """
-    lengths = kv_lens.tolist()
-    bounds = list(range(len(lengths) + 1)) if starts is None else starts.tolist()
-    for row, kv_len, begin, end in zip(rows.tolist(), lengths, bounds[:-1], bounds[1:], strict=True):
-        if kv_len == 0 or begin == end:
-            continue
-        held = state[row] if kv_len > end - begin else torch.zeros_like(state[row])
+    for row, begin, end, continued in list_runs(rows, starts, kv_lens):
+        held = state[row] if continued else torch.zeros_like(state[row])
         for token in range(begin, end):
             held, out[token] = _advance(held, qkv[token].float(), gates[token].float(), rate, bias)
         state[row] = held

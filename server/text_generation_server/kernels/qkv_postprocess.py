@@ -42,6 +42,7 @@ from ._config import nearest
 from ._launch import Launcher
 from ._qkv_kernel import qkv_postprocess_kernel
 from ._register import register
+from ._shapes import shapes_error
 from ._triton import triton
 from .kv_codes import as_bytes, check_codes, format_of, quantise
 from .rms_norm import normalise
@@ -79,8 +80,7 @@ def check_qkv(
     ):
         named = {"qkv": qkv, "bias": bias, "q_norm": q_norm, "k_norm": k_norm, "cos_sin": cos_sin}
         named |= {"positions": positions, "slots": slots, "k_cache": k_cache, "v_cache": v_cache}
-        shapes = {name: tuple(tensor.shape) for name, tensor in named.items() if tensor is not None}
-        raise ValueError(f"qkv_postprocess: shapes do not fit: {shapes}")
+        raise shapes_error("qkv_postprocess", **named)
     tensors = (qkv, bias, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, q_out)
     # The stride of a single element says nothing.
     if any(tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1 for tensor in tensors):

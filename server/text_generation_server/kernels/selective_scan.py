@@ -51,6 +51,7 @@ from ._recurrence import (
     store_rows,
 )
 from ._register import register
+from ._shapes import shapes_error
 from ._triton import tl, triton
 
 _PARTS = 2
@@ -191,8 +192,7 @@ def _check(
     expected |= {"a_log": (channels, n), "d": (channels,), "dt_bias": (channels,), "kv_lens": (runs,)}
     expected |= {"state": (state.shape[0], channels, n), "starts": (runs + 1,)}
     if any(tensor.shape != expected[name] for name, tensor in named.items()):
-        shapes = {name: tuple(tensor.shape) for name, tensor in named.items()}
-        raise ValueError(f"selective_scan: shapes do not fit: {shapes}")
+        raise shapes_error("selective_scan", **named)
     if n > 256:
         raise ValueError(f"selective_scan: a channel has {n} numbers, and may have 256")
     if any(tensor.stride(1) != 1 or tensor.dtype != x.dtype for tensor in of_type.values()):

@@ -47,6 +47,7 @@ from ._device import shared_kib
 from ._launch import Launcher, rehearsing
 from ._recurrence import list_runs, softplus_torch
 from ._register import register
+from ._shapes import shapes_error
 from ._state_space_kernels import state_space_blocks_kernel, state_space_tokens_kernel
 from ._triton import triton
 
@@ -89,8 +90,7 @@ def _check(
     expected |= dict.fromkeys(of_float, (heads,)) | {"dt": (tokens, heads), "state": (state.shape[0], heads, p, n)}
     expected |= {"kv_lens": (runs,), "starts": (runs + 1,)}
     if heads % groups or any(tensor.shape != expected[name] for name, tensor in named.items()):
-        shapes = {name: tuple(tensor.shape) for name, tensor in named.items()}
-        raise ValueError(f"state_space: shapes do not fit: {shapes}")
+        raise shapes_error("state_space", **named)
     if n > 256:
         raise ValueError(f"state_space: a row of a state has {n} numbers, and may have 256")
     if dt.stride(1) != 1 or not all(tensor[:1].squeeze(0).is_contiguous() for tensor in of_type.values()):
