@@ -1,6 +1,6 @@
 """Readings of `config.json` that many families share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -137,14 +137,20 @@ def by_layer_type(
     config: JsonObject, full: LayerSpec, sliding: LayerSpec, is_sliding: Callable[[int], bool]
 ) -> tuple[LayerSpec, ...]:
     """Layers as `layer_types` lists them, else as `is_sliding` says of each number."""
+    kinds = {"full_attention": full, "sliding_attention": sliding}
+    names = layer_types(config, kinds, lambda index: "sliding_attention" if is_sliding(index) else "full_attention")
+    return tuple(kinds[name] for name in names)
+
+
+def layer_types(config: JsonObject, known: Collection[str], default: Callable[[int], str]) -> tuple[str, ...]:
+    """The type of each layer, one of `known`: as `layer_types` lists them, else as `default` says of each number."""
     count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
     if "layer_types" not in config:
-        return tuple(sliding if is_sliding(index) else full for index in range(count))
-    kinds = {"full_attention": full, "sliding_attention": sliding}
+        return tuple(default(index) for index in range(count))
     names = config.strings("layer_types")
-    if len(names) != count or any(name not in kinds for name in names):
-        raise config.error("layer_types", f"a list of {count} names out of {', '.join(kinds)}")
-    return tuple(kinds[name] for name in names)
+    if len(names) != count or any(name not in known for name in names):
+        raise config.error("layer_types", f"a list of {count} names out of {', '.join(known)}")
+    return names
 
 
 def decoder(

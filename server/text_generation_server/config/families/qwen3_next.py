@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..names import TensorNames
 from ..recurrent import GatedDeltaSpec
 from ..spec import AttentionSpec, DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec, QkNormSpec
-from .common import MOST_HEADS, MOST_KERNEL, MOST_LAYERS, MOST_STATE, attention, decoder, gated, silu_alone
+from .common import MOST_HEADS, MOST_KERNEL, MOST_STATE, attention, decoder, gated, layer_types, silu_alone
 from .experts import divided, mixture
 from .family import Family
 
@@ -40,10 +41,9 @@ def _mixture(config: JsonObject) -> DecoderSpec:
 def _decoder(config: JsonObject, ffn: Callable[[int], FeedForwardSpec]) -> DecoderSpec:
     norm = _norm(config)
     recurrent, full = _gated_delta(config), _attention(config)
-    layers = tuple(
-        LayerSpec(full if is_full else recurrent, ffn(index), norm, norm)
-        for index, is_full in enumerate(_full_layers(config))
-    )
+    mixers = {"full_attention": full, "linear_attention": recurrent}
+    types = layer_types(config, mixers, partial(_type_by_interval, config))
+    layers = tuple(LayerSpec(mixers[name], ffn(index), norm, norm) for index, name in enumerate(types))
     return decoder(config, layers, norm)
 
 
@@ -51,16 +51,9 @@ def _norm(config: JsonObject) -> NormSpec:
     return NormSpec(config.number("rms_norm_eps", default=1e-6), wide=True, one_plus=True)
 
 
-def _full_layers(config: JsonObject) -> list[bool]:
-    """Of each layer whether it has attention."""
-    count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
-    if "layer_types" not in config:
-        interval = config.integer("full_attention_interval", default=_INTERVAL)
-        return [(index + 1) % interval == 0 for index in range(count)]
-    names, known = config.strings("layer_types"), ("full_attention", "linear_attention")
-    if len(names) != count or any(name not in known for name in names):
-        raise config.error("layer_types", f"a list of {count} names out of {', '.join(known)}")
-    return [name == "full_attention" for name in names]
+def _type_by_interval(config: JsonObject, index: int) -> str:
+    interval = config.integer("full_attention_interval", default=_INTERVAL)
+    return "linear_attention" if (index + 1) % interval else "full_attention"
 
 
 def _attention(config: JsonObject) -> AttentionSpec:
