@@ -105,6 +105,7 @@ def _decode(
         "BLOCK_H": 4,
         "BLOCK_C": 8,
         "LAST_MERGES": batch > 1,
+        "EARLY": bool(codes) or (batch == 64 and block_d * BYTES[dtype] <= 256),
         "AHEAD": config["num_stages"],
     }
     return _compile(decode_attention_kernel, dtype, constants, config, target)
@@ -143,7 +144,7 @@ def test_prefill_of_long_chunks_on_hopper(codes: int) -> None:
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("batch", [1, 16, 256])
+@pytest.mark.parametrize("batch", [1, 16, 64, 256])
 @pytest.mark.parametrize(
     ("dtype", "head_dim"), [("bf16", 64), ("bf16", 96), ("bf16", 128), ("fp16", 128), ("bf16", 256), ("fp32", 128)]
 )
@@ -154,8 +155,9 @@ def test_decode(dtype: str, head_dim: int, batch: int, deterministic: bool) -> N
     assert "LDGSTS.E.BYPASS.128" in compiled.sass
 
 
-def test_codes_are_asked_for_before_the_wait_for_the_operator_in_front() -> None:
-    sass = _decode("bf16", 128, 256, deterministic=False, codes=E4M3_BY_HARDWARE).sass
+@pytest.mark.parametrize(("batch", "codes"), [(256, E4M3_BY_HARDWARE), (64, 0)])
+def test_first_tiles_are_asked_for_before_the_wait_for_the_operator_in_front(batch: int, codes: int) -> None:
+    sass = _decode("bf16", 128, batch, deterministic=False, codes=codes).sass
     assert sass.index("LDGSTS.E.BYPASS.128") < sass.rindex("ACQBULK")
 
 

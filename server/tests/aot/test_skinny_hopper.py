@@ -59,3 +59,5 @@ def test_tiles_are_asked_for_before_the_wait_and_nothing_spills(form: Form, dtyp
     before, _, behind = compiled.sass.partition("ACQBULK")
     assert before.count("UTMALDG") == form.stages * form.gated * len(pieces_of(form.rows))
     assert behind.count("UTMALDG") > form.x_stages
+    # The kernel behind may start once all before this one have finished.
+    assert behind.index("PREEXIT") < behind.index("HGMMA")

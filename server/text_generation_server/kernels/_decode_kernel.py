@@ -9,8 +9,19 @@ from ._triton import tl, triton
 
 
 @triton.jit
+def _load_queries(q_ptrs, exist, PDL: tl.constexpr):
+    """Once the kernel in front has written them, zeros where none `exist`.
+
+    In the first step of a loop over tiles the pipeline has asked for its first ones, and before the loop for none.
+    """
+    wait_for_previous(PDL)
+    return tl.load(q_ptrs, mask=exist, other=0.0)
+
+
+@triton.jit
 def _attend(
-    q,  # [BLOCK_G, BLOCK_D]
+    q_ptrs,  # [BLOCK_G, BLOCK_D]
+    exist,  # [BLOCK_G, BLOCK_D], whether there is such a query and element
     slopes,  # [BLOCK_G] or None
     table_row_ptr,
     k_head_ptr,
@@ -28,8 +39,11 @@ def _attend(
     BLOCK_V: tl.constexpr,
     BLOCK_G: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    EARLY: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Sum of values [BLOCK_G, BLOCK_V], maximum and sum of weights [BLOCK_G] over positions `begin` to `end`."""
+    q = tl.zeros([BLOCK_G, BLOCK_D], dtype=q_ptrs.dtype.element_ty) if EARLY else _load_queries(q_ptrs, exist, PDL)
     acc = tl.zeros([BLOCK_G, BLOCK_V], dtype=tl.float32)
     row_max = tl.full([BLOCK_G], float("-inf"), dtype=tl.float32)
     row_sum = tl.zeros([BLOCK_G], dtype=tl.float32)
@@ -38,29 +52,14 @@ def _attend(
         valid = positions < end
         slots = load_slots(table_row_ptr, positions, end, True)
         k = load_rows(k_head_ptr, slots, stride_k_slot, valid, True, HEAD_DIM, BLOCK_D)
+        if EARLY and start == begin:
+            q = _load_queries(q_ptrs, exist, PDL)
         scores = tl.dot(q, k.T, input_precision="tf32x3")
         scores, units = apply_options(scores, scale_log2, (positions - kv_len + 1)[None, :], slopes, SOFTCAP)
         scores = tl.where(valid[None, :], scores, float("-inf"))
         v = load_rows(v_head_ptr, slots, stride_v_slot, valid, True, V_DIM, BLOCK_V)
         acc, row_max, row_sum = accumulate(scores, units, v, acc, row_max, row_sum, False)
     return acc, row_max, row_sum
-
-
-@triton.jit
-def _load_queries(
-    q_request_ptr,
-    heads,  # [BLOCK_G]
-    exists,  # [BLOCK_G]
-    stride_q_head,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """[BLOCK_D, BLOCK_G], once the kernel in front has written them."""
-    wait_for_previous(PDL)
-    elements = tl.arange(0, BLOCK_D)[:, None]
-    pointers = q_request_ptr + heads[None, :] * stride_q_head + elements
-    return tl.load(pointers, mask=exists[None, :] & (elements < HEAD_DIM), other=0.0)
 
 
 @triton.jit
@@ -81,9 +80,8 @@ def _load_values(v_head_ptr, slots, stride_slot, SIZE: tl.constexpr, BLOCK: tl.c
 
 @triton.jit
 def _attend_codes(
-    q_request_ptr,
-    heads,  # [BLOCK_G]
-    exists,  # [BLOCK_G]
+    q_ptrs,  # [BLOCK_G, BLOCK_D]
+    exist,  # [BLOCK_G, BLOCK_D], whether there is such a query and element
     slopes,  # [BLOCK_G] or None
     table_row_ptr,
     k_head_ptr,  # int32 words, as strides are in words
@@ -92,7 +90,6 @@ def _attend_codes(
     begin,
     end,
     kv_len,
-    stride_q_head,
     stride_k_slot,
     stride_v_slot,
     stride_scales_slot,
@@ -131,8 +128,7 @@ def _attend_codes(
         k = load_rows(k_codes_ptr, slots, stride_k_slot * 4, valid, False, HEAD_DIM, BLOCK_D)
         k_scales, v_scales = load_scales(scales_head_ptr, slots, stride_scales_slot, valid, FORMAT)
         if start == begin:
-            # Here the pipeline has asked for its first tiles, and not before the loop.
-            q = to_float16(_load_queries(q_request_ptr, heads, exists, stride_q_head, HEAD_DIM, BLOCK_D, PDL))
+            q = to_float16(_load_queries(q_ptrs.T, exist.T, PDL))
         scores = tl.dot(widen(k, FORMAT), q)
         distances = (positions - kv_len + 1)[:, None]
         scores, units = apply_options(scores, (k_scales * scale_log2)[:, None], distances, slopes, SOFTCAP)
@@ -202,14 +198,15 @@ def decode_attention_kernel(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     FORMAT: tl.constexpr,  # of `kv_codes`
-    AHEAD: tl.constexpr,  # where FORMAT: tiles that may be asked for before the first one is used
+    EARLY: tl.constexpr,  # whether the first tiles are asked for before the wait
+    AHEAD: tl.constexpr,  # tiles that may be asked for before the first one is used
     PDL: tl.constexpr,
 ):
     """One program attends with all heads of one KV head over one chunk of one request.
 
     Of a request's programs for a KV head, the last to finish adds up what all of them have found.
-    The first tiles of codes are asked for before the kernel in front has finished, which writes queries and the newest
-    position alone. So that none of these tiles has that position, a short chunk with it waits before.
+    Where EARLY, the first tiles are asked for before the kernel in front has finished, which writes queries and the
+    newest position alone. So that none of these tiles has that position, a short chunk with it waits before.
     """
     let_next_start(PDL)
     kv_head = tl.program_id(0)
@@ -229,7 +226,7 @@ def decode_attention_kernel(
         wait_for_previous(PDL)
         return
     row, kv_len, num_chunks, begin, end = bounds(request, chunk, lengths, chunks, rows, BLOCK_B, BLOCK_N, WINDOW)
-    if FORMAT == 0 or (begin >= end) | ((end == kv_len) & (end - begin <= AHEAD * BLOCK_N)):
+    if not EARLY or (begin >= end) | ((end == kv_len) & (end - begin <= AHEAD * BLOCK_N)):
         wait_for_previous(PDL)
 
     slopes = None
@@ -239,20 +236,19 @@ def decode_attention_kernel(
     table_row_ptr = slot_table_ptr + row * stride_table_row
     k_head_ptr = k_cache_ptr + kv_head * stride_k_head
     v_head_ptr = v_cache_ptr + kv_head * stride_v_head
+    elements = tl.arange(0, BLOCK_D)[None, :]
+    q_ptrs = q_request_ptr + heads[:, None] * stride_q_head + elements
+    exist = exists[:, None] & (elements < HEAD_DIM)
     if FORMAT:
         acc, row_max, row_sum = _attend_codes(
-            q_request_ptr, heads, exists, slopes, table_row_ptr, k_head_ptr, v_head_ptr,
-            scales_ptr + kv_head * stride_scales_head, begin, end, kv_len, stride_q_head, stride_k_slot, stride_v_slot,
-            stride_scales_slot, scale_log2,
+            q_ptrs, exist, slopes, table_row_ptr, k_head_ptr, v_head_ptr, scales_ptr + kv_head * stride_scales_head,
+            begin, end, kv_len, stride_k_slot, stride_v_slot, stride_scales_slot, scale_log2,
             FORMAT, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N, PDL,
         )  # fmt: skip
     else:
-        elements = tl.arange(0, BLOCK_D)
-        q_tile_ptr = q_request_ptr + heads[:, None] * stride_q_head + elements[None, :]
-        q = tl.load(q_tile_ptr, mask=exists[:, None] & (elements < HEAD_DIM)[None, :], other=0.0)
         acc, row_max, row_sum = _attend(
-            q, slopes, table_row_ptr, k_head_ptr, v_head_ptr, begin, end, kv_len, stride_k_slot, stride_v_slot,
-            scale_log2, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N,
+            q_ptrs, exist, slopes, table_row_ptr, k_head_ptr, v_head_ptr, begin, end, kv_len, stride_k_slot,
+            stride_v_slot, scale_log2, SOFTCAP, HEAD_DIM, BLOCK_D, V_DIM, BLOCK_V, BLOCK_G, BLOCK_N, EARLY, PDL,
         )  # fmt: skip
 
     elements = tl.arange(0, BLOCK_V)

@@ -172,6 +172,8 @@ def skinny_hopper_kernel(
         _copy(tiles, rows, (begin + step) * BLOCK_K, rings, step, full, step < steps, BYTES)
     if PDL:
         cuda.gdc_wait()
+        # Not earlier: a kernel that has waited relies on all before the last product being finished.
+        cuda.gdc_launch_dependents()
     for step in gl.static_range(X_STAGES):
         _copy((x_tiles,), (0,), (begin + step) * BLOCK_K, (x_ring,), step, x_full, step < steps, X_BYTES)
     stage = 0
@@ -197,9 +199,6 @@ def skinny_hopper_kernel(
         x_used = x_stage
         stage, phase = advance(stage, phase, STAGES)
         x_stage, x_phase = advance(x_stage, x_phase, X_STAGES)
-    # Not earlier: a kernel that has waited relies on all before the last product being finished.
-    if PDL:
-        cuda.gdc_launch_dependents()
     sums = _wait(sums)
 
     out_ptr += split.to(gl.int64) * stride_out_part

@@ -77,6 +77,10 @@ from .kv_codes import as_pairs, as_words, format_of
 _MIN_CHUNKS = (64, 128)
 _SMALL_BATCH = 2
 
+# In batches of so many requests the product in front lets kernels start while it runs (`_skinny_hopper.py`). Heads of
+# more bytes leave no registers for queries that come within the loop.
+_EARLY, _EARLY_BYTES = range(33, 65), 256
+
 # Results that a merge reads at a time, of one chunk and head each: so many that few loads wait for each other.
 _MERGED_ROWS = 32
 
@@ -161,6 +165,7 @@ def decode_attention_triton(
         BLOCK_C=max(1, _MERGED_ROWS // group_heads),
         LAST_MERGES=last_merges,
         FORMAT=format,
+        EARLY=bool(format) or (batch in _EARLY and block_d * q.element_size() <= _EARLY_BYTES),
         AHEAD=config["num_stages"],
         **chunks.constants,
         **config,
