@@ -55,6 +55,23 @@ STATE_SPACE: dict[str, Any] = {
     "num_hidden_layers": ...,
 }
 
+AMONG_OTHERS: dict[str, Any] = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_d_state": 6,
+}
+GRANITE_4: dict[str, Any] = {
+    **AMONG_OTHERS,
+    "attention_multiplier": 0.4,
+    "embedding_multiplier": 3.0,
+    "layer_types": ["mamba", "attention", "mamba"],
+    "logits_scaling": 2.0,
+    "num_experts_per_tok": 2,
+    "num_local_experts": 4,
+    "residual_multiplier": 0.5,
+    "shared_intermediate_size": 20,
+}
+
 RECURRENT_CASES: dict[str, Case] = {
     "qwen3 next": Case("Qwen 3 Next", "qwen3_next", {**DELTA, **EXPERTS, "mlp_only_layers": [1]}),
     "qwen3.5": Case("Qwen 3.5 and 3.6", "qwen3_5_text", DELTA, _by_interval),
@@ -63,6 +80,28 @@ RECURRENT_CASES: dict[str, Case] = {
         "Qwen 3.5 and 3.6 MoE", "qwen3_5_moe_text", {**DELTA, **EXPERTS, "linear_num_key_heads": 4}, stacked_experts
     ),
     "mamba": Case("Mamba", "mamba", {"state_size": 6}),
+    "falcon mamba": Case("Falcon Mamba", "falcon_mamba", {"state_size": 6, "use_bias": True}),
+    "mamba 2": Case("Mamba 2", "mamba2", {"num_heads": 8, "head_dim": 8, "n_groups": 4, "state_size": 6}),
+    "mamba 2 of one group": Case(
+        "Mamba 2",
+        "mamba2",
+        {
+            "num_heads": 4,
+            "head_dim": 16,
+            "n_groups": 1,
+            "state_size": 6,
+            "time_step_limit": [0.5, 1.5],
+            "use_bias": True,
+        },
+    ),
+    "bamba": Case("Bamba", "bamba", {**AMONG_OTHERS, "attn_layer_indices": [1]}),
+    "granite 4": Case("Granite 4", "granitemoehybrid", {**GRANITE_4, "mamba_n_groups": 2}),
+    "granite 4 dense": Case(
+        "Granite 4", "granitemoehybrid", {**GRANITE_4, "num_local_experts": 0, "position_embedding_type": "rope"}
+    ),
+    "granite 4 without states": Case(
+        "Granite 4", "granitemoehybrid", {**GRANITE_4, "layer_types": ["attention"] * 3, "num_local_experts": 0}
+    ),
     "jamba": Case(
         "Jamba",
         "jamba",

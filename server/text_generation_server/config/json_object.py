@@ -41,7 +41,7 @@ class JsonObject:
     def from_file(cls, path: Path) -> "JsonObject":
         """Reads a file whose top level must be an object."""
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(path.read_text(encoding="utf-8"), object_hook=_infinite)
         except OSError as error:
             raise ModelFilesError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
@@ -190,3 +190,8 @@ class JsonObject:
         if name in self._values:
             return self._values[name]
         return self._defaults.get(name, self._defaults.get(key))
+
+
+def _infinite(values: dict[str, object]) -> object:
+    """The object, or the number that Transformers 5 writes as one because JSON has none that is infinite."""
+    return float(str(values["__float__"])) if values.keys() == {"__float__"} else values

@@ -119,6 +119,8 @@ class TensorNames:
     shared_gate: str = "mlp.shared_expert.gate_proj"
     shared_up: str = "mlp.shared_expert.up_proj"
     shared_down: str = "mlp.shared_expert.down_proj"
+    shared_gate_up: str | None = None
+    """The one matrix of both, gate first, where there is one."""
     shared_weight: str = "mlp.shared_expert_gate"
     """What the result of the shared network is multiplied by."""
     transposed: bool = False
@@ -139,6 +141,11 @@ class TensorNames:
         if not any(has(f"{prefix}{self.layer.format(index)}{gate_up}") for index in range(layers)):
             return self
         return replace(self, experts_layout="stacked", expert_gate=gate_up, expert_down=down)
+
+    @property
+    def shared(self) -> tuple[str, str, str]:
+        """Gate, up and down of the network that every token passes besides; one matrix of the first two is both."""
+        return self.shared_gate_up or self.shared_gate, self.shared_gate_up or self.shared_up, self.shared_down
 
     @property
     def all_heads(self) -> tuple[str, ...]:

@@ -2,7 +2,9 @@
 `spec.py` says of other parts. Counts are those of the whole model, not of a rank.
 """
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 from .parallel import kv_heads_of_rank
 
@@ -50,6 +52,8 @@ class MambaSpec:
     conv_bias: bool = True
     norm_eps: float | None = None
     """Of normalisations of that vector, and of what writes and reads the states; None: there are none."""
+    norm_weights: bool = True
+    """These normalisations have weights."""
 
     def inputs(self, shards: int) -> int:
         """As of `GatedDeltaSpec`."""
@@ -68,22 +72,27 @@ class Mamba2Spec:
     head_dim: int
     """Channels of a head."""
     groups: int
-    """Of heads: those of a group share what writes and reads their states."""
+    """Of heads: those of a group share what writes and reads their states. Several ranks may hold the same one."""
     state_size: int
     """Elements of a channel's state."""
     kernel: int
     """As of `GatedDeltaSpec`."""
     norm_eps: float
-    """Of the normalisation of a group's results, which a gate has multiplied."""
+    """Of the normalisation of results, which a gate has multiplied."""
+    norm_over: Literal["group", "width"] = "group"
+    """Each group by itself; all groups of all ranks together."""
     bias: bool = False
     """The first and the last product have one."""
     conv_bias: bool = True
     least_step: float = 0.0
     """Lower bound of time steps."""
+    most_step: float = math.inf
+    """Upper bound."""
 
     def inputs(self, shards: int) -> int:
         """As of `GatedDeltaSpec`."""
-        return (self.num_heads * self.head_dim + 2 * self.groups * self.state_size) // shards
+        groups = kv_heads_of_rank(self.num_heads, self.groups, shards)
+        return self.num_heads // shards * self.head_dim + 2 * groups * self.state_size
 
     def state(self, shards: int) -> int:
         """As of `GatedDeltaSpec`."""

@@ -47,8 +47,9 @@ def _divided(mixer: MixerSpec) -> tuple[int, str]:
     if isinstance(mixer, MambaSpec):
         return mixer.channels, "channels of a state space"
     if isinstance(mixer, Mamba2Spec):
-        # A group is normalised as a whole.
-        return mixer.groups, "groups of heads of a state space"
+        if mixer.norm_over == "group":
+            return mixer.groups, "groups of heads of a state space"
+        return mixer.num_heads, "heads of a state space"
     return mixer.num_heads, "attention heads"
 
 

@@ -85,7 +85,7 @@ def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[
         if not experts:
             return
         yield from ((name.format(expert=0), each * hidden * ffn.inner * ffn.experts) for name, each in _experts(names))
-        for name in (names.shared_gate, names.shared_up, names.shared_down):
+        for name in names.shared:
             yield name, hidden * ffn.shared_inner
         return
     if ffn.gated:

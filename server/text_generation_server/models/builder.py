@@ -171,8 +171,9 @@ class DecoderBuilder:
             weights = load_mamba(checkpoint, index, spec)
             mixer = Mamba(place, spec, weights, checkpoint.group)
         elif isinstance(spec, Mamba2Spec):
-            weights = load_mamba2(checkpoint, index, spec)
-            mixer = Mamba2(place, spec, weights)
+            heads = HeadSplit.of(spec.num_heads, spec.groups, checkpoint.group)
+            weights = load_mamba2(checkpoint, index, spec, heads)
+            mixer = Mamba2(place, spec, weights, heads, checkpoint.group)
         else:
             heads = HeadSplit.of(spec.num_heads, spec.num_key_heads, checkpoint.group)
             weights = load_gated_delta(checkpoint, index, spec, heads)

@@ -15,7 +15,8 @@ from .granite import GRANITE, MINICPM
 from .hunyuan import HUNYUAN
 from .internlm import INTERNLM, INTERNLM2, INTERNLM3
 from .llama import LLAMA
-from .mamba import JAMBA, MAMBA
+from .mamba import FALCON_MAMBA, JAMBA, MAMBA
+from .mamba2 import BAMBA, MAMBA2
 from .media import WITH_MEDIA, text_part
 from .minicpm3 import MINICPM3
 from .mistral import MINISTRAL, MISTRAL
@@ -37,6 +38,7 @@ FAMILIES: dict[str, Family] = {
     **MIXTURES,
     "BaiChuanForCausalLM": BAICHUAN,
     "BaichuanForCausalLM": BAICHUAN,
+    "BambaForCausalLM": BAMBA,
     "BloomForCausalLM": BLOOM,
     "ChatGLMForConditionalGeneration": CHATGLM,
     "ChatGLMModel": CHATGLM,
@@ -45,6 +47,7 @@ FAMILIES: dict[str, Family] = {
     "Exaone4ForCausalLM": EXAONE4,
     "ExaoneForCausalLM": EXAONE3,
     "FalconForCausalLM": FALCON,
+    "FalconMambaForCausalLM": FALCON_MAMBA,
     "GPT2LMHeadModel": GPT2,
     "GPTBigCodeForCausalLM": STARCODER,
     "GPTJForCausalLM": GPTJ,
@@ -63,6 +66,7 @@ FAMILIES: dict[str, Family] = {
     "LLaMAForCausalLM": LLAMA,
     "LlamaForCausalLM": LLAMA,
     "MPTForCausalLM": MPT,
+    "Mamba2ForCausalLM": MAMBA2,
     "MambaForCausalLM": MAMBA,
     "MiniCPM3ForCausalLM": MINICPM3,
     "MiniCPMForCausalLM": MINICPM,

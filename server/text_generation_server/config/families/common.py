@@ -147,7 +147,7 @@ def layer_types(config: JsonObject, known: Collection[str], default: Callable[[i
     count = config.integer("num_hidden_layers", maximum=MOST_LAYERS)
     if "layer_types" not in config:
         return tuple(default(index) for index in range(count))
-    names = config.strings("layer_types")
+    names = tuple(OLDER_TYPES.get(name, name) for name in config.strings("layer_types"))
     if len(names) != count or any(name not in known for name in names):
         raise config.error("layer_types", f"a list of {count} names out of {', '.join(known)}")
     return names
@@ -174,6 +174,8 @@ def decoder(
     )
 
 
+OLDER_TYPES: Mapping[str, str] = {"mamba": "linear_attention", "attention": "full_attention"}
+"""Names of types of layers in older files."""
 GPT_KEYS = {
     "hidden_size": "n_embd",
     "num_attention_heads": "n_head",

@@ -9,7 +9,7 @@ from .experts import mixture
 from .family import Family
 from .granite import granite_decoder
 
-_NAMES = TensorNames(
+NAMES = TensorNames(
     router="block_sparse_moe.router.layer",
     experts_layout="stacked",
     expert_gate="block_sparse_moe.input_linear",
@@ -24,5 +24,5 @@ def _granite_moe(config: JsonObject) -> DecoderSpec:
 
 
 GRANITE_MOE = Family(
-    "Granite MoE", _granite_moe, _NAMES, {"num_local_experts": 8, "num_experts_per_tok": 2, "rms_norm_eps": 1e-6}
+    "Granite MoE", _granite_moe, NAMES, {"num_local_experts": 8, "num_experts_per_tok": 2, "rms_norm_eps": 1e-6}
 )

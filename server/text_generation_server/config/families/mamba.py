@@ -1,4 +1,4 @@
-"""Mamba, whose layers are mixers alone, and Jamba, which has attention and experts among them."""
+"""Mamba and Falcon Mamba, whose layers are mixers alone, and Jamba, which has attention and experts among them."""
 
 import math
 from collections.abc import Callable
@@ -22,6 +22,8 @@ def _mamba(config: JsonObject) -> DecoderSpec:
         _rank(config, "time_step_rank"),
         bias=config.boolean("use_bias", default=False),
         conv_bias=config.boolean("use_conv_bias", default=True),
+        norm_eps=config.optional_number("mixer_rms_eps"),
+        norm_weights=False,
     )
     norm = NormSpec(config.number("layer_norm_epsilon", default=1e-5))
     return decoder(config, LayerSpec(mixer, None, norm, None), norm)
@@ -65,13 +67,11 @@ def _every(config: JsonObject, name: str, period: int, offset: int) -> Callable[
     return lambda index: index % period == offset
 
 
-MAMBA = Family(
-    "Mamba",
-    _mamba,
-    TensorNames(prefixes=("backbone.",), embedding="embeddings", final_norm="norm_f", attention_norm="norm"),
-    # The file names no longest context, and nothing in the model has one.
-    {"tie_word_embeddings": True, "eos_token_id": 0, "max_position_embeddings": 1 << 17},
-)
+_NAMES = TensorNames(prefixes=("backbone.",), embedding="embeddings", final_norm="norm_f", attention_norm="norm")
+# The file names no longest context, and nothing in the model has one.
+_DEFAULTS: dict[str, object] = {"tie_word_embeddings": True, "eos_token_id": 0, "max_position_embeddings": 1 << 17}
+MAMBA = Family("Mamba", _mamba, _NAMES, _DEFAULTS)
+FALCON_MAMBA = Family("Falcon Mamba", _mamba, _NAMES, {**_DEFAULTS, "mixer_rms_eps": 1e-6})
 JAMBA = Family(
     "Jamba",
     _jamba,

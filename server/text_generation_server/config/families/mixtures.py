@@ -5,6 +5,7 @@ from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from .family import Family
 from .glm_moe import GLM4_MOE, GLM4_MOE_LITE
 from .gpt_oss import GPT_OSS
+from .granite_hybrid import GRANITE_HYBRID
 from .granite_moe import GRANITE_MOE
 from .hunyuan_moe import HUNYUAN_MOE
 from .mixtral import MINIMAX_M2, MIXTRAL
@@ -20,6 +21,7 @@ MIXTURES: dict[str, Family] = {
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteMoeForCausalLM": GRANITE_MOE,
+    "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
     "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "MixtralForCausalLM": MIXTRAL,

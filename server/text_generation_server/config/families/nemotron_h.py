@@ -1,26 +1,26 @@
 """Nemotron-H and Nemotron Nano 2: layers are one part each, a state space (Mamba 2), attention, or a network."""
 
+import math
 from collections.abc import Mapping
 
 from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..names import TensorNames
-from ..recurrent import Mamba2Spec
 from ..spec import AttentionSpec, DecoderSpec, LayerSpec, NormSpec
-from .common import MOST_HEADS, MOST_KERNEL, MOST_LAYERS, MOST_STATE, Heads, decoder, plain, silu_alone
+from .common import MOST_LAYERS, OLDER_TYPES, Heads, decoder, plain
 from .family import Family
+from .state_space import state_space
 
 _LETTERS: Mapping[str, str] = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 """Of `hybrid_override_pattern`."""
-_OLDER: Mapping[str, str] = {"mamba": "linear_attention", "attention": "full_attention"}
-"""Names in `layers_block_type` of older files."""
 
 
 def _nemotron_h(config: JsonObject) -> DecoderSpec:
     norm = NormSpec(config.number("layer_norm_epsilon", default=1e-5))
-    network = plain(config, "intermediate_size", "mlp_hidden_act", _bias(config, "mlp_bias"))
+    network = plain(config, "intermediate_size", "mlp_hidden_act", config.boolean("mlp_bias", default=False))
+    steps = config.number("time_step_min", default=0.001), math.inf
     parts = {
-        "linear_attention": LayerSpec(_state_space(config, norm.eps), None, norm, None),
+        "linear_attention": LayerSpec(state_space(config, norm.eps, "group", steps), None, norm, None),
         "full_attention": LayerSpec(_attention(config), None, norm, None),
         "mlp": LayerSpec(None, network, None, norm),
     }
@@ -40,35 +40,12 @@ def _kinds(config: JsonObject) -> list[str]:
             raise config.error("hybrid_override_pattern", f"made of the letters {' '.join(_LETTERS)}")
         return [_LETTERS[letter] for letter in pattern]
     names = config.strings("layers_block_type" if "layers_block_type" in config else "layer_types")
-    return [_OLDER.get(name, name) for name in names]
+    return [OLDER_TYPES.get(name, name) for name in names]
 
 
 def _attention(config: JsonObject) -> AttentionSpec:
     heads = Heads.of(config)
     return AttentionSpec(heads.count, heads.kv, heads.size, scale=heads.size**-0.5, rope=None)
-
-
-def _state_space(config: JsonObject, eps: float) -> Mamba2Spec:
-    silu_alone(config, "mamba_hidden_act")
-    heads = config.integer("mamba_num_heads", maximum=MOST_HEADS)
-    groups = config.integer("n_groups")
-    if heads % groups:
-        raise config.error("n_groups", f"a divisor of `mamba_num_heads` ({heads})")
-    return Mamba2Spec(
-        heads,
-        config.integer("mamba_head_dim", maximum=MOST_STATE),
-        groups,
-        config.integer("ssm_state_size", maximum=MOST_STATE),
-        config.integer("conv_kernel", minimum=2, maximum=MOST_KERNEL),
-        eps,
-        bias=_bias(config, "use_bias"),
-        conv_bias=config.boolean("use_conv_bias", default=True),
-        least_step=config.number("time_step_min", default=0.001),
-    )
-
-
-def _bias(config: JsonObject, key: str) -> bool:
-    return config.boolean(key, default=False)
 
 
 NEMOTRON_H = Family(

@@ -1,27 +1,31 @@
 """State space whose heads decay as a whole (Mamba 2, Dao and Gu, 2024)."""
 
 from torch import Tensor
+from torch.nn import functional
 
 from ... import kernels
 from ...config.recurrent import Mamba2Spec
-from ..weights import Activations, ActivationScheme, Mamba2Weights, each_alone
+from ...distributed import TensorParallelGroup
+from ..weights import Activations, ActivationScheme, HeadSplit, Mamba2Weights, each_alone, in_blocks
 from .mixer import Mixer
 from .state import InferState, StateShape
 
 
 class Mamba2(Mixer):
-    """Groups of heads of this rank in one layer."""
+    """Heads of this rank in one layer."""
 
-    def __init__(self, index: int, spec: Mamba2Spec, weights: Mamba2Weights) -> None:
+    def __init__(
+        self, index: int, spec: Mamba2Spec, weights: Mamba2Weights, heads: HeadSplit, group: TensorParallelGroup
+    ) -> None:
         """`index`: of its state among those of all layers."""
         self._index = index
         self._spec = spec
         self._weights = weights
         self.out = weights.out
-        heads, self._groups = len(weights.rate), len(weights.norm)
-        self._width, self._keys = heads * spec.head_dim, self._groups * spec.state_size
-        self._steps = heads
-        size = (heads, spec.head_dim, spec.state_size)
+        self._group = group
+        self._steps, self._groups = heads.num_heads, heads.num_kv_heads
+        self._width, self._keys = self._steps * spec.head_dim, self._groups * spec.state_size
+        size = (self._steps, spec.head_dim, spec.state_size)
         self.state = StateShape(spec.kernel, self._width + 2 * self._keys, size)
         """What it keeps of each row."""
 
@@ -40,13 +44,28 @@ class Mamba2(Mixer):
         channels, writes, reads = mixed.split((self._width, self._keys, self._keys), dim=1)
         channels = channels.unflatten(1, heads.shape[1:])
         writes, reads = (each.unflatten(1, (self._groups, spec.state_size)) for each in (writes, reads))
-        of_heads = (weights.rate, weights.skip, weights.bias, spec.least_step, float("inf"), kept.state)
+        of_heads = (weights.rate, weights.skip, weights.bias, spec.least_step, spec.most_step, kept.state)
         for runs in state.runs:
             where = (runs.rows, runs.starts, runs.kv_lens)
             kernels.causal_conv(inputs, weights.conv, weights.conv_bias, kept.inputs, *where, mixed)
             selected = (channels, steps, writes, reads)
             kernels.state_space(*selected, *of_heads, *where, runs.max_len, heads, state.deterministic)
-        out, gate = (each.view(len(inputs), self._groups, -1) for each in (heads, gate))
+        if spec.norm_over == "width" and self._group.world_size > 1:
+            return self._whole_norm(heads.flatten(1), gate, state.linear_block)
+        out, gate = (each.view(len(inputs), len(weights.norm), -1) for each in (heads, gate))
         for part, its_gate in each_alone(state.linear_block, out, gate):
             kernels.gated_norm(part, its_gate, weights.norm, spec.norm_eps, True, part)
         return out.flatten(1)
+
+    def _whole_norm(self, x: Tensor, gate: Tensor, block: int | None) -> Tensor:
+        """What `gated_norm` computes, of the channels of all ranks together: they exchange a number a token."""
+        gated = x.float() * functional.silu(gate.float())
+        squares = in_blocks((gated,), block, _sum_of_squares)
+        self._group.all_reduce(squares)
+        scale = (squares / (self._spec.num_heads * self._spec.head_dim) + self._spec.norm_eps).rsqrt_()
+        return (gated * scale[:, None]).to(x.dtype) * self._weights.norm
+
+
+def _sum_of_squares(x: Tensor) -> Tensor:
+    """[T, channels] to [T]"""
+    return x.square().sum(1)

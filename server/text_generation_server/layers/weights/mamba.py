@@ -1,4 +1,4 @@
-"""What the two kinds of state space layers hold (Mamba 1 and 2): channels, or groups of heads, are shared among the
+"""What the two kinds of state space layers hold (Mamba 1 and 2): channels, or heads, are shared among the
 ranks.
 """
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from ...config.recurrent import Mamba2Spec, MambaSpec
 from ...weights import Slice
-from .blocks import RowBlock, in_step, read_ranges
+from .blocks import RowBlock, in_step, ranges, read_ranges
 from .checkpoint import Checkpoint
 from .linear import Linear
 from .loading import column_parallel, row_parallel
-from .split import even_span
+from .split import HeadSplit, even_span
 
 Span = tuple[int, int]
 
@@ -46,7 +46,7 @@ class MambaWeights:
 
 @dataclass(frozen=True)
 class Mamba2Weights:
-    """Of one layer of Mamba 2, whose groups of heads are those of this rank."""
+    """Of one layer of Mamba 2, whose heads are those of this rank."""
 
     first: Linear
     """Column parallel: gates of the results, inputs of the convolution (channels, what writes the states, what reads
@@ -62,7 +62,7 @@ class Mamba2Weights:
     bias: Tensor
     """[heads] float32, of time steps."""
     norm: Tensor
-    """[groups, channels of a group]"""
+    """[groups, channels of a group], or, where all channels are normalised together, [1, channels of this rank]."""
     out: Linear
     """Row parallel."""
 
@@ -79,6 +79,8 @@ def load_mamba(checkpoint: Checkpoint, layer: int, spec: MambaSpec) -> MambaWeig
         sizes = spec.rank, spec.state_size, spec.state_size
         dt_norm, b_norm, c_norm = (
             source.read(f"{checkpoint.inside(layer, name)}.weight", (size,))
+            if spec.norm_weights
+            else source.empty((size,)).fill_(1.0)
             for name, size in zip(names.mamba_norms, sizes, strict=True)
         )
         norms = dt_norm, b_norm, c_norm
@@ -96,15 +98,13 @@ def load_mamba(checkpoint: Checkpoint, layer: int, spec: MambaSpec) -> MambaWeig
     )
 
 
-def load_mamba2(checkpoint: Checkpoint, layer: int, spec: Mamba2Spec) -> Mamba2Weights:
-    """Reads the groups of heads of this rank. Raises ModelFilesError."""
+def load_mamba2(checkpoint: Checkpoint, layer: int, spec: Mamba2Spec, split: HeadSplit) -> Mamba2Weights:
+    """Reads the heads of this rank, and their groups, which `split` has as heads of keys. Raises ModelFilesError."""
     names, hidden = checkpoint.names, checkpoint.spec.hidden_size
-    groups = even_span(spec.groups, checkpoint.group.rank, checkpoint.group.world_size)
-    of_group = spec.num_heads // spec.groups
-    heads = _times(groups, of_group)
-    channels, keys = _times(heads, spec.head_dim), _times(groups, spec.state_size)
+    heads = split.q_start, split.q_stop
+    channels, keys = _times(heads, spec.head_dim), ranges(split.kv_heads, spec.state_size)
     width, all_keys = spec.num_heads * spec.head_dim, spec.groups * spec.state_size
-    conv = channels, _behind(keys, width), _behind(keys, width + all_keys)
+    conv = channels, *(_behind(each, width + place) for place in (0, all_keys) for each in keys)
     inputs = width + 2 * all_keys
     first = RowBlock(
         checkpoint.inside(layer, names.mamba_in),
@@ -123,7 +123,7 @@ def load_mamba2(checkpoint: Checkpoint, layer: int, spec: Mamba2Spec) -> Mamba2W
         of_heads(names.mamba_rate),
         of_heads(names.mamba_skip),
         of_heads(names.mamba_bias),
-        norm.view(-1, of_group * spec.head_dim),
+        norm.view(1 if spec.norm_over == "width" else split.num_kv_heads, -1),
         _out(checkpoint, layer, spec, width, channels),
     )
 

@@ -49,7 +49,8 @@ def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
 
 def _shared(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights:
     names = checkpoint.names
-    dense = replace(names, gate=names.shared_gate, up=names.shared_up, down=names.shared_down, gate_up=None)
+    gate, up, down = names.shared
+    dense = replace(names, gate=gate, up=up, down=down, gate_up=names.shared_gate_up)
     return load_dense(replace(checkpoint, names=dense), layer, spec)
 
 

@@ -124,7 +124,7 @@ def _routed(part: ExpertPart) -> list[_Network]:
 def _shared(part: ExpertPart) -> list[_Network]:
     """The experts that the shared network becomes."""
     names, spec = part.checkpoint.names, part.spec
-    shared = tuple(part.name(each) for each in (names.shared_gate, names.shared_up, names.shared_down))
+    shared = tuple(part.name(each) for each in names.shared)
     return [(shared, spec.shared_inner, index * spec.inner) for index in range(shared_experts(spec))]
 
 

@@ -73,7 +73,7 @@ class ExpertPart:
         numbers: Sequence[int] = self.experts if names.experts_layout == "each" else (0,)
         found = [self.name(each, expert) for expert in numbers for each in routed]
         if self.spec.shared_inner:
-            found += [self.name(each) for each in (names.shared_gate, names.shared_up, names.shared_down)]
+            found += [self.name(each) for each in names.shared]
         return tuple(dict.fromkeys(found))
 
     def name(self, template: str, expert: int = 0) -> str:

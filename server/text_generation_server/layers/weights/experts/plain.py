@@ -43,10 +43,14 @@ def _names(part: ExpertPart) -> tuple[str, str, str]:
 def _read_network(
     part: ExpertPart, names: tuple[str, ...], inner: int, expert: int, target: Target, first: int = 0
 ) -> None:
-    """Fills one expert with this rank's part of a network of `inner`, from its row `first` on."""
+    """Fills one expert with this rank's part of a network of `inner`, from its row `first` on.
+
+    Gate and up of one name are one matrix, gate first.
+    """
     start, stop = part.span(inner, first)
-    for name, each in zip(names[:2], target[:2], strict=True):
-        rows = RowBlock(name, inner, ((start, stop),))
+    behind = inner if names[0] == names[1] else 0
+    for half, (name, each) in enumerate(zip(names[:2], target[:2], strict=True)):
+        rows = RowBlock(name, inner + behind, ((half * behind + start, half * behind + stop),))
         each[expert, : stop - start] = dense_rows(part.checkpoint, rows, part.hidden)
         each[expert, stop - start :] = 0.0
     down = target[2]
@@ -56,8 +60,8 @@ def _read_network(
 
 def _read_shared(part: ExpertPart, target: Target) -> None:
     """The shared network, cut into experts."""
-    names, spec = part.checkpoint.names, part.spec
-    stored = tuple(part.name(name) for name in (names.shared_gate, names.shared_up, names.shared_down))
+    spec = part.spec
+    stored = tuple(part.name(name) for name in part.checkpoint.names.shared)
     for index in range(shared_experts(spec)):
         _read_network(part, stored, spec.shared_inner, index, target, first=index * spec.inner)
 

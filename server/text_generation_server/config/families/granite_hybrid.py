@@ -1,0 +1,68 @@
+"""Granite 4: the scales of Granite around state spaces (Mamba 2), attention, or both, with experts or without."""
+
+from dataclasses import replace
+
+from ..json_object import JsonObject
+from ..spec import AttentionSpec, DecoderSpec, DenseSpec, FeedForwardSpec
+from .common import activation, layer_types
+from .experts import mixture
+from .family import Family
+from .granite import granite_decoder
+from .granite_moe import NAMES as EXPERTS
+from .state_space import KEYS, NAMES, state_space
+
+
+def _granite_hybrid(config: JsonObject) -> DecoderSpec:
+    spec = granite_decoder(config)
+    names = layer_types(config, ("full_attention", "linear_attention"), lambda _: "linear_attention")
+    ffn = _feed_forward(config)
+    recurrent = (
+        state_space(config, config.number("rms_norm_eps", default=1e-6)) if "linear_attention" in names else None
+    )
+    is_turned = config.string("position_embedding_type", default="nope") == "rope"
+    layers = []
+    for name, layer in zip(names, spec.layers, strict=True):
+        mixer = layer.mixer
+        if isinstance(mixer, AttentionSpec) and not is_turned:
+            mixer = replace(mixer, rope=None)
+        layers.append(replace(layer, mixer=recurrent if name == "linear_attention" else mixer, ffn=ffn))
+    return replace(spec, layers=tuple(layers))
+
+
+def _feed_forward(config: JsonObject) -> FeedForwardSpec:
+    """A network that every token passes, beside experts where there are any."""
+    inner = config.integer("shared_intermediate_size")
+    if config.integer("num_local_experts", minimum=0) == 0:
+        return DenseSpec(inner, activation(config))
+    return replace(mixture(config, "num_local_experts", "intermediate_size"), shared_inner=inner)
+
+
+GRANITE_HYBRID = Family(
+    "Granite 4",
+    _granite_hybrid,
+    replace(
+        NAMES,
+        router=EXPERTS.router,
+        experts_layout=EXPERTS.experts_layout,
+        expert_gate=EXPERTS.expert_gate,
+        expert_down=EXPERTS.expert_down,
+        gate_up="shared_mlp.input_linear",
+        down="shared_mlp.output_linear",
+        shared_gate_up="shared_mlp.input_linear",
+        shared_down="shared_mlp.output_linear",
+    ),
+    {
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 1024,
+        "mamba_n_heads": 128,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 256,
+        "mamba_d_conv": 4,
+        "mamba_expand": 2,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 2048,
+        "eos_token_id": 2,
+    },
+    aliases={**KEYS, "layer_types": "layers_block_type"},
+)
