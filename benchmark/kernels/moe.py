@@ -172,7 +172,7 @@ Call = Callable[[int], object]
 def products(mixture: Mixture, height: int, up: dict[str, int] | None, down: dict[str, int] | None) -> dict[str, Call]:
     """Alignment and both products as calls of their own, with tiles of `height` rows."""
     m, weights = mixture, mixture.weights
-    chosen = tiles_of(height, weights[0].gate_up, weights[0].down)
+    chosen = tiles_of(height, weights[0].gate_up, weights[0].down, "silu")
     experts, slots = m.shape.experts, m.shape.top_k
     activated = m.x.new_empty(m.tokens * slots, m.shape.inner).normal_()
     rows = m.x.new_empty(m.tokens * slots, m.shape.hidden)

@@ -37,13 +37,15 @@ def _forms(shared_kib: int) -> list[Form]:
     )
 
 
-def _product(form: Form, dtype: str, up: bool, masked: bool, target: GPUTarget = SM_90) -> Compiled:
+def _product(
+    form: Form, dtype: str, up: bool, masked: bool, target: GPUTarget = SM_90, activation: str = "silu"
+) -> Compiled:
     height, block_n, block_k, num_warps, num_stages = form
     types = dict.fromkeys(("x_ptr", "weight_ptr", "out_ptr"), f"*{dtype}")
     types |= dict.fromkeys(("order_ptr", "tiles_ptr", "num_tiles_ptr"), "*i32")
     sizes = ("inputs", "outputs", "stride_x_row", "stride_weight_expert", "stride_weight_output")
     types |= dict.fromkeys(sizes, "i32")
-    constants = {"SLOTS": 8, "ACTIVATION": "silu" if up else None, "MASK_K": masked, "GROUP": 8}
+    constants = {"SLOTS": 8, "ACTIVATION": activation if up else None, "MASK_K": masked, "GROUP": 8}
     constants |= {"BLOCK_M": height, "BLOCK_N": block_n}
     constants["BLOCK_K"] = tile_columns({"BLOCK_K": block_k}, 4 if dtype == "fp32" else 2)
     optional = {"row_weights_ptr": None if up else "*fp32", "bias_ptr": f"*{dtype}" if masked else None}
@@ -60,6 +62,11 @@ def test_products_do_not_spill_and_copy_wide(form: Form, up: bool) -> None:
     compiled.check()
     assert compiled.count("HGMMA" if form[0] >= 64 else "HMMA")
     assert "LDGSTS.E.BYPASS.128" in compiled.sass
+
+
+@pytest.mark.parametrize("form", [_forms(227)[0], _forms(227)[-1]], ids=str)
+def test_products_without_a_gate(form: Form) -> None:
+    _product(form, "bf16", up=True, masked=True, activation="relu2_alone").check()
 
 
 # A card of 163 KiB takes the forms of the nearest class, 227; one of 99 has its own.

@@ -14,7 +14,8 @@ from text_generation_server.layers.weights import mxfp4
 
 pytestmark = pytest.mark.gpu
 SHAPES = [(128, 8, 2048, 768), (8, 2, 1024, 3584), (32, 4, 2880, 1440), (16, 2, 80, 40)]
-"""Experts, experts of a token, hidden and inner sizes."""
+ALONE = (64, 6, 2688, 1856)
+"""Experts, experts of a token, hidden and inner sizes. These have no gate."""
 
 
 def _inputs(tokens: int, shape: tuple[int, ...], dtype: torch.dtype, biased: bool) -> list[Any]:
@@ -25,7 +26,8 @@ def _inputs(tokens: int, shape: tuple[int, ...], dtype: torch.dtype, biased: boo
     ids = torch.empty(tokens, top_k, dtype=torch.int32, device="cuda")
     weights = torch.empty(tokens, top_k, device="cuda")
     kernels.moe_route(logits, None, RouteOptions(top_k), ids, weights)
-    gate_up = torch.randn(experts, 2 * inner, hidden, **options) / hidden**0.5  # type: ignore[arg-type]
+    first_outputs = inner if shape == ALONE else 2 * inner
+    gate_up = torch.randn(experts, first_outputs, hidden, **options) / hidden**0.5  # type: ignore[arg-type]
     down = torch.randn(experts, hidden, inner, **options) / inner**0.5  # type: ignore[arg-type]
     biases = (torch.randn(experts, 2 * inner, **options), torch.randn(experts, hidden, **options)) if biased else None  # type: ignore[arg-type]
     first, second = biases or (None, None)
@@ -43,10 +45,10 @@ def _torch(inputs: list[Any], activation: str) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("tokens", [1, 2, 8, 65, 700])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, ALONE], ids=str)
 def test_close_to_torch(shape: tuple[int, ...], tokens: int, dtype: torch.dtype) -> None:
     biased = shape[0] == 32
-    activation = "clamped_swiglu" if biased else "silu"
+    activation = "clamped_swiglu" if biased else "relu2_alone" if shape == ALONE else "silu"
     inputs = _inputs(tokens, shape, dtype, biased)
     out, expected = torch.full_like(inputs[0], float("nan")), _torch(inputs, activation)
     for deterministic in (False, True):
@@ -60,23 +62,24 @@ ONES = [(128, 8, 2048, 768), (60, 4, 2048, 1408), (40, 8, 1536, 512), (8, 2, 409
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("norm", [0, 1])
-@pytest.mark.parametrize("shape", ONES, ids=str)
+@pytest.mark.parametrize("shape", [*ONES, ALONE], ids=str)
 def test_products_of_one_token_choose_as_the_router_does(shape: tuple[int, ...], norm: int, dtype: torch.dtype) -> None:
     x, _, _, gate_up, down = _inputs(1, shape, dtype, biased=False)
     options = RouteOptions(shape[1], norm=norm, scale=0.5, shared_gate=shape[0] == 60)
     logits = torch.zeros(1, shape[0] + options.shared_gate, device="cuda", dtype=dtype)
+    activation = "relu2_alone" if shape == ALONE else "silu"
     out = torch.zeros_like(x)
     # Twice in a row: programs of one launch are not to count those of another.
-    kernels.mixture(x, logits, None, options, gate_up, down, "silu", False, out)
+    kernels.mixture(x, logits, None, options, gate_up, down, activation, False, out)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(2):
-            kernels.mixture(x, logits, None, options, gate_up, down, "silu", False, out, None, True)
+            kernels.mixture(x, logits, None, options, gate_up, down, activation, False, out, None, True)
     for values in (torch.randn(logits.shape), torch.randn(logits.shape).round(), torch.zeros(logits.shape)):
         logits.copy_(values)
         ids, weights = torch.empty(1, shape[1], dtype=torch.int32, device="cuda"), torch.empty(1, shape[1]).cuda()
         kernels.moe_route(logits, None, options, ids, weights)
-        expected = _torch([x, ids, weights, gate_up, down], "silu").float()
+        expected = _torch([x, ids, weights, gate_up, down], activation).float()
         for _ in range(3):
             out.zero_()
             graph.replay()
@@ -87,7 +90,7 @@ def test_products_of_one_token_choose_as_the_router_does(shape: tuple[int, ...],
 def test_every_tile_gives_the_same(height: int) -> None:
     inputs = _inputs(40, SHAPES[0], torch.bfloat16, biased=False)
     out, expected = torch.empty_like(inputs[0]), _torch(inputs, "silu")
-    tiles: Tiles = tiles_of(height, inputs[3], inputs[4])
+    tiles: Tiles = tiles_of(height, inputs[3], inputs[4], "silu")
     run_experts(*inputs, "silu", tiles, out)
     assert (out.float() - expected.float()).norm() <= 1e-2 * expected.float().norm()
 

@@ -88,6 +88,7 @@ def test_shards_that_cannot_share_it_are_refused(root: Path) -> None:
         ("qwen3 next", 3, "4 attention heads"),
         ("mamba", 5, "48 channels of a state space"),
         ("nemotron h", 8, "4 groups of heads of a state space"),
+        ("granite 4 dense", 3, "8 heads of a state space"),
     ):
         with pytest.raises(ConfigurationError, match=f"{count} shards cannot share {what} evenly"):
             check_shards(ModelConfig.from_folder(written(name, root)), AskedShards(count))
@@ -96,7 +97,16 @@ def test_shards_that_cannot_share_it_are_refused(root: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "error", "message"),
     [
-        ("nemotron h", {"layers_block_type": ["moe"]}, UnsupportedModel, "experts without a gate"),
+        ("nemotron 3", {"moe_latent_size": 16}, UnsupportedModel, "`moe_latent_size`"),
+        ("nemotron 3", {"mlp_bias": True}, UnsupportedModel, "`mlp_bias`"),
+        ("bamba", {"time_step_limit": [1.0, 0.5]}, ConfigurationError, "`time_step_limit` must be a list of two"),
+        (
+            "bamba",
+            {"mamba_d_head": "auto", "mamba_n_heads": 7},
+            ConfigurationError,
+            "`mamba_n_heads` must be a divisor",
+        ),
+        ("granite 4", {"layer_types": ["attention"]}, ConfigurationError, "`layer_types` must be a list of 3"),
         ("nemotron h", {"layers_block_type": ["dense"]}, ConfigurationError, "`layers_block_type` must be a list"),
         ("nemotron h letters", {"hybrid_override_pattern": "M?"}, ConfigurationError, "made of the letters"),
         ("nemotron h", {"n_groups": 3}, ConfigurationError, "`n_groups` must be a divisor"),

@@ -41,7 +41,7 @@ def _by_interval(state: State, raw: Raw) -> tuple[State, Raw]:
 
 def _pattern(state: State, raw: Raw) -> tuple[State, Raw]:
     """Layers as letters, as in the first files."""
-    letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-"}
+    letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
     return state, {**raw, "hybrid_override_pattern": "".join(letters[each] for each in raw.pop("layers_block_type"))}
 
 
@@ -55,6 +55,17 @@ STATE_SPACE: dict[str, Any] = {
     "num_hidden_layers": ...,
 }
 
+NEMOTRON_3: dict[str, Any] = {
+    **STATE_SPACE,
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+    "moe_intermediate_size": 16,
+    "moe_shared_expert_intermediate_size": 32,
+    "n_group": 2,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "routed_scaling_factor": 2.5,
+    "topk_group": 1,
+}
 AMONG_OTHERS: dict[str, Any] = {
     "mamba_n_heads": 8,
     "mamba_d_head": 8,
@@ -107,8 +118,12 @@ RECURRENT_CASES: dict[str, Case] = {
         "jamba",
         {"num_experts": 4, "mamba_d_state": 6, "attn_layer_period": 2, "attn_layer_offset": 1, "pad_token_id": 0},
     ),
-    "nemotron h": Case("Nemotron-H and Nano 2", "nemotron_h", STATE_SPACE),
+    "nemotron h": Case("Nemotron-H, Nano 2 and 3", "nemotron_h", STATE_SPACE),
     "nemotron h letters": Case(
-        "Nemotron-H and Nano 2", "nemotron_h", {**STATE_SPACE, "use_bias": True, "mlp_bias": True}, _pattern
+        "Nemotron-H, Nano 2 and 3", "nemotron_h", {**STATE_SPACE, "use_bias": True, "mlp_bias": True}, _pattern
+    ),
+    "nemotron 3": Case("Nemotron-H, Nano 2 and 3", "nemotron_h", NEMOTRON_3),
+    "nemotron 3 large shared": Case(
+        "Nemotron-H, Nano 2 and 3", "nemotron_h", {**NEMOTRON_3, "moe_shared_expert_intermediate_size": 20}, _pattern
     ),
 }

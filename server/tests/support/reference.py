@@ -100,7 +100,9 @@ def moe_experts(
         for expert, share in zip(experts, shares, strict=True):
             inner = gate_up.of(expert, len(token)).double() @ token
             inner += 0 if gate_up.bias is None else gate_up.bias[expert].double()
-            output = down.of(expert, len(inner) // 2).double() @ act_and_mul(inner[None], activation)[0]
+            name = activation.removesuffix("_alone")
+            activated = act_and_mul(inner[None], name)[0] if name == activation else activate(inner, name)
+            output = down.of(expert, len(activated)).double() @ activated
             total += share * (output + (0 if down.bias is None else down.bias[expert].double()))
         rows.append(total)
     return torch.stack(rows)

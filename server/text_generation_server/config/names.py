@@ -142,10 +142,14 @@ class TensorNames:
             return self
         return replace(self, experts_layout="stacked", expert_gate=gate_up, expert_down=down)
 
-    @property
-    def shared(self) -> tuple[str, str, str]:
-        """Gate, up and down of the network that every token passes besides; one matrix of the first two is both."""
-        return self.shared_gate_up or self.shared_gate, self.shared_gate_up or self.shared_up, self.shared_down
+    def experts(self, gated: bool) -> tuple[str, ...]:
+        """The matrices of an expert: gate where there is one, up and down."""
+        return (self.expert_gate, self.expert_up, self.expert_down) if gated else (self.expert_up, self.expert_down)
+
+    def shared(self, gated: bool) -> tuple[str, ...]:
+        """Likewise of the network that every token passes besides. One matrix of gate and up counts for both."""
+        gate, up = self.shared_gate_up or self.shared_gate, self.shared_gate_up or self.shared_up
+        return (gate, up, self.shared_down) if gated else (up, self.shared_down)
 
     @property
     def all_heads(self) -> tuple[str, ...]:

@@ -84,8 +84,11 @@ def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[
     if isinstance(ffn, MoeSpec):
         if not experts:
             return
-        yield from ((name.format(expert=0), each * hidden * ffn.inner * ffn.experts) for name, each in _experts(names))
-        for name in names.shared:
+        yield from (
+            (name.format(expert=0), each * hidden * ffn.inner * ffn.experts)
+            for name, each in _experts(names, ffn.gated)
+        )
+        for name in names.shared(ffn.gated):
             yield name, hidden * ffn.shared_inner
         return
     if ffn.gated:
@@ -94,11 +97,11 @@ def matrices(config: ModelConfig, index: int, experts: bool = True) -> Iterator[
     yield names.down, hidden * ffn.inner
 
 
-def _experts(names: TensorNames) -> tuple[tuple[str, int], ...]:
+def _experts(names: TensorNames, gated: bool) -> tuple[tuple[str, int], ...]:
     """Names, and how many matrices of one expert each has."""
     if names.experts_layout in ("stacked", "interleaved"):
         return (names.expert_gate, 2), (names.expert_down, 1)
-    return (names.expert_gate, 1), (names.expert_up, 1), (names.expert_down, 1)
+    return tuple((name, 1) for name in names.experts(gated))
 
 
 def _mixer(spec: MixerSpec, names: TensorNames, hidden: int) -> Iterator[tuple[str, int]]:

@@ -178,12 +178,12 @@ class RouteSpec:
 
 @dataclass(frozen=True)
 class MoeSpec:
-    """A mixture of experts: gated networks, of which each token passes a few."""
+    """A mixture of experts: networks, of which each token passes a few."""
 
     experts: int
     inner: int
     """Of one expert."""
-    activation: GatedActivation
+    activation: Activation | GatedActivation
     route: RouteSpec
     bias: bool = False
     """Both matrices of an expert have one."""
@@ -191,11 +191,13 @@ class MoeSpec:
     """Inner size of a network that every token passes besides; 0: there is none."""
     shared_gate: bool = False
     """Its result is multiplied by the sigmoid of one more logit."""
+    gated: bool = True
+    """Every network has a gate beside its up rows."""
 
     @property
     def shared(self) -> DenseSpec | None:
         """That network by itself."""
-        return DenseSpec(self.shared_inner, self.activation) if self.shared_inner else None
+        return DenseSpec(self.shared_inner, self.activation, self.gated) if self.shared_inner else None
 
 
 FeedForwardSpec = DenseSpec | MoeSpec

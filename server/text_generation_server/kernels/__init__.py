@@ -3,7 +3,7 @@
 Operators write into tensors that the caller passes, so that a captured graph replays them in place.
 """
 
-from ._activations import sigmoid
+from ._activations import alone, sigmoid
 from ._attention import padded_batch
 from ._device import has_fp8_products
 from ._exchange import Exchange
@@ -83,6 +83,7 @@ __all__ = [
     "add_layer_norm",
     "add_rms_norm",
     "advance_state",
+    "alone",
     "announce",
     "causal_conv",
     "choose",

@@ -5,6 +5,8 @@ approximation, also called gelu_new or gelu_pytorch_tanh), "relu", "relu2" (the 
 Gated: activation(gate) * up for each of them (Shazeer, 2020), and "clamped_swiglu" of gpt-oss:
 
     gate = min(gate, 7),  up = clamp(up, -7, 7),  (up + 1) * gate * sigmoid(1.702 * gate)
+
+Alone: those of experts without a gate, whose names end in "_alone".
 """
 
 # pyright: basic
@@ -45,6 +47,25 @@ GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     **{name: _gated_by(activation) for name, activation in ACTIVATIONS.items()},
     "clamped_swiglu": _clamped_swiglu,
 }
+_ALONE = "_alone"
+ALONE: dict[str, Callable[[Tensor], Tensor]] = {f"{name}{_ALONE}": each for name, each in ACTIVATIONS.items()}
+
+
+def alone(name: str) -> str:
+    """The name in `ALONE` of a key of `ACTIVATIONS`."""
+    return f"{name}{_ALONE}"
+
+
+@triton.constexpr_function
+def is_gated(name):
+    """Whether this is a key of `GATED`; else it is one of `ALONE`."""
+    return not name.endswith("_alone")
+
+
+@triton.constexpr_function
+def plain_name(name):
+    """The key in `ACTIVATIONS` of one of `ALONE`."""
+    return name.removesuffix("_alone")
 
 
 @triton.jit

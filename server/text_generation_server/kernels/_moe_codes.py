@@ -16,7 +16,7 @@ from ._grouped_tiles import columns_of
 from ._groups import BLOCK
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._moe_matrix import ExpertMatrix
-from ._moe_tiles import GROUP, rows_of_tile, store_rows, tile_of_program, weight_rows_of
+from ._moe_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program, weight_rows_of
 from ._triton import tl, triton
 
 
@@ -33,7 +33,7 @@ def moe_codes_kernel(
     tiles_ptr,  # [capacity, 3] int32, None where DIRECT
     num_tiles_ptr,  # [1] int32, None where DIRECT
     row_weights_ptr,  # [rows] float32, None for up
-    out_ptr,  # up: [rows, outputs / 2], in the order of the rows; down: [rows, outputs]
+    out_ptr,  # up: [rows, outputs / 2 or outputs], in the order of the rows; down: [rows, outputs]
     inputs,
     outputs,
     all_outputs,  # of all experts
@@ -41,7 +41,7 @@ def moe_codes_kernel(
     stride_packed_output,
     SLOTS: tl.constexpr,  # rows of one token
     HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
-    ACTIVATION: tl.constexpr,  # key of GATED for up, None for down
+    ACTIVATION: tl.constexpr,  # key of GATED or ALONE for up, None for down
     DIRECT: tl.constexpr,
     FLOAT8: tl.constexpr,  # uint8 are the bytes of float8
     FLOAT4: tl.constexpr,  # codes are e2m1, and are not looked up; with FOLD alone
@@ -76,7 +76,7 @@ def moe_codes_kernel(
     expert, members, here, own, x_rows = rows_of_tile(
         ids_ptr, order_ptr, tiles_ptr, tile, SLOTS, ACTIVATION is not None, DIRECT, BLOCK_M
     )
-    weight_rows = weight_rows_of(block, outputs, BLOCK_N, ACTIVATION is not None)
+    weight_rows = weight_rows_of(block, outputs, BLOCK_N, has_pairs(ACTIVATION))
     all_rows = expert.to(tl.int64) * outputs + weight_rows
     columns = tl.arange(0, DEPTH)[None, :]
     x_ptrs = x_ptr + x_rows.to(tl.int64)[:, None] * stride_x_row + columns

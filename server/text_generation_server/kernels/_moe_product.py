@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ._launch import Launcher, let_next_start, wait_for_previous
-from ._moe_tiles import GROUP, rows_of_tile, store_rows, tile_of_program, weight_rows_of
+from ._moe_tiles import GROUP, has_pairs, rows_of_tile, store_rows, tile_of_program, weight_rows_of
 from ._triton import tl, triton
 
 
@@ -47,14 +47,14 @@ def moe_product_kernel(
     tiles_ptr,  # [capacity, 3] int32
     num_tiles_ptr,  # [1] int32
     row_weights_ptr,  # [rows] float32, None for up
-    out_ptr,  # up: [rows, outputs / 2], in the order of the rows; down: [rows, outputs]
+    out_ptr,  # up: [rows, outputs / 2 or outputs], in the order of the rows; down: [rows, outputs]
     inputs,
     outputs,
     stride_x_row,
     stride_weight_expert,
     stride_weight_output,
     SLOTS: tl.constexpr,  # rows of one token
-    ACTIVATION: tl.constexpr,  # key of GATED for up, None for down
+    ACTIVATION: tl.constexpr,  # key of GATED or ALONE for up, None for down
     MASK_K: tl.constexpr,  # whether BLOCK_K does not divide `inputs`
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -71,7 +71,7 @@ def moe_product_kernel(
     expert, members, here, own, x_rows = rows_of_tile(
         None, order_ptr, tiles_ptr, tile, SLOTS, ACTIVATION is not None, False, BLOCK_M
     )
-    weight_rows = weight_rows_of(block, outputs, BLOCK_N, ACTIVATION is not None)
+    weight_rows = weight_rows_of(block, outputs, BLOCK_N, has_pairs(ACTIVATION))
     inner = tl.arange(0, BLOCK_K)[None, :]
     x_ptrs = x_ptr + x_rows.to(tl.int64)[:, None] * stride_x_row + inner
     expert_ptr = weight_ptr + expert.to(tl.int64) * stride_weight_expert

@@ -2,14 +2,14 @@
 rows and outputs a program computes, and how they are stored.
 
 Up: each row is a token of `x`; outputs of the matrix are pairs, gate rows and then up rows, and what is stored is their
-gated activation. Down: each row is one that the first product stored; what is stored is weighted and belongs to the
-row's own place, so that adding up needs no order but that of the places.
+gated activation, or, without a gate, the activation of each. Down: each row is one that the first product stored; what
+is stored is weighted and belongs to the row's own place, so that adding up needs no order but that of the places.
 A product in which every row has a tile of its own ("direct") needs no sorting: for few tokens, whose experts differ.
 Where other ranks have some of the experts, ids outside 0 .. HELD - 1 are theirs: no tile has their rows.
 """
 
 # pyright: basic, reportArgumentType=false, reportCallIssue=false
-from ._activations import gated_activation
+from ._activations import activation, gated_activation, is_gated, plain_name
 from ._triton import tl, triton
 
 GROUP = 8
@@ -78,6 +78,12 @@ def rows_of_tile(
     return expert, members, here, own, own // SLOTS if UP else members
 
 
+@triton.constexpr_function
+def has_pairs(name):
+    """Whether outputs of the matrix in front of an activation are gate and up rows. None: there is no activation."""
+    return name is not None and is_gated(name)
+
+
 @triton.jit
 def weight_rows_of(block, outputs, BLOCK_N: tl.constexpr, PAIRS: tl.constexpr):
     """[BLOCK_N] rows of an expert's matrix; those past the end read the last one. A pair's gate and up rows lie side by
@@ -134,7 +140,7 @@ def store_rows(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Bias, and the activation of pairs or the weight of each row."""
+    """Bias, and the activation, or the weight of each row."""
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + expert.to(tl.int64) * outputs + weight_rows).to(tl.float32)[None, :]
     if ACTIVATION is None:
@@ -143,9 +149,14 @@ def store_rows(
         out_ptrs = out_ptr + own.to(tl.int64)[:, None] * outputs + columns[None, :]
         tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=here[:, None] & (columns < outputs)[None, :])
     else:
-        gate, up = tl.split(tl.reshape(acc, [BLOCK_M, BLOCK_N // 2, 2]))
-        activated = gated_activation(gate, up, ACTIVATION)
-        half = outputs // 2
-        columns = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
-        out_ptrs = out_ptr + members.to(tl.int64)[:, None] * half + columns[None, :]
-        tl.store(out_ptrs, activated.to(out_ptr.dtype.element_ty), mask=here[:, None] & (columns < half)[None, :])
+        PAIRS: tl.constexpr = is_gated(ACTIVATION)
+        if PAIRS:
+            gate, up = tl.split(tl.reshape(acc, [BLOCK_M, BLOCK_N // 2, 2]))
+            activated = gated_activation(gate, up, ACTIVATION)
+        else:
+            activated = activation(acc, plain_name(ACTIVATION))
+        WIDTH: tl.constexpr = BLOCK_N // 2 if PAIRS else BLOCK_N
+        size = outputs // 2 if PAIRS else outputs
+        columns = block * WIDTH + tl.arange(0, WIDTH)
+        out_ptrs = out_ptr + members.to(tl.int64)[:, None] * size + columns[None, :]
+        tl.store(out_ptrs, activated.to(out_ptr.dtype.element_ty), mask=here[:, None] & (columns < size)[None, :])

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ._activations import GATED
+from ._activations import ALONE, GATED
 from ._moe_matrix import ExpertMatrix
 
 _DETERMINISTIC = 64
@@ -59,9 +59,13 @@ def moe_experts_torch(
 
 
 def _activated(product: Tensor, activation: str, alone: bool) -> Tensor:
-    """[T, 2 * n] to float32 [T, n]. `alone`: each token by itself, as `layers.weights.linear.are_alone` says."""
+    """[T, 2 * n], without a gate [T, n], to float32 [T, n]. `alone`: each token by itself, as
+    `layers.weights.linear.are_alone` says.
+    """
     if alone and len(product) > 1:
         return torch.cat([_activated(each, activation, alone) for each in product.split(1)])
+    if activation in ALONE:
+        return ALONE[activation](product.float())
     gate, up = product.chunk(2, dim=1)
     return GATED[activation](gate.float(), up)
 

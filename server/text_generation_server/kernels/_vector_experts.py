@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ._activations import gated_activation
+from ._activations import activation as activation_of
+from ._activations import gated_activation, is_gated, plain_name
 from ._launch import Launcher, let_next_start, wait_for_previous
 from ._moe_tiles import is_here, weight_rows_of
 from ._triton import tl, triton
@@ -122,7 +123,7 @@ def expert_product_kernel(
     logits_ptr,  # [EXPERTS], from which the experts are to be chosen, or None
     ids_ptr,  # [rows] int32, read, or with `logits_ptr` written
     shares_ptr,  # [rows] float32, written with `logits_ptr`
-    out_ptr,  # [rows, outputs / 2]
+    out_ptr,  # [rows, outputs / 2], without a gate [rows, outputs]
     inputs,
     outputs,
     stride_x_row,
@@ -130,7 +131,7 @@ def expert_product_kernel(
     first,
     SLOTS: tl.constexpr,  # rows of one token
     HELD: tl.constexpr,  # experts of this rank, where other ranks have some; else None
-    ACTIVATION: tl.constexpr,  # key of GATED
+    ACTIVATION: tl.constexpr,  # key of GATED or ALONE
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     WHOLE: tl.constexpr,  # whether BLOCK_K is at least `inputs`
@@ -158,7 +159,8 @@ def expert_product_kernel(
         # A row of another rank's expert reads nothing; what it leaves is not looked at.
         read = tl.where(is_here(expert, HELD), inputs, 0)
         expert = tl.where(is_here(expert, HELD), expert, 0)
-    weight_rows = weight_rows_of(block, outputs, BLOCK_N, True)
+    PAIRS: tl.constexpr = is_gated(ACTIVATION)
+    weight_rows = weight_rows_of(block, outputs, BLOCK_N, PAIRS)
     columns = tl.arange(0, BLOCK_K)
     rows_ptr = weight_ptr + expert.to(tl.int64) * outputs * inputs
     weight_ptrs = rows_ptr + weight_rows.to(tl.int64)[:, None] * inputs + columns[None, :]
@@ -176,10 +178,16 @@ def expert_product_kernel(
         acc = add_rest_of_rows(acc, weight_ptrs, x_ptrs, columns, read, BLOCK_K, MASK)
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + expert * outputs + weight_rows).to(tl.float32)
-    gate, up = tl.split(tl.reshape(acc, [BLOCK_N // 2, 2]))
-    out = gated_activation(gate, up, ACTIVATION).to(out_ptr.dtype.element_ty)
-    places = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
-    tl.store(out_ptr + row.to(tl.int64) * (outputs // 2) + places, out, mask=places < outputs // 2)
+    if PAIRS:
+        gate, up = tl.split(tl.reshape(acc, [BLOCK_N // 2, 2]))
+        out = gated_activation(gate, up, ACTIVATION)
+    else:
+        out = activation_of(acc, plain_name(ACTIVATION))
+    WIDTH: tl.constexpr = BLOCK_N // 2 if PAIRS else BLOCK_N
+    size = outputs // 2 if PAIRS else outputs
+    places = block * WIDTH + tl.arange(0, WIDTH)
+    out = out.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + row.to(tl.int64) * size + places, out, mask=places < size)
 
 
 @triton.jit

@@ -12,11 +12,12 @@ logits: the products choose (`_vector_experts.py`, and for small experts on Hopp
 import torch
 from torch import Tensor
 
+from ._activations import is_gated
 from ._moe_matrix import ExpertMatrix
 from ._register import triton_enabled
 from ._token_experts import token_experts, token_settings
 from ._vector_experts import MOST_EXPERTS, Choice, expert_product, vector_sum
-from .moe_experts import check_experts, moe_experts
+from .moe_experts import check_experts, inner_of, moe_experts
 from .moe_route import RouteOptions, moe_route
 
 
@@ -73,8 +74,8 @@ def mixture_of_one(
     adds: bool,
 ) -> None:
     """Triton implementation of what `chooses` says."""
-    activated = x.new_empty(ids.shape[1], gate_up.outputs // 2)
-    config = token_settings(x, choice, gate_up, down, all_experts)
+    activated = x.new_empty(ids.shape[1], inner_of(gate_up, activation))
+    config = token_settings(x, choice, gate_up, down, all_experts) if is_gated(activation) else None
     if config is not None:
         token_experts(x, choice, gate_up.weight, down.weight, activation, activated, out, adds, config)
         return

@@ -1,12 +1,13 @@
-"""The experts of a mixture: gated MLPs, of which each token is computed by a few (Shazeer et al., 2017).
+"""The experts of a mixture: MLPs, gated or not, of which each token is computed by a few (Shazeer et al., 2017).
 
     out[t] = sum over j of weights[t, j] * (down[e] @ act(gate_up[e] @ x[t] + gate_up_bias[e]) + down_bias[e])
     where e = ids[t, j]
 
 Layouts: `x`, `out` `[tokens, hidden]`, one floating type; `gate_up` an `ExpertMatrix` from `hidden` to `2 * inner`,
-gate rows first, and `down` one from `inner` to `hidden`, in the type of `x` or as codes, with biases in the type of `x`
-or none. `ids` `[tokens, slots]` int32 and `weights` `[tokens, slots]` float32, as `moe_route` writes them. All
-contiguous. Activations: keys of `GATED` in `_activations.py`.
+gate rows first, or without a gate to `inner`, and `down` one from `inner` to `hidden`, in the type of `x` or as codes,
+with biases in the type of `x` or none. `ids` `[tokens, slots]` int32 and `weights` `[tokens, slots]` float32, as
+`moe_route` writes them. All contiguous. Activations: keys of `GATED`, or of `ALONE` where there is no gate, in
+`_activations.py`.
 A rank may have some of a mixture's experts alone (`all_experts`): ids outside 0 .. experts - 1 are those of other
 ranks, and add nothing to `out`. Otherwise all ids must be inside.
 Sums are float32; what is rounded is the activation, each expert's weighted output and their sum, which is taken in the
@@ -16,7 +17,7 @@ first. With `deterministic`, a token's result does not depend on the other token
 Called once a layer. Rows are sorted by expert (`moe_align.py`), then both products go over tiles of rows of one expert
 (`_moe_product.py`, of codes `_moe_codes.py`), then each token's slots are added up. A few tokens are not sorted, and
 with 16-bit weights their second product adds up the slots itself (`_vector_experts.py`). Nothing is read on the host.
-Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight.
+Bytes floor: 3 * experts hit * inner * hidden * bytes of a weight, 2 without a gate.
 Measured on an H200, microseconds at 1 / 8 / 64 / 512 / 4096 tokens. Qwen3-30B-A3B in bfloat16 23 / 121 / 284 / 324 /
 768, as float8 with a scale for each 128 x 128 block 20 / 86 / 182 / 227 / 819, in int4 14 / 56 / 118 / 240 / 1168;
 gpt-oss-120b in bfloat16 55 / 342 / 1252 / 1659 / 2961, in MXFP4 32 / 131 / 461 / 895 / 3133 (floor 14 / 101 / 400 / 452
@@ -34,7 +35,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._activations import GATED
+from ._activations import ALONE, GATED, is_gated
 from ._config import nearest
 from ._device import has_fp8_products, shared_kib
 from ._groups import BLOCK
@@ -104,11 +105,16 @@ def moe_combine_kernel(
 _launch_combine = Launcher(moe_combine_kernel)
 
 
-def tiles_of(height: int, gate_up: ExpertMatrix, down: ExpertMatrix) -> Tiles:
+def inner_of(gate_up: ExpertMatrix, activation: str) -> int:
+    """Activated values of an expert."""
+    return gate_up.outputs // (2 if is_gated(activation) else 1)
+
+
+def tiles_of(height: int, gate_up: ExpertMatrix, down: ExpertMatrix, activation: str) -> Tiles:
     """The launch settings for tiles of so many rows. The number is chosen for the second matrix: where that has 4 bits
     and the first one 8, as checkpoints with exceptions may have it, the first one gets numbers that are chosen for 4.
     """
-    hidden, inner = down.outputs, gate_up.outputs // 2
+    hidden, inner = down.outputs, inner_of(gate_up, activation)
     return Tiles(height, _settings(height, gate_up, hidden), _settings(height, down, inner))
 
 
@@ -200,7 +206,8 @@ def moe_experts_triton(
     # Tiles follow from the number of tokens, and a rehearsal does not meet all of those.
     heights = heights_of(down.bits) if rehearsing() and not deterministic else (chosen,)
     for height in heights:
-        run_experts(x, ids, weights, gate_up, down, activation, tiles_of(height, gate_up, down), out, held, adds)
+        tiles = tiles_of(height, gate_up, down, activation)
+        run_experts(x, ids, weights, gate_up, down, activation, tiles, out, held, adds)
 
 
 def run_experts(
@@ -217,7 +224,7 @@ def run_experts(
 ) -> None:
     """Launches the kernels with these tiles. `held`: how many experts this rank has, where others have some."""
     tokens, slots = ids.shape
-    hidden, inner = down.outputs, gate_up.outputs // 2
+    hidden, inner = down.outputs, inner_of(gate_up, activation)
     alignment = None if tiles.height == _DIRECT else moe_align_triton(ids, down.experts, tiles.height, held)
     activated = x.new_empty(tokens * slots, inner)
     product(x, gate_up, ids, alignment, None, activation, tiles.height, tiles.up, held, activated)
@@ -275,16 +282,17 @@ def check_experts(
     x: Tensor, ids: Tensor, weights: Tensor, gate_up: ExpertMatrix, down: ExpertMatrix, activation: str, out: Tensor
 ) -> None:
     """Raises ValueError for what does not fit."""
-    if activation not in GATED:
-        raise ValueError(f"moe_experts: unknown activation {activation!r}, use one of {', '.join(GATED)}")
-    experts, hidden, inner = down.experts, down.outputs, gate_up.outputs // 2
+    if activation not in GATED | ALONE:
+        raise ValueError(f"moe_experts: unknown activation {activation!r}, use one of {', '.join(GATED | ALONE)}")
+    experts, hidden, inner = down.experts, down.outputs, inner_of(gate_up, activation)
+    outputs = 2 * inner if activation in GATED else inner
     expected = [
         (x, (len(x), hidden)),
         (out, (len(x), hidden)),
         (ids, (len(x), ids.shape[1])),
         (weights, tuple(ids.shape)),
-        (gate_up.weight, (experts, 2 * inner, _width(gate_up, hidden))),
-        (gate_up.bias, (experts, 2 * inner)),
+        (gate_up.weight, (experts, outputs, _width(gate_up, hidden))),
+        (gate_up.bias, (experts, outputs)),
         (down.weight, (experts, hidden, _width(down, inner))),
         (down.bias, (experts, hidden)),
     ]

@@ -67,8 +67,7 @@ def _of_other_ranks(names: TensorNames, group: TensorParallelGroup) -> tuple[str
         return ()
     others = [f"*{name.replace('{head}', '*')}.*" for name in (names.q_norm, names.k_norm) if "{head}" in name]
     if group.expert_parallel:
-        matrices = names.expert_gate, names.expert_up, names.expert_down
-        others += [f"*{name.replace('{expert}', '*')}.*" for name in matrices]
+        others += [f"*{name.replace('{expert}', '*')}.*" for name in names.experts(gated=True)]
     if group.rank:
         # Of results that are summed, the first rank adds the bias; the last ranks may have no part of the vocabulary.
         biased = names.out, names.down, names.shared_down

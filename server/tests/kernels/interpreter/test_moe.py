@@ -92,12 +92,13 @@ def test_as_many_tiles_as_can_be_fit_the_buffers() -> None:
             assert tiles <= tile_capacity(sum(counts), 3, 16)
 
 
-def _inputs(tokens: int, hidden: int, inner: int, dtype: torch.dtype, biased: bool) -> list[Any]:
+def _inputs(tokens: int, hidden: int, inner: int, dtype: torch.dtype, biased: bool, gated: bool = True) -> list[Any]:
     """Arguments of the operator up to both matrices, for 5 experts of which the last one is never chosen."""
     torch.manual_seed(tokens)
     ids = torch.rand(tokens, 4).argsort(dim=1)[:, :2].int()
-    x, gate_up, down = torch.randn(tokens, hidden), torch.randn(5, 2 * inner, hidden), torch.randn(5, hidden, inner)
-    biases = [torch.randn(5, 2 * inner).to(dtype), torch.randn(5, hidden).to(dtype)] if biased else [None, None]
+    first = 2 * inner if gated else inner
+    x, gate_up, down = torch.randn(tokens, hidden), torch.randn(5, first, hidden), torch.randn(5, hidden, inner)
+    biases = [torch.randn(5, first).to(dtype), torch.randn(5, hidden).to(dtype)] if biased else [None, None]
     scaled = [(each / each.shape[-1] ** 0.5).to(dtype) for each in (gate_up, down)]
     matrices = (ExpertMatrix(each, bias) for each, bias in zip(scaled, biases, strict=True))
     return [x.to(dtype), ids, torch.rand(tokens, 2), *matrices]
@@ -114,6 +115,8 @@ def _config(block_n: int) -> dict[str, int]:
         (1, 32, 16, torch.float16, "silu"),
         (7, 31, 17, torch.float32, "gelu_tanh"),
         (23, 33, 15, torch.float16, "clamped_swiglu"),
+        (7, 31, 17, torch.float32, "relu2_alone"),
+        (1, 32, 40, torch.float16, "relu2_alone"),
         (2, 4100, 9, torch.float16, "silu"),
         (1, 9, 2100, torch.float16, "silu"),
     ],
@@ -121,7 +124,7 @@ def _config(block_n: int) -> dict[str, int]:
 def test_experts_at_tile_boundaries(
     tokens: int, hidden: int, inner: int, dtype: torch.dtype, activation: str, height: int
 ) -> None:
-    inputs = _inputs(tokens, hidden, inner, dtype, biased=activation == "clamped_swiglu")
+    inputs = _inputs(tokens, hidden, inner, dtype, activation == "clamped_swiglu", activation != "relu2_alone")
     out = torch.full((tokens, hidden), float("nan"), dtype=dtype)
     run_experts(*inputs, activation, Tiles(height, _config(32), _config(16)), out)
     expected = reference.moe_experts(*inputs, activation)
@@ -140,22 +143,26 @@ def test_experts_at_tile_boundaries(
     ids=str,
 )
 @pytest.mark.parametrize("ties", ["none", "some", "all", "zeros of both signs"])
-def test_products_choose_as_the_router_does(options: RouteOptions, ties: str) -> None:
+@pytest.mark.parametrize("activation", ["silu", "relu2_alone"])
+def test_products_choose_as_the_router_does(options: RouteOptions, ties: str, activation: str) -> None:
     torch.manual_seed(0)
     experts, held = 12 - options.shared, 12 - 2 * options.first
     logits = torch.randn(1, experts + options.shared_gate).half()
     if ties != "none":
         logits = {"some": (2 * logits).round() / 2, "all": logits * 0 - 3}.get(ties, logits * 0)
         logits[:, ::3] *= -1 if ties.startswith("zeros") else 1
-    gate_up, down = (ExpertMatrix((torch.randn(held, n, k) / 6).half()) for n, k in ((20, 40), (40, 10)))
+    gate_up, down = (
+        ExpertMatrix((torch.randn(held, n, k) / 6).half())
+        for n, k in ((20, 40), (40, 10 if activation == "silu" else 20))
+    )
     x, out = torch.randn(1, 40).half(), torch.full((1, 40), float("nan")).half()
     ids, shares = torch.full((1, options.slots), -99, dtype=torch.int32), torch.full((1, options.slots), float("nan"))
-    mixture_of_one(x, Choice(logits, options, shares), ids, gate_up, down, "silu", out, 12, False)
+    mixture_of_one(x, Choice(logits, options, shares), ids, gate_up, down, activation, out, 12, False)
     expected = _routed(moe_route_torch, logits, None, options)
     assert torch.equal(ids, expected[0])
     torch.testing.assert_close(shares, expected[1], atol=1e-6, rtol=1e-5)
     total = torch.empty_like(out)
-    moe_experts(x, *expected, gate_up, down, "silu", False, total, 12)
+    moe_experts(x, *expected, gate_up, down, activation, False, total, 12)
     torch.testing.assert_close(out, total, atol=1e-2, rtol=1e-2)
 
 
@@ -172,16 +179,24 @@ def _codes(kind: str, experts: int, outputs: int, inputs: int, group_size: int, 
     return ExpertMatrix(packed.view(experts, outputs, -1), bias, scales, zeros, table, size)
 
 
-def _check_codes(kinds: tuple[str, str], tokens: int, sizes: tuple[int, int], group_size: int, tiles: Tiles) -> None:
+def _check_codes(
+    kinds: tuple[str, str],
+    tokens: int,
+    sizes: tuple[int, int],
+    group_size: int,
+    tiles: Tiles,
+    activation: str = "silu",
+) -> None:
     hidden, inner = sizes
+    first = 2 * inner if activation == "silu" else inner
     torch.manual_seed(tokens)
     ids = torch.rand(tokens, 2).argsort(dim=1).int()
-    gate_up = _codes(kinds[0], 3, 2 * inner, hidden, group_size, biased=tokens % 2 == 0)
+    gate_up = _codes(kinds[0], 3, first, hidden, group_size, biased=tokens % 2 == 0)
     down = _codes(kinds[1], 3, hidden, inner, group_size, biased=tokens % 2 == 0)
     x, shares = torch.randn(tokens, hidden).half(), torch.rand(tokens, 2)
     out = torch.full((tokens, hidden), float("nan")).half()
-    run_experts(x, ids, shares, gate_up, down, "silu", tiles, out)
-    expected = reference.moe_experts(x, ids, shares, gate_up, down, "silu")
+    run_experts(x, ids, shares, gate_up, down, activation, tiles, out)
+    expected = reference.moe_experts(x, ids, shares, gate_up, down, activation)
     assert (out.double() - expected).norm() <= 6e-3 * expected.norm()
 
 
@@ -201,20 +216,27 @@ def test_experts_of_every_kind_of_codes(kinds: tuple[tuple[str, str], int], fold
 @pytest.mark.parametrize(("tokens", "hidden", "inner"), [(1, 31, 64), (3, 264, 15)])
 def test_experts_of_codes_at_tile_boundaries(tokens: int, hidden: int, inner: int, height: int) -> None:
     tiles = Tiles(height, _codes_config(32, 0), _codes_config(32, 0))
-    _check_codes(("table", "float8"), tokens, (hidden, inner), 32, tiles)
+    for activation in ("silu", "relu2_alone"):
+        _check_codes(("table", "float8"), tokens, (hidden, inner), 32, tiles, activation)
 
 
-@pytest.mark.parametrize(("group_size", "hidden", "inner"), [(128, 136, 130), (0, 33, 20)])
-def test_float8_experts_of_many_rows_are_multiplied_in_8_bits(group_size: int, hidden: int, inner: int) -> None:
+@pytest.mark.parametrize(
+    ("group_size", "hidden", "inner", "activation"),
+    [(128, 136, 130, "silu"), (0, 33, 20, "silu"), (0, 33, 20, "relu2_alone")],
+)
+def test_float8_experts_of_many_rows_are_multiplied_in_8_bits(
+    group_size: int, hidden: int, inner: int, activation: str
+) -> None:
     torch.manual_seed(0)
     ids = torch.rand(40, 2).argsort(dim=1).int()
-    gate_up = _codes("float8", 3, 2 * inner, hidden, group_size, biased=False)._replace(eight_bit_rows=True)
+    first = 2 * inner if activation == "silu" else inner
+    gate_up = _codes("float8", 3, first, hidden, group_size, biased=False)._replace(eight_bit_rows=True)
     down = _codes("float8", 3, hidden, inner, group_size, biased=False)._replace(eight_bit_rows=True)
     x, shares = torch.randn(40, hidden).half(), torch.rand(40, 2)
     config = {"BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
     out = torch.full((40, hidden), float("nan")).half()
-    run_experts(x, ids, shares, gate_up, down, "silu", Tiles(64, config, config), out)
-    expected = reference.moe_experts(x, ids, shares, gate_up, down, "silu")
+    run_experts(x, ids, shares, gate_up, down, activation, Tiles(64, config, config), out)
+    expected = reference.moe_experts(x, ids, shares, gate_up, down, activation)
     # Rows are rounded to three bits of mantissa.
     assert 1e-3 * expected.norm() < (out.double() - expected).norm() <= 5e-2 * expected.norm()
 

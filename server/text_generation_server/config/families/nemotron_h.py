@@ -1,13 +1,17 @@
-"""Nemotron-H and Nemotron Nano 2: layers are one part each, a state space (Mamba 2), attention, or a network."""
+"""Nemotron-H, Nemotron Nano 2 and Nemotron 3: layers are one part each, a state space (Mamba 2), attention, a network,
+or a mixture of experts.
+"""
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ...errors import UnsupportedModel
 from ..json_object import JsonObject
 from ..names import TensorNames
-from ..spec import AttentionSpec, DecoderSpec, LayerSpec, NormSpec
-from .common import MOST_LAYERS, OLDER_TYPES, Heads, decoder, plain
+from ..spec import AttentionSpec, DecoderSpec, LayerSpec, MoeSpec, NormSpec
+from .common import ACTIVATIONS, MOST_LAYERS, OLDER_TYPES, Heads, decoder, plain
+from .deepseek import sigmoid_routed
 from .family import Family
 from .state_space import state_space
 
@@ -26,7 +30,7 @@ def _nemotron_h(config: JsonObject) -> DecoderSpec:
     }
     kinds = _kinds(config)
     if "moe" in kinds:
-        raise UnsupportedModel("layers of type 'moe' in config.json: experts without a gate are not implemented")
+        parts["moe"] = LayerSpec(None, _experts(config), None, norm)
     if not kinds or any(kind not in parts for kind in kinds):
         raise config.error("layers_block_type", f"a list of names out of {', '.join(parts)}")
     layers = tuple(parts[kind] for kind in kinds)
@@ -43,13 +47,27 @@ def _kinds(config: JsonObject) -> list[str]:
     return [OLDER_TYPES.get(name, name) for name in names]
 
 
+def _experts(config: JsonObject) -> MoeSpec:
+    """Networks without a gate, chosen as those of DeepSeek V3."""
+    if "moe_latent_size" in config:
+        raise UnsupportedModel("`moe_latent_size` in config.json: experts of a narrower state are not implemented")
+    if config.boolean("mlp_bias", default=False):
+        raise UnsupportedModel("`mlp_bias` in config.json must be false where there are experts")
+    return replace(
+        sigmoid_routed(config),
+        activation=config.choice("mlp_hidden_act", ACTIVATIONS),
+        shared_inner=config.integer("moe_shared_expert_intermediate_size"),
+        gated=False,
+    )
+
+
 def _attention(config: JsonObject) -> AttentionSpec:
     heads = Heads.of(config)
     return AttentionSpec(heads.count, heads.kv, heads.size, scale=heads.size**-0.5, rope=None)
 
 
 NEMOTRON_H = Family(
-    "Nemotron-H and Nano 2",
+    "Nemotron-H, Nano 2 and 3",
     _nemotron_h,
     TensorNames(
         prefixes=("backbone.", "model."),
@@ -63,6 +81,12 @@ NEMOTRON_H = Family(
         out="mixer.o_proj",
         up="mixer.up_proj",
         down="mixer.down_proj",
+        router="mixer.gate",
+        router_correction="mixer.gate.e_score_correction_bias",
+        expert_up="mixer.experts.{expert}.up_proj",
+        expert_down="mixer.experts.{expert}.down_proj",
+        shared_up="mixer.shared_experts.up_proj",
+        shared_down="mixer.shared_experts.down_proj",
     ),
     {
         "num_key_value_heads": 8,
@@ -73,6 +97,10 @@ NEMOTRON_H = Family(
         "ssm_state_size": 128,
         "conv_kernel": 4,
         "mlp_hidden_act": "relu2",
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 7688,
+        "moe_shared_expert_intermediate_size": 7688,
         "max_position_embeddings": 4096,
         "eos_token_id": 2,
     },

@@ -19,7 +19,7 @@ class MoeFeedForward(FeedForward):
     def __init__(self, spec: MoeSpec, weights: MoeWeights) -> None:
         route = spec.route
         self._weights = weights
-        self._activation = spec.activation
+        self._activation = spec.activation if spec.gated else kernels.alone(spec.activation)
         self._wide = route.wide
         self._gated = spec.shared_gate
         self._shared = None

@@ -30,7 +30,7 @@ class MoeWeights:
     correction: Tensor | None
     """[experts] float32"""
     gate_up: ExpertMatrix
-    """From hidden to 2 * inner, gate rows first."""
+    """From hidden to 2 * inner, gate rows first; without a gate to inner."""
     down: ExpertMatrix
     """From inner to hidden; its bias is on one rank alone: outputs of the ranks are summed."""
     shared: DenseWeights | None
@@ -49,8 +49,8 @@ def load_moe(checkpoint: Checkpoint, layer: int, spec: MoeSpec) -> MoeWeights:
 
 def _shared(checkpoint: Checkpoint, layer: int, spec: DenseSpec) -> DenseWeights:
     names = checkpoint.names
-    gate, up, down = names.shared
-    dense = replace(names, gate=gate, up=up, down=down, gate_up=names.shared_gate_up)
+    matrices = {"gate": names.shared_gate, "up": names.shared_up, "down": names.shared_down}
+    dense = replace(names, **matrices, gate_up=names.shared_gate_up)
     return load_dense(replace(checkpoint, names=dense), layer, spec)
 
 

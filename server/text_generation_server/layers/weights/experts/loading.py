@@ -22,14 +22,14 @@ from .plain import read_plain
 _GROUP_UNIT = 32
 """Kernels read groups of multiples of this."""
 _Network = tuple[tuple[str, ...], int, int]
-"""Names of gate, up and down, the inner size of what is stored, and where in it the expert begins."""
+"""Names of gate, if there is one, up and down, the inner size of what is stored, and where in it the expert begins."""
 
 
 class Experts(NamedTuple):
     """Those of a rank, or its part of them: the routed ones, then the shared ones, without biases."""
 
     gate_up: ExpertMatrix
-    """Gate rows first."""
+    """Gate rows, if there are any, then up rows."""
     down: ExpertMatrix
     has_shared: bool
     """Whether the shared network is among them."""
@@ -86,9 +86,9 @@ def _schemes(part: ExpertPart, networks: Sequence[_Network]) -> tuple[Scheme, Sc
         return None
     found: list[set[Scheme | None]] = [set(), set()]
     for stored, inner, at in networks:
-        for name, shape in zip(stored, _shapes(part, inner), strict=True):
+        for name, shape in zip(stored, _shapes(part, inner, len(stored)), strict=True):
             scheme = scheme_of(checkpoint, name)
-            is_down = name == stored[2]
+            is_down = name == stored[-1]
             # What is quantised here begins with a group wherever it begins.
             begin = at if is_down and not checkpoint.makes_quantised else 0
             if not _readable(scheme, shape[1], begin):
@@ -116,7 +116,7 @@ def _readable(scheme: Scheme | None, inputs: int, start: int) -> bool:
 def _routed(part: ExpertPart) -> list[_Network]:
     """Each of them; where one tensor holds all, that one."""
     names = part.checkpoint.names
-    routed = names.expert_gate, names.expert_up, names.expert_down
+    routed = names.experts(part.spec.gated)
     numbers: Sequence[int] = part.experts if names.experts_layout == "each" else (0,)
     return [(tuple(part.name(each, expert) for each in routed), part.spec.inner, 0) for expert in numbers]
 
@@ -124,19 +124,20 @@ def _routed(part: ExpertPart) -> list[_Network]:
 def _shared(part: ExpertPart) -> list[_Network]:
     """The experts that the shared network becomes."""
     names, spec = part.checkpoint.names, part.spec
-    shared = tuple(part.name(each) for each in names.shared)
+    shared = tuple(part.name(each) for each in names.shared(spec.gated))
     return [(shared, spec.shared_inner, index * spec.inner) for index in range(shared_experts(spec))]
 
 
-def _shapes(part: ExpertPart, inner: int) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    return (inner, part.hidden), (inner, part.hidden), (part.hidden, inner)
+def _shapes(part: ExpertPart, inner: int, matrices: int) -> tuple[tuple[int, int], ...]:
+    """Of so many of a network, the last of which is down."""
+    return *((inner, part.hidden),) * (matrices - 1), (part.hidden, inner)
 
 
 def _each(part: ExpertPart, first: Scheme, second: Scheme) -> tuple[ExpertMatrix, ExpertMatrix]:
     """Matrices of each expert by themselves."""
     networks = _routed(part) + _shared(part)
-    gate_up = ([_rows(part, name, inner, at, first) for name in names[:2]] for names, inner, at in networks)
-    down = ([_columns(part, names[2], inner, at, second)] for names, inner, at in networks)
+    gate_up = ([_rows(part, name, inner, at, first) for name in names[:-1]] for names, inner, at in networks)
+    down = ([_columns(part, names[-1], inner, at, second)] for names, inner, at in networks)
     return stack(len(networks), gate_up), stack(len(networks), down)
 
 

@@ -16,9 +16,9 @@ from ....weights import Slice
 from ..checkpoint import Checkpoint
 from ..split import even_span
 
-Target = tuple[Tensor, Tensor, Tensor]
-"""What is filled, of this rank's experts: gate and up [experts, inner of this rank, hidden], down [experts, hidden,
-inner of this rank].
+Target = tuple[Tensor, ...]
+"""What is filled, of this rank's experts: gate, where there is one, and up [experts, inner of this rank, hidden], down
+[experts, hidden, inner of this rank].
 """
 
 
@@ -69,11 +69,11 @@ class ExpertPart:
         once.
         """
         names = self.checkpoint.names
-        routed = names.expert_gate, names.expert_up, names.expert_down
+        routed = names.experts(self.spec.gated)
         numbers: Sequence[int] = self.experts if names.experts_layout == "each" else (0,)
         found = [self.name(each, expert) for expert in numbers for each in routed]
         if self.spec.shared_inner:
-            found += [self.name(each) for each in names.shared]
+            found += [self.name(each) for each in names.shared(self.spec.gated)]
         return tuple(dict.fromkeys(found))
 
     def name(self, template: str, expert: int = 0) -> str:

@@ -14,14 +14,16 @@ from .part import ExpertPart, Target, shared_experts
 
 
 def read_plain(part: ExpertPart) -> tuple[Tensor, Tensor]:
-    """Gate and up rows `[all, 2 * inner, hidden]`, and `[all, hidden, inner]`. Raises ModelFilesError."""
+    """Gate and up rows `[all, 2 * inner, hidden]`, without a gate `[all, inner, hidden]`, and `[all, hidden, inner]`.
+    Raises ModelFilesError.
+    """
     spec, inner, source = part.spec, part.inner, part.checkpoint.source
     routed_experts = len(part.experts)
     total = routed_experts + shared_experts(spec)
-    gate_up = source.empty((total, 2 * inner, part.hidden))
+    gate_up = source.empty((total, (2 if spec.gated else 1) * inner, part.hidden))
     down = source.empty((total, part.hidden, inner))
     routed, shared = (
-        (gate_up[experts, :inner], gate_up[experts, inner:], down[experts])
+        (*gate_up[experts].split(inner, dim=1), down[experts])
         for experts in (slice(routed_experts), slice(routed_experts, None))
     )
     _READERS[part.checkpoint.names.experts_layout](part, routed)
@@ -35,9 +37,8 @@ def _each(part: ExpertPart, target: Target) -> None:
         _read_network(part, tuple(part.name(name, expert) for name in _names(part)), part.spec.inner, place, target)
 
 
-def _names(part: ExpertPart) -> tuple[str, str, str]:
-    names = part.checkpoint.names
-    return names.expert_gate, names.expert_up, names.expert_down
+def _names(part: ExpertPart) -> tuple[str, ...]:
+    return part.checkpoint.names.experts(part.spec.gated)
 
 
 def _read_network(
@@ -49,19 +50,19 @@ def _read_network(
     """
     start, stop = part.span(inner, first)
     behind = inner if names[0] == names[1] else 0
-    for half, (name, each) in enumerate(zip(names[:2], target[:2], strict=True)):
+    for half, (name, each) in enumerate(zip(names[:-1], target[:-1], strict=True)):
         rows = RowBlock(name, inner + behind, ((half * behind + start, half * behind + stop),))
         each[expert, : stop - start] = dense_rows(part.checkpoint, rows, part.hidden)
         each[expert, stop - start :] = 0.0
-    down = target[2]
-    down[expert, :, : stop - start] = dense_columns(part.checkpoint, names[2], (part.hidden, inner), (start, stop))
+    down = target[-1]
+    down[expert, :, : stop - start] = dense_columns(part.checkpoint, names[-1], (part.hidden, inner), (start, stop))
     down[expert, :, stop - start :] = 0.0
 
 
 def _read_shared(part: ExpertPart, target: Target) -> None:
     """The shared network, cut into experts."""
     spec = part.spec
-    stored = tuple(part.name(name) for name in part.checkpoint.names.shared)
+    stored = tuple(part.name(name) for name in part.checkpoint.names.shared(spec.gated))
     for index in range(shared_experts(spec)):
         _read_network(part, stored, spec.shared_inner, index, target, first=index * spec.inner)
 
