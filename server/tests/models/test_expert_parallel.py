@@ -17,7 +17,18 @@ from text_generation_server.errors import ConfigurationError
 
 @pytest.mark.parametrize(
     "case",
-    ["qwen3 moe", "qwen2 moe", "deepseek v3", "gpt-oss", "gpt-oss mxfp4", "granite moe", "dbrx", "hunyuan moe"],
+    [
+        "qwen3 moe",
+        "qwen2 moe",
+        "deepseek v3",
+        "gpt-oss",
+        "gpt-oss mxfp4",
+        "granite moe",
+        "dbrx",
+        "hunyuan moe",
+        "granite 4",
+        "nemotron 3",
+    ],
 )
 def test_four_ranks_equal_one(case: str, tmp_path: Path) -> None:
     write(CASES[case], model_of(case), tmp_path)

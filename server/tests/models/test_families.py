@@ -51,7 +51,18 @@ def test_greedy_ids_and_their_probabilities_are_those_of_transformers(
     assert_generations_are_equal(CASES[name], model_of(name), warm_engine(model, monkeypatch))
 
 
-DETERMINISTIC = ["gemma2", "olmo2", "cohere plus", "bloom", "gpt2", "deepseek v3", "jamba", "nemotron h", "qwen3 next"]
+DETERMINISTIC = [
+    "gemma2",
+    "olmo2",
+    "cohere plus",
+    "bloom",
+    "gpt2",
+    "deepseek v3",
+    "jamba",
+    "nemotron 3",
+    "qwen3 next",
+    "granite 4",
+]
 
 
 @pytest.mark.parametrize("name", DETERMINISTIC, scope="module")

@@ -93,6 +93,8 @@ EXACT: dict[str, tuple[str, dict[str, Any], Pack]] = {
     "Kimi-K2 int4": ("kimi k2", KIMI, experts_alone(compressed_pack(4, 32, True))),
     # Its shared network has a gate.
     "Qwen2 MoE int4": ("qwen2 moe", KIMI, experts_alone(compressed_pack(4, 32, True))),
+    # Its experts have no gate.
+    "Nemotron 3 int4": ("nemotron 3", KIMI, experts_alone(compressed_pack(4, 32, True))),
     "Mixtral AWQ": ("mixtral", MIXTRAL_AWQ, without_head(awq_pack(32))),
     # Every gate_proj has `gate` in its name.
     "Qwen3 MoE AWQ": ("qwen3 moe", MIXTRAL_AWQ, without_head(awq_pack(32))),
