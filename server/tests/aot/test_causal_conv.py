@@ -11,7 +11,7 @@ from text_generation_server.kernels.causal_conv import _THREAD_BYTES, _TOKENS, _
 SPECIAL = {"rows_ptr": "*i64", "starts_ptr": "*i32", "kv_lens_ptr": "*i32"}
 SIZES: dict[str, int | None] = {"CHANNELS": 8192, "K": 4, "stride_x_token": 3352}
 CHANNELS_TOGETHER: dict[str, int | None] = {"stride_weight_channel": 1}
-CHUNKS: dict[str, int | None] = {"TOKENS": _TOKENS, "BLOCK_B": 16}
+CHUNKS: dict[str, int | None] = {"TOKENS": _TOKENS, "BLOCK_B": 16, "SILU": True}
 
 
 def _compile(
@@ -39,8 +39,10 @@ def test_no_spills_and_wide_memory_accesses(kernel: triton.JITFunction, capabili
 
 
 @pytest.mark.parametrize(
-    "constants", [CHUNKS, CHUNKS | CHANNELS_TOGETHER | {"bias_ptr": None}, CHUNKS | {"BLOCK_B": 256}], ids=str
+    "constants",
+    [CHUNKS, CHUNKS | CHANNELS_TOGETHER | {"bias_ptr": None}, CHUNKS | {"BLOCK_B": 256, "SILU": False}],
+    ids=str,
 )
 def test_other_forms(constants: dict[str, int | None]) -> None:
-    """Weights as checkpoints have them, no bias, and many runs."""
+    """Weights as checkpoints have them, no bias, many runs, and no activation."""
     _compile(conv_chunks_kernel, constants).check()

@@ -30,6 +30,14 @@ def test_results_do_not_depend_on_where_a_run_is_cut(dtype: torch.dtype) -> None
     check_cuts(kernels.causal_conv, dtype, "cuda")
 
 
+def test_sums_without_an_activation() -> None:
+    for made in (
+        Convolution.of(CHUNKS, 2048, 3, torch.bfloat16, "cuda", silu=False),
+        Convolution.of_decodes(2048, 3, torch.bfloat16, "cuda", silu=False),
+    ):
+        made.check(kernels.causal_conv, causal_conv_torch)
+
+
 def test_many_runs() -> None:
     runs = [Run(1 + index % 40, index % 3) for index in range(300)]
     Convolution.of(runs, 1024, 4, torch.bfloat16, "cuda").check(kernels.causal_conv, causal_conv_torch)

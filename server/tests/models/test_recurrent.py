@@ -89,6 +89,7 @@ def test_shards_that_cannot_share_it_are_refused(root: Path) -> None:
         ("mamba", 5, "48 channels of a state space"),
         ("nemotron h", 8, "4 groups of heads of a state space"),
         ("granite 4 dense", 3, "8 heads of a state space"),
+        ("lfm2", 5, "32 channels of a convolution"),
     ):
         with pytest.raises(ConfigurationError, match=f"{count} shards cannot share {what} evenly"):
             check_shards(ModelConfig.from_folder(written(name, root)), AskedShards(count))
@@ -114,6 +115,8 @@ def test_shards_that_cannot_share_it_are_refused(root: Path) -> None:
         ("qwen3 next", {"linear_num_key_heads": 3}, ConfigurationError, "`linear_num_key_heads` must be a divisor"),
         ("qwen3 next", {"layer_types": ["full_attention"]}, ConfigurationError, "`layer_types` must be a list of 3"),
         ("qwen3.5", {"hidden_act": "gelu"}, UnsupportedModel, "`hidden_act` in config.json must be 'silu'"),
+        ("lfm2", {"conv_L_cache": 9}, ConfigurationError, "`conv_L_cache`"),
+        ("lfm2", {"layer_types": ["conv"]}, ConfigurationError, "`layer_types` must be a list of 3"),
         ("mamba", {"state_size": 1000}, ConfigurationError, "`state_size`"),
     ],
 )

@@ -30,7 +30,7 @@ CHUNKS = [
 ]
 DECODES = [Run(1), Run(1, 1), Run(1, padding=True), Run(1, 2), Run(1, 3), Run(1, 70), Run(1, padding=True)]
 
-Operator = Callable[[Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor | None, Tensor, Tensor], None]
+Operator = Callable[[Tensor, Tensor, Tensor | None, Tensor, Tensor, Tensor | None, Tensor, Tensor, bool], None]
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,18 @@ class Convolution:
     expected: Tensor
     """[tokens, channels] float64"""
     expected_state: Tensor
+    silu: bool = True
 
     @classmethod
     def of(
-        cls, runs: Sequence[Run], channels: int, taps: int, dtype: torch.dtype, device: str = "cpu", bias: bool = True
+        cls,
+        runs: Sequence[Run],
+        channels: int,
+        taps: int,
+        dtype: torch.dtype,
+        device: str = "cpu",
+        bias: bool = True,
+        silu: bool = True,
     ) -> "Convolution":
         """Chunks, behind two tokens of others. The weight has its channels side by side where there is no bias."""
         torch.manual_seed(0)
@@ -70,6 +78,7 @@ class Convolution:
             kv_lens=torch.tensor([0 if each.padding else each.tokens + each.past for each in runs]).int().to(device),
             expected=_nothing(*x.shape).to(device, torch.float64),
             expected_state=state.clone(),
+            silu=silu,
         )
         for run, row, start in zip(runs, made.rows.tolist(), starts, strict=False):
             if not run.padding:
@@ -77,9 +86,11 @@ class Convolution:
         return made
 
     @classmethod
-    def of_decodes(cls, channels: int, taps: int, dtype: torch.dtype, device: str = "cpu") -> "Convolution":
+    def of_decodes(
+        cls, channels: int, taps: int, dtype: torch.dtype, device: str = "cpu", silu: bool = True
+    ) -> "Convolution":
         """`DECODES`, with tokens of others behind them."""
-        made = cls.of(DECODES, channels, taps, dtype, device)
+        made = cls.of(DECODES, channels, taps, dtype, device, silu=silu)
         return replace(made, x=made.x[2:], starts=None, expected=made.expected[2:])
 
     def _fill(self, run: Run, row: int, start: int) -> None:
@@ -95,14 +106,14 @@ class Convolution:
         bias = None if self.bias is None else self.bias.double()
         weight = self.weight.double()[:, None]
         sums = functional.conv1d(padded.double().t()[None], weight, bias, groups=channels)[0].t()
-        self.expected[start : start + run.tokens] = (sums / (1 + (-sums).exp()))[run.past :]
+        self.expected[start : start + run.tokens] = (sums / (1 + (-sums).exp()) if self.silu else sums)[run.past :]
 
     def run(self, operator: Operator) -> tuple[Tensor, Tensor]:
         """The result, and the state after it."""
         tokens, channels = self.x.shape
         # With other data between tokens.
         out, state = self.x.new_full((tokens, channels + 8), float("nan"))[:, :channels], self.state.clone()
-        operator(self.x, self.weight, self.bias, state, self.rows, self.starts, self.kv_lens, out)
+        operator(self.x, self.weight, self.bias, state, self.rows, self.starts, self.kv_lens, out, self.silu)
         return out, state
 
     def check(self, operator: Operator, reference: Operator) -> None:
@@ -128,7 +139,7 @@ def check_cuts(operator: Operator, dtype: torch.dtype, device: str = "cpu") -> N
         kv_lens = whole.kv_lens.new_tensor([begin + tokens])
         starts = None if tokens == 1 else torch.tensor([0, tokens], dtype=torch.int32, device=device)
         cut = slice(begin, begin + tokens)
-        operator(piece[cut], whole.weight, whole.bias, pool, whole.rows, starts, kv_lens, out[cut])
+        operator(piece[cut], whole.weight, whole.bias, pool, whole.rows, starts, kv_lens, out[cut], True)
         begin += tokens
     assert begin == len(out)
     assert torch.equal(out, expected[2:-3])

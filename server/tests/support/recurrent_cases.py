@@ -45,6 +45,12 @@ def _pattern(state: State, raw: Raw) -> tuple[State, Raw]:
     return state, {**raw, "hybrid_override_pattern": "".join(letters[each] for each in raw.pop("layers_block_type"))}
 
 
+def _without_types(state: State, raw: Raw) -> tuple[State, Raw]:
+    """Layers with attention by number, as in the first files."""
+    del raw["layer_types"]
+    return state, raw
+
+
 STATE_SPACE: dict[str, Any] = {
     "head_dim": 8,
     "layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp", "linear_attention"],
@@ -55,6 +61,7 @@ STATE_SPACE: dict[str, Any] = {
     "num_hidden_layers": ...,
 }
 
+CONVOLUTIONS = ["conv", "full_attention", "conv"]
 NEMOTRON_3: dict[str, Any] = {
     **STATE_SPACE,
     "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
@@ -125,5 +132,30 @@ RECURRENT_CASES: dict[str, Case] = {
     "nemotron 3": Case("Nemotron-H, Nano 2 and 3", "nemotron_h", NEMOTRON_3),
     "nemotron 3 large shared": Case(
         "Nemotron-H, Nano 2 and 3", "nemotron_h", {**NEMOTRON_3, "moe_shared_expert_intermediate_size": 20}, _pattern
+    ),
+    "lfm2": Case("LFM 2", "lfm2", {"layer_types": CONVOLUTIONS, "block_multiple_of": 8}),
+    "lfm2 with biases": Case(
+        "LFM 2",
+        "lfm2",
+        {
+            "block_auto_adjust_ff_dim": False,
+            "conv_L_cache": 4,
+            "conv_bias": True,
+            "full_attn_idxs": [1],
+            "layer_types": ...,
+        },
+        _without_types,
+    ),
+    "lfm2 moe": Case(
+        "LFM 2 MoE",
+        "lfm2_moe",
+        {
+            "layer_types": CONVOLUTIONS,
+            "moe_intermediate_size": 16,
+            "num_dense_layers": 1,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "routed_scaling_factor": 1.5,
+        },
     ),
 }

@@ -99,4 +99,23 @@ class Mamba2Spec:
         return self.num_heads // shards * self.head_dim * self.state_size
 
 
-RecurrentSpec = GatedDeltaSpec | MambaSpec | Mamba2Spec
+@dataclass(frozen=True)
+class ShortConvSpec:
+    """Convolution of one layer between two gates (LFM 2, Liquid AI, 2025): it has no state but its last inputs."""
+
+    channels: int
+    kernel: int
+    """As of `GatedDeltaSpec`."""
+    bias: bool = False
+    """Both products and the convolution have one."""
+
+    def inputs(self, shards: int) -> int:
+        """As of `GatedDeltaSpec`."""
+        return self.channels // shards
+
+    def state(self, shards: int) -> int:  # noqa: ARG002 - as the others have it
+        """As of `GatedDeltaSpec`: none."""
+        return 0
+
+
+RecurrentSpec = GatedDeltaSpec | MambaSpec | Mamba2Spec | ShortConvSpec

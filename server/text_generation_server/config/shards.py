@@ -6,7 +6,7 @@ from ..errors import ConfigurationError
 from .fallback import FallbackConfig
 from .implementation import AnyModelConfig
 from .model import ModelConfig
-from .recurrent import Mamba2Spec, MambaSpec
+from .recurrent import Mamba2Spec, MambaSpec, ShortConvSpec
 from .spec import MixerSpec, MoeSpec
 
 
@@ -46,6 +46,8 @@ def _divided(mixer: MixerSpec) -> tuple[int, str]:
     """Of what each shard has equally many, and how that is called."""
     if isinstance(mixer, MambaSpec):
         return mixer.channels, "channels of a state space"
+    if isinstance(mixer, ShortConvSpec):
+        return mixer.channels, "channels of a convolution"
     if isinstance(mixer, Mamba2Spec):
         if mixer.norm_over == "group":
             return mixer.groups, "groups of heads of a state space"

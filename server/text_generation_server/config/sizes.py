@@ -8,7 +8,7 @@ from .files import stored_bytes, tensor_files
 from .implementation import AnyModelConfig
 from .model import ModelConfig
 from .names import TensorNames
-from .recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec
+from .recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from .spec import AttentionSpec, DecoderSpec, LatentAttentionSpec, MixerSpec, MoeSpec
 
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -111,6 +111,8 @@ def _mixer(spec: MixerSpec, names: TensorNames, hidden: int) -> Iterator[tuple[s
         return _gated_delta(spec, names, hidden)
     if isinstance(spec, MambaSpec | Mamba2Spec):
         return _mamba(spec, names, hidden)
+    if isinstance(spec, ShortConvSpec):
+        return iter(((names.conv_in, 3 * hidden * spec.channels), (names.conv_out, hidden * spec.channels)))
     return _attention(spec, names, hidden)
 
 

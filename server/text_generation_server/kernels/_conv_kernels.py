@@ -63,7 +63,7 @@ def _load_weights(
 
 
 @triton.jit
-def _convolve(inputs, place: tl.constexpr, weights, bias, K: tl.constexpr):
+def _convolve(inputs, place: tl.constexpr, weights, bias, K: tl.constexpr, SILU: tl.constexpr):
     """The result [BLOCK] of one token, float32; the inputs that it needs are K of `inputs` from `place` on.
 
     The multiply-adds are fused by name: left to the compiler, decodes and chunks might round differently.
@@ -71,7 +71,7 @@ def _convolve(inputs, place: tl.constexpr, weights, bias, K: tl.constexpr):
     total = bias
     for tap in tl.static_range(K):
         total = tl.fma(weights[tap], inputs[place + tap].to(tl.float32), total)
-    return activation(total, "silu")
+    return activation(total, "silu") if SILU else total
 
 
 @triton.jit
@@ -97,6 +97,7 @@ def conv_decodes_kernel(
     stride_out_token,
     CHANNELS: tl.constexpr,
     K: tl.constexpr,
+    SILU: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -112,7 +113,7 @@ def conv_decodes_kernel(
     state_row_ptr = state_ptr + tl.load(rows_ptr + run) * ((K - 1) * CHANNELS)
     x_run_ptr = x_ptr + run * stride_x_token
     inputs = _load_inputs(x_run_ptr, state_row_ptr, 0, kv_len > 1, 1, channels, stride_x_token, 1, CHANNELS, K)
-    out = _convolve(inputs, 0, weights, bias, K).to(out_ptr.dtype.element_ty)
+    out = _convolve(inputs, 0, weights, bias, K, SILU).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + run * stride_out_token + channels, out, mask=channels < CHANNELS)
     _store_state(state_row_ptr, inputs, 1, channels, CHANNELS, K)
 
@@ -145,6 +146,7 @@ def conv_chunks_kernel(
     K: tl.constexpr,
     TOKENS: tl.constexpr,
     BLOCK_B: tl.constexpr,  # power of two, at least runs
+    SILU: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -167,7 +169,7 @@ def conv_chunks_kernel(
         CHANNELS, K,
     )  # fmt: skip
     for place in tl.static_range(TOKENS):
-        out = _convolve(inputs, place, weights, bias, K).to(out_ptr.dtype.element_ty)
+        out = _convolve(inputs, place, weights, bias, K, SILU).to(out_ptr.dtype.element_ty)
         stored = (first + place < length) & (channels < CHANNELS)
         tl.store(out_ptr + (start + first + place) * stride_out_token + channels, out, mask=stored)
 

@@ -1,10 +1,11 @@
 """Depthwise causal convolution over the tokens of each request, as layers with a recurrent state have it before the
-recurrence (Mamba, Gu and Dao, 2023; Gated DeltaNet in Qwen3-Next).
+recurrence (Mamba, Gu and Dao, 2023; Gated DeltaNet in Qwen3-Next), or in its place (LFM 2).
 
     out[t, c] = silu(bias[c] + sum over j < K of weight[c, j] * x[t - (K - 1) + j, c])
 
-where x before the first token of a run is what the request's state holds: its last K - 1 inputs, or zeros where the run
-begins the request. Afterwards the state holds the last K - 1 inputs up to the end of the run.
+without the activation where `silu` is false. x before the first token of a run is what the request's state holds: its
+last K - 1 inputs, or zeros where the run begins the request. Afterwards the state holds the last K - 1 inputs up to the
+end of the run.
 
 A run is the new tokens of one request in a step. Decodes (`starts` None): run i is token i alone. Chunks: run i is
 tokens `starts[i] : starts[i + 1]`, maybe none. `kv_lens[i]` counts the tokens of the request after the step; a run that
@@ -94,6 +95,7 @@ def causal_conv_triton(
     starts: Tensor | None,
     kv_lens: Tensor,
     out: Tensor,
+    silu: bool = True,
 ) -> None:
     """Triton implementation. Raises ValueError for layouts that the kernels do not read."""
     _check(x, weight, bias, state, rows, starts, kv_lens, out)
@@ -105,13 +107,13 @@ def causal_conv_triton(
     strides = (x.stride(0), *weight.stride(), out.stride(0))
     form = {"CHANNELS": channels, "K": taps, "BLOCK": block, "num_warps": _WARPS}
     if starts is None:
-        _launch_decodes((blocks, runs), (x, weight, bias, state, rows, kv_lens, out), strides, **form)
+        _launch_decodes((blocks, runs), (x, weight, bias, state, rows, kv_lens, out), strides, SILU=silu, **form)
         return
     # Each run adds less than one tile that is not full.
     tiles = triton.cdiv(tokens, _TOKENS) + runs
     pointers = (x, weight, bias, state, rows, starts, kv_lens, out)
     padded = padded_batch(runs)
-    _launch_chunks((blocks, tiles), pointers, strides, (runs,), TOKENS=_TOKENS, BLOCK_B=padded, **form)
+    _launch_chunks((blocks, tiles), pointers, strides, (runs,), SILU=silu, TOKENS=_TOKENS, BLOCK_B=padded, **form)
     _launch_states((blocks, runs), (x, state, rows, starts, kv_lens), (x.stride(0),), **form)
 
 
@@ -124,6 +126,7 @@ def causal_conv_torch(
     starts: Tensor | None,
     kv_lens: Tensor,
     out: Tensor,
+    silu: bool = True,
 ) -> None:
     """Torch implementation: the CPU path and the reference of the tests. Runs are computed one after the other."""
     taps = weight.float().t()
@@ -131,7 +134,7 @@ def causal_conv_torch(
         before = state[row] if continued else torch.zeros_like(state[row])
         inputs = torch.cat((before, x[begin:end]))
         total = _sums(inputs.float(), taps, bias)
-        out[begin:end] = total.mul_(sigmoid(total))
+        out[begin:end] = total.mul_(sigmoid(total)) if silu else total
         state[row] = inputs[end - begin :]
 
 

@@ -6,7 +6,7 @@ import torch
 
 from ..config.kv_cache import QuantisedKvCache
 from ..config.model import ModelConfig
-from ..config.recurrent import Mamba2Spec, MambaSpec, RecurrentSpec
+from ..config.recurrent import Mamba2Spec, MambaSpec, RecurrentSpec, ShortConvSpec
 from ..config.sizes import dense_products
 from ..config.spec import (
     AttentionSpec,
@@ -40,6 +40,7 @@ from ..layers.infer import (
     Norm,
     ParallelLayer,
     Parts,
+    ShortConv,
     StateShape,
     Sums,
     TransformerLayer,
@@ -61,6 +62,7 @@ from ..layers.weights import (
     load_mamba,
     load_mamba2,
     load_moe,
+    load_short_conv,
 )
 from ..weights import WeightSource
 from .decoder import Decoder
@@ -165,7 +167,7 @@ class DecoderBuilder:
         self._copies.note(weights)
         return LatentAttention(len(self._caches), spec, weights, heads, self._rope(spec.rope, spec.rope_dim))
 
-    def _recurrent(self, index: int, spec: RecurrentSpec) -> GatedDelta | Mamba | Mamba2:
+    def _recurrent(self, index: int, spec: RecurrentSpec) -> GatedDelta | Mamba | Mamba2 | ShortConv:
         checkpoint, place = self._checkpoint, len(self._states)
         if isinstance(spec, MambaSpec):
             weights = load_mamba(checkpoint, index, spec)
@@ -174,6 +176,9 @@ class DecoderBuilder:
             heads = HeadSplit.of(spec.num_heads, spec.groups, checkpoint.group)
             weights = load_mamba2(checkpoint, index, spec, heads)
             mixer = Mamba2(place, spec, weights, heads, checkpoint.group)
+        elif isinstance(spec, ShortConvSpec):
+            weights = load_short_conv(checkpoint, index, spec)
+            mixer = ShortConv(place, spec, weights)
         else:
             heads = HeadSplit.of(spec.num_heads, spec.num_key_heads, checkpoint.group)
             weights = load_gated_delta(checkpoint, index, spec, heads)

@@ -25,6 +25,14 @@ def test_decodes(channels: int, taps: int, dtype: torch.dtype) -> None:
     Convolution.of_decodes(channels, taps, dtype).check(causal_conv_triton, causal_conv_torch)
 
 
+def test_sums_without_an_activation() -> None:
+    for made in (
+        Convolution.of(CHUNKS, 40, 3, torch.float32, silu=False),
+        Convolution.of_decodes(40, 3, torch.float32, silu=False),
+    ):
+        made.check(causal_conv_triton, causal_conv_torch)
+
+
 def test_results_do_not_depend_on_where_a_run_is_cut() -> None:
     check_cuts(causal_conv_triton, torch.float16)
 

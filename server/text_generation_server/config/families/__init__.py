@@ -14,6 +14,7 @@ from .gpt_neox import GPT_NEOX, GPTJ
 from .granite import GRANITE, MINICPM
 from .hunyuan import HUNYUAN
 from .internlm import INTERNLM, INTERNLM2, INTERNLM3
+from .lfm2 import LFM2
 from .llama import LLAMA
 from .mamba import FALCON_MAMBA, JAMBA, MAMBA
 from .mamba2 import BAMBA, MAMBA2
@@ -64,6 +65,7 @@ FAMILIES: dict[str, Family] = {
     "InternLMForCausalLM": INTERNLM,
     "JambaForCausalLM": JAMBA,
     "LLaMAForCausalLM": LLAMA,
+    "Lfm2ForCausalLM": LFM2,
     "LlamaForCausalLM": LLAMA,
     "MPTForCausalLM": MPT,
     "Mamba2ForCausalLM": MAMBA2,

@@ -8,6 +8,7 @@ from .gpt_oss import GPT_OSS
 from .granite_hybrid import GRANITE_HYBRID
 from .granite_moe import GRANITE_MOE
 from .hunyuan_moe import HUNYUAN_MOE
+from .lfm2 import LFM2_MOE
 from .mixtral import MINIMAX_M2, MIXTRAL
 from .phi_moe import PHI_MOE
 from .qwen3_next import QWEN3_5_MOE, QWEN3_NEXT
@@ -23,6 +24,7 @@ MIXTURES: dict[str, Family] = {
     "GraniteMoeForCausalLM": GRANITE_MOE,
     "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
     "HunYuanMoEV1ForCausalLM": HUNYUAN_MOE,
+    "Lfm2MoeForCausalLM": LFM2_MOE,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "MixtralForCausalLM": MIXTRAL,
     "PhiMoEForCausalLM": PHI_MOE,

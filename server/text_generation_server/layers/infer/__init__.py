@@ -13,6 +13,7 @@ from .mixer import Mixer
 from .moe import MoeFeedForward
 from .norm import Junction, Norm
 from .parts import Parts
+from .short_conv import ShortConv
 from .state import CacheShape, Chunks, Decodes, InferState, LayerCache, LayerState, StateShape
 from .transformer import FeedForwardLayer, Layer, MixerLayer, ParallelLayer, Sums, TransformerLayer
 
@@ -43,6 +44,7 @@ __all__ = [
     "Norm",
     "ParallelLayer",
     "Parts",
+    "ShortConv",
     "StateShape",
     "Sums",
     "TransformerLayer",

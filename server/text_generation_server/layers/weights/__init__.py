@@ -16,6 +16,7 @@ from .loading import column_parallel, row_parallel
 from .mamba import Mamba2Weights, MambaWeights, load_mamba, load_mamba2
 from .moe import MoeWeights, load_moe
 from .rows8 import Rows8
+from .short_conv import ShortConvWeights, load_short_conv
 from .split import HeadSplit, VocabularyPart, even_span, padded_rows, vocabulary_shard
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "RmsNorm",
     "RowBlock",
     "Rows8",
+    "ShortConvWeights",
     "Split",
     "VocabularyPart",
     "activate",
@@ -55,6 +57,7 @@ __all__ = [
     "load_mamba",
     "load_mamba2",
     "load_moe",
+    "load_short_conv",
     "padded_rows",
     "rounded",
     "row_parallel",
