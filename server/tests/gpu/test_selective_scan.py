@@ -31,14 +31,14 @@ def test_results_do_not_depend_on_where_a_run_is_cut(channels: int, n: int, dtyp
 
 def test_a_graph_serves_other_runs() -> None:
     """As many tokens and runs, cut elsewhere."""
-    captured = scan([Run(5), Run(60, True), Run(0, padding=True)], 1024, 16, torch.bfloat16, "cuda")
-    replayed = scan([Run(33, True), Run(16), Run(16, True)], 1024, 16, torch.bfloat16, "cuda")
+    captured = scan([Run(5), Run(60, 1), Run(0, padding=True)], 1024, 16, torch.bfloat16, "cuda")
+    replayed = scan([Run(33, 1), Run(16), Run(16, 1)], 1024, 16, torch.bfloat16, "cuda")
     check_graph(kernels.selective_scan, captured, replayed)
 
 
 def test_offsets_beyond_32_bits() -> None:
     """A pool of states that has more elements."""
-    made = scan([Run(20, True)], 8192, 16, torch.bfloat16, "cuda")
+    made = scan([Run(20, 1)], 8192, 16, torch.bfloat16, "cuda")
     expected, expected_state = made.run(kernels.selective_scan)
     last = 2**31 // (8192 * 16) + 1
     pool = torch.empty(last + 1, 8192, 16, device="cuda")

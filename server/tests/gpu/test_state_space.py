@@ -45,15 +45,15 @@ def test_deterministic_results_do_not_depend_on_where_a_run_is_cut(
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_graph_serves_other_runs(deterministic: bool) -> None:
     """As many tokens and runs, cut elsewhere."""
-    captured = space([Run(5), Run(60, True), Run(0, padding=True)], 16, 64, 2, 128, torch.bfloat16, "cuda")
-    replayed = space([Run(33, True), Run(16), Run(16, True)], 16, 64, 2, 128, torch.bfloat16, "cuda")
+    captured = space([Run(5), Run(60, 1), Run(0, padding=True)], 16, 64, 2, 128, torch.bfloat16, "cuda")
+    replayed = space([Run(33, 1), Run(16), Run(16, 1)], 16, 64, 2, 128, torch.bfloat16, "cuda")
     check_graph(kernels.state_space, captured, replayed, deterministic)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_offsets_beyond_32_bits(deterministic: bool) -> None:
     """A pool of states that has more elements."""
-    made = space([Run(20, True)], 64, 64, 1, 128, torch.bfloat16, "cuda")
+    made = space([Run(20, 1)], 64, 64, 1, 128, torch.bfloat16, "cuda")
     expected, expected_state = made.run(kernels.state_space, deterministic)
     last = 2**31 // (64 * 64 * 128) + 1
     pool = torch.empty(last + 1, 64, 64, 128, device="cuda")

@@ -31,7 +31,7 @@ def test_results_do_not_depend_on_where_a_run_is_cut(channels: int, n: int, dtyp
 
 
 def test_decodes_of_one_row_are_tokens_one_after_the_other() -> None:
-    chunk = scan([Run(9, True)], 24, 16, torch.float32)
+    chunk = scan([Run(9, 1)], 24, 16, torch.float32)
     expected, expected_state = chunk.run(kernels.selective_scan)
     several = replace(chunk.decodes, rows=chunk.rows.expand(9), kv_lens=torch.arange(10, 19, dtype=torch.int32))
     several = replace(several, inputs=tuple(each[:9] for each in several.inputs), out=several.out[:9])

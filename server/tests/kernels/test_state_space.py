@@ -37,7 +37,7 @@ def test_results_do_not_depend_on_where_a_run_is_cut(
 
 
 def test_decodes_of_one_row_are_tokens_one_after_the_other() -> None:
-    chunk = space([Run(9, True)], 4, 12, 2, 8, torch.float32)
+    chunk = space([Run(9, 1)], 4, 12, 2, 8, torch.float32)
     expected, expected_state = chunk.run(kernels.state_space, False)
     several = replace(chunk.decodes, rows=chunk.rows.expand(9), kv_lens=torch.arange(10, 19, dtype=torch.int32))
     several = replace(several, inputs=tuple(each[:9] for each in several.inputs), out=several.out[:9])
@@ -48,7 +48,7 @@ def test_decodes_of_one_row_are_tokens_one_after_the_other() -> None:
 
 def test_transformers_computes_the_same() -> None:
     """Of a request that goes on, in blocks of 16 tokens."""
-    made = space([Run(70, True)], 4, 12, 2, 8, torch.float32, low=0.1, high=0.4)
+    made = space([Run(70, 1)], 4, 12, 2, 8, torch.float32, low=0.1, high=0.4)
     out, state = made.run(kernels.state_space, False)
     x, dt, b, c = (each[None, 2:-3] for each in made.inputs)
     a_log, d, bias, low, high = made.weights

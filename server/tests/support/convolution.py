@@ -19,6 +19,11 @@ class Run(NamedTuple):
     padding: bool = False
     """It is nobody's: its `kv_lens` is 0."""
 
+    @property
+    def continued(self) -> bool:
+        """Whether there are any."""
+        return self.past > 0
+
 
 LENGTHS = [1, 2, 3, 4, 63, 64, 65, 130]
 CHUNKS = [

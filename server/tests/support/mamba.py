@@ -3,24 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-
-class Run(NamedTuple):
-    """New tokens of a request."""
-
-    tokens: int
-    continued: bool = False
-    """The request has tokens before them."""
-    padding: bool = False
-    """It is nobody's: its `kv_lens` is 0."""
-
+from support.convolution import Run
 
 LENGTHS = [1, 2, 63, 64, 65, 130]
-ALONE = [Run(1), Run(1, True), Run(1, padding=True), Run(1, True), Run(1), Run(1, padding=True)]
+ALONE = [Run(1), Run(1, 1), Run(1, padding=True), Run(1, 1), Run(1), Run(1, padding=True)]
 """For `decodes`."""
 BEFORE = 2
 """Tokens of others before the first run."""
@@ -30,8 +21,8 @@ FEW = 3e-5
 
 def runs_of(lengths: Sequence[int]) -> list[Run]:
     """Fresh and continued runs, with padding and a run without tokens among them."""
-    continued = [Run(tokens, True) for tokens in lengths]
-    return [*map(Run, lengths), Run(5, padding=True), Run(0, True), *continued, Run(0, padding=True)]
+    continued = [Run(tokens, 1) for tokens in lengths]
+    return [*map(Run, lengths), Run(5, padding=True), Run(0, 1), *continued, Run(0, padding=True)]
 
 
 @dataclass(frozen=True)

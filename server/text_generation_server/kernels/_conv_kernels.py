@@ -9,6 +9,7 @@ of 16 bytes.
 from ._activations import activation
 from ._launch import let_next_start, wait_for_previous
 from ._prefill_tiles import find_tile
+from ._recurrence import find_run
 from ._triton import tl, triton
 
 
@@ -118,15 +119,6 @@ def conv_decodes_kernel(
     _store_state(state_row_ptr, inputs, 1, channels, CHANNELS, K)
 
 
-@triton.jit
-def _find_run(run, rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, STATE: tl.constexpr):
-    """Its first token, its length, whether it continues its request, and its state. Length 0: nothing is to be done."""
-    kv_len = tl.load(kv_lens_ptr + run)
-    start = tl.load(starts_ptr + run).to(tl.int64)
-    length = tl.where(kv_len == 0, 0, tl.load(starts_ptr + run + 1) - start)
-    return start, length, kv_len > length, state_ptr + tl.load(rows_ptr + run) * STATE
-
-
 @triton.jit(do_not_specialize=["runs"], do_not_specialize_on_alignment=["rows_ptr", "starts_ptr", "kv_lens_ptr"])
 def conv_chunks_kernel(
     x_ptr,  # [tokens, CHANNELS]
@@ -158,7 +150,7 @@ def conv_chunks_kernel(
     run, tile = find_tile(starts_ptr, tl.program_id(1), runs, 1, TOKENS, BLOCK_B)
     if run >= runs:
         return
-    start, length, continued, state_row_ptr = _find_run(
+    start, length, continued, state_row_ptr = find_run(
         run, rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, (K - 1) * CHANNELS
     )
     if length == 0:
@@ -191,13 +183,13 @@ def conv_states_kernel(
     channels = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     let_next_start(PDL)
     wait_for_previous(PDL)
-    start, length, continued, state_row_ptr = _find_run(
+    start, length, continued, state_row_ptr = find_run(
         tl.program_id(1), rows_ptr, starts_ptr, kv_lens_ptr, state_ptr, (K - 1) * CHANNELS
     )
     if length == 0:
         return
     inputs = _load_inputs(
-        x_ptr + start * stride_x_token, state_row_ptr, length, continued, length, channels, stride_x_token, 0,
-        CHANNELS, K,
+        x_ptr + start * stride_x_token, state_row_ptr, length.to(tl.int64), continued, length, channels, stride_x_token,
+        0, CHANNELS, K,
     )  # fmt: skip
     _store_state(state_row_ptr, inputs, 0, channels, CHANNELS, K)

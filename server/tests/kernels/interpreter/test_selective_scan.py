@@ -40,6 +40,6 @@ def test_results_do_not_depend_on_where_a_run_is_cut() -> None:
     check_cuts(selective_scan_triton, scan([Run(113)], 16, 16, torch.float16))
 
 
-@pytest.mark.parametrize("runs", [[], [Run(0, True)]])
+@pytest.mark.parametrize("runs", [[], [Run(0, 1)]])
 def test_nothing_to_do(runs: list[Run]) -> None:
     scan([*runs, Run(2, padding=True)], 8, 16, torch.float32).check(selective_scan_triton)

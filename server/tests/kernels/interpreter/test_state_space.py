@@ -37,7 +37,7 @@ def test_results_do_not_depend_on_where_a_run_is_cut() -> None:
     check_cuts(state_space_triton, space([Run(113)], 1, 12, 1, 16, torch.float16), True)
 
 
-@pytest.mark.parametrize("runs", [[], [Run(0, True)]])
+@pytest.mark.parametrize("runs", [[], [Run(0, 1)]])
 def test_nothing_to_do(runs: list[Run]) -> None:
     made = space([*runs, Run(20, padding=True)], 2, 12, 1, 16, torch.float16)
     made.check(state_space_triton, False)
