@@ -22,7 +22,7 @@ def written(name: str, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["qwen3 next", "jamba", "nemotron h"])
+@pytest.mark.parametrize("name", ["qwen3 next", "jamba", "nemotron h", "granite 4", "lfm2 moe"])
 def test_schedules_change_no_token(name: str, tmp_path: Path) -> None:
     """In deterministic mode, to the bit: chunks beside decodes, rows that change their owner, pauses."""
     engine = build(written(name, tmp_path), torch.bfloat16, deterministic=True)
@@ -32,7 +32,7 @@ def test_schedules_change_no_token(name: str, tmp_path: Path) -> None:
         check(schedule(engine, seed, NUMBERS, count=6, pause=0.03), expected, seed)
 
 
-@pytest.mark.parametrize("name", ["qwen3.5", "mamba", "nemotron h letters"])
+@pytest.mark.parametrize("name", ["qwen3.5", "mamba", "nemotron h letters", "nemotron 3", "bamba"])
 def test_graphs_change_no_token_in_the_default_mode(name: str, tmp_path: Path) -> None:
     """In float32 nothing hangs on the last bits of these models."""
     engine = build(written(name, tmp_path), torch.float32)
