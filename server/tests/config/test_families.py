@@ -49,6 +49,8 @@ def minimal(model_type: str) -> dict[str, Any]:
     values |= {key: 2 for key in ("num_experts_per_tok",) if defaults.get(key, 0) is None}
     values |= {key: 256 for key in ("word_embed_proj_dim",) if key in defaults}
     values |= {key: 96 for key in ("ffn_hidden_size",) if key in defaults}
+    # 128 heads of these are twice the hidden size.
+    values |= {key: 4 for key in ("head_dim",) if model_type == "mamba2"}
     values |= {key: ["linear_attention", "mlp"] for key in ("layers_block_type",) if key in defaults}
     return values | {"rotary_dim": 8} if "rotary_dim" in defaults else values
 
