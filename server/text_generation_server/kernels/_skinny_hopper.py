@@ -16,8 +16,8 @@ Measured on an H200 with 64 tokens and attention over 2,048 positions, in turns 
 (benchmark/results/tried-qwen2.5-7b.json): a layer of a Qwen2.5-7B takes 203 to 204 us instead of 206 to 210, of a
 Llama 3.1 8B 252 instead of 256 to 259, of one of two ranks of a 70B 296 instead of 297 to 301; steps of the first two
 5.93 ms instead of 6.05, and 8.43 instead of 8.54.
-The kernel behind may start as soon as all programs have waited, so that attention asks for keys and values while queries
-are computed, which is 1.1 % of a step of an 8B (`decode_attention.py`).
+The kernel behind may start as soon as all programs have waited, so that attention asks for keys and values while
+queries are computed, which is 1.1 % of a step of an 8B (`decode_attention.py`).
 Tried and left out: programs that begin at different inputs, which saved 12 us of 73 where three tiles of x were under
 way and nothing with six; x in registers, and rows of the matrix as the left operand, as long; x by asynchronous copies
 of threads, 0 to 7 % longer, as it then waits in memory behind as many tiles; tiles asked for again at once, 0 to 4 %

@@ -44,10 +44,10 @@ heads of 80; the next kernel let start after the wait or at the end, no faster w
 is of scales with 32 bits; with 16 a step of 64 at 2,176 of an 8B in fp8 takes 5.00 ms instead of 5.03
 (engine-llama-8b-fp8-kv.json), and these settings are still the best.
 Over 16 bits, with heads as rows, first tiles are asked for before the wait with 33 to 64 requests, behind products that
-let kernels start while they run: a step of an 8B takes 8.39 ms instead of 8.49 with 64 at 2,048 and 5.83 instead of 6.00
-with 40 at 1,024, of a Qwen2.5-7B 5.99 instead of 6.02 and 5.26 instead of 5.29; with 16 requests, whose products do not,
-it costs 0.4 to 0.8 % (benchmark/results/engine-early-starts.json). Alone it leaves a layer as long. One long chunk of
-each request and short ones that start last, for processors that end before others, take 4 to 6 us more
+let kernels start while they run: a step of an 8B takes 8.39 ms instead of 8.49 with 64 at 2,048, and 5.83 instead of
+6.00 with 40 at 1,024, of a Qwen2.5-7B 5.99 instead of 6.02 and 5.26 instead of 5.29. With 16 requests, whose products
+do not, it costs 0.4 to 0.8 % (benchmark/results/engine-early-starts.json). Alone it leaves a layer as long. One long
+chunk of each request and short ones that start last, for processors that end before others, take 4 to 6 us more
 (benchmark/results/tried-qwen2.5-7b.json).
 
 Of a batch of 256 padded rows, which a step of prompts alone has in its graph, it takes 5.5 us
@@ -117,8 +117,9 @@ def decode_attention_triton(
     Raises ValueError for layouts that the kernel does not read.
 
     `b_row` and `b_kv_len` are read while the kernel before may still run, and so are `slot_table` and positions before
-    the newest where caches hold codes or there are as many requests as `_EARLY` says: between the kernel that writes them and this operator there must be another that is no
-    operator of this package but `skinny_linear`, `linear_in_parts` or `token_linear`, as in every model.
+    the newest where caches hold codes, or where there are as many requests as `_EARLY` says: between the kernel that
+    writes them and this operator there must be another that is no operator of this package but `skinny_linear`,
+    `linear_in_parts` or `token_linear`, as in every model.
 
     Partial results are allocated here, because their size follows from the plan, which nobody else knows; they are
     free again when the call returns, and in a graph they lie in the graph's pool.
