@@ -20,6 +20,9 @@ PARAMETERS = {
     "Qwen3.5-9B": 8_953_803_264,  # without its vision tower
     "Qwen3.5-35B-A3B": 34_660_610_688,  # likewise
     "Mamba-2.8B": 2_768_345_600,
+    "Nemotron-3-Nano-30B-A3B": 31_577_937_344,  # without 128 corrections of each router, which are no parameters
+    "Granite-4.0-H-Tiny": 6_939_037_248,
+    "LFM2-1.2B": 1_170_340_608,
     "Gemma-2-9B": 9_241_705_984,
     "Gemma-3-27B": 27_009_346_304,  # without its vision tower
     "Phi-3-mini-4k": 3_821_079_552,
