@@ -12,7 +12,7 @@ from support.forms import Forms, launched_forms, pretend_a_device, rehearsed_for
 from torch import Tensor
 
 from text_generation_server import kernels
-from text_generation_server.config.recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec
+from text_generation_server.config.recurrent import GatedDeltaSpec, Mamba2Spec, MambaSpec, ShortConvSpec
 from text_generation_server.config.server import WatermarkConfig
 from text_generation_server.config.spec import DenseSpec, NormSpec
 from text_generation_server.distributed import TensorParallelGroup
@@ -30,7 +30,16 @@ from text_generation_server.engine.requests import (
 )
 from text_generation_server.engine.runner import StepRunner
 from text_generation_server.kernels._exchange import Exchange, control_block
-from text_generation_server.layers.infer import DenseFeedForward, Destination, GatedDelta, Junction, Mamba, Mamba2, Norm
+from text_generation_server.layers.infer import (
+    DenseFeedForward,
+    Destination,
+    GatedDelta,
+    Junction,
+    Mamba,
+    Mamba2,
+    Norm,
+    ShortConv,
+)
 from text_generation_server.layers.infer.state import CacheShape, InferState
 from text_generation_server.layers.weights import (
     Activations,
@@ -42,6 +51,7 @@ from text_generation_server.layers.weights import (
     Mamba2Weights,
     MambaWeights,
     NormWeights,
+    ShortConvWeights,
     VocabularyPart,
 )
 from text_generation_server.layers.weights.rows8 import Rows8
@@ -128,7 +138,10 @@ class Recurrent(Logits):
                     Made(2576), rows(1536, 4), rows(1536), torch.zeros(16), torch.zeros(16), torch.zeros(16),
                     rows(2, 512), Made(64),
                 ),
+                HeadSplit(0, 16, (0, 1)),
+                group,
             ),
+            ShortConv(3, ShortConvSpec(512, 3), ShortConvWeights(Made(1536), rows(512, 3), None, Made(64))),
         ]  # fmt: skip
         self.states = [mixer.state for mixer in self.mixers]
 
