@@ -48,12 +48,14 @@ GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "clamped_swiglu": _clamped_swiglu,
 }
 _ALONE = "_alone"
-ALONE: dict[str, Callable[[Tensor], Tensor]] = {f"{name}{_ALONE}": each for name, each in ACTIVATIONS.items()}
 
 
 def alone(name: str) -> str:
     """The name in `ALONE` of a key of `ACTIVATIONS`."""
     return f"{name}{_ALONE}"
+
+
+ALONE: dict[str, Callable[[Tensor], Tensor]] = {alone(name): each for name, each in ACTIVATIONS.items()}
 
 
 @triton.constexpr_function

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from ..json_object import JsonObject
-from ..spec import AttentionSpec, DecoderSpec, DenseSpec, FeedForwardSpec
-from .common import activation, layer_types
+from ..spec import DecoderSpec, DenseSpec, FeedForwardSpec
+from .common import activation, layer_types, with_mixer
 from .experts import mixture
 from .family import Family
 from .granite import granite_decoder
@@ -14,19 +14,15 @@ from .state_space import KEYS, NAMES, state_space
 
 def _granite_hybrid(config: JsonObject) -> DecoderSpec:
     spec = granite_decoder(config)
+    full = replace(spec.layers[0], ffn=_feed_forward(config))
+    if config.string("position_embedding_type", default="nope") != "rope":
+        full = with_mixer(full, rope=None)
     names = layer_types(config, ("full_attention", "linear_attention"), lambda _: "linear_attention")
-    ffn = _feed_forward(config)
-    recurrent = (
-        state_space(config, config.number("rms_norm_eps", default=1e-6)) if "linear_attention" in names else None
-    )
-    is_turned = config.string("position_embedding_type", default="nope") == "rope"
-    layers = []
-    for name, layer in zip(names, spec.layers, strict=True):
-        mixer = layer.mixer
-        if isinstance(mixer, AttentionSpec) and not is_turned:
-            mixer = replace(mixer, rope=None)
-        layers.append(replace(layer, mixer=recurrent if name == "linear_attention" else mixer, ffn=ffn))
-    return replace(spec, layers=tuple(layers))
+    kinds = {"full_attention": full}
+    if "linear_attention" in names:
+        mixer = state_space(config, config.number("rms_norm_eps", default=1e-6))
+        kinds["linear_attention"] = replace(full, mixer=mixer)
+    return replace(spec, layers=tuple(kinds[name] for name in names))
 
 
 def _feed_forward(config: JsonObject) -> FeedForwardSpec:

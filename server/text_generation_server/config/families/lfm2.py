@@ -81,12 +81,12 @@ _DEFAULTS: dict[str, object] = {
     "tie_word_embeddings": True,
     "eos_token_id": 2,
 }
-_KEYS = {"rms_norm_eps": "norm_eps", "tie_word_embeddings": "tie_embedding", "intermediate_size": "block_ff_dim"}
-LFM2 = Family("LFM 2", _dense, _NAMES, _DEFAULTS, aliases=_KEYS)
+_KEYS = {"rms_norm_eps": "norm_eps", "tie_word_embeddings": "tie_embedding"}
+LFM2 = Family("LFM 2", _dense, _NAMES, _DEFAULTS, aliases={**_KEYS, "intermediate_size": "block_ff_dim"})
 LFM2_MOE = Family(
     "LFM 2 MoE",
     _mixture,
     _NAMES,
     {**_DEFAULTS, "num_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 1792},
-    aliases={key: name for key, name in _KEYS.items() if key != "intermediate_size"},
+    aliases=_KEYS,
 )

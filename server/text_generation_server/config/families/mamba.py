@@ -67,11 +67,12 @@ def _every(config: JsonObject, name: str, period: int, offset: int) -> Callable[
     return lambda index: index % period == offset
 
 
-_NAMES = TensorNames(prefixes=("backbone.",), embedding="embeddings", final_norm="norm_f", attention_norm="norm")
-# The file names no longest context, and nothing in the model has one.
-_DEFAULTS: dict[str, object] = {"tie_word_embeddings": True, "eos_token_id": 0, "max_position_embeddings": 1 << 17}
-MAMBA = Family("Mamba", _mamba, _NAMES, _DEFAULTS)
-FALCON_MAMBA = Family("Falcon Mamba", _mamba, _NAMES, {**_DEFAULTS, "mixer_rms_eps": 1e-6})
+NAMES = TensorNames(prefixes=("backbone.",), embedding="embeddings", final_norm="norm_f", attention_norm="norm")
+LONGEST = 1 << 17
+"""The file names no longest context, and nothing in the model has one."""
+_DEFAULTS: dict[str, object] = {"tie_word_embeddings": True, "eos_token_id": 0, "max_position_embeddings": LONGEST}
+MAMBA = Family("Mamba", _mamba, NAMES, _DEFAULTS)
+FALCON_MAMBA = Family("Falcon Mamba", _mamba, NAMES, {**_DEFAULTS, "mixer_rms_eps": 1e-6})
 JAMBA = Family(
     "Jamba",
     _jamba,

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 from ..json_object import JsonObject
-from ..names import TensorNames
 from ..spec import DecoderSpec, LayerSpec, NormSpec
 from .common import MOST_LAYERS, attention, decoder, gated, pre_norm_layer
 from .family import Family
+from .mamba import LONGEST
+from .mamba import NAMES as OF_MAMBA
 from .state_space import KEYS, NAMES, state_space
 
 
@@ -29,7 +30,7 @@ def _bamba(config: JsonObject) -> DecoderSpec:
 MAMBA2 = Family(
     "Mamba 2",
     _mamba2,
-    TensorNames(prefixes=("backbone.",), embedding="embeddings", final_norm="norm_f", attention_norm="norm"),
+    OF_MAMBA,
     {
         "num_heads": 128,
         "head_dim": 64,
@@ -37,8 +38,7 @@ MAMBA2 = Family(
         "state_size": 128,
         "conv_kernel": 4,
         "eos_token_id": 2,
-        # As of Mamba.
-        "max_position_embeddings": 1 << 17,
+        "max_position_embeddings": LONGEST,
     },
     aliases={
         "mamba_num_heads": "num_heads",
