@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rand::Rng;
+use rand::RngExt;
 use tokenizers::Tokenizer;
 
 use crate::error::{BenchmarkError, Result};
@@ -64,7 +64,7 @@ impl PromptMaker {
     }
 
     /// `length` token ids.
-    pub fn ids(&self, rng: &mut impl Rng, length: u32) -> Vec<u32> {
+    pub fn ids(&self, rng: &mut impl RngExt, length: u32) -> Vec<u32> {
         (0..length)
             .map(|_| self.ids[rng.random_range(0..self.ids.len())])
             .collect()
@@ -74,7 +74,7 @@ impl PromptMaker {
     /// when `special` is set.
     pub fn text(
         &self,
-        rng: &mut impl Rng,
+        rng: &mut impl RngExt,
         prefix: &str,
         length: u32,
         special: bool,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use rand::Rng;
+use rand::RngExt;
 use rand_distr::{Distribution, Exp1};
 
 /// How arrivals are spread around their rate.
@@ -40,7 +40,12 @@ impl Ramp {
 ///
 /// Unit-rate arrivals are mapped through the inverse of the integrated rate (time change of a Poisson process), so one
 /// formula serves constant rates and ramps.
-pub fn schedule(arrival: Arrival, ramp: Ramp, count: usize, rng: &mut impl Rng) -> Vec<Duration> {
+pub fn schedule(
+    arrival: Arrival,
+    ramp: Ramp,
+    count: usize,
+    rng: &mut impl RngExt,
+) -> Vec<Duration> {
     let length = count as f64 / ramp.mean();
     let slope = (ramp.to - ramp.from) / length;
     let mut unit_time = 0.0;

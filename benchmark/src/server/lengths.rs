@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rand::Rng;
+use rand::RngExt;
 use rand_distr::{Distribution, LogNormal};
 
 /// How often a draw outside the bounds is repeated before the parameters count as unusable.
@@ -27,7 +27,7 @@ pub enum Lengths {
 
 impl Lengths {
     /// One length; `None` when the bounds leave (almost) nothing of the distribution.
-    pub fn draw(self, rng: &mut impl Rng) -> Option<u32> {
+    pub fn draw(self, rng: &mut impl RngExt) -> Option<u32> {
         match self {
             Self::Fixed(length) => Some(length),
             Self::Uniform { min, max } => Some(rng.random_range(min..=max)),

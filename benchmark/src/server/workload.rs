@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 
 use super::api::Prompt;
@@ -124,7 +124,7 @@ impl Workload {
     }
 
     /// Tokens of the prompt after the `shared` ones, and of the answer.
-    fn lengths(&self, shared: u32, input: Lengths, rng: &mut impl Rng) -> Result<(u32, u32)> {
+    fn lengths(&self, shared: u32, input: Lengths, rng: &mut impl RngExt) -> Result<(u32, u32)> {
         let bound = self.max_total.unwrap_or(u32::MAX);
         for _ in 0..MAX_DRAWS {
             let drawn = |flag, lengths: Lengths, rng: &mut _| {

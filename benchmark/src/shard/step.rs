@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream};
-use rand::Rng;
+use rand::RngExt;
 use text_generation_client::types::{
     Chunk, Request, RequestId, Row, SlotRange, StepPlan, StepReply,
 };
@@ -47,7 +47,7 @@ pub fn batch(
     place: Place,
     choice: &ChoiceArgs,
     maker: &PromptMaker,
-    rng: &mut impl Rng,
+    rng: &mut impl RngExt,
 ) -> Vec<Request> {
     let chooser = choice.chooser();
     let length = place.slots_of_one();

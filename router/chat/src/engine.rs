@@ -46,7 +46,7 @@ fn syntax() -> SyntaxConfig {
 
 /// Local time in the format of Python's `strftime`.
 fn strftime_now(format: &str) -> Result<String, Error> {
-    jiff::fmt::strtime::format(format, &jiff::Zoned::now()).map_err(|error| {
+    jiff::fmt::strtime::format(format, &jiff::ZonedDateTime::now()).map_err(|error| {
         Error::new(
             ErrorKind::InvalidOperation,
             format!("strftime_now({format:?}): {error}"),

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use serde_json::json;
 use text_generation_core::kv_pool::{KvPool, RootKey};
 

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use text_generation_core::policy::cost::StepCost;
 use text_generation_core::policy::expectation::OutputLengths;

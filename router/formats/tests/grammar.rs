@@ -8,7 +8,7 @@ mod vocabulary;
 
 use common::{options, parse_pieces, prompt, tools};
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 use text_generation_formats::{

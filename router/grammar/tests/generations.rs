@@ -9,7 +9,7 @@ mod common;
 
 use common::{CALL, END, OTHER_END, compiler, entries};
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 use text_generation_grammar::{Grammar, GrammarSource, Mask, MaskForm};
 

@@ -10,7 +10,7 @@ use text_generation_core::policy::peak::Demand;
 use text_generation_core::policy::{self, Admission, Candidate, Joined, Order, Situation};
 use text_generation_core::types::BatchLimits;
 
-#[pyclass(frozen, skip_from_py_object, module = "text_generation_router")]
+#[pyclass(frozen, module = "text_generation_router")]
 #[derive(Debug, Clone)]
 pub struct StepCost(cost::StepCost);
 
@@ -35,12 +35,7 @@ impl StepCost {
     }
 }
 
-#[pyclass(
-    frozen,
-    get_all,
-    skip_from_py_object,
-    module = "text_generation_router"
-)]
+#[pyclass(frozen, get_all, module = "text_generation_router")]
 #[derive(Debug, Clone, Copy)]
 pub struct Queued {
     length: u32,
@@ -87,12 +82,7 @@ impl From<&Queued> for Candidate {
     }
 }
 
-#[pyclass(
-    frozen,
-    get_all,
-    skip_from_py_object,
-    module = "text_generation_router"
-)]
+#[pyclass(frozen, get_all, module = "text_generation_router")]
 #[derive(Debug, Clone, Copy)]
 pub struct Running {
     computed: u32,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rand::Rng;
+use rand::RngExt;
 use rand::rngs::StdRng;
 use text_generation_grammar::{Grammar, MaskForm};
 

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::*;
 

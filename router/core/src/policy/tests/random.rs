@@ -1,7 +1,7 @@
 //! Random traffic before random limits: nobody starves, no promise is broken, nothing leaks.
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::world::{Knowledge, Report, Request, World};
 use super::*;

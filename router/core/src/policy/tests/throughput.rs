@@ -1,7 +1,7 @@
 //! What expecting outputs to be as long as others were gains over reserving `max_new_tokens`, and what is left to gain.
 
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::{RngExt, SeedableRng};
 
 use super::world::{Knowledge, Request, World};
 use super::*;
