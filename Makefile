@@ -27,7 +27,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.proto' -o -name '*.py' -o -name '*.pyi' -o -path '*/ui/*' \) -print) Cargo.toml Cargo.lock
 PYTHON_PROJECTS := server clients/python
 
-.PHONY: run install benchmark wheel test lint lint-features fmt clean bench-router bench-traces bench-client bench-encode bench-parse bench-kv-pool bench-policy
+.PHONY: run install benchmark wheel test lint lint-features audit fmt clean bench-router bench-traces bench-client bench-encode bench-parse bench-kv-pool bench-policy
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-routers test-agents test-formats test-ui test-chart test-image test-ray
 
 run: install
@@ -113,12 +113,18 @@ lint: lint-features $(VENV)/.dev-dependencies $(VENV)/.python
 	cargo fmt --all --check
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
+	$(BIN)/python tools/dependencies.py
 	cd server && ../$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python -p server
 	$(BIN)/pyright --pythonpath $(BIN)/python -p router/python
 	$(BIN)/pyright --pythonpath $(BIN)/python -p clients/python
 	$(BIN)/pyright --pythonpath $(BIN)/python -p models/demo
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+
+# Known vulnerabilities, from the advisory databases: it needs a network, cargo-deny and pip-audit.
+audit: $(VENV)/.dev-dependencies
+	cargo deny check
+	pip-audit --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 # The programs are built with the features that the tests give their dependencies, so that both share what is compiled.
 lint-features:
