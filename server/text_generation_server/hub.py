@@ -106,7 +106,9 @@ def stored_weights(folder: Path, extension: str) -> list[Path]:
     for path in files:
         if not path.is_file():
             # To open a pipe would wait for a writer.
-            raise ModelFilesError(f"{path} is no file with weights: a pipe, a device, a folder or a broken link")
+            raise ModelFilesError(
+                f"{path} is not a regular file: a pipe, a device, a folder or a broken link holds no weights"
+            )
     return files
 
 

@@ -26,7 +26,7 @@ pub fn flags(checked: Result<(), LauncherError>) -> Finding {
     match checked {
         Ok(()) => Finding::new("flags", Status::Ok, "launcher and router take every flag"),
         Err(error) => Finding::new("flags", Status::Error, error.to_string())
-            .remedied_by("change the flag, or the variable of the same name"),
+            .remedied_by("correct the flag, or the variable of the same name"),
     }
 }
 

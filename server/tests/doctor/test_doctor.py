@@ -92,7 +92,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     finding = folder_finding("downloads", file / "hub", "HF_HOME")
     assert finding.status == "error"
     assert f"{file / 'hub'}, for downloads, cannot be written to" == finding.text
-    assert finding.remedy == f"remove {file}, which is no folder, or name another folder with HF_HOME"
+    assert finding.remedy == f"remove {file}, which is not a folder, or name another folder with HF_HOME"
     finding = folder_finding("downloads", tmp_path / "not" / "yet", "HF_HOME")
     assert finding.status in ("ok", "warning")
     assert "GiB free" in finding.text

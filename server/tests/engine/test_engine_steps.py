@@ -310,7 +310,7 @@ def test_a_step_without_another_rank_has_no_result_and_is_the_end_of_the_group()
     prefill(engine, make_request(1))
     step = engine.step(StepPlan(1, decode=[1]))
     engine._group.lost = True  # type: ignore[attr-defined]
-    with pytest.raises(EngineFailed, match="waited in vain"):
+    with pytest.raises(EngineFailed, match="timed out waiting"):
         step.result()
 
 

@@ -113,7 +113,7 @@ class SingleGroup:
 
     def check(self) -> None:
         if self.lost:
-            raise EngineFailed("waited in vain")
+            raise EngineFailed("timed out waiting")
 
     def limit_waits(self, seconds: float) -> None:
         return

@@ -175,7 +175,7 @@ def test_slow_loading_reports_its_progress(folder: Path, caplog: pytest.LogCaptu
 
 def test_a_pipe_in_place_of_weights_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.safetensors")
-    with pytest.raises(ModelFilesError, match=r"model\.safetensors is no file with weights: a pipe"):
+    with pytest.raises(ModelFilesError, match=r"model\.safetensors is not a regular file: a pipe"):
         SafetensorsSource(tmp_path, torch.float32, CPU)
 
 

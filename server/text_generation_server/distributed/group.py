@@ -148,7 +148,7 @@ class TensorParallelGroup:
     def check(self) -> None:
         """Raises `EngineFailed` where a rank did not come in time, so that results so far mean nothing. Any thread."""
         if self._peers is not None and self._peers.lost:
-            raise EngineFailed(f"rank {self.rank} waited in vain for another of {self.world_size} shards")
+            raise EngineFailed(f"rank {self.rank} timed out waiting for another of {self.world_size} shards")
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """`tensor` [...] of every rank, [world_size, ...], on all of them. Contiguous tensors of one shape."""
@@ -193,11 +193,11 @@ class TensorParallelGroup:
         Called by all ranks together, once. `limit_s`: as in `limit_waits`; `hidden_size`: as in `measure`.
         """
         if not self.min_int(can_map(self.world_size)):
-            logger.info("sums over the ranks go through NCCL: the devices cannot write to each other's memory")
+            logger.info("all-reduce uses NCCL alone: the devices cannot write to each other's memory")
             return
         opened = peer_memory(self.rank, self.world_size, self._device, limit_s)
         if not self.min_int(isinstance(opened, PeerMemory)) or isinstance(opened, str):
-            logger.warning("sums over the ranks go through NCCL: %s", opened)
+            logger.warning("all-reduce uses NCCL alone: %s", opened)
             return
         self._peers = opened
         if right := self._copies_are_right():
@@ -211,7 +211,7 @@ class TensorParallelGroup:
         """Whether sums that run beside other kernels are right on these devices: nothing later would show it."""
         right = self.min_int(wrong_sums(self.begin_sum, self.rank, self.world_size, PLACES, self._device) == 0) == 1
         if not right:
-            logger.warning("sums over the ranks do not run beside products: a check of them went wrong")
+            logger.warning("all-reduce does not overlap with GEMMs: its self-check failed")
         return right
 
     def _timings(self, hidden_size: int) -> dict[int, dict[Way, int]]:
@@ -231,7 +231,7 @@ class TensorParallelGroup:
             for size, times in found.items()
         }
         if self.rank == 0:
-            logger.info("sums over the ranks, microseconds in a graph", extra=table)
+            logger.info("all-reduce timings, microseconds in a CUDA graph", extra=table)
         return found
 
     @contextmanager
@@ -278,7 +278,7 @@ def init_group(
         ) from error
     if device.type == "cuda":
         if reason := _library_alone(parallel, deterministic):
-            logger.info("sums over the ranks go through NCCL: %s", reason)
+            logger.info("all-reduce uses NCCL alone: %s", reason)
         else:
             group.open_peer_memory(timeout_s, hidden_size or USUAL_HIDDEN_SIZE)
     return group
@@ -289,9 +289,9 @@ def _library_alone(parallel: ParallelConfig, deterministic: bool) -> str | None:
     if parallel.node is not None:
         return "devices of several nodes cannot write to each other's memory"
     if deterministic:
-        return "with --deterministic sums of all sizes are added up in the same order"
+        return "with --deterministic every all-reduce adds in one order"
     if not parallel.peer_memory:
-        return "DISABLE_PEER_MEMORY asks for it"
+        return "DISABLE_PEER_MEMORY is set"
     return None if kernels.triton_enabled() else "custom kernels are not used"
 
 

@@ -38,7 +38,7 @@ def examine(
     try:
         environment = Environment.read()
     except ConfigurationError as error:
-        yield Finding("environment", "error", str(error), "change the variable that is named")
+        yield Finding("environment", "error", str(error), "correct the variable that the message names")
         return
     yield from flag_findings(computation, environment, devices)
     yield from storage_findings(environment.hub, missing_model(source, environment.hub), bool(devices.cards))
@@ -69,7 +69,7 @@ def flag_findings(computation: AskedComputation, environment: Environment, devic
         # That devices cannot be used is a finding of its own.
         computation.check(environment, on_cuda=bool(devices.cards or devices.driver))
     except ConfigurationError as error:
-        yield Finding("flags", "error", str(error), "change the flag, or the variable of the same name")
+        yield Finding("flags", "error", str(error), "correct the flag, or the variable of the same name")
 
 
 def copies_of(computation: AskedComputation, devices: Devices) -> DequantisedCopies:

@@ -128,7 +128,7 @@ def _card(index: int, card: Card) -> Iterator[Finding]:
         )
     elif card.free < card.memory // 2:
         remedy = "see `nvidia-smi` for who uses it, and end it, or lower --cuda-memory-fraction"
-        yield Finding(_SUBJECT, "warning", f"{text}: others use more than half of it", remedy)
+        yield Finding(_SUBJECT, "warning", f"{text}: other processes use more than half of it", remedy)
     else:
         yield Finding(_SUBJECT, "ok", text)
 

@@ -65,7 +65,7 @@ def model_findings(
 
             check_runnable(config, shards.count)
     except EngineError as error:
-        yield Finding(_SUBJECT, "error", str(error), "change what the message names")
+        yield Finding(_SUBJECT, "error", str(error), "correct the flag, variable or file that the message names")
         return
     if isinstance(config, FallbackConfig):
         how = ", through its class of Transformers"

@@ -48,7 +48,7 @@ def folder_finding(purpose: str, folder: Path, variable: str, status: Status = "
 def _remedy(folder: Path, existing: Path) -> str:
     """`existing`: the part of the way to `folder` that is there."""
     if not os.path.isdir(existing):
-        return f"remove {existing}, which is no folder"
+        return f"remove {existing}, which is not a folder"
     if existing == folder:
         return f"chown -R {os.getuid()} {folder}"
     # What is above it belongs to others, and is to stay theirs.

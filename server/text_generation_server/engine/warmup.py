@@ -150,7 +150,7 @@ def choose_parts(runner: StepRunner, group: TensorParallelGroup, asked: WarmupLi
     if parts.ms < whole.ms * 1.01:
         group.overlapped_bytes = in_parts_from
     logger.info(
-        "a step in parts, and whole, milliseconds",
+        "a step in overlapped halves, and whole, milliseconds",
         extra={"tokens": step[0].tokens, "parts_ms": parts.ms, "whole_ms": whole.ms},
     )
 

@@ -118,7 +118,7 @@ class ShardServer:
         self._socket.remove()
         # A load that is still running is not waited for; the thread is a daemon and ends with the process.
         if self._worker.ready.done() and not self._worker.stop(max(0.0, deadline - time.monotonic())):
-            logger.warning("what the engine was doing did not end in time and is cut off")
+            logger.warning("the engine did not finish its work in time and is stopped")
         if self._traces is not None:
             self._traces.end(max(0.0, deadline - time.monotonic()))
 

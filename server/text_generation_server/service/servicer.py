@@ -134,7 +134,7 @@ class HealthServicer(health.aio.HealthServicer):  # pyright: ignore[reportUntype
         except EngineError as error:
             status = health_pb2.HealthCheckResponse.NOT_SERVING
             if self._serves:
-                logger.error("the shard does not serve any more: %s", error)
+                logger.error("the shard has stopped serving: %s", error)
         self._serves = status == health_pb2.HealthCheckResponse.SERVING
         for service in self._SERVICES:
             await self.set(service, status)

@@ -78,7 +78,7 @@ class StepTraces:
         sending.start()
         sending.join(limit_s)
         if sending.is_alive():
-            logger.warning("the collector did not take the last traces in time")
+            logger.warning("the last traces did not reach the collector in time")
 
 
 def _note_timings(span: Span, reply: pb.StepReply) -> None:

@@ -147,7 +147,9 @@ class SafetensorsSource(WeightSource):
 def _open(path: Path) -> safe_open:
     if not path.is_file():
         # To open a pipe would wait for a writer.
-        raise ModelFilesError(f"{path} is no file with weights: a pipe, a device, a folder or a broken link")
+        raise ModelFilesError(
+            f"{path} is not a regular file: a pipe, a device, a folder or a broken link holds no weights"
+        )
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:

@@ -76,7 +76,7 @@ class ClassCheckpoint:
         for target, names in zip(tensor.chunk(len(parts), dim=1), parts, strict=True):
             if len(names) != experts:
                 raise ModelFilesError(
-                    f"`{names[0]}` and its kin are {len(names)} tensors; config.json asks for {experts}"
+                    f"`{names[0]}` and those like it are {len(names)} tensors; config.json asks for {experts}"
                 )
             for expert, name in enumerate(names):
                 part = Slice(cut.dim - 1, *cut.ranges[0]) if cut.ranges else None
