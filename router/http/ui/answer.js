@@ -49,6 +49,11 @@ export class Answer {
     (calls ?? []).forEach((call, position) => this.#call(call, call.index ?? position));
   }
 
+  /** No more comes: shows all that has come. */
+  settle() {
+    for (const markdown of this.#markdown.values()) markdown.finish();
+  }
+
   /** The answer is whole. */
   finish() {
     this.#tokens.finish(this.#calls.at(-1)?.text ?? this.text);

@@ -3,6 +3,8 @@
 import { Answer } from "./answer.js";
 import { get, key } from "./api.js";
 import { Chat } from "./chat.js";
+import { drawIcons } from "./dom.js";
+import { setUpDrawers } from "./drawers.js";
 import { COMPLETION, Generator } from "./generate.js";
 
 const byId = (id) => document.getElementById(id);
@@ -25,6 +27,8 @@ async function describeServer() {
   try {
     const info = await get("info");
     byId("model").textContent = info.model_id;
+    byId("model").title = info.model_id;
+    byId("welcome-model").textContent = `${info.model_id} answers.`;
     byId("limits").textContent = [
       `prompt up to ${info.max_input_tokens} tokens, with the answer ${info.max_total_tokens}`,
       `${info.max_stop_sequences} stop strings`,
@@ -33,7 +37,7 @@ async function describeServer() {
     ].join(" · ");
     document.title = `${info.model_id} · Playground`;
     say("");
-    access.hidden = key.get() === "";
+    access.hidden = true;
   } catch (error) {
     say(error.message);
     onRefused(error);
@@ -42,6 +46,10 @@ async function describeServer() {
 
 function setUpKey() {
   byId("key").value = key.get();
+  byId("change-key").addEventListener("click", () => {
+    access.hidden = false;
+    byId("key").focus();
+  });
   access.addEventListener("submit", (event) => {
     event.preventDefault();
     key.set(byId("key").value.trim());
@@ -75,7 +83,7 @@ function setUpTabs() {
 function setUpCompletion() {
   const form = byId("completion-form");
   const prompt = byId("prompt");
-  const generator = new Generator(form, COMPLETION, onRefused);
+  const generator = new Generator(form, byId("completion"), COMPLETION, onRefused);
   let continuation = null;
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -105,7 +113,21 @@ function setUpSending() {
   byId("parameters").addEventListener("submit", (event) => event.preventDefault());
 }
 
-for (const id of ["conversations", "settings"]) byId(id).open = window.matchMedia("(min-width: 50rem)").matches;
+/** The field for messages is as high as its text, up to a limit of the style. */
+function setUpMessage() {
+  const field = byId("message");
+  field.addEventListener("input", () => {
+    field.style.height = "auto";
+    field.style.height = `${field.scrollHeight}px`;
+  });
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !event.isComposing) field.form.querySelector(".stop").click();
+  });
+}
+
+drawIcons();
+setUpDrawers();
+setUpMessage();
 setUpKey();
 setUpTabs();
 setUpSending();

@@ -2,6 +2,7 @@
 
 import { resultForm } from "./calls.js";
 import { Conversations } from "./conversations.js";
+import { openSettings } from "./drawers.js";
 import { CHAT, Generator } from "./generate.js";
 import { Message } from "./message.js";
 
@@ -17,13 +18,21 @@ export class Chat {
     this.system = document.getElementById("system");
     this.input = document.getElementById("message");
     this.history = document.getElementById("history");
-    this.generator = new Generator(this.form, CHAT, onRefused);
+    this.welcome = document.getElementById("welcome");
+    this.retry = document.getElementById("retry");
+    this.systemNote = document.getElementById("system-note");
+    this.generator = new Generator(this.form, document.getElementById("chat"), CHAT, onRefused);
     this.conversations = new Conversations((conversation) => this.#open(conversation));
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#send();
     });
     this.system.addEventListener("change", () => this.#changed());
+    this.retry.addEventListener("click", this.#unlessRunning(() => this.#answer()));
+    this.systemNote.addEventListener("click", () => {
+      openSettings();
+      this.system.focus();
+    });
     /* What has come of an answer outlives the page. */
     window.addEventListener("pagehide", () => this.generator.running && this.#save());
   }
@@ -39,7 +48,8 @@ export class Chat {
     for (const message of messages.slice(hasSystem ? 1 : 0)) this.#add(message);
     this.generator.status.textContent = "";
     this.generator.error.hidden = true;
-    this.#askForResults();
+    this.#askForWhatIsMissing();
+    this.generator.follower.toEnd();
     this.input.focus({ preventScroll: true });
   }
 
@@ -47,13 +57,19 @@ export class Chat {
   #send() {
     const content = this.input.value;
     if (this.generator.running) return;
-    if (content !== "") this.#add({ role: "user", content });
-    else if (!["user", "tool"].includes(this.#messages.at(-1)?.data.role)) {
+    if (content.trim() !== "") this.#add({ role: "user", content });
+    else if (!this.#isAsked) {
       this.generator.status.textContent = "Type a message first.";
       return;
     }
     this.input.value = "";
+    this.input.dispatchEvent(new Event("input"));
     this.#answer();
+  }
+
+  /** Whether the model has the word. */
+  get #isAsked() {
+    return ["user", "tool"].includes(this.#messages.at(-1)?.data.role);
   }
 
   #answer() {
@@ -71,7 +87,7 @@ export class Chat {
       this.#results?.remove();
       message = this.#add({ role: "assistant", content: "" });
       message.element.setAttribute("aria-busy", "true");
-      message.element.scrollIntoView({ block: "nearest" });
+      this.#askForWhatIsMissing();
       return message.stream();
     });
     message?.element.removeAttribute("aria-busy");
@@ -96,15 +112,25 @@ export class Chat {
 
   #changed() {
     this.#save();
+    this.#askForWhatIsMissing();
+  }
+
+  /** Shows what there is to do beside typing: results to give, an answer that failed to ask for again. */
+  #askForWhatIsMissing() {
+    const prompt = this.system.value.trim().split("\n")[0];
+    this.systemNote.hidden = !prompt;
+    this.systemNote.textContent = `System prompt: ${prompt}`;
+    this.welcome.hidden = this.#messages.length > 0;
+    this.retry.hidden = this.generator.running || !this.#isAsked;
     this.#askForResults();
   }
 
   #add(data) {
     const message = new Message(data, [
-      ...(data.role === "user" ? [["Ask again", this.#unlessRunning((message) => this.#askAgain(message))]] : []),
-      ["Edit", this.#unlessRunning((message) => this.#edit(message))],
-      ["Delete", this.#unlessRunning((message) => this.#delete(message))],
-    ]);
+      ...(data.role === "assistant" ? [["again", "Regenerate", (message) => this.#regenerate(message)]] : []),
+      ["edit", "Edit", (message) => this.#edit(message)],
+      ["delete", "Delete", (message) => this.#delete(message)],
+    ].map(([picture, name, act]) => [picture, name, this.#unlessRunning(act)]));
     this.history.append(message.element);
     this.#messages.push(message);
     return message;
@@ -116,7 +142,11 @@ export class Chat {
   }
 
   #edit(message) {
-    message.edit(() => this.#changed(), (act) => this.#unlessRunning(act));
+    const send = () => {
+      this.#dropFrom(this.#messages.indexOf(message) + 1);
+      this.#answer();
+    };
+    message.edit(() => this.#changed(), message.data.role === "user" ? send : null, (act) => this.#unlessRunning(act));
   }
 
   /** With its results, if it made calls: results of no call are refused. */
@@ -133,9 +163,18 @@ export class Chat {
     message.element.remove();
   }
 
-  /** Drops what followed the message, and asks for another answer. */
-  #askAgain(message) {
-    for (const later of this.#messages.slice(this.#messages.indexOf(message) + 1)) this.#remove(later);
+  #dropFrom(index) {
+    for (const later of this.#messages.slice(index)) this.#remove(later);
+  }
+
+  /** Drops an answer with what followed it, and asks for another one. */
+  #regenerate(message) {
+    const index = this.#messages.indexOf(message);
+    if (index === 0) {
+      this.generator.status.textContent = "Nothing was asked before this answer.";
+      return;
+    }
+    this.#dropFrom(index);
     this.#answer();
   }
 

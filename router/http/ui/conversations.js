@@ -1,6 +1,7 @@
 /** The list of conversations: opens, renames, exports, imports and deletes them. */
 
 import { button, make } from "./dom.js";
+import { closeCovering } from "./drawers.js";
 import * as store from "./store.js";
 
 const byId = (id) => document.getElementById(id);
@@ -36,6 +37,7 @@ export class Conversations {
   }
 
   async #open(conversation) {
+    closeCovering();
     await this.show(conversation);
     this.current = conversation;
     store.rememberOpen(conversation.id);

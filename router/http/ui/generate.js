@@ -1,6 +1,7 @@
 /** One generation at a time for a form: streams it, can stop it, measures it, says what went wrong. */
 
 import { ApiError, stream } from "./api.js";
+import { Follower } from "./follow.js";
 import { markRefused, parameters } from "./parameters.js";
 
 /**
@@ -43,8 +44,9 @@ export const COMPLETION = {
 export class Generator {
   #abort = null;
 
-  /** `onRefused` is told every ApiError. */
-  constructor(form, endpoint, onRefused) {
+  /** `panel` holds the form and what the answer is shown in; `onRefused` is told every ApiError. */
+  constructor(form, panel, endpoint, onRefused) {
+    this.follower = new Follower(panel);
     this.endpoint = endpoint;
     this.onRefused = onRefused;
     this.send = form.querySelector(".send");
@@ -68,20 +70,20 @@ export class Generator {
     if (this.running || !settings) return null;
     this.#begin();
     const answer = begin();
+    this.follower.begin();
     const clock = new Clock();
     try {
       const request = { ...body, ...settings, stream: true, stream_options: { include_usage: true } };
       for await (const events of stream(this.endpoint.path, request, this.#abort.signal)) {
-        const follow = atBottom();
         for (const event of events) this.#take(event, answer, clock);
         this.status.textContent = clock.describe();
-        if (follow) window.scrollTo({ top: document.documentElement.scrollHeight });
       }
       answer.finish();
     } catch (error) {
       if (error.name === "AbortError") clock.reason = "stopped here";
       else this.#fail(error);
     } finally {
+      answer.settle();
       this.status.textContent = clock.describe();
       this.#end();
     }
@@ -102,8 +104,8 @@ export class Generator {
 
   #begin() {
     this.#abort = new AbortController();
-    this.send.disabled = true;
-    this.stopButton.disabled = false;
+    this.send.hidden = true;
+    this.stopButton.hidden = false;
     this.error.hidden = true;
     this.status.textContent = "Waiting for the first token";
     /* Screen readers wait for the last figures. */
@@ -114,10 +116,11 @@ export class Generator {
     const hadFocus = document.activeElement === this.stopButton;
     this.#abort = null;
     this.status.removeAttribute("aria-busy");
-    this.send.disabled = false;
-    this.stopButton.disabled = true;
-    /* A disabled button loses the focus, and with it the place of those who use the keyboard. */
+    this.send.hidden = false;
+    this.stopButton.hidden = true;
+    /* A hidden button loses the focus, and with it the place of those who use the keyboard. */
     if (hadFocus) this.send.focus();
+    this.follower.end();
   }
 
   #fail(error) {
@@ -129,11 +132,6 @@ export class Generator {
     markRefused(error.param);
     this.onRefused(error);
   }
-}
-
-function atBottom() {
-  const page = document.documentElement;
-  return page.scrollHeight - window.innerHeight - window.scrollY < 80;
 }
 
 /** Time to first token and tokens per second, as this page sees them. */

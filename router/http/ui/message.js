@@ -2,18 +2,19 @@
 
 import { Answer } from "./answer.js";
 import { resultPart } from "./calls.js";
-import { button, make } from "./dom.js";
+import { copyButton } from "./clipboard.js";
+import { button, iconButton, make } from "./dom.js";
 
-const NAMES = { system: "System", user: "You", assistant: "Model", tool: "Tool" };
+const NAMES = { user: "You", assistant: "Model", tool: "Tool" };
 
 export class Message {
-  /** `data`: the message as requests have it. `actions`: [[name of a button, what it does with this message]]. */
+  /** `data`: the message as requests have it. `actions`: [[picture, name of a button, what it does with this message]]. */
   constructor(data, actions) {
     this.data = data;
     this.body = make("div", { className: "body" });
-    const buttons = actions.map(([name, act]) => button(name, () => act(this)));
-    this.actions = make("div", { className: "actions" }, buttons);
-    const heading = make("h2", {}, NAMES[data.role]);
+    const buttons = actions.map(([picture, name, act]) => iconButton(picture, name, () => act(this)));
+    this.actions = make("div", { className: "actions" }, copyButton("Copy", () => this.data.content), buttons);
+    const heading = make("h2", { className: "unseen" }, NAMES[data.role]);
     this.element = make("article", { className: data.role }, heading, this.body, this.actions);
     this.#show();
   }
@@ -30,13 +31,17 @@ export class Message {
     if (role === "assistant") {
       const answer = new Answer(this.body);
       answer.push(this.data);
+      answer.settle();
       answer.finish();
     } else if (role === "tool") this.body.replaceChildren(resultPart(name ?? "a tool", content));
     else this.body.replaceChildren(make("div", { className: "text" }, content));
   }
 
-  /** Shows a field with the text; calls `saved` when it has changed. `guarded` makes functions of its buttons. */
-  edit(saved, guarded) {
+  /**
+   * Shows a field with the text. Calls `saved` when it has changed, and `sent`, if there is one, when it is to be
+   * answered anew. `guarded` makes functions of its buttons.
+   */
+  edit(saved, sent, guarded) {
     const { data, body, actions } = this;
     const rows = Math.min(12, data.content.split("\n").length + 2);
     const field = make("textarea", { value: data.content, rows });
@@ -44,19 +49,31 @@ export class Message {
     const close = () => {
       field.replaceWith(body);
       editing.replaceWith(actions);
-      actions.querySelector("button").focus();
+      this.element.classList.remove("edited");
+      actions.querySelector("button").focus({ preventScroll: true });
     };
     const save = () => {
-      if (field.value !== data.content) {
+      const changed = field.value !== data.content;
+      if (changed) {
         data.content = field.value;
         /* Changed text is not what the model said: its tokens have no probabilities. */
         this.#show();
-        saved();
       }
       close();
+      if (changed) saved();
+    };
+    const send = () => {
+      save();
+      sent();
     };
     const buttons = [button("Save", guarded(save)), button("Cancel", guarded(close))];
+    if (sent) buttons.unshift(Object.assign(button("Save and send", guarded(send)), { className: "send" }));
     const editing = make("div", { className: "actions" }, buttons);
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") guarded(close)();
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) guarded(sent ? send : save)();
+    });
+    this.element.classList.add("edited");
     body.replaceWith(field);
     actions.replaceWith(editing);
     field.focus();

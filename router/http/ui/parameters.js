@@ -1,5 +1,7 @@
 /** The fields of the parameters: what they say, and which of them is wrong. */
 
+import { openSettings } from "./drawers.js";
+
 const form = document.getElementById("parameters");
 const NUMBERS = [
   "temperature",
@@ -24,7 +26,7 @@ export function parameters(endpoint) {
   for (const field of form.elements) field.removeAttribute("aria-invalid");
   for (const name of Object.keys(JSON_FIELDS)) explain(name, "");
   if (!form.checkValidity()) {
-    form.closest("details").open = true;
+    openSettings();
     form.reportValidity();
     return null;
   }
@@ -49,7 +51,10 @@ export function parameters(endpoint) {
 /** Marks the field that the server has refused; `param` is its name in the request, perhaps with what is within. */
 export function markRefused(param) {
   const name = param?.split(/[.[]/)[0];
-  form.elements.namedItem(NAMES[name] ?? name ?? "")?.setAttribute("aria-invalid", "true");
+  const field = form.elements.namedItem(NAMES[name] ?? name ?? "");
+  if (!field) return;
+  field.setAttribute("aria-invalid", "true");
+  openSettings();
 }
 
 /** The value of a field with JSON; undefined when it is not what it must be, which the field then says. */
@@ -61,11 +66,11 @@ function json(name) {
     const value = JSON.parse(field.value);
     if (fits(value)) return value;
   } catch (error) {
-    problem = `This is no JSON: ${error.message}`;
+    problem = `This is not JSON: ${error.message}`;
   }
   explain(name, problem);
   field.setAttribute("aria-invalid", "true");
-  form.closest("details").open = true;
+  openSettings();
   field.focus();
   return undefined;
 }

@@ -126,4 +126,5 @@ function decimals(value, digits) {
 /* A tooltip that stays while its token scrolls away would point at another one. */
 window.addEventListener("scroll", () => current && place(current.getClientRects()[0] ?? current.getBoundingClientRect()), {
   passive: true,
+  capture: true,
 });
