@@ -113,6 +113,7 @@ class Stub:
         url: Address of the server.
         requests: Bodies of the requests so far, with the path as `path`.
         script: Answers to give, first to last, before the usual ones; see `answer`.
+        models: Names that `/v1/models` lists; None for a server without this route.
         gate: Set it to let streams go on after their first event.
         left: Set when a client left a stream before its end.
     """
@@ -121,6 +122,7 @@ class Stub:
         self.url = ""
         self.requests: list[dict[str, Any]] = []
         self.script: list[tuple[int, Any]] = []
+        self.models: list[str] | None = ["org/model"]
         self.gate = threading.Event()
         self.gate.set()
         self.left = threading.Event()
@@ -159,6 +161,12 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     stub: Stub
+
+    def do_GET(self) -> None:
+        if self.path == "/v1/models" and self.stub.models is not None:
+            self._json(200, {"object": "list", "data": [{"id": name, "object": "model"} for name in self.stub.models]})
+        else:
+            self._json(404, {"error": f"no such path: {self.path}", "error_type": "not_found"})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stub import TEXT, WAIT, Stub, call, chat_events, message_answer, message_events
@@ -136,9 +139,78 @@ def test_failure_is_the_exit_status(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr("text_generation.transport.FIRST_BACKOFF", 0.0)
     # Port 1 of the loopback device: nothing listens there.
     assert main(["chat", "--url", "http://127.0.0.1:1"]) == 1
-    assert "is the server running?" in capsys.readouterr().err
-    assert main(["chat", "--url", "127.0.0.1:3000"]) == 2
-    assert "http://host:port" in capsys.readouterr().err
+    assert re.fullmatch("error: .*is the server running\\?\n", capsys.readouterr().err)
+    for url in ("", "ftp://host", "http://", "host:port"):
+        assert main(["chat", "--url", url]) == 2
+        assert capsys.readouterr().err == f"error: `--url` must be like http://host:port. Given: {url!r}\n"
+
+
+@pytest.mark.parametrize("form", ["{0}", "http://{0}/", "http://{0}/v1", "{0}/v1/", "http://{0}/v1/chat/completions"])
+def test_the_address_may_be_written_as_other_clients_need_it(
+    stub: Stub, form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("One?\n"))
+    assert main(["chat", "--url", form.format(stub.url.removeprefix("http://"))]) == 0
+    assert capsys.readouterr().out == f"{TEXT}\n"
+
+
+@pytest.mark.parametrize("models", [["org/model"], ["org/\x1b[2Jmodel", "other"], None])
+def test_the_model_and_the_help_are_named_at_the_start(
+    stub: Stub, models: list[str] | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub.models = models
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert main(["chat", "--url", stub.url]) == 0
+    name = ", ".join(models or ["a model without a name"]).replace("\x1b", "")
+    assert capsys.readouterr().err == f"{name} answers; /help lists the commands\n\n"
+
+
+def run_command(
+    stub: Stub, text: bytes, environment: dict[str, str], **streams: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs the command in a process of its own, with streams as a shell makes them."""
+    command = [sys.executable, "-m", "text_generation.cli", "chat", "--url", stub.url]
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    folder = Path(__file__).parents[1]
+    return subprocess.run(command, input=text, env=os.environ | environment, cwd=folder, timeout=WAIT, **options)
+
+
+def test_an_ascii_terminal_shows_what_it_can(stub: Stub) -> None:
+    stub.script = [thoughtful(content="Zoë …")]
+    ended = run_command(stub, "Wie heißt sie?\n".encode(), {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert (ended.returncode, ended.stdout) == (0, b"Zo? ?\n")
+    assert contents(stub) == [["Wie heißt sie?"]]
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_pipe_that_nobody_reads_ends_the_command_without_a_word(stub: Stub, closed: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = run_command(stub, b"One?\nTwo?\n", {}, **{closed: writer})
+    finally:
+        os.close(writer)
+    assert ended.returncode == 1
+    assert b"Traceback" not in (ended.stdout or b"") + (ended.stderr or b"")
+    assert b"BrokenPipe" not in (ended.stderr or b"")
+
+
+@pytest.mark.parametrize("proxy", ["host:port", "ftp://host", "socks5://127.0.0.1:1"])
+def test_a_proxy_that_cannot_be_used_is_one_line(stub: Stub, proxy: str) -> None:
+    ended = run_command(stub, b"One?\n", {"http_proxy": proxy, "all_proxy": proxy, "no_proxy": ""})
+    assert ended.returncode == 2
+    line = ended.stderr.decode()
+    assert re.match("error: the environment names a proxy.*http_proxy", line)
+    assert line.count("\n") == 1
+
+
+def test_a_proxy_that_does_not_answer_is_named_without_its_password(stub: Stub) -> None:
+    proxy = "http://user:secret@127.0.0.1:1"
+    ended = run_command(stub, b"One?\n", {"http_proxy": proxy, "no_proxy": ""})
+    line = ended.stderr.decode()
+    assert (ended.returncode, line.count("\n")) == (1, 1)
+    assert "is the proxy http://127.0.0.1:1 right?" in line
+    assert "secret" not in line
 
 
 def thoughtful(reason: str = "stop", **message: object) -> tuple[int, object]:
@@ -207,7 +279,7 @@ def test_the_command_lends_functions_and_a_schema(
     stub.script = [thoughtful("tool_calls", tool_calls=[call(0, "add", '{"a": 1, "b": 2}')])]
     tools = "my_tools_of_a_test:add, platform:node"
     assert main(["chat", "--url", stub.url, "--tools", tools, "--schema", "my schema.json"]) == 0
-    assert capsys.readouterr().err.startswith('[add({"a": 1, "b": 2}) -> 3]\n')
+    assert '\n[add({"a": 1, "b": 2}) -> 3]\n' in capsys.readouterr().err
     for request in stub.requests:
         assert [tool["function"]["name"] for tool in request["tools"]] == ["add", "node"]
         json_schema = {"name": "my_schema", "schema": {"type": "object"}, "strict": True}

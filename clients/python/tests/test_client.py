@@ -265,7 +265,7 @@ def test_a_wrong_address_is_refused_at_once(client: type[Client] | type[AsyncCli
         client(url)
 
 
-@pytest.mark.parametrize("name", ["generate", "generate_stream", "completion", "chat", "run_tools"])
+@pytest.mark.parametrize("name", ["generate", "generate_stream", "models", "completion", "chat", "run_tools"])
 def test_both_clients_have_the_same_signatures(name: str) -> None:
     sync, asynchronous = getattr(Client("http://x"), name), getattr(AsyncClient("http://x"), name)
     assert inspect.signature(sync).parameters == inspect.signature(asynchronous).parameters

@@ -16,7 +16,7 @@ from text_generation.client import Client
 from text_generation.joining import ChunkJoiner, join_chunks
 
 try:
-    __version__ = version("text-generation")
+    __version__ = version("text-generation-client")
 except PackageNotFoundError:  # Run from the sources, not installed.
     __version__ = "0+unknown"
 

@@ -14,7 +14,7 @@ from text_generation.endpoints import Call, ChatOptions, CompletionOptions, Mess
 from text_generation.sse import EventReader, parse_json
 from text_generation.tool_loop import MAX_TURNS, ToolLoop, ToolRun
 from text_generation.tools import ToolBox
-from text_generation.transport import JSON, Settings, write_json
+from text_generation.transport import Settings, message
 from text_generation.types import ChatComplete, ChatCompletionChunk, Completion, CompletionComplete
 
 if TYPE_CHECKING:
@@ -102,17 +102,17 @@ class AsyncClient:
         """The connections of the running event loop."""
         loop = asyncio.get_running_loop()
         if self._http is None or self._loop is not loop:
-            self._http = httpx.AsyncClient(transport=self._transport, **self._settings.http_options())
+            self._http = self._settings.connections(httpx.AsyncClient, self._transport)
             self._loop = loop
         return self._http
 
     async def _send(self, call: Call[Any, Any]) -> httpx.Response:
         """Send until the server accepts, or it is not safe to try again. The caller closes the response."""
         http = self._connections()
-        body = write_json(call.body)
+        method, content = message(call.body)
         attempt = 0
         while True:
-            request = http.build_request("POST", self._settings.url(call.path), content=body, headers=JSON)
+            request = http.build_request(method, self._settings.url(call.path), **content)
             try:
                 response = await http.send(request, stream=True)
                 if response.is_success:
@@ -151,6 +151,7 @@ class AsyncClient:
 
     generate = _coroutine_method(endpoints.generate, _run)
     generate_stream = _generator_method(endpoints.generate_stream, _events)
+    models = _coroutine_method(endpoints.models, _run)
 
     @overload
     async def completion(

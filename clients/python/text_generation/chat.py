@@ -8,7 +8,7 @@ from typing import TextIO
 
 from text_generation.client import Client
 from text_generation.endpoints import ChatOptions
-from text_generation.errors import TextGenerationError
+from text_generation.errors import ConnectionFailedError, TextGenerationError, UnauthorizedError
 from text_generation.joining import ChunkJoiner
 from text_generation.screen import Screen, Speed
 from text_generation.tool_loop import ToolLoop
@@ -54,6 +54,19 @@ class Chat:
     def messages(self) -> list[Message]:
         """What the next request sends."""
         return [Message("system", self._system), *self._turns] if self._system else list(self._turns)
+
+    def greet(self) -> bool:
+        """Show which model answers, and how to get help; False, with the reason shown, if nobody would answer."""
+        try:
+            name = ", ".join(self._client.models())
+        except (ConnectionFailedError, UnauthorizedError) as error:
+            self._screen.note(f"error: {error}")
+            return False
+        except TextGenerationError:
+            # Not every server lists its models.
+            name = ""
+        self._screen.note(f"{name or 'a model without a name'} answers; /help lists the commands")
+        return True
 
     def run(self, read_line: Callable[[], str]) -> int:
         """Answer every line until the input ends.

@@ -7,29 +7,35 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from text_generation import __version__
+from text_generation import __version__, terminal
 from text_generation.chat import Chat
 from text_generation.client import Client
 from text_generation.endpoints import ChatOptions
 from text_generation.errors import TextGenerationError, ValidationError
 from text_generation.structured import json_schema_format
 from text_generation.tools import ToolBox
+from text_generation.transport import is_http
 
 API_KEY = "TEXT_GENERATION_API_KEY"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
-    options = _parser().parse_args(arguments)
-    key = os.environ.get(API_KEY)
+    with terminal.prepared():
+        return _chat(_parser().parse_args(arguments))
+
+
+def _chat(options: argparse.Namespace) -> int:
+    key = os.environ.get(API_KEY, "").strip()
     headers = {"Authorization": f"Bearer {key}"} if key else None
     try:
-        client = Client(options.url, headers=headers, timeout=options.timeout)
+        client = Client(_address(options.url), headers=headers, timeout=options.timeout)
         tools = _tools(options.tools)
         response_format = _response_format(options.schema)
     except TextGenerationError as error:
@@ -44,7 +50,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stream_options={"include_usage": True},
     )
     with client:
-        return Chat(client, options.system, chat_options, sys.stdout, sys.stderr, tools).run(_read_line)
+        chat = Chat(client, options.system, chat_options, sys.stdout, sys.stderr, tools)
+        return chat.run(_read_line) if chat.greet() else 1
+
+
+def _address(url: str) -> str:
+    """The address of the server: `http://` may be left out, and `/v1` be there, as other clients need it.
+
+    Raises:
+        ValidationError: It is none.
+    """
+    whole = url if "://" in url else f"http://{url}"
+    if not is_http(whole):
+        raise ValidationError(f"`--url` must be like http://host:port. Given: {url!r}")
+    return re.sub(r"(/v1(/chat/completions)?)?/*$", "", whole.rstrip("/"))
 
 
 def _tools(names: str | None) -> ToolBox:
@@ -104,7 +123,11 @@ def _parser() -> argparse.ArgumentParser:
         description="Talk to the model. Each line of input is a message; /help lists the commands.",
         epilog=f"An API key is read from the environment variable {API_KEY}.",
     )
-    chat.add_argument("--url", default="http://127.0.0.1:3000", help="address of the server (default: %(default)s)")
+    chat.add_argument(
+        "--url",
+        default="http://127.0.0.1:3000",
+        help="address of the server; also as host:port (default: %(default)s)",
+    )
     chat.add_argument("--system", help="system prompt")
     chat.add_argument("--max-tokens", type=int, help="largest number of tokens of an answer")
     chat.add_argument("--temperature", type=float, help="0 takes the most likely token, higher values vary more")

@@ -14,7 +14,7 @@ from text_generation.endpoints import Call, ChatOptions, CompletionOptions, Mess
 from text_generation.sse import EventReader, parse_json
 from text_generation.tool_loop import MAX_TURNS, ToolLoop, ToolRun
 from text_generation.tools import ToolBox
-from text_generation.transport import JSON, Settings, write_json
+from text_generation.transport import Settings, message
 from text_generation.types import ChatComplete, ChatCompletionChunk, Completion, CompletionComplete
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Client:
             ValidationError: An argument makes no sense.
         """
         self._settings = Settings(base_url, headers, cookies, timeout, max_retries)
-        self._http = httpx.Client(transport=transport, **self._settings.http_options())
+        self._http = self._settings.connections(httpx.Client, transport)
 
     def close(self) -> None:
         """Close the connections; streams that still run end with an error."""
@@ -88,10 +88,10 @@ class Client:
 
     def _send(self, call: Call[Any, Any]) -> httpx.Response:
         """Send until the server accepts, or it is not safe to try again. The caller closes the response."""
-        body = write_json(call.body)
+        method, content = message(call.body)
         attempt = 0
         while True:
-            request = self._http.build_request("POST", self._settings.url(call.path), content=body, headers=JSON)
+            request = self._http.build_request(method, self._settings.url(call.path), **content)
             try:
                 response = self._http.send(request, stream=True)
                 if response.is_success:
@@ -129,6 +129,7 @@ class Client:
 
     generate = _method(endpoints.generate, _run)
     generate_stream = _method(endpoints.generate_stream, _run)
+    models = _method(endpoints.models, _run)
 
     @overload
     def completion(

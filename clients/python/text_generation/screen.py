@@ -86,7 +86,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """Show a line that is not of the answer."""
-        self._put(self._notes, text + "\n")
+        self._put(self._notes, text.translate(_CONTROLS) + "\n")
 
     def _end_thinking(self) -> None:
         if self._thinking:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
@@ -21,11 +23,15 @@ from text_generation.errors import (
     parse_error,
 )
 
+Http = TypeVar("Http", httpx.Client, httpx.AsyncClient)
+
 LONGEST_WAIT = 30.0
 """Seconds; a server that asks for more gets no retry."""
 FIRST_BACKOFF = 0.2
 """Seconds before the first retry of a refused connection; doubled for each further one."""
 BUSY = (429, 503)
+NETWORK = ("http_proxy", "https_proxy", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR")
+"""Variables of the environment that httpx reads, and that may hold what it cannot use."""
 JSON = {"Content-Type": "application/json"}
 """Headers of a request whose body is that of `write_json`."""
 
@@ -50,7 +56,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check it; raises `ValidationError`."""
-        if not _is_http(self.base_url):
+        if not is_http(self.base_url):
             raise ValidationError(f"`base_url` must be like http://host:port. Given: {self.base_url!r}")
         if self.max_retries < 0:
             raise ValidationError(f"`max_retries` must not be negative. Given: {self.max_retries}")
@@ -59,13 +65,28 @@ class Settings:
         """Address of `path` below the server; the empty path is the server itself."""
         return self.base_url.rstrip("/") + path if path else self.base_url
 
-    def http_options(self) -> dict[str, Any]:
-        """Arguments of `httpx.Client` and `httpx.AsyncClient`.
+    def connections(self, kind: Callable[..., Http], transport: object) -> Http:
+        """Make an `httpx.Client` or `httpx.AsyncClient`.
 
         The number of connections is not limited: the server says how many requests it takes at once.
+
+        Raises:
+            ValidationError: Headers or cookies are no text, or the environment names what cannot be used.
         """
+        try:
+            # The values of headers as the server reads them; httpx would take those in ASCII alone.
+            headers = httpx.Headers(dict(self.headers or {}), encoding="utf-8")
+        except (TypeError, ValueError) as error:
+            raise ValidationError(f"`headers` cannot be sent: {error}") from error
+        try:
+            return kind(headers=headers, transport=transport, **self._http_options())
+        except (httpx.InvalidURL, ImportError, OSError, ValueError) as error:
+            raise ValidationError(
+                f"the environment names a proxy or certificates that cannot be used ({', '.join(NETWORK)}): {error}"
+            ) from error
+
+    def _http_options(self) -> dict[str, Any]:
         return {
-            "headers": dict(self.headers or {}),
             "cookies": dict(self.cookies or {}),
             "timeout": httpx.Timeout(self.timeout, pool=None),
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20),
@@ -102,7 +123,25 @@ class Settings:
             ) from error
         if reading:
             raise IncompleteGenerationError(f"{INCOMPLETE_STREAM}: {error}") from error
-        raise ConnectionFailedError(f"no answer from {self.base_url}: {error}; is the server running?") from error
+        question = f"is the proxy {proxy} right?" if (proxy := self._proxy()) else "is the server running?"
+        raise ConnectionFailedError(f"no answer from {self.base_url}: {error}; {question}") from error
+
+    def _proxy(self) -> str | None:
+        """What of the environment stands between this client and the server, without its password."""
+        url = httpx.URL(self.base_url)
+        proxies = getproxies()
+        proxy = proxies.get(url.scheme) or proxies.get("all")
+        if not proxy or proxy_bypass(url.host):
+            return None
+        parsed = urlsplit(proxy)
+        return f"{parsed.scheme}://{parsed.netloc.rpartition('@')[2]}"
+
+
+def message(body: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    """Method and content of a request with this body, as arguments of httpx; raises as `write_json`."""
+    if body is None:
+        return "GET", {}
+    return "POST", {"content": write_json(body), "headers": JSON}
 
 
 def write_json(body: Mapping[str, Any]) -> bytes:
@@ -117,7 +156,8 @@ def write_json(body: Mapping[str, Any]) -> bytes:
         raise ValidationError(f"the request cannot be written as JSON: {error}") from error
 
 
-def _is_http(url: str) -> bool:
+def is_http(url: str) -> bool:
+    """Whether this is an address of a server."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:

@@ -14,6 +14,7 @@ from text_generation.endpoints.openai import (
     RunOptions,
     chat,
     completion,
+    models,
 )
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "completion",
     "generate",
     "generate_stream",
+    "models",
 ]

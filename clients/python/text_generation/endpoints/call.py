@@ -17,13 +17,13 @@ class Call(Generic[SyncT, AsyncT]):
 
     Attributes:
         path: Path below the address of the server.
-        body: JSON object to send.
+        body: JSON object to send; None for a request that only reads.
         stream: Whether the answer is a stream of events.
         parse: Reads the value from the JSON answer, or the items from the JSON value of an event.
     """
 
     path: str
-    body: dict[str, Any]
+    body: dict[str, Any] | None
     stream: bool
     parse: Callable[[Any], Any]
 

@@ -18,6 +18,7 @@ from text_generation.types import (
     CompletionRequest,
     Grammar,
     Message,
+    ModelList,
     Tool,
 )
 
@@ -180,6 +181,15 @@ def chat(
     return Call("/v1/chat/completions", encode(request), stream, _chunks if stream else _chat)
 
 
+def models(_client: object) -> Answer[list[str]]:
+    """The names of the models that the server has, by the OpenAI API; a server of this project has one.
+
+    Raises:
+        TextGenerationError: The server refused or failed, or cannot be reached; see `errors`.
+    """
+    return Call("/v1/models", None, False, _names)
+
+
 def _definitions(tools: Tools | None) -> list[Tool | dict[str, Any]] | None:
     return None if tools is None else [tool if isinstance(tool, (Tool, dict)) else _definition(tool) for tool in tools]
 
@@ -198,6 +208,10 @@ def _pieces(payload: Any) -> list[CompletionComplete]:
 
 def _chat(payload: Any) -> ChatComplete:
     return decode(ChatComplete, payload)
+
+
+def _names(payload: Any) -> list[str]:
+    return [model.id for model in decode(ModelList, payload).data]
 
 
 def _chunks(payload: Any) -> list[ChatCompletionChunk]:

@@ -242,3 +242,17 @@ class ChatCompletionChunk:
     system_fingerprint: str = ""
     choices: list[Choice] = field(default_factory=list[Choice])
     usage: dict[str, Any] | None = None
+
+
+@dataclass
+class ServedModel:
+    """A model that the server has; requests name it by its `id`."""
+
+    id: str
+
+
+@dataclass
+class ModelList:
+    """Answer of `/v1/models`."""
+
+    data: list[ServedModel] = field(default_factory=list[ServedModel])

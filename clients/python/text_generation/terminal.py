@@ -1,0 +1,60 @@
+"""Standard streams as a command needs them: any text can be written, and nobody need read it to the end."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import signal
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+EXIT_STATUS = 1
+"""Of a command whose output nobody reads any more."""
+
+
+@contextmanager
+def prepared() -> Generator[None, None, None]:
+    """Run a command in this block. If nobody reads its output any more, it ends without a word, as on Ctrl-C.
+
+    Raises:
+        SystemExit: Standard output or standard error was closed by its reader, or Ctrl-C was pressed.
+    """
+    _open_closed()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What the terminal cannot show is a question mark.
+            stream.reconfigure(errors="replace")
+    if _reads_ascii(stdin := sys.stdin) and isinstance(stdin, io.TextIOWrapper):
+        stdin.reconfigure(encoding="utf-8", errors="replace")
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        raise SystemExit(EXIT_STATUS) from None
+    except KeyboardInterrupt:
+        raise SystemExit(128 + signal.SIGINT) from None
+
+
+def _open_closed() -> None:
+    """Open what was closed before the command was started; such a stream is None."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - it stays open
+
+
+def _reads_ascii(stream: TextIO) -> bool:
+    """Whether all that is not ASCII would get lost; `encoding` is None for streams of tests."""
+    return bool(stream.encoding) and codecs.lookup(stream.encoding).name == "ascii"
+
+
+def _drop_output() -> None:
+    """Send what is still to be written nowhere, or Python would complain when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
