@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use crate::args::ServerArgs;
+use serde_json::json;
+
+use crate::args::{ModelArgs, ServerArgs};
 use crate::logs::Console;
 use crate::readiness::reachable;
 
@@ -13,26 +15,36 @@ const OPEN: &str = "every host of the network, and every web page that a browser
 /// Prints addresses and a first request to paste; in JSON mode log records say the same.
 pub fn show(
     console: &Console,
-    model_id: &str,
+    model: &ModelArgs,
     shards: usize,
     listening: SocketAddr,
     server: &ServerArgs,
 ) {
     let url = format!("http://{}", reachable(listening));
+    let name = served_name(model);
     if console.is_json() {
         tracing::info!(
-            model_id,
+            model_id = model.model_id,
+            served_model_name = name,
             shards,
             url,
+            page = format!("{url}/ui"),
             docs = format!("{url}/docs"),
             "Server ready"
         );
     } else {
-        console.print(text(model_id, shards, &url, has_key(server)));
+        console.print(text(name, shards, &url, has_key(server)));
     }
     if is_open(listening, server) {
         tracing::warn!("{OPEN}");
     }
+}
+
+/// The name that the router shows of the model.
+fn served_name(model: &ModelArgs) -> &str {
+    let mut given = model.served_model_name.iter();
+    let given = given.find(|name| !name.is_empty());
+    given.or(model.model_id.as_ref()).map_or("", String::as_str)
 }
 
 fn has_key(server: &ServerArgs) -> bool {
@@ -44,7 +56,7 @@ pub fn is_open(listening: SocketAddr, server: &ServerArgs) -> bool {
     !has_key(server) && listening.ip().is_unspecified() && server.cors_allow_origin.is_empty()
 }
 
-fn text(model_id: &str, shards: usize, url: &str, with_key: bool) -> String {
+fn text(name: &str, shards: usize, url: &str, with_key: bool) -> String {
     let plural = if shards == 1 { "" } else { "s" };
     // The key itself is a secret; the shell that pastes the line holds it in API_KEY.
     let key = if with_key {
@@ -52,11 +64,20 @@ fn text(model_id: &str, shards: usize, url: &str, with_key: bool) -> String {
     } else {
         ""
     };
-    let body = r#"{"inputs": "Once upon a time", "parameters": {"max_new_tokens": 20}}"#;
+    let model = quoted(&json!(name).to_string());
+    let body = format!(
+        r#"{{"model": {model}, "messages": [{{"role": "user", "content": "Hello!"}}], "max_tokens": 50}}"#
+    );
     format!(
-        "\n  {model_id} is ready on {shards} shard{plural}\n\n  API   {url}\n  Docs  {url}/docs\n\n  \
-         curl {url}/generate -H 'Content-Type: application/json'{key} -d '{body}'\n"
+        "\n  {name} is ready on {shards} shard{plural}\n\n  \
+         Page  {url}/ui\n  API   {url}/v1\n  Docs  {url}/docs\n\n  \
+         curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'\n"
     )
+}
+
+/// Text for a place between single quotes of a shell.
+fn quoted(text: &str) -> String {
+    text.replace('\'', r"'\''")
 }
 
 #[cfg(test)]
@@ -92,15 +113,31 @@ mod tests {
             .map(str::trim)
             .filter(|line| !line.is_empty())
             .collect();
-        let curl = "curl http://127.0.0.1:3000/generate -H 'Content-Type: application/json' \
-                    -d '{\"inputs\": \"Once upon a time\", \"parameters\": {\"max_new_tokens\": 20}}'";
+        let curl = "curl http://127.0.0.1:3000/v1/chat/completions -H 'Content-Type: application/json' \
+                    -d '{\"model\": \"org/model\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}], \
+                    \"max_tokens\": 50}'";
         let expected = [
             "org/model is ready on 2 shards",
-            "API   http://127.0.0.1:3000",
+            "Page  http://127.0.0.1:3000/ui",
+            "API   http://127.0.0.1:3000/v1",
             "Docs  http://127.0.0.1:3000/docs",
             curl,
         ];
         assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn it_names_the_model_as_clients_do() {
+        let name = |flags: &[&str]| {
+            let args = Args::try_parse_from(["launcher"].iter().chain(flags)).unwrap();
+            served_name(&args.model).to_owned()
+        };
+        assert_eq!(name(&["--model-id=/models/m"]), "/models/m");
+        let named = ["--model-id=/models/m", "--served-model-name=,it's \"m\",n"];
+        assert_eq!(name(&named), "it's \"m\"");
+        let shown = text("it's \"m\"", 1, "http://127.0.0.1:1", false);
+        let body = r#"-d '{"model": "it'\''s \"m\"", "#;
+        assert!(shown.contains(body), "{shown}");
     }
 
     #[test]

@@ -219,10 +219,9 @@ async fn start_router(
     fleet.router_ready(address, &instance, limit).await?;
     // From now on the router answers there.
     fleet.management = None;
-    let model_id = args.model.model_id.as_deref().unwrap_or_default();
     banner::show(
         &fleet.console,
-        model_id,
+        &args.model,
         group.world_size(),
         address,
         &args.server,

@@ -54,7 +54,7 @@ impl ShardedClient {
             match self.warmup(limits).await {
                 Ok(warmup) if keeps(&warmup.limits, &limits) => return Regained { group, warmup },
                 Ok(warmup) => {
-                    reason = format!("they cannot keep their limits, only {:?}", warmup.limits);
+                    reason = format!("they cannot keep their limits, only {}", warmup.limits);
                 }
                 // Also where the group has no name, and the one that was lost refuses to be warmed up twice.
                 Err(error) => reason = error.to_string(),

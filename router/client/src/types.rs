@@ -75,6 +75,19 @@ pub struct ServingLimits {
     pub max_batch_size: u32,
 }
 
+impl fmt::Display for ServingLimits {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "{} tokens of prompt, {} with the answer, {} of all requests, {} requests at once",
+            self.max_input_tokens,
+            self.max_total_tokens,
+            self.max_batch_total_tokens,
+            self.max_batch_size
+        )
+    }
+}
+
 /// What a step takes, as measured at warm-up by the slowest shard; see `StepCost` of the contract.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepCost {

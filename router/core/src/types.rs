@@ -71,6 +71,17 @@ pub enum FinishReason {
     StopSequence,
 }
 
+impl FinishReason {
+    /// The name that TGI's routes and the log have for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Length => "length",
+            Self::EosToken => "eos_token",
+            Self::StopSequence => "stop_sequence",
+        }
+    }
+}
+
 /// A generated token. A log-probability that is not finite is `None`.
 ///
 /// `text` is what the token adds to the streamed text: empty while a character is incomplete or, with

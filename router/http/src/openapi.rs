@@ -12,18 +12,29 @@ use utoipa::{IntoResponses, Modify, OpenApi, PartialSchema, ToSchema};
 use crate::error::{ApiError, ErrorResponse, OpenAiErrorResponse};
 use crate::headers::X_API_KEY;
 
-/// The one tag of the document.
-pub const TAG: &str = "Text Generation Inference";
+/// The groups of routes, by whose API they are.
+pub mod tags {
+    pub const OPENAI: &str = "OpenAI";
+    pub const ANTHROPIC: &str = "Anthropic";
+    pub const TGI: &str = "TGI";
+    pub const OPERATION: &str = "Operation";
+}
 
 /// Title, licence and security; the routes add themselves.
 #[derive(Debug, OpenApi)]
 #[openapi(
     info(
-        title = "Text Generation Inference",
-        description = "Text generation server with the REST API of Hugging Face TGI and of OpenAI",
+        title = "text-generation",
+        description = "Inference server for large language models, with the REST APIs of OpenAI, Anthropic and Hugging Face TGI",
         license(name = "Apache 2.0", url = "https://www.apache.org/licenses/LICENSE-2.0"),
     ),
-    tags((name = "Text Generation Inference", description = "Text generation and the state of the server")),
+    // Shown in this order.
+    tags(
+        (name = tags::OPENAI, description = "Chats, completions and responses"),
+        (name = tags::ANTHROPIC, description = "Messages"),
+        (name = tags::TGI, description = "Generation and tokens, as Hugging Face TGI has them"),
+        (name = tags::OPERATION, description = "What is served, and how the server is"),
+    ),
     components(schemas(ErrorResponse, OpenAiErrorResponse)),
     modifiers(&KeySchemes),
 )]

@@ -39,7 +39,7 @@ impl Timings {
             time_per_token = ?self.per_token,
             prompt_tokens,
             generated_tokens = generated.generated_tokens,
-            finish_reason = ?generated.finish_reason,
+            finish_reason = generated.finish_reason.as_str(),
             seed = generated.seed,
             tenant = generated.tenant.as_deref(),
             "Success"

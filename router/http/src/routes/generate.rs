@@ -33,7 +33,7 @@ use crate::timings::Timings;
 #[utoipa::path(
     post,
     path = "/",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::TGI,
     request_body = CompatGenerateBody,
     responses(
         (status = 200, description = "Generated text, or a stream of events", content(
@@ -63,7 +63,7 @@ pub async fn compat_generate(
 #[utoipa::path(
     post,
     path = "/generate",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::TGI,
     request_body = GenerateBody,
     responses(
         (status = 200, description = "Generated text", body = GenerateResponse),
@@ -84,7 +84,7 @@ pub async fn generate(
 #[utoipa::path(
     post,
     path = "/generate_stream",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::TGI,
     request_body = GenerateBody,
     responses(
         (status = 200, description = "One event for each token, or an error event and the end",

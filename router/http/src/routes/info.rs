@@ -13,7 +13,7 @@ use crate::state::AppState;
 #[utoipa::path(
     get,
     path = "/info",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::OPERATION,
     responses((status = 200, description = "Served model and limits", body = Info), KeyErrors),
     security((), ("bearer" = []), ("api_key" = []))
 )]
@@ -27,7 +27,7 @@ pub async fn info(State(state): State<Arc<AppState>>) -> Json<Info> {
 #[utoipa::path(
     get,
     path = "/version",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::OPERATION,
     responses((status = 200, description = "Version of this server", body = Version), KeyErrors),
     security((), ("bearer" = []), ("api_key" = []))
 )]

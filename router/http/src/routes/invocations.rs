@@ -33,7 +33,7 @@ struct Keys {
 #[utoipa::path(
     post,
     path = "/invocations",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::TGI,
     request_body = InvocationBody,
     responses(
         (status = 200, description = "The answer of that route, or its stream of events", content(

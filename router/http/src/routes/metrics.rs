@@ -12,7 +12,7 @@ use crate::state::AppState;
 #[utoipa::path(
     get,
     path = "/metrics",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::OPERATION,
     responses(
         (status = 200, description = "Prometheus text format", body = String, content_type = "text/plain",
          example = "tgi_queue_size 0\n"),

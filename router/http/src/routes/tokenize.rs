@@ -24,7 +24,7 @@ use crate::token_list;
 #[utoipa::path(
     post,
     path = "/tokenize",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::TGI,
     request_body = GenerateBody,
     responses(
         (status = 200, description = "Tokens with byte offsets", body = TokenizeResponse),
@@ -55,7 +55,7 @@ async fn tokens(
 #[utoipa::path(
     post,
     path = "/chat_tokenize",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::TGI,
     request_body = ChatBody,
     responses(
         (status = 200, description = "The prompt, and its tokens with byte offsets", body = ChatTokenizeResponse),
@@ -82,7 +82,7 @@ pub async fn chat_tokenize(
 #[utoipa::path(
     post,
     path = "/detokenize",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::TGI,
     request_body = DetokenizeBody,
     responses(
         (status = 200, description = "The text", body = DetokenizeResponse),

@@ -27,7 +27,7 @@ use crate::state::AppState;
 #[utoipa::path(
     post,
     path = "/vertex",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::TGI,
     request_body = VertexBody,
     responses(
         (status = 200, description = "A text for each instance, in their order", body = VertexResponse),

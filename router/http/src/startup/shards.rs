@@ -65,7 +65,15 @@ async fn connect(
         .info()
         .await
         .context("cannot ask the shards for their model")?;
-    tracing::info!(?info, "connected to the shards");
+    tracing::info!(
+        shards = info.world_size,
+        device = info.device_type,
+        dtype = info.dtype,
+        kv_cache_dtype = info.kv_cache_dtype,
+        attention = info.attention_impl,
+        version = info.version,
+        "connected to the shards"
+    );
     Ok((client, info))
 }
 
@@ -98,6 +106,21 @@ async fn warm_up(config: &Config, client: &ShardedClient) -> anyhow::Result<(Lim
     tracing::info!("warming up the shards");
     let warmed = client.warmup(wanted).await.context("warm-up failed")?;
     let limits = settle(config.token_limits(), &wanted, &warmed.limits)?;
-    tracing::info!(?limits, cost = ?warmed.cost, "warm-up done");
+    tracing::info!(
+        max_input_tokens = limits.max_input_tokens,
+        max_total_tokens = limits.max_total_tokens,
+        max_batch_prefill_tokens = limits.max_batch_prefill_tokens,
+        max_batch_total_tokens = limits.max_batch_total_tokens,
+        max_batch_size = limits.max_batch_size,
+        "warm-up done"
+    );
+    tracing::debug!(
+        tokens = ?warmed.cost.tokens,
+        times_ms = ?warmed.cost.times_ms,
+        pair_ns = warmed.cost.pair_ns,
+        context_ns = warmed.cost.context_ns,
+        graph_tokens = ?warmed.cost.graph_tokens,
+        "what steps cost"
+    );
     Ok((limits, warmed))
 }

@@ -32,7 +32,7 @@ use crate::state::AppState;
 #[utoipa::path(
     post,
     path = "/v1/messages",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::ANTHROPIC,
     request_body = MessagesBody,
     responses(
         (status = 200, description = "The message, or with `stream` its events", content(
@@ -88,7 +88,7 @@ async fn start(
 #[utoipa::path(
     post,
     path = "/v1/messages/count_tokens",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::ANTHROPIC,
     request_body = MessagesBody,
     responses((status = 200, description = "The number of tokens", body = TokenCount), MessageErrors),
     security((), ("bearer" = []), ("api_key" = []))

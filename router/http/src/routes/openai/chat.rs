@@ -46,7 +46,7 @@ const NEWER_NAMES: &Names = &names("max_completion_tokens");
 #[utoipa::path(
     post,
     path = "/v1/chat/completions",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::OPENAI,
     request_body = ChatBody,
     responses(
         (status = 200, description = "The message, or with `stream` one event for each token and `[DONE]`", content(

@@ -39,7 +39,7 @@ pub const NAMES: &Names = &[
 #[utoipa::path(
     post,
     path = "/v1/completions",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::OPENAI,
     request_body = CompletionBody,
     responses(
         (status = 200, description = "The texts, or with `stream` one event for each token and `[DONE]`", content(

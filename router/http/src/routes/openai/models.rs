@@ -51,7 +51,7 @@ fn model_named(state: &AppState, name: &str) -> Model {
 #[utoipa::path(
     get,
     path = "/v1/models",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::OPENAI,
     responses(
         (status = 200, description = "The served model", body = ModelList),
         (status = 401, description = "Wrong API key", body = OpenAiErrorResponse),
@@ -70,7 +70,7 @@ pub async fn models(State(state): State<Arc<AppState>>) -> Json<ModelList> {
 #[utoipa::path(
     get,
     path = "/v1/models/{model}",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::OPENAI,
     params(("model" = String, Path, description = "Name of the model; its slashes need no escape")),
     responses(
         (status = 200, description = "The served model", body = Model),

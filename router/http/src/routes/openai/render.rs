@@ -35,7 +35,7 @@ pub struct RenderedPrompt {
 #[utoipa::path(
     post,
     path = "/v1/chat/completions/render",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::OPENAI,
     request_body = ChatBody,
     responses((status = 200, description = "The prompt", body = RenderedPrompt), OpenAiErrors),
     security((), ("bearer" = []), ("api_key" = []))
@@ -56,7 +56,7 @@ pub async fn render_chat(
 #[utoipa::path(
     post,
     path = "/v1/completions/render",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::OPENAI,
     request_body = CompletionBody,
     responses((status = 200, description = "The prompts, in their order", body = Vec<RenderedPrompt>), OpenAiErrors),
     security((), ("bearer" = []), ("api_key" = []))

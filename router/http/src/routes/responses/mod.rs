@@ -35,7 +35,7 @@ use crate::state::AppState;
 #[utoipa::path(
     post,
     path = "/v1/responses",
-    tag = crate::openapi::TAG,
+    tag = crate::openapi::tags::OPENAI,
     request_body = ResponsesBody,
     responses(
         (status = 200, description = "The response, or with `stream` its events", content(
