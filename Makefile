@@ -1,4 +1,4 @@
-# `make run`, `make run MODEL_ID=<folder or hub id>` and `make test` do everything; see README.md.
+# `make` lists what there is; `make run` and `make test` do everything. See README.md.
 # Needs Python 3.10 or newer, a Rust toolchain, a C compiler and make. Everything else goes into .venv and target.
 
 PYTHON ?= python3
@@ -27,16 +27,22 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 rust_sources = $(shell find $(1) -name target -prune -o -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.proto' -o -name '*.py' -o -name '*.pyi' -o -path '*/ui/*' \) -print) Cargo.toml Cargo.lock
 PYTHON_PROJECTS := server clients/python
 
-.PHONY: run install benchmark wheel test lint lint-features audit fmt clean bench-router bench-traces bench-client bench-encode bench-parse bench-kv-pool bench-policy
+.DEFAULT_GOAL := help
+.PHONY: help run install benchmark wheel ui-libraries test lint lint-features audit fmt clean bench-router bench-traces bench-client bench-encode bench-parse bench-kv-pool bench-policy
 .PHONY: test-rust test-server test-kernels test-aot test-router test-client test-benchmark test-integration test-clients test-routers test-agents test-formats test-ui test-chart test-image test-ray
 
-run: install
+# Lists the targets that have a description behind `##`, under the headings of this file.
+help: ## List what there is
+	@awk -F ':.*## ' '/^# --- .* -+$$/ { gsub(/^# --- | -+$$/, ""); heading = $$0 } \
+	    /^[a-z-]+:.*## / { if (heading) printf "\n%s\n", heading; heading = ""; printf "  %-17s %s\n", $$1, $$2 }' Makefile
+
+run: install ## Serve MODEL_ID, a folder or a name on the hub (else the demo model); ARGS are flags of the launcher
 	@exec text-generation-launcher --model-id '$(MODEL_ID)' --hostname 127.0.0.1 $(ARGS)
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
 
 # Two things at a time: pip unpacks gigabytes on one core while cargo compiles on the others.
-install:
+install: ## Put the commands into .venv/bin; PROFILE=release optimises them
 	@+$(MAKE) --no-print-directory -j 2 PROFILE=$(PROFILE) $(VENV)/.commands-$(PROFILE)
 
 $(VENV)/bin/python:
@@ -88,13 +94,13 @@ $(VENV)/.commands-$(PROFILE): $(WHEELS)/launcher/.built $(WHEELS)/router/.built 
 	@touch $@
 
 # Not part of install: serving does not need it. The command is in .venv/bin; see docs/benchmark.md.
-benchmark: | $(VENV)/bin/python
+benchmark: | $(VENV)/bin/python ## Build the benchmark into .venv/bin; see docs/benchmark.md
 	cargo build --quiet --release --locked -p text-generation-benchmark
 	install target/release/text-generation-benchmark $(BIN)/
 
 # --- distribution -----------------------------------------------------------------------------------------------------
 
-wheel: $(VENV)/.python
+wheel: $(VENV)/.python ## Build wheels to distribute into dist/
 	rm -rf dist && mkdir -p dist
 	for crate in launcher router/python; do \
 	    $(BIN)/maturin build --quiet --release --locked -m $$crate/Cargo.toml -o dist || exit 1; \
@@ -104,12 +110,16 @@ wheel: $(VENV)/.python
 	done
 	@ls dist
 
+# Not part of install: the page's libraries are checked in. It needs Node with npm; see docs/ui.md.
+ui-libraries: ## Pack the libraries of the page anew
+	cd router/http/libraries && npm ci --silent --no-audit --no-fund && node pack.js
+
 # --- checks, cheapest first -------------------------------------------------------------------------------------------
 
 # What is installed comes before the cheapest, since pip unpacks while cargo compiles.
-test: install lint test-rust test-client test-benchmark test-router test-server test-kernels test-aot test-integration
+test: install lint test-rust test-client test-benchmark test-router test-server test-kernels test-aot test-integration ## Check everything that every change must pass
 
-lint: lint-features $(VENV)/.dev-dependencies $(VENV)/.python
+lint: lint-features $(VENV)/.dev-dependencies $(VENV)/.python ## Check formatting, imports, types and clippy
 	cargo fmt --all --check
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
@@ -122,7 +132,7 @@ lint: lint-features $(VENV)/.dev-dependencies $(VENV)/.python
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 
 # Known vulnerabilities, from the advisory databases: it needs a network, cargo-deny and pip-audit.
-audit: $(VENV)/.dev-dependencies
+audit: $(VENV)/.dev-dependencies ## Look for known vulnerabilities; needs a network, cargo-deny and pip-audit
 	cargo deny check
 	pip-audit --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
@@ -137,43 +147,43 @@ lint-features:
 	done
 
 # One test of formats reads the files of TRL.
-test-rust: $(VENV)/.dev-dependencies
+test-rust: $(VENV)/.dev-dependencies ## Test the crates
 	cargo test --quiet --locked --workspace
 
-test-client: $(VENV)/.dev-dependencies $(VENV)/.python
+test-client: $(VENV)/.dev-dependencies $(VENV)/.python ## Test the Python client
 	$(BIN)/python -m pytest -q clients/python/tests
 
 # The command is tested with the other crates.
-test-benchmark: $(VENV)/.dev-dependencies
+test-benchmark: $(VENV)/.dev-dependencies ## Test the benchmark's models
 	cd benchmark/models && ../../$(BIN)/python -m pytest -q tests
 
-test-router: install $(VENV)/.dev-dependencies
+test-router: install $(VENV)/.dev-dependencies ## Test the router's Python package
 	$(BIN)/python -m pytest -q router/python/tests
 
 # Tests that compute or compile all the time, and share nothing, take every core.
 SIDE_BY_SIDE := -n auto --maxprocesses 8 --dist worksteal
 
 # Models of the tests are so small that more threads than one would wait for each other.
-test-server: $(VENV)/.dev-dependencies $(VENV)/.python
+test-server: $(VENV)/.dev-dependencies $(VENV)/.python ## Test the shards
 	cd server && OMP_NUM_THREADS=1 ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) tests \
 	    --ignore tests/aot --ignore tests/kernels/interpreter
 
 # The interpreter is chosen when triton is imported, so its tests have processes of their own.
-test-kernels: $(VENV)/.dev-dependencies $(VENV)/.python
+test-kernels: $(VENV)/.dev-dependencies $(VENV)/.python ## Test kernels in Triton's interpreter
 	cd server && TRITON_INTERPRET=1 ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) tests/kernels/interpreter
 
-test-aot: $(VENV)/.dev-dependencies $(VENV)/.python
+test-aot: $(VENV)/.dev-dependencies $(VENV)/.python ## Compile kernels for the cards
 	cd server && ../$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) tests/aot
 
-test-integration: install $(VENV)/.dev-dependencies
+test-integration: install $(VENV)/.dev-dependencies ## Test whole servers with the demo model
 	$(BIN)/python -m pytest -q integration-tests
 
 # Clients of others: test-integration has the most used, this has all, and requests made up from the OpenAPI document.
-test-clients: install $(VENV)/.dev-dependencies
+test-clients: install $(VENV)/.dev-dependencies ## Test every client; see docs/clients.md
 	$(BIN)/python -m pytest -q integration-tests/test_clients.py --all-clients
 
 # Not part of test: the routers are 258 MB; see docs/routers.md.
-test-routers: install $(VENV)/.dev-dependencies target/routers-venv/.installed
+test-routers: install $(VENV)/.dev-dependencies target/routers-venv/.installed ## Test routers of others before several servers; see docs/routers.md
 	PATH='$(CURDIR)/target/routers-venv/bin':"$$PATH" $(BIN)/python -m pytest -q integration-tests/routers.py
 
 target/routers-venv/.installed: integration-tests/requirements-routers.txt | $(VENV)/bin/python
@@ -183,7 +193,7 @@ target/routers-venv/.installed: integration-tests/requirements-routers.txt | $(V
 	@touch $@
 
 # Not part of test: Codex and Claude Code, over a mock model. It needs Node with npm; see docs/clients.md.
-test-agents: target/agent-packages/.installed
+test-agents: target/agent-packages/.installed ## Test coding agents; needs Node; see docs/clients.md
 	TEXT_GENERATION_AGENTS=$(CURDIR)/target/agent-packages/node_modules/.bin cargo test --quiet --locked -p text-generation-http --test agents -- --ignored terminal
 
 target/agent-packages/.installed: integration-tests/agents/package.json integration-tests/agents/package-lock.json
@@ -195,16 +205,16 @@ target/agent-packages/.installed: integration-tests/agents/package.json integrat
 
 # Not part of test: parsers of tool calls by others bring 230 crates that nothing else needs; see docs/tools.md.
 test-formats: export TIKTOKEN_ENCODINGS_BASE := $(CURDIR)/target/formats-oracles/vocabulary
-test-formats:
+test-formats: ## Compare the parsers of tool calls with those of others; see docs/tools.md
 	cargo fmt --check --manifest-path router/formats/oracles/Cargo.toml
 	cargo test --quiet --locked --manifest-path router/formats/oracles/Cargo.toml --target-dir target/formats-oracles
 
 # Not part of test: it needs a Chromium, which it takes from the variable CHROMIUM or the path; see docs/ui.md.
-test-ui: install $(VENV)/.dev-dependencies target/ui-packages/.installed
-	PYTHONPATH=target/ui-packages $(BIN)/python -m pytest -q integration-tests/ui.py integration-tests/ui_chat.py
+test-ui: install $(VENV)/.dev-dependencies target/ui-packages/.installed ## Test the page in a Chromium; see docs/ui.md
+	PYTHONPATH=target/ui-packages $(BIN)/python -m pytest -q integration-tests/ui.py integration-tests/ui_chat.py integration-tests/ui_layout.py
 
 # Not part of test: it needs helm on the path; see docs/kubernetes.md.
-test-chart: target/chart-packages/.installed
+test-chart: target/chart-packages/.installed ## Test the chart for Kubernetes; needs helm; see docs/kubernetes.md
 	PYTHONPATH=target/chart-packages $(BIN)/python -m pytest -q deploy/kubernetes/tests
 
 target/chart-packages/.installed: deploy/kubernetes/tests/requirements.txt | $(VENV)/bin/python
@@ -213,11 +223,11 @@ target/chart-packages/.installed: deploy/kubernetes/tests/requirements.txt | $(V
 	@touch $@
 
 # Not part of test: it needs podman, helm and an image, IMAGE=...; see docs/container.md.
-test-image: $(VENV)/.dev-dependencies
+test-image: $(VENV)/.dev-dependencies ## Test the image IMAGE; needs podman and helm; see docs/container.md
 	PYTHONPATH=integration-tests $(BIN)/python -m pytest -q deploy/container/tests
 
 # Not part of test: Ray is 500 MB. It has an environment of its own, for the servers it starts have other pins.
-test-ray: install target/ray-venv/.installed
+test-ray: install target/ray-venv/.installed ## Test Ray Serve; see docs/ray.md
 	target/ray-venv/bin/python -m pytest -q -W ignore deploy/ray/tests
 
 target/ray-venv/.installed: deploy/ray/tests/requirements.txt | $(VENV)/bin/python
@@ -233,35 +243,35 @@ target/ui-packages/.installed: integration-tests/requirements-ui.txt | $(VENV)/b
 	@touch $@
 
 # Prints JSON; keep it in benchmark/results/ with the machine it ran on.
-bench-router:
+bench-router: ## Time streaming
 	cargo bench --quiet --locked -p text-generation-http --bench streaming
 
-bench-traces:
+bench-traces: ## Time what traces cost
 	cargo bench --quiet --locked -p text-generation-http --bench traces
 
-bench-client:
+bench-client: ## Time the benchmark's own client
 	cargo bench --quiet --locked -p text-generation-benchmark --bench client
 
-bench-encode:
+bench-encode: ## Time the tokenizer
 	cargo bench --quiet --locked -p text-generation-core --bench encode
 
-bench-parse:
+bench-parse: ## Time the parser of tool calls
 	cargo bench --quiet --locked -p text-generation-formats --bench parse
 
-bench-kv-pool:
+bench-kv-pool: ## Time the slots with their prefix tree
 	cargo bench --quiet --locked -p text-generation-core --bench kv_pool
 
-bench-policy:
+bench-policy: ## Time the planning of steps
 	cargo bench --quiet --locked -p text-generation-core --bench policy
 
 # --- the rest ---------------------------------------------------------------------------------------------------------
 
-fmt: $(VENV)/.dev-dependencies
+fmt: $(VENV)/.dev-dependencies ## Repair formatting
 	cargo fmt --all
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --quiet --fix .
 
-clean:
+clean: ## Remove what was built and installed
 	rm -rf $(VENV) $(CLIENT_VENVS) target dist
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	rm -f $(PACKAGE)/pb/generate_pb2*

@@ -30,8 +30,34 @@ def error(page: Page, tab: str = "chat") -> Locator:
     return page.locator(f"#{tab} .error")
 
 
+def open_settings(page: Page) -> None:
+    if page.locator("#settings").is_hidden():
+        page.click("#toggle-settings")
+
+
+def set_fields(page: Page, **values: object) -> None:
+    """Fills fields of the settings, by their names; an empty text leaves one to the server."""
+    open_settings(page)
+    for name, value in values.items():
+        page.fill(f"#{name}", str(value))
+
+
 def show_probabilities(page: Page) -> None:
-    page.fill("#top_logprobs", "5")
+    set_fields(page, top_logprobs=5)
+
+
+def messages(page: Page, role: str) -> Locator:
+    return page.locator(f"article.{role}")
+
+
+def act(message: Locator, name: str) -> None:
+    """Presses a button of a message."""
+    message.get_by_role("button", name=name, exact=True).click()
+
+
+def done(page: Page, tab: str = "chat") -> None:
+    """Waits for the end of an answer."""
+    expect(page.locator(f"#{tab} .send")).to_be_visible()
 
 
 def change_body(page: Page, tab: str, **fields: object) -> None:

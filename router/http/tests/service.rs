@@ -239,6 +239,28 @@ fn the_openapi_document() {
     insta::assert_snapshot!("openapi", document.to_pretty_json().expect("JSON"));
 }
 
+/// Whoever reads the documentation finds chats first.
+#[test]
+fn the_documented_routes_are_grouped_by_their_api() {
+    let document = text_generation_http::routes::openapi();
+    let document = serde_json::to_value(document).expect("JSON");
+    assert_eq!(document["info"]["title"], "text-generation");
+    let tags = document["tags"].as_array().expect("tags").iter();
+    let tags: Vec<&str> = tags.filter_map(|tag| tag["name"].as_str()).collect();
+    assert_eq!(tags, ["OpenAI", "Anthropic", "TGI", "Operation"]);
+    for (path, operations) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in operations.as_object().expect("operations") {
+            let tag = match path.as_str() {
+                "/v1/messages" | "/v1/messages/count_tokens" => "Anthropic",
+                path if path.starts_with("/v1/") => "OpenAI",
+                _ if method == "get" => "Operation",
+                _ => "TGI",
+            };
+            assert_eq!(operation["tags"], json!([tag]), "{method} {path}");
+        }
+    }
+}
+
 #[test]
 fn every_stream_documents_the_error_that_may_end_it() {
     let document = text_generation_http::routes::openapi();

@@ -1,4 +1,4 @@
-//! The playground at `/ui`: what is served, to whom, and what its files may not hold.
+//! The playground at `/ui`: what is served, to whom, what its files may not hold, and who is led to it.
 
 #![allow(clippy::expect_used, reason = "helpers of tests, which may fail")]
 
@@ -8,6 +8,11 @@ use std::path::Path;
 
 use common::{Server, answer, header};
 use reqwest::redirect::Policy;
+
+/// Libraries of others with their licences; what they may do is up to the policy.
+fn is_ours(name: &str) -> bool {
+    !name.starts_with("libraries.")
+}
 
 /// Every file in the folder of the page, with its text.
 fn sources() -> Vec<(String, String)> {
@@ -26,6 +31,7 @@ fn content_type(name: &str) -> &'static str {
     match name.rsplit('.').next() {
         Some("html") => "text/html; charset=utf-8",
         Some("css") => "text/css; charset=utf-8",
+        Some("txt") => "text/plain; charset=utf-8",
         _ => "text/javascript; charset=utf-8",
     }
 }
@@ -71,6 +77,58 @@ async fn the_page_and_its_files_are_open_and_may_load_nothing_else() {
     }
 }
 
+/// Half a megabyte is not loaded again with each visit.
+#[tokio::test]
+async fn what_a_browser_has_is_not_sent_again() {
+    let server = Server::start().await;
+    let mut tags = Vec::new();
+    for path in ["/ui", "/ui/libraries.js", "/ui/app.js"] {
+        let first = server.get(path).send().await.expect("an answer");
+        assert_eq!(header(&first, "cache-control"), "no-cache");
+        let tag = header(&first, "etag").to_owned();
+        for (known, status) in [
+            (tag.clone(), 304),
+            (format!("W/{tag}"), 304),
+            ("\"0\"".to_owned(), 200),
+        ] {
+            let request = server.get(path).header("if-none-match", known);
+            let again = request.send().await.expect("an answer");
+            assert_eq!(again.status(), status, "{path}");
+            assert_eq!(header(&again, "etag"), tag);
+            assert!(!header(&again, "content-security-policy").is_empty());
+        }
+        tags.push(tag);
+    }
+    tags.dedup();
+    assert_eq!(tags.len(), 3);
+}
+
+#[tokio::test]
+async fn browsers_are_led_from_the_root_to_the_page_and_other_clients_are_not() {
+    let server = Server::with_flags(&["--api-key=Secret"]).await;
+    let client = reqwest::Client::builder().redirect(Policy::none()).build();
+    let client = client.expect("a client");
+    for (accept, status) in [
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", 303),
+        ("application/xml;q=0.9, Text/HTML;level=1;q=0.5", 303),
+        ("text/html;q=0, */*", 200),
+        ("*/*", 200),
+        ("application/json", 200),
+        ("text/htmlx", 200),
+        ("", 200),
+    ] {
+        let request = client.get(&server.url).header("accept", accept);
+        let response = request.send().await.expect("an answer");
+        assert_eq!(response.status(), status, "{accept:?}");
+        let location = if status == 303 { "ui" } else { "" };
+        assert_eq!(header(&response, "location"), location, "{accept:?}");
+    }
+    let request = server.get("/").header("accept", "text/html");
+    let followed = request.send().await.expect("an answer");
+    assert_eq!(followed.url().path(), "/ui");
+    assert_eq!(followed.status(), 200);
+}
+
 #[tokio::test]
 async fn a_slash_leads_back_and_other_names_are_not_found() {
     let server = Server::with_flags(&["--api-key=Secret"]).await;
@@ -98,7 +156,7 @@ async fn a_slash_leads_back_and_other_names_are_not_found() {
 
 #[test]
 fn the_files_name_nothing_outside_and_make_no_markup_of_text() {
-    for (name, text) in sources() {
+    for (name, text) in sources().into_iter().filter(|(name, _)| is_ours(name)) {
         for forbidden in [
             "http:",
             "https:",
@@ -125,12 +183,51 @@ fn the_files_name_nothing_outside_and_make_no_markup_of_text() {
     }
 }
 
-/// What outlives the tab is written by one file, which the API key never reaches.
+/// What the policy would refuse anyhow is not there to be tried; keywords of languages are.
 #[test]
-fn only_conversations_outlive_the_tab() {
-    for (name, text) in sources() {
+fn the_libraries_load_nothing_and_run_no_text() {
+    for (name, text) in sources().into_iter().filter(|(name, _)| !is_ours(name)) {
+        for forbidden in [
+            "import(",
+            "@import",
+            "url(",
+            "@font-face",
+            "new Worker",
+            "XMLHttpRequest(",
+            "sendBeacon(",
+            "localStorage.",
+            "sessionStorage.",
+            "document.cookie",
+            "eval(",
+            "new Function(",
+        ] {
+            assert!(!text.contains(forbidden), "{name} holds {forbidden:?}");
+        }
+    }
+}
+
+/// Whoever has the binary has the licences of what is in it.
+#[test]
+fn the_licences_of_the_libraries_are_there() {
+    let sources = sources();
+    let text = |wanted: &str| {
+        let found = sources.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, text)| text.as_str()).expect("the file")
+    };
+    let licences = text("libraries.txt");
+    for library in ["highlight.js ", "lowlight ", "markdown-it ", "temml "] {
+        assert!(licences.contains(&format!("\n{library}")), "{library}");
+    }
+    assert!(licences.matches("Copyright").count() >= 4);
+    assert!(text("index.html").contains("href=\"ui/libraries.txt\""));
+}
+
+/// What outlives the tab is written by two files, which the API key never reaches.
+#[test]
+fn only_conversations_and_the_theme_outlive_the_tab() {
+    for (name, text) in sources().into_iter().filter(|(name, _)| is_ours(name)) {
         if text.contains("localStorage") {
-            assert_eq!(name, "store.js");
+            assert!(["store.js", "theme.js"].contains(&name.as_str()), "{name}");
             assert!(!text.contains("import "), "{name} takes from other files");
         }
     }
