@@ -111,10 +111,7 @@ def test_all_parameters_are_sent_and_empty_ones_are_not(server: Server, visit: C
     expect(status(page)).to_have_text(ENDED)
     values = {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "max_tokens": 4, "seed": 9007199254740991}
     values |= {"repetition_penalty": 1.1, "frequency_penalty": 0.25, "presence_penalty": -0.5}
-    for name, value in values.items():
-        page.fill(f"#{name}", str(value))
-    page.fill("#top_logprobs", "2")
-    page.fill("#stop", "never this\n\\n\\n")
+    set_fields(page, **values, top_logprobs=2, stop="never this\n\\n\\n")
     page.click("#completion-tab")
     with page.expect_request(f"**{PATHS['completion']}") as full:
         send(page, "Once upon a time", "completion")

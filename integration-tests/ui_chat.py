@@ -55,7 +55,7 @@ def ask(page: Page, *events: object, text: str = "Hello!") -> dict:
 
 
 def normalised(shape: object) -> object:
-    """A tree of elements without what differs by design: levels of headings, frames of tables, colours of code, space around blocks."""
+    """A tree of elements without what differs by design: headings, frames of tables, colours of code, space."""
     if isinstance(shape, str):
         return shape
     tag, attribute, children = shape

@@ -8,7 +8,18 @@ from collections.abc import Callable
 import pytest
 from harness import Server, wait_for
 from playwright.sync_api import Locator, Page, expect
-from ui_page import answer_with, change_body, delta_chunk, done, messages, open_settings, send, set_fields, show_probabilities, status
+from ui_page import (
+    answer_with,
+    change_body,
+    delta_chunk,
+    done,
+    messages,
+    open_settings,
+    send,
+    set_fields,
+    show_probabilities,
+    status,
+)
 
 pytest_plugins = ("ui_fixtures",)
 
@@ -47,7 +58,9 @@ def test_the_composer_stays_in_the_window_and_the_page_follows_the_answer(page: 
         for part in ("#message", "#chat .send", "#model"):
             expect(page.locator(part)).to_be_in_viewport(ratio=1)
         assert left(page) < 1, "the end of the answer is shown"
-        assert page.evaluate("document.documentElement.scrollHeight <= window.innerHeight"), "the page has no scroll bar"
+        assert page.evaluate("document.documentElement.scrollHeight <= window.innerHeight"), (
+            "the page has no scroll bar"
+        )
 
 
 def test_stop_is_in_the_window_and_an_answer_is_followed_until_one_scrolls_back(page: Page) -> None:
@@ -101,6 +114,9 @@ def test_drawers_open_and_close(server: Server, visit: Callable[..., Page]) -> N
     expect(phone.locator("#settings")).to_be_hidden()
     answered(phone, "Hi", "First")
     phone.click("#new-chat")
+    phone.click("#toggle-conversations")
+    phone.keyboard.press("Escape")
+    phone.click("#completion-tab")
     phone.click("#toggle-conversations")
     phone.click("text=First")
     expect(phone.locator("#conversations")).to_be_hidden()
@@ -159,8 +175,10 @@ def test_code_is_coloured_by_its_language(page: Page) -> None:
     expect(blocks.locator(".code-head span")).to_have_text(["python", "text", "nonsense"])
     expect(blocks.nth(0).locator(".hljs-keyword")).to_have_text(["def", "return"])
     expect(blocks.nth(1).locator("span[class]")).to_have_count(0)
-    colours = blocks.nth(0).locator("span[class^=hljs]").evaluate_all(
-        "spans => [...new Set(spans.map(span => getComputedStyle(span).color))]"
+    colours = (
+        blocks.nth(0)
+        .locator("span[class^=hljs]")
+        .evaluate_all("spans => [...new Set(spans.map(span => getComputedStyle(span).color))]")
     )
     assert len(colours) > 1
 

@@ -38,6 +38,7 @@ export class Conversations {
 
   async #open(conversation) {
     closeCovering();
+    byId("chat-tab").click();
     await this.show(conversation);
     this.current = conversation;
     store.rememberOpen(conversation.id);

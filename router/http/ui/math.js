@@ -57,15 +57,20 @@ function block(state, first, end, silent) {
   if (state.sCount[first] - state.blkIndent >= 4) return false;
   const line = (at) => state.src.slice(state.bMarks[at] + state.tShift[at], state.eMarks[at]).trimEnd();
   const [open, close] = DELIMITERS.find(([mark, , display]) => display && line(first).startsWith(mark)) ?? [];
-  if (!open) return false;
+  /* Up to where it is known that no such formula begins: whatever does would end at the same line. */
+  state.noMath ??= {};
+  if (!open || first <= state.noMath[open]) return false;
   const lines = [line(first).slice(open.length)];
   let last = first;
-  while (!lines.at(-1).includes(close)) {
+  while (!lines.at(-1).includes(close) && last + 1 < end && state.sCount[last + 1] >= state.blkIndent) {
     last += 1;
-    if (last >= end || state.sCount[last] < state.blkIndent) return false;
     lines.push(line(last));
   }
-  if (lines.at(-1).indexOf(close) + close.length !== lines.at(-1).length) return false;
+  const at = lines.at(-1).indexOf(close);
+  if (at < 0 || at + close.length !== lines.at(-1).length) {
+    state.noMath[open] = last;
+    return false;
+  }
   if (silent) return true;
   const content = lines.join("\n").slice(0, -close.length).trim();
   Object.assign(state.push("math_block", "", 0), { content, meta: { display: true }, map: [first, last + 1] });
