@@ -31,8 +31,10 @@ def prepared() -> Generator[None, None, None]:
     if _reads_ascii(stdin := sys.stdin) and isinstance(stdin, io.TextIOWrapper):
         stdin.reconfigure(encoding="utf-8", errors="replace")
     try:
-        yield
-        sys.stdout.flush()
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
         raise SystemExit(EXIT_STATUS) from None
