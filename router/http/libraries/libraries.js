@@ -15,11 +15,11 @@ import temml from "temml";
 
 export { default as MarkdownIt } from "markdown-it";
 
-const { arduino, vbnet, wasm, less, "php-template": php, "python-repl": repl, ...most } = common;
+const { arduino, less, "php-template": template, vbnet, wasm, ...most } = common;
 const more = { cmake, dockerfile, haskell, http, julia, latex, nginx, powershell, protobuf, scala };
 
 /** Highlights code: a tree in the form of hast. It makes no markup, which the page would refuse. */
-export const lowlight = createLowlight({ ...most, "python-repl": repl, ...more });
+export const lowlight = createLowlight({ ...most, ...more });
 
 /** Writes LaTeX into an element, as MathML. */
 export const renderMath = temml.render;
