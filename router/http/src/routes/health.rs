@@ -49,10 +49,7 @@ pub async fn health(State(state): State<Arc<AppState>>) -> Result<HeaderMap, Api
         (status = 503, description = "See `/health`", body = ErrorResponse),
     )
 )]
-pub async fn root(
-    state: State<Arc<AppState>>,
-    headers: HeaderMap,
-) -> Result<Response, ApiError> {
+pub async fn root(state: State<Arc<AppState>>, headers: HeaderMap) -> Result<Response, ApiError> {
     if accepts_html(&headers) {
         return Ok(ui::from_root().into_response());
     }
@@ -65,7 +62,9 @@ fn accepts_html(headers: &HeaderMap) -> bool {
     let ranges = fields.filter_map(|field| field.to_str().ok());
     ranges.flat_map(|list| list.split(',')).any(|range| {
         let mut parts = range.split(';').map(str::trim);
-        let html = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("text/html"));
+        let html = parts
+            .next()
+            .is_some_and(|kind| kind.eq_ignore_ascii_case("text/html"));
         let weight = parts.find_map(|part| part.strip_prefix("q="));
         html && weight.is_none_or(|weight| weight.parse::<f32>().is_ok_and(|weight| weight > 0.0))
     })
