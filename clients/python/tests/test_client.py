@@ -258,11 +258,18 @@ def test_a_wrong_stream_request_is_refused_before_it_is_iterated() -> None:
         Client("http://127.0.0.1:1").generate_stream(PROMPT, temperature=0)
 
 
-@pytest.mark.parametrize("url", ["", "127.0.0.1:3000", "ftp://host", "http://", "http://host:port"])
+@pytest.mark.parametrize("url", ["", "127.0.0.1:3000", "ftp://host", "http://", "http://host:port", "http://a..b"])
 @pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_a_wrong_address_is_refused_at_once(client: type[Client] | type[AsyncClient], url: str) -> None:
     with pytest.raises(ValidationError, match="base_url"):
         client(url)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_a_timeout_that_no_clock_can_keep_is_refused(client: type[Client] | type[AsyncClient], timeout: float) -> None:
+    with pytest.raises(ValidationError, match="timeout"):
+        client("http://x", timeout=timeout)
 
 
 @pytest.mark.parametrize("name", ["generate", "generate_stream", "models", "completion", "chat", "run_tools"])

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from threading import TIMEOUT_MAX
 from typing import Any, NoReturn, TypeVar, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -58,6 +59,9 @@ class Settings:
         """Check it; raises `ValidationError`."""
         if not is_http(self.base_url):
             raise ValidationError(f"`base_url` must be like http://host:port. Given: {self.base_url!r}")
+        # NaN is in no range.
+        if self.timeout is not None and not 0 < self.timeout <= TIMEOUT_MAX:
+            raise ValidationError(f"`timeout` must be a number of seconds above 0, or None. Given: {self.timeout}")
         if self.max_retries < 0:
             raise ValidationError(f"`max_retries` must not be negative. Given: {self.max_retries}")
 
@@ -160,7 +164,9 @@ def is_http(url: str) -> bool:
     """Whether this is an address of a server."""
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL:
+        # As sockets do, which take no names with empty or long parts.
+        parsed.host.encode("idna")
+    except (httpx.InvalidURL, UnicodeError):
         return False
     return parsed.scheme in ("http", "https") and bool(parsed.host)
 
