@@ -71,13 +71,13 @@ $(STUBS): proto/text_generation_server/pb/generate.proto $(VENV)/.dependencies
 WHEELS := target/wheels/$(PROFILE)
 
 # Cargo's lock lets one build run at a time, so the second waits for the first and leaves its place to pip.
-$(WHEELS)/launcher/.built: $(call rust_sources,launcher traces features) $(VENV)/.build-tools
+$(WHEELS)/launcher/.built: $(call rust_sources,launcher process traces features) $(VENV)/.build-tools
 	@echo "Building the launcher and the router"
 	rm -rf $(@D)
 	$(BIN)/maturin build --quiet --profile $(PROFILE) --locked -m launcher/Cargo.toml -o $(@D)
 	@touch $@
 
-$(WHEELS)/router/.built: $(call rust_sources,proto router traces features) $(VENV)/.build-tools | $(WHEELS)/launcher/.built
+$(WHEELS)/router/.built: $(call rust_sources,proto router process traces features) $(VENV)/.build-tools | $(WHEELS)/launcher/.built
 	rm -rf $(@D)
 	$(BIN)/maturin build --quiet --profile $(PROFILE) --locked -m router/python/Cargo.toml -o $(@D)
 	@touch $@
