@@ -3,16 +3,22 @@
 //! Here are those about how the model is served; those about how it is computed are in `engine.rs`.
 
 mod engine;
+mod given;
+mod others;
 mod values;
+mod words;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser, value_parser};
+use text_generation_process::address::ip_address;
+use text_generation_process::settings::Origins;
 
 pub use self::engine::{ModelArgs, NodeArgs, ShardArgs};
-pub use self::values::{RopeScaling, Secret, UsageStats};
+pub use self::given::{Command, read};
+pub use self::values::{Dtype, RopeScaling, Secret, UsageStats};
 
 /// Seconds of any flag at most, more than a century: a clock must be able to count to its end.
 const MOST_SECONDS: u64 = u32::MAX as u64;
@@ -44,6 +50,20 @@ pub struct Args {
     pub compatibility: CompatibilityArgs,
     #[command(flatten)]
     pub unavailable: UnavailableArgs,
+    /// Which values are from the environment.
+    #[arg(skip)]
+    pub origins: Origins,
+    /// What the log should say of flags and variables that change nothing.
+    #[arg(skip)]
+    pub notes: Notes,
+}
+
+/// What is to be told of a command line and an environment that can be served.
+#[derive(Debug, Clone, Default)]
+pub struct Notes {
+    /// Variables that somebody may have meant otherwise.
+    pub warnings: Vec<String>,
+    pub without_effect: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -104,7 +124,7 @@ pub struct BatchingArgs {
     #[arg(long, env)]
     pub max_token_gap: Option<u32>,
     /// Whether what was computed stays for requests that begin with the same tokens: true, false or per-key
-    #[arg(long, env, default_value = "true", ignore_case = true, value_parser = ["true", "false", "1", "0", "per-key"])]
+    #[arg(long, env, default_value = "true", ignore_case = true, value_parser = values::PREFIX_CACHING)]
     pub prefix_caching: String,
     /// Steps without prompts that a waiting request can be made to wait while others run
     #[arg(long, env, default_value_t = 20)]
@@ -123,8 +143,9 @@ pub struct BatchingArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Server")]
 pub struct ServerArgs {
-    /// IP address to listen on. HOSTNAME is used where it holds an IP address, and ignored where it holds a name
-    #[arg(long, default_value_t = hostname_from_env())]
+    /// IP address to listen on, or localhost. HOSTNAME is used where it holds an IP address, and ignored where it holds a
+    /// name
+    #[arg(long, default_value_t = hostname_from_env(), value_parser = ip_address)]
     pub hostname: IpAddr,
     /// Port to listen on
     #[arg(long, short, env, default_value_t = 3000)]
@@ -163,7 +184,7 @@ pub struct ServerArgs {
     #[arg(long, env)]
     pub prometheus_port: Option<u16>,
     /// IP address of `--prometheus-port`. Default: that of `--hostname`
-    #[arg(long, env)]
+    #[arg(long, env, value_parser = ip_address)]
     pub prometheus_hostname: Option<IpAddr>,
     /// Answer /metrics on `--port` without a key too
     #[arg(long, env)]

@@ -1,15 +1,19 @@
 //! Judges the arguments that only the launcher knows, or that are for shards: combinations that cannot work, and flags
 //! whose feature does not exist yet. What the router is told it judges itself, see `router_check.rs`.
 
+mod address_space;
+
 use std::ops::RangeInclusive;
 
+pub use self::address_space::{check_address_space, perhaps_by_its_limit};
 use crate::args::{Args, LimitArgs, NodeArgs, ServerArgs, UnavailableArgs};
 use crate::error::LauncherError;
 
 /// Returns the first reason why these arguments cannot be served.
 pub fn check(args: &Args) -> Result<(), LauncherError> {
     check_model(args)?;
-    check_flags(args)
+    check_flags(args)?;
+    check_address_space()
 }
 
 /// The same for flags without a model.
@@ -22,8 +26,25 @@ pub fn check_flags(args: &Args) -> Result<(), LauncherError> {
     check_limits(&args.limits)
 }
 
+/// An error as the log says it: with the variables that its flags have their values from, and with a limit that may be
+/// the reason.
+pub fn told(args: &Args, error: &LauncherError) -> String {
+    let text = args.origins.named_in(&error.to_string());
+    match error {
+        LauncherError::Download { .. }
+        | LauncherError::CannotStart { .. }
+        | LauncherError::Died { .. }
+        | LauncherError::LostTooOften { .. } => perhaps_by_its_limit(text),
+        _ => text,
+    }
+}
+
 /// Flags that were given and change nothing, each with the reason.
-pub fn without_effect(args: &Args) -> Vec<&'static str> {
+pub fn without_effect(args: &Args) -> Vec<String> {
+    let (running, served) = (
+        args.batching.max_batch_size,
+        args.limits.max_concurrent_requests,
+    );
     let notes = [
         (
             args.nodes.master_addr.is_some() && args.nodes.nnodes == 1,
@@ -34,10 +55,18 @@ pub fn without_effect(args: &Args) -> Vec<&'static str> {
             "--usage-stats has no effect: nothing is ever sent",
         ),
     ];
-    notes
+    let mut notes: Vec<String> = notes
         .into_iter()
-        .filter_map(|(given, note)| given.then_some(note))
-        .collect()
+        .filter_map(|(given, note)| given.then(|| note.to_owned()))
+        .collect();
+    if let Some(running) = running.filter(|running| *running > served) {
+        notes.push(format!(
+            "--max-batch-size {running} has no effect beyond --max-concurrent-requests {served}: more requests than \
+             that are answered with status 429; raise both"
+        ));
+    }
+    notes.extend(args.notes.without_effect.iter().cloned());
+    notes
 }
 
 /// The limit on prompt tokens, by whichever of its two names it was given.

@@ -109,6 +109,7 @@ async fn examine(args: &Args) -> Vec<Finding> {
         .and(place.map(drop))
         .and(counted.map(drop));
     let mut findings = judge_as_router(args, flags).await;
+    findings.extend(args.notes.warnings.iter().map(|text| host::variable(text)));
     let address = SocketAddr::new(args.server.hostname, args.server.port);
     findings.push(host::address(address));
     let management = args.server.management_address();
@@ -119,6 +120,7 @@ async fn examine(args: &Args) -> Vec<Finding> {
     findings.extend(host::access(address, &args.server));
     findings.push(host::sockets(args.shards.shard_uds_path.as_deref(), shards));
     findings.extend(host::open_files(args.server.max_connections));
+    findings.extend(host::address_space());
     findings.extend(host::shared_memory(shards));
     findings.extend(host::router().await);
     let surroundings = Surroundings {
@@ -142,6 +144,11 @@ async fn examine(args: &Args) -> Vec<Finding> {
         findings.push(
             finding.remedied_by("text-generation-launcher doctor --model-id <folder or hub id>"),
         );
+    }
+    for finding in &mut findings {
+        if finding.status == Status::Error {
+            finding.text = args.origins.named_in(&finding.text);
+        }
     }
     findings
 }

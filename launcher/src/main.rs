@@ -20,42 +20,27 @@ mod sockets;
 mod spans;
 mod supervisor;
 
+use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::args::Args;
+use crate::args::{Args, Command};
 use crate::error::LauncherError;
 use crate::logs::Console;
 use crate::spans::Tracer;
 use crate::supervisor::Signals;
 
-/// Starts a text generation server: prepares the model, starts one shard per device and the router, and watches them.
-///
-/// Every flag can be given by an environment variable of the same name in upper case, for example MODEL_ID.
-/// LOG_LEVEL sets what is logged: error, warn, info, debug, trace, or directives such as `info,tonic=debug`.
-#[derive(Debug, Parser)]
-#[command(args_conflicts_with_subcommands = true)]
-struct Cli {
-    #[command(subcommand)]
-    command: Option<Command>,
-    #[command(flatten)]
-    args: Args,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Say what a start with the flags that follow would do, and what would keep it from working; nothing is started
-    Doctor(Box<Args>),
-}
-
 fn main() -> ExitCode {
     // First of all: until they are handled, signals end the process, or are lost where it is the first of a container.
     let listening = listen();
-    let cli = Cli::parse();
+    let cli = match args::read(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
     match cli.command {
         Some(Command::Doctor(args)) => examine(&args, listening),
+        Some(Command::Serve(given)) => serve(&given.args, listening),
         None => serve(&cli.args, listening),
     }
 }
@@ -79,14 +64,19 @@ fn examine(args: &Args, listening: Result<(Runtime, Signals), LauncherError>) ->
 }
 
 fn serve(args: &Args, listening: Result<(Runtime, Signals), LauncherError>) -> ExitCode {
-    // Without a thread for the log nothing else could start either.
-    let Ok((console, log_level)) = logs::init(args.logs.json_output) else {
-        return ExitCode::FAILURE;
+    let (console, log_level) = match logs::init(args.logs.json_output) {
+        Ok(log) => log,
+        Err(error) => {
+            // Without a thread for the log nothing else could start either.
+            let reason = checks::perhaps_by_its_limit(format!("cannot start a thread: {error}"));
+            let _ = writeln!(std::io::stderr(), "Error: {reason}");
+            return ExitCode::FAILURE;
+        }
     };
     let prepared = log_level
         .and_then(|()| prepare(args))
         .and(listening)
-        .inspect_err(|error| tracing::error!("{error}"));
+        .inspect_err(|error| report(args, error));
     let served = prepared
         .and_then(|(runtime, signals)| runtime.block_on(supervise(args, console.clone(), signals)));
     console.flush();
@@ -98,7 +88,7 @@ fn serve(args: &Args, listening: Result<(Runtime, Signals), LauncherError>) -> E
 
 /// Serves until a signal or a failure, and tells the collector of traces, where there is one.
 async fn supervise(args: &Args, console: Console, signals: Signals) -> Result<(), LauncherError> {
-    let tracer = Tracer::start(&args.server).inspect_err(|error| tracing::error!("{error}"))?;
+    let tracer = Tracer::start(&args.server).inspect_err(|error| report(args, error))?;
     let served = supervisor::run(args, console, tracer.clone(), signals).await;
     if !matches!(served, Err(LauncherError::Hurried)) {
         tracer.shutdown().await;
@@ -117,9 +107,16 @@ fn listen() -> Result<(Runtime, Signals), LauncherError> {
 }
 
 fn prepare(args: &Args) -> Result<(), LauncherError> {
+    for warning in &args.notes.warnings {
+        tracing::warn!("{warning}");
+    }
     checks::check(args)?;
-    checks::without_effect(args)
-        .iter()
-        .for_each(|note| tracing::info!("{note}"));
+    for note in checks::without_effect(args) {
+        tracing::info!("{note}");
+    }
     Ok(())
+}
+
+fn report(args: &Args, error: &LauncherError) {
+    tracing::error!("{}", checks::told(args, error));
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use text_generation_process::settings::is_service_link;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{ChildStdin, Command};
 use tokio::sync::watch;
@@ -208,6 +209,12 @@ fn command(spec: &ProcessSpec) -> Command {
     command.args(&spec.args).process_group(0);
     for name in spec.env_remove.iter().chain(&notify::VARIABLES) {
         command.env_remove(name);
+    }
+    // What the launcher has ignored is no setting of its children either.
+    for (name, value) in std::env::vars_os() {
+        if is_service_link(&name.to_string_lossy(), &value.to_string_lossy()) {
+            command.env_remove(name);
+        }
     }
     command.envs(spec.env.iter().map(|(name, value)| (name, value)));
     command

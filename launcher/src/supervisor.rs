@@ -10,7 +10,6 @@ mod start;
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use tracing::info;
@@ -28,7 +27,7 @@ use crate::spans::{Span, Tracer};
 use crate::supervisor::fleet::Fleet;
 use crate::supervisor::shards::Shards;
 pub use crate::supervisor::signals::Signals;
-use crate::{banner, devices, download, notify, readiness, router_check};
+use crate::{banner, checks, devices, download, notify, readiness, router_check};
 
 /// Serves until a signal (Ok) or a failure (Err, already logged). No process and no socket outlives this call.
 pub async fn run(
@@ -50,9 +49,8 @@ pub async fn run(
         ending = ending => end_with_others(ending),
         failure = serve(args, &mut fleet) => failure.map(|never| match never {}),
     };
-    let grace = plan::router_grace(&args.server);
     tokio::select! {
-        outcome = end(&mut fleet, outcome, grace) => outcome,
+        outcome = end(&mut fleet, outcome, args) => outcome,
         _ = signals.next() => {
             fleet.kill().await;
             tracing::error!("{}", LauncherError::Hurried);
@@ -266,19 +264,19 @@ async fn prepare_model(
 async fn end(
     fleet: &mut Fleet,
     outcome: Result<(), LauncherError>,
-    grace: Duration,
+    args: &Args,
 ) -> Result<(), LauncherError> {
     if let Some(port) = &fleet.management {
         port.enter(Phase::Stopping);
     }
     let outcome = match outcome {
-        Ok(()) => fleet.drain(grace).await,
+        Ok(()) => fleet.drain(plan::router_grace(&args.server)).await,
         failure => failure,
     };
     let reported = outcome
         .as_ref()
         .err()
-        .map(ToString::to_string)
+        .map(|error| checks::told(args, error))
         .inspect(|error| tracing::error!("{error}"));
     fleet.stop(reported.as_deref()).await;
     outcome

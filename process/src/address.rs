@@ -38,7 +38,14 @@ mod tests {
         ] {
             assert_eq!(ip_address(text), Ok(address.parse().unwrap()), "{text}");
         }
-        for text in ["", "[127.0.0.1]", "[::1", "host", "127.0.0.1:80", "http://::1"] {
+        for text in [
+            "",
+            "[127.0.0.1]",
+            "[::1",
+            "host",
+            "127.0.0.1:80",
+            "http://::1",
+        ] {
             assert!(ip_address(text).is_err(), "{text}");
         }
     }

@@ -174,11 +174,23 @@ mod tests {
     #[test]
     fn messages_name_the_variables_behind_the_flags_that_they_name() {
         let pair = |flag: &str, variable: &str| (flag.to_owned(), variable.to_owned());
-        let origins = Origins(vec![pair("--port", "PORT"), pair("--speculate", "SPECULATE")]);
+        let origins = Origins(vec![
+            pair("--port", "PORT"),
+            pair("--speculate", "SPECULATE"),
+        ]);
         let cases = [
-            ("--port must not be 0", "--port must not be 0 (set in the environment: PORT)"),
-            ("`--port 0` and --speculate", "`--port 0` and --speculate (set in the environment: PORT, SPECULATE)"),
-            ("--speculate (or SPECULATE) is not there", "--speculate (or SPECULATE) is not there"),
+            (
+                "--port must not be 0",
+                "--port must not be 0 (set in the environment: PORT)",
+            ),
+            (
+                "`--port 0` and --speculate",
+                "`--port 0` and --speculate (set in the environment: PORT, SPECULATE)",
+            ),
+            (
+                "--speculate (or SPECULATE) is not there",
+                "--speculate (or SPECULATE) is not there",
+            ),
             ("--port-range is wrong", "--port-range is wrong"),
             ("a port is taken", "a port is taken"),
         ];
@@ -189,7 +201,10 @@ mod tests {
 
     #[test]
     fn what_is_typed_is_not_blamed_on_a_variable() {
-        let port = Arg::new("port").long("port").env("PATH").value_parser(clap::value_parser!(u16));
+        let port = Arg::new("port")
+            .long("port")
+            .env("PATH")
+            .value_parser(clap::value_parser!(u16));
         let command = Command::new("c").arg(port);
         let read = |words: &[&str]| {
             let outcome = Settings::read(command.clone(), &Rules::default(), words.iter().copied());
@@ -199,7 +214,10 @@ mod tests {
         assert!(typed.contains("'x'") && !typed.contains("PATH"), "{typed}");
         let set = read(&["c"]).unwrap_err();
         assert!(set.starts_with("error: invalid value"), "{set}");
-        assert!(set.contains("'--port <port>', set in the environment by PATH"), "{set}");
+        assert!(
+            set.contains("'--port <port>', set in the environment by PATH"),
+            "{set}"
+        );
         assert_eq!(read(&["c", "--port", "1"]), Ok(()));
     }
 }

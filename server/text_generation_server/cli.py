@@ -51,6 +51,7 @@ from .hub import ModelSource, find_folder, prepare_folder
 from .service.parent import start_is_due, watch_parent
 from .service.server import ServiceSettings, TraceSettings
 from .service.server import serve as serve_shard
+from .service.signals import ignore_pointless
 from .telemetry import LEVELS, configure_logging
 
 # Not __name__: that is "__main__" where the module is run with `python -m`.
@@ -118,6 +119,7 @@ def serve(
     json_output: Json = False,
 ) -> None:
     """Serve one rank of a model over a Unix socket, and over TCP where it has its router on another node."""
+    ignore_pointless(exit_on_stdin_eof)
     configure_logging(logger_level, json_output)
     with _reported_errors():
         config = ServerConfig(
@@ -177,6 +179,7 @@ def download_weights(
 
     What it could not be served with ends this before the weights are downloaded.
     """
+    ignore_pointless(exit_on_stdin_eof)
     configure_logging(logger_level, json_output)
     if exit_on_stdin_eof:
         # Nothing is lost: a download resumes, and converted files get their names when they are complete.

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, RangedU64ValueParser};
 use clap::{ArgAction, value_parser};
+use text_generation_process::address::ip_address;
 
 use super::MOST_SECONDS;
 use super::values::{
-    Attention, DequantisedCopies, Dtype, KvCacheDtype, LoadFormat, ModelImpl, RopeScaling,
+    Attention, DequantisedCopies, Dtype, KvCacheDtype, LoadFormat, ModelImpl, RopeScaling, quantize,
 };
 
 #[derive(Debug, clap::Args)]
@@ -41,9 +42,9 @@ pub struct ModelArgs {
     /// Refuse requests whose answer must have a form, such as JSON
     #[arg(long, env)]
     pub disable_grammar_support: bool,
-    /// Number type of weights and computation. Default: what the model's configuration says
-    #[arg(long, env, value_enum)]
-    pub dtype: Option<Dtype>,
+    /// Number type of weights and computation. `auto`: what the model's configuration says
+    #[arg(long, env, value_enum, default_value_t = Dtype::Auto)]
+    pub dtype: Dtype,
     /// Number type of stored keys and values. Default: what the checkpoint wants, which is `--dtype` for most
     #[arg(long, env, value_enum, default_value_t = KvCacheDtype::Auto)]
     pub kv_cache_dtype: KvCacheDtype,
@@ -55,7 +56,7 @@ pub struct ModelArgs {
     pub model_impl: Option<ModelImpl>,
     /// Quantise 16-bit weights while they are read: fp8, eetq, bitsandbytes-nf4 and others (docs/quantisation.md).
     /// Checkpoints that are quantised need no flag
-    #[arg(long, env)]
+    #[arg(long, env, value_parser = quantize(), hide_possible_values = true)]
     pub quantize: Option<String>,
     /// Keep matrices of few bits with 16 bits as well, for steps of more than 64 tokens. `auto`: where that takes a small
     /// part of the memory and shortens no request; never with `--deterministic`
@@ -91,7 +92,7 @@ pub struct ModelArgs {
 #[command(next_help_heading = "Shards")]
 pub struct ShardArgs {
     /// Spread the model over all visible devices (true), or not (false). Default: as many shards as visible devices
-    #[arg(long, env)]
+    #[arg(long, env, value_parser = BoolishValueParser::new())]
     pub sharded: Option<bool>,
     /// Number of shards, of each node where there are several
     #[arg(long, env)]
@@ -149,7 +150,7 @@ pub struct NodeArgs {
     #[arg(long, env, default_value_t = 29500)]
     pub master_port: u16,
     /// IP address of this node on the network of the nodes. Default: the one by which it reaches node 0
-    #[arg(long, env)]
+    #[arg(long, env, value_parser = ip_address)]
     pub local_addr: Option<IpAddr>,
     /// PEM file with the certificate of this node, which must be for the name `text-generation`
     #[arg(long, env)]

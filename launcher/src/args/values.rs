@@ -3,13 +3,76 @@
 use std::fmt;
 
 use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+/// TGI's names, and those of vLLM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Dtype {
+    #[default]
+    Auto,
+    #[value(alias = "float")]
     Float32,
+    #[value(alias = "half")]
     Float16,
     Bfloat16,
 }
+
+/// Values of `--quantize` that work with some checkpoint, as the shards know them (`config/quantisation/online.py`).
+const QUANTIZE: [&str; 25] = [
+    "awq",
+    "compressed-tensors",
+    "gptq",
+    "marlin",
+    "fp8",
+    "bitsandbytes",
+    "bitsandbytes-nf4",
+    "bitsandbytes-fp4",
+    "eetq",
+    "triton_w8a16",
+    "triton_int8weight",
+    "triton_w4a16",
+    "triton_int4weight",
+    "lmdeploy_w4a16",
+    "ppl_w4a16",
+    "ao-w8a16",
+    "ao-w4a16-32",
+    "ao-w4a16-64",
+    "ao-w4a16-128",
+    "ao-w4a16-256",
+    "vllm-fp8w8a8",
+    "vllm-fp8w8a8-b128",
+    "deepgemm-fp8w8a8-b128",
+    "triton-fp8w8a8-block128",
+    // As good as none.
+    "",
+];
+/// Those of other servers that the shards refuse, each with what to use instead.
+const QUANTIZE_REFUSED: [&str; 8] = [
+    "exl2",
+    "triton_w8a8",
+    "ppl_w8a8",
+    "ao-w8a8",
+    "vllm-w8a8",
+    "ao-fp8w8a16",
+    "ao-fp6w6a16",
+    "flash_llm_w6a16",
+];
+
+/// The names that `--quantize` takes. A test compares them with those of the shards.
+pub fn quantize() -> PossibleValuesParser {
+    let shown = QUANTIZE
+        .into_iter()
+        .map(|name| PossibleValue::new(name).hide(name.is_empty()));
+    let hidden = QUANTIZE_REFUSED
+        .into_iter()
+        .map(|name| PossibleValue::new(name).hide(true));
+    PossibleValuesParser::new(shown.chain(hidden))
+}
+
+/// Values of `--prefix-caching`; the router reads them.
+pub const PREFIX_CACHING: [&str; 9] = [
+    "true", "false", "per-key", "1", "0", "yes", "no", "on", "off",
+];
 
 /// TGI's names; LightLLM's modes and vLLM's names are other names of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -10,10 +10,10 @@ use tokio::process::Command;
 
 use super::{Finding, Status};
 use crate::args::ServerArgs;
-use crate::banner;
 use crate::error::LauncherError;
 use crate::process::command_path;
 use crate::sockets::Sockets;
+use crate::{banner, checks};
 
 const ROUTER: &str = "text-generation-router";
 /// Files that the router has open beside connections of clients: sockets of shards, logs, libraries, probes.
@@ -28,6 +28,19 @@ pub fn flags(checked: Result<(), LauncherError>) -> Finding {
         Err(error) => Finding::new("flags", Status::Error, error.to_string())
             .remedied_by("correct the flag, or the variable of the same name"),
     }
+}
+
+/// A variable that is ignored.
+pub fn variable(warning: &str) -> Finding {
+    Finding::new("variables", Status::Warning, warning)
+        .remedied_by("unset it, or give the flag of the same name")
+}
+
+/// Whether the processes may have the virtual memory that they need.
+pub fn address_space() -> Option<Finding> {
+    let error = checks::check_address_space().err()?;
+    let finding = Finding::new("virtual memory", Status::Error, error.to_string());
+    Some(finding.remedied_by("ulimit -v unlimited, or LimitAS=infinity in systemd"))
 }
 
 /// Whether the router can read the model's tokenizer and template, and its flags fit them.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::flags::{Flags, name_of};
 use super::{NodeGroup, ProcessSpec, ShardGroup, Surroundings, cluster_flags};
-use crate::args::{Args, ModelArgs, NodeArgs, RopeScaling};
+use crate::args::{Args, Dtype, ModelArgs, NodeArgs, RopeScaling};
 use crate::checks::max_input_tokens;
 
 const SERVER: &str = "text-generation-server";
@@ -61,7 +61,8 @@ fn asked_flags(args: &Args, shards: usize, flags: &mut Flags) {
 
 /// How the model is computed, as flags of every shard.
 fn model_flags(args: &Args, flags: &mut Flags) {
-    flags.optional("--dtype", args.model.dtype.map(name_of));
+    let dtype = Some(args.model.dtype).filter(|dtype| *dtype != Dtype::Auto);
+    flags.optional("--dtype", dtype.map(name_of));
     flags.value("--load-format", name_of(args.model.load_format));
     flags.optional("--model-impl", args.model.model_impl.map(name_of));
     flags.optional("--quantize", quantize(&args.model));

@@ -9,8 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use text_generation_process::settings::{Rules, Settings};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -20,6 +21,13 @@ use crate::server::{ServerLimits, StopOrders, serve};
 use crate::signals::{StopSignals, stdin_eof};
 use crate::startup::{self, SlowTokenizer};
 use crate::{logging, routes};
+
+/// An empty key must not open a server.
+const RULES: Rules = Rules {
+    stand_ins: &[],
+    never_empty: &["API_KEY"],
+    foreign: &[],
+};
 
 /// The command `text-generation-router`; returns its exit code. `argv` starts with the name of the program.
 ///
@@ -31,8 +39,10 @@ pub fn main_from_args<A>(
 where
     A: Into<OsString> + Clone,
 {
-    let cli = match Cli::try_parse_from(argv) {
-        Ok(cli) => cli,
+    let read = Settings::read(Cli::command(), &RULES, argv);
+    let read = read.and_then(|told| Ok((Cli::from_arg_matches(&told.matches)?, told)));
+    let (cli, told) = match read {
+        Ok(read) => read,
         Err(error) => {
             // Help goes to standard output; a closed one is not worth a second error.
             let _ = error.print();
@@ -42,13 +52,14 @@ where
     let result = match cli.command {
         Some(Command::PrintSchema) => print_schema(io::stdout()),
         Some(Command::Check(config)) => check(&config, slow_tokenizer),
-        None => run(&cli.config, slow_tokenizer),
+        None => run(&cli.config, &told.warnings, slow_tokenizer),
     };
     match result {
         Ok(()) => 0,
         Err(error) => {
             // The exit code tells it too where nobody takes the line.
-            let _ = writeln!(io::stderr(), "{}", reason_line(&error));
+            let reason = told.origins.named_in(&reason_line(&error));
+            let _ = writeln!(io::stderr(), "{reason}");
             1
         }
     }
@@ -79,13 +90,20 @@ fn check(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyhow::Result<
     runtime.block_on(startup::check(config, slow_tokenizer))
 }
 
-/// Starts the server and serves until it is told to stop.
+/// Starts the server and serves until it is told to stop. `warnings` are logged first.
 ///
 /// # Errors
 /// When it cannot start, or a second signal ends it before its requests have finished.
-pub fn run(config: &Config, slow_tokenizer: impl SlowTokenizer) -> anyhow::Result<()> {
+pub fn run(
+    config: &Config,
+    warnings: &[String],
+    slow_tokenizer: impl SlowTokenizer,
+) -> anyhow::Result<()> {
     let inherited = management::inherited().context("cannot use the inherited socket")?;
     let _log = logging::init(config.json_output, &config.log_level)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
     let port = ManagementPort::claim(config, inherited)?;
     raise_open_files();
     let serving = runtime("http", serving_threads())?;
@@ -134,7 +152,8 @@ async fn supervise(
     slow_tokenizer: impl SlowTokenizer,
     stepping: &Handle,
 ) -> anyhow::Result<()> {
-    let mut signals = StopSignals::install().context("cannot handle signals")?;
+    let mut signals =
+        StopSignals::install(config.exit_on_stdin_eof).context("cannot handle signals")?;
     let mut input_closed = pin!(stdin_eof(config.exit_on_stdin_eof)?);
     let (listener, state) = tokio::select! {
         started = startup::start(config, slow_tokenizer, stepping) => started?,
@@ -212,7 +231,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_the_batching_task_the_process_ends_with_the_reason() {
-        let mut signals = StopSignals::install().expect("signals");
+        let mut signals = StopSignals::install(false).expect("signals");
         let (server, input) = (std::future::pending(), std::future::pending());
         let failed = std::future::ready("task 7 panicked".to_owned());
         let orders = StopOrders::default();

@@ -4,22 +4,30 @@ use std::future::Future;
 use std::io::{self, Read};
 use std::thread;
 
+use text_generation_process::signals::{hangup_is_ignored, ignore_pointless};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// SIGINT and SIGTERM.
+/// SIGINT and SIGTERM, and the first SIGHUP.
 #[derive(Debug)]
 pub struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Signal,
+    hears_hangup: bool,
 }
 
 impl StopSignals {
-    /// From now on the signals do not end the process but are received here. Needs a running tokio runtime.
-    pub fn install() -> io::Result<Self> {
+    /// From now on the signals do not end the process but are received here, and those that ask for nothing do nothing.
+    /// Needs a running tokio runtime. `led`: a launcher decides what the end of a terminal means.
+    pub fn install(led: bool) -> io::Result<Self> {
+        let hears_hangup = !led && !hangup_is_ignored();
+        ignore_pointless()?;
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+            hears_hangup,
         })
     }
 
@@ -28,6 +36,10 @@ impl StopSignals {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",
             _ = self.terminate.recv() => "SIGTERM",
+            _ = self.hangup.recv(), if self.hears_hangup => {
+                self.hears_hangup = false;
+                "SIGHUP"
+            }
         }
     }
 }

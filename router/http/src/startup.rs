@@ -205,8 +205,8 @@ fn request_memory(payload_limit: usize) -> usize {
 
 fn cannot_listen(config: &Config) -> String {
     format!(
-        "cannot listen on {}:{}; choose another address with `--hostname` and `--port`",
-        config.hostname, config.port
+        "cannot listen on {}; choose another address with `--hostname` and `--port`",
+        SocketAddr::new(config.address(), config.port)
     )
 }
 

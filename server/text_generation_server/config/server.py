@@ -19,6 +19,9 @@ from .kv_cache import KvCacheDtype
 from .parallel import DEFAULT_UDS_PATH, NodeConfig, ParallelConfig, rendezvous_path
 
 _Number = TypeVar("_Number", int, float)
+# What launcher and router take too.
+_TRUE = ("true", "1", "yes", "on", "y", "t")
+_FALSE = ("false", "0", "no", "off", "n", "f")
 
 LoadFormat = Literal["auto", "safetensors", "dummy"]
 """Where weights come from: safetensors files (`auto` finds them), or random numbers for benchmarks (`dummy`)."""
@@ -185,9 +188,9 @@ class _Variables:
 
     def flag(self, name: str) -> bool:
         value = (self.get(name) or "false").lower()
-        if value not in ("true", "false", "1", "0"):
+        if value not in _TRUE + _FALSE:
             raise ConfigurationError(f"{name} must be true or false, not {value!r}")
-        return value in ("true", "1")
+        return value in _TRUE
 
     @staticmethod
     def _in_range(name: str, number: _Number, low: _Number, high: _Number) -> _Number:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from .cluster import listen_for_nodes
 from .interceptor import ErrorInterceptor
 from .parent import watch_parent
 from .servicer import HealthServicer, TextGenerationServicer
+from .signals import stopping
 from .socket import SocketFile
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class ShardServer:
         try:
             await server.start()
             self._socket.restrict()
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in stopping():
                 loop.add_signal_handler(number, self.stop)
             if self._settings.exit_on_stdin_eof:
                 watch_parent(lambda: self._orphaned(loop))

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use text_generation_client::ClusterTls;
+use text_generation_process::address;
 
 use super::Config;
 use crate::api_keys::{ApiKeys, KeyLines};
@@ -119,10 +120,7 @@ impl Config {
 
 /// Containers set `HOSTNAME` to a name of theirs, which stands for all addresses.
 fn ip_address(flag: &str, hostname: &str) -> IpAddr {
-    if hostname == "localhost" {
-        return Ipv4Addr::LOCALHOST.into();
-    }
-    hostname.parse().unwrap_or_else(|_| {
+    address::ip_address(hostname).unwrap_or_else(|_| {
         tracing::warn!("`{flag} {hostname}` is not an IP address: listening on 0.0.0.0");
         Ipv4Addr::UNSPECIFIED.into()
     })

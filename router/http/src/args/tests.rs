@@ -61,10 +61,12 @@ fn a_model_is_served_under_the_names_that_it_was_given() {
 
 #[test]
 fn host_names_of_containers_mean_all_addresses() {
-    assert_eq!(
-        config(&["--hostname=::1"]).address(),
-        IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1])
-    );
+    for loopback in ["::1", "[::1]"] {
+        assert_eq!(
+            config(&["--hostname", loopback]).address(),
+            IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1])
+        );
+    }
     assert_eq!(
         config(&["--hostname=localhost"]).address(),
         IpAddr::from([127, 0, 0, 1])

@@ -1,0 +1,192 @@
+//! The words of the command line before they are read as flags: those of other servers in ours.
+
+use std::ffi::OsString;
+
+use super::others::{Answer, answer};
+
+/// The command line in our words.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Words {
+    pub words: Vec<OsString>,
+    /// Flags of others that change nothing, each with the reason.
+    pub notes: Vec<String>,
+    /// Flags of others that we lack, each with what to do instead. Where there are some, nothing can be started.
+    pub refused: Vec<String>,
+}
+
+/// Reads the words of the command line, of which the first is the name of the program.
+pub fn in_our_words(given: impl IntoIterator<Item = OsString>) -> Words {
+    let mut said = Words::default();
+    let mut rest = given.into_iter().peekable();
+    while let Some(word) = rest.next() {
+        match word.to_str() {
+            // What follows is no flag, whatever it looks like.
+            Some("--") => {
+                said.words.push(word);
+                said.words.extend(rest);
+                break;
+            }
+            Some(text) if text.starts_with('-') && !said.words.is_empty() => {
+                let (name, value) = match text.split_once('=') {
+                    Some((name, value)) => (dashed(name), Some(value.to_owned())),
+                    None => (dashed(text), None),
+                };
+                let next = rest.next_if(|next| {
+                    value.is_none() && is_switch(&name) && truth(next.to_str()).is_some()
+                });
+                let next = next.and_then(|next| next.into_string().ok());
+                said.flag(&name, value.or(next));
+            }
+            _ => said.words.push(word),
+        }
+    }
+    said
+}
+
+impl Words {
+    fn flag(&mut self, name: &str, value: Option<String>) {
+        let whole = || {
+            value
+                .as_ref()
+                .map_or(name.to_owned(), |value| format!("{name}={value}"))
+        };
+        let (answer, wanted) = match opposite(name) {
+            Some(answer) => (Some(answer), false),
+            None => (answer(name), truth(value.as_deref()).unwrap_or(true)),
+        };
+        match answer {
+            Some(Answer::Alias(ours)) => match value {
+                Some(value) => self.words.push(format!("{ours}={value}").into()),
+                None => self.words.push(ours.into()),
+            },
+            Some(Answer::Switch { on, off }) => {
+                let words = if wanted { on } else { off };
+                self.words.extend(words.iter().map(OsString::from));
+            }
+            Some(Answer::Needless(reason)) if wanted => {
+                self.notes.push(format!("{name} has no effect: {reason}"));
+            }
+            Some(Answer::Needless(reason)) => {
+                self.refused
+                    .push(format!("{}: leave it out; {reason}", whole()));
+            }
+            Some(Answer::Instead(remedy)) => self.refused.push(format!("{name}: {remedy}")),
+            None => self.words.push(whole().into()),
+        }
+    }
+}
+
+/// A flag's name as ours are written: other servers take `_` for `-`.
+fn dashed(name: &str) -> String {
+    if name.starts_with("--") {
+        name.replace('_', "-")
+    } else {
+        name.to_owned()
+    }
+}
+
+/// What becomes of the switch whose opposite, which begins with `--no-`, this is.
+fn opposite(name: &str) -> Option<Answer> {
+    let positive = name
+        .strip_prefix("--no-")
+        .filter(|_| answer(name).is_none());
+    let found = answer(&format!("--{}", positive?));
+    found.filter(|answer| stands_alone(*answer))
+}
+
+/// Whether the flag, of another server, stands without a value.
+fn is_switch(name: &str) -> bool {
+    opposite(name).is_some() || answer(name).is_some_and(stands_alone)
+}
+
+fn stands_alone(answer: Answer) -> bool {
+    matches!(answer, Answer::Switch { .. } | Answer::Needless(_))
+}
+
+fn truth(word: Option<&str>) -> Option<bool> {
+    match word?.to_ascii_lowercase().as_str() {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ours(line: &str) -> Words {
+        in_our_words(line.split(' ').map(OsString::from))
+    }
+
+    fn words(line: &str) -> String {
+        let said = ours(line);
+        assert_eq!(said.refused, [""; 0], "{line}");
+        let words = said.words.iter().map(|word| word.to_str().unwrap());
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn flags_of_others_become_ours() {
+        for (theirs, expected) in [
+            (
+                "l --model a/b -tp 2 --host ::",
+                "l --model-id a/b --num-shard 2 --hostname ::",
+            ),
+            ("l --tensor-parallel-size=2", "l --num-shard=2"),
+            (
+                "l --max_model_len 9 -tp=2 -q fp8",
+                "l --max-total-tokens 9 --num-shard=2 --quantize fp8",
+            ),
+            ("l --enable-prefix-caching", "l --prefix-caching=true"),
+            (
+                "l --no-enable-prefix-caching --port 1",
+                "l --prefix-caching=false --port 1",
+            ),
+            (
+                "l --enable-chunked-prefill False -p 1",
+                "l --prefill-chunking=false -p 1",
+            ),
+            (
+                "l --enable-chunked-prefill=true",
+                "l --prefill-chunking=true",
+            ),
+            (
+                "l --disable-radix-cache --enforce-eager",
+                "l --prefix-caching=false --cuda-graphs=0",
+            ),
+            ("l --no-enforce-eager --no-enable-log-requests", "l"),
+            ("l --enable-auto-tool-choice", "l"),
+            ("l serve a/b --port 8000", "l serve a/b --port 8000"),
+            (
+                "l --model-id a=b --api_key=x_y",
+                "l --model-id a=b --api-key=x_y",
+            ),
+            ("l -- --tp", "l -- --tp"),
+            ("l --no-such-flag", "l --no-such-flag"),
+        ] {
+            assert_eq!(words(theirs), expected);
+        }
+    }
+
+    #[test]
+    fn what_changes_nothing_is_noted_and_what_is_lacking_refused() {
+        let said = ours("l --enable-auto-tool-choice");
+        assert!(said.notes[0].starts_with("--enable-auto-tool-choice has no effect: "));
+        let said = ours("l --swap-space 4 --seed=0 -pp 2 --no-enable-auto-tool-choice");
+        let names: Vec<&str> = said
+            .refused
+            .iter()
+            .map(|text| text.split(": ").next().unwrap())
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "--swap-space",
+                "--seed",
+                "-pp",
+                "--no-enable-auto-tool-choice"
+            ]
+        );
+    }
+}
