@@ -38,7 +38,6 @@ impl Settings {
         let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
         let mut warnings = Vec::new();
         let command = with_variables(command, rules, &mut warnings);
-        warnings.dedup();
         match command.clone().try_get_matches_from(&words) {
             Ok(matches) => Ok(Self {
                 origins: Origins::of(&command, &matches),
@@ -111,7 +110,8 @@ fn with_variables(command: Command, rules: &Rules, warnings: &mut Vec<String>) -
             Counts::Own => arg,
             Counts::Another(variable) => arg.env(variable),
             Counts::Nothing(warning) => {
-                warnings.extend(warning);
+                // Commands have the same flags.
+                warnings.extend(warning.filter(|text| !warnings.contains(text)));
                 arg.env(Resettable::Reset)
             }
         }

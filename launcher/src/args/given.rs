@@ -176,6 +176,17 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_way_to_quantise_is_refused_with_those_that_there_are() {
+        let refused = given("l --model-id a/b --quantize int3").unwrap_err();
+        for name in ["fp8", "eetq", "awq", "bitsandbytes-nf4"] {
+            assert!(refused.contains(&format!("{name}, ")), "{refused}");
+        }
+        assert!(!refused.contains("exl2"), "{refused}");
+        // The shards say of each what to use instead.
+        assert!(given("l --model-id a/b --quantize exl2").is_ok());
+    }
+
+    #[test]
     fn a_command_line_of_vllm_is_read() {
         let cli = given(
             "l serve a/b --tensor-parallel-size 2 --max-num-seqs 8 --max-model-len 4096 --dtype half --host localhost \

@@ -257,3 +257,28 @@ fn helpers_of_a_dead_shard_end_with_it() {
     assert_eq!(ended.code, Some(1));
     assert!(is_gone(helper));
 }
+
+#[test]
+fn signals_that_ask_for_nothing_do_nothing_and_a_hangup_drains() {
+    let launcher = Launcher::start(&[], &[]);
+    launcher.wait_for_event("download", "start");
+    launcher.signal(Signal::SIGUSR1);
+    launcher.wait_until_ready();
+    for signal in [
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+        Signal::SIGALRM,
+        Signal::SIGVTALRM,
+        Signal::SIGPROF,
+        Signal::SIGIO,
+        Signal::SIGPWR,
+    ] {
+        launcher.signal(signal);
+    }
+    launcher.signal(Signal::SIGHUP);
+    launcher.wait_for_line("Received SIGHUP, stopping");
+    launcher.signal(Signal::SIGHUP);
+    let ended = launcher.end();
+    assert_eq!(ended.code, Some(0), "{:#?}", ended.output);
+    assert!(ended.events().contains(&"router drained".to_owned()));
+}

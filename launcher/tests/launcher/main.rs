@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod doctor;
+mod environment;
 mod failures;
 mod harness;
 mod lifecycle;

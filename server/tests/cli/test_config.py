@@ -80,6 +80,11 @@ def test_a_wrong_variable_is_named(variables: dict[str, str], message: str) -> N
         Environment.read(variables)
 
 
+@pytest.mark.parametrize(("text", "on"), [("1", True), ("Yes", True), ("on", True), ("0", False), ("off", False)])
+def test_switches_are_what_the_launcher_takes_too(text: str, on: bool) -> None:
+    assert Environment.read({"DISABLE_CUSTOM_KERNELS": text}).disable_custom_kernels is on
+
+
 def config(variables: dict[str, str], sharded: bool, remote_urls: tuple[str, ...] = ()) -> ServerConfig:
     usual = {"load_format": "auto", "attention": "torch"}
     return server_config(Path("/run"), variables, sharded=sharded, remote_urls=remote_urls, **usual)

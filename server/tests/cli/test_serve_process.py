@@ -37,6 +37,22 @@ def test_a_signal_ends_the_shard_in_order(llama_folder: Path, tmp_path: Path, nu
         assert list(tmp_path.iterdir()) == []
 
 
+def test_signals_that_ask_for_nothing_end_no_shard(llama_folder: Path, tmp_path: Path) -> None:
+    """A launcher decides what the end of a terminal means; a shard without one ends with it."""
+    pointless = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGPROF, signal.SIGRTMIN + 1]
+    with started(*serve_arguments(llama_folder, tmp_path, "--exit-on-stdin-eof")) as process:
+        wait_until_serving(process)
+        for number in [*pointless, signal.SIGHUP]:
+            process.send_signal(number)
+        close_stdin(process)
+        assert process.wait(WAIT_S) == 0
+    with started(*serve_arguments(llama_folder, tmp_path)) as process:
+        wait_until_serving(process)
+        for number in [*pointless, signal.SIGHUP]:
+            process.send_signal(number)
+        assert process.wait(WAIT_S) == 0
+
+
 def test_the_end_of_standard_input_ends_the_shard_and_its_folder(llama_folder: Path, tmp_path: Path) -> None:
     sockets = tmp_path / "sockets"
     sockets.mkdir(mode=0o700)

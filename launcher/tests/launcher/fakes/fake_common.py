@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 RANKS = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SHARD_GROUP"]
-NAMES = [*RANKS, "API_KEY", "LOG_LEVEL", "COMPUTE_TYPE", "HF_TOKEN", "NOTIFY_SOCKET"]
+NAMES = [*RANKS, "API_KEY", "LOG_LEVEL", "COMPUTE_TYPE", "HF_TOKEN", "NOTIFY_SOCKET", "PROMETHEUS_PORT"]
 
 
 def note(process: str, event: str) -> None:
