@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser, value_parser};
-use text_generation_process::address::ip_address;
+use text_generation_process::address::{ip_address, without_brackets};
 use text_generation_process::settings::Origins;
 
 pub use self::engine::{ModelArgs, NodeArgs, ShardArgs};
@@ -274,6 +274,6 @@ impl ServerArgs {
 fn hostname_from_env() -> IpAddr {
     let value = std::env::var("HOSTNAME").ok();
     value
-        .and_then(|text| text.parse().ok())
+        .and_then(|text| without_brackets(&text).parse().ok())
         .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
 }

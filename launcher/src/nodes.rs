@@ -17,6 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+use text_generation_process::address::without_brackets;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
@@ -51,7 +52,7 @@ impl Place {
         Ok(Some(Self {
             rank: args.node_rank,
             count: args.nnodes,
-            master_addr,
+            master_addr: without_brackets(&master_addr).to_owned(),
             master_port: args.master_port,
             local_addr: args.local_addr,
             security: Security::of(args)?,

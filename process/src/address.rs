@@ -10,16 +10,19 @@ pub fn ip_address(text: &str) -> Result<IpAddr, String> {
     if text.eq_ignore_ascii_case("localhost") {
         return Ok(Ipv4Addr::LOCALHOST.into());
     }
-    let bare = text
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'))
-        .filter(|inner| inner.contains(':'))
-        .unwrap_or(text);
-    bare.parse().map_err(|_| {
+    without_brackets(text).parse().map_err(|_| {
         "this is no IP address; give one of this machine, such as 127.0.0.1 or ::1, 0.0.0.0 or :: for all of them, or \
          localhost"
             .to_owned()
     })
+}
+
+/// An IPv6 address without the brackets of URLs; any other text as it is.
+pub fn without_brackets(text: &str) -> &str {
+    text.strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .filter(|inner| inner.contains(':'))
+        .unwrap_or(text)
 }
 
 #[cfg(test)]

@@ -18,8 +18,8 @@ use crate::output::OutputArgs;
 /// Drive a server over HTTP: this one, or any other with the API of TGI or OpenAI.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServerArgs {
-    /// Address without a path.
-    #[arg(long, default_value = "http://127.0.0.1:3000")]
+    /// Address without a path; `http://` and a `/v1` behind it are understood.
+    #[arg(long, default_value = "http://127.0.0.1:3000", value_parser = server_url)]
     pub url: String,
     /// API to use.
     #[arg(long, value_enum, default_value = "openai")]
@@ -240,6 +240,21 @@ fn seconds(flag: &'static str, value: f64) -> Result<Duration> {
         .map_err(|error| BenchmarkError::argument(flag, format!("{value}: {error}")))
 }
 
+/// The address of a server as people copy it: `localhost:3000`, `http://[::1]:3000/`, `http://host:3000/v1`.
+fn server_url(text: &str) -> std::result::Result<String, String> {
+    let url = match text.split_once("://") {
+        None => format!("http://{text}"),
+        Some(("http", _)) => text.to_owned(),
+        Some(_) => return Err("must start with http://, for there is no TLS in the benchmark".to_owned()),
+    };
+    let url = url.trim_end_matches('/');
+    let url = url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/');
+    match url {
+        "http:" => Err("must name a server, such as http://127.0.0.1:3000".to_owned()),
+        _ => Ok(url.to_owned()),
+    }
+}
+
 /// Reads `--extra-body`.
 fn json_object(text: &str) -> std::result::Result<Map<String, Value>, String> {
     serde_json::from_str(text).map_err(|error| format!("is no JSON object: {error}"))
@@ -266,5 +281,25 @@ impl WorkloadArgs {
             turn_input: self.turn_input_length.unwrap_or(self.input_length),
             think_time,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_people_copy_them() {
+        for (text, url) in [
+            ("localhost:3000", "http://localhost:3000"),
+            ("http://[::1]:3000/", "http://[::1]:3000"),
+            ("http://h:1/v1/", "http://h:1"),
+            ("[::1]:3000/v1", "http://[::1]:3000"),
+        ] {
+            assert_eq!(server_url(text).as_deref(), Ok(url));
+        }
+        for text in ["https://h", "ftp://h", "", "http://"] {
+            assert!(server_url(text).is_err(), "{text}");
+        }
     }
 }

@@ -14,12 +14,6 @@ use crate::prompts::{PromptMaker, tokenizer_file};
 
 /// The target with its model's name, and the folder of that model if it is on this machine.
 pub async fn target(args: &ServerArgs) -> Result<(Target, Option<PathBuf>)> {
-    if !args.url.starts_with("http://") {
-        return Err(BenchmarkError::argument(
-            "--url",
-            format!("`{}` does not start with http://", args.url),
-        ));
-    }
     if !(args.temperature >= 0.0 && args.temperature.is_finite()) {
         return Err(BenchmarkError::argument(
             "--temperature",

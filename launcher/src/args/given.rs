@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use text_generation_process::settings::{ForeignValues, Rules, Settings, StandIn};
@@ -91,7 +91,7 @@ pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Erro
     if !said.refused.is_empty() {
         return Err(refusal(&said.refused));
     }
-    let settings = Settings::read(Cli::command(), &RULES, said.words)?;
+    let settings = Settings::read(Cli::command(), &RULES, said.words).map_err(with_serve)?;
     let mut cli = Cli::from_arg_matches(&settings.matches)?;
     if let Some(Command::Serve(serve)) = &mut cli.command {
         let matches = settings.matches.subcommand_matches("serve");
@@ -124,6 +124,19 @@ fn take_model(serve: &mut ServeArgs, matches: Option<&ArgMatches>) -> Result<(),
         ));
     }
     Ok(())
+}
+
+/// A model that stands where a command would, as somebody new may write it.
+fn with_serve(error: clap::Error) -> clap::Error {
+    match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
+        (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) => Cli::command().error(
+            ErrorKind::InvalidSubcommand,
+            format!(
+                "there is no command `{word}`; a model is named by `serve {word}`, or by `--model-id {word}`"
+            ),
+        ),
+        _ => error,
+    }
 }
 
 /// All flags at once, so that nobody has to try one after the other.
@@ -159,6 +172,8 @@ mod tests {
         assert_eq!(model("l serve a/b --model a/b").as_deref(), Some("a/b"));
         let both = given("l serve a/b --model-id c/d").unwrap_err();
         assert!(both.contains("two models are named"), "{both}");
+        let bare = given("l a/b").unwrap_err();
+        assert!(bare.contains("`serve a/b`"), "{bare}");
     }
 
     #[test]

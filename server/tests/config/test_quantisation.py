@@ -1,6 +1,7 @@
 """Which matrices are quantised, and how, by the configurations that tools write."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from text_generation_server.config.quantisation import (
     online_schemes,
     read_schemes,
 )
+from text_generation_server.config.quantisation import online
 from text_generation_server.errors import ConfigurationError, ModelFilesError, UnsupportedModel
 
 Raw = dict[str, Any]
@@ -336,3 +338,18 @@ def test_families_whose_tensors_are_not_read_in_a_format_are_refused(tmp_path: P
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "quantization_config": {"quant_method": "mxfp4"}}))
     with pytest.raises(UnsupportedModel, match="mxfp4 is read of the experts of gpt-oss only"):
         read_model_config(tmp_path)
+
+
+def test_the_launcher_knows_the_names_of_quantize() -> None:
+    """It refuses others before anything is started, with the list of those that work."""
+    source = Path(__file__, "../../../../launcher/src/args/values.rs").resolve().read_text()
+
+    def names(constant: str) -> list[str]:
+        items = re.search(rf"const {constant}: .*?= \[(.*?)\];", source, re.DOTALL)
+        assert items is not None
+        return [name for name in re.findall(r'"(.*?)"', items[1]) if name]
+
+    assert names("QUANTIZE") == list(online.QUANTIZE_NAMES)
+    for name in names("QUANTIZE_REFUSED"):
+        with pytest.raises(UnsupportedModel, match=f"--quantize {name} is not supported"):
+            online_schemes(name, Schemes())
