@@ -17,10 +17,10 @@ from text_generation_server.config.quantisation import (
     Packed,
     Scheme,
     Schemes,
+    online,
     online_schemes,
     read_schemes,
 )
-from text_generation_server.config.quantisation import online
 from text_generation_server.errors import ConfigurationError, ModelFilesError, UnsupportedModel
 
 Raw = dict[str, Any]
