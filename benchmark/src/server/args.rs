@@ -245,7 +245,9 @@ fn server_url(text: &str) -> std::result::Result<String, String> {
     let url = match text.split_once("://") {
         None => format!("http://{text}"),
         Some(("http", _)) => text.to_owned(),
-        Some(_) => return Err("must start with http://, for there is no TLS in the benchmark".to_owned()),
+        Some(_) => {
+            return Err("must start with http://, for there is no TLS in the benchmark".to_owned());
+        }
     };
     let url = url.trim_end_matches('/');
     let url = url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/');

@@ -290,7 +290,10 @@ fn flags_that_do_not_parse_exit_with_2() {
 fn too_little_virtual_memory_is_one_line() {
     let script = r#"ulimit -v 500000; exec "$0" --model-id org/model"#;
     let launcher = env!("CARGO_BIN_EXE_text-generation-launcher");
-    let output = Command::new("sh").args(["-c", script, launcher]).output().unwrap();
+    let output = Command::new("sh")
+        .args(["-c", script, launcher])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(said.lines().count(), 1, "{said}");

@@ -118,7 +118,11 @@ impl Serving {
 
 /// Exit code and standard error of a router that does not start.
 async fn fails(argv: &[String]) -> (Option<i32>, String) {
-    let mut router = tokio::process::Command::from(router(argv));
+    ends(router(argv)).await
+}
+
+async fn ends(router: Command) -> (Option<i32>, String) {
+    let mut router = tokio::process::Command::from(router);
     let output = tokio::time::timeout(Duration::from_secs(60), router.kill_on_drop(true).output());
     let output = output.await.expect("a router that ends by itself");
     let output = output.expect("an exit status");
@@ -163,6 +167,55 @@ async fn a_signal_lets_streams_finish_and_ends_with_zero() {
         let (status, errors) = router.wait();
         assert_eq!(status.code(), Some(0), "{errors}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_cluster_sets_and_signals_that_ask_for_nothing_end_no_router() {
+    let mock = MockShard::start(alphabet()).expect("a mock shard");
+    let folder = model_folder();
+    let mut command = router(&argv(&mock.path(), folder.path(), &["--json-output"]));
+    command
+        .env("PROMETHEUS_PORT", "tcp://10.0.0.9:80")
+        .env("VALIDATION_WORKERS", "")
+        .env("OPEN_METRICS", "1");
+    let router = Serving::spawn(command);
+    let warned = |record: &&Value| record["message"].to_string().contains("PROMETHEUS_PORT=");
+    assert_eq!(router.log.iter().filter(warned).count(), 1);
+    for signal in [
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+        Signal::SIGALRM,
+        Signal::SIGPROF,
+    ] {
+        router.signal(signal);
+    }
+    let metrics = reqwest::get(format!("{}/metrics", router.url)).await;
+    assert_eq!(metrics.expect("an answer").status(), 200);
+    router.signal(Signal::SIGHUP);
+    let (status, errors) = router.wait();
+    assert!(status.success(), "{errors}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_about_a_variable_names_it() {
+    let folder = model_folder();
+    let with = |name: &str, value: &str| {
+        let mut command = router(&argv(Path::new("none"), folder.path(), &[]));
+        command.env(name, value);
+        ends(command)
+    };
+    let (code, errors) = with("WAITING_SERVED_RATIO", "-1").await;
+    assert_eq!(code, Some(1));
+    assert!(
+        errors.ends_with("(set in the environment: WAITING_SERVED_RATIO)\n"),
+        "{errors}"
+    );
+    let (code, errors) = with("OPEN_METRICS", "perhaps").await;
+    assert_eq!(code, Some(2));
+    assert!(
+        errors.contains("in the environment by OPEN_METRICS"),
+        "{errors}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
