@@ -57,7 +57,8 @@ pub fn without_effect(args: &Args) -> Vec<String> {
     ];
     let mut notes: Vec<String> = notes
         .into_iter()
-        .filter_map(|(given, note)| given.then(|| note.to_owned()))
+        .filter(|(given, _)| *given)
+        .map(|(_, note)| note.to_owned())
         .collect();
     if let Some(running) = running.filter(|running| *running > served) {
         notes.push(format!(

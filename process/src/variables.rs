@@ -69,7 +69,7 @@ impl Rules {
         }
         let foreign = self.foreign.iter().find(|foreign| {
             let known = |value: &&str| value.eq_ignore_ascii_case(text.trim());
-            foreign.variable == own && foreign.values.iter().any(|value| known(&value))
+            foreign.variable == own && foreign.values.iter().any(known)
         });
         match foreign {
             Some(ForeignValues { reason, .. }) => {
