@@ -204,9 +204,13 @@ pub async fn output(spec: &ProcessSpec) -> io::Result<Output> {
 }
 
 /// In a group of its own: what a terminal signals to the launcher is for the launcher to pass on.
+///
+/// Our own programs see by `LAUNCHER_PID` that they have to end with this process, and ask the kernel to see to it. The
+/// kernel takes the end of the thread that starts them for that of the process: it must be one that lives as long.
 fn command(spec: &ProcessSpec) -> Command {
     let mut command = Command::new(command_path(spec.program));
     command.args(&spec.args).process_group(0);
+    command.env("LAUNCHER_PID", std::process::id().to_string());
     for name in spec.env_remove.iter().chain(&notify::VARIABLES) {
         command.env_remove(name);
     }

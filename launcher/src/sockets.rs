@@ -1,20 +1,25 @@
 //! The directory of the shards' sockets.
 
-use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+mod exposure;
+mod private;
+
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 use nix::unistd::Uid;
-use tempfile::TempDir;
 
+use self::exposure::exposure;
+use self::private::{PrivateDirectory, is_answered};
 use crate::error::LauncherError;
 use crate::plan::{rendezvous_path, socket_path};
 
 /// Longest path that fits a socket address, whose 108 bytes end with a zero.
 const LONGEST_PATH: usize = 107;
+
+const OWN: &str = "give --shard-uds-path a path in a directory of your own, or leave it out";
 
 /// Where the shards listen. Dropping it removes the sockets, and the directory if it was made here.
 #[derive(Debug)]
@@ -22,30 +27,42 @@ pub struct Sockets {
     prefix: String,
     shards: usize,
     place: Place,
+    notice: Option<String>,
 }
 
 /// What keeps others from a prefix for as long as it lives.
 #[derive(Debug)]
 enum Place {
     /// Made here, for us alone.
-    Private { _directory: TempDir },
+    Private { _directory: PrivateDirectory },
     /// A file beside the sockets, which one process at a time can lock.
     Locked { path: PathBuf, _file: File },
 }
 
 impl Sockets {
-    /// Takes the prefix a user gave, or makes a private directory under `XDG_RUNTIME_DIR` or the temporary folder.
+    /// Takes the prefix a user gave, or makes a private directory under `XDG_RUNTIME_DIR` or the temporary folder; that
+    /// as well where other users could exchange the sockets at the prefix.
     pub fn prepare(given: Option<&Path>, shards: usize) -> Result<Self, LauncherError> {
-        match given {
-            Some(prefix) => Self::at(prefix, shards),
-            None => {
-                let runtime = std::env::var_os("XDG_RUNTIME_DIR")
-                    .map(PathBuf::from)
-                    .filter(|path| path.is_absolute());
-                let in_runtime = runtime.and_then(|base| Self::inside(&base, shards).ok());
-                in_runtime.map_or_else(|| Self::inside(&std::env::temp_dir(), shards), Ok)
-            }
-        }
+        let Some(given) = given else {
+            return Self::private(shards);
+        };
+        let directory = directory_of(given)?;
+        let exposed = exposure(directory).map_err(|error| refusal(directory, error))?;
+        let Some(reason) = exposed else {
+            return Self::at(given, directory, shards);
+        };
+        let mut sockets = Self::private(shards)?;
+        let (given, prefix) = (given.display(), &sockets.prefix);
+        sockets.notice = Some(format!(
+            "the sockets are at {prefix} and not at --shard-uds-path {given}: {reason}; give a path in a directory \
+             that only you can write to, or leave the flag out"
+        ));
+        Ok(sockets)
+    }
+
+    /// What its user should know of the place.
+    pub fn notice(&self) -> Option<&str> {
+        self.notice.as_deref()
     }
 
     /// Shard r listens on `<prefix>-<r>`.
@@ -74,40 +91,34 @@ impl Sockets {
         std::iter::once(rendezvous_path(&self.prefix)).chain(sockets)
     }
 
+    fn private(shards: usize) -> Result<Self, LauncherError> {
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR")
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute());
+        let in_runtime = runtime.and_then(|base| Self::inside(&base, shards).ok());
+        in_runtime.map_or_else(|| Self::inside(&std::env::temp_dir(), shards), Ok)
+    }
+
     fn inside(base: &Path, shards: usize) -> Result<Self, LauncherError> {
-        let mut builder = tempfile::Builder::new();
-        let builder = builder
-            .prefix("tgi-")
-            .permissions(Permissions::from_mode(0o700));
-        let directory = builder
-            .tempdir_in(base)
-            .map_err(|error| refusal(base, error))?;
-        let prefix = checked_prefix(&directory.path().join("shard"), shards)?;
+        let directory = PrivateDirectory::make(base).map_err(|error| refusal(base, error))?;
+        let prefix = checked_prefix(&directory.files(), shards)?;
         Ok(Self {
             prefix,
             shards,
             place: Place::Private {
                 _directory: directory,
             },
+            notice: None,
         })
     }
 
-    fn at(given: &Path, shards: usize) -> Result<Self, LauncherError> {
+    fn at(given: &Path, directory: &Path, shards: usize) -> Result<Self, LauncherError> {
         let prefix = checked_prefix(given, shards)?;
-        let directory = match given.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
-        let metadata =
-            fs::symlink_metadata(directory).map_err(|error| refusal(directory, error))?;
-        let own = "give --shard-uds-path a path in a directory of your own, or leave it out";
-        if metadata.is_symlink() {
-            return Err(refusal(directory, format!("it is a symbolic link; {own}")));
-        }
+        let metadata = fs::metadata(directory).map_err(|error| refusal(directory, error))?;
         if metadata.uid() != Uid::effective().as_raw() {
             return Err(refusal(
                 directory,
-                format!("it belongs to another user; {own}"),
+                format!("it belongs to another user; {OWN}"),
             ));
         }
         let path = PathBuf::from(format!("{prefix}-lock"));
@@ -122,6 +133,7 @@ impl Sockets {
             prefix,
             shards,
             place,
+            notice: None,
         })
     }
 }
@@ -172,6 +184,19 @@ fn refusal(path: &Path, reason: impl ToString) -> LauncherError {
     }
 }
 
+/// That of a prefix that was given. Nobody may lead it elsewhere later.
+fn directory_of(given: &Path) -> Result<&Path, LauncherError> {
+    let directory = match given.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let metadata = fs::symlink_metadata(directory).map_err(|error| refusal(directory, error))?;
+    if metadata.is_symlink() {
+        return Err(refusal(directory, format!("it is a symbolic link; {OWN}")));
+    }
+    Ok(directory)
+}
+
 fn checked_prefix(prefix: &Path, shards: usize) -> Result<String, LauncherError> {
     let text = prefix
         .to_str()
@@ -199,7 +224,7 @@ fn clear_stale(path: &Path) -> Result<(), LauncherError> {
             "a file that is no socket is in the way; give another --shard-uds-path",
         ));
     }
-    if UnixStream::connect(path).is_ok() {
+    if is_answered(path) {
         return Err(refusal(
             path,
             "another server listens there; give another --shard-uds-path",
@@ -232,13 +257,17 @@ fn found(path: &Path) -> Result<Option<fs::Metadata>, LauncherError> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     use std::os::unix::net::UnixListener;
 
     use super::*;
 
+    fn at(prefix: &Path) -> Result<Sockets, LauncherError> {
+        Sockets::prepare(Some(prefix), 2)
+    }
+
     fn refused(prefix: &Path) -> String {
-        Sockets::at(prefix, 2).unwrap_err().to_string()
+        at(prefix).unwrap_err().to_string()
     }
 
     #[test]
@@ -275,6 +304,27 @@ mod tests {
     }
 
     #[test]
+    fn where_others_may_write_a_private_directory_is_taken_instead() {
+        let base = tempfile::tempdir().unwrap();
+        let shared = base.path().join("shared");
+        fs::create_dir(&shared).unwrap();
+        // As `/tmp` is, where TGI has its sockets.
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).unwrap();
+        let prefix = shared.join("text-generation-server");
+        let sockets = at(&prefix).unwrap();
+        let notice = sockets.notice().unwrap();
+        assert!(
+            notice.contains("other users may write") && notice.contains("--shard-uds-path"),
+            "{notice}"
+        );
+        assert!(sockets.directory_owned());
+        let directory = Path::new(sockets.prefix()).parent().unwrap();
+        let mode = fs::metadata(directory).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        assert_eq!(fs::read_dir(&shared).unwrap().count(), 0);
+    }
+
+    #[test]
     fn only_dead_sockets_are_removed() {
         let base = tempfile::tempdir().unwrap();
         let prefix = base.path().join("s");
@@ -282,7 +332,7 @@ mod tests {
         let listener = UnixListener::bind(&socket).unwrap();
         assert!(refused(&prefix).contains("another server"));
         drop(listener);
-        drop(Sockets::at(&prefix, 2).unwrap());
+        drop(at(&prefix).unwrap());
         assert!(!socket.exists());
         fs::write(&socket, "precious").unwrap();
         assert!(refused(&prefix).contains("no socket"));
@@ -293,12 +343,12 @@ mod tests {
     fn one_server_at_a_time_has_a_prefix_and_its_files() {
         let base = tempfile::tempdir().unwrap();
         let (prefix, file) = (base.path().join("s"), base.path().join("s-rendezvous"));
-        let first = Sockets::at(&prefix, 2).unwrap();
+        let first = at(&prefix).unwrap();
         fs::write(&file, "of the first").unwrap();
         assert!(refused(&prefix).contains("another server"));
         assert!(file.exists());
         drop(first);
-        drop(Sockets::at(&prefix, 2).unwrap());
+        drop(at(&prefix).unwrap());
         assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
         symlink("/etc/passwd", base.path().join("s-lock")).unwrap();
         assert!(refused(&prefix).contains("s-lock"));
@@ -309,7 +359,7 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let (prefix, file) = (base.path().join("s"), base.path().join("s-rendezvous"));
         fs::write(&file, "stale").unwrap();
-        let sockets = Sockets::at(&prefix, 2).unwrap();
+        let sockets = at(&prefix).unwrap();
         assert!(!file.exists());
         fs::write(&file, "of this server").unwrap();
         drop(sockets);

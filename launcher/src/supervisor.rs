@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
 use opentelemetry::KeyValue;
-use tracing::info;
+use tracing::{info, warn};
 use uuid::Uuid;
 
 use crate::args::Args;
@@ -118,6 +118,9 @@ async fn bring_up(
     // For the same reason. A path that was given is kept from other servers from now on; a directory of our own is but
     // tried, and made when shards are there to remove it, however this process ends.
     let reserved = Sockets::prepare(args.shards.shard_uds_path.as_deref(), size)?;
+    if let Some(notice) = reserved.notice() {
+        warn!("{notice}");
+    }
     let reserved = Some(reserved).filter(|sockets| !sockets.directory_owned());
     let surroundings = Surroundings {
         log_level: fleet.console.level_name(),

@@ -121,6 +121,9 @@ pub fn access(address: SocketAddr, server: &ServerArgs) -> Option<Finding> {
 pub fn sockets(given: Option<&Path>, shards: usize) -> Finding {
     match Sockets::prepare(given, shards) {
         Ok(sockets) => {
+            if let Some(notice) = sockets.notice() {
+                return Finding::new("sockets", Status::Warning, notice.to_owned());
+            }
             let folder = Path::new(sockets.prefix()).parent().and_then(|path| {
                 // One that was made for the trial is gone again.
                 if sockets.directory_owned() {
