@@ -12,6 +12,9 @@ use crate::types::{ServingLimits, Warmup, WarmupLimits};
 /// Between two questions whether the group is there again.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Between two questions whether a group that computes nothing is still there.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// A rank that takes longer to say what it is counts as not there.
 const ANSWER: Duration = Duration::from_secs(2);
 
@@ -34,6 +37,32 @@ impl ShardedClient {
         let mut names = replies.into_iter().map(|reply| reply.group);
         let first = names.next().ok_or(ClientError::EmptyResults)?;
         Ok(names.all(|name| name == first).then_some(first))
+    }
+
+    /// Whether the group named `name` is there and makes progress; without a name, whether any is.
+    ///
+    /// # Errors
+    /// Why not. [`ClientError::is_group_lost`] tells whether it has to be started again.
+    pub async fn still_serves(&self, name: &str) -> Result<(), ClientError> {
+        self.health().await?;
+        if name.is_empty() || self.group().await?.as_deref() == Some(name) {
+            return Ok(());
+        }
+        let started = "the shards were started again".to_owned();
+        Err(ClientError::Connection(started))
+    }
+
+    /// Resolves when the group named `name` is lost, with the reason: for times when nothing is computed, where no
+    /// answer would tell. One that is but silent is for whoever started it, who knows when its patience ends.
+    pub async fn lost(&self, name: &str) -> ClientError {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            match self.still_serves(name).await {
+                Ok(()) | Err(ClientError::Deadline { .. }) => {}
+                Err(error) if error.is_group_lost() => return error,
+                Err(_) => {}
+            }
+        }
     }
 
     /// Ends the group named `lost`, waits until another one has been started on the same sockets, and warms it up with

@@ -182,6 +182,7 @@ impl Batcher {
                         None => return,
                     },
                     Some(found) = self.found_lost.recv() => self.found_lost(&found),
+                    error = self.client.lost(&self.group) => self.lose(Vec::new(), &error),
                 }
                 continue;
             };

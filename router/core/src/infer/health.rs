@@ -6,13 +6,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use text_generation_client::ClientError;
 use text_generation_client::types::NextTokenChooser;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::Infer;
-use crate::batcher::{FoundLost, Status};
+use crate::batcher::FoundLost;
 use crate::observer::Observed;
 use crate::queue::Event;
 use crate::tenant::Tenant;
@@ -79,8 +78,8 @@ impl Check {
 
 impl Infer {
     /// Whether requests are served: the batching task lives, every shard answers, and the last step succeeded. After a
-    /// failed step a prefill of one token has to succeed, so health recovers without traffic. Shards that were lost
-    /// while nothing ran are found by this, and recovery begins.
+    /// failed step a prefill of one token has to succeed, so health recovers without traffic. Where it finds that shards
+    /// were lost while nothing ran, recovery begins.
     ///
     /// Answers within two seconds. What the shards say may be a second old.
     pub async fn health(&self) -> Health {
@@ -110,7 +109,7 @@ impl Infer {
 
     async fn check(&self, probes: bool) -> bool {
         let status = self.0.batcher.status();
-        if let Err(error) = self.ask_shards(&status).await {
+        if let Err(error) = self.0.client.still_serves(&status.group).await {
             tracing::warn!(%error, "a shard is not healthy");
             if error.is_group_lost() {
                 let restarts = status.restarts;
@@ -119,18 +118,6 @@ impl Infer {
             return false;
         }
         !probes || self.probe().await
-    }
-
-    /// Every shard is well, and of the start that was warmed up.
-    async fn ask_shards(&self, status: &Status) -> Result<(), ClientError> {
-        self.0.client.health().await?;
-        if status.group.is_empty()
-            || self.0.client.group().await?.as_deref() == Some(&*status.group)
-        {
-            return Ok(());
-        }
-        let started = "the shards were started again".to_owned();
-        Err(ClientError::Connection(started))
     }
 
     /// Runs a request of one token.

@@ -222,6 +222,35 @@ fn streams_outlive_shards_that_are_lost_again_and_again() {
     }
 }
 
+/// The next client need not wait for the warm-up.
+#[test]
+fn shards_that_are_lost_while_nobody_asks_serve_again_before_the_next_request() {
+    for ranks in [1, 2] {
+        let mut setup = Setup::spacious();
+        setup.ranks = ranks;
+        let mut clients = traffic::clients(&mut StdRng::seed_from_u64(15), 1, 1.0);
+        clients[0].task.max_new_tokens = 8;
+        (clients[0].samples, clients[0].reading) = (1, Reading::AtOnce);
+        clients[0].at = Duration::ZERO;
+        let prompt = clients[0].task.prompt.len() as u32;
+        let (report, took) = in_model_time(15, async {
+            let server = Server::start(&setup);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            server.mock.kill();
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            let asked = Instant::now();
+            let outcomes = clients::serve(&server.infer, clients).await;
+            (outcomes, asked)
+        });
+        let [outcome] = report.as_slice() else {
+            panic!("{report:?}");
+        };
+        assert!(matches!(outcome.end, End::Finished(_)), "{outcome:?}");
+        let first = outcome.times[0] - took;
+        assert!(first < 2 * step_time(prompt), "{first:?}");
+    }
+}
+
 /// Clients who stay and want one answer each.
 fn patient(random: &mut StdRng, count: usize, per_second: f64) -> Vec<Client> {
     let mut clients = traffic::clients(random, count, per_second);
