@@ -11,7 +11,7 @@ import pytest
 
 from text_generation_server.config.copies import DequantisedCopies
 from text_generation_server.config.kv_cache import KvCacheDtype
-from text_generation_server.config.server import AskedComputation, Environment, HubConfig
+from text_generation_server.config.server import AskedComputation, Environment, HubConfig, LoadFormat
 from text_generation_server.config.serving import AskedLimits
 from text_generation_server.config.shards import ONE_SHARD, AskedShards
 from text_generation_server.doctor import flag_findings
@@ -173,8 +173,9 @@ def of_model(
     kv_cache_dtype: KvCacheDtype = "auto",
     quantize: str | None = None,
     copies: DequantisedCopies = "auto",
+    load_format: LoadFormat = "auto",
 ) -> list[Finding]:
-    source, environment = ModelSource(model_id), Environment.read({})
+    source, environment = ModelSource(model_id, load_format=load_format), Environment.read({})
     asked = limits or AskedLimits()
     asked_shards = AskedShards(shards)
     how = {"quantize": quantize, "kv_cache_dtype": kv_cache_dtype, "copies": copies}
@@ -217,6 +218,17 @@ def test_too_little_memory(beside_the_weights: int, status: str, remedy: str) ->
     finding = of_model(str(DEMO), memory=weights + beside_the_weights)[-1]
     assert finding.status == status
     assert remedy in (finding.remedy or "")
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "OlmoeForCausalLM"])
+def test_random_weights_take_what_the_configuration_says(architecture: str, tmp_path: Path) -> None:
+    """Through a class of Transformers too, which alone knows its sizes."""
+    config = {**json.loads((DEMO / "config.json").read_text()), "architectures": [architecture]}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 100, "model_type": "auto"}))
+    (tmp_path / "tokenizer.json").touch()
+    finding = of_model(str(tmp_path), memory=2**20, load_format="dummy")[-1]
+    assert finding.status == "error"
+    assert "GiB of weights in float32 for each shard" in finding.text
 
 
 def test_more_shards_are_as_many_as_can_share_the_heads() -> None:

@@ -11,11 +11,14 @@ from support.server_config import server_config
 
 from text_generation_server.config.json_object import JsonObject
 from text_generation_server.config.model import ModelConfig, parse_model_config
+from text_generation_server.config.parallel import ParallelConfig
 from text_generation_server.distributed import TensorParallelGroup
+from text_generation_server.engine import loading
 from text_generation_server.engine.loading import build_engine, check_memory, choose_device, cpu_threads, load_into
 from text_generation_server.errors import ConfigurationError, OutOfMemory
 from text_generation_server.models.builder import DecoderBuilder
 from text_generation_server.models.registry import load_model
+from text_generation_server.models.sizes import bytes_of_weights
 
 
 def llama(hidden_size: int, intermediate_size: int) -> ModelConfig:
@@ -48,12 +51,37 @@ def test_weights_are_compared_with_the_memory_left_before_they_are_read(
     (tmp_path / "model.safetensors").write_bytes(bytes(4_000_000))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (4_500_000, 9_000_000))
     model = dataclasses.replace(SMALL, dtype="bfloat16")
-    arguments = (tmp_path, model, getattr(torch, dtype), torch.device("cuda", 0), world_size)
+    served = getattr(torch, dtype)
+    whole = bytes_of_weights(tmp_path, model, served.itemsize, are_read=True)
+    arguments = (whole, model, served, torch.device("cuda", 0), ParallelConfig(0, world_size))
     if fits:
         check_memory(*arguments)
     else:
         with pytest.raises(OutOfMemory, match=r"cuda:0 has 0\.0 GiB left: .*--num-shard"):
             check_memory(*arguments)
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "OlmoeForCausalLM"])
+def test_random_weights_that_do_not_fit_are_refused_before_they_are_made(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is in the folder beside: nobody reads it."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 64, "num_attention_heads": 8}
+    config = {"architectures": [architecture], "vocab_size": 64, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    monkeypatch.setattr(loading, "available_host_memory", lambda: 3 * 2**30)
+    with pytest.raises(OutOfMemory, match=r"take \d+\.\d GiB, and the machine has 3\.0 GiB left: use a smaller"):
+        build_engine(server_config(tmp_path, {}, load_format="dummy"), tmp_path)
+
+
+def test_ranks_of_one_host_share_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = bytes_of_weights(tmp_path, LARGE, 4, are_read=False)
+    assert whole is not None
+    monkeypatch.setattr(loading, "available_host_memory", lambda: whole * 3 // 4)
+    for ranks in (1, 2):
+        with pytest.raises(OutOfMemory, match="the machine has"):
+            check_memory(whole, LARGE, torch.float32, torch.device("cpu"), ParallelConfig(0, ranks))
 
 
 @pytest.mark.parametrize(

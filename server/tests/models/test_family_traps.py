@@ -22,6 +22,7 @@ from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
 from text_generation_server.config import ModelConfig, ParallelConfig
 from text_generation_server.config.families.alibi import mpt_slopes, slopes
+from text_generation_server.config.implementation import read_model_config
 from text_generation_server.config.spec import EmbeddingSpec, NormSpec
 from text_generation_server.distributed import TensorParallelGroup, init_group
 from text_generation_server.errors import ModelFilesError
@@ -29,6 +30,7 @@ from text_generation_server.layers.infer import Embedding, Norm
 from text_generation_server.layers.weights import EmbeddingWeights, NormWeights
 from text_generation_server.layers.weights.checkpoint import fold_norm_weight
 from text_generation_server.models.registry import load_model
+from text_generation_server.models.sizes import bytes_of_weights
 
 
 def folder_of(name: str, tmp_path: Path) -> Path:
@@ -46,6 +48,17 @@ def test_random_weights_need_no_files(name: str, tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
     model = load(folder, dummy=True)
     assert Driver(model, max_tokens=32).prefill({"a": PROMPTS[3]}).isfinite().all()
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.has_media])
+def test_a_configuration_tells_how_much_memory_random_weights_take(name: str, tmp_path: Path) -> None:
+    """But for learned positions, which are much only in models as small as these, and products that are made once."""
+    folder = folder_of(name, tmp_path)
+    stored = sum(each.nbytes for each in load_file(folder / "model.safetensors").values() if each.ndim > 1)
+    for impl in ("native", "transformers") if name == "llama" else ("native",):
+        told = bytes_of_weights(folder, read_model_config(folder, impl), 4, are_read=False)
+        assert told is not None
+        assert 0.9 <= told / stored <= 1.1
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,15 @@ from .host_memory import total_host_memory
 _GIB = 2**30
 
 
-def check_fits(needed: int, available: int, room: str) -> None:
+def check_fits(needed: int, available: int, room: str, is_shared: bool = False) -> None:
     """Raises OutOfMemory when weights of `needed` bytes are more than `available`. `room` says whose memory that is,
-    with `{}` for how much.
+    with `{}` for how much; `is_shared`: all shards have their parts there, so that more of them are no help.
     """
     if needed > available:
+        remedy = "use " if is_shared else "use more shards (--num-shard), "
         raise OutOfMemory(
             f"the weights take {needed / _GIB:.1f} GiB, and {room.format(f'{available / _GIB:.1f} GiB')}: "
-            "use more shards (--num-shard), a smaller --dtype, or a smaller model"
+            f"{remedy}a smaller --dtype, or a smaller model"
         )
 
 
@@ -30,7 +31,7 @@ def check_machine(size: int | None) -> None:
     if devices:
         check_fits(size, sum(devices), f"all {len(devices)} CUDA devices together have {{}}")
     elif not has_cuda_devices():
-        check_fits(size, total_host_memory(), "this machine has {}")
+        check_fits(size, total_host_memory(), "this machine has {}", is_shared=True)
 
 
 def cuda_memory() -> list[int]:

@@ -46,19 +46,19 @@ def check_servable(
     positions = config.max_position_embeddings if isinstance(config, FallbackConfig) else config.max_context_length
     if positions is not None:
         _check_limits(limits, positions)
-    if needs_weights:
-        check_machine(_least_bytes(folder, config))
+    check_machine(_least_bytes(folder, config, needs_weights))
     return config
 
 
-def _least_bytes(folder: Path, config: AnyModelConfig) -> int | None:
+def _least_bytes(folder: Path, config: AnyModelConfig, needs_weights: bool) -> int | None:
     """What the weights take at least, whatever `--dtype` will be: 16 bits a number, or those of their format. None
     where nothing tells.
     """
-    stored = stored_bytes(folder)
+    # Random weights are as large as the configuration says, whatever is in the folder.
+    stored = stored_bytes(folder) if needs_weights else None
     if isinstance(config, ModelConfig) and (config.is_less_than_files or stored is None):
         # Without an index, a file that is not there yet has no size: the configuration tells.
-        return weight_bytes(config, _HALF, tensor_files(folder))
+        return weight_bytes(config, _HALF, tensor_files(folder) if needs_weights else ())
     # Files without a type may have numbers of 32 bits.
     return stored // 2 if stored and config.dtype in (None, "float32") else stored
 

@@ -13,10 +13,11 @@ from ..config.recurrent import RecurrentSpec
 from ..config.server import Environment, HubConfig
 from ..config.serving import AskedLimits, check_deterministic, check_servable
 from ..config.shards import AskedShards, shares_heads
-from ..config.sizes import ITEM_BYTES, bytes_of_rank, served_bytes
+from ..config.sizes import ITEM_BYTES, bytes_of_rank
 from ..config.spec import AttentionSpec, LatentAttentionSpec, MixerSpec
 from ..errors import EngineError
 from ..hub import ModelSource, find_folder, hub_cache, present_folder
+from ..models.sizes import bytes_of_weights
 from .finding import Finding
 
 _SUBJECT = "model"
@@ -110,10 +111,9 @@ def _memory(
 ) -> Iterator[Finding]:
     served = dtype or config.dtype or "float16"
     itemsize = ITEM_BYTES[served]
-    whole = served_bytes(folder, config, itemsize)
+    whole = bytes_of_weights(folder, config, itemsize, source.needs_weights)
     if whole is None:
-        if source.needs_weights:
-            yield Finding(_SUBJECT, "warning", "how large the weights are cannot be known before they are converted")
+        yield Finding(_SUBJECT, "warning", "how large the weights are cannot be known before they are converted")
         return
     method = config.schemes.method if isinstance(config, ModelConfig) else None
     how = f"quantised by {method!r}" if method else f"in {served}"

@@ -15,16 +15,18 @@ from ..config.implementation import AnyModelConfig, read_model_config
 from ..config.kv_cache import quantised_kv_cache
 from ..config.memory import check_fits
 from ..config.model import ModelConfig
+from ..config.parallel import ParallelConfig
 from ..config.quantisation import Packed
 from ..config.server import Attention, ServerConfig, check_attention
 from ..config.serving import check_deterministic, override_rope
 from ..config.shards import AskedShards, check_shards
-from ..config.sizes import bytes_of_rank, served_bytes
+from ..config.sizes import bytes_of_rank
 from ..distributed.group import init_group
 from ..errors import ConfigurationError, OutOfMemory
 from ..kernels import use_triton
 from ..models.base import CausalLM
 from ..models.registry import load_model
+from ..models.sizes import bytes_of_weights
 from .budget import gib
 from .engine import Engine
 from .memory import is_out_of_memory, let_segments_grow, memory_of
@@ -57,8 +59,13 @@ def build_engine(config: ServerConfig, folder: Path) -> Engine:
         threads = cpu_threads(model_config, environment.parallel.local_world_size, environment.omp_num_threads)
         torch.set_num_threads(threads)
     dtype = getattr(torch, config.dtype or default_dtype(model_config, device))
-    if config.load_format != "dummy":
-        check_memory(folder, model_config, dtype, device, environment.parallel.world_size)
+    check_memory(
+        bytes_of_weights(folder, model_config, dtype.itemsize, are_read=config.load_format != "dummy"),
+        model_config,
+        dtype,
+        device,
+        environment.parallel,
+    )
     parallel = replace(environment.parallel, expert_parallel=config.expert_parallel)
     hidden_size = model_config.decoder.hidden_size if isinstance(model_config, ModelConfig) else None
     group = init_group(parallel, device, _GROUP_TIMEOUT_S, hidden_size, config.deterministic)
@@ -128,16 +135,20 @@ def choose_attention(config: ServerConfig, device: torch.device) -> Attention:
 
 
 def check_memory(
-    folder: Path, model: AnyModelConfig, dtype: torch.dtype, device: torch.device, world_size: int
+    whole: int | None, model: AnyModelConfig, dtype: torch.dtype, device: torch.device, parallel: ParallelConfig
 ) -> None:
-    """Raises `OutOfMemory` when this rank's part of the weights is larger than the memory left on its device."""
-    if (whole := served_bytes(folder, model, dtype.itemsize)) is None:
+    """Raises `OutOfMemory` when this rank's part of weights that take `whole` bytes in all is larger than the memory
+    left on its device; on a CPU, when the parts of all ranks of this host are. None: nobody knows how many.
+    """
+    if whole is None:
         return
-    needed = bytes_of_rank(whole, model, dtype.itemsize, world_size)
+    needed = bytes_of_rank(whole, model, dtype.itemsize, parallel.world_size)
     if device.type == "cuda":
         check_fits(needed, torch.cuda.mem_get_info(device)[0], f"{device} has {{}} left")
     else:
-        check_fits(needed, available_host_memory(), "the machine has {} left")
+        # None of them has begun to load: they meet first.
+        here = needed * parallel.local_world_size
+        check_fits(here, available_host_memory(), "the machine has {} left", is_shared=True)
 
 
 def cpu_threads(model: AnyModelConfig, local_world_size: int, omp_num_threads: int | None) -> int:

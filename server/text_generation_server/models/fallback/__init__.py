@@ -6,5 +6,6 @@ No code of a model is run: `config.json` names a class of the installed library,
 
 from .checks import check_runnable
 from .loading import load_fallback
+from .skeleton import count_parameters
 
-__all__ = ["check_runnable", "load_fallback"]
+__all__ = ["check_runnable", "count_parameters", "load_fallback"]

@@ -48,6 +48,12 @@ def build_skeleton(config: FallbackConfig, dtype: torch.dtype) -> PreTrainedMode
     return model.eval().requires_grad_(False)
 
 
+def count_parameters(config: FallbackConfig) -> int:
+    """Of the whole model; those that are tied count once. Raises as `build_skeleton` does."""
+    with torch.inference_mode(False):
+        return sum(parameter.numel() for parameter in build_skeleton(config, torch.float16).parameters())
+
+
 def _class_of(config: FallbackConfig) -> type[PreTrainedModel]:
     """Looked up among the names that the library has, and nowhere else."""
     name = config.architecture

@@ -1,0 +1,24 @@
+"""How much memory the weights of a model take, whichever code computes it and wherever they come from."""
+
+from pathlib import Path
+
+from ..config.fallback import FallbackConfig
+from ..config.implementation import AnyModelConfig
+from ..config.sizes import served_bytes, weight_bytes
+
+
+def bytes_of_weights(folder: Path, config: AnyModelConfig, itemsize: int, are_read: bool) -> int | None:
+    """Of all ranks together, where a number that is not quantised takes `itemsize` bytes. Weights that are made and not
+    read (`--load-format dummy`) have the sizes of the configuration, whatever is in `folder`. None where it does not
+    tell how much is stored.
+
+    Raises ModelFilesError, ConfigurationError or UnsupportedModel for files that do not tell what is to be loaded.
+    """
+    if are_read:
+        return served_bytes(folder, config, itemsize)
+    if isinstance(config, FallbackConfig):
+        # Imports transformers, which takes seconds that other models need not wait.
+        from .fallback import count_parameters
+
+        return count_parameters(config) * itemsize
+    return weight_bytes(config, itemsize)
