@@ -54,8 +54,7 @@ from .service.server import serve as serve_shard
 from .service.signals import ignore_pointless
 from .telemetry import LEVELS, configure_logging
 
-# Not __name__: that is "__main__" where the module is run with `python -m`.
-logger = logging.getLogger("text_generation_server.cli")
+logger = logging.getLogger(__name__)
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
@@ -305,12 +304,3 @@ def _reported_errors() -> Generator[None, None, None]:
         sys.stderr.write(f"Error: {reason}\n")
         sys.stderr.flush()
         os._exit(1)
-
-
-def main() -> None:
-    """Entry point of the console script."""
-    app()
-
-
-if __name__ == "__main__":
-    main()

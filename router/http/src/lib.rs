@@ -17,6 +17,7 @@ mod generation_config;
 mod generations;
 mod headers;
 pub mod kv_events;
+mod launcher;
 mod limits;
 mod logging;
 pub mod management;

@@ -20,7 +20,7 @@ use crate::management::{self, ManagementPort};
 use crate::server::{ServerLimits, StopOrders, serve};
 use crate::signals::{StopSignals, stdin_eof};
 use crate::startup::{self, SlowTokenizer};
-use crate::{logging, routes};
+use crate::{launcher, logging, routes};
 
 /// An empty key must not open a server.
 const RULES: Rules = Rules {
@@ -39,6 +39,9 @@ pub fn main_from_args<A>(
 where
     A: Into<OsString> + Clone,
 {
+    if launcher::die_with_launcher() {
+        return 1;
+    }
     let read = Settings::read(Cli::command(), &RULES, argv);
     let read = read.and_then(|told| Ok((Cli::from_arg_matches(&told.matches)?, told)));
     let (cli, told) = match read {
@@ -155,6 +158,9 @@ async fn supervise(
     let mut signals =
         StopSignals::install(config.exit_on_stdin_eof).context("cannot handle signals")?;
     let mut input_closed = pin!(stdin_eof(config.exit_on_stdin_eof)?);
+    if config.exit_on_stdin_eof {
+        launcher::end_with_launcher();
+    }
     let (listener, state) = tokio::select! {
         started = startup::start(config, slow_tokenizer, stepping) => started?,
         () = &mut input_closed => return Ok(()),

@@ -154,7 +154,7 @@ def test_a_shard_that_is_abandoned_ends_at_once_and_says_why(tmp_path: Path) -> 
 
 def test_a_cpu_needs_no_triton(llama_folder: Path, tmp_path: Path) -> None:
     """As on macOS, where there is none."""
-    hidden = "import sys; sys.modules['triton'] = None; from text_generation_server.cli import main; main()"
+    hidden = "import sys; sys.modules['triton'] = None; from text_generation_server.__main__ import main; main()"
     with started(*serve_arguments(llama_folder, tmp_path), command=[sys.executable, "-c", hidden]) as process:
         wait_until_serving(process)
         tokens = Group(tmp_path, 1).generate([[5], [6, 7, 8]])

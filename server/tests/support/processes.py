@@ -17,7 +17,7 @@ from text_generation_server.pb import generate_pb2_grpc as pb_grpc
 
 WAIT_S = 90.0
 REFUSED = grpc.StatusCode.FAILED_PRECONDITION
-COMMAND = [sys.executable, "-m", "text_generation_server.cli"]
+COMMAND = [sys.executable, "-m", "text_generation_server"]
 
 
 @contextmanager

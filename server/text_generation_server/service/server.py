@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from ..config.cluster import ClusterListener
 from ..engine.worker import EngineWorker
 from ..errors import ConfigurationError, EngineFailed
+from ..launcher import end_with_launcher
 from ..pb import generate_pb2, generate_pb2_grpc
 from .cluster import listen_for_nodes
 from .interceptor import ErrorInterceptor
@@ -34,8 +35,9 @@ STOP_LIMIT_S = 3.0
 """How long an orderly end may take: calls in flight, then the engine's threads. The launcher kills after 5 s."""
 _CALLS_SHARE = 2 / 3
 """Of that time for the calls; the rest is for the threads, which must free what they hold."""
-ORPHAN_LIMIT_S = 2.0
-"""How long an orderly end may take once the parent is gone; nobody waits for an answer then."""
+ORPHAN_LIMIT_S = 1.5
+"""How long an orderly end may take once the parent is gone; nobody waits for an answer then, and all is to be over within
+2 s."""
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -104,6 +106,8 @@ class ShardServer:
                 loop.add_signal_handler(number, self.stop)
             if self._settings.exit_on_stdin_eof:
                 watch_parent(lambda: self._orphaned(loop))
+                # Stopped by a signal, it would read nothing.
+                end_with_launcher()
             self._worker.start()
             await self._serve(health_servicer)
         finally:
