@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -21,17 +21,27 @@ class JsonObject:
         source: str,
         defaults: Mapping[str, object] | None = None,
         aliases: Mapping[str, str] | None = None,
+        unread: Collection[str] = (),
     ) -> None:
-        self._values = values
+        self._values = values if not unread else {key: values[key] for key in values if key not in unread}
         self._source = source
         self._defaults = defaults or {}
         self._aliases = aliases or {}
+        self._unread = unread
 
-    def for_family(self, defaults: Mapping[str, object], aliases: Mapping[str, str]) -> "JsonObject":
-        """The same with what keys mean that are not there at all, `null` being there; and with other names for keys:
-        `aliases` maps the usual name to the one that the file may have instead.
+    def for_family(
+        self,
+        defaults: Mapping[str, object],
+        aliases: Mapping[str, str],
+        older: Mapping[str, str] | None = None,
+        unread: Collection[str] = (),
+    ) -> "JsonObject":
+        """The same with what keys mean that are not there at all, `null` being there; with other names for keys:
+        `aliases` and `older` map the usual name to the one that the file may have instead, which counts, or does not
+        count, where both are there; and without the keys in `unread`, also in objects inside.
         """
-        return JsonObject(self._values, self._source, defaults, aliases)
+        names = {key: name for key, name in (older or {}).items() if key not in self._values}
+        return JsonObject(self._values, self._source, defaults, {**aliases, **names}, unread)
 
     def with_values(self, values: Mapping[str, object]) -> "JsonObject":
         """The same with other values for some keys."""
@@ -109,7 +119,8 @@ class JsonObject:
             value = {}
         if not isinstance(value, dict):
             raise self.error(key, "an object")
-        return JsonObject(cast("dict[str, object]", value), f"{self._source}, `{self._name(key)}`")
+        source = f"{self._source}, `{self._name(key)}`"
+        return JsonObject(cast("dict[str, object]", value), source, unread=self._unread)
 
     def strings(self, key: str) -> tuple[str, ...]:
         """A list of strings, or nothing."""

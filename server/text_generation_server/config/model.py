@@ -116,7 +116,7 @@ def parse_model_config(config: JsonObject, generation: JsonObject | None, folder
         family, config = text_part(config)
     else:
         family = FAMILIES[architecture]
-    config = config.for_family(family.defaults, family.aliases)
+    config = config.for_family(family.defaults, family.aliases, family.older, family.unread)
     decoder = family.decoder(config)
     bos_token_ids = config.token_ids("bos_token_id")
     names, schemes = family.tensor_names(config), read_schemes(config, folder)

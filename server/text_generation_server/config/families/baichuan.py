@@ -24,4 +24,10 @@ def _baichuan(config: JsonObject) -> DecoderSpec:
     return decoder(config, pre_norm_layer(config, mixer, gated(config)), head=head)
 
 
-BAICHUAN = Family("Baichuan 1 and 2", _baichuan, TensorNames(qkv="self_attn.W_pack"), longest="model_max_length")
+BAICHUAN = Family(
+    "Baichuan 1 and 2",
+    _baichuan,
+    TensorNames(qkv="self_attn.W_pack"),
+    longest="model_max_length",
+    unread=("attention_bias", "mlp_bias", "partial_rotary_factor"),
+)

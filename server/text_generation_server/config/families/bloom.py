@@ -104,6 +104,7 @@ BLOOM = Family(
     {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
     "seq_length",
     {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head", "hidden_size": "n_embed"},
+    unread=("head_dim", "layer_norm_eps", "max_position_embeddings", "num_key_value_heads"),
 )
 MPT = Family(
     "MPT",
@@ -116,4 +117,5 @@ MPT = Family(
         "num_hidden_layers": "n_layers",
         "max_position_embeddings": "max_seq_len",
     },
+    unread=("head_dim", "layer_norm_eps", "num_key_value_heads"),
 )

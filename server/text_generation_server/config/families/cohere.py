@@ -5,7 +5,7 @@ from dataclasses import replace
 from ..json_object import JsonObject
 from ..rope import parse_rope
 from ..spec import AttentionSpec, DecoderSpec, HeadSpec, LayerSpec, QkNormSpec
-from .common import Heads, attention, by_layer_type, decoder, gated, layer_norm, window
+from .common import Heads, attention, by_layer_type, decoder, gated, layer_norm, pattern, window
 from .family import Family
 
 _DEFAULTS = {
@@ -41,8 +41,7 @@ def _cohere2(config: JsonObject) -> DecoderSpec:
     mixer = _mixer(config)
     full = _layer(config, replace(mixer, rope=None))
     sliding = _layer(config, replace(mixer, window=window(config)))
-    pattern = config.integer("sliding_window_pattern", default=config.integer("_sliding_window_pattern", default=4))
-    return _model(config, by_layer_type(config, full, sliding, lambda index: (index + 1) % pattern != 0))
+    return _model(config, by_layer_type(config, full, sliding, lambda index: (index + 1) % pattern(config, 4) != 0))
 
 
 COHERE = Family(
@@ -51,5 +50,11 @@ COHERE = Family(
     defaults={**_DEFAULTS, "rope_theta": 5e5},
     # Files of the first models have 8192 under the usual name, and were trained with what this one says.
     aliases={"max_position_embeddings": "model_max_length"},
+    unread=("mlp_bias", "partial_rotary_factor"),
 )
-COHERE2 = Family("Cohere Command R7B and A", _cohere2, defaults={**_DEFAULTS, "sliding_window": 4096})
+COHERE2 = Family(
+    "Cohere Command R7B and A",
+    _cohere2,
+    defaults={**_DEFAULTS, "sliding_window": 4096},
+    unread=("mlp_bias", "partial_rotary_factor"),
+)

@@ -133,6 +133,11 @@ def window(config: JsonObject) -> int:
     return config.integer("sliding_window") if "sliding_window" in config else 0
 
 
+def pattern(config: JsonObject, default: int) -> int:
+    """Of so many layers the last one has no window, where `layer_types` does not say which have one."""
+    return config.integer("sliding_window_pattern", default=config.integer("_sliding_window_pattern", default=default))
+
+
 def by_layer_type(
     config: JsonObject, full: LayerSpec, sliding: LayerSpec, is_sliding: Callable[[int], bool]
 ) -> tuple[LayerSpec, ...]:

@@ -73,4 +73,5 @@ DBRX = Family(
         "num_hidden_layers": "n_layers",
         "max_position_embeddings": "max_seq_len",
     },
+    unread=("partial_rotary_factor",),
 )

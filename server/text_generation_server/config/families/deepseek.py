@@ -84,6 +84,7 @@ DEEPSEEK_V2 = Family(
     _v2,
     shared_expert_names(0),
     {**_SIZES, "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407},
+    unread=("partial_rotary_factor",),
 )
 DEEPSEEK_V3 = Family(
     "DeepSeek V3",
@@ -100,5 +101,11 @@ DEEPSEEK_V3 = Family(
         "first_k_dense_replace": 3,
         "max_position_embeddings": 4096,
     },
+    unread=("mlp_bias", "partial_rotary_factor"),
 )
-YOUTU = Family("Youtu-LLM", _youtu, defaults={**_SIZES, "tie_word_embeddings": True, "max_position_embeddings": 131072})
+YOUTU = Family(
+    "Youtu-LLM",
+    _youtu,
+    defaults={**_SIZES, "tie_word_embeddings": True, "max_position_embeddings": 131072},
+    unread=("mlp_bias", "partial_rotary_factor"),
+)

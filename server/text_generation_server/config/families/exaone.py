@@ -61,5 +61,17 @@ def _has_window(config: JsonObject, index: int) -> bool:
     return pattern[index % len(pattern)] == "L"
 
 
-EXAONE3 = Family("EXAONE 3", llama_decoder, _EXAONE3_NAMES, {"tie_word_embeddings": True}, aliases=_EXAONE3_KEYS)
-EXAONE4 = Family("EXAONE 4", _exaone4, defaults=_EXAONE4_DEFAULTS)
+EXAONE3 = Family(
+    "EXAONE 3",
+    llama_decoder,
+    _EXAONE3_NAMES,
+    {"tie_word_embeddings": True},
+    aliases=_EXAONE3_KEYS,
+    unread=("attention_bias", "mlp_bias", "partial_rotary_factor"),
+)
+EXAONE4 = Family(
+    "EXAONE 4",
+    _exaone4,
+    defaults=_EXAONE4_DEFAULTS,
+    unread=("mlp_bias", "partial_rotary_factor"),
+)

@@ -78,9 +78,10 @@ FALCON = Family(
         "multi_query": True,
         "parallel_attn": True,
     },
-    aliases={
+    older={
         "num_hidden_layers": "n_layer",
         "num_attention_heads": "n_head",
         "num_kv_heads": "n_head_kv",
     },
+    unread=("layer_norm_eps", "num_key_value_heads", "partial_rotary_factor"),
 )

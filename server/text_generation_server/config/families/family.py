@@ -23,6 +23,10 @@ class Family:
     """The key with the number of positions, where the usual one is absent."""
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     """From the usual name of a key to the one that the family has."""
+    older: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The same, but where both are there the usual one counts."""
+    unread: tuple[str, ...] = ()
+    """Keys that other families have and the class of this one does not read: in its files they mean nothing."""
 
     def tensor_names(self, config: JsonObject) -> TensorNames:
         """Those of the model with this configuration."""

@@ -15,6 +15,7 @@ from .common import (
     decoder,
     gated,
     optional,
+    pattern,
     rms_norm,
     sandwich_layer,
     window,
@@ -72,11 +73,15 @@ def _gemma3(config: JsonObject) -> DecoderSpec:
     full = with_mixer(full, rope=parse_rope(config, size, layer_type="full_attention"))
     local = parse_rope(config, size, layer_type="sliding_attention", scaled=False, theta_key="rope_local_base_freq")
     sliding = with_mixer(full, rope=local, window=window(config))
-    pattern = config.integer("sliding_window_pattern", default=config.integer("_sliding_window_pattern", default=6))
-    return _model(config, by_layer_type(config, full, sliding, lambda index: (index + 1) % pattern != 0))
+    return _model(config, by_layer_type(config, full, sliding, lambda index: (index + 1) % pattern(config, 6) != 0))
 
 
-GEMMA = Family("Gemma", _gemma, defaults={**_DEFAULTS, "num_key_value_heads": 16, "max_position_embeddings": 8192})
+GEMMA = Family(
+    "Gemma",
+    _gemma,
+    defaults={**_DEFAULTS, "num_key_value_heads": 16, "max_position_embeddings": 8192},
+    unread=("final_logit_softcapping", "mlp_bias", "partial_rotary_factor"),
+)
 GEMMA2 = Family(
     "Gemma 2",
     _gemma2,
@@ -87,10 +92,12 @@ GEMMA2 = Family(
         "final_logit_softcapping": 30.0,
         "attn_logit_softcapping": 50.0,
     },
+    unread=("mlp_bias", "partial_rotary_factor"),
 )
 GEMMA3 = Family(
     "Gemma 3 (text)",
     _gemma3,
     _NAMES,
     {**_DEFAULTS_2, "max_position_embeddings": 131072, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
+    unread=("attn_logit_softcapping", "mlp_bias"),
 )

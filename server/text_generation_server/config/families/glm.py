@@ -72,12 +72,13 @@ def _chatglm(config: JsonObject) -> DecoderSpec:
 
 
 _FUSED = TensorNames(gate_up="mlp.gate_up_proj")
-GLM = Family("GLM-4 (2024)", _glm, _FUSED, _DEFAULTS)
+GLM = Family("GLM-4 (2024)", _glm, _FUSED, _DEFAULTS, unread=("mlp_bias",))
 GLM4 = Family(
     "GLM-4 (0414)",
     _glm4,
     replace(_FUSED, attention_output_norm="post_self_attn_layernorm", ffn_output_norm="post_mlp_layernorm"),
     _DEFAULTS,
+    unread=("mlp_bias",),
 )
 CHATGLM = Family(
     "ChatGLM 2 and 3",
@@ -85,4 +86,5 @@ CHATGLM = Family(
     _CHATGLM_NAMES,
     {"partial_rotary_factor": 0.5, "layernorm_epsilon": 1e-5, "seq_length": 2048, "tie_word_embeddings": False},
     aliases=_CHATGLM_KEYS,
+    unread=("partial_rotary_factor", "rope_parameters", "rope_scaling", "rope_theta"),
 )

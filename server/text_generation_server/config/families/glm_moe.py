@@ -50,6 +50,7 @@ GLM4_MOE = Family(
         "moe_intermediate_size": 1408,
         "max_position_embeddings": 131072,
     },
+    unread=("mlp_bias",),
 )
 GLM4_MOE_LITE = Family(
     "GLM 4.7 Flash",
@@ -68,4 +69,5 @@ GLM4_MOE_LITE = Family(
         "routed_scaling_factor": 1.8,
         "max_position_embeddings": 202752,
     },
+    unread=("mlp_bias",),
 )

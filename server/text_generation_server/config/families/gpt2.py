@@ -67,6 +67,7 @@ GPT2 = Family(
     replace(_NAMES, transposed=True),
     {**_DEFAULTS, "activation_function": "gelu_new"},
     aliases=GPT_KEYS,
+    unread=("head_dim", "layer_norm_eps", "num_key_value_heads"),
 )
 STARCODER = Family(
     "StarCoder (GPTBigCode)",
@@ -74,4 +75,5 @@ STARCODER = Family(
     _starcoder_names,
     {**_DEFAULTS, "activation_function": "gelu_pytorch_tanh", "multi_query": True},
     aliases=GPT_KEYS,
+    unread=("head_dim", "layer_norm_eps"),
 )

@@ -62,6 +62,7 @@ GPT_NEOX = Family(
     _NEOX_NAMES,
     {"rotary_pct": 0.25, "attention_bias": True, "hidden_act": "gelu", "layer_norm_eps": 1e-5},
     aliases={"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"},
+    unread=("head_dim", "num_key_value_heads"),
 )
 GPTJ = Family(
     "GPT-J",
@@ -75,4 +76,5 @@ GPTJ = Family(
         "tie_word_embeddings": False,
     },
     aliases=GPT_KEYS,
+    unread=("head_dim", "layer_norm_eps", "num_key_value_heads", "rope_parameters", "rope_scaling", "rope_theta"),
 )

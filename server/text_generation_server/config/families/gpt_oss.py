@@ -56,4 +56,5 @@ GPT_OSS = Family(
         "num_experts_per_tok": 4,
         "max_position_embeddings": 131072,
     },
+    unread=("partial_rotary_factor",),
 )

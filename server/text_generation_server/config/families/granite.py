@@ -43,5 +43,10 @@ def _minicpm(config: JsonObject) -> DecoderSpec:
     )
 
 
-GRANITE = Family("Granite", granite_decoder)
-MINICPM = Family("MiniCPM", _minicpm, defaults={"tie_word_embeddings": True})
+GRANITE = Family("Granite", granite_decoder, unread=("partial_rotary_factor",))
+MINICPM = Family(
+    "MiniCPM",
+    _minicpm,
+    defaults={"tie_word_embeddings": True},
+    unread=("head_dim", "mlp_bias", "partial_rotary_factor"),
+)

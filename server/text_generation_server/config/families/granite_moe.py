@@ -24,5 +24,9 @@ def _granite_moe(config: JsonObject) -> DecoderSpec:
 
 
 GRANITE_MOE = Family(
-    "Granite MoE", _granite_moe, NAMES, {"num_local_experts": 8, "num_experts_per_tok": 2, "rms_norm_eps": 1e-6}
+    "Granite MoE",
+    _granite_moe,
+    NAMES,
+    {"num_local_experts": 8, "num_experts_per_tok": 2, "rms_norm_eps": 1e-6},
+    unread=("partial_rotary_factor",),
 )

@@ -39,4 +39,10 @@ def _hunyuan(config: JsonObject) -> DecoderSpec:
     return decoder(config, pre_norm_layer(config, hunyuan_attention(config), gated(config)))
 
 
-HUNYUAN = Family("Hunyuan", _hunyuan, HUNYUAN_NAMES, {"rms_norm_eps": 1e-5})
+HUNYUAN = Family(
+    "Hunyuan",
+    _hunyuan,
+    HUNYUAN_NAMES,
+    {"rms_norm_eps": 1e-5},
+    unread=("mlp_bias", "partial_rotary_factor"),
+)

@@ -39,4 +39,10 @@ def _layer(config: JsonObject, experts: int, top_k: int, inner: int, shared: int
     return pre_norm_layer(config, hunyuan_attention(config), mixed)
 
 
-HUNYUAN_MOE = Family("Hunyuan MoE", _hunyuan_moe, _NAMES, {"rms_norm_eps": 1e-5, "num_experts": 1, "moe_topk": 1})
+HUNYUAN_MOE = Family(
+    "Hunyuan MoE",
+    _hunyuan_moe,
+    _NAMES,
+    {"rms_norm_eps": 1e-5, "num_experts": 1, "moe_topk": 1},
+    unread=("partial_rotary_factor",),
+)

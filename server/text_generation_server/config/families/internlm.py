@@ -35,6 +35,19 @@ def _internlm3(config: JsonObject) -> DecoderSpec:
     return decoder(config, pre_norm_layer(config, mixer, ffn))
 
 
-INTERNLM = Family("InternLM", _internlm)
-INTERNLM2 = Family("InternLM 2", _internlm, _INTERNLM2_NAMES)
-INTERNLM3 = Family("InternLM 3", _internlm3)
+INTERNLM = Family(
+    "InternLM",
+    _internlm,
+    unread=("mlp_bias", "partial_rotary_factor"),
+)
+INTERNLM2 = Family(
+    "InternLM 2",
+    _internlm,
+    _INTERNLM2_NAMES,
+    unread=("mlp_bias", "partial_rotary_factor"),
+)
+INTERNLM3 = Family(
+    "InternLM 3",
+    _internlm3,
+    unread=("mlp_bias", "partial_rotary_factor"),
+)

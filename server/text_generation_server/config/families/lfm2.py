@@ -82,11 +82,19 @@ _DEFAULTS: dict[str, object] = {
     "eos_token_id": 2,
 }
 _KEYS = {"rms_norm_eps": "norm_eps", "tie_word_embeddings": "tie_embedding"}
-LFM2 = Family("LFM 2", _dense, _NAMES, _DEFAULTS, aliases={**_KEYS, "intermediate_size": "block_ff_dim"})
+LFM2 = Family(
+    "LFM 2",
+    _dense,
+    _NAMES,
+    _DEFAULTS,
+    aliases={**_KEYS, "intermediate_size": "block_ff_dim"},
+    unread=("attention_bias", "hidden_act", "mlp_bias", "partial_rotary_factor"),
+)
 LFM2_MOE = Family(
     "LFM 2 MoE",
     _mixture,
     _NAMES,
     {**_DEFAULTS, "num_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 1792},
     aliases=_KEYS,
+    unread=("attention_bias", "hidden_act", "mlp_bias", "partial_rotary_factor"),
 )

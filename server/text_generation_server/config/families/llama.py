@@ -11,4 +11,4 @@ def llama_decoder(config: JsonObject) -> DecoderSpec:
     return decoder(config, pre_norm_layer(config, attention(config), gated(config)))
 
 
-LLAMA = Family("Llama", llama_decoder)
+LLAMA = Family("Llama", llama_decoder, unread=("partial_rotary_factor",))

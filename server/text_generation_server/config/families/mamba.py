@@ -71,7 +71,7 @@ NAMES = TensorNames(prefixes=("backbone.",), embedding="embeddings", final_norm=
 LONGEST = 1 << 17
 """The file names no longest context, and nothing in the model has one."""
 _DEFAULTS: dict[str, object] = {"tie_word_embeddings": True, "eos_token_id": 0, "max_position_embeddings": LONGEST}
-MAMBA = Family("Mamba", _mamba, NAMES, _DEFAULTS)
+MAMBA = Family("Mamba", _mamba, NAMES, _DEFAULTS, unread=("mixer_rms_eps",))
 FALCON_MAMBA = Family("Falcon Mamba", _mamba, NAMES, {**_DEFAULTS, "mixer_rms_eps": 1e-6})
 JAMBA = Family(
     "Jamba",
@@ -102,4 +102,5 @@ JAMBA = Family(
         "max_position_embeddings": 262144,
         "eos_token_id": 2,
     },
+    unread=("mlp_bias",),
 )

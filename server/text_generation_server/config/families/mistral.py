@@ -22,5 +22,15 @@ def _ministral(config: JsonObject) -> DecoderSpec:
     return decoder(config, by_layer_type(config, full, sliding, lambda _: has_window))
 
 
-MISTRAL = Family("Mistral", _mistral, defaults={**_DEFAULTS, "head_dim": None})
-MINISTRAL = Family("Ministral", _ministral, defaults=_DEFAULTS)
+MISTRAL = Family(
+    "Mistral",
+    _mistral,
+    defaults={**_DEFAULTS, "head_dim": None},
+    unread=("attention_bias", "mlp_bias", "partial_rotary_factor"),
+)
+MINISTRAL = Family(
+    "Ministral",
+    _ministral,
+    defaults=_DEFAULTS,
+    unread=("attention_bias", "mlp_bias", "partial_rotary_factor"),
+)

@@ -51,6 +51,7 @@ MIXTRAL = Family(
         "num_experts_per_tok": 2,
         "max_position_embeddings": 131072,
     },
+    unread=("attention_bias", "partial_rotary_factor"),
 )
 MINIMAX_M2 = Family(
     "MiniMax-M2",
@@ -64,4 +65,5 @@ MINIMAX_M2 = Family(
         "num_experts_per_tok": 8,
         "max_position_embeddings": 196608,
     },
+    unread=("attention_bias",),
 )

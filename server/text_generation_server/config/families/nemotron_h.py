@@ -38,7 +38,7 @@ def _nemotron_h(config: JsonObject) -> DecoderSpec:
 
 
 def _kinds(config: JsonObject) -> list[str]:
-    if "hybrid_override_pattern" in config:
+    if "hybrid_override_pattern" in config and "layers_block_type" not in config:
         pattern = config.string("hybrid_override_pattern")
         if not 0 < len(pattern) <= MOST_LAYERS or any(letter not in _LETTERS for letter in pattern):
             raise config.error("hybrid_override_pattern", f"made of the letters {' '.join(_LETTERS)}")
@@ -108,6 +108,7 @@ NEMOTRON_H = Family(
         "head_dim": "attention_head_dim",
         "n_groups": "mamba_n_groups",
         "conv_kernel": "mamba_d_conv",
-        "layer_norm_epsilon": "rms_norm_eps",
     },
+    older={"layer_norm_epsilon": "rms_norm_eps"},
+    unread=("mamba_expand",),
 )

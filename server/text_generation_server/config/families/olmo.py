@@ -35,5 +35,12 @@ def _olmo3(config: JsonObject) -> DecoderSpec:
     return decoder(config, layers, _norm(config))
 
 
-OLMO2 = Family("OLMo 2", _olmo2, defaults=_DEFAULTS)
-OLMO3 = Family("OLMo 3", _olmo3, defaults={**_DEFAULTS, "sliding_window": 4096, "rope_theta": 5e5})
+OLMO2 = Family(
+    "OLMo 2",
+    _olmo2,
+    defaults=_DEFAULTS,
+    unread=("mlp_bias", "partial_rotary_factor"),
+)
+OLMO3 = Family(
+    "OLMo 3", _olmo3, defaults={**_DEFAULTS, "sliding_window": 4096, "rope_theta": 5e5}, unread=("mlp_bias",)
+)

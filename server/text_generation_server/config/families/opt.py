@@ -51,4 +51,5 @@ OPT = Family(
         "max_position_embeddings": 2048,
         "tie_word_embeddings": True,
     },
+    unread=("head_dim", "layer_norm_eps", "num_key_value_heads"),
 )

@@ -19,4 +19,5 @@ PHI3 = Family(
     _phi3,
     TensorNames(qkv="self_attn.qkv_proj", gate_up="mlp.gate_up_proj"),
     {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096},
+    unread=("attention_bias", "mlp_bias"),
 )

@@ -58,4 +58,5 @@ PHI_MOE = Family(
         "num_experts_per_tok": 2,
         "max_position_embeddings": 131072,
     },
+    unread=("partial_rotary_factor",),
 )

@@ -46,4 +46,5 @@ QWEN1 = Family(
         "max_position_embeddings": "seq_length",
         "head_dim": "kv_channels",
     },
+    unread=("head_dim", "num_key_value_heads", "partial_rotary_factor", "rope_parameters", "rope_scaling"),
 )

@@ -28,16 +28,21 @@ def qwen3_attention(config: JsonObject) -> AttentionSpec:
 
 def _decoder(config: JsonObject, mixer: AttentionSpec) -> DecoderSpec:
     full = pre_norm_layer(config, mixer, gated(config))
-    sliding = replace(full, mixer=replace(mixer, window=window(config)))
     has_window = config.boolean("use_sliding_window", default=False) and "sliding_window" in config
+    sliding = replace(full, mixer=replace(mixer, window=window(config))) if has_window else full
     first = config.integer("max_window_layers", default=28, minimum=0)
-    return decoder(
-        config,
-        by_layer_type(config, full, sliding if has_window else full, lambda index: has_window and index >= first),
-    )
+    return decoder(config, by_layer_type(config, full, sliding, lambda index: has_window and index >= first))
 
 
-QWEN2 = Family("Qwen 2 and 2.5", lambda config: _decoder(config, qwen2_attention(config)), defaults=_DEFAULTS)
+QWEN2 = Family(
+    "Qwen 2 and 2.5",
+    lambda config: _decoder(config, qwen2_attention(config)),
+    defaults=_DEFAULTS,
+    unread=("mlp_bias", "partial_rotary_factor"),
+)
 QWEN3 = Family(
-    "Qwen 3", lambda config: _decoder(config, qwen3_attention(config)), defaults={**_DEFAULTS, "head_dim": 128}
+    "Qwen 3",
+    lambda config: _decoder(config, qwen3_attention(config)),
+    defaults={**_DEFAULTS, "head_dim": 128},
+    unread=("mlp_bias", "partial_rotary_factor"),
 )

@@ -100,12 +100,20 @@ QWEN3_NEXT = Family(
     _mixture,
     TensorNames(delta_qkvz="linear_attn.in_proj_qkvz", delta_ba="linear_attn.in_proj_ba", ignored=_IGNORED),
     {**_DEFAULTS, "num_experts": 512, "num_experts_per_tok": 10},
-    aliases={"num_experts": "num_local_experts"},
+    older={"num_experts": "num_local_experts"},
+    unread=("mlp_bias",),
 )
-QWEN3_5 = Family("Qwen 3.5 and 3.6", _dense, TensorNames(ignored=_IGNORED), {**_DEFAULTS, "num_key_value_heads": 4})
+QWEN3_5 = Family(
+    "Qwen 3.5 and 3.6",
+    _dense,
+    TensorNames(ignored=_IGNORED),
+    {**_DEFAULTS, "num_key_value_heads": 4},
+    unread=("mlp_bias",),
+)
 QWEN3_5_MOE = Family(
     "Qwen 3.5 and 3.6 MoE",
     _mixture,
     TensorNames(experts_stack=("mlp.experts.gate_up_proj", "mlp.experts.down_proj"), ignored=_IGNORED),
     {**_DEFAULTS, "num_experts": 256, "num_experts_per_tok": 8},
+    unread=("decoder_sparse_step", "mlp_only_layers", "norm_topk_prob"),
 )

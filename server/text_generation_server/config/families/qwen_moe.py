@@ -68,6 +68,7 @@ QWEN2_MOE = Family(
         "moe_intermediate_size": 1408,
         "shared_expert_intermediate_size": 5632,
     },
+    unread=("mlp_bias", "partial_rotary_factor"),
 )
 QWEN3_MOE = Family(
     "Qwen 3 MoE",
@@ -80,4 +81,5 @@ QWEN3_MOE = Family(
         "moe_intermediate_size": 768,
     },
     aliases={"num_experts": "num_local_experts"},
+    unread=("layer_types", "mlp_bias", "partial_rotary_factor"),
 )

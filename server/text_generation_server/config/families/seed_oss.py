@@ -23,4 +23,5 @@ SEED_OSS = Family(
         "num_key_value_heads": 8,
         "max_position_embeddings": 524288,
     },
+    unread=("partial_rotary_factor",),
 )

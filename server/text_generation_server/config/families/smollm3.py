@@ -37,4 +37,4 @@ def _turns(config: JsonObject) -> list[bool]:
     return [(index + 1) % interval != 0 for index in range(count)]
 
 
-SMOLLM3 = Family("SmolLM 3", _smollm3, defaults=_DEFAULTS)
+SMOLLM3 = Family("SmolLM 3", _smollm3, defaults=_DEFAULTS, unread=("partial_rotary_factor",))

@@ -29,4 +29,5 @@ STABLELM = Family(
         "rope_pct": 0.25,
     },
     aliases={"layer_norm_eps": "norm_eps", "partial_rotary_factor": "rope_pct"},
+    unread=("head_dim", "mlp_bias"),
 )

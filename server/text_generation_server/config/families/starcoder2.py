@@ -27,4 +27,5 @@ STARCODER2 = Family(
         "tie_word_embeddings": True,
         "use_bias": True,
     },
+    unread=("layer_norm_eps", "layer_norm_epsilon", "partial_rotary_factor"),
 )
