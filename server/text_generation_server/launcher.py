@@ -15,15 +15,16 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_launcher() -> None:
-    """From now on the kernel kills this process when its launcher ends; to be called on the main thread, before anything
-    that takes time. Ends the process where the launcher has ended already.
+    """From now on the kernel kills this process when its launcher ends. Ends it where the launcher has ended already.
+
+    To be called on the main thread, before anything that takes time.
     """
     launcher = os.environ.get(_PROCESS_ID)
     if launcher is None or sys.platform != "linux":
         return
     _at_its_end(signal.SIGKILL)
     # A parent of another number may be a program between the two.
-    if str(os.getppid()) != launcher and not os.path.exists(f"/proc/{launcher}"):
+    if str(os.getppid()) != launcher and not _runs(launcher):
         os._exit(1)
 
 
@@ -33,6 +34,15 @@ def end_with_launcher() -> None:
     """
     if _PROCESS_ID in os.environ and sys.platform == "linux":
         _at_its_end(signal.SIGCONT)
+
+
+def _runs(process: str) -> bool:
+    """Also false for one that has ended, and whose parent has not asked for its status yet."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in "XZ"
+    except OSError:
+        return False
 
 
 def _at_its_end(number: signal.Signals) -> None:

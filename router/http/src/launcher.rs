@@ -2,8 +2,7 @@
 //!
 //! It reads the end of standard input then, and ends by itself. For the time when it cannot, the kernel does it.
 
-use std::env;
-use std::path::Path;
+use std::{env, fs};
 
 use nix::sys::signal::Signal;
 use nix::unistd::getppid;
@@ -21,7 +20,7 @@ pub fn die_with_launcher() -> bool {
     at_its_end(Signal::SIGKILL);
     // A parent of another number may be a program between the two.
     let is_parent = getppid().to_string() == launcher;
-    cfg!(target_os = "linux") && !is_parent && !Path::new("/proc").join(launcher).exists()
+    cfg!(target_os = "linux") && !is_parent && !runs(&launcher)
 }
 
 /// From now on the end of standard input is read, and the kernel need but wake this process if something has stopped
@@ -30,6 +29,15 @@ pub fn end_with_launcher() {
     if env::var_os(PROCESS_ID).is_some() {
         at_its_end(Signal::SIGCONT);
     }
+}
+
+/// Also false for a process that has ended, and whose parent has not asked for its status yet.
+fn runs(process: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.is_ok_and(|stat| {
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, state)| !state.starts_with(['X', 'Z']))
+    })
 }
 
 /// Other kernels leave it at standard input.

@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 
 import grpc
 import pytest
-from support.processes import WAIT_S, Group, close_stdin, serve_arguments, started, wait_until_serving
+from support.processes import COMMAND, WAIT_S, Group, close_stdin, serve_arguments, started, wait_until_serving
 
 from text_generation_server.pb import generate_pb2 as pb
 from text_generation_server.pb import generate_pb2_grpc as pb_grpc
@@ -80,6 +80,67 @@ def test_a_shard_on_standby_does_nothing_before_and_ends_with_its_parent(tmp_pat
     with started(*serve_arguments(tmp_path, tmp_path, "--standby", "--load-format", "dummy")) as process:
         close_stdin(process)
         assert process.wait(WAIT_S) == 0
+        assert process.communicate() == ("", "")
+
+
+LAUNCHER = """
+import json, os, subprocess, sys
+arguments = json.loads(sys.argv[1])
+stdin = None if sys.argv[2] == "inherited" else subprocess.PIPE
+child = subprocess.Popen(arguments, stdin=stdin, env={**os.environ, "LAUNCHER_PID": str(os.getpid())})
+print(json.dumps({"message": "started", "pid": child.pid}), flush=True)
+child.wait()
+"""
+
+
+@contextmanager
+def launched(stdin: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that stands in for the launcher, and the id of its child. `stdin` is "piped" from it to the child, or
+    "inherited" by both, so that its end tells the child nothing.
+    """
+    command = [sys.executable, "-c", LAUNCHER, json.dumps([*COMMAND, *arguments]), stdin]
+    with started(command=command) as launcher:
+        assert launcher.stdout is not None
+        pid = json.loads(launcher.stdout.readline())["pid"]
+        try:
+            yield launcher, pid
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def wait_until_gone(launcher: subprocess.Popen[str]) -> None:
+    """Its children have its standard output too, which ends with the last of them."""
+    assert launcher.stdout is not None
+    launcher.stdout.read()
+
+
+def test_a_process_that_reads_no_input_ends_with_its_launcher(tmp_path: Path) -> None:
+    """It has none of the end of file that tells others, as one that still imports what it needs."""
+    (tmp_path / "config.json").write_text("{}")
+    standby = serve_arguments(tmp_path, tmp_path, "--standby", "--load-format", "dummy")
+    with launched("inherited", *standby) as (launcher, _):
+        launcher.kill()
+        wait_until_gone(launcher)
+
+
+def test_a_shard_that_a_signal_has_stopped_ends_with_its_launcher(llama_folder: Path, tmp_path: Path) -> None:
+    sockets = tmp_path / "sockets"
+    sockets.mkdir(mode=0o700)
+    shard = serve_arguments(llama_folder, sockets, "--exit-on-stdin-eof", "--socket-dir-owned")
+    with launched("piped", *shard) as (launcher, pid):
+        wait_until_serving(launcher)
+        os.kill(pid, signal.SIGSTOP)
+        launcher.kill()
+        wait_until_gone(launcher)
+        assert not sockets.exists()
+
+
+def test_a_process_whose_launcher_is_gone_already_does_not_start(tmp_path: Path) -> None:
+    launcher = subprocess.Popen([sys.executable, "-c", ""])
+    launcher.wait()
+    with started(*serve_arguments(tmp_path, tmp_path), LAUNCHER_PID=str(launcher.pid)) as process:
+        assert process.wait(WAIT_S) == 1
         assert process.communicate() == ("", "")
 
 

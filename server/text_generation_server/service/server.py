@@ -36,8 +36,7 @@ STOP_LIMIT_S = 3.0
 _CALLS_SHARE = 2 / 3
 """Of that time for the calls; the rest is for the threads, which must free what they hold."""
 ORPHAN_LIMIT_S = 1.5
-"""How long an orderly end may take once the parent is gone; nobody waits for an answer then, and all is to be over within
-2 s."""
+"""How long an orderly end may take once the parent is gone; nobody waits for an answer then, and 2 s are promised."""
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
