@@ -73,7 +73,8 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
     }
     let locked = directory.metadata()?;
     let named = fs::symlink_metadata(path);
-    let is_there = named.is_ok_and(|named| (named.dev(), named.ino()) == (locked.dev(), locked.ino()));
+    let is_there =
+        named.is_ok_and(|named| (named.dev(), named.ino()) == (locked.dev(), locked.ino()));
     Ok(is_there.then_some(directory))
 }
 
@@ -104,7 +105,11 @@ fn may_be_ours(entry: &DirEntry) -> bool {
 fn remove(directory: &Path) -> io::Result<()> {
     let files: Vec<PathBuf> = fs::read_dir(directory)?
         .flatten()
-        .filter(|file| file.file_name().as_encoded_bytes().starts_with(FILES.as_bytes()))
+        .filter(|file| {
+            file.file_name()
+                .as_encoded_bytes()
+                .starts_with(FILES.as_bytes())
+        })
         .map(|file| file.path())
         .collect();
     if files.iter().any(|file| is_answered(file)) {
@@ -149,7 +154,11 @@ mod tests {
         let answered = left_behind(base.path());
         let _listener = UnixListener::bind(answered.join("shard-0")).unwrap();
         let mut stay = vec![locked.directory.path().to_owned(), answered];
-        let others = [("tgi-backup", MODE), ("tgi-000000", 0o755), ("tgi-000001", MODE)];
+        let others = [
+            ("tgi-backup", MODE),
+            ("tgi-000000", 0o755),
+            ("tgi-000001", MODE),
+        ];
         for (name, mode) in others {
             let path = base.path().join(name);
             fs::create_dir(&path).unwrap();

@@ -174,11 +174,12 @@ def of_model(
     quantize: str | None = None,
     copies: DequantisedCopies = "auto",
     load_format: LoadFormat = "auto",
+    is_shared: bool = False,
 ) -> list[Finding]:
     source, environment = ModelSource(model_id, load_format=load_format), Environment.read({})
     asked = limits or AskedLimits()
     asked_shards = AskedShards(shards)
-    how = {"quantize": quantize, "kv_cache_dtype": kv_cache_dtype, "copies": copies}
+    how = {"quantize": quantize, "kv_cache_dtype": kv_cache_dtype, "copies": copies, "is_shared": is_shared}
     return list(model_findings(source, environment, asked, "float32", asked_shards, memory, **how))  # type: ignore[arg-type]
 
 
@@ -218,6 +219,12 @@ def test_too_little_memory(beside_the_weights: int, status: str, remedy: str) ->
     finding = of_model(str(DEMO), memory=weights + beside_the_weights)[-1]
     assert finding.status == status
     assert remedy in (finding.remedy or "")
+
+
+def test_more_shards_are_no_remedy_where_they_share_the_memory() -> None:
+    finding = of_model(str(DEMO), memory=2**20, is_shared=True)[-1]
+    assert finding.status == "error"
+    assert (finding.remedy or "").startswith("set --quantize")
 
 
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "OlmoeForCausalLM"])

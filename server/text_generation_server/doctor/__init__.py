@@ -60,6 +60,7 @@ def examine(
             kv_cache_dtype,
             copies,
             deterministic,
+            is_shared=not devices.cards,
         )
 
 

@@ -51,8 +51,11 @@ def model_findings(
     kv_cache_dtype: KvCacheDtype = "auto",
     copies: DequantisedCopies = "auto",
     deterministic: bool = False,
+    is_shared: bool = False,
 ) -> Iterator[Finding]:
-    """`memory`: bytes that each shard may use; `dtype`: None for that of the model. Downloads nothing."""
+    """`memory`: bytes that each shard may use, of one memory for all of them where `is_shared`; `dtype`: None for that
+    of the model. Downloads nothing.
+    """
     try:
         if present_folder(source, environment.hub) is None:
             yield from _to_download(source, environment)
@@ -73,7 +76,7 @@ def model_findings(
     else:
         how = ", its model of text alone, without images and sound" if config.has_media else ""
     yield Finding(_SUBJECT, "plan", f"serve {config.architecture} from {folder}{how}")
-    yield from _memory(folder, config, source, dtype, kv_cache is not None, copies, shards.count, memory)
+    yield from _memory(folder, config, source, dtype, kv_cache is not None, copies, shards.count, memory, is_shared)
 
 
 def _to_download(source: ModelSource, environment: Environment) -> Iterator[Finding]:
@@ -108,6 +111,7 @@ def _memory(
     copies: DequantisedCopies,
     shards: int,
     memory: int,
+    is_shared: bool,
 ) -> Iterator[Finding]:
     served = dtype or config.dtype or "float16"
     itemsize = ITEM_BYTES[served]
@@ -121,7 +125,7 @@ def _memory(
     text = f"{weights / _GIB:.2f} GiB of weights {how} for each shard, of {memory / _GIB:.1f} GiB"
     left = memory - weights
     if left <= 0:
-        more = _fitting_count(config, whole, itemsize, memory)
+        more = None if is_shared else _fitting_count(config, whole, itemsize, memory)
         remedy = "" if more is None else f"set --num-shard {more} or more, "
         remedy = f"{remedy}set --quantize or a smaller --dtype, or name a smaller model"
         yield Finding("memory", "error", text, remedy)
