@@ -65,10 +65,15 @@ def test_the_last_loss_of_a_shard_stops_the_server_with_one_clear_line(tiny_llam
         gone(server, pids)
 
 
-def test_nothing_outlives_a_killed_launcher(tiny_llama: Path, tmp_path: Path) -> None:
-    with serving(tiny_llama, tmp_path, "--num-shard", "2") as server:
+@pytest.mark.parametrize("are_stopped", [False, True])
+def test_nothing_outlives_a_killed_launcher(tiny_llama: Path, tmp_path: Path, are_stopped: bool) -> None:
+    """Nor what a signal has stopped, or waits on standby."""
+    standby = {"STANDBY_SHARDS": "true"}
+    with serving(tiny_llama, tmp_path, "--num-shard", "2", environment=standby) as server:
         pids = descendants(server.process.pid)
         assert server.sockets()
+        for pid in pids if are_stopped else ():
+            os.kill(pid, signal.SIGSTOP)
         server.process.kill()
         server.process.wait()
         gone(server, pids)

@@ -95,3 +95,14 @@ def test_streams_go_on_after_the_loss_of_a_shard(
             assert disturbed(server, prompts, rank, number, step) == expected
         assert server.stop() == 0
         assert server.output().count("starting all shards again") == len(losses)
+
+
+def test_a_shard_that_is_lost_while_nobody_asks_is_warm_before_the_next_request(
+    tiny_llama: Path, tmp_path: Path
+) -> None:
+    """Neither a request nor a probe of `/health` tells the router."""
+    with serving(tiny_llama, tmp_path) as server:
+        expected = server.ids("Once upon a time")
+        os.kill(server.shard(0), signal.SIGKILL)
+        wait_for(lambda: server.metric("tgi_shard_restarts") == 1, "shards that serve again", RECOVERY_LIMIT_S)
+        assert server.ids("Once upon a time") == expected
