@@ -48,9 +48,9 @@ def test_a_second_turn(run, question, second):
     assert run("withoutStore", *prompts) == {"text": second.answer}
 
 
-def test_a_second_turn_after_calls(run, sum_question, sum_answer):
-    said = run("secondTurnOfStreams", sum_question, sum_question)
-    assert said == {"text": sum_answer, "calls": [[345, 222], [345, 222]]}
+def test_a_second_turn_after_calls(run, sum_question, second):
+    said = run("secondTurnOfStreams", sum_question, second.question)
+    assert said == {"text": second.answer, "calls": [[345, 222]]}
 
 
 def test_objects(run, facts):
