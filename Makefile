@@ -182,7 +182,7 @@ target/routers-venv/.installed: integration-tests/requirements-routers.txt | $(V
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-# Not part of test: Codex and Claude Code, over a mock model. It needs Node with npm; see docs/clients.md.
+# Not part of test: Codex and Claude Code, over a mock model. It needs Node 22 or later with npm; see docs/clients.md.
 test-agents: target/agent-packages/.installed
 	TEXT_GENERATION_AGENTS=$(CURDIR)/target/agent-packages/node_modules/.bin cargo test --quiet --locked -p text-generation-http --test agents -- --ignored terminal
 

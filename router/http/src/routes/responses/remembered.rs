@@ -18,6 +18,9 @@ use crate::memory::MemoryShare;
 use crate::routes::openai::sampling::refused;
 use crate::tenant;
 
+/// Characters of an id in a message; ours are shorter.
+const LONGEST_ID: usize = 80;
+
 /// The items of all responses. Clones share them.
 #[derive(Debug, Clone)]
 pub struct ItemMemory {
@@ -227,9 +230,11 @@ fn unknown(index: usize, id: &str, remembers: bool) -> ApiError {
         }
         false => "is unknown: this server remembers no items",
     };
+    // As much of it as a message needs.
+    let id: String = id.chars().take(LONGEST_ID).collect();
     refused(format_args!(
-        "`input[{index}]` refers to the item `{id}`, which {why}. Send the item itself; clients that refer to items do so \
-         with `store: false`"
+        "`input[{index}]` refers to the item `{id}`, which {why}. Send the item itself: clients that send references send \
+         whole items instead when they are told `store: false`"
     ))
 }
 
