@@ -192,8 +192,8 @@ target/routers-venv/.installed: integration-tests/requirements-routers.txt | $(V
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-# Not part of test: Codex and Claude Code, over a mock model. It needs Node with npm; see docs/clients.md.
-test-agents: target/agent-packages/.installed ## Test coding agents; needs Node; see docs/clients.md
+# Not part of test: Codex and Claude Code, over a mock model. It needs Node 22 or later with npm; see docs/clients.md.
+test-agents: target/agent-packages/.installed ## Test coding agents; needs Node 22; see docs/clients.md
 	TEXT_GENERATION_AGENTS=$(CURDIR)/target/agent-packages/node_modules/.bin cargo test --quiet --locked -p text-generation-http --test agents -- --ignored terminal
 
 target/agent-packages/.installed: integration-tests/agents/package.json integration-tests/agents/package-lock.json

@@ -23,6 +23,8 @@ ALL = sorted(path.parent.name for path in CLIENTS.glob("*/requirements.txt"))
 MOST_USED = ["anthropic", "huggingface_hub", "openai"]
 # No client, but a program that makes requests up, which may ask for endless answers.
 FUZZER = "schemathesis"
+# The oldest Node that the newest packages run on.
+OLDEST_NODE = 22
 # Those that have no example of their own in the documentation.
 PROGRAMS = [FUZZER, "lm_eval"]
 
@@ -34,6 +36,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def server(client: str, request: pytest.FixtureRequest) -> Server:
     return request.getfixturevalue("brief" if client == FUZZER else "guarded")
+
+
+def has_node() -> bool:
+    """Whether Node is there with npm, and new enough."""
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        return False
+    version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout
+    return int(version.removeprefix("v").partition(".")[0]) >= OLDEST_NODE
 
 
 def python_of(client: str) -> Path:
@@ -61,8 +71,8 @@ def python_of(client: str) -> Path:
 
 @pytest.mark.timeout(600)
 def test_client(client: str, server: Server, tmp_path: Path) -> None:
-    if (CLIENTS / client / "package.json").exists() and shutil.which("npm") is None:
-        pytest.skip(f"{client} was not tried: it needs Node with npm on the path")
+    if (CLIENTS / client / "package.json").exists() and not has_node():
+        pytest.skip(f"{client} was not tried: it needs Node {OLDEST_NODE} or later with npm on the path")
     tests = [CLIENTS / client.partition("-")[0]]
     if client not in PROGRAMS:
         tests.append(CLIENTS / "test_documentation.py")

@@ -105,6 +105,27 @@ def answer(api: Api, question: list[dict[str, Any]]) -> str:
     return api.chat(question, temperature=0)["choices"][0]["message"]["content"]
 
 
+@dataclass(frozen=True)
+class Turn:
+    """What a user says after the answer to `question`, and what the model makes of the whole conversation."""
+
+    question: str
+    answer: str
+    prompt_tokens: int
+
+    @property
+    def message(self) -> dict[str, Any]:
+        return {"role": "user", "content": self.question}
+
+
+@pytest.fixture(scope="session")
+def second(api: Api, question: list[dict[str, Any]], answer: str) -> Turn:
+    said = "What sound does a cow make?"
+    turns = [*question, {"role": "assistant", "content": answer}, {"role": "user", "content": said}]
+    reply = api.chat(turns, temperature=0)
+    return Turn(said, reply["choices"][0]["message"]["content"], reply["usage"]["prompt_tokens"])
+
+
 @pytest.fixture(scope="session")
 def sum_question() -> str:
     """What the model can answer with the tool `add` only: it adds no numbers above 99 itself."""

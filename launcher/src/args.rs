@@ -177,6 +177,10 @@ pub struct ServerArgs {
     /// Seconds after which a silent stream sends an empty line, so that nobody takes its connection for dead
     #[arg(long, env, default_value_t = 15, value_parser = value_parser!(u32).range(1..))]
     pub sse_keep_alive: u32,
+    /// MiB of output of `/v1/responses` that are remembered, for a day at most, for clients that refer to it instead of
+    /// sending it again; 0 remembers nothing. Default: 64
+    #[arg(long, env)]
+    pub response_memory: Option<u32>,
     /// Threads that tokenise and validate
     #[arg(long, env, default_value_t = 2)]
     pub validation_workers: u32,

@@ -52,6 +52,24 @@ def test_a_system_prompt_and_the_prefix_that_the_next_turn_finds(client):
     assert second.usage.input_tokens + second.usage.cache_read_input_tokens == tokens
 
 
+def test_a_second_turn(client, question, second):
+    first = client.messages.create(messages=question, **SHORT)
+    turns = [*question, {"role": "assistant", "content": first.content}, second.message]
+    assert client.messages.create(messages=turns, **SHORT).content[0].text == second.answer
+    assert client.messages.count_tokens(model="demo", messages=turns).input_tokens == second.prompt_tokens
+
+
+def test_a_call_that_was_cut_goes_back(client, add, sum_question):
+    whole = client.messages.create(messages=said(sum_question), tools=[add], **SHORT)
+    short = {**SHORT, "max_tokens": whole.usage.output_tokens - 8}
+    cut = client.messages.create(messages=said(sum_question), tools=[add], **short)
+    (use,) = [block for block in cut.content if block.type == "tool_use"]
+    assert (cut.stop_reason, list(use.input)) == ("max_tokens", ["INVALID_JSON"])
+    result = {"type": "tool_result", "tool_use_id": use.id, "content": "The call was cut.", "is_error": True}
+    turns = [*said(sum_question), {"role": "assistant", "content": cut.content}, {"role": "user", "content": [result]}]
+    assert client.messages.create(messages=turns, tools=[add], **SHORT).content
+
+
 def test_ends(client, question, answer):
     stopped = client.messages.create(messages=question, stop_sequences=[" = "], **SHORT)
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", " = ")

@@ -111,6 +111,12 @@ def test_a_chat(client, api, question, answer):
     assert again.model == "demo"
 
 
+def test_a_second_turn(client, question, second):
+    first = client.chat_completion(question, temperature=0)
+    reply = client.chat_completion([*question, first.choices[0].message, second.message], temperature=0)
+    assert (reply.choices[0].message.content, reply.usage.prompt_tokens) == (second.answer, second.prompt_tokens)
+
+
 def test_every_parameter_of_a_chat(client, api, question):
     options = {
         "frequency_penalty": 0.5,

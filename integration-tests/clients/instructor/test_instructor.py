@@ -41,6 +41,16 @@ def test_a_schema(client, facts):
     assert completion.usage.completion_tokens > 0
 
 
+def test_a_second_turn(client, facts, question, answer):
+    patched = instructor.from_openai(client, mode=instructor.Mode.JSON_SCHEMA)
+    messages = [{"role": "user", "content": facts}]
+    _, first = patched.create_with_completion(response_model=Person, messages=messages, **SHORT)
+    turns = [*messages, first.choices[0].message.model_dump(), *question]
+    second = patched.create(response_model=None, messages=turns, **SHORT)
+    assert second.choices[0].message.content == answer
+    assert second.usage.prompt_tokens > first.usage.prompt_tokens + first.usage.completion_tokens
+
+
 def test_partial_objects(client, facts):
     patched = instructor.from_openai(client, mode=instructor.Mode.JSON_SCHEMA)
     messages = [{"role": "user", "content": facts}]

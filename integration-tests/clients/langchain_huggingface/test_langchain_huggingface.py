@@ -55,6 +55,11 @@ def test_a_chat(chat, api, question, answer):
     assert chat.invoke([SystemMessage("Be brief."), HumanMessage("What sound does a cow make?")]).content
 
 
+def test_a_second_turn(chat, question, second):
+    reply = chat.invoke([*question, chat.invoke(question), HumanMessage(second.question)])
+    assert (reply.content, reply.usage_metadata["input_tokens"]) == (second.answer, second.prompt_tokens)
+
+
 def test_a_streamed_chat(chat, question, answer):
     assert "".join(chunk.content for chunk in chat.stream(question)) == answer
 

@@ -52,6 +52,15 @@ def test_a_streamed_chat(chat, question, answer):
     assert whole.usage_metadata["output_tokens"] > 0
 
 
+@pytest.mark.parametrize("options", [{}, {"use_responses_api": True}, {"output_version": "v1"}])
+def test_a_second_turn(api, question, second, options):
+    server = {"base_url": api.v1, "api_key": api.key, "model": "demo", "temperature": 0, "max_retries": 0}
+    chat = ChatOpenAI(**server, **options)
+    first = chat.invoke(question)
+    reply = chat.invoke([*question, first, HumanMessage(second.question)])
+    assert (reply.text, reply.usage_metadata["input_tokens"]) == (second.answer, second.prompt_tokens)
+
+
 def test_several_chats_at_once(chat, question, answer):
     replies = chat.batch([question, [HumanMessage("What sound does a cow make?")], question])
     assert [reply.content for reply in replies] == [answer, "A cow says moo.", answer]

@@ -36,6 +36,12 @@ def test_a_chat(server, api, question, answer):
     assert reply.usage.completion_tokens == api.chat(question, temperature=0)["usage"]["completion_tokens"]
 
 
+def test_a_second_turn(server, question, second):
+    first = litellm.completion(messages=question, **server)
+    reply = litellm.completion(messages=[*question, first.choices[0].message, second.message], **server)
+    assert (reply.choices[0].message.content, reply.usage.prompt_tokens) == (second.answer, second.prompt_tokens)
+
+
 def test_a_streamed_chat(server, question, answer):
     options = {"include_usage": True}
     chunks = list(litellm.completion(messages=question, stream=True, stream_options=options, **server))

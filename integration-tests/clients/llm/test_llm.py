@@ -45,6 +45,11 @@ def test_an_answer(llm, question, answer):
     assert llm("-m", "demo", "-o", "temperature", "0", question[0]["content"]) == answer
 
 
+def test_a_second_turn(llm, question, answer, second):
+    assert llm("-m", "demo", "-o", "temperature", "0", question[0]["content"]) == answer
+    assert llm("--continue", "-o", "temperature", "0", second.question) == second.answer
+
+
 @pytest.mark.parametrize("stream", [(), ("--no-stream",)])
 def test_a_tool_is_called_and_its_result_read(llm, sum_question, sum_answer, stream):
     said = llm("-m", "demo", "-o", "temperature", "0", *stream, "--functions", ADD, sum_question)

@@ -26,6 +26,13 @@ def test_a_chat(client, question, answer):
     assert reply.model == "demo"
 
 
+def test_a_second_turn(client, question, second):
+    first = client.chat.completions.create(model="demo", messages=question, temperature=0)
+    turns = [*question, first.choices[0].message, second.message]
+    reply = client.chat.completions.create(model="demo", messages=turns, temperature=0)
+    assert (reply.choices[0].message.content, reply.usage.prompt_tokens) == (second.answer, second.prompt_tokens)
+
+
 def test_messages_of_every_role(client):
     call = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
     tool = {"type": "function", "function": {"name": "get_weather", "description": "Get the weather in a city"}}

@@ -114,11 +114,38 @@ def test_a_strict_schema_that_cannot_be_enforced(client, question):
 def test_a_response(client, question, answer):
     for given in (question, question[0]["content"]):
         reply = client.responses.create(input=given, **RESPONSE)
-        assert (reply.output_text, reply.status, reply.store) == (answer, "completed", False)
+        assert (reply.output_text, reply.status, reply.store) == (answer, "completed", True)
     assert reply.usage.total_tokens == reply.usage.input_tokens + reply.usage.output_tokens
     assert reply.usage.input_tokens_details.cached_tokens > 0
     cut = client.responses.create(input=question, **{**RESPONSE, "max_output_tokens": 2})
     assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+
+def test_a_second_turn_of_responses(client, question, second):
+    first = client.responses.create(input=question, **RESPONSE)
+    references = [{"type": "item_reference", "id": item.id} for item in first.output]
+    for output in (first.output, references):
+        reply = client.responses.create(input=[*question, *output, second.message], **RESPONSE)
+        assert (reply.output_text, reply.usage.input_tokens) == (second.answer, second.prompt_tokens)
+
+
+def test_a_call_that_was_cut_goes_back(client, add, chat_add, sum_question):
+    whole = client.chat.completions.create(messages=said(sum_question), tools=[chat_add], **CHAT)
+    cut = whole.usage.completion_tokens - 8
+    chat = client.chat.completions.create(messages=said(sum_question), tools=[chat_add], **{**CHAT, "max_tokens": cut})
+    (call,) = chat.choices[0].message.tool_calls
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(call.function.arguments)
+    result = {"role": "tool", "tool_call_id": call.id, "content": "The call was cut."}
+    turns = [*said(sum_question), chat.choices[0].message, result]
+    assert client.chat.completions.create(messages=turns, tools=[chat_add], **CHAT).choices[0].finish_reason
+    response = client.responses.create(
+        input=said(sum_question), tools=[add], **{**RESPONSE, "max_output_tokens": cut}
+    )
+    assert response.status == "incomplete"
+    result = {"type": "function_call_output", "call_id": response.output[-1].call_id, "output": "The call was cut."}
+    turns = [*said(sum_question), *response.output, result]
+    assert client.responses.create(input=turns, tools=[add], **RESPONSE).output
 
 
 def test_a_streamed_response(client, question, answer):

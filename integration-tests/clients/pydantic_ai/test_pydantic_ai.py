@@ -52,6 +52,14 @@ def test_a_calculator(calculator, sum_question, sum_answer):
     assert agent.run_sync("Hello!", message_history=run.all_messages()).usage.requests == 1
 
 
+def test_a_second_turn(model, question, second):
+    agent = Agent(model, model_settings=SETTINGS)
+    first = agent.run_sync(question[0]["content"])
+    run = agent.run_sync(second.question, message_history=first.all_messages())
+    assert run.output == second.answer
+    assert run.usage.input_tokens == second.prompt_tokens
+
+
 def test_a_streamed_run(calculator, sum_question, sum_answer):
     agent, calls = calculator
 

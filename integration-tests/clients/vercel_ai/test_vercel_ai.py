@@ -16,8 +16,8 @@ SCRIPT = Path(__file__).parent / "calls.mjs"
 def run(request):
     """Does one call of the script, which comes by a pipe: so Node looks for packages from where it runs."""
 
-    def run(call, prompt):
-        command = ["node", "--input-type=module", "-", request.param, call, prompt]
+    def run(call, *prompts):
+        command = ["node", "--input-type=module", "-", request.param, call, *prompts]
         done = subprocess.run(command, input=SCRIPT.read_text(), cwd=sys.prefix, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -39,6 +39,18 @@ def test_a_stream_with_calls(run, sum_question, sum_answer):
     assert len(said["inputs"]) > 1
     assert said["calls"] == [[345, 222]]
     assert said["tokens"] > 0
+
+
+def test_a_second_turn(run, question, second):
+    """Over the Responses API the SDK does not send answers back, but refers to them, unless `store` is false."""
+    prompts = question[0]["content"], second.question
+    assert run("secondTurn", *prompts) == {"text": second.answer, "tokens": second.prompt_tokens}
+    assert run("withoutStore", *prompts) == {"text": second.answer}
+
+
+def test_a_second_turn_after_calls(run, sum_question, second):
+    said = run("secondTurnOfStreams", sum_question, second.question)
+    assert said == {"text": second.answer, "calls": [[345, 222]]}
 
 
 def test_objects(run, facts):

@@ -118,6 +118,7 @@ fn server_flags(server: &ServerArgs, flags: &mut Flags) {
     flags.value("--max-connections", server.max_connections);
     flags.value("--client-timeout", server.client_timeout);
     flags.value("--sse-keep-alive", server.sse_keep_alive);
+    flags.optional("--response-memory", server.response_memory);
     flags.optional("--prometheus-port", server.prometheus_port);
     flags.optional("--prometheus-hostname", server.prometheus_hostname);
     flags.switch("--open-metrics", server.open_metrics);

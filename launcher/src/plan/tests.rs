@@ -149,6 +149,13 @@ fn a_scaling_alone_has_factor_one() {
 }
 
 #[test]
+fn the_router_is_told_what_to_remember() {
+    let args = args("--response-memory 3");
+    let spec = router(&args, "/models/m", &group(1, true), None, "i1");
+    assert!(render(&spec).contains(" --response-memory 3 "));
+}
+
+#[test]
 fn the_router_gets_limits_and_address() {
     let plain = router(
         &args(""),

@@ -172,6 +172,11 @@ impl Compiled {
         self.variables.contains(name)
     }
 
+    /// Whether it reads thoughts as parts of a content.
+    pub(super) fn reads_thinking_parts(&self) -> bool {
+        self.expects.thinking_parts && self.names("thinking")
+    }
+
     /// Only what the template reads and no other field means may be set.
     fn check_kwargs(
         &self,

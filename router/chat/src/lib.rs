@@ -4,6 +4,7 @@
 //! a chat template. A template is code that came with the weights, and runs on what clients send: each rendering has
 //! [`Limits`], and a failure is a [`ChatTemplateError`] of that request.
 
+mod arguments;
 mod bounded;
 mod compiled;
 mod engine;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use minijinja::Environment;
 use serde_json::{Map, Value};
 
+pub use self::arguments::arguments_object;
 use self::compiled::Compiled;
 pub use self::error::ChatTemplateError;
 pub use self::limits::{Limit, Limits};
@@ -167,6 +169,12 @@ impl ChatTemplate {
     pub fn reads(&self, name: &str, tools: bool) -> bool {
         let chosen = self.0.choose(tools);
         chosen.is_ok_and(|template| template.reads(name))
+    }
+
+    /// Whether the template for conversations, with or without `tools`, reads thoughts as parts of a content.
+    pub fn reads_thinking_parts(&self, tools: bool) -> bool {
+        let chosen = self.0.choose(tools);
+        chosen.is_ok_and(Compiled::reads_thinking_parts)
     }
 
     /// The source of the template for conversations with tools.

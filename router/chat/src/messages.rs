@@ -5,10 +5,13 @@
 //! a template expects is found out by asking it, once.
 
 pub(super) mod continued;
+mod parts;
 pub(super) mod roles;
 
 use serde_json::{Map, Value, json};
 
+use self::parts::Content;
+use super::arguments::{arguments_object, arguments_text};
 use super::{ChatInput, ChatTemplateError};
 
 /// Nothing that a template would write by itself.
@@ -20,14 +23,8 @@ pub(super) struct Expects {
     content: Content,
     /// Arguments of tool calls as JSON text instead of as objects.
     argument_text: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Content {
-    #[default]
-    Text,
-    Parts,
-    Both,
+    /// Thoughts as parts of a content, of the type `thinking`.
+    pub(super) thinking_parts: bool,
 }
 
 impl Expects {
@@ -65,8 +62,14 @@ impl Expects {
             prints(conversation, Some(vec![tool]))
         };
         let objects = call(json!({"k": SENTINEL}));
+        let thoughts = json!([{"type": "thinking", "thinking": SENTINEL, "closed": true}, {"type": "text", "text": "x"}]);
+        let thinking = json!([
+            {"role": "user", "content": content.of("x")},
+            {"role": "assistant", "content": thoughts},
+        ]);
         Self {
             content,
+            thinking_parts: prints(thinking, None),
             argument_text: !objects && call(json!({"k": SENTINEL}).to_string().into()),
         }
     }
@@ -111,86 +114,21 @@ impl Expects {
         Ok(Value::Object(shaped))
     }
 
-    /// A tool call whose arguments have the type that the template reads. Text that is no JSON object, as an answer
-    /// that was cut off leaves it, stays text.
+    /// A tool call whose arguments have the type that the template reads.
     fn call(self, call: &Value) -> Value {
         let mut call = call.clone();
-        if let Some(arguments) = call.pointer_mut("/function/arguments") {
-            match (&arguments, self.argument_text) {
-                (Value::Object(_), true) => *arguments = arguments.to_string().into(),
-                (Value::String(text), false) if text.trim().is_empty() => *arguments = json!({}),
-                (Value::String(text), false) => {
-                    if let Ok(object @ Value::Object(_)) = serde_json::from_str(text) {
-                        *arguments = object;
-                    }
-                }
-                _ => {}
-            }
+        let function = match call.get("function") {
+            Some(Value::Object(_)) => call.get_mut("function"),
+            // Some clients leave out what says that a call is one of a function.
+            _ => call.get("name").is_some().then_some(&mut call),
+        };
+        if let Some(Value::Object(function)) = function {
+            let arguments = function.entry("arguments").or_insert(Value::Null);
+            *arguments = match self.argument_text {
+                true => arguments_text(arguments),
+                false => arguments_object(arguments),
+            };
         }
         call
-    }
-}
-
-impl Content {
-    fn of(self, text: &str) -> Value {
-        match self {
-            Self::Text | Self::Both => text.into(),
-            Self::Parts => json!([{"type": "text", "text": text}]),
-        }
-    }
-
-    fn shape(
-        self,
-        message: &str,
-        content: &Value,
-        knows: &impl Fn(&str) -> bool,
-    ) -> Result<Value, ChatTemplateError> {
-        let field = format!("{message}.content");
-        match content {
-            Value::String(text) => Ok(self.of(text)),
-            Value::Null => Ok(Value::Null),
-            Value::Array(parts) => {
-                let texts = parts
-                    .iter()
-                    .enumerate()
-                    .map(|(index, part)| text_of(&format!("{field}[{index}]"), part, knows));
-                let texts = texts.collect::<Result<Vec<_>, _>>()?;
-                let joined = texts.into_iter().collect::<Option<String>>();
-                Ok(match (self, joined) {
-                    (Self::Text, Some(joined)) => joined.into(),
-                    _ => content.clone(),
-                })
-            }
-            _ => Err(ChatTemplateError::input(
-                field,
-                "must be a text, a list of parts or null",
-            )),
-        }
-    }
-}
-
-/// The text of a part. Others that the template knows, such as references to tools, are the template's to read; those
-/// for which a prompt is not enough, such as images, are refused.
-fn text_of<'a>(
-    field: &str,
-    part: &'a Value,
-    knows: &impl Fn(&str) -> bool,
-) -> Result<Option<&'a str>, ChatTemplateError> {
-    let media = |kind: &str| ["image", "video", "audio"].iter().any(|m| kind.contains(m));
-    match part.get("type").and_then(Value::as_str) {
-        Some("text") => part
-            .get("text")
-            .and_then(Value::as_str)
-            .map(Some)
-            .ok_or_else(|| ChatTemplateError::input(format!("{field}.text"), "must be a string")),
-        Some(kind) if knows(kind) && !media(kind) => Ok(None),
-        Some(kind) => Err(ChatTemplateError::input(
-            format!("{field}.type"),
-            format!("is `{kind}`, which this model cannot read; only `text` parts are supported"),
-        )),
-        None => Err(ChatTemplateError::input(
-            format!("{field}.type"),
-            "is missing; only `text` parts are supported",
-        )),
     }
 }

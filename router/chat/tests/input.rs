@@ -108,7 +108,7 @@ fn arguments_of_tool_calls_have_the_type_that_the_template_reads() {
     assert_eq!(prompt(objects, &call(json!(""))).as_deref(), Ok("{}"));
     assert_eq!(
         prompt(objects, &call(json!("{\"cut"))).as_deref(),
-        Ok("\"{\\\"cut\"")
+        Ok("{\"INVALID_JSON\": \"{\\\"cut\"}")
     );
     assert_eq!(
         prompt(texts, &call(text)).as_deref(),

@@ -213,6 +213,10 @@ pub struct Config {
     /// Seconds after which a silent stream sends an empty line, so that nobody takes its connection for dead.
     #[arg(long, env, default_value_t = 15, value_parser = value_parser!(u32).range(1..))]
     pub sse_keep_alive: u32,
+    /// MiB of output of `/v1/responses` that are remembered, for a day at most, for clients that refer to it
+    /// (`item_reference`) instead of sending it again; 0 remembers nothing.
+    #[arg(long, env, default_value_t = 64)]
+    pub response_memory: u32,
     /// Value of the header `x-compute-type`; number and kind of devices when unset.
     #[arg(long, env, hide = true)]
     pub compute_type: Option<HeaderValue>,

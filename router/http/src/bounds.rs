@@ -59,3 +59,7 @@ pub const MEMORY_PER_TOKENIZED_BYTE: usize = 24;
 pub const MEMORY_OF_LARGEST_BODY: usize = 32;
 /// Memory that an id of `/detokenize` takes beside its text.
 pub const MEMORY_PER_DETOKENIZED_ID: usize = 64;
+/// How long an item of a response is remembered.
+pub const ITEM_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// What remembering an item takes beside its text, in bytes.
+pub const MEMORY_PER_ITEM: usize = 300;

@@ -102,7 +102,7 @@ async fn read(mut body: Body, limit: usize, share: &MemoryShare) -> Result<Bytes
 
 /// What the texts of a body may take until its request is queued, and what its values do beside that: small ones take far
 /// more than the bytes that they are written in.
-fn memory_of(body: &[u8]) -> (usize, usize) {
+pub fn memory_of(body: &[u8]) -> (usize, usize) {
     let texts = body.len().saturating_mul(MEMORY_PER_BODY_BYTE);
     let values = marks(body).saturating_mul(MEMORY_PER_BODY_MARK);
     let most = body.len().saturating_mul(MAX_MEMORY_PER_BODY_BYTE);

@@ -24,6 +24,7 @@ const PROMPT_TOKENS: HeaderName = HeaderName::from_static("x-prompt-tokens");
 const CACHED_TOKENS: HeaderName = HeaderName::from_static("x-cached-tokens");
 const GENERATED_TOKENS: HeaderName = HeaderName::from_static("x-generated-tokens");
 const GRAMMAR_NOT_ENFORCED: HeaderName = HeaderName::from_static("x-grammar-not-enforced");
+const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-ignored-fields");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// About the longest list of what is not enforced.
@@ -43,7 +44,7 @@ pub fn plain(value: &HeaderValue) -> Option<&str> {
 }
 
 /// What a page of another origin may read.
-pub const EXPOSED: [HeaderName; 15] = [
+pub const EXPOSED: [HeaderName; 16] = [
     X_REQUEST_ID,
     REQUEST_ID,
     COMPUTE_TYPE,
@@ -58,6 +59,7 @@ pub const EXPOSED: [HeaderName; 15] = [
     CACHED_TOKENS,
     GENERATED_TOKENS,
     GRAMMAR_NOT_ENFORCED,
+    IGNORED_FIELDS,
     header::RETRY_AFTER,
 ];
 
@@ -126,6 +128,13 @@ pub fn not_enforced(headers: &mut HeaderMap, features: &[String]) {
         listed.push_str(&named);
     }
     insert(headers, GRAMMAR_NOT_ENFORCED, listed);
+}
+
+/// Names the fields of the request that come to nothing with this model, where there are any.
+pub fn ignored_fields(headers: &mut HeaderMap, fields: &[&'static str]) {
+    if !fields.is_empty() {
+        insert(headers, IGNORED_FIELDS, fields.join(", "));
+    }
 }
 
 /// A text in the characters that any client reads in a header, others as `%` and hexadecimal bytes; the end of a long one

@@ -105,6 +105,22 @@ impl MemoryShare {
         Ok(())
     }
 
+    /// Holds what is added to a body from now on, counted as in [`MemoryShare::hold_body`].
+    ///
+    /// # Errors
+    /// As [`MemoryShare::resize`].
+    pub fn hold_more(&self, texts: usize, values: usize) -> Result<(), ApiError> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let has = held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) * UNIT;
+        drop(held);
+        let of_texts = self.texts.load(Ordering::Relaxed);
+        let of_values = has.saturating_sub(of_texts);
+        self.hold_body(
+            of_texts.saturating_add(texts),
+            of_values.saturating_add(values),
+        )
+    }
+
     /// The JSON of the body is gone: it is a prompt, and maybe tools that an answer is read with.
     pub fn forget_values(&self) {
         self.shrink(self.texts.load(Ordering::Relaxed));
@@ -163,6 +179,17 @@ mod tests {
         assert!(second.hold_body(UNIT, 1000 * UNIT).is_err());
         first.forget_values();
         assert_eq!(second.hold_body(UNIT, 6998 * UNIT), Ok(()));
+    }
+
+    #[test]
+    fn what_is_added_to_a_body_counts_with_it() {
+        let budget = MemoryBudget::new(8000 * UNIT);
+        let share = budget.share();
+        assert_eq!(share.hold_body(UNIT, 2 * UNIT), Ok(()));
+        assert_eq!(share.hold_more(10 * UNIT, 20 * UNIT), Ok(()));
+        assert_eq!(budget.units.available_permits(), 8000 - 33);
+        share.forget_values();
+        assert_eq!(budget.units.available_permits(), 8000 - 11);
     }
 
     #[test]

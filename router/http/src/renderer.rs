@@ -59,6 +59,12 @@ impl ChatRenderer {
         template.is_ok_and(|template| template.reads(name, tools))
     }
 
+    /// Whether the template for conversations, with or without `tools`, reads thoughts as parts of a content.
+    pub fn reads_thinking_parts(&self, tools: bool) -> bool {
+        let template = self.template.as_ref();
+        template.is_ok_and(|template| template.reads_thinking_parts(tools))
+    }
+
     /// The source of the template; empty where there is none.
     pub fn source(&self) -> &str {
         self.template.as_ref().map_or("", ChatTemplate::source)

@@ -69,6 +69,7 @@ pub async fn start(
     let answers = AnswerOptions {
         compute_type: model::compute_type(config, shard)?,
         model_names,
+        remembered: (config.response_memory as usize).saturating_mul(MEBIBYTE),
         sse_keep_alive: Duration::from_secs(config.sse_keep_alive.into()),
         metrics_aliases: config.metrics_aliases,
     };
@@ -157,6 +158,8 @@ fn infer(
         config.max_concurrent_requests as usize,
     ))
 }
+
+const MEBIBYTE: usize = 1 << 20;
 
 fn http_options(
     config: &Config,

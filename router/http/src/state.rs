@@ -15,7 +15,7 @@ use crate::extract::Reading;
 use crate::generation_config::SamplingDefaults;
 use crate::middleware::HttpOptions;
 use crate::renderer::ChatRenderer;
-use crate::routes::responses::Seal;
+use crate::routes::responses::{ItemMemory, Seal};
 use crate::schema::Info;
 
 /// One value for the whole server; handlers get it behind an `Arc`.
@@ -34,6 +34,8 @@ pub struct AppState {
     pub options: HttpOptions,
     /// For reasoning that clients carry.
     pub seal: Seal,
+    /// For clients that refer to items of responses.
+    pub items: ItemMemory,
     /// When the server started, in seconds since 1970.
     pub started: u64,
     /// Value of the header `x-router-instance` of `/health`; none where nobody has named this router.
@@ -50,6 +52,8 @@ pub struct AnswerOptions {
     pub compute_type: HeaderValue,
     /// Names that the model is served under; the first is that of [`Info`].
     pub model_names: Vec<String>,
+    /// Bytes of items of responses that are remembered at most.
+    pub remembered: usize,
     /// How long a stream may be silent.
     pub sse_keep_alive: Duration,
     /// Whose names `/metrics` has too.
@@ -72,6 +76,7 @@ impl AppState {
             format,
             sampling_defaults: info.sampling_defaults.unwrap_or_default(),
             info,
+            items: ItemMemory::new(answers.remembered),
             answers,
             metrics,
             seal: Seal::new(&options.access.keys.secret()),

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use text_generation_chat::arguments_object;
 use text_generation_formats::ToolChoice;
 
 use super::tools::ToolWishes;
@@ -12,34 +13,6 @@ const TOOL_PROMPT: &str = "To call one of these functions, answer with nothing b
     function name, \"parameters\": object of arguments and their values}. Write values, not variables.";
 /// The same where it may as well answer.
 const OR_ANSWER: &str = " If none of them helps, answer in plain text.";
-
-/// Gives the thoughts of earlier answers the names under which templates look for them.
-pub(super) fn name_reasoning(messages: &mut [Value]) {
-    for message in messages.iter_mut().filter_map(Value::as_object_mut) {
-        let given = ["reasoning_content", "reasoning"]
-            .into_iter()
-            .find_map(|key| message.get(key).filter(|value| value.is_string()));
-        let Some(reasoning) = given.cloned() else {
-            continue;
-        };
-        // Templates that read `thinking` refuse it beside a content.
-        if message
-            .get("content")
-            .is_none_or(|it| text_of(it).is_empty())
-        {
-            set_default(message, "thinking", &reasoning);
-        }
-        set_default(message, "reasoning", &reasoning);
-        set_default(message, "reasoning_content", &reasoning);
-    }
-}
-
-fn set_default(message: &mut Map<String, Value>, key: &str, value: &Value) {
-    let slot = message.entry(key).or_insert(Value::Null);
-    if slot.is_null() {
-        *slot = value.clone();
-    }
-}
 
 /// Writes calls and their results as texts, for a template that knows neither: what was called as the model has written
 /// it, results as messages of the user. Messages of one role that follow each other through this become one, because
@@ -77,18 +50,15 @@ fn tell(message: &mut Value, names: &mut HashMap<String, String>) {
     }
     let mut lines = Vec::new();
     for call in calls.as_array().into_iter().flatten() {
-        let function = &call["function"];
+        let function = match &call["function"] {
+            function @ Value::Object(_) => function,
+            _ => call,
+        };
         let name = function["name"].as_str().unwrap_or_default();
         if let Some(id) = call["id"].as_str() {
             names.insert(id.to_owned(), name.to_owned());
         }
-        let parameters = match &function["arguments"] {
-            Value::String(text) => {
-                serde_json::from_str(text).unwrap_or_else(|_| text.clone().into())
-            }
-            Value::Null => json!({}),
-            arguments => arguments.clone(),
-        };
+        let parameters = arguments_object(&function["arguments"]);
         lines.push(json!({"name": name, "parameters": parameters}).to_string());
     }
     let before = text_of(&message["content"]);
@@ -110,7 +80,7 @@ fn result_told(message: &Value, names: &HashMap<String, String>) -> Value {
 }
 
 /// The texts of a content one after the other.
-fn text_of(content: &Value) -> String {
+pub(super) fn text_of(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
         Value::Array(parts) => parts
@@ -172,27 +142,5 @@ mod tests {
                 {"role": "user", "content": "Result of add: 3\nResult of add: 7\nSo?"},
             ])
         );
-    }
-
-    #[test]
-    fn reasoning_has_every_name_that_templates_read() {
-        let mut message = [json!({"role": "assistant", "content": "x", "reasoning": "r"})];
-        name_reasoning(&mut message);
-        assert_eq!(message[0]["reasoning_content"], "r");
-        assert!(message[0].get("thinking").is_none());
-        // Many clients write a content beside calls, and nothing in it.
-        for nothing in [
-            json!(null),
-            json!(""),
-            json!([]),
-            json!([{"type": "text", "text": ""}]),
-        ] {
-            let mut message = [
-                json!({"role": "assistant", "content": nothing, "reasoning_content": "r", "tool_calls": []}),
-            ];
-            name_reasoning(&mut message);
-            assert_eq!(message[0]["thinking"], "r", "{nothing}");
-            assert_eq!(message[0]["reasoning"], "r", "{nothing}");
-        }
     }
 }

@@ -14,6 +14,7 @@ mod prepare;
 mod reader;
 mod reads;
 mod running;
+mod thoughts;
 mod tools;
 mod wishes;
 
@@ -24,6 +25,7 @@ pub use self::played::{Played, encoded};
 pub use self::prepare::{Prepared, Reading};
 pub use self::running::{ConversationEvent, End, EndReason, Finished, FinishedChoice, Running};
 pub use self::tools::{OfferedTool, ToolWishes, choice_of};
+pub use self::wishes::ReasoningWishes;
 
 use std::borrow::Cow;
 
@@ -39,6 +41,8 @@ pub struct Conversation {
     /// `tool_calls`, `tool_call_id`, and `reasoning_content` for what the model thought.
     pub input: ChatInput,
     pub tools: ToolWishes,
+    /// How much the model shall reason.
+    pub reasoning: ReasoningWishes,
     /// Whether reasoning comes apart from the content; where it is not said, it does when the model's format is known
     /// to have it.
     pub separate_reasoning: Option<bool>,

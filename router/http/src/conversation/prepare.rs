@@ -4,7 +4,7 @@ use text_generation_grammar::GrammarSource;
 
 use super::reader::Reader;
 use super::reads::Reads;
-use super::{Conversation, Running, history};
+use super::{Conversation, Running, history, thoughts};
 use crate::error::ApiError;
 use crate::generations::{Generations, Plan, renamed, with_form_of};
 use crate::state::AppState;
@@ -21,6 +21,8 @@ pub struct Prepared {
 pub struct Reading {
     /// Characters of the prompt.
     pub characters: usize,
+    /// Fields of the request that come to nothing with this model.
+    pub ignored: Vec<&'static str>,
     /// How text is told from reasoning and calls; nothing where all of it is content.
     reads: Option<Reads>,
     /// The prompt, which may have begun the reasoning.
@@ -39,7 +41,7 @@ impl Conversation {
     }
 
     async fn prepare_named(mut self, state: &AppState) -> Result<Prepared, ApiError> {
-        self.tell_template(state);
+        let ignored = self.tell_template(state)?;
         let reads = state.format.reads(&mut self);
         let prompt = state.chats.render(self.input).await?;
         let readable = state.chats.readable(&prompt).into_owned();
@@ -57,6 +59,7 @@ impl Conversation {
         }
         let reading = Reading {
             characters: readable.chars().count(),
+            ignored,
             reads,
             prompt: readable,
         };
@@ -70,15 +73,28 @@ impl Conversation {
     /// # Errors
     /// The same.
     pub async fn render(mut self, state: &AppState) -> Result<String, ApiError> {
-        self.tell_template(state);
+        self.tell_template(state)?;
         let prompt = state.chats.render(self.input).await;
         prompt.map_err(|error| renamed(error, &self.names))
     }
 
-    /// Gives the template what it can write, and writes the rest for it.
-    fn tell_template(&mut self, state: &AppState) {
+    /// Gives the template what it can write, and writes the rest for it. Returns the fields that come to nothing.
+    fn tell_template(&mut self, state: &AppState) -> Result<Vec<&'static str>, ApiError> {
+        self.tell_tools(state);
+        let tools = self.input.tools.is_some();
         let messages = &mut self.input.messages;
-        history::name_reasoning(messages);
+        if !state.chats.reads_thinking_parts(tools) {
+            thoughts::take_out(messages);
+        }
+        thoughts::name(messages);
+        let variables = &mut self.input.chat_template_kwargs;
+        let reasoning = std::mem::take(&mut self.reasoning);
+        reasoning.tell(variables, |name| state.chats.reads(name, tools))
+    }
+
+    /// Gives the template the tools and calls that it can write, and writes others as texts.
+    fn tell_tools(&mut self, state: &AppState) {
+        let messages = &mut self.input.messages;
         if !state.format.tells_calls {
             *messages = history::tell_calls(std::mem::take(messages));
         }

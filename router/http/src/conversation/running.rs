@@ -14,7 +14,7 @@ use super::prepare::Reading;
 use super::reader::Reader;
 use crate::error::ApiError;
 use crate::generations::{ChoiceEvent, Generations, Tally};
-use crate::headers::Sizes;
+use crate::headers::{self, Sizes};
 use crate::state::AppState;
 
 /// Why an answer ended.
@@ -104,7 +104,9 @@ impl Running {
 
     /// Headers of a stream.
     pub fn headers(&self, state: &AppState) -> HeaderMap {
-        self.generations.headers(state, self.reading.characters)
+        let mut headers = self.generations.headers(state, self.reading.characters);
+        headers::ignored_fields(&mut headers, &self.reading.ignored);
+        headers
     }
 
     /// What all choices say, as it comes. `id` is for the log.
@@ -130,7 +132,8 @@ impl Running {
     pub async fn gather(self, state: &AppState, id: &RequestId) -> Result<Finished, ApiError> {
         let finished = self.generations.gather().await?;
         finished.log(id);
-        let headers = finished.headers(state, self.reading.characters);
+        let mut headers = finished.headers(state, self.reading.characters);
+        headers::ignored_fields(&mut headers, &self.reading.ignored);
         let sizes = finished.sizes();
         let choice = |answer| FinishedChoice::read(self.reading.reader(), answer, sizes);
         Ok(Finished {

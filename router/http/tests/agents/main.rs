@@ -13,6 +13,7 @@ mod messages;
 mod replay;
 mod responses;
 mod terminal;
+mod turns;
 
 use common::{Server, header, saying, with};
 use serde_json::{Value, json};

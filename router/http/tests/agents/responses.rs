@@ -70,7 +70,7 @@ async fn a_turn_is_streamed_item_by_item() {
     assert_eq!(last["id"], events[0]["response"]["id"]);
     assert_eq!(
         (&last["status"], &last["store"]),
-        (&json!("completed"), &json!(false))
+        (&json!("completed"), &json!(true))
     );
     assert_eq!(last["usage"]["output_tokens"], TURN.len() + 1);
     assert_eq!(last["tools"], tools());
@@ -251,7 +251,7 @@ async fn what_cannot_be_honoured_is_refused_by_name() {
     let answer = server.good(PATH, &body(harmless)).await;
     assert_eq!(
         (&answer["store"], &answer["metadata"]["a"]),
-        (&json!(false), &json!("b"))
+        (&json!(true), &json!("b"))
     );
     assert_eq!(answer["reasoning"]["effort"], "high");
 }

@@ -31,7 +31,7 @@ async fn features_that_are_missing_are_named() {
             "structured_outputs.structural_tag",
             json!({"structured_outputs": {"structural_tag": "a"}}),
         ),
-        ("reasoning_effort", json!({"reasoning_effort": "low"})),
+        ("reasoning_effort", json!({"reasoning_effort": "huge"})),
     ];
     for (param, keys) in cases {
         refused(&server, "/v1/chat/completions", &chat("Hi", keys), param).await;

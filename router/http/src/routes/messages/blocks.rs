@@ -4,13 +4,10 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use text_generation_chat::arguments_object;
 use text_generation_formats::Delta;
 
 use crate::sse::Events;
-
-/// Under this key stands what a model wrote as the input of a tool, where it is no JSON object: a text that was cut at
-/// the limit of tokens, mostly. Anthropic's documentation names the key for clients that meet such input in a stream.
-const INVALID_JSON: &str = "INVALID_JSON";
 
 /// The content of one message.
 #[derive(Debug, Default)]
@@ -178,15 +175,8 @@ impl Block {
                 json!({"type": "thinking", "thinking": text, "signature": SIGNATURE})
             }
             Self::ToolUse { id, name, input } => {
-                let empty = input.trim().is_empty();
-                let object = serde_json::from_str(&input).ok();
-                let object = object
-                    .filter(Value::is_object)
-                    .unwrap_or_else(|| match empty {
-                        true => json!({}),
-                        false => json!({ INVALID_JSON: input }),
-                    });
-                json!({"type": "tool_use", "id": id, "name": name, "input": object})
+                let input = arguments_object(&input.into());
+                json!({"type": "tool_use", "id": id, "name": name, "input": input})
             }
         }
     }

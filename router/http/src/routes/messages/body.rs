@@ -9,7 +9,7 @@ use text_generation_grammar::GrammarSource;
 use utoipa::ToSchema;
 
 use super::{content, error};
-use crate::conversation::{Conversation, OfferedTool, ToolWishes};
+use crate::conversation::{Conversation, OfferedTool, ReasoningWishes, ToolWishes};
 use crate::error::ApiError;
 use crate::extract::nullable_object;
 use crate::generations::Names;
@@ -127,7 +127,7 @@ pub struct ThinkingBody {
 /// What the answer looks like.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub struct OutputConfig {
-    /// Passed to templates that read `reasoning_effort`.
+    /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`, for templates that read `reasoning_effort`.
     #[schema(nullable = true, example = "low")]
     pub effort: Option<String>,
     #[serde(default, deserialize_with = "nullable_object")]
@@ -174,23 +174,26 @@ impl MessagesBody {
             system_messages: SystemMessages::Adapted,
             ..ChatInput::default()
         };
-        let mut conversation = Conversation {
+        Ok(Conversation {
             input,
             tools,
+            reasoning: self.reasoning()?,
             separate_reasoning: Some(true),
             parameters: self.parameters(state)?,
             n: 1,
             names: NAMES.into(),
-        };
-        let effort = self
-            .output_config
-            .as_mut()
-            .and_then(|config| config.effort.take());
-        conversation.wish_effort(effort, &state.chats);
+        })
+    }
+
+    fn reasoning(&self) -> Result<ReasoningWishes, ApiError> {
+        let mut wishes = ReasoningWishes::default();
+        let effort = self.output_config.as_ref();
+        let effort = effort.and_then(|config| config.effort.as_deref());
+        wishes.effort("output_config.effort", effort)?;
         if let Some(thinking) = &self.thinking {
-            conversation.wish_reasoning(thinking.r#type != "disabled", &state.chats);
+            wishes.thinking("thinking", &thinking.r#type)?;
         }
-        Ok(conversation)
+        Ok(wishes)
     }
 
     fn parameters(&mut self, state: &AppState) -> Result<GenerateParameters, ApiError> {

@@ -109,6 +109,9 @@ impl Reader {
 
     fn assistant(&mut self, field: &str, content: &Value) -> Result<(), ApiError> {
         let (mut text, mut reasoning, mut calls) = (None::<String>, String::new(), Vec::new());
+        // Of an answer that was cut before it said anything, some clients send nothing.
+        let nothing = Value::Array(Vec::new());
+        let content = if content.is_null() { &nothing } else { content };
         blocks(field, content, |field, kind, block| {
             match kind {
                 "text" => text
@@ -246,10 +249,7 @@ fn tool_use(field: &str, block: &Value) -> Result<Value, ApiError> {
         let text = block.get(key).and_then(Value::as_str);
         text.ok_or_else(|| refused(format_args!("`{field}.{key}` must be a string")))
     };
-    let input = block.get("input").cloned().unwrap_or_else(|| json!({}));
-    check(input.is_object(), || {
-        format!("`{field}.input` must be an object")
-    })?;
+    let input = block.get("input").cloned().unwrap_or_default();
     Ok(json!({
         "id": text("id")?,
         "type": "function",

@@ -113,6 +113,7 @@ pub fn conversation(state: &AppState, mut body: ChatBody) -> Result<Conversation
     let tools = body.take_tools()?;
     Ok(Conversation {
         separate_reasoning: body.separate_reasoning,
+        reasoning: body.reasoning_wishes()?,
         input: body.take_input()?,
         tools,
         parameters,

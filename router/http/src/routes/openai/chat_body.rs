@@ -12,8 +12,10 @@ use super::sampling::{Sampling, check, refused, sampling_body};
 use super::structured::{Forms, ResponseFormat, StructuredOutputs};
 use super::tools::{self, ToolBody, ToolChoiceBody};
 use crate::bounds::MAX_MESSAGES;
-use crate::conversation::ToolWishes;
+use crate::conversation::{ReasoningWishes, ToolWishes};
 use crate::error::ApiError;
+use crate::extract::nullable_object;
+use crate::routes::messages::ThinkingBody;
 
 sampling_body! {
     /// Body of `/v1/chat/completions`. Unknown keys are ignored.
@@ -53,9 +55,19 @@ sampling_body! {
         /// Not in OpenAI's API.
         #[schema(nullable = true)]
         pub separate_reasoning: Option<bool>,
-        /// Passed to the template.
+        /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`, for templates that read it or can switch
+        /// reasoning off; else ignored, as the header `x-ignored-fields` says.
         #[schema(nullable = true, example = "low")]
         pub reasoning_effort: Option<String>,
+        /// OpenRouter's place of the same.
+        #[serde(default, deserialize_with = "nullable_object")]
+        #[schema(nullable = true)]
+        pub reasoning: Option<ChatReasoning>,
+        /// Whether the model reasons, as in Anthropic's API; for templates that can switch it, else ignored like
+        /// `reasoning_effort`.
+        #[serde(default, deserialize_with = "nullable_object")]
+        #[schema(nullable = true)]
+        pub thinking: Option<ThinkingBody>,
         /// Texts to answer from, for templates that read `documents`. Not in OpenAI's API.
         #[schema(nullable = true, value_type = Option<Vec<Object>>, example = json!([{"title": "Tides", "text": "..."}]))]
         pub documents: Option<Vec<Map<String, Value>>>,
@@ -95,6 +107,17 @@ sampling_body! {
     }
 }
 
+/// How much the model reasons.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct ChatReasoning {
+    /// As `reasoning_effort`.
+    #[schema(nullable = true, example = "low")]
+    pub effort: Option<String>,
+    /// Whether the model reasons.
+    #[schema(nullable = true)]
+    pub enabled: Option<bool>,
+}
+
 /// One message of a conversation. Other keys reach the template too.
 #[derive(Debug, ToSchema)]
 #[schema(example = json!({"role": "user", "content": "What is deep learning?"}))]
@@ -103,7 +126,8 @@ pub struct Message {
     /// `system`, `developer`, `user`, `assistant`, `tool`, or another that the template knows.
     #[schema(example = "user")]
     pub role: String,
-    /// A text, or a list of parts of the type `text`. May be missing where there are `tool_calls`.
+    /// A text, or a list of parts of the types `text`, `input_text`, `output_text`, `refusal` and, for an assistant,
+    /// `thinking`. May be missing in messages of the assistant.
     #[schema(nullable = true, value_type = Option<String>)]
     pub content: Option<Value>,
     #[schema(nullable = true)]
@@ -171,6 +195,25 @@ impl ChatBody {
         )
     }
 
+    /// What is said of reasoning.
+    ///
+    /// # Errors
+    /// 422 that names the field that is wrong.
+    pub fn reasoning_wishes(&self) -> Result<ReasoningWishes, ApiError> {
+        let mut wishes = ReasoningWishes::default();
+        wishes.effort("reasoning_effort", self.reasoning_effort.as_deref())?;
+        if let Some(reasoning) = &self.reasoning {
+            wishes.effort("reasoning.effort", reasoning.effort.as_deref())?;
+            if let Some(enabled) = reasoning.enabled {
+                wishes.reasons("reasoning.enabled", enabled);
+            }
+        }
+        if let Some(thinking) = &self.thinking {
+            wishes.thinking("thinking", &thinking.r#type)?;
+        }
+        Ok(wishes)
+    }
+
     /// Whether a stream ends with the usage.
     pub fn includes_usage(&self) -> bool {
         let options = self.stream_options.as_ref();
@@ -217,10 +260,8 @@ impl ChatBody {
         check(!(continue_final_message && add_generation_prompt), || {
             "`continue_final_message` and `add_generation_prompt` exclude each other".to_owned()
         })?;
+        messages.iter_mut().for_each(complete);
         let mut kwargs = self.chat_template_kwargs.take().unwrap_or_default();
-        if let Some(effort) = self.reasoning_effort.take() {
-            kwargs.entry("reasoning_effort").or_insert(effort.into());
-        }
         if let Some(documents) = self.documents.take().filter(|list| !list.is_empty()) {
             kwargs.entry("documents").or_insert(documents.into());
         }
@@ -274,9 +315,24 @@ fn check_message(message: &Map<String, Value>) -> Result<(), (String, String)> {
         Some(Value::Array(calls)) if calls.iter().all(Value::is_object) => !calls.is_empty(),
         Some(_) => return wrong("tool_calls", "must be a list of objects"),
     };
+    let may_be_empty = calls
+        || ["assistant", "tool"]
+            .iter()
+            .any(|role| message["role"] == *role);
     // The template's side looks at the content itself.
-    if given("content").is_none() && !calls {
+    if given("content").is_none() && !may_be_empty {
         return wrong("content", "must be a string or a list of parts");
     }
     Ok(())
+}
+
+/// A message without calls has a content: what the assistant refused, or nothing, as where its reasoning was cut.
+fn complete(message: &mut Map<String, Value>) {
+    let has = |key: &str| message.get(key).is_some_and(|value| !value.is_null());
+    let says_nothing = !has("content") || message["content"] == "";
+    if says_nothing && !has("tool_calls") {
+        let refusal = message.get("refusal").and_then(Value::as_str);
+        let content = refusal.unwrap_or_default().to_owned();
+        message.insert("content".to_owned(), content.into());
+    }
 }

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::items::{self, Input};
 use super::sealed::Seal;
 use super::tools::{ToolNames, Tools};
-use crate::conversation::Conversation;
+use crate::conversation::{Conversation, ReasoningWishes};
 use crate::error::ApiError;
 use crate::extract::nullable_object;
 use crate::generation_config::SamplingDefaults;
@@ -71,9 +71,8 @@ pub struct ResponsesBody {
     #[serde(default, deserialize_with = "nullable_object")]
     #[schema(nullable = true)]
     pub text: Option<TextBody>,
-    /// Accepted and answered with false: this server stores nothing.
+    /// Whether the output is remembered for a while, for `item_reference` of later requests, as is the default.
     #[schema(nullable = true)]
-    #[expect(dead_code, reason = "makes no difference")]
     pub store: Option<bool>,
     /// `reasoning.encrypted_content` counts.
     #[schema(nullable = true)]
@@ -108,14 +107,10 @@ pub struct ResponsesBody {
     /// Variables for the template, of those that it may be given. Not in OpenAI's API.
     #[schema(nullable = true, value_type = Option<Object>)]
     pub chat_template_kwargs: Option<Map<String, Value>>,
-    #[serde(default)]
     #[schema(ignore)]
-    #[expect(dead_code, reason = "refused while it is read")]
-    pub previous_response_id: Unsupported,
-    #[serde(default)]
+    pub previous_response_id: Option<Value>,
     #[schema(ignore)]
-    #[expect(dead_code, reason = "refused while it is read")]
-    pub conversation: Unsupported,
+    pub conversation: Option<Value>,
     #[serde(default)]
     #[schema(ignore)]
     #[expect(dead_code, reason = "refused while it is read")]
@@ -131,7 +126,7 @@ pub struct ResponsesBody {
 /// How much the model reasons.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub struct ReasoningBody {
-    /// Passed to the template.
+    /// `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`, for templates that read it.
     #[schema(nullable = true, example = "low")]
     pub effort: Option<String>,
     /// Accepted; reasoning is given as it is.
@@ -177,13 +172,22 @@ pub struct AnswerFields {
 }
 
 impl ResponsesBody {
-    /// The conversation, and what the answer needs beside it.
+    /// Whether the output may be remembered.
+    pub fn stores(&self) -> bool {
+        self.store != Some(false)
+    }
+
+    /// The conversation, and what the answer needs beside it. `stored`: whether the output will be remembered.
     ///
     /// # Errors
     /// 422 that names the field.
-    pub fn read(mut self, state: &AppState) -> Result<(Conversation, AnswerFields), ApiError> {
+    pub fn read(
+        mut self,
+        state: &AppState,
+        stored: bool,
+    ) -> Result<(Conversation, AnswerFields), ApiError> {
         self.check()?;
-        let repeated = self.repeated(&state.sampling_defaults);
+        let repeated = self.repeated(&state.sampling_defaults, stored);
         let mut tools = Tools::read(self.tools.take(), self.tool_choice.take())?;
         tools.wishes.parallel = self.parallel_tool_calls.unwrap_or(true);
         let messages = items::messages(
@@ -194,7 +198,7 @@ impl ResponsesBody {
         )?;
         let include = self.include.as_deref().unwrap_or_default();
         let sealed = include.iter().any(|key| key == SEALED_REASONING);
-        let mut conversation = Conversation {
+        let conversation = Conversation {
             input: ChatInput {
                 messages: messages.into_iter().map(Value::Object).collect(),
                 add_generation_prompt: true,
@@ -203,13 +207,12 @@ impl ResponsesBody {
                 ..ChatInput::default()
             },
             tools: tools.wishes,
+            reasoning: self.reasoning()?,
             separate_reasoning: Some(true),
             parameters: self.parameters(state)?,
             n: 1,
             names: NAMES.into(),
         };
-        let effort = self.reasoning.take().and_then(|reasoning| reasoning.effort);
-        conversation.wish_effort(effort, &state.chats);
         let fields = AnswerFields {
             names: tools.names,
             seal: sealed.then(|| state.seal.clone()),
@@ -218,7 +221,26 @@ impl ResponsesBody {
         Ok((conversation, fields))
     }
 
+    fn reasoning(&self) -> Result<ReasoningWishes, ApiError> {
+        let mut wishes = ReasoningWishes::default();
+        let effort = self.reasoning.as_ref();
+        let effort = effort.and_then(|reasoning| reasoning.effort.as_deref());
+        wishes.effort("reasoning.effort", effort)?;
+        Ok(wishes)
+    }
+
     fn check(&self) -> Result<(), ApiError> {
+        for (field, given) in [
+            ("previous_response_id", &self.previous_response_id),
+            ("conversation", &self.conversation),
+        ] {
+            check(given.as_ref().is_none_or(|given| given == ""), || {
+                format!(
+                    "`{field}` is not supported: this server stores no conversations. Send the conversation so far in \
+                     `input`, with the output of earlier responses"
+                )
+            })?;
+        }
         check(self.max_output_tokens != Some(0), || {
             "`max_output_tokens` must be >= 1. Given: 0".to_owned()
         })?;
@@ -253,7 +275,7 @@ impl ResponsesBody {
     }
 
     /// What the response repeats, in OpenAI's order; how tokens are chosen as it is used.
-    fn repeated(&self, defaults: &SamplingDefaults) -> Map<String, Value> {
+    fn repeated(&self, defaults: &SamplingDefaults, stored: bool) -> Map<String, Value> {
         let text = self.text.as_ref();
         let format = text.and_then(|text| text.format.as_ref());
         let format = format.map_or_else(|| json!({"type": "text"}), TextFormat::repeated);
@@ -274,7 +296,7 @@ impl ResponsesBody {
             },
             "safety_identifier": self.safety_identifier,
             "service_tier": "default",
-            "store": false,
+            "store": stored,
             "temperature": used(self.temperature, defaults.temperature),
             "text": {"format": format, "verbosity": verbosity.unwrap_or("medium")},
             "tool_choice": self.tool_choice.clone().unwrap_or_else(|| "auto".into()),
@@ -333,7 +355,7 @@ mod tests {
     fn the_response_says_how_tokens_were_chosen() {
         let said = |body: Value, defaults: SamplingDefaults| {
             let body: ResponsesBody = serde_json::from_value(body).unwrap();
-            let repeated = body.repeated(&defaults);
+            let repeated = body.repeated(&defaults, false);
             format!("{} {}", repeated["temperature"], repeated["top_p"])
         };
         let none = SamplingDefaults::default();

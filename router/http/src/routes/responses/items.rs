@@ -1,6 +1,6 @@
 //! Items of a request's `input` become the messages of a conversation.
 //!
-//! The server keeps nothing: clients send what they were answered back with the next turn. All that the assistant wrote
+//! Clients send what they were answered back with the next turn, or refer to it ([`remembered`](super::remembered)). All that the assistant wrote
 //! between two inputs becomes one message, as the model wrote it, so the prompt of a turn begins with that of the one
 //! before.
 
@@ -66,7 +66,10 @@ pub fn messages(
             }
         }
     }
-    reader.end_answer();
+    // The answer that is asked for begins anew where the one before was given up in its thoughts.
+    if reader.answer.says_something() {
+        reader.end_answer();
+    }
     Ok(reader.messages)
 }
 
@@ -76,6 +79,13 @@ struct Answer {
     reasoning: String,
     content: Option<String>,
     calls: Vec<Value>,
+}
+
+impl Answer {
+    /// Whether there is more of it than thoughts.
+    fn says_something(&self) -> bool {
+        self.content.is_some() || !self.calls.is_empty()
+    }
 }
 
 struct Reader<'a> {
@@ -90,6 +100,7 @@ struct Reader<'a> {
 #[derive(Deserialize)]
 struct MessageItem {
     role: String,
+    #[serde(default)]
     content: Value,
 }
 
@@ -98,7 +109,8 @@ struct CallItem {
     call_id: String,
     name: String,
     namespace: Option<String>,
-    arguments: Option<String>,
+    #[serde(default)]
+    arguments: Value,
     input: Option<String>,
 }
 
@@ -126,7 +138,10 @@ impl Reader<'_> {
         };
         match kind.as_str() {
             "message" | "agent_message" => self.message(field, &kind, item),
-            "function_call" | "custom_tool_call" => self.call(field, read(field, item)?),
+            "function_call" | "custom_tool_call" => {
+                self.call(read(field, item)?);
+                Ok(())
+            }
             "function_call_output" | "custom_tool_call_output" => {
                 self.output(field, read(field, item)?)
             }
@@ -156,7 +171,10 @@ impl Reader<'_> {
         let content = format!("{field}.content");
         match item.role.as_str() {
             "assistant" => {
-                let text = texts(&content, &item.content)?.concat();
+                let text = match &item.content {
+                    Value::Null => String::new(),
+                    content_given => texts(&content, content_given)?.concat(),
+                };
                 self.answer.content.get_or_insert_default().push_str(&text);
                 Ok(())
             }
@@ -175,13 +193,10 @@ impl Reader<'_> {
         }
     }
 
-    fn call(&mut self, field: &str, item: CallItem) -> Result<(), ApiError> {
-        let arguments = match (item.arguments, item.input) {
-            (Some(arguments), _) => arguments,
-            (None, Some(input)) => json!({ "input": input }).to_string(),
-            (None, None) => {
-                return Err(refused(format_args!("`{field}`: `arguments` is missing")));
-            }
+    fn call(&mut self, item: CallItem) {
+        let arguments = match item.input {
+            Some(input) if item.arguments.is_null() => json!({ "input": input }),
+            _ => item.arguments,
         };
         let name = self.names.flat(item.namespace.as_deref(), &item.name);
         self.called.insert(item.call_id.clone(), name.clone());
@@ -190,7 +205,6 @@ impl Reader<'_> {
             "type": "function",
             "function": {"name": name, "arguments": arguments},
         }));
-        Ok(())
     }
 
     fn output(&mut self, field: &str, item: OutputItem) -> Result<(), ApiError> {
@@ -233,17 +247,17 @@ impl Reader<'_> {
         self.messages.push(message);
     }
 
-    /// What the assistant wrote becomes a message.
+    /// What the assistant wrote becomes a message, also if it has only thought: many templates want roles to alternate.
     fn end_answer(&mut self) {
+        let answer = std::mem::take(&mut self.answer);
+        if !answer.says_something() && answer.reasoning.is_empty() {
+            return;
+        }
         let Answer {
             reasoning,
             content,
             calls,
-        } = std::mem::take(&mut self.answer);
-        // Reasoning that nothing follows belongs to an answer that was given up.
-        if content.is_none() && calls.is_empty() {
-            return;
-        }
+        } = answer;
         let mut message = Map::new();
         message.insert("role".to_owned(), "assistant".into());
         message.insert("content".to_owned(), content.unwrap_or_default().into());

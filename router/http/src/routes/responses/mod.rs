@@ -1,10 +1,11 @@
-//! OpenAI's newer API of conversations: `/v1/responses`, without a store.
+//! OpenAI's newer API of conversations: `/v1/responses`, which stores no conversations.
 
 mod body;
 mod custom_input;
 mod events;
 mod items;
 mod output;
+mod remembered;
 mod response;
 mod sealed;
 mod tools;
@@ -19,6 +20,7 @@ use tower_http::request_id::RequestId;
 pub use self::body::ResponsesBody;
 use self::events::ResponseEvents;
 use self::output::Output;
+pub use self::remembered::ItemMemory;
 use self::response::ResponseHead;
 pub use self::response::{ResponseEvent, ResponseObject};
 pub use self::sealed::Seal;
@@ -79,15 +81,23 @@ pub async fn responses(
 
 async fn start(
     state: &AppState,
-    body: ResponsesBody,
+    mut body: ResponsesBody,
     share: &MemoryShare,
 ) -> Result<(crate::conversation::Running, ResponseHead, Output), ApiError> {
     let prepare = async {
         let model = model_name(body.model.clone(), &state.info.model_id)?;
-        let (conversation, fields) = body.read(state)?;
+        let remembered = state.items.of_caller();
+        let limit = state.options.body.bytes;
+        remembered::resolve(&mut body.input, remembered.as_ref(), limit, share)?;
+        let remembered = remembered.filter(|_| body.stores());
+        let (conversation, fields) = body.read(state, remembered.is_some())?;
         let prepared = conversation.prepare(state).await?;
         let head = ResponseHead::new(model, fields.repeated);
-        Ok((prepared, head, Output::new(fields.names, fields.seal)))
+        Ok((
+            prepared,
+            head,
+            Output::new(fields.names, fields.seal, remembered),
+        ))
     };
     let (prepared, head, output) = prepare.await.inspect_err(ApiError::count)?;
     share.forget_values();

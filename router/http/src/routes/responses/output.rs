@@ -8,6 +8,7 @@ use text_generation_formats::Delta;
 use uuid::Uuid;
 
 use super::custom_input::CustomInput;
+use super::remembered::TenantItems;
 use super::sealed::Seal;
 use super::tools::ToolNames;
 use crate::sse::{EventBuffer, Events};
@@ -46,6 +47,8 @@ pub struct Output {
     names: ToolNames,
     /// Set when clients want reasoning that they can send back without reading it.
     seal: Option<Seal>,
+    /// Where items are kept for the next turn, which may name them by their ids.
+    remembered: Option<TenantItems>,
     finished: Vec<Value>,
     open: Option<Item>,
 }
@@ -110,10 +113,11 @@ struct ItemEvent<'a> {
 }
 
 impl Output {
-    pub fn new(names: ToolNames, seal: Option<Seal>) -> Self {
+    pub fn new(names: ToolNames, seal: Option<Seal>, remembered: Option<TenantItems>) -> Self {
         Self {
             names,
             seal,
+            remembered,
             finished: Vec::new(),
             open: None,
         }
@@ -172,12 +176,19 @@ impl Output {
             events.push("response.content_part.done", &at(said));
         }
         let value = item.value(status, self.seal.as_ref());
+        self.remember(&value);
         let event = ItemEvent {
             output_index,
             item: &value,
         };
         events.push("response.output_item.done", &event);
         self.finished.push(value);
+    }
+
+    fn remember(&self, item: &Value) {
+        if let Some(remembered) = &self.remembered {
+            remembered.keep(item);
+        }
     }
 
     /// The items that have ended.
@@ -263,6 +274,15 @@ impl Output {
             },
         };
         events.push(names.delta, &at);
+    }
+}
+
+/// A client that ends a stream, or loses it, has the ids of what it was told of.
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Some(item) = self.open.take() {
+            self.remember(&item.value("incomplete", None));
+        }
     }
 }
 

@@ -125,7 +125,7 @@ pub struct ResponseObject {
     pub output: Vec<Value>,
     #[schema(nullable = true, value_type = Option<Object>)]
     pub usage: Option<Value>,
-    /// Always false.
+    /// Whether the output is remembered for a while, for requests that refer to it.
     pub store: bool,
 }
 

@@ -135,7 +135,7 @@ proptest! {
     fn events_come_in_order_and_say_the_whole_response(played in Played::any()) {
         let head = ResponseHead::new("m".to_owned(), Map::new());
         let id = RequestId::new("id".parse().unwrap());
-        let encoder = ResponseEvents::new(head, Output::new(ToolNames::default(), None), id);
+        let encoder = ResponseEvents::new(head, Output::new(ToolNames::default(), None, None), id);
         let written = encoded(encoder, played.events());
         let events: Vec<Value> = written
             .split_terminator("\n\n")
@@ -147,7 +147,7 @@ proptest! {
         prop_assert_eq!(ids.len(), streamed.len());
         prop_assert_eq!(&response["id"], &events[0]["response"]["id"]);
         let (deltas, end) = played.whole();
-        let mut whole = Output::new(ToolNames::default(), None);
+        let mut whole = Output::new(ToolNames::default(), None, None);
         for delta in deltas {
             whole.delta(delta, &mut ());
         }

@@ -37,7 +37,7 @@ fn written(deltas: Vec<Delta>) -> (Output, Heard) {
         {"type": "custom", "name": "patch"},
     ]);
     let tools = Tools::read(tools.as_array().cloned(), None).unwrap();
-    let mut output = Output::new(tools.names, Some(Seal::new(b"key")));
+    let mut output = Output::new(tools.names, Some(Seal::new(b"key")), None);
     let mut heard = Heard::default();
     for delta in deltas {
         output.delta(delta, &mut heard);
