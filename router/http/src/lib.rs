@@ -16,6 +16,7 @@ mod extract;
 mod generation_config;
 mod generations;
 mod headers;
+mod json_text;
 pub mod kv_events;
 mod launcher;
 mod limits;
