@@ -12,6 +12,10 @@ use crate::sse::Events;
 /// the limit of tokens, mostly. Anthropic's documentation names the key for clients that meet such input in a stream.
 const INVALID_JSON: &str = "INVALID_JSON";
 
+/// Ids of calls begin so in this API. What follows is the id that the format of the model gives a call: templates are
+/// told that alone when the call comes back, for some accept no other form.
+pub const CALL_ID: &str = "toolu_";
+
 /// The content of one message.
 #[derive(Debug, Default)]
 pub struct Blocks {
@@ -82,7 +86,7 @@ impl Blocks {
                 self.add(&text, events);
             }
             Delta::ToolStart { id, name, .. } => {
-                let input = String::new();
+                let (id, input) = (format!("{CALL_ID}{id}"), String::new());
                 self.begin(Block::ToolUse { id, name, input }, events);
             }
             Delta::ToolArguments { fragment, .. } => self.add(&fragment, events),
@@ -267,7 +271,7 @@ mod tests {
             json!([
                 {"type": "thinking", "thinking": "hm", "signature": SIGNATURE},
                 {"type": "text", "text": "ab"},
-                {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": 1}},
+                {"type": "tool_use", "id": "toolu_t1", "name": "f", "input": {"x": 1}},
             ])
         );
     }
