@@ -26,6 +26,7 @@ mod memory;
 pub mod metrics;
 pub mod middleware;
 mod openapi;
+mod paths;
 mod peer_io;
 pub mod renderer;
 pub mod routes;
