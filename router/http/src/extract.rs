@@ -290,9 +290,13 @@ fn rejection(error: serde_json::Error, path: &str) -> ApiError {
     if !error.is_data() {
         return ApiError::malformed_json(format!("malformed JSON: {error}"));
     }
+    // The path says where it is; a sentence goes on with the place in a line that nobody has written.
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let problem = error.to_string();
+    let problem = problem.strip_suffix(&place).unwrap_or(&problem);
     match path {
-        "." => ApiError::invalid_body(format!("invalid body: {error}")),
-        path => ApiError::invalid_body(format!("invalid body at `{path}`: {error}")),
+        "." => ApiError::invalid_body(format!("invalid body: {problem}")),
+        path => ApiError::invalid_body(format!("invalid body at `{path}`: {problem}")),
     }
 }
 
