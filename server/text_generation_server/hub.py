@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .config.files import is_duplicate
+from .config.files import INDEX, indexed_files, is_duplicate
+from .config.pointer import refuse_pointer
 from .config.server import HubConfig, LoadFormat
 from .errors import ModelFilesError
 from .telemetry import Progress
@@ -165,7 +166,14 @@ def _check_not_only_gguf(folder: Path, source: ModelSource) -> None:
 def _check_folder(folder: Path, source: ModelSource) -> None:
     if not (folder / "config.json").is_file():
         raise ModelFilesError(f"{folder} has no config.json: --model-id must name a folder with a Transformers model")
-    if not source.needs_weights or stored_weights(folder, source.extension):
+    if not source.needs_weights:
+        return
+    if source.extension == ".safetensors" and (folder / INDEX).is_file():
+        # Before weights are missed that it names elsewhere.
+        indexed_files(folder)
+    if weights := stored_weights(folder, source.extension):
+        for path in weights:
+            refuse_pointer(path)
         return
     if stored_weights(folder, ".bin"):
         raise ModelFilesError(
@@ -302,6 +310,7 @@ def _convert_file(source: Path, target: Path) -> list[str]:
     try:
         loaded = torch.load(source, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file makes the reader fail in any way there is
+        refuse_pointer(source)
         raise ModelFilesError(f"{source} is damaged, or holds more than tensors, and is not loaded") from error
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise ModelFilesError(f"{source} must hold a flat dictionary of tensors")

@@ -66,6 +66,12 @@ def test_a_completion(openai_server, api, story):
     assert "".join(chunk.choices[0].text or "" for chunk in chunks) == said
 
 
+def test_a_full_context_is_known_as_one(openai_server):
+    long = [{"role": "user", "content": "word " * 2000}]
+    with pytest.raises(litellm.ContextWindowExceededError):
+        litellm.completion(messages=long, **openai_server)
+
+
 def test_errors(server, question):
     with pytest.raises(openai.APIError, match="`temperature` must be >= 0") as error:
         litellm.completion(messages=question, **{**server, "temperature": -1})

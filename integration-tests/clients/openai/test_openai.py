@@ -164,7 +164,7 @@ def test_a_wrong_field(client, question):
 
 
 def test_a_prompt_that_is_too_long(client):
-    with pytest.raises(openai.UnprocessableEntityError) as error:
+    with pytest.raises(openai.BadRequestError, match="This model's maximum context length is") as error:
         client.completions.create(model="demo", prompt="word " * 2000)
     assert error.value.code == "context_length_exceeded"
 

@@ -192,13 +192,15 @@ def test_instructions_come_first(client, api, question):
     chat = api.chat([system, *question], temperature=0)
     assert reply.output_text == chat["choices"][0]["message"]["content"]
     assert reply.usage.input_tokens == chat["usage"]["prompt_tokens"]
+    counted = client.responses.input_tokens.count(input=question, instructions="Be brief.", model="demo")
+    assert counted.input_tokens == reply.usage.input_tokens
 
 
 def test_what_the_server_does_not_keep(client, question, full):
-    with pytest.raises(openai.UnprocessableEntityError, match="previous_response_id") as error:
+    with pytest.raises(openai.BadRequestError, match="previous_response_id") as error:
         client.responses.create(input=question, previous_response_id="resp_1", **RESPONSE)
     assert error.value.param == "previous_response_id"
-    with pytest.raises(openai.UnprocessableEntityError, match="background"):
+    with pytest.raises(openai.BadRequestError, match="background"):
         client.responses.create(input=question, background=True, **RESPONSE)
     with full(), pytest.raises(openai.RateLimitError):
         client.responses.create(input=question, **RESPONSE)

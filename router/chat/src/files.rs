@@ -12,6 +12,9 @@ use super::{ChatTemplateError, DEFAULT};
 /// No configuration of a tokenizer is larger; the largest list a hundred thousand added tokens.
 const MOST_BYTES: u64 = 64 << 20;
 
+/// How the file begins that Git LFS has in the place of one that was not fetched.
+const LFS_POINTER: &str = "version https://git-lfs.github.com/spec/";
+
 /// What a model folder says about chats.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Files {
@@ -164,9 +167,14 @@ fn text(path: &Path) -> Result<Option<String>, ChatTemplateError> {
         // Reading says what is wrong.
         _ => {}
     }
-    fs::read_to_string(path)
-        .map(Some)
-        .map_err(|error| file_error(path, &error.to_string()))
+    let text = fs::read_to_string(path).map_err(|error| file_error(path, &error.to_string()))?;
+    if text.starts_with(LFS_POINTER) {
+        return Err(file_error(
+            path,
+            "is only a pointer of Git LFS, not the file itself: run `git lfs pull` in the model folder",
+        ));
+    }
+    Ok(Some(text))
 }
 
 /// Clients see these: the name of a file, not where it lies.

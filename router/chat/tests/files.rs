@@ -137,6 +137,11 @@ fn files_that_cannot_be_used_are_named_without_their_folder() {
             "chat_template.json: is not a JSON object",
         ),
         (
+            "chat_template.jinja",
+            json!("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"),
+            "chat_template.jinja: is only a pointer of Git LFS",
+        ),
+        (
             "chat_template.json",
             json!({"chat_template": 1}),
             "chat_template.json: `chat_template` must be",

@@ -84,9 +84,16 @@ pub enum ValidationError {
     #[error(
         "`inputs` tokens + `max_new_tokens` must be <= {max}. Given: {inputs} `inputs` tokens and {new} `max_new_tokens`"
     )]
-    MaxTotalTokens { max: u32, inputs: u32, new: u32 },
+    MaxTotalTokens {
+        max: u32,
+        inputs: u32,
+        new: u32,
+        /// Whether the request says `new` itself.
+        asked: bool,
+    },
+    /// `total` is for prompt and answer together.
     #[error("`inputs` must have less than {max} tokens. Given: {given}")]
-    InputLength { max: u32, given: u32 },
+    InputLength { max: u32, given: u32, total: u32 },
     #[error(
         "`inputs` must have less than {max} tokens. Given: {bytes} bytes, which are at least {least} tokens"
     )]
@@ -94,6 +101,7 @@ pub enum ValidationError {
         max: u32,
         bytes: usize,
         least: usize,
+        total: u32,
     },
     #[error("`inputs` cannot be empty")]
     EmptyInput,
@@ -129,6 +137,51 @@ impl ValidationError {
             _ => None,
         }
     }
+
+    /// The sizes of a request that does not fit into the context.
+    pub fn overflow(&self) -> Option<Overflow> {
+        Some(match *self {
+            Self::MaxTotalTokens {
+                max,
+                inputs,
+                new,
+                asked,
+            } => Overflow {
+                context: max,
+                most_input: max.saturating_sub(1),
+                inputs: inputs as usize,
+                new: asked.then_some(new),
+            },
+            Self::InputLength { max, given, total } => Overflow {
+                context: total,
+                most_input: max,
+                inputs: given as usize,
+                new: None,
+            },
+            Self::InputBytes {
+                max, least, total, ..
+            } => Overflow {
+                context: total,
+                most_input: max,
+                inputs: least,
+                new: None,
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// How far a request is too long for the context, in tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overflow {
+    /// The most of prompt and answer together.
+    pub context: u32,
+    /// The most of a prompt.
+    pub most_input: u32,
+    /// Of this prompt, or the least that it can have where it was not tokenised.
+    pub inputs: usize,
+    /// Of the answer, where the request says how many.
+    pub new: Option<u32>,
 }
 
 /// The limit for which a request has to come back later.

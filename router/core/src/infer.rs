@@ -212,6 +212,12 @@ impl Infer {
         self.0.validator.tokenizer().bytes(id)
     }
 
+    /// How the vocabulary writes a token, such as `Ġworld`; an unknown id has no text.
+    pub fn token(&self, id: u32) -> String {
+        let tokenizer = self.0.validator.tokenizer();
+        tokenizer.token(id).unwrap_or_default()
+    }
+
     /// Whether a token is special, such as BOS or EOS: it is in no text.
     pub fn is_special(&self, id: u32) -> bool {
         self.0.validator.tokenizer().is_special(id)

@@ -31,7 +31,7 @@ use crate::connections::{Connections, Order, Peer, Place};
 use crate::error::ApiError;
 use crate::headers;
 use crate::metrics::http_error;
-use crate::peer_io::PeerIo;
+use crate::peer_io::{Line, PeerIo};
 use crate::server::ServerLimits;
 
 /// After a failed accept, most often for want of file descriptors.
@@ -143,6 +143,8 @@ fn connection_builder(header_timeout: Duration) -> Builder<TokioExecutor> {
         .header_read_timeout(header_timeout)
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEAD_BYTES as usize)
+        // `Line` finds out which peers have gone.
+        .half_close(true)
         // A frame of a stream is small: copying it costs no more than a vectored write of its three parts, and on few
         // cores clearly less (benchmark/results/router-streaming.json).
         .writev(false);
@@ -201,17 +203,21 @@ impl Connection {
         }
         let mut place = self.place;
         let peer = place.peer.clone();
-        let mut stream = TimeoutStream::new(PeerIo::new(self.stream, peer.clone()));
+        let line = Arc::new(Line::new(self.stream));
+        let mut stream = TimeoutStream::new(PeerIo::new(line.clone(), peer.clone()));
         stream.set_write_timeout(Some(limits.write));
         let (router, leaving) = (self.router, self.leaving);
+        let asked = line.clone();
         let service = service_fn(move |request| {
-            answer(router.clone(), peer.clone(), leaving.clone(), request)
+            let (router, peer) = (router.clone(), peer.clone());
+            answer(router, peer, asked.clone(), leaving.clone(), request)
         });
         let connection = self
             .builder
             .serve_connection(TokioIo::new(Box::pin(stream)), service)
             .into_owned();
         let mut connection = pin!(connection);
+        let mut gone = pin!(line.gone());
         let ended = loop {
             tokio::select! {
                 biased;
@@ -221,6 +227,7 @@ impl Connection {
                     Order::Finish => connection.as_mut().graceful_shutdown(),
                     Order::Close => return,
                 },
+                () = &mut gone => return,
             }
         };
         if let Err(error) = ended {
@@ -233,16 +240,20 @@ impl Connection {
 async fn answer(
     router: Router,
     peer: Arc<Peer>,
+    line: Arc<Line>,
     leaving: CancellationToken,
     request: Request<Incoming>,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let running = peer.request();
     let version = request.version();
+    let line = (version < Version::HTTP_2).then_some(line);
+    let making = line.as_ref().map(|line| line.answering());
     let mut response = if peer.probes_only && !is_probe(request.method(), request.uri().path()) {
         refusal()
     } else {
         router.oneshot(request.map(Body::new)).await?
     };
+    drop(making);
     if leaving.is_cancelled() {
         // Closed without a word, the connection could be in the middle of getting its next request.
         match version {
@@ -251,7 +262,8 @@ async fn answer(
             _ => headers::close_after(&mut response),
         }
     }
-    Ok(response.map(|body| AnswerBody::new(body, running)))
+    let line = line.filter(|_| headers::is_stream(&response));
+    Ok(response.map(|body| AnswerBody::new(body, running, line)))
 }
 
 /// For a connection that came when every place was taken.

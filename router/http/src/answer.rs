@@ -1,4 +1,4 @@
-//! The body of an answer as its connection sends it, and its end when the peer takes nothing of it.
+//! The body of an answer as its connection sends it, and its end when the peer takes nothing of it or has gone.
 //!
 //! HTTP/2 lets a peer keep its connection alive and yet take nothing of one stream: the connection asks the body for
 //! nothing then, so the body cannot find out by itself. The connection loop looks after all of them (`server`).
@@ -15,6 +15,8 @@ use hyper::body::{Frame, SizeHint};
 use tokio::time::Instant;
 
 use crate::connections::Request;
+use crate::peer_io::Line;
+use crate::sse::KEEP_ALIVE;
 
 /// What a connection sends. Dropping it ends the request.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ enum State {
         body: Body,
         /// Since when the peer has not taken what there is; nothing while it waits for us.
         owed_since: Option<Instant>,
+        /// Set for a stream of events until its peer sends no more.
+        line: Option<Arc<Line>>,
         _request: Request,
     },
     Ended,
@@ -37,10 +41,12 @@ enum State {
 }
 
 impl AnswerBody {
-    pub fn new(body: Body, request: Request) -> Self {
+    /// `line` for a stream of events on a connection of its own.
+    pub fn new(body: Body, request: Request, line: Option<Arc<Line>>) -> Self {
         let open = |request| State::Open {
             body,
             owed_since: Some(Instant::now()),
+            line,
             _request: request,
         };
         Self(request.answer(|request| Sending(Mutex::new(open(request)))))
@@ -78,9 +84,16 @@ impl hyper::body::Body for AnswerBody {
         let mut state = self.0.lock();
         let polled = match &mut *state {
             State::Open {
-                body, owed_since, ..
+                body,
+                owed_since,
+                line,
+                ..
             } => {
-                let polled = Pin::new(body).poll_frame(context);
+                let mut polled = Pin::new(body).poll_frame(context);
+                if polled.is_pending() && line.take_if(|line| line.has_ended()).is_some() {
+                    let empty = Frame::data(Bytes::from_static(KEEP_ALIVE));
+                    polled = Poll::Ready(Some(Ok(empty)));
+                }
                 *owed_since = polled.is_ready().then(Instant::now);
                 polled
             }

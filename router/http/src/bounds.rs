@@ -47,6 +47,8 @@ pub const REQUEST_MEMORY: usize = 512 * 1024 * 1024;
 /// Most memory that a byte of a text in a body takes until its request is queued: the body, its fields, the rendered
 /// prompt, and a token id of four bytes.
 pub const MEMORY_PER_BODY_BYTE: usize = 8;
+/// Most lists and objects inside each other in a body: what the JSON library reads.
+pub const MAX_JSON_DEPTH: usize = 127;
 /// What each bracket, comma and colon of a body takes beside that: an entry of a list or an object, as JSON and as the
 /// template has it. Measured: 280 bytes for a number in a list, 670 for a list of one, 1,260 for an object of one, and up
 /// to 1.7 times as much where it describes a tool, of which there are two copies.

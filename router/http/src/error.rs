@@ -2,6 +2,8 @@
 //!
 //! TGI: `{"error": string, "error_type": string}`. OpenAI, under `/v1/`: an object, with `error_type` beside it.
 
+mod api;
+mod context;
 mod found;
 
 use axum::Json;
@@ -12,6 +14,10 @@ use text_generation_chat::ChatTemplateError;
 use text_generation_core::error::{InferError, ValidationError};
 use text_generation_core::metrics::request_refused;
 use utoipa::ToSchema;
+
+pub use self::api::Api;
+use self::context::CONTEXT_LENGTH_EXCEEDED;
+pub use self::context::Context;
 
 /// Characters of a message.
 const LONGEST_MESSAGE: usize = 2000;
@@ -65,6 +71,8 @@ pub struct ApiError {
     pub code: Option<&'static str>,
     /// The field that is wrong, where the message does not name it first.
     pub param: Option<&'static str>,
+    /// Set where the request does not fit into the context of the model.
+    pub context: Option<Box<Context>>,
     /// Seconds after which a client may try again, with a status that says so.
     pub retry_after: u64,
 }
@@ -95,6 +103,7 @@ impl ApiError {
             },
             code: None,
             param: None,
+            context: None,
             retry_after: 1,
         }
     }
@@ -110,15 +119,15 @@ impl ApiError {
 
     /// The body of this error below `/v1`.
     pub fn openai(&self) -> OpenAiErrorResponse {
-        let message = self.body.error.clone();
         // The messages of validation name the field first.
         let named = self.body.error_type == "validation";
-        let first = || named.then(|| message.split('`').nth(1)).flatten();
+        let first = || named.then(|| self.body.error.split('`').nth(1)).flatten();
         let param = self.param.or_else(first);
+        let context = self.context.as_deref().map(Context::openai);
         OpenAiErrorResponse {
             error: OpenAiError {
                 param: param.map(str::to_owned),
-                message,
+                message: context.unwrap_or_else(|| self.body.error.clone()),
                 r#type: openai_type(self.status),
                 code: self.code.unwrap_or(self.body.error_type),
             },
@@ -169,19 +178,13 @@ impl From<InferError> for ApiError {
             InferError::Validation(invalid) => Some(invalid),
             _ => None,
         };
-        let too_long = matches!(
-            invalid,
-            Some(
-                ValidationError::MaxTotalTokens { .. }
-                    | ValidationError::InputLength { .. }
-                    | ValidationError::InputBytes { .. }
-            )
-        );
+        let context = invalid.and_then(ValidationError::overflow);
         Self {
             code: match error {
                 InferError::ShardLost => Some("shard_lost"),
-                _ => too_long.then_some("context_length_exceeded"),
+                _ => context.map(|_| CONTEXT_LENGTH_EXCEEDED),
             },
+            context: context.map(|overflow| Box::new(Context::new(overflow))),
             param: invalid.and_then(ValidationError::field),
             retry_after: error.retry_after().as_secs(),
             ..Self::new(status, error.error_type(), error.to_string())

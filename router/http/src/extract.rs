@@ -17,8 +17,11 @@ use serde_json::value::RawValue;
 use text_generation_core::error::InferError;
 use tokio_util::sync::CancellationToken;
 
-use crate::bounds::{MAX_MEMORY_PER_BODY_BYTE, MEMORY_PER_BODY_BYTE, MEMORY_PER_BODY_MARK};
+use crate::bounds::{
+    MAX_JSON_DEPTH, MAX_MEMORY_PER_BODY_BYTE, MEMORY_PER_BODY_BYTE, MEMORY_PER_BODY_MARK,
+};
 use crate::error::ApiError;
+use crate::json_text::{json_shape, mend_surrogates};
 use crate::memory::MemoryShare;
 
 /// What the body of a request may take.
@@ -95,33 +98,25 @@ async fn read(mut body: Body, limit: usize, share: &MemoryShare) -> Result<Bytes
         share.resize(bytes.len() + data.len())?;
         bytes.extend_from_slice(&data);
     }
-    let (texts, values) = memory_of(&bytes);
+    let shape = json_shape(&bytes);
+    if shape.depth > MAX_JSON_DEPTH {
+        return Err(ApiError::malformed_json(format!(
+            "malformed JSON: more than {MAX_JSON_DEPTH} lists and objects inside each other"
+        )));
+    }
+    let (texts, values) = memory_of(bytes.len(), shape.marks);
     share.hold_body(texts, values)?;
+    mend_surrogates(&mut bytes);
     Ok(bytes.freeze())
 }
 
 /// What the texts of a body may take until its request is queued, and what its values do beside that: small ones take far
 /// more than the bytes that they are written in.
-pub fn memory_of(body: &[u8]) -> (usize, usize) {
-    let texts = body.len().saturating_mul(MEMORY_PER_BODY_BYTE);
-    let values = marks(body).saturating_mul(MEMORY_PER_BODY_MARK);
-    let most = body.len().saturating_mul(MAX_MEMORY_PER_BODY_BYTE);
+pub fn memory_of(bytes: usize, marks: usize) -> (usize, usize) {
+    let texts = bytes.saturating_mul(MEMORY_PER_BODY_BYTE);
+    let values = marks.saturating_mul(MEMORY_PER_BODY_MARK);
+    let most = bytes.saturating_mul(MAX_MEMORY_PER_BODY_BYTE);
     (texts, values.min(most - texts))
-}
-
-/// How many opening brackets, commas and colons a JSON text has outside of its strings.
-fn marks(json: &[u8]) -> usize {
-    let (mut marks, mut quoted) = (0, false);
-    let mut bytes = json.iter();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'"' => quoted = !quoted,
-            b'\\' if quoted => _ = bytes.next(),
-            b'[' | b'{' | b',' | b':' if !quoted => marks += 1,
-            _ => {}
-        }
-    }
-    marks
 }
 
 impl JsonBytes {
@@ -295,9 +290,13 @@ fn rejection(error: serde_json::Error, path: &str) -> ApiError {
     if !error.is_data() {
         return ApiError::malformed_json(format!("malformed JSON: {error}"));
     }
+    // The path says where it is; a sentence goes on with the place in a line that nobody has written.
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let problem = error.to_string();
+    let problem = problem.strip_suffix(&place).unwrap_or(&problem);
     match path {
-        "." => ApiError::invalid_body(format!("invalid body: {error}")),
-        path => ApiError::invalid_body(format!("invalid body at `{path}`: {error}")),
+        "." => ApiError::invalid_body(format!("invalid body: {problem}")),
+        path => ApiError::invalid_body(format!("invalid body at `{path}`: {problem}")),
     }
 }
 
@@ -307,22 +306,13 @@ mod tests {
 
     #[test]
     fn memory_of_bodies() {
-        for (body, marks) in [
-            (r#"{"a": "x [{,: \" [", "b": [1, {}]}"#, 7),
-            (r#"{"a": "\\", "b": "\\\"" }"#, 4),
-            (r#"["unterminated \"#, 1),
-        ] {
-            assert_eq!(super::marks(body.as_bytes()), marks, "{body}");
-        }
+        let memory = |json: &str| memory_of(json.len(), json_shape(json.as_bytes()).marks);
         let text = format!(r#"{{"inputs": "{}"}}"#, "[0],".repeat(1_000));
-        assert_eq!(memory_of(text.as_bytes()), (text.len() * 8, 2 * 400));
+        assert_eq!(memory(&text), (text.len() * 8, 2 * 400));
         let lists = format!("[{}0]", "[0],".repeat(1_000));
-        assert_eq!(memory_of(lists.as_bytes()), (lists.len() * 8, 2_001 * 400));
+        assert_eq!(memory(&lists), (lists.len() * 8, 2_001 * 400));
         let lists = format!("[{}0]", "[],".repeat(1_000));
-        assert_eq!(
-            memory_of(lists.as_bytes()),
-            (lists.len() * 8, lists.len() * 212)
-        );
+        assert_eq!(memory(&lists), (lists.len() * 8, lists.len() * 212));
     }
 
     #[test]

@@ -152,10 +152,15 @@ pub fn with_form_of(names: Cow<'static, Names>, field: &'static str) -> Cow<'sta
 /// The error with the client's names in its message.
 pub fn renamed(error: impl Into<ApiError>, names: &Names) -> ApiError {
     let mut error = error.into();
+    let named = |field: &'static str| {
+        let pair = names.iter().find(|pair| pair.0 == field);
+        pair.map_or(field, |pair| pair.1)
+    };
+    error.param = error.param.map(named);
+    if let Some(context) = &mut error.context {
+        context.rename(named);
+    }
     for &(ours, theirs) in names {
-        if error.param == Some(ours) {
-            error.param = Some(theirs);
-        }
         error.body.error = error
             .body
             .error

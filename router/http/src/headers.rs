@@ -27,6 +27,8 @@ const GRAMMAR_NOT_ENFORCED: HeaderName = HeaderName::from_static("x-grammar-not-
 const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-ignored-fields");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
+const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+
 /// About the longest list of what is not enforced.
 const MAX_NOT_ENFORCED_BYTES: usize = 2_000;
 /// About the longest name in it.
@@ -99,14 +101,16 @@ pub fn finished(
 /// Headers of a stream of server-sent events.
 pub fn streaming(compute_type: &HeaderValue, characters: usize) -> HeaderMap {
     let mut headers = computed(compute_type, characters);
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("text/event-stream"),
-    );
+    headers.insert(header::CONTENT_TYPE, EVENT_STREAM);
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Reverse proxies that buffer would hold the tokens back.
     headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
     headers
+}
+
+/// Whether an answer is a stream of server-sent events.
+pub fn is_stream<B>(response: &Response<B>) -> bool {
+    response.headers().get(header::CONTENT_TYPE) == Some(&EVENT_STREAM)
 }
 
 /// Names the parts of a schema that the answer need not follow, where there are any: the first of them, because many

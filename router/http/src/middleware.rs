@@ -3,11 +3,11 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method, Version, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::{Json, Router};
 use tower::ServiceBuilder;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
@@ -16,12 +16,11 @@ use tower_http::request_id::{
 };
 
 use crate::access::{Access, require_api_key};
-use crate::error::ApiError;
+use crate::error::{Api, ApiError};
 use crate::extract::BodyLimits;
 use crate::headers;
 use crate::memory::{self, MemoryBudget};
 use crate::metrics::http_error;
-use crate::routes::messages;
 use crate::telemetry::{self, Tracer};
 use crate::timings::request_id;
 use crate::unread::announce_close;
@@ -119,7 +118,7 @@ async fn check_host(request: Request, next: Next) -> Result<Response, ApiError> 
 
 /// Anthropic's clients read the id of a request under a name of their own.
 async fn repeat_request_id(request: Request, next: Next) -> Response {
-    let read = messages::error::is_ours(request.uri().path());
+    let read = Api::of(request.uri().path()) == Api::Messages;
     let id = request.extensions().get::<RequestId>().cloned();
     let mut response = next.run(request).await;
     if let Some(id) = id.filter(|_| read) {
@@ -140,6 +139,8 @@ async fn finish_errors(request: Request, next: Next) -> Response {
     let Some(mut error) = response.extensions_mut().remove::<ApiError>() else {
         return response;
     };
+    let api = Api::of(&path);
+    error.status = api.status(&error);
     let request_id = id.as_ref().map(request_id);
     let status = error.status.as_u16();
     let error_type = error.body.error_type;
@@ -153,14 +154,8 @@ async fn finish_errors(request: Request, next: Next) -> Response {
         tracing::error!(request_id, %method, path, status, error_type, "{}", error.body.error);
     }
     error.body.request_id = request_id.map(str::to_owned);
-    let body = if messages::error::is_ours(&path) {
-        *response.status_mut() = messages::error::status(&error);
-        Json(messages::error::anthropic(&error)).into_response()
-    } else if path.starts_with("/v1/") {
-        Json(error.openai()).into_response()
-    } else {
-        Json(error.body).into_response()
-    };
+    *response.status_mut() = error.status;
+    let body = api.body(&error);
     response.headers_mut().remove(header::CONTENT_LENGTH);
     *response.body_mut() = body.into_body();
     response

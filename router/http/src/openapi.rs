@@ -9,7 +9,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, Secur
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, Modify, OpenApi, PartialSchema, ToSchema};
 
-use crate::error::{ApiError, ErrorResponse, OpenAiErrorResponse};
+use crate::error::{Api, ApiError, ErrorResponse, OpenAiErrorResponse};
 use crate::headers::X_API_KEY;
 
 /// The groups of routes, by whose API they are.
@@ -69,6 +69,10 @@ pub struct GenerateErrors;
 #[derive(Debug)]
 pub struct OpenAiErrors;
 
+/// The same below `/v1/responses`.
+#[derive(Debug)]
+pub struct ResponsesErrors;
+
 /// Answers by their status.
 pub type Responses = BTreeMap<String, RefOr<Response>>;
 
@@ -93,7 +97,13 @@ impl IntoResponses for GenerateErrors {
 
 impl IntoResponses for OpenAiErrors {
     fn responses() -> Responses {
-        describe(&all_errors(), ApiError::openai)
+        describe(&errors_of(Api::OpenAi), ApiError::openai)
+    }
+}
+
+impl IntoResponses for ResponsesErrors {
+    fn responses() -> Responses {
+        describe(&errors_of(Api::Responses), ApiError::openai)
     }
 }
 
@@ -135,7 +145,7 @@ fn body_errors() -> [Example; 5] {
 }
 
 /// How a route that generates can fail.
-pub fn all_errors() -> Vec<Example> {
+fn all_errors() -> Vec<Example> {
     let failures = [
         (
             InferError::Generation("Server error: out of memory".to_owned()),
@@ -160,6 +170,15 @@ pub fn all_errors() -> Vec<Example> {
         .chain(body_errors())
         .chain([key_error()])
         .collect()
+}
+
+/// The same with the statuses of `api`.
+pub fn errors_of(api: Api) -> Vec<Example> {
+    let errors = all_errors().into_iter().map(|(error, meaning)| {
+        let status = api.status(&error);
+        (ApiError { status, ..error }, meaning)
+    });
+    errors.collect()
 }
 
 /// One answer for each status, with the body that `shape` gives the error.

@@ -2,6 +2,7 @@
 
 mod event;
 mod hosted;
+mod tokens;
 
 use serde::{Deserialize, Serialize};
 use text_generation_core::types::{
@@ -15,6 +16,10 @@ pub use self::hosted::{
     VertexResponse,
 };
 
+pub use self::tokens::{
+    CountedTokens, DetokenizeAnswer, DetokenizeBody, DetokenizedPrompt, DetokenizedText, IdsBody,
+    PromptTokensBody, TokenOptions, TokenizeAnswer, TokenizeBody, TokenizerInfo, TokensBody,
+};
 use crate::extract::object;
 use crate::generation_config::SamplingDefaults;
 
@@ -26,7 +31,7 @@ fn without_parameters() -> GenerateParameters {
     }
 }
 
-/// Body of `/generate`, `/generate_stream` and `/tokenize`.
+/// Body of `/generate` and `/generate_stream`, and TGI's of `/tokenize`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(example = json!({
     "inputs": "Once upon a time",
@@ -171,26 +176,6 @@ pub struct StreamDetails {
     pub seed: Option<u64>,
     #[schema(example = 1)]
     pub input_length: u32,
-}
-
-/// Answer of `/tokenize`.
-pub type TokenizeResponse = Vec<SimpleToken>;
-
-/// Body of `/detokenize`.
-#[derive(Debug, Deserialize, ToSchema)]
-#[schema(example = json!({"ids": [9906, 1917]}))]
-pub struct DetokenizeBody {
-    pub ids: Vec<u32>,
-    /// Leave special tokens, such as the end-of-sequence token, out of the text.
-    #[serde(default)]
-    pub skip_special_tokens: bool,
-}
-
-/// Answer of `/detokenize`.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct DetokenizeResponse {
-    #[schema(example = "Hello world")]
-    pub text: String,
 }
 
 /// Body of `/chat_tokenize` is that of `/v1/chat/completions`; this is its answer.

@@ -29,7 +29,7 @@ use crate::state::AnswerOptions;
 /// of it. A comment (`:`) would do as well for readers that follow the standard, but there are clients that strip each
 /// read of its white space before they look for the empty line after an event: to them a comment is the beginning of
 /// the event that follows, and hides it.
-const KEEP_ALIVE: &[u8] = b"\n\n";
+pub const KEEP_ALIVE: &[u8] = b"\n\n";
 
 /// Framed events that wait to be sent.
 #[derive(Debug, Default)]

@@ -2,6 +2,7 @@
 
 mod model;
 mod shards;
+mod tokenizer_info;
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ use tokio::runtime::Handle;
 
 use self::model::ModelFiles;
 use self::shards::WarmShards;
+use self::tokenizer_info::tokenizer_info;
 use crate::access::Access;
 use crate::api_keys::ApiKeys;
 use crate::args::Config;
@@ -73,8 +75,12 @@ pub async fn start(
         sse_keep_alive: Duration::from_secs(config.sse_keep_alive.into()),
         metrics_aliases: config.metrics_aliases,
     };
+    let eos = shard.eos_token_ids.first().map(|&id| infer.token(id));
+    let given = config.tokenizer_config_path.as_deref();
+    let tokenizer = tokenizer_info(folder, given, model.chats.source(), eos);
     let state = AppState::new(infer, model.chats, format, info, answers, metrics, options)
-        .named(config.router_instance.clone());
+        .named(config.router_instance.clone())
+        .describing(tokenizer);
     let listener = socket
         .listen(BACKLOG)
         .with_context(|| cannot_listen(config))?;

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::extract::FromRef;
 use axum::http::HeaderValue;
 use metrics_exporter_prometheus::PrometheusHandle;
+use serde_json::{Map, Value};
 use text_generation_core::infer::Infer;
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +37,8 @@ pub struct AppState {
     pub seal: Seal,
     /// For clients that refer to items of responses.
     pub items: ItemMemory,
+    /// What is known of the tokenizer, for clients that do its work themselves.
+    pub tokenizer_info: Map<String, Value>,
     /// When the server started, in seconds since 1970.
     pub started: u64,
     /// Value of the header `x-router-instance` of `/health`; none where nobody has named this router.
@@ -81,6 +84,7 @@ impl AppState {
             metrics,
             seal: Seal::new(&options.access.keys.secret()),
             options,
+            tokenizer_info: Map::new(),
             started: unix_time(),
             instance: None,
             leaving: CancellationToken::new(),
@@ -92,6 +96,15 @@ impl AppState {
     #[must_use]
     pub fn named(self, instance: Option<HeaderValue>) -> Self {
         Self { instance, ..self }
+    }
+
+    /// The same with what `/tokenizer_info` says.
+    #[must_use]
+    pub fn describing(self, tokenizer_info: Map<String, Value>) -> Self {
+        Self {
+            tokenizer_info,
+            ..self
+        }
     }
 
     /// From now on the readiness probe gets 503; requests are taken as before.

@@ -132,6 +132,16 @@ async fn pages_are_open_and_say_nothing_of_this_server() {
     ] {
         let response = server.get(path).send().await.expect("an answer");
         assert_eq!(response.status(), 200, "{path}");
+        let policy = header(&response, "content-security-policy").to_owned();
+        let allowed = [
+            "default-src 'none'",
+            "script-src 'self';",
+            "connect-src 'self';",
+        ];
+        assert!(
+            allowed.iter().all(|part| policy.contains(part)),
+            "{path}: {policy}"
+        );
     }
     let closed = server
         .get("/docs")

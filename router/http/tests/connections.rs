@@ -61,6 +61,93 @@ async fn a_client_that_goes_while_queued_leaves_the_queue() {
     assert_eq!(prefills, 1, "what nobody waits for was computed");
 }
 
+/// `nc -N`, and what shuts its writing side once it has sent all.
+#[tokio::test]
+async fn a_client_that_ends_its_side_gets_its_answer() {
+    let server = Server::start().await;
+    let inputs = json!({"inputs": "Hi!", "parameters": {"max_new_tokens": 3}});
+    for (path, end) in [
+        ("/generate", "\"generated_text\""),
+        ("/generate_stream", "\"generated_text\":\""),
+        ("/tokenize", "\"stop\":3}"),
+    ] {
+        for ends_at_once in [true, false] {
+            server.mock.hold();
+            let mut client = server.connect().await;
+            client.write_all(&post(path, &inputs)).await.expect("sent");
+            if !ends_at_once && path != "/tokenize" {
+                until("it runs", async || {
+                    server.state.infer.snapshot().running == 1
+                })
+                .await;
+            }
+            client.shutdown().await.expect("one side is ended");
+            server.mock.resume();
+            let answer = read_to_close(&mut client).await;
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(
+                answer.starts_with("HTTP/1.1 200 OK\r\n"),
+                "{path}: {answer}"
+            );
+            assert!(answer.contains(end), "{path}: {answer}");
+        }
+    }
+    // Two requests in one go, and one whose body is not complete.
+    let mut client = server.connect().await;
+    let two = [post("/generate", &inputs), post("/tokenize", &inputs)].concat();
+    client.write_all(&two).await.expect("sent");
+    client.shutdown().await.expect("one side is ended");
+    let answers = read_to_close(&mut client).await;
+    let answers = String::from_utf8_lossy(&answers);
+    assert_eq!(
+        answers.matches("HTTP/1.1 200 OK\r\n").count(),
+        2,
+        "{answers}"
+    );
+    let mut client = server.connect().await;
+    let sent = post("/generate", &inputs);
+    client
+        .write_all(&sent[..sent.len() - 5])
+        .await
+        .expect("sent");
+    client.shutdown().await.expect("one side is ended");
+    let answer = read_to_close(&mut client).await;
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(
+        answer.starts_with("HTTP/1.1 400 ") && answer.contains("its end"),
+        "{answer}"
+    );
+    server.idle().await;
+}
+
+/// It looks like a client that has ended its side, until something is sent.
+#[tokio::test]
+async fn a_client_that_goes_without_a_stream_leaves_the_queue() {
+    let server = Server::with_flags(&["--max-batch-size=1"]).await;
+    server.mock.hold();
+    let body = json!({"inputs": "Hi", "parameters": {"max_new_tokens": 1000}});
+    let running = server.post_json("/generate_stream", &body).await;
+    for path in ["/generate", "/v1/completions", "/generate_stream"] {
+        let body = json!({"inputs": "Hi", "prompt": "Hi", "max_tokens": 9});
+        let mut waiting = server.connect().await;
+        waiting.write_all(&post(path, &body)).await.expect("sent");
+        until("one runs and the other waits", async || {
+            server.mock.release(1);
+            let gauges = server.state.infer.snapshot();
+            (gauges.running, gauges.queued) == (1, 1)
+        })
+        .await;
+        drop(waiting);
+        until("its permit is back", async || {
+            server.state.infer.snapshot().permits_available == 127
+        })
+        .await;
+    }
+    drop(running);
+    server.mock.resume();
+    server.idle().await;
+}
+
 #[tokio::test]
 async fn a_request_that_waits_too_long_is_told_to_come_back() {
     let server = Server::with_flags(&["--max-batch-size=1", "--max-queue-time=0.01"]).await;

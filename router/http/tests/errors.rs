@@ -41,7 +41,6 @@ async fn bodies_that_are_not_json() {
         br#"{"inputs":"x"} trailing"#.to_vec(),
         br#"{"inputs":"x",}"#.to_vec(),
         br#"{"inputs":NaN}"#.to_vec(),
-        br#"{"inputs":"\ud800"}"#.to_vec(),
         br#"{"inputs":"x","parameters":{"temperature":1e999}}"#.to_vec(),
         b"{\"inputs\":\"\xff\"}".to_vec(),
         b"{\"inputs\":\"a\nb\"}".to_vec(),
@@ -58,6 +57,23 @@ async fn bodies_that_are_not_json() {
             assert!(message.starts_with("malformed JSON: "), "{message}");
         }
     }
+}
+
+/// Clients that cut a text at a number of UTF-16 units send half a pair.
+#[tokio::test]
+async fn half_a_surrogate_pair_is_the_replacement_character() {
+    let server = Server::start().await;
+    let ids = async |inputs: &str| {
+        let body = format!(r#"{{"inputs":"{inputs}"}}"#);
+        let (status, answer) = server.ask_raw("/tokenize", body).await;
+        assert_eq!(status, 200, "{inputs}: {answer}");
+        answer
+    };
+    let replaced = ids("a\u{fffd}b").await;
+    for half in [r"a\ud83db", r"a\uDE00b"] {
+        assert_eq!(ids(half).await, replaced, "{half}");
+    }
+    assert_eq!(ids(r"\ud83d\ude00").await, ids("\u{1f600}").await);
 }
 
 #[tokio::test]
@@ -117,6 +133,7 @@ async fn json_of_the_wrong_shape_names_the_path() {
             let (message, kind) = error(&answer);
             assert_eq!(kind, "validation");
             assert!(message.contains(path), "{body}: {message}");
+            assert!(!message.contains(" at line "), "{message}");
         }
     }
 }
@@ -289,11 +306,28 @@ async fn a_body_far_over_the_limit_gets_its_answer() {
 #[tokio::test]
 async fn unknown_paths_and_wrong_methods() {
     let server = Server::start().await;
-    for path in ["/nope", "/generate/", "//generate", "/v2/health"] {
+    for (path, hint) in [
+        ("/nope", "`/docs` lists the routes"),
+        ("/v2/health", "`/docs` lists the routes"),
+        ("/generate/", "did you mean `/generate`?"),
+        ("//generate", "did you mean `/generate`?"),
+        ("/chat/completions", "did you mean `/v1/chat/completions`?"),
+    ] {
         let response = server.get(path).send().await.expect("an answer");
         let (status, body) = answer(response).await;
-        assert_eq!((status, error(&body).1), (404, "not_found"), "{path}");
+        let (message, kind) = error(&body);
+        assert_eq!((status, kind), (404, "not_found"), "{path}");
+        assert!(message.ends_with(hint), "{message}");
     }
+    // Below `/v1` in the shape that its clients read.
+    for path in ["/v1/v1/chat/completions", "//v1/chat/completions/"] {
+        let (status, body) = server.ask(path, &json!({})).await;
+        let message = body["error"]["message"].as_str().expect("a message");
+        assert_eq!(status, 404);
+        assert!(message.contains("`/v1/chat/completions`"), "{message}");
+    }
+    let (_, body) = server.ask("//v1/messages", &json!({})).await;
+    assert_eq!(body["error"]["type"], "not_found_error");
     let response = server.get("/generate").send().await.expect("an answer");
     assert_eq!(header(&response, "allow"), "POST");
     let (status, body) = answer(response).await;

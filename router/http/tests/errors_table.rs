@@ -46,7 +46,7 @@ fn every_error() -> Vec<ApiError> {
         ApiError::payload_too_large(1),
         ApiError::request_timeout(1),
         ApiError::unauthorized(),
-        ApiError::not_found("/"),
+        ApiError::not_found("/", None),
         ApiError::method_not_allowed("PUT", "/"),
         ApiError::unhealthy(""),
         ApiError::out_of_memory(),

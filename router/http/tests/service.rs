@@ -97,6 +97,66 @@ async fn detokenize_gives_the_text() {
     }
 }
 
+/// vLLM's bodies and answers, as lm-eval's remote tokenizer asks for them.
+#[tokio::test]
+async fn tokens_in_the_words_of_vllm() {
+    let server = Server::that_chats().await;
+    let ask = async |body: Value| server.ask("/tokenize", &body).await;
+    let answer = json!({"count": 2, "max_model_len": 1024, "tokens": [75, 108]});
+    let body = json!({"prompt": "Hi", "add_special_tokens": false, "model": "x"});
+    assert_eq!(ask(body).await, (200, answer));
+    let body = json!({"prompt": " i", "return_token_strs": true});
+    let answer =
+        json!({"count": 2, "max_model_len": 1024, "tokens": [35, 108], "token_strs": ["Ġ", "i"]});
+    assert_eq!(ask(body).await, (200, answer));
+    let empty = json!({"count": 0, "max_model_len": 1024, "tokens": []});
+    assert_eq!(ask(json!({"prompt": ""})).await, (200, empty));
+    let many = ask(json!({"prompt": "i".repeat(2_000)})).await.1;
+    assert_eq!(many["tokens"], json!(vec![108; 2_000]));
+
+    let messages =
+        json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "A"}]);
+    let (status, chat) = ask(json!({"messages": messages})).await;
+    assert_eq!(status, 200);
+    let (_, text) = server
+        .ask("/detokenize", &json!({"tokens": chat["tokens"]}))
+        .await;
+    assert_eq!(text, json!({"prompt": "<user>Hi<assistant>A<answer>"}));
+    for (path, body, named) in [
+        ("/tokenize", json!({"prompt": 1}), "`prompt`"),
+        ("/tokenize", json!({"messages": []}), "`messages`"),
+        ("/detokenize", json!({"tokens": [512]}), "`tokens`"),
+        ("/detokenize", json!({"tokens": "x"}), "`tokens`"),
+    ] {
+        let (status, error) = server.ask(path, &body).await;
+        let message = error["error"].as_str().expect("a message");
+        assert!(status == 422 && message.contains(named), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn the_tokenizer_is_described() {
+    let server = Server::that_chats().await;
+    let response = server.get("/tokenizer_info").send().await;
+    let (status, info) = common::answer(response.expect("an answer")).await;
+    assert_eq!(status, 200);
+    assert_eq!(
+        (&info["bos_token"], &info["eos_token"]),
+        (&json!("<s>"), &json!("</s>"))
+    );
+    assert!(info["tokenizer_class"].is_string());
+    let template = info["chat_template"].as_str().expect("a template");
+    assert!(template.contains("{{ m.content }}"), "{template}");
+    // Without any file, what the model itself says.
+    let plain = Server::start().await;
+    let response = plain.get("/tokenizer_info").send().await;
+    let (_, info) = common::answer(response.expect("an answer")).await;
+    assert_eq!(
+        (&info["eos_token"], info.get("chat_template")),
+        (&json!("</s>"), None)
+    );
+}
+
 #[tokio::test]
 async fn health_follows_the_shards() {
     let server = Server::start().await;

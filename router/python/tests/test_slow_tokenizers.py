@@ -140,3 +140,10 @@ def test_code_of_the_model_that_is_not_known_is_named(tmp_path: Path) -> None:
     assert "TikTokenTokenizer" not in READERS
     with pytest.raises(ValueError, match=r"code of the model \(TikTokenTokenizer\).*put a tokenizer\.json into"):
         convert(str(tmp_path))
+
+
+def test_a_pointer_of_git_lfs_is_called_one(tmp_path: Path) -> None:
+    settings(tmp_path, tokenizer_class="LlamaTokenizer")
+    (tmp_path / "tokenizer.model").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(ValueError, match=r"tokenizer\.model is only a pointer of Git LFS"):
+        convert(str(tmp_path))

@@ -132,6 +132,23 @@ def test_gguf_is_refused_by_name(tmp_path: Path) -> None:
         prepare_folder(ModelSource(str(tmp_path)), HUB, refuse)
 
 
+def test_an_index_that_names_files_elsewhere_is_no_want_of_weights(tmp_path: Path) -> None:
+    make_folder(tmp_path, "outside.safetensors")
+    folder = make_folder(tmp_path / "model")
+    index = {"weight_map": {"weight": "../outside.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelFilesError, match=r"names '\.\./outside\.safetensors', which is not in the model folder"):
+        prepare_folder(ModelSource(str(folder)), HUB)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_a_pointer_of_git_lfs_is_called_one(tmp_path: Path, name: str) -> None:
+    folder = make_folder(tmp_path / "model", name)
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(ModelFilesError, match=f"{name} is only a pointer of Git LFS"):
+        prepare_folder(ModelSource(str(folder), auto_convert=True), HUB)
+
+
 def test_gguf_beside_weights_that_are_read_is_no_harm(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "model", "model.Q4_K_M.gguf")
     assert prepare_folder(ModelSource(str(folder), load_format="dummy"), HUB) == folder

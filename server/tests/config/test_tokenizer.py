@@ -70,3 +70,9 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(ModelFilesError, match=r"tokenizer_config\.json is not valid JSON"):
         ends(tmp_path, {})
+
+
+def test_a_pointer_of_git_lfs_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(ModelFilesError, match=r"tokenizer\.json is only a pointer of Git LFS"):
+        ends(tmp_path, {"tokenizer_config.json": {"eos_token": "<x>"}})

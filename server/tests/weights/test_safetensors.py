@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -115,7 +116,16 @@ def test_an_index_may_only_name_files_beside_it(folder: Path, name: str) -> None
     shutil.copy(folder / "model.safetensors", folder.parent / "outside.safetensors")
     weight_map = _split_in_two(folder)
     _write_index(folder, {**weight_map, TENSOR: name})
-    with pytest.raises(ModelFilesError, match="not the name of a safetensors file"):
+    is_beside = name in ("pytorch_model.bin", "")
+    reason = "not the name of a safetensors file" if is_beside else "not in the model folder itself"
+    with pytest.raises(ModelFilesError, match=f"names {re.escape(repr(name))}, which is {reason}"):
+        load(folder)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
+def test_a_pointer_of_git_lfs_is_called_one(folder: Path, name: str) -> None:
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(ModelFilesError, match=f"{re.escape(name)} is only a pointer of Git LFS"):
         load(folder)
 
 

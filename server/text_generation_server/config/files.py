@@ -35,6 +35,28 @@ def tensor_files(folder: Path) -> Mapping[str, Path]:
         return {}
 
 
+def indexed_files(folder: Path) -> list[Path]:
+    """The files that the index names, there or not.
+
+    Raises ModelFilesError or ConfigurationError for an index that cannot be read, names none, or names anything but
+    files beside it: an index is untrusted, and `../x` would read outside the folder.
+    """
+    path = folder / INDEX
+    weight_map = JsonObject.from_file(path).child("weight_map")
+    names = sorted({weight_map.string(tensor) for tensor in weight_map})
+    if not names:
+        raise ModelFilesError(f"{path}: `weight_map` is missing or empty")
+    for name in names:
+        if Path(name).name != name or name == "..":
+            raise ModelFilesError(
+                f"{path} names {name!r}, which is not in the model folder itself: an index may only name safetensors "
+                "files beside it, so that nothing else is read"
+            )
+        if not name.endswith(".safetensors"):
+            raise ModelFilesError(f"{path} names {name!r}, which is not the name of a safetensors file")
+    return [folder / name for name in names]
+
+
 def is_duplicate(name: str) -> bool:
     """Whether a file holds the weights once more, in the layout of their authors."""
     return name.startswith("consolidated")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from ..errors import ConfigurationError, ModelFilesError
+from .pointer import refuse_pointer
 
 _LARGEST_NUMBER = sys.float_info.max
 _Option = TypeVar("_Option")
@@ -55,6 +56,7 @@ class JsonObject:
         except OSError as error:
             raise ModelFilesError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
+            refuse_pointer(path)
             raise ModelFilesError(f"{path} is not valid JSON: {error}") from error
         if not isinstance(values, dict):
             raise ModelFilesError(f"{path} must hold a JSON object")

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from ..config.files import INDEX, SINGLE, is_duplicate
-from ..config.json_object import JsonObject
+from ..config.files import INDEX, SINGLE, indexed_files, is_duplicate
 from ..errors import ModelFilesError
 
 
@@ -26,14 +25,8 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _indexed(folder: Path) -> list[Path]:
-    path = folder / INDEX
-    weight_map = JsonObject.from_file(path).child("weight_map")
-    names = sorted({weight_map.string(tensor) for tensor in weight_map})
-    if not names:
-        raise ModelFilesError(f"{path}: `weight_map` is missing or empty")
-    for name in names:
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise ModelFilesError(f"{path}: {name!r} is not the name of a safetensors file in the model folder")
-        if not (folder / name).is_file():
-            raise ModelFilesError(f"{path} names {name}, which is not in the model folder")
-    return [folder / name for name in names]
+    files = indexed_files(folder)
+    for path in files:
+        if not path.is_file():
+            raise ModelFilesError(f"{folder / INDEX} names {path.name}, which is not in the model folder")
+    return files

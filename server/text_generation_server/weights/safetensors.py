@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..config.pointer import refuse_pointer
 from ..errors import ModelFilesError
 from ..telemetry import Progress
 from .index import weight_files
@@ -153,6 +154,7 @@ def _open(path: Path) -> safe_open:
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
+        refuse_pointer(path)
         raise ModelFilesError(f"{path} is damaged or not a safetensors file: {error}") from error
 
 

@@ -225,11 +225,20 @@ impl Infer {
         let limits = &self.0.limits;
         let max = limits.max_batch_prefill_tokens;
         if inputs > max && !limits.prefill_chunking {
-            return Err(ValidationError::InputLength { max, given: inputs });
+            return Err(ValidationError::InputLength {
+                max,
+                given: inputs,
+                total: self.0.validator.limits().max_total_tokens,
+            });
         }
         let max = limits.max_batch_total_tokens;
         if inputs.saturating_add(new) > max {
-            return Err(ValidationError::MaxTotalTokens { max, inputs, new });
+            return Err(ValidationError::MaxTotalTokens {
+                max,
+                inputs,
+                new,
+                asked: true,
+            });
         }
         Ok(())
     }

@@ -21,6 +21,9 @@ pub use self::pool::TokenizerPool;
 use self::token_bytes::TokenBytes;
 use crate::types::TokenizedText;
 
+/// How the file begins that Git LFS has in the place of one that was not fetched.
+const LFS_POINTER: &str = "version https://git-lfs.github.com/spec/";
+
 /// Why a tokenizer could not be loaded or used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenizerError {
@@ -70,6 +73,11 @@ impl TextTokenizer {
 
     /// Loads the text of a `tokenizer.json`.
     pub fn from_json(json: &str) -> Result<Self, TokenizerError> {
+        if json.starts_with(LFS_POINTER) {
+            let reason = "this is only a pointer of Git LFS, not the file itself: run `git lfs pull` in the model folder, \
+                          or download the model again";
+            return Err(TokenizerError::Load(reason.to_owned()));
+        }
         // The library panics over some parts of a damaged file.
         let damaged = |_| TokenizerError::Load("the file is damaged, or not complete".to_owned());
         catch_unwind(|| Self::read(json)).map_err(damaged)?
@@ -201,6 +209,11 @@ impl TextTokenizer {
     /// The ids of all special tokens, in order.
     pub fn special_ids(&self) -> impl Iterator<Item = u32> {
         self.loaded.token_bytes.special()
+    }
+
+    /// How the vocabulary writes `id`, such as `Ġworld`; nothing for an unknown one.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.loaded.tokenizer.id_to_token(id)
     }
 
     /// The text of one token as it reads after other text (` world` keeps its space). Bytes that are no whole

@@ -120,6 +120,12 @@ fn files_that_are_no_tokenizer_are_errors_naming_them() {
     let wrong = TextTokenizer::from_file(&manifest).unwrap_err();
     assert!(wrong.to_string().contains("Cargo.toml"), "{wrong}");
     assert!(matches!(wrong, TokenizerError::Load(_)));
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
+    let unfetched = TextTokenizer::from_json(pointer).unwrap_err();
+    assert!(
+        unfetched.to_string().contains("`git lfs pull`"),
+        "{unfetched}"
+    );
     assert!(matches!(
         TextTokenizer::from_json("{}"),
         Err(TokenizerError::Load(_))

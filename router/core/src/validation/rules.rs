@@ -191,7 +191,12 @@ pub(super) fn check_bytes(
     let least = bytes.div_ceil(longest.max(1));
     refuse(
         least > max as usize,
-        ValidationError::InputBytes { max, bytes, least },
+        ValidationError::InputBytes {
+            max,
+            bytes,
+            least,
+            total: limits.max_total_tokens,
+        },
     )
 }
 
@@ -219,12 +224,18 @@ pub(super) fn check_lengths(
     let inputs = u32::try_from(inputs).unwrap_or(u32::MAX);
     let max = limits.max_total_tokens;
     let room = max.saturating_sub(inputs);
-    let new = match parameters.max_new_tokens {
+    let asked = parameters.max_new_tokens;
+    let new = match asked {
         Some(new) if parameters.clamp_max_new_tokens => new.min(room),
         Some(new) => new,
         None => room,
     };
-    let too_many = |new| ValidationError::MaxTotalTokens { max, inputs, new };
+    let too_many = |new| ValidationError::MaxTotalTokens {
+        max,
+        inputs,
+        new: asked.unwrap_or(new),
+        asked: asked.is_some(),
+    };
     refuse(
         inputs.checked_add(new).is_none_or(|total| total > max),
         too_many(new),
@@ -235,6 +246,7 @@ pub(super) fn check_lengths(
         ValidationError::InputLength {
             max: max_input,
             given: inputs,
+            total: max,
         },
     )?;
     // Only where the input limit equals the total limit.

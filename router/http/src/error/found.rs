@@ -102,12 +102,16 @@ impl ApiError {
         error
     }
 
-    /// No route has this path.
-    pub fn not_found(path: &str) -> Self {
+    /// No route has this path; `meant` is that of a route that has nearly the same.
+    pub fn not_found(path: &str, meant: Option<&str>) -> Self {
+        let hint = match meant {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => "`/docs` lists the routes".to_owned(),
+        };
         Self::new(
             StatusCode::NOT_FOUND,
             "not_found",
-            format!("no such path: {path}; `/docs` lists the routes"),
+            format!("no such path: {path}; {hint}"),
         )
     }
 

@@ -1,12 +1,13 @@
-//! The model and its limits, and the version of this server.
+//! The model and its limits, its tokenizer, and the version of this server.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use serde_json::{Map, Value};
 
 use crate::openapi::KeyErrors;
-use crate::schema::{Info, Version};
+use crate::schema::{Info, TokenizerInfo, Version};
 use crate::state::AppState;
 
 /// The model and the limits of this server.
@@ -35,4 +36,18 @@ pub async fn version(State(state): State<Arc<AppState>>) -> Json<Version> {
     Json(Version {
         version: state.info.version,
     })
+}
+
+/// The configuration of the tokenizer, as vLLM has it.
+///
+/// lm-eval reads special tokens and the chat template here, and makes prompts with `/tokenize`.
+#[utoipa::path(
+    get,
+    path = "/tokenizer_info",
+    tag = crate::openapi::tags::OPERATION,
+    responses((status = 200, description = "Configuration of the tokenizer", body = TokenizerInfo), KeyErrors),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub async fn tokenizer_info(State(state): State<Arc<AppState>>) -> Json<Map<String, Value>> {
+    Json(state.tokenizer_info.clone())
 }

@@ -1,5 +1,6 @@
 //! One endpoint family a file: parse, call `core`, map.
 
+mod docs;
 mod generate;
 mod health;
 mod info;
@@ -20,11 +21,11 @@ use axum::routing::get;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use utoipa_swagger_ui::SwaggerUi;
 
 use crate::error::ApiError;
 use crate::middleware;
 use crate::openapi::Document;
+use crate::paths::KnownPaths;
 use crate::state::AppState;
 
 /// What the routes do not add themselves: paths that the document has to write in its own way, and bodies that only
@@ -49,6 +50,7 @@ fn documented() -> OpenApiRouter<Arc<AppState>> {
         .routes(routes!(openai::render::render_chat))
         .routes(routes!(openai::render::render_completion))
         .routes(routes!(responses::responses))
+        .routes(routes!(responses::input_tokens))
         .routes(routes!(messages::messages))
         .routes(routes!(messages::count_tokens))
         .routes(routes!(openai::models::models))
@@ -59,6 +61,7 @@ fn documented() -> OpenApiRouter<Arc<AppState>> {
         .routes(routes!(tokenize::detokenize))
         .routes(routes!(info::info))
         .routes(routes!(info::version))
+        .routes(routes!(info::tokenizer_info))
         .routes(routes!(health::health))
         .routes(routes!(health::root))
         .routes(routes!(health::ping))
@@ -76,12 +79,14 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 pub fn router(state: Arc<AppState>) -> Router {
     let options = state.options.clone();
     let (router, document) = documented().split_for_parts();
+    let pages = ["/docs", "/ui"].map(str::to_owned);
+    let known = KnownPaths::new(document.paths.paths.keys().cloned().chain(pages));
     let router = router
         .route("/ui", get(ui::page))
         .route("/ui/", get(ui::with_slash))
         .route("/ui/{file}", get(ui::file))
-        .merge(SwaggerUi::new("/docs").url("/api-doc/openapi.json", document))
-        .fallback(not_found)
+        .merge(docs::pages(document))
+        .fallback(async move |request: Request| not_found(&request, &known))
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(state);
     middleware::apply(router, &options)
@@ -94,14 +99,15 @@ pub fn management(state: Arc<AppState>) -> Router {
         .route("/ready", get(health::ready))
         .route("/live", get(health::live))
         .route("/metrics", get(metrics::metrics))
-        .fallback(not_found)
+        .fallback(async |request: Request| not_found(&request, &KnownPaths::default()))
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(state);
     middleware::apply_open(router)
 }
 
-async fn not_found(request: Request) -> ApiError {
-    ApiError::not_found(request.uri().path())
+fn not_found(request: &Request, known: &KnownPaths) -> ApiError {
+    let path = request.uri().path();
+    ApiError::not_found(path, known.meant(path).as_deref())
 }
 
 async fn method_not_allowed(request: Request) -> ApiError {

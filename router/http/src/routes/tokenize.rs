@@ -6,28 +6,43 @@ use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use text_generation_core::types::TokenizedText;
 
 use crate::bounds::{MAX_DETOKENIZE_IDS, MEMORY_PER_DETOKENIZED_ID, MEMORY_PER_TOKENIZED_BYTE};
 use crate::error::ApiError;
-use crate::extract::ApiJson;
+use crate::extract::{ApiJson, JsonBytes};
+use crate::generations::renamed;
 use crate::memory::MemoryShare;
 use crate::openapi::BodyErrors;
 use crate::routes::openai::{ChatBody, chat};
 use crate::schema::{
-    ChatTokenizeResponse, DetokenizeBody, DetokenizeResponse, GenerateBody, TokenizeResponse,
+    ChatTokenizeResponse, DetokenizeAnswer, DetokenizeBody, DetokenizedPrompt, DetokenizedText,
+    GenerateBody, IdsBody, PromptTokensBody, TokenOptions, TokenizeAnswer, TokenizeBody,
+    TokensBody,
 };
 use crate::state::AppState;
 use crate::token_list;
 
-/// The tokens of `inputs`, with the special tokens that a generation would add.
+/// The keys that tell the bodies of `/tokenize` apart.
+#[derive(Debug, Deserialize)]
+struct Keys {
+    inputs: Option<IgnoredAny>,
+    prompt: Option<IgnoredAny>,
+    messages: Option<IgnoredAny>,
+}
+
+/// The tokens of a text, with the special tokens that a generation would add.
+///
+/// To `inputs` the answer is that of TGI, to `prompt` or `messages` that of vLLM, which lm-eval and others ask for.
 #[utoipa::path(
     post,
     path = "/tokenize",
     tag = crate::openapi::tags::TGI,
-    request_body = GenerateBody,
+    request_body = TokenizeBody,
     responses(
-        (status = 200, description = "Tokens with byte offsets", body = TokenizeResponse),
+        (status = 200, description = "Tokens with byte offsets, or their ids and number", body = TokenizeAnswer),
         BodyErrors,
     ),
     security((), ("bearer" = []), ("api_key" = []))
@@ -35,10 +50,43 @@ use crate::token_list;
 pub async fn tokenize(
     State(state): State<Arc<AppState>>,
     Extension(share): Extension<MemoryShare>,
-    ApiJson(body): ApiJson<GenerateBody>,
+    body: JsonBytes,
 ) -> Result<Response, ApiError> {
+    let keys: Keys = body.parse()?;
+    if keys.inputs.is_none() && keys.prompt.is_some() {
+        let PromptTokensBody { prompt, options } = body.parse()?;
+        return counted(&state, prompt, true, &options, share).await;
+    }
+    if keys.inputs.is_none() && keys.messages.is_some() {
+        let options: TokenOptions = body.parse()?;
+        let mut chat: ChatBody = body.parse()?;
+        // vLLM starts an answer also after a message of the assistant.
+        if chat.continue_final_message != Some(true) {
+            chat.add_generation_prompt.get_or_insert(true);
+        }
+        let text = chat::conversation(&state, chat)?.render(&state).await?;
+        return counted(&state, text, false, &options, share).await;
+    }
+    let body: GenerateBody = body.parse()?;
     let tokens = tokens(&state, body.inputs, true, &share).await?;
     token_list::response(tokens, "[", Bytes::from_static(b"]"), share)
+}
+
+/// vLLM's answer.
+async fn counted(
+    state: &Arc<AppState>,
+    text: String,
+    add_special_tokens: bool,
+    options: &TokenOptions,
+    share: MemoryShare,
+) -> Result<Response, ApiError> {
+    let add_special_tokens = options.add_special_tokens.unwrap_or(add_special_tokens);
+    let tokens = tokens(state, text, add_special_tokens, &share).await?;
+    let strings = options.return_token_strs.unwrap_or(false).then(|| {
+        let state = state.clone();
+        move |id| state.infer.token(id)
+    });
+    token_list::counted(tokens, state.info.max_total_tokens, strings, share)
 }
 
 async fn tokens(
@@ -78,14 +126,23 @@ pub async fn chat_tokenize(
     token_list::response(tokens, r#"{"tokenize_response":["#, tail.into(), share)
 }
 
+/// The keys that tell the bodies of `/detokenize` apart.
+#[derive(Debug, Deserialize)]
+struct IdKeys {
+    ids: Option<IgnoredAny>,
+    tokens: Option<IgnoredAny>,
+}
+
 /// The text of token ids.
+///
+/// To `ids` the answer is that of TGI, to `tokens` that of vLLM.
 #[utoipa::path(
     post,
     path = "/detokenize",
     tag = crate::openapi::tags::TGI,
     request_body = DetokenizeBody,
     responses(
-        (status = 200, description = "The text", body = DetokenizeResponse),
+        (status = 200, description = "The text", body = DetokenizeAnswer),
         BodyErrors,
     ),
     security((), ("bearer" = []), ("api_key" = []))
@@ -93,22 +150,40 @@ pub async fn chat_tokenize(
 pub async fn detokenize(
     State(state): State<Arc<AppState>>,
     Extension(share): Extension<MemoryShare>,
-    ApiJson(body): ApiJson<DetokenizeBody>,
+    body: JsonBytes,
 ) -> Result<Response, ApiError> {
-    let given = body.ids.len();
-    if given > MAX_DETOKENIZE_IDS {
-        return Err(ApiError::invalid_body(format!(
-            "`ids` supports up to {MAX_DETOKENIZE_IDS} token ids. Given: {given}"
-        )));
-    }
-    let lengths = body.ids.iter().map(|&id| state.infer.token_bytes(id).len());
-    // The text three times: in the library, joined, and as JSON.
-    share.resize(3 * lengths.sum::<usize>() + given * MEMORY_PER_DETOKENIZED_ID)?;
-    let text = state
-        .infer
-        .detokenize(body.ids, body.skip_special_tokens)
-        .await?;
-    let answer = Bytes::from(token_list::bytes(&DetokenizeResponse { text })?);
+    let keys: IdKeys = body.parse()?;
+    let answer = if keys.ids.is_none() && keys.tokens.is_some() {
+        let TokensBody { tokens } = body.parse()?;
+        let prompt = text(&state, "tokens", tokens, false, &share).await?;
+        DetokenizeAnswer::Prompt(DetokenizedPrompt { prompt })
+    } else {
+        let body: IdsBody = body.parse()?;
+        let text = text(&state, "ids", body.ids, body.skip_special_tokens, &share).await?;
+        DetokenizeAnswer::Text(DetokenizedText { text })
+    };
+    let answer = Bytes::from(token_list::bytes(&answer)?);
     share.resize(answer.len())?;
     Ok(token_list::json(std::iter::once(answer), share))
+}
+
+/// The text of the ids in `field`.
+async fn text(
+    state: &AppState,
+    field: &'static str,
+    ids: Vec<u32>,
+    skip_special_tokens: bool,
+    share: &MemoryShare,
+) -> Result<String, ApiError> {
+    let given = ids.len();
+    if given > MAX_DETOKENIZE_IDS {
+        return Err(ApiError::invalid_body(format!(
+            "`{field}` supports up to {MAX_DETOKENIZE_IDS} token ids. Given: {given}"
+        )));
+    }
+    let lengths = ids.iter().map(|&id| state.infer.token_bytes(id).len());
+    // The text three times: in the library, joined, and as JSON.
+    share.resize(3 * lengths.sum::<usize>() + given * MEMORY_PER_DETOKENIZED_ID)?;
+    let text = state.infer.detokenize(ids, skip_special_tokens).await;
+    text.map_err(|error| renamed(error, &[("ids", field)]))
 }

@@ -126,6 +126,6 @@ pub async fn file(
     let found = name
         .ok()
         .and_then(|Path(name)| FILES.iter().find(|file| file.name == name));
-    let file = found.ok_or_else(|| ApiError::not_found(uri.path()))?;
+    let file = found.ok_or_else(|| ApiError::not_found(uri.path(), None))?;
     Ok(answer(file, &headers))
 }

@@ -71,7 +71,11 @@ async fn a_turn_is_streamed_block_by_block() {
 async fn a_whole_message_has_the_blocks_of_the_stream() {
     let server = hermes(TURN, &[]).await;
     let mut answer = server.good(PATH, &body(json!({}))).await;
-    assert!(answer["content"][2]["id"].take().is_string());
+    let id = answer["content"][2]["id"].take();
+    assert!(
+        id.as_str().is_some_and(|id| id.starts_with("toolu_")),
+        "{id}"
+    );
     assert_eq!(answer["model"], "claude");
     assert_eq!(answer["stop_reason"], "tool_use");
     assert_eq!(
@@ -203,6 +207,28 @@ async fn errors_are_in_the_words_of_the_api() {
         );
         let message = answer["error"]["message"].as_str().expect("a message");
         assert!(message.contains(named), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_too_long_is_told_in_the_words_that_clients_look_for() {
+    let server = hermes("x", &[]).await;
+    let long = json!([{"role": "user", "content": "x".repeat(20_000)}]);
+    for stream in [false, true] {
+        let keys = json!({"messages": long, "max_tokens": 5, "stream": stream});
+        let (status, answer) = server.ask(PATH, &body(keys)).await;
+        assert_eq!(
+            (status, &answer["error"]["type"]),
+            (400, &json!("invalid_request_error"))
+        );
+        let message = answer["error"]["message"].as_str().expect("a message");
+        let rest = message.strip_prefix("prompt is too long: ").expect(message);
+        let words: Vec<&str> = rest.split(' ').collect();
+        assert!(
+            matches!(words[..], [given, "tokens", ">", most, "maximum"]
+                if given.parse::<u32>().expect("a number") > most.parse::<u32>().expect("a number")),
+            "{message}"
+        );
     }
 }
 

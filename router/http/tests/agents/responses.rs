@@ -239,7 +239,8 @@ async fn what_cannot_be_honoured_is_refused_by_name() {
         ),
     ] {
         let (status, answer) = server.ask(PATH, &body(keys)).await;
-        assert_eq!(status, 422, "{answer}");
+        // No retry mends any of these, and Codex tries again after every status but 400.
+        assert_eq!(status, 400, "{answer}");
         let message = answer["error"]["message"].as_str().expect("a message");
         assert!(message.contains(named), "{message}");
     }
@@ -254,4 +255,49 @@ async fn what_cannot_be_honoured_is_refused_by_name() {
         (&json!(true), &json!("b"))
     );
     assert_eq!(answer["reasoning"]["effort"], "high");
+}
+
+/// Codex shortens the conversation when its stream says so, and looks nowhere else.
+#[tokio::test]
+async fn a_full_context_is_a_failed_response_in_a_stream() {
+    let server = hermes("x", &[]).await;
+    let keys = json!({"input": "x".repeat(20_000), "stream": true});
+    let response = server.post_json(PATH, &body(keys)).await;
+    assert_eq!(response.status(), 200);
+    let events = response.text().await.expect("a text");
+    let events: Vec<Value> = events
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .map(|event| serde_json::from_str(event).expect("JSON"))
+        .collect();
+    let kinds: Vec<&Value> = events.iter().map(|event| &event["type"]).collect();
+    assert_eq!(
+        kinds,
+        [
+            "response.created",
+            "response.in_progress",
+            "response.failed"
+        ]
+    );
+    let failed = &events[2]["response"];
+    assert_eq!(
+        (&failed["status"], &failed["error"]["code"]),
+        (&json!("failed"), &json!("context_length_exceeded"))
+    );
+    let message = failed["error"]["message"].as_str().expect("a message");
+    assert!(
+        message.contains("This model's maximum context length is"),
+        "{message}"
+    );
+    assert_eq!(failed["id"], events[0]["response"]["id"]);
+}
+
+#[tokio::test]
+async fn input_tokens_are_those_of_the_response() {
+    let server = hermes("x", &[]).await;
+    let asked = body(json!({"instructions": "Be short."}));
+    let counted = server.good(&format!("{PATH}/input_tokens"), &asked).await;
+    let answered = server.good(PATH, &asked).await;
+    assert_eq!(counted["object"], "response.input_tokens");
+    assert_eq!(counted["input_tokens"], answered["usage"]["input_tokens"]);
 }

@@ -20,9 +20,17 @@ async fn the_served_model_is_listed_and_found_by_name() {
             .as_u64()
             .is_some_and(|time| time > 1_700_000_000)
     );
+    let name = json!("test/model");
+    assert_eq!(
+        (&list["has_more"], &list["first_id"], &list["last_id"]),
+        (&json!(false), &name, &name)
+    );
+    let time = model["created_at"].as_str().expect("a time");
+    assert!(time.starts_with("20") && time.ends_with('Z'), "{time}");
     let mut plain = model.clone();
     plain["created"] = json!(0);
-    insta::assert_snapshot!(plain.to_string(), @r#"{"id":"test/model","object":"model","created":0,"owned_by":"test/model","max_model_len":1024}"#);
+    plain["created_at"] = json!("");
+    insta::assert_snapshot!(plain.to_string(), @r#"{"id":"test/model","object":"model","created":0,"owned_by":"test/model","max_model_len":1024,"type":"model","display_name":"test/model","created_at":"","max_input_tokens":1023,"max_tokens":1023}"#);
     for path in ["/v1/models/test/model", "/v1/models/test%2Fmodel"] {
         let found: Value = server
             .get(path)

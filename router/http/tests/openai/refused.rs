@@ -70,13 +70,7 @@ async fn values_out_of_range_are_named() {
         ("n", json!({"n": 4294967295u32})),
         ("max_tokens", json!({"max_tokens": 0})),
         ("max_tokens", json!({"max_tokens": -1})),
-        ("max_tokens", json!({"max_tokens": 5000})),
-        ("max_tokens", json!({"max_tokens": 5000, "n": 2})),
         ("max_completion_tokens", json!({"max_completion_tokens": 0})),
-        (
-            "max_completion_tokens",
-            json!({"max_completion_tokens": 5000}),
-        ),
         (
             "max_completion_tokens",
             json!({"max_completion_tokens": 1, "max_tokens": 2}),
@@ -210,32 +204,99 @@ async fn best_of_has_the_limit_and_the_words_of_tgi() {
     assert_eq!(answer["error"]["message"], expected);
 }
 
+/// Agents know by these words that they have to shorten the conversation.
 #[tokio::test]
-async fn a_prompt_that_is_too_long_is_told_in_the_words_of_the_endpoint() {
+async fn a_full_context_is_told_in_the_words_that_clients_look_for() {
     let server = server().await;
     let long = "x".repeat(1100);
-    let (status, answer) = server
-        .ask(
+    for (path, body, param, limit) in [
+        (
             "/v1/chat/completions",
-            &chat(&long, json!({"max_tokens": 5})),
-        )
-        .await;
-    assert_eq!(
-        (status, &answer["error"]["code"]),
-        (422, &json!("context_length_exceeded"))
-    );
-    assert_eq!(answer["error"]["param"], "messages");
-    let (_, answer) = server
-        .ask(
+            chat(&long, json!({"max_tokens": 5})),
+            "messages",
+            "max_tokens",
+        ),
+        (
+            "/v1/chat/completions",
+            chat(&long, json!({"max_completion_tokens": 5, "stream": true})),
+            "messages",
+            "max_completion_tokens",
+        ),
+        (
             "/v1/completions",
-            &completion(long, json!({"max_tokens": 5})),
+            completion(long.as_str(), json!({"max_tokens": 5})),
+            "prompt",
+            "max_tokens",
+        ),
+        (
+            "/v1/responses",
+            json!({"input": long, "max_output_tokens": 5}),
+            "input",
+            "max_output_tokens",
+        ),
+    ] {
+        let (status, answer) = server.ask(path, &body).await;
+        let error = &answer["error"];
+        assert_eq!(
+            (status, &error["code"], &error["type"], &error["param"]),
+            (
+                400,
+                &json!("context_length_exceeded"),
+                &json!("invalid_request_error"),
+                &json!(param)
+            ),
+            "{path}"
+        );
+        let message = error["message"].as_str().expect("a message");
+        assert!(
+            message.starts_with("This model's maximum context length is 1024 tokens"),
+            "{message}"
+        );
+        assert!(
+            message.contains(&format!("5 as `{limit}`")) && message.contains(param),
+            "{message}"
+        );
+    }
+    for (keys, param) in [
+        (json!({"max_tokens": 5000}), "max_tokens"),
+        (json!({"max_tokens": 5000, "n": 2}), "max_tokens"),
+        (
+            json!({"max_completion_tokens": 5000}),
+            "max_completion_tokens",
+        ),
+    ] {
+        let (status, answer) = server.ask("/v1/chat/completions", &chat("Hi", keys)).await;
+        let error = &answer["error"];
+        assert_eq!(
+            (status, &error["code"], &error["param"]),
+            (400, &json!("context_length_exceeded"), &json!(param))
+        );
+    }
+    // Without a limit of the client's own, and of a text that is not tokenised: no token has more than five bytes.
+    for (prompt, tokens) in [(long, 1_100), ("x".repeat(100_000), 20_000)] {
+        let body = completion(prompt.as_str(), json!({}));
+        let (status, answer) = server.ask("/v1/completions", &body).await;
+        assert_eq!(status, 400);
+        let message = answer["error"]["message"].as_str().expect("a message");
+        assert!(
+            message.contains("maximum context length is 1024 tokens, of which at most 1023"),
+            "{message}"
+        );
+        assert!(
+            message.contains(&format!("resulted in {tokens} tokens")),
+            "{message}"
+        );
+    }
+    // TGI's own words stay on its routes.
+    let body = json!({"inputs": "x".repeat(1100), "parameters": {"max_new_tokens": 5}});
+    let (status, answer) = server.ask("/generate", &body).await;
+    assert_eq!(
+        (status, answer["error"].as_str().expect("a text")),
+        (
+            422,
+            "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 1024. Given: 1100 `inputs` tokens and 5 \
+             `max_new_tokens`"
         )
-        .await;
-    assert_eq!(answer["error"]["param"], "prompt");
-    let message = answer["error"]["message"].as_str().expect("a message");
-    assert!(
-        message.contains("`max_tokens`") && !message.contains("max_new_tokens"),
-        "{message}"
     );
 }
 
@@ -257,7 +318,6 @@ async fn completions_are_checked() {
             "max_tokens",
             json!({"prompt": "a", "max_tokens": 0, "echo": true, "stream": true}),
         ),
-        ("max_tokens", json!({"prompt": "a", "max_tokens": 5000})),
         ("logprobs", json!({"prompt": "a", "logprobs": 21})),
         ("best_of", json!({"prompt": "a", "best_of": 3})),
         ("best_of", json!({"prompt": "a", "n": 2, "best_of": 1})),

@@ -170,12 +170,15 @@ async fn completions_are_streamed_by_prompt() {
 #[tokio::test]
 async fn what_is_refused_before_the_stream_has_its_status() {
     let server = server().await;
-    for keys in [
-        json!({"stream": true, "max_tokens": 100_000}),
-        json!({"stream": true, "temperature": -1}),
+    for (keys, refusal) in [
+        (json!({"stream": true, "max_tokens": 100_000}), 400),
+        (json!({"stream": true, "temperature": -1}), 422),
     ] {
         let (status, answer) = server.ask("/v1/chat/completions", &chat("Hi", keys)).await;
-        assert_eq!((status, &answer["error_type"]), (422, &json!("validation")));
+        assert_eq!(
+            (status, &answer["error_type"]),
+            (refusal, &json!("validation"))
+        );
     }
 }
 

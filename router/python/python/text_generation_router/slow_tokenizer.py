@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _REMEDY = "put a tokenizer.json into its folder, which a converted copy of the model may have"
 
 
@@ -22,6 +23,7 @@ def convert(folder: str) -> str:
         OSError, ValueError: the folder has no tokenizer that can be converted.
 
     """
+    _refuse_pointers(Path(folder))
     own_code = _own_code(Path(folder))
     if own_code is not None:
         from .published_tokenizers import READERS
@@ -37,6 +39,17 @@ def convert(folder: str) -> str:
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ValueError(f"{type(tokenizer).__name__} has no fast version: {_REMEDY}")
     return tokenizer.backend_tokenizer.to_str()
+
+
+def _refuse_pointers(folder: Path) -> None:
+    """Raise ValueError where Git LFS has left a pointer in the place of a file: readers would call that damaged."""
+    for path in (path for pattern in ("*.json", "*.model", "*.tiktoken", "*.txt") for path in folder.glob(pattern)):
+        with path.open("rb") as file:
+            if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                raise ValueError(
+                    f"{path} is only a pointer of Git LFS, not the file itself: run `git lfs pull` in that folder, or "
+                    "download the model again"
+                )
 
 
 def _own_code(folder: Path) -> str | None:

@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from ...errors import ModelFilesError
 from ..files import tensor_files
 from ..json_object import JsonObject
+from ..pointer import refuse_pointer
 from .grouped import gptq
 from .schemes import Schemes
 
@@ -33,4 +34,5 @@ def _number(path: Path, name: str) -> int:
         with safe_open(path, framework="numpy") as file:
             return int(file.get_tensor(name).item())
     except (OSError, ValueError, TypeError, SafetensorError) as error:
+        refuse_pointer(path)
         raise ModelFilesError(f"{path}: `{name}` must be one whole number: {error}") from error

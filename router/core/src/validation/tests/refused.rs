@@ -325,9 +325,30 @@ async fn a_prompt_always_leaves_room_for_a_token() {
         ValidationError::MaxTotalTokens {
             max: 12,
             inputs: 12,
-            new: 1
+            new: 1,
+            asked: false,
         }
     );
+}
+
+#[tokio::test]
+async fn a_limit_that_is_clamped_is_told_as_it_was_sent() {
+    let clamped = parameters(|p| {
+        p.max_new_tokens = Some(5);
+        p.clamp_max_new_tokens = true;
+    });
+    let error = validator(LIMITS)
+        .validate(request(&tildes(20), clamped))
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("20 `inputs` tokens and 5 `max_new_tokens`"),
+        "{error}"
+    );
+    let overflow = error.overflow().unwrap();
+    assert_eq!((overflow.inputs, overflow.new), (20, Some(5)));
 }
 
 #[tokio::test]
@@ -354,6 +375,7 @@ fn the_field_to_change_is_that_which_can_make_it_fit() {
         max: 12,
         inputs,
         new,
+        asked: true,
     };
     assert_eq!(total(3, 10).field(), Some("max_new_tokens"));
     assert_eq!(total(12, 1).field(), Some("inputs"));

@@ -9,6 +9,10 @@ use text_generation_formats::Delta;
 
 use crate::sse::Events;
 
+/// Ids of calls begin so in this API. What follows is the id that the format of the model gives a call: templates are
+/// told that alone when the call comes back, for some accept no other form.
+pub const CALL_ID: &str = "toolu_";
+
 /// The content of one message.
 #[derive(Debug, Default)]
 pub struct Blocks {
@@ -79,7 +83,7 @@ impl Blocks {
                 self.add(&text, events);
             }
             Delta::ToolStart { id, name, .. } => {
-                let input = String::new();
+                let (id, input) = (format!("{CALL_ID}{id}"), String::new());
                 self.begin(Block::ToolUse { id, name, input }, events);
             }
             Delta::ToolArguments { fragment, .. } => self.add(&fragment, events),
@@ -257,7 +261,7 @@ mod tests {
             json!([
                 {"type": "thinking", "thinking": "hm", "signature": SIGNATURE},
                 {"type": "text", "text": "ab"},
-                {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": 1}},
+                {"type": "tool_use", "id": "toolu_t1", "name": "f", "input": {"x": 1}},
             ])
         );
     }

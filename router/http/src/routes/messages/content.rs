@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
+use super::blocks::CALL_ID;
 use crate::bounds::MAX_MESSAGES;
 use crate::error::ApiError;
 use crate::routes::openai::sampling::{check, refused};
@@ -227,7 +228,7 @@ fn tool_result(field: &str, block: &Value) -> Result<Piece, ApiError> {
     let id = block.get("tool_use_id").and_then(Value::as_str);
     let id = id.ok_or_else(|| refused(format_args!("`{field}.tool_use_id` must be a string")))?;
     Ok(Piece::ToolResult {
-        id: id.to_owned(),
+        id: call_id(id).to_owned(),
         text: inner_text(field, block)?,
     })
 }
@@ -251,10 +252,15 @@ fn tool_use(field: &str, block: &Value) -> Result<Value, ApiError> {
     };
     let input = block.get("input").cloned().unwrap_or_default();
     Ok(json!({
-        "id": text("id")?,
+        "id": call_id(text("id")?),
         "type": "function",
         "function": {"name": text("name")?, "arguments": input},
     }))
+}
+
+/// The id of a call as the template knows it.
+fn call_id(id: &str) -> &str {
+    id.strip_prefix(CALL_ID).unwrap_or(id)
 }
 
 fn text_of(field: &str, block: &Value) -> Result<String, ApiError> {
@@ -298,10 +304,10 @@ mod tests {
                 {"type": "thinking", "thinking": "hm", "signature": "s"},
                 {"type": "redacted_thinking", "data": "x"},
                 {"type": "text", "text": "I look."},
-                {"type": "tool_use", "id": "t1", "name": "read", "input": {"path": "x"}},
+                {"type": "tool_use", "id": "toolu_t1", "name": "read", "input": {"path": "x"}},
             ]},
             {"role": "user", "content": [
-                {"type": "tool_result", "tool_use_id": "t1", "is_error": true, "content": [{"type": "text", "text": "gone"}]},
+                {"type": "tool_result", "tool_use_id": "toolu_t1", "is_error": true, "content": [{"type": "text", "text": "gone"}]},
                 {"type": "text", "text": "go on"},
             ]},
             {"role": "system", "content": "reminder"},

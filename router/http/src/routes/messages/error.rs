@@ -4,14 +4,9 @@ use axum::http::StatusCode;
 use serde::Serialize;
 use utoipa::{IntoResponses, ToSchema};
 
-use crate::error::ApiError;
+use crate::error::{Api, ApiError, Context};
 use crate::openapi::{self, Responses};
 use crate::routes::openai::sampling::refused;
-
-/// Paths whose errors are written so.
-pub fn is_ours(path: &str) -> bool {
-    path == "/v1/messages" || path.starts_with("/v1/messages/")
-}
 
 /// An answer that is not a success, and an error event in a stream.
 #[derive(Debug, Serialize, ToSchema)]
@@ -52,17 +47,13 @@ pub struct MessageErrors;
 
 impl IntoResponses for MessageErrors {
     fn responses() -> Responses {
-        let errors = openapi::all_errors().into_iter().map(|(error, meaning)| {
-            let status = status(&error);
-            (ApiError { status, ..error }, meaning)
-        });
-        openapi::describe(&errors.collect::<Vec<_>>(), anthropic)
+        openapi::describe(&openapi::errors_of(Api::Messages), anthropic)
     }
 }
 
 const NO_THREADS: &str = "thread_unsupported_request";
 
-/// 422 for a request that creates a conversation on the server, or goes on with one.
+/// Refuses a request that creates a conversation on the server, or goes on with one.
 pub fn no_threads() -> ApiError {
     ApiError {
         code: Some(NO_THREADS),
@@ -75,11 +66,12 @@ pub fn no_threads() -> ApiError {
 
 /// The body of an error.
 pub fn anthropic(error: &ApiError) -> MessageErrorResponse {
+    let context = error.context.as_deref().map(Context::anthropic);
     MessageErrorResponse {
         r#type: "error",
         error: MessageError {
             r#type: kind(error.status),
-            message: error.body.error.clone(),
+            message: context.unwrap_or_else(|| error.body.error.clone()),
             details: (error.code == Some(NO_THREADS)).then_some(MessageErrorDetails {
                 error_code: NO_THREADS,
                 unsupported: ["thread"],
@@ -87,14 +79,6 @@ pub fn anthropic(error: &ApiError) -> MessageErrorResponse {
         },
         error_type: error.body.error_type,
         request_id: error.body.request_id.clone(),
-    }
-}
-
-/// The status that Anthropic's clients expect of a wrong body.
-pub fn status(error: &ApiError) -> StatusCode {
-    match error.status {
-        StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
-        status => status,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Streams of `/v1/chat/completions`: what the model says in, server-sent events out.
 //!
-//! For each choice: its role; reasoning, content and calls as they come, where a call begins with its id, its name and
+//! For each choice: its role, with `content: null` where a call follows; reasoning, content and calls as they come, where a call begins with its id, its name and
 //! no arguments; the reason of its end. After the last choice the usage, where it was asked for, and `[DONE]`.
 
 use std::ops::ControlFlow;
@@ -85,12 +85,18 @@ impl Encoder for ChatEvents {
 
     fn event(&mut self, event: ConversationEvent, out: &mut EventBuffer) -> ControlFlow<()> {
         let choice = event.choice;
-        if let Some(begun) = self.begun.get_mut(choice).filter(|begun| !**begun) {
-            *begun = true;
-            self.chunks.role(choice, out);
-        }
         let mut logprobs = self.logprobs(&event.token, &event.top_tokens);
         let written = |delta: &&Delta| !matches!(delta, Delta::ToolEnd { .. });
+        let first = event.deltas.iter().find(written);
+        let says_something = first.is_some() || logprobs.is_some() || event.end.is_some();
+        if let Some(begun) = self.begun.get_mut(choice)
+            && !*begun
+            && says_something
+        {
+            *begun = true;
+            let begins_with_call = matches!(first, Some(Delta::ToolStart { .. }));
+            self.chunks.role(choice, begins_with_call, out);
+        }
         for delta in event.deltas.iter().filter(written) {
             self.delta(choice, delta, logprobs.take().as_ref(), out);
         }

@@ -54,10 +54,13 @@ impl Chunks {
         }
     }
 
-    /// The first chunk of a chat's choice.
-    pub fn role(&self, index: usize, out: &mut EventBuffer) {
+    /// The first chunk of a chat's choice. One that begins with a call has no content.
+    pub fn role(&self, index: usize, begins_with_call: bool, out: &mut EventBuffer) {
+        let content: &[u8] = if begins_with_call { b"null" } else { br#""""# };
         self.begin(index, out);
-        out.put(br#""delta":{"role":"assistant","content":""},"logprobs":null"#);
+        out.put(br#""delta":{"role":"assistant","content":"#);
+        out.put(content);
+        out.put(br#"},"logprobs":null"#);
         self.end(None, out);
     }
 
@@ -231,8 +234,12 @@ mod tests {
         let head = r#"data: {"object":"chat.completion.chunk","id":"chatcmpl-1","created":7,"model":"a \"model\"","system_fingerprint":"0.1.0-native","choices":["#;
         let cases = [
             (
-                written(|chunks, out| chunks.role(0, out)),
+                written(|chunks, out| chunks.role(0, false, out)),
                 r#"{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}"#,
+            ),
+            (
+                written(|chunks, out| chunks.role(0, true, out)),
+                r#"{"index":0,"delta":{"role":"assistant","content":null},"logprobs":null,"finish_reason":null}],"usage":null}"#,
             ),
             (
                 written(|chunks, out| chunks.text_delta(1, "content", "a\n\"", None, out)),

@@ -1,4 +1,4 @@
-//! The served model in OpenAI's list.
+//! The served model as the lists of OpenAI and of Anthropic have it, which share their path: what clients of both read.
 
 use std::sync::Arc;
 
@@ -17,6 +17,12 @@ pub struct ModelList {
     #[schema(example = "list")]
     pub object: &'static str,
     pub data: Vec<Model>,
+    /// False, as in Anthropic's list: this is all.
+    pub has_more: bool,
+    #[schema(nullable = true, example = "meta-llama/Llama-3.1-8B")]
+    pub first_id: Option<String>,
+    #[schema(nullable = true, example = "meta-llama/Llama-3.1-8B")]
+    pub last_id: Option<String>,
 }
 
 /// A model.
@@ -34,6 +40,21 @@ pub struct Model {
     /// Most tokens of prompt and answer together.
     #[schema(example = 8192)]
     pub max_model_len: u32,
+    /// Anthropic's name of `object`.
+    #[schema(example = "model")]
+    pub r#type: &'static str,
+    /// The same as `id`.
+    #[schema(example = "meta-llama/Llama-3.1-8B")]
+    pub display_name: String,
+    /// `created` as Anthropic writes it.
+    #[schema(example = "2025-10-09T08:53:20Z")]
+    pub created_at: String,
+    /// Most tokens of a prompt.
+    #[schema(example = 8191)]
+    pub max_input_tokens: u32,
+    /// Most tokens of an answer.
+    #[schema(example = 8191)]
+    pub max_tokens: u32,
 }
 
 /// The model under one of its names.
@@ -44,7 +65,41 @@ fn model_named(state: &AppState, name: &str) -> Model {
         created: state.started,
         owned_by: name.to_owned(),
         max_model_len: state.info.max_total_tokens,
+        r#type: "model",
+        display_name: name.to_owned(),
+        created_at: rfc3339(state.started),
+        max_input_tokens: state.info.max_input_tokens,
+        // A prompt has a token at least.
+        max_tokens: state.info.max_total_tokens.saturating_sub(1),
     }
+}
+
+/// A time in seconds since 1970 as `2025-10-09T08:53:20Z`.
+fn rfc3339(seconds: u64) -> String {
+    const YEAR: u64 = 365;
+    let (mut day, second) = (seconds / 86_400, seconds % 86_400);
+    let every = |years: u64, year: u64| year.is_multiple_of(years);
+    let is_leap = |year| (every(4, year) && !every(100, year)) || every(400, year);
+    let mut year = 1970;
+    while day >= YEAR + u64::from(is_leap(year)) {
+        day -= YEAR + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for days in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if day < days {
+            break;
+        }
+        day -= days;
+        month += 1;
+    }
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!(
+        "{year}-{month:02}-{:02}T{hour:02}:{minute:02}:{:02}Z",
+        day + 1,
+        second % 60
+    )
 }
 
 /// The served model, as a list.
@@ -59,10 +114,13 @@ fn model_named(state: &AppState, name: &str) -> Model {
     security((), ("bearer" = []), ("api_key" = []))
 )]
 pub async fn models(State(state): State<Arc<AppState>>) -> Json<ModelList> {
-    let names = state.answers.model_names.iter();
+    let names = &state.answers.model_names;
     Json(ModelList {
         object: "list",
-        data: names.map(|name| model_named(&state, name)).collect(),
+        data: names.iter().map(|name| model_named(&state, name)).collect(),
+        has_more: false,
+        first_id: names.first().cloned(),
+        last_id: names.last().cloned(),
     })
 }
 
@@ -89,5 +147,24 @@ pub async fn model(
         }
         // What is no UTF-8 names no model.
         _ => Err(ApiError::unknown_model(&state.info.model_id)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rfc3339;
+
+    #[test]
+    fn times_are_written_as_clients_read_them() {
+        for (seconds, written) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (1_760_000_000, "2025-10-09T08:53:20Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(rfc3339(seconds), written);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 use text_generation_core::error::InferError;
 use tower_http::request_id::RequestId;
@@ -9,8 +10,10 @@ use tower_http::request_id::RequestId;
 use super::output::{Numbered, Output};
 use super::response::ResponseHead;
 use crate::conversation::ConversationEvent;
+use crate::error::ApiError;
 use crate::generations::failure_in_stream;
 use crate::sse::{Encoder, EventBuffer, Events};
+use crate::timings::request_id;
 
 /// Events of one response.
 #[derive(Debug)]
@@ -29,6 +32,22 @@ impl ResponseEvents {
             id,
             sequence_number: 0,
         }
+    }
+
+    /// The whole stream of a request that was refused when it should begin.
+    pub fn refusal(&mut self, mut error: ApiError) -> Bytes {
+        let id = request_id(&self.id).to_owned();
+        error.log_in_stream(&id);
+        error.body.request_id = Some(id);
+        let mut out = EventBuffer::default();
+        self.begin(&mut out);
+        self.fail(&error, &mut out);
+        out.take()
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut EventBuffer) {
+        let failed = self.head.failed(error, self.output.items());
+        self.say("response.failed", failed, out);
     }
 
     fn say(&mut self, kind: &'static str, response: Value, out: &mut EventBuffer) {
@@ -71,12 +90,7 @@ impl Encoder for ResponseEvents {
     }
 
     fn failure(&mut self, error: &InferError, out: &mut EventBuffer) {
-        let error = failure_in_stream(error, &self.id);
-        self.say(
-            "response.failed",
-            self.head.failed(&error, self.output.items()),
-            out,
-        );
+        self.fail(&failure_in_stream(error, &self.id), out);
     }
 }
 

@@ -21,14 +21,16 @@ pub use self::body::ResponsesBody;
 use self::events::ResponseEvents;
 use self::output::Output;
 pub use self::remembered::ItemMemory;
+use self::remembered::TenantItems;
 use self::response::ResponseHead;
-pub use self::response::{ResponseEvent, ResponseObject};
+pub use self::response::{InputTokens, ResponseEvent, ResponseObject};
 pub use self::sealed::Seal;
-use crate::conversation::Finished;
+use crate::conversation::{Finished, Prepared};
 use crate::error::ApiError;
-use crate::extract::GenerationJson;
+use crate::extract::{ApiJson, GenerationJson};
+use crate::headers;
 use crate::memory::MemoryShare;
-use crate::openapi::OpenAiErrors;
+use crate::openapi::ResponsesErrors;
 use crate::routes::openai::sampling::model_name;
 use crate::sse;
 use crate::state::AppState;
@@ -44,7 +46,7 @@ use crate::state::AppState;
             (ResponseObject = "application/json"),
             (ResponseEvent = "text/event-stream"),
         )),
-        OpenAiErrors,
+        ResponsesErrors,
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]
@@ -55,8 +57,23 @@ pub async fn responses(
     GenerationJson(body): GenerationJson<ResponsesBody>,
 ) -> Result<Response, ApiError> {
     let stream = body.stream.unwrap_or(false);
-    let started = start(&state, body, &share).await;
-    let (running, head, output) = started?;
+    let prepared = prepare(&state, body, &share).await;
+    let Ready {
+        conversation,
+        head,
+        output,
+    } = prepared.inspect_err(ApiError::count)?;
+    share.forget_values();
+    let characters = conversation.reading.characters;
+    let running = match conversation.start(&state).await {
+        // OpenAI finds this out in its stream, and Codex looks for it nowhere else.
+        Err(error) if stream && error.context.is_some() => {
+            let headers = headers::streaming(&state.answers.compute_type, characters);
+            let mut events = ResponseEvents::new(head, output, id);
+            return Ok((headers, events.refusal(error)).into_response());
+        }
+        started => started?,
+    };
     if stream {
         let headers = running.headers(&state);
         let encoder = ResponseEvents::new(head, output, id.clone());
@@ -79,27 +96,60 @@ pub async fn responses(
     Ok((headers, Json(head.ended(&end, output.items()))).into_response())
 }
 
-async fn start(
+/// A response that can be generated.
+struct Ready {
+    conversation: Prepared,
+    head: ResponseHead,
+    output: Output,
+}
+
+async fn prepare(
     state: &AppState,
     mut body: ResponsesBody,
     share: &MemoryShare,
-) -> Result<(crate::conversation::Running, ResponseHead, Output), ApiError> {
-    let prepare = async {
-        let model = model_name(body.model.clone(), &state.info.model_id)?;
-        let remembered = state.items.of_caller();
-        let limit = state.options.body.bytes;
-        remembered::resolve(&mut body.input, remembered.as_ref(), limit, share)?;
-        let remembered = remembered.filter(|_| body.stores());
-        let (conversation, fields) = body.read(state, remembered.is_some())?;
-        let prepared = conversation.prepare(state).await?;
-        let head = ResponseHead::new(model, fields.repeated);
-        Ok((
-            prepared,
-            head,
-            Output::new(fields.names, fields.seal, remembered),
-        ))
-    };
-    let (prepared, head, output) = prepare.await.inspect_err(ApiError::count)?;
-    share.forget_values();
-    Ok((prepared.start(state).await?, head, output))
+) -> Result<Ready, ApiError> {
+    let model = model_name(body.model.clone(), &state.info.model_id)?;
+    let remembered = resolve(state, &mut body, share)?;
+    let (conversation, fields) = body.read(state, remembered.is_some())?;
+    Ok(Ready {
+        conversation: conversation.prepare(state).await?,
+        head: ResponseHead::new(model, fields.repeated),
+        output: Output::new(fields.names, fields.seal, remembered),
+    })
+}
+
+/// Puts the items that the body refers to into it. Gives where those of the response will be remembered.
+fn resolve(
+    state: &AppState,
+    body: &mut ResponsesBody,
+    share: &MemoryShare,
+) -> Result<Option<TenantItems>, ApiError> {
+    let remembered = state.items.of_caller();
+    let limit = state.options.body.bytes;
+    remembered::resolve(&mut body.input, remembered.as_ref(), limit, share)?;
+    Ok(remembered.filter(|_| body.stores()))
+}
+
+/// How many tokens the prompt of a response would have.
+#[utoipa::path(
+    post,
+    path = "/v1/responses/input_tokens",
+    tag = crate::openapi::tags::OPENAI,
+    request_body = ResponsesBody,
+    responses((status = 200, description = "The number of tokens", body = InputTokens), ResponsesErrors),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub async fn input_tokens(
+    State(state): State<Arc<AppState>>,
+    Extension(share): Extension<MemoryShare>,
+    ApiJson(mut body): ApiJson<ResponsesBody>,
+) -> Result<Json<InputTokens>, ApiError> {
+    model_name(body.model.clone(), &state.info.model_id)?;
+    resolve(&state, &mut body, &share)?;
+    let (conversation, _) = body.read(&state, false)?;
+    let prompt = conversation.render(&state).await?;
+    Ok(Json(InputTokens {
+        object: "response.input_tokens",
+        input_tokens: state.infer.count_tokens(prompt).await?,
+    }))
 }

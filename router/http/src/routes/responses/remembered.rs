@@ -14,6 +14,7 @@ use super::items::Input;
 use crate::bounds::{ITEM_AGE, MEMORY_PER_ITEM};
 use crate::error::ApiError;
 use crate::extract::memory_of;
+use crate::json_text::json_shape;
 use crate::memory::MemoryShare;
 use crate::routes::openai::sampling::refused;
 use crate::tenant;
@@ -196,7 +197,7 @@ pub fn resolve(
         left = left
             .checked_sub(json.len())
             .ok_or_else(|| ApiError::payload_too_large(limit))?;
-        let (texts, values) = memory_of(json.as_bytes());
+        let (texts, values) = memory_of(json.len(), json_shape(json.as_bytes()).marks);
         share.hold_more(texts, values)?;
         *item = serde_json::from_str(&json).map_err(|_| ApiError::internal())?;
     }

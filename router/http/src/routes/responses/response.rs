@@ -138,3 +138,13 @@ pub struct ResponseEvent {
     #[schema(example = 4)]
     pub sequence_number: u64,
 }
+
+/// Answer of `/v1/responses/input_tokens`.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct InputTokens {
+    #[schema(example = "response.input_tokens")]
+    pub object: &'static str,
+    /// Tokens of the prompt.
+    #[schema(example = 12)]
+    pub input_tokens: usize,
+}

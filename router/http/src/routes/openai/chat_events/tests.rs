@@ -14,7 +14,9 @@ use crate::conversation::{Answer, Call, Played, encoded};
 #[derive(Debug, PartialEq)]
 enum State {
     Nothing,
-    /// The role, reasoning or content.
+    /// The role, and whether its content is null: then a call follows.
+    Role(bool),
+    /// Reasoning or content.
     Text,
     /// A call or a piece of its arguments.
     Call,
@@ -44,8 +46,15 @@ fn judge(chunks: &[Value]) -> Result<(Answer, String), String> {
         let delta = choice["delta"].as_object().ok_or("no delta")?;
         let keys: Vec<&str> = delta.keys().map(String::as_str).collect();
         let text = |key: &str| delta[key].as_str().unwrap_or_default();
+        if let State::Role(of_call) = state
+            && of_call != (keys == ["tool_calls"])
+        {
+            return wrong(&state);
+        }
         state = match (state, keys.as_slice()) {
-            (State::Nothing, ["role", "content"]) if text("content").is_empty() => State::Text,
+            (State::Nothing, ["role", "content"]) if text("content").is_empty() => {
+                State::Role(delta["content"].is_null())
+            }
             (state @ (State::Nothing | State::Finish | State::Usage), _) => return wrong(&state),
             (_, []) => {
                 finish = choice["finish_reason"]

@@ -1,0 +1,115 @@
+//! Requests that do not fit into the context of the model, in the words by which the clients of each API know them.
+//!
+//! Agents shorten their conversation and try again when they find these words; of other errors they tell their user.
+
+use text_generation_core::error::Overflow;
+
+/// What `code` of OpenAI's API says of them.
+pub const CONTEXT_LENGTH_EXCEEDED: &str = "context_length_exceeded";
+
+/// How far a request is too long, and what the API calls its parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Context {
+    overflow: Overflow,
+    prompt: &'static str,
+    limit: &'static str,
+}
+
+impl Context {
+    /// With the names of `core`.
+    pub fn new(overflow: Overflow) -> Self {
+        Self {
+            overflow,
+            prompt: "inputs",
+            limit: "max_new_tokens",
+        }
+    }
+
+    /// With those that `name` gives its parts.
+    pub fn rename(&mut self, name: impl Fn(&'static str) -> &'static str) {
+        self.prompt = name(self.prompt);
+        self.limit = name(self.limit);
+    }
+
+    /// For clients of OpenAI's API.
+    pub fn openai(&self) -> String {
+        let Self {
+            overflow,
+            prompt,
+            limit,
+        } = self;
+        let inputs = overflow.inputs;
+        let context = format!(
+            "This model's maximum context length is {} tokens",
+            overflow.context
+        );
+        match overflow.new {
+            Some(new) => format!(
+                "{context}. However, you requested {} tokens ({inputs} in `{prompt}`, {new} as `{limit}`). Please reduce \
+                 the length of `{prompt}`, or `{limit}`.",
+                inputs.saturating_add(new as usize)
+            ),
+            None => format!(
+                "{context}, of which at most {} may be the prompt. However, your `{prompt}` resulted in {inputs} tokens. \
+                 Please reduce the length of `{prompt}`.",
+                overflow.most_input
+            ),
+        }
+    }
+
+    /// For clients of Anthropic's API.
+    pub fn anthropic(&self) -> String {
+        let Overflow {
+            context,
+            most_input,
+            inputs,
+            new,
+        } = self.overflow;
+        match new {
+            Some(new) if inputs <= most_input as usize => format!(
+                "input length and `max_tokens` exceed context limit: {inputs} + {new} > {context}, decrease input length \
+                 or `max_tokens` and try again"
+            ),
+            _ => format!("prompt is too long: {inputs} tokens > {most_input} maximum"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context(inputs: usize, new: Option<u32>) -> Context {
+        let mut context = Context::new(Overflow {
+            context: 100,
+            most_input: 90,
+            inputs,
+            new,
+        });
+        context.rename(|name| if name == "inputs" { "messages" } else { name });
+        context
+    }
+
+    #[test]
+    fn the_numbers_are_those_of_the_request() {
+        let asked = context(60, Some(50));
+        assert_eq!(
+            asked.openai(),
+            "This model's maximum context length is 100 tokens. However, you requested 110 tokens (60 in `messages`, 50 \
+             as `max_new_tokens`). Please reduce the length of `messages`, or `max_new_tokens`."
+        );
+        assert!(asked.anthropic().contains(": 60 + 50 > 100,"));
+        let long = context(95, None);
+        assert_eq!(
+            long.openai(),
+            "This model's maximum context length is 100 tokens, of which at most 90 may be the prompt. However, your \
+             `messages` resulted in 95 tokens. Please reduce the length of `messages`."
+        );
+        for new in [None, Some(5)] {
+            assert_eq!(
+                context(95, new).anthropic(),
+                "prompt is too long: 95 tokens > 90 maximum"
+            );
+        }
+    }
+}
