@@ -5,6 +5,7 @@
 //! [`Limits`], and a failure is a [`ChatTemplateError`] of that request.
 
 mod bounded;
+mod checks;
 mod compiled;
 mod engine;
 mod error;
@@ -13,7 +14,6 @@ mod files;
 mod json;
 mod limits;
 mod messages;
-mod output;
 mod python;
 mod source;
 
@@ -121,12 +121,12 @@ impl ChatTemplate {
         special_tokens: Map<String, Value>,
         limits: Limits,
     ) -> Result<Self, ChatTemplateError> {
-        let mut environment = engine::environment(&limits);
+        let environment = engine::environment(&limits);
         let templates: BTreeMap<_, _> = templates
             .into_iter()
             .map(|(name, source)| {
                 let compiled =
-                    Compiled::new(&mut environment, &name, &source, &special_tokens, &limits);
+                    Compiled::new(&environment, &name, &source, &special_tokens, &limits);
                 (name, compiled)
             })
             .collect();

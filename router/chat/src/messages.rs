@@ -9,6 +9,7 @@ pub(super) mod roles;
 
 use serde_json::{Map, Value, json};
 
+use super::limits::Limit;
 use super::{ChatInput, ChatTemplateError};
 
 /// Nothing that a template would write by itself.
@@ -32,21 +33,33 @@ enum Content {
 
 impl Expects {
     /// Asks a template; `render` leaves messages as they are.
-    pub(super) fn find(render: impl Fn(&ChatInput) -> Result<String, ChatTemplateError>) -> Self {
-        let prints = |messages: Value, tools: Option<Vec<Value>>| {
+    ///
+    /// # Errors
+    /// A template that reaches a limit for the shortest conversation, and so for every other.
+    pub(super) fn find(
+        render: impl Fn(&ChatInput) -> Result<String, ChatTemplateError>,
+    ) -> Result<Self, ChatTemplateError> {
+        let rendered = |messages: Value, tools: Option<Vec<Value>>| {
             let messages = messages.as_array().cloned().unwrap_or_default();
-            let input = ChatInput {
+            render(&ChatInput {
                 messages,
                 tools,
                 ..ChatInput::default()
-            };
-            render(&input).is_ok_and(|prompt| {
-                prompt.contains(SENTINEL)
-                    // A list or an object as Python prints it.
-                    && !prompt.contains(&format!(": '{SENTINEL}'"))
             })
         };
-        let text = prints(json!([{"role": "user", "content": SENTINEL}]), None);
+        let shows = |prompt: String| {
+            prompt.contains(SENTINEL)
+                // A list or an object as Python prints it.
+                && !prompt.contains(&format!(": '{SENTINEL}'"))
+        };
+        let prints = |messages, tools| rendered(messages, tools).is_ok_and(shows);
+        let text = match rendered(json!([{"role": "user", "content": SENTINEL}]), None) {
+            // How long it takes depends on the machine, too.
+            Err(refused @ ChatTemplateError::Limit(limit)) if !matches!(limit, Limit::Time(_)) => {
+                return Err(refused);
+            }
+            rendered => rendered.is_ok_and(shows),
+        };
         let part = json!([{"type": "text", "text": SENTINEL}]);
         let parts = prints(json!([{"role": "user", "content": part}]), None);
         let content = match (text, parts) {
@@ -65,10 +78,10 @@ impl Expects {
             prints(conversation, Some(vec![tool]))
         };
         let objects = call(json!({"k": SENTINEL}));
-        Self {
+        Ok(Self {
             content,
             argument_text: !objects && call(json!({"k": SENTINEL}).to_string().into()),
-        }
+        })
     }
 
     /// The messages of a request for a template that names the types `knows` of parts.
