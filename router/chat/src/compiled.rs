@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, machinery};
@@ -26,8 +25,6 @@ const RESERVED: [&str; 6] = [
 ];
 /// The compiler recurses: the longest chain of operators that a source of the most bytes can hold fits in here.
 const COMPILER_STACK: usize = 256 << 20;
-/// Time for each question that a new template is asked.
-const PROBE_TIME: Duration = Duration::from_millis(500);
 
 /// A template of the environment.
 #[derive(Debug)]
@@ -68,10 +65,7 @@ impl Compiled {
             name: name.to_owned(),
             reason,
         })?;
-        let quick = Limits {
-            time: PROBE_TIME.min(limits.time),
-            ..*limits
-        };
+        let quick = limits.of_probes();
         compiled.expects = Expects::find(|input| {
             let messages = input.messages.clone();
             compiled.render_shaped(environment, special_tokens, messages, input, &quick)

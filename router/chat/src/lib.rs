@@ -69,7 +69,10 @@ pub enum SystemMessages {
 
 /// The chat templates of a model, compiled, and its special tokens. Clones share them.
 #[derive(Debug, Clone)]
-pub struct ChatTemplate(Arc<Loaded>);
+pub struct ChatTemplate {
+    loaded: Arc<Loaded>,
+    limits: Limits,
+}
 
 #[derive(Debug)]
 struct Loaded {
@@ -77,7 +80,6 @@ struct Loaded {
     /// A template that cannot be compiled is an error of the requests that need it.
     templates: BTreeMap<String, Result<Compiled, ChatTemplateError>>,
     special_tokens: Map<String, Value>,
-    limits: Limits,
 }
 
 impl ChatTemplate {
@@ -133,12 +135,28 @@ impl ChatTemplate {
         if let Some(Err(error)) = templates.get(DEFAULT) {
             return Err(error.clone());
         }
-        Ok(Self(Arc::new(Loaded {
-            environment,
-            templates,
-            special_tokens,
+        Ok(Self {
+            loaded: Arc::new(Loaded {
+                environment,
+                templates,
+                special_tokens,
+            }),
             limits,
-        })))
+        })
+    }
+
+    /// The same for conversations of a few words, which are there to see what the template makes of them: with less time,
+    /// and shorter prompts.
+    pub fn for_probes(&self) -> Self {
+        Self {
+            loaded: self.loaded.clone(),
+            limits: self.limits.of_probes(),
+        }
+    }
+
+    /// The most that one rendering may use.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// The prompt for a conversation. Takes milliseconds of processor time, for a bad template up to the limits: call
@@ -165,13 +183,13 @@ impl ChatTemplate {
 
     /// Whether the template for conversations, with or without `tools`, reads the variable `name`.
     pub fn reads(&self, name: &str, tools: bool) -> bool {
-        let chosen = self.0.choose(tools);
+        let chosen = self.loaded.choose(tools);
         chosen.is_ok_and(|template| template.reads(name))
     }
 
     /// The source of the template for conversations with tools.
     pub fn source(&self) -> &str {
-        self.0.choose(true).map_or("", Compiled::source)
+        self.loaded.choose(true).map_or("", Compiled::source)
     }
 
     fn rendered(
@@ -182,15 +200,14 @@ impl ChatTemplate {
         let Loaded {
             environment,
             special_tokens,
-            limits,
             ..
-        } = &*self.0;
-        self.0.choose(input.tools.is_some())?.render(
+        } = &*self.loaded;
+        self.loaded.choose(input.tools.is_some())?.render(
             environment,
             special_tokens,
             input,
             escape,
-            limits,
+            &self.limits,
         )
     }
 }

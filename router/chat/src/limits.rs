@@ -19,6 +19,10 @@ const MOST_ENTRIES: usize = 1_000_000;
 /// Entries of one list. More than a conversation has messages, and its tools parameters.
 const MOST_LENGTH: usize = 200_000;
 
+/// Time and bytes for the answer to each question that a new template is asked.
+const PROBE_TIME: Duration = Duration::from_millis(500);
+const PROBE_OUTPUT: usize = 256 << 10;
+
 /// The most that one rendering may use, and that a template may measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -45,6 +49,17 @@ impl Default for Limits {
             memory: 64 << 20,
             output: 16 << 20,
             time: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Limits {
+    /// For conversations of a few words, with which a template is asked what it can do.
+    pub(super) fn of_probes(&self) -> Self {
+        Self {
+            output: PROBE_OUTPUT.min(self.output),
+            time: PROBE_TIME.min(self.time),
+            ..*self
         }
     }
 }
