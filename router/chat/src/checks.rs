@@ -15,7 +15,7 @@ use minijinja::{AutoEscape, Environment, Error, State, Value};
 use super::engine;
 use super::limits::{self, Limit, charge, nested, written};
 
-/// Numbers up to this one name tests that the engine looks up only once; the others have this one.
+/// Tests and filters with a number are looked up only once; the others have this one.
 const NOT_KEPT: u8 = u8::MAX;
 /// How many it keeps.
 const KEPT: u8 = 50;
@@ -161,12 +161,11 @@ fn checked(plain: &Instructions<'static>) -> Instructions<'static> {
         places.push(writer.next);
         let line = plain.get_line(at).and_then(|line| u16::try_from(line).ok());
         writer.line = line.unwrap_or_default();
-        // Something short is known to be on top of the stack.
-        let constant = !targets.contains(&at)
-            && at.checked_sub(1).is_some_and(|before| {
-                matches!(all.get(before as usize), Some(Instruction::LoadConst(_)))
-            });
-        writer.step(step, constant);
+        if targets.contains(&at) {
+            // Whoever comes from elsewhere may have left something else.
+            writer.known.0.clear();
+        }
+        writer.step(step);
     }
     places.push(writer.next);
     let mut steps = writer.steps;
@@ -180,73 +179,173 @@ fn checked(plain: &Instructions<'static>) -> Instructions<'static> {
     steps
 }
 
+/// What is known of a value before the template runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Unknown,
+    Text,
+    /// It stands in the template, and is short.
+    Constant {
+        text: bool,
+    },
+}
+
+impl Kind {
+    fn is_text(self) -> bool {
+        matches!(self, Self::Text | Self::Constant { text: true })
+    }
+
+    fn is_constant(self) -> bool {
+        matches!(self, Self::Constant { .. })
+    }
+}
+
+/// What is known of the top of the stack. Texts are most of what templates work with, and need no checks.
+struct Known(Vec<Kind>);
+
+impl Known {
+    /// Of the value that lies below so many others.
+    fn below(&self, others: usize) -> Kind {
+        let kind = self.0.iter().rev().nth(others);
+        kind.copied().unwrap_or(Kind::Unknown)
+    }
+
+    fn after(&mut self, step: &Instruction<'static>) {
+        use Instruction as I;
+        let text = self.below(0).is_text() || self.below(1).is_text();
+        let (taken, made) = match step {
+            I::LoadConst(value) => {
+                let text = value.as_str().is_some();
+                (0, Some(Kind::Constant { text }))
+            }
+            I::Lookup(_) => (0, Some(Kind::Unknown)),
+            I::GetAttr(_) => (1, Some(Kind::Unknown)),
+            I::GetItem => (2, Some(Kind::Unknown)),
+            // A text and something else are no sum.
+            I::Add if text => (2, Some(Kind::Text)),
+            I::StringConcat => (2, Some(Kind::Text)),
+            I::Add | I::Eq | I::Ne | I::In => (2, Some(Kind::Unknown)),
+            I::ApplyFilter(_, Some(count), _)
+            | I::PerformTest(_, Some(count), _)
+            | I::CallFunction(_, Some(count))
+            | I::CallMethod(_, Some(count)) => (usize::from(*count), Some(Kind::Unknown)),
+            I::Emit | I::StoreLocal(_) => (1, None),
+            _ => return self.0.clear(),
+        };
+        self.0.truncate(self.0.len().saturating_sub(taken));
+        self.0.extend(made);
+    }
+}
+
+/// Filters of one text that need a check where they are given something else, and what each is called without one.
+const OF_TEXT: [(&str, &str); 6] = [
+    ("trim", "<trim>"),
+    ("string", "<string>"),
+    ("upper", "<upper>"),
+    ("lower", "<lower>"),
+    ("title", "<title>"),
+    ("capitalize", "<capitalize>"),
+];
+
 /// Writes instructions with the checks that they need.
 struct Writer {
     steps: Instructions<'static>,
     next: u32,
     line: u16,
-    /// The first number of a test that the template itself has left.
-    free: u8,
+    known: Known,
+    /// The first numbers of tests and filters that the template itself has left.
+    free_tests: u8,
+    free_filters: u8,
 }
 
 impl Writer {
     fn new(plain: &Instructions<'static>, all: &[&Instruction<'static>]) -> Self {
-        let taken = all.iter().filter_map(|step| match step {
-            Instruction::PerformTest(_, _, id) if *id != NOT_KEPT => Some(*id + 1),
-            _ => None,
-        });
+        let first_free = |number: fn(&Instruction<'static>) -> Option<u8>| {
+            let taken = all.iter().filter_map(|step| number(step));
+            let taken = taken.filter(|&id| id != NOT_KEPT).max();
+            taken.map_or(0, |id| id.saturating_add(1))
+        };
         Self {
             steps: Instructions::new(plain.name(), plain.source()),
             next: 0,
             line: 0,
-            free: taken.max().unwrap_or(0),
+            known: Known(Vec::new()),
+            free_tests: first_free(|step| match step {
+                Instruction::PerformTest(_, _, id) => Some(*id),
+                _ => None,
+            }),
+            free_filters: first_free(|step| match step {
+                Instruction::ApplyFilter(_, _, id) => Some(*id),
+                _ => None,
+            }),
         }
     }
 
-    fn step(&mut self, step: &Instruction<'static>, constant: bool) {
+    fn step(&mut self, step: &Instruction<'static>) {
         use Instruction as I;
+        let (top, second) = (self.known.below(0), self.known.below(1));
         match step {
-            I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::CompareAndPreserve(_)
-                if !constant =>
-            {
-                self.top(Check::Compared);
-                self.second(Check::Compared);
+            I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::CompareAndPreserve(_) => {
+                // Both are walked through at once, until one ends.
+                if !top.is_constant() && !second.is_constant() {
+                    self.top(Check::Compared);
+                }
             }
             I::In => {
                 // The container is on top.
                 self.top(Check::Searched);
-                self.second(Check::Compared);
+                if !second.is_constant() {
+                    self.second(Check::Compared);
+                }
             }
             I::StringConcat => {
-                if !constant {
+                if !top.is_text() {
                     self.top(Check::Written);
                 }
-                self.second(Check::Written);
+                if !second.is_text() {
+                    self.second(Check::Written);
+                }
             }
-            I::GetItem if !constant => self.top(Check::Compared),
+            I::GetItem if !top.is_constant() => self.top(Check::Compared),
             // The namespace is on top.
             I::SetAttr(_) => self.second(Check::Stored),
             _ => {}
         }
-        self.put(step.clone());
+        self.put_filter(step);
         match step {
             I::BuildList(_) | I::BuildTuple(_) | I::BuildMap(_) => self.top(Check::Made),
-            I::Add if !constant => self.top(Check::Length),
+            I::Add if !top.is_text() && !second.is_text() => self.top(Check::Length),
             I::Mul => {
                 self.top(Check::Length);
                 self.put(I::ApplyFilter(SOLID, Some(1), NOT_KEPT));
             }
-            I::Slice => {
-                self.put(I::ApplyFilter(SOLID, Some(1), NOT_KEPT));
-            }
+            I::Slice => self.put(I::ApplyFilter(SOLID, Some(1), NOT_KEPT)),
             _ => {}
         }
+        self.known.after(step);
+    }
+
+    /// Writes a step. A filter of a text comes without the check that it has for others who call it, `map` for example.
+    fn put_filter(&mut self, step: &Instruction<'static>) {
+        let plain = match step {
+            Instruction::ApplyFilter(name, Some(1), _) => {
+                OF_TEXT.iter().position(|(checked, _)| checked == name)
+            }
+            _ => None,
+        };
+        let Some((index, (_, name))) = plain.and_then(|at| Some((at, OF_TEXT.get(at)?))) else {
+            return self.put(step.clone());
+        };
+        if !self.known.below(0).is_text() {
+            self.top(Check::Written);
+        }
+        let id = kept(self.free_filters, index);
+        self.put(Instruction::ApplyFilter(name, Some(1), id));
     }
 
     /// Checks what is on top of the stack.
     fn top(&mut self, check: Check) {
-        let id = self.free.saturating_add(check as u8);
-        let id = if id < KEPT { id } else { NOT_KEPT };
+        let id = kept(self.free_tests, check as usize);
         self.put(Instruction::DupTop);
         self.put(Instruction::PerformTest(check.name(), Some(1), id));
         self.put(Instruction::DiscardTop);
@@ -262,6 +361,14 @@ impl Writer {
     fn put(&mut self, step: Instruction<'static>) {
         self.next = self.steps.add_with_line(step, self.line) + 1;
     }
+}
+
+/// The number of one of ours, if there is one left.
+fn kept(free: u8, index: usize) -> u8 {
+    let id = u8::try_from(index)
+        .ok()
+        .and_then(|index| free.checked_add(index));
+    id.filter(|&id| id < KEPT).unwrap_or(NOT_KEPT)
 }
 
 /// Where an instruction may lead.

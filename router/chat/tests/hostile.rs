@@ -105,8 +105,8 @@ fn shared_values_do_not_explode_when_they_are_walked() {
 #[test]
 fn a_long_prompt_is_refused() {
     for source in [
-        "{{ 'a' * 2000000 }}",
-        "{% for i in range(20000) %}More and more text, which no expression makes, until there is too much of it: a hundred bytes and a half\
+        "{{ 'a' * 1100000 }}",
+        "{% for i in range(11000) %}More and more text, which no expression makes, until there is too much of it: a hundred bytes and a half\
          {% endfor %}",
     ] {
         assert_eq!(limit_of(source), Limit::Output(1 << 20), "{source}");
