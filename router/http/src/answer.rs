@@ -119,7 +119,10 @@ impl Sending {
         let State::Open(open) = &*state else {
             return;
         };
-        if open.owed_since.is_some_and(|since| since.elapsed() >= limit) {
+        if open
+            .owed_since
+            .is_some_and(|since| since.elapsed() >= limit)
+        {
             tracing::debug!("a client takes nothing of its answer: its request is ended");
             *state = State::Stalled;
             self.stream.iter().for_each(AbortHandle::abort);

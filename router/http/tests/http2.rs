@@ -73,7 +73,11 @@ fn http2_post(stream: u32, path: &str, body: &[u8]) -> Vec<u8> {
 
 /// What a client sends first that takes `window` bytes of each stream.
 fn preface(window: u32) -> Vec<u8> {
-    let setting = [&INITIAL_WINDOW_SIZE.to_be_bytes()[..], &window.to_be_bytes()].concat();
+    let setting = [
+        &INITIAL_WINDOW_SIZE.to_be_bytes()[..],
+        &window.to_be_bytes(),
+    ]
+    .concat();
     [PREFACE, &frame(SETTINGS, 0, 0, &setting)].concat()
 }
 
@@ -145,7 +149,9 @@ async fn http2_answers_that_are_not_taken_are_reset_without_a_word_of_the_client
         let unread: &[u32] = if window < 2 { &[1, 3, 5, 7] } else { &[1, 7] };
         read_until(&mut client, |received| {
             let frames = frames(received);
-            unread.iter().all(|&stream| frames.contains(&(RST_STREAM, stream)))
+            unread
+                .iter()
+                .all(|&stream| frames.contains(&(RST_STREAM, stream)))
         })
         .await;
         assert_eq!(server.state.options.memory.held(), 0);
@@ -153,7 +159,10 @@ async fn http2_answers_that_are_not_taken_are_reset_without_a_word_of_the_client
         // Others on the connection are served, to their end.
         let empty = http2_post(9, "/detokenize", br#"{"ids":[]}"#);
         let window = frame(WINDOW_UPDATE, 0, 9, &1000u32.to_be_bytes());
-        client.write_all(&[empty, window].concat()).await.expect("sent");
+        client
+            .write_all(&[empty, window].concat())
+            .await
+            .expect("sent");
         read_until(&mut client, |received| {
             received.windows(4).any(|part| part == b"text")
         })
@@ -166,7 +175,10 @@ async fn http2_answers_that_are_taken_slowly_arrive_whole() {
     let server = Server::start().await;
     let mut client = server.connect().await;
     let request = http2_post(1, "/detokenize", &detokenization(3_500));
-    client.write_all(&[preface(1), request].concat()).await.expect("sent");
+    client
+        .write_all(&[preface(1), request].concat())
+        .await
+        .expect("sent");
     let mut received = Vec::new();
     let ended = |received: &[u8]| {
         let end = [0, 0, 0, DATA, END_STREAM, 0, 0, 0, 1];
@@ -180,7 +192,10 @@ async fn http2_answers_that_are_taken_slowly_arrive_whole() {
     }
     let taken = received.iter().filter(|byte| **byte == b'a').count();
     assert!(taken >= 3_500, "{taken}");
-    until("all is given back", async || server.state.options.memory.held() == 0).await;
+    until("all is given back", async || {
+        server.state.options.memory.held() == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -276,7 +291,10 @@ async fn flood(
         sending.await.expect("a task"),
         "the server took every frame"
     );
-    frames(&received).into_iter().map(|(kind, _)| kind).collect()
+    frames(&received)
+        .into_iter()
+        .map(|(kind, _)| kind)
+        .collect()
 }
 
 #[tokio::test]

@@ -98,7 +98,9 @@ fn matches_nothing(regex: &str) -> bool {
 fn templated(part: &Value) -> f64 {
     let single = part.get("single").and_then(Value::as_array);
     let pieces = single.into_iter().flatten();
-    pieces.filter(|piece| piece.get("Sequence").is_some()).count() as f64
+    pieces
+        .filter(|piece| piece.get("Sequence").is_some())
+        .count() as f64
 }
 
 #[cfg(test)]
@@ -130,18 +132,37 @@ mod tests {
             true => json!({"type": "Replace", "pattern": {"Regex": "(?=a)"}, "content": "a"}),
             false => json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}),
         };
-        let long = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(4096)});
+        let long =
+            json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(4096)});
         let sequence = json!({"Sequence": {"id": "A", "type_id": 0}});
         for (name, part) in [
-            ("normalizer", json!({"type": "Sequence", "normalizers": vec![doubling(false); 40]})),
-            ("normalizer", json!({"type": "Sequence", "normalizers": vec![doubling(true); 40]})),
+            (
+                "normalizer",
+                json!({"type": "Sequence", "normalizers": vec![doubling(false); 40]}),
+            ),
+            (
+                "normalizer",
+                json!({"type": "Sequence", "normalizers": vec![doubling(true); 40]}),
+            ),
             ("normalizer", long.clone()),
-            ("pre_tokenizer", json!({"type": "Sequence", "pretokenizers": vec![json!({"type": "ByteLevel"}); 40]})),
-            ("post_processor", json!({"type": "TemplateProcessing", "single": vec![sequence; 2000]})),
-            ("decoder", json!({"type": "Sequence", "decoders": vec![doubling(false); 40]})),
+            (
+                "pre_tokenizer",
+                json!({"type": "Sequence", "pretokenizers": vec![json!({"type": "ByteLevel"}); 40]}),
+            ),
+            (
+                "post_processor",
+                json!({"type": "TemplateProcessing", "single": vec![sequence; 2000]}),
+            ),
+            (
+                "decoder",
+                json!({"type": "Sequence", "decoders": vec![doubling(false); 40]}),
+            ),
         ] {
             let refused = check(&json!({name: part}).to_string()).expect_err(name);
-            assert!(refused.to_string().contains(&format!("`{name}`")), "{refused}");
+            assert!(
+                refused.to_string().contains(&format!("`{name}`")),
+                "{refused}"
+            );
         }
     }
 }
