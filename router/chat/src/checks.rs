@@ -285,11 +285,11 @@ impl Writer {
         use Instruction as I;
         let (top, second) = (self.known.below(0), self.known.below(1));
         match step {
-            I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::CompareAndPreserve(_) => {
-                // Both are walked through at once, until one ends.
-                if !top.is_constant() && !second.is_constant() {
-                    self.top(Check::Compared);
-                }
+            // Both are walked through at once, until one ends.
+            I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::CompareAndPreserve(_)
+                if !top.is_constant() && !second.is_constant() =>
+            {
+                self.top(Check::Compared);
             }
             I::In => {
                 // The container is on top.
