@@ -3,16 +3,15 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
 use minijinja::value::Serde;
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, machinery};
 use serde_json::{Map, Value};
 
+use super::checks::Code;
 use super::engine::Raised;
 use super::limits::{self, Limit, Limits};
 use super::messages::{Expects, continued, roles};
-use super::output::Output;
 use super::{ChatInput, ChatTemplateError, Escape, SystemMessages, escaped, source};
 
 /// Variables that a request sets by fields of its own, or may not set.
@@ -26,23 +25,21 @@ const RESERVED: [&str; 6] = [
 ];
 /// The compiler recurses: the longest chain of operators that a source of the most bytes can hold fits in here.
 const COMPILER_STACK: usize = 256 << 20;
-/// Time for each question that a new template is asked.
-const PROBE_TIME: Duration = Duration::from_millis(500);
 
 /// A template of the environment.
 #[derive(Debug)]
 pub(super) struct Compiled {
-    name: String,
     source: String,
+    code: Code,
     /// Variables that the template reads before anything in it sets them.
     variables: HashSet<String>,
     expects: Expects,
 }
 
 impl Compiled {
-    /// Compiles `text` and adds it to `environment` under its name.
+    /// Compiles `text` for `environment`.
     pub(super) fn new(
-        environment: &mut Environment<'static>,
+        environment: &Environment<'static>,
         name: &str,
         text: &str,
         special_tokens: &Map<String, Value>,
@@ -68,14 +65,11 @@ impl Compiled {
             name: name.to_owned(),
             reason,
         })?;
-        let quick = Limits {
-            time: PROBE_TIME.min(limits.time),
-            ..*limits
-        };
+        let quick = limits.of_probes();
         compiled.expects = Expects::find(|input| {
             let messages = input.messages.clone();
             compiled.render_shaped(environment, special_tokens, messages, input, &quick)
-        });
+        })?;
         Ok(compiled)
     }
 
@@ -243,22 +237,33 @@ impl Compiled {
         context: &Map<String, Value>,
         limits: &Limits,
     ) -> Result<String, ChatTemplateError> {
-        let mut output = Output::new(limits.output);
+        let mut prompt = String::new();
         let rendered = limits::metered(*limits, || {
             // The engine should not panic, but it runs what came with a download.
             catch_unwind(AssertUnwindSafe(|| {
                 let context = minijinja::Value::from(Serde(context));
-                let template = environment.get_template(&self.name)?;
-                template
-                    .render_captured_to(context, &mut output)
-                    .map(|_| ())
+                let Code {
+                    instructions,
+                    blocks,
+                } = &self.code;
+                let mut output = machinery::make_string_output(&mut prompt);
+                let escape = AutoEscape::None;
+                machinery::eval(
+                    environment,
+                    instructions,
+                    context,
+                    blocks,
+                    &mut output,
+                    escape,
+                )
+                .map(drop)
             }))
         });
         match rendered {
-            Ok(Ok(())) => output.into_text(),
-            Ok(Err(_)) if output.is_full() => {
+            Ok(Ok(())) if prompt.len() > limits.output => {
                 Err(ChatTemplateError::Limit(Limit::Output(limits.output)))
             }
+            Ok(Ok(())) => Ok(prompt),
             Ok(Err(error)) => Err(failure(&error, limits)),
             Err(_) => Err(ChatTemplateError::Render("the engine panicked".to_owned())),
         }
@@ -267,13 +272,11 @@ impl Compiled {
 
 /// Compiles `source`, or says what is wrong with it.
 fn compile(
-    environment: &mut Environment<'static>,
+    environment: &Environment<'static>,
     name: &str,
     source: String,
 ) -> Result<Compiled, String> {
-    environment
-        .add_template_owned(name.to_owned(), source.clone())
-        .map_err(|error| described(&error))?;
+    let code = Code::compile(name, &source).map_err(|error| described(&error))?;
     let with_reads = source::with_reads(&source);
     let mut variables = environment
         .template_from_named_str(name, &with_reads)
@@ -284,8 +287,8 @@ fn compile(
         variables.remove(global);
     }
     Ok(Compiled {
-        name: name.to_owned(),
         source,
+        code,
         variables,
         expects: Expects::default(),
     })

@@ -4,7 +4,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, escape_formatter};
 
 use super::limits::{Limits, charge, written};
-use super::{bounded, json, python};
+use super::{bounded, checks, json, python};
 
 /// What `raise_exception` was called with.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -33,11 +33,12 @@ pub(super) fn environment(limits: &Limits) -> Environment<'static> {
     environment.add_filter("tojson", json::tojson);
     python::install(&mut environment);
     bounded::install(&mut environment);
+    checks::install(&mut environment);
     environment
 }
 
 /// Blocks take their line with them, as in transformers.
-fn syntax() -> SyntaxConfig {
+pub(super) fn syntax() -> SyntaxConfig {
     let mut builder = SyntaxConfig::builder();
     builder.trim_blocks(true).lstrip_blocks(true);
     // Only custom delimiters can be wrong.

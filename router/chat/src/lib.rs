@@ -6,6 +6,7 @@
 
 mod arguments;
 mod bounded;
+mod checks;
 mod compiled;
 mod engine;
 mod error;
@@ -14,7 +15,6 @@ mod files;
 mod json;
 mod limits;
 mod messages;
-mod output;
 mod python;
 mod source;
 
@@ -71,7 +71,10 @@ pub enum SystemMessages {
 
 /// The chat templates of a model, compiled, and its special tokens. Clones share them.
 #[derive(Debug, Clone)]
-pub struct ChatTemplate(Arc<Loaded>);
+pub struct ChatTemplate {
+    loaded: Arc<Loaded>,
+    limits: Limits,
+}
 
 #[derive(Debug)]
 struct Loaded {
@@ -79,7 +82,6 @@ struct Loaded {
     /// A template that cannot be compiled is an error of the requests that need it.
     templates: BTreeMap<String, Result<Compiled, ChatTemplateError>>,
     special_tokens: Map<String, Value>,
-    limits: Limits,
 }
 
 impl ChatTemplate {
@@ -123,24 +125,40 @@ impl ChatTemplate {
         special_tokens: Map<String, Value>,
         limits: Limits,
     ) -> Result<Self, ChatTemplateError> {
-        let mut environment = engine::environment(&limits);
+        let environment = engine::environment(&limits);
         let templates: BTreeMap<_, _> = templates
             .into_iter()
             .map(|(name, source)| {
                 let compiled =
-                    Compiled::new(&mut environment, &name, &source, &special_tokens, &limits);
+                    Compiled::new(&environment, &name, &source, &special_tokens, &limits);
                 (name, compiled)
             })
             .collect();
         if let Some(Err(error)) = templates.get(DEFAULT) {
             return Err(error.clone());
         }
-        Ok(Self(Arc::new(Loaded {
-            environment,
-            templates,
-            special_tokens,
+        Ok(Self {
+            loaded: Arc::new(Loaded {
+                environment,
+                templates,
+                special_tokens,
+            }),
             limits,
-        })))
+        })
+    }
+
+    /// The same for conversations of a few words, which are there to see what the template makes of them: with less time,
+    /// and shorter prompts.
+    pub fn for_probes(&self) -> Self {
+        Self {
+            loaded: self.loaded.clone(),
+            limits: self.limits.of_probes(),
+        }
+    }
+
+    /// The most that one rendering may use.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// The prompt for a conversation. Takes milliseconds of processor time, for a bad template up to the limits: call
@@ -167,19 +185,19 @@ impl ChatTemplate {
 
     /// Whether the template for conversations, with or without `tools`, reads the variable `name`.
     pub fn reads(&self, name: &str, tools: bool) -> bool {
-        let chosen = self.0.choose(tools);
+        let chosen = self.loaded.choose(tools);
         chosen.is_ok_and(|template| template.reads(name))
     }
 
     /// Whether the template for conversations, with or without `tools`, reads thoughts as parts of a content.
     pub fn reads_thinking_parts(&self, tools: bool) -> bool {
-        let chosen = self.0.choose(tools);
+        let chosen = self.loaded.choose(tools);
         chosen.is_ok_and(Compiled::reads_thinking_parts)
     }
 
     /// The source of the template for conversations with tools.
     pub fn source(&self) -> &str {
-        self.0.choose(true).map_or("", Compiled::source)
+        self.loaded.choose(true).map_or("", Compiled::source)
     }
 
     fn rendered(
@@ -190,15 +208,14 @@ impl ChatTemplate {
         let Loaded {
             environment,
             special_tokens,
-            limits,
             ..
-        } = &*self.0;
-        self.0.choose(input.tools.is_some())?.render(
+        } = &*self.loaded;
+        self.loaded.choose(input.tools.is_some())?.render(
             environment,
             special_tokens,
             input,
             escape,
-            limits,
+            &self.limits,
         )
     }
 }

@@ -1,9 +1,8 @@
 //! What a rendering may use, so that no conversation takes the server from the others.
 //!
-//! The engine counts steps and nested calls, [`Output`](super::output::Output) the bytes of the prompt. Filters, methods
-//! and whatever a template prints count here what they make, before they make it where that may be far more than they
-//! were given, and look at the clock. Operators are the engine's own: see `docs/chat.md` for what that leaves open to
-//! a template that means harm.
+//! The engine counts steps, the texts that operators make, and nested calls. Filters, methods and whatever a template
+//! prints count here what they make, before they make it where that may be far more than they were given, and look at
+//! the clock. So do the [`checks`](super::checks) of lists and objects.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -17,13 +16,19 @@ const ENTRY: usize = size_of::<Value>();
 const MOST_DEPTH: usize = 200;
 /// Entries that are walked through, also those of lists inside lists, before the value is taken for a bomb.
 const MOST_ENTRIES: usize = 1_000_000;
+/// Entries of one list. More than a conversation has messages, and its tools parameters.
+const MOST_LENGTH: usize = 200_000;
+
+/// Time and bytes for the answer to each question that a new template is asked.
+const PROBE_TIME: Duration = Duration::from_millis(500);
+const PROBE_OUTPUT: usize = 256 << 10;
 
 /// The most that one rendering may use, and that a template may measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Bytes of a template's source.
     pub source: usize,
-    /// Instructions of the engine.
+    /// Instructions of the engine. 64 bytes of text that are made or read are one more.
     pub steps: u64,
     /// Calls inside calls, as the engine counts them: 4 for a macro.
     pub depth: usize,
@@ -39,11 +44,22 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             source: 128 << 10,
-            steps: 1_000_000,
+            steps: 2_000_000,
             depth: 300,
             memory: 64 << 20,
             output: 16 << 20,
             time: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Limits {
+    /// For conversations of a few words, with which a template is asked what it can do.
+    pub(super) fn of_probes(&self) -> Self {
+        Self {
+            output: PROBE_OUTPUT.min(self.output),
+            time: PROBE_TIME.min(self.time),
+            ..*self
         }
     }
 }
@@ -53,7 +69,7 @@ impl Default for Limits {
 pub enum Limit {
     #[error("is larger than {max} bytes: {given}")]
     Source { max: usize, given: usize },
-    #[error("needs more than {0} steps for this conversation")]
+    #[error("needs more than {0} steps for this conversation, of which 64 bytes of text are one")]
     Steps(u64),
     #[error("nests calls or values too deeply")]
     Depth,
@@ -128,13 +144,15 @@ pub(super) fn shallow(value: &Value) -> usize {
     entries.saturating_mul(ENTRY)
 }
 
-/// Like [`shallow`], for a value that was just made.
+/// Like [`shallow`], for a value that was just made or will be walked through: with what is inside its entries.
 ///
 /// # Errors
 /// Values that are nested so deeply, or share so much, that walking through them would not end.
 pub(super) fn nested(value: &Value) -> Result<usize, Error> {
-    walk(value, MOST_DEPTH, &mut MOST_ENTRIES.clone(), &mut 0)?;
-    Ok(shallow(value))
+    let mut left = MOST_ENTRIES;
+    walk(value, MOST_DEPTH, &mut left, &mut 0)?;
+    let entries = MOST_ENTRIES - left;
+    Ok(shallow(value).max(entries.saturating_mul(ENTRY)))
 }
 
 /// Bytes of a value as text, about.
@@ -147,6 +165,15 @@ pub(super) fn written(value: &Value) -> Result<usize, Error> {
     Ok(bytes)
 }
 
+/// # Errors
+/// A list that is longer than one may be.
+pub(super) fn bounded_length(entries: usize) -> Result<(), Error> {
+    if entries > MOST_LENGTH {
+        return Err(Limit::Entries.into());
+    }
+    Ok(())
+}
+
 fn counted(value: &Value) -> usize {
     value
         .try_iter()
@@ -154,7 +181,7 @@ fn counted(value: &Value) -> usize {
 }
 
 /// A namespace is the one value that changes after it was made: inside another it could come to contain itself.
-fn is_namespace(value: &Value) -> bool {
+pub(super) fn is_namespace(value: &Value) -> bool {
     let object = value.as_object();
     object.is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use self::parts::Content;
 use super::arguments::{arguments_object, arguments_text};
+use super::limits::Limit;
 use super::{ChatInput, ChatTemplateError};
 
 /// Nothing that a template would write by itself.
@@ -29,21 +30,35 @@ pub(super) struct Expects {
 
 impl Expects {
     /// Asks a template; `render` leaves messages as they are.
-    pub(super) fn find(render: impl Fn(&ChatInput) -> Result<String, ChatTemplateError>) -> Self {
-        let prints = |messages: Value, tools: Option<Vec<Value>>| {
+    ///
+    /// # Errors
+    /// A template that reaches a limit for the shortest conversation, and so for every other.
+    pub(super) fn find(
+        render: impl Fn(&ChatInput) -> Result<String, ChatTemplateError>,
+    ) -> Result<Self, ChatTemplateError> {
+        let rendered = |messages: Value, tools: Option<Vec<Value>>| {
             let messages = messages.as_array().cloned().unwrap_or_default();
-            let input = ChatInput {
+            render(&ChatInput {
                 messages,
                 tools,
                 ..ChatInput::default()
-            };
-            render(&input).is_ok_and(|prompt| {
-                prompt.contains(SENTINEL)
-                    // A list or an object as Python prints it.
-                    && !prompt.contains(&format!(": '{SENTINEL}'"))
             })
         };
-        let text = prints(json!([{"role": "user", "content": SENTINEL}]), None);
+        let shows = |prompt: String| {
+            prompt.contains(SENTINEL)
+                // A list or an object as Python prints it.
+                && !prompt.contains(&format!(": '{SENTINEL}'"))
+        };
+        let prints = |messages, tools| rendered(messages, tools).is_ok_and(shows);
+        let text = match rendered(json!([{"role": "user", "content": SENTINEL}]), None) {
+            // Time depends on the machine too, and prompts of requests may be longer.
+            Err(refused @ ChatTemplateError::Limit(limit))
+                if !matches!(limit, Limit::Time(_) | Limit::Output(_)) =>
+            {
+                return Err(refused);
+            }
+            rendered => rendered.is_ok_and(shows),
+        };
         let part = json!([{"type": "text", "text": SENTINEL}]);
         let parts = prints(json!([{"role": "user", "content": part}]), None);
         let content = match (text, parts) {
@@ -67,11 +82,11 @@ impl Expects {
             {"role": "user", "content": content.of("x")},
             {"role": "assistant", "content": thoughts},
         ]);
-        Self {
+        Ok(Self {
             content,
             thinking_parts: prints(thinking, None),
             argument_text: !objects && call(json!({"k": SENTINEL}).to_string().into()),
-        }
+        })
     }
 
     /// The messages of a request for a template that names the types `knows` of parts.

@@ -6,7 +6,7 @@ use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, State, Value, tests};
 use minijinja_contrib::pycompat;
 
-/// Replaces tests and filters.
+/// Replaces tests.
 pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_test("iterable", |value: &Value| {
         !value.is_none() && tests::is_iterable(value)
@@ -21,17 +21,18 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_test("number", |value: &Value| {
         matches!(value.kind(), ValueKind::Number | ValueKind::Bool)
     });
-    for name in ["e", "escape"] {
-        environment.add_filter(name, escape);
-    }
-    environment.add_filter("string", |value: &Value| match value.as_str() {
+}
+
+/// Text as it is, anything else as Python prints it.
+pub(super) fn string(value: &Value) -> Value {
+    match value.as_str() {
         Some(_) => value.clone(),
         None => printable(value).to_string().into(),
-    });
+    }
 }
 
 /// HTML with the references that Python's Jinja chooses.
-fn escape(value: &Value) -> String {
+pub(super) fn escape(value: &Value) -> String {
     let mut escaped = String::new();
     for character in printable(value).to_string().chars() {
         match character {

@@ -39,7 +39,7 @@ pub(crate) enum Event {
     Failed(InferError),
 }
 
-/// How a request started.
+/// How a request started; again where the shards were lost before its first token.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Started {
     pub(crate) at: Instant,
@@ -98,6 +98,8 @@ pub(crate) struct Entry {
     pub(crate) queued: Instant,
     /// It ran before: [`Event::Started`] was sent.
     pub(crate) started: bool,
+    /// What was found in the cache is lost, and nothing was made of it: what is found the next time counts instead.
+    pub(crate) looks_again: bool,
     /// Given back when the generation ends, also where its client does not take the end. A probe has none.
     pub(crate) _permit: Option<PermitHalf>,
     /// Set where they were asked for.
@@ -202,6 +204,7 @@ impl Queue {
                 _permit: sample.permit,
                 queued,
                 started: false,
+                looks_again: false,
                 logprobs: logprobs.clone(),
                 constraint: sample.constraint,
                 standing: Standing::default(),

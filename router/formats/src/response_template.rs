@@ -30,6 +30,9 @@ struct Pattern {
     groups: Vec<String>,
 }
 
+/// Bytes of one pattern. To read it takes time by the square of its groups.
+const MOST_BYTES: usize = 4096;
+
 /// What a format is called that the model brings along.
 pub(crate) const NAME: &str = "response_template";
 
@@ -219,6 +222,9 @@ fn parameters(options: &Map<String, Value>) -> Result<Parameters, Unsupported> {
     {
         return unsupported("`merge_duplicates`");
     }
+    if tag.len() > MOST_BYTES {
+        return unsupported(format!("a `tag_pattern` of more than {MOST_BYTES} bytes"));
+    }
     let tag = read_pattern(tag)?;
     if tag.groups != ["key", "value"] {
         return unsupported("a `tag_pattern` without key and value");
@@ -250,6 +256,9 @@ fn pattern(field: &Map<String, Value>, key: &str) -> Result<Pattern, Unsupported
             literals: vec![literal.clone()],
             groups: Vec::new(),
         }),
+        (None, Some(Value::String(pattern))) if pattern.len() > MOST_BYTES => {
+            unsupported(format!("a `{key}_pattern` of more than {MOST_BYTES} bytes"))
+        }
         (None, Some(Value::String(pattern))) => read_pattern(pattern),
         _ => unsupported(format!("no single `{key}` or `{key}_pattern`")),
     }

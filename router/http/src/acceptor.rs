@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,13 +23,14 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::access::is_probe;
-use crate::answer::AnswerBody;
+use crate::answer::{AnswerBody, StreamExecutor};
 use crate::bounds::{
     HTTP2_KEEP_ALIVE, HTTP2_MAX_PENDING_RESETS, HTTP2_MAX_STREAMS, MAX_HEAD_BYTES, MAX_HEADERS,
 };
 use crate::connections::{Connections, Order, Peer, Place};
 use crate::error::ApiError;
 use crate::headers;
+use crate::memory::MemoryBudget;
 use crate::metrics::http_error;
 use crate::peer_io::{Line, PeerIo};
 use crate::server::ServerLimits;
@@ -44,7 +45,7 @@ const ACCEPT_WARNING: Duration = Duration::from_secs(10);
 /// Takes connections in for one set of routes.
 pub struct Acceptor {
     router: Router,
-    builder: Arc<Builder<TokioExecutor>>,
+    builder: Arc<Builder<StreamExecutor>>,
     pub connections: Arc<Connections>,
     limits: ServerLimits,
     leaving: CancellationToken,
@@ -135,8 +136,8 @@ pub async fn watch(connections: &Connections, limits: ServerLimits) -> Infallibl
     }
 }
 
-fn connection_builder(header_timeout: Duration) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+fn connection_builder(header_timeout: Duration) -> Builder<StreamExecutor> {
+    let mut builder = Builder::new(StreamExecutor);
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -191,7 +192,7 @@ fn prepare(stream: &TcpStream, silence: Duration) -> io::Result<()> {
 struct Connection {
     stream: TcpStream,
     router: Router,
-    builder: Arc<Builder<TokioExecutor>>,
+    builder: Arc<Builder<StreamExecutor>>,
     leaving: CancellationToken,
     place: Place,
 }
@@ -263,7 +264,8 @@ async fn answer(
         }
     }
     let line = line.filter(|_| headers::is_stream(&response));
-    Ok(response.map(|body| AnswerBody::new(body, running, line)))
+    let memory = response.extensions_mut().remove::<MemoryBudget>();
+    Ok(response.map(|body| AnswerBody::new(body, running, line, memory)))
 }
 
 /// For a connection that came when every place was taken.

@@ -27,7 +27,8 @@ pub const HTTP2_KEEP_ALIVE: Duration = Duration::from_secs(20);
 pub const MAX_REQUEST_ID_BYTES: usize = 128;
 /// Token ids of one `/detokenize`.
 pub const MAX_DETOKENIZE_IDS: usize = 1_000_000;
-/// Events of a stream are gathered up to about this many bytes before they go to the connection.
+/// Events of a stream are gathered up to about this many bytes before they go to the connection, and whole answers go
+/// there in pieces of as many.
 pub const EVENT_CHUNK_BYTES: usize = 16 * 1024;
 /// Choices of an OpenAI request, over all its prompts.
 pub const MAX_CHOICES: u32 = 128;
@@ -59,6 +60,8 @@ pub const MAX_MEMORY_PER_BODY_BYTE: usize = 220;
 pub const MEMORY_PER_TOKENIZED_BYTE: usize = 24;
 /// Memory that there is at least for each byte that a body may have: what tokenising it takes, and some beside it.
 pub const MEMORY_OF_LARGEST_BODY: usize = 32;
+/// Memory that an answer takes beside its bytes until its client has it: its head, and what its connection knows of it.
+pub const ANSWER_MEMORY: usize = 4 * 1024;
 /// Memory that an id of `/detokenize` takes beside its text.
 pub const MEMORY_PER_DETOKENIZED_ID: usize = 64;
 /// How long an item of a response is remembered.

@@ -1,15 +1,15 @@
-//! One budget for the memory that requests take before they are admitted: bodies, prompts, and large answers.
+//! One budget for the memory that requests take before they are admitted, bodies and prompts, and that answers take
+//! until their clients have them.
 //!
 //! Without it, what clients can make this process hold would be their connections times the largest body, and many
 //! times that while texts are parsed and tokenised.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::ApiError;
 
@@ -24,7 +24,9 @@ const FOR_SMALL: usize = 8;
 /// Bytes that all requests together may hold. Clones share them.
 #[derive(Debug, Clone)]
 pub struct MemoryBudget {
-    units: Arc<Semaphore>,
+    /// Units that are held. More than there are where answers that are there already need more.
+    held: Arc<AtomicUsize>,
+    units: usize,
     for_small: usize,
     /// What one large request may hold while nobody else holds anything.
     for_large: usize,
@@ -32,18 +34,22 @@ pub struct MemoryBudget {
 
 /// What one request holds of the budget, given back when the last clone is dropped.
 #[derive(Debug, Clone)]
-pub struct MemoryShare {
+pub struct MemoryShare(Arc<Share>);
+
+#[derive(Debug)]
+struct Share {
     budget: MemoryBudget,
-    held: Arc<Mutex<Option<OwnedSemaphorePermit>>>,
+    units: Mutex<usize>,
     /// Bytes for the texts of its body.
-    texts: Arc<AtomicUsize>,
+    texts: AtomicUsize,
 }
 
 impl MemoryBudget {
     pub fn new(bytes: usize) -> Self {
-        let units = (bytes / UNIT).min(Semaphore::MAX_PERMITS);
+        let units = bytes / UNIT;
         Self {
-            units: Arc::new(Semaphore::new(units)),
+            held: Arc::default(),
+            units,
             for_small: units / FOR_SMALL,
             for_large: units - units / FOR_SMALL,
         }
@@ -51,45 +57,64 @@ impl MemoryBudget {
 
     /// The share of a new request, which holds nothing yet.
     pub fn share(&self) -> MemoryShare {
-        MemoryShare {
+        MemoryShare(Arc::new(Share {
             budget: self.clone(),
-            held: Arc::default(),
-            texts: Arc::default(),
-        }
+            units: Mutex::default(),
+            texts: AtomicUsize::default(),
+        }))
     }
 
-    /// `more` units for a request that will hold `units`. Two large ones at once may take a little of what is for small
-    /// ones, and never more than there is.
-    fn take(&self, more: usize, units: usize) -> Option<OwnedSemaphorePermit> {
-        let left = self.units.available_permits().checked_sub(more)?;
-        if units > SMALL && left < self.for_small {
-            return None;
-        }
-        let more = u32::try_from(more).ok()?;
-        self.units.clone().try_acquire_many_owned(more).ok()
+    /// Bytes that are held now.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed).saturating_mul(UNIT)
+    }
+
+    /// Takes `more` units for a request that will hold `units`. Two large ones at once may take a little of what is for
+    /// small ones, and never more than there is.
+    fn take(&self, more: usize, units: usize) -> bool {
+        let take = |held: usize| {
+            let left = self.units.checked_sub(held)?.checked_sub(more)?;
+            (units <= SMALL || left >= self.for_small).then_some(held + more)
+        };
+        let order = Ordering::Relaxed;
+        self.held.fetch_update(order, order, take).is_ok()
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let units = self.units.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.budget.held.fetch_sub(*units, Ordering::Relaxed);
     }
 }
 
 impl MemoryShare {
+    fn units(&self) -> MutexGuard<'_, usize> {
+        self.0.units.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Holds `bytes` from now on, more or less than before. Never waits: a request that waited would keep what it has.
     ///
     /// # Errors
     /// 429 when the other requests leave too little; the share stays as it was.
     pub fn resize(&self, bytes: usize) -> Result<(), ApiError> {
         let units = bytes.div_ceil(UNIT);
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let has = held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        if units > has {
-            let more = self.budget.take(units - has, units);
-            let more = more.ok_or_else(ApiError::out_of_memory)?;
-            match held.as_mut() {
-                Some(held) => held.merge(more),
-                None => *held = Some(more),
-            }
-        } else if let Some(held) = held.as_mut() {
-            drop(held.split(has - units));
+        let budget = &self.0.budget;
+        let mut has = self.units();
+        match units.checked_sub(*has) {
+            Some(more) if !budget.take(more, units) => return Err(ApiError::out_of_memory()),
+            Some(_) => {}
+            None => drop(budget.held.fetch_sub(*has - units, Ordering::Relaxed)),
         }
+        *has = units;
         Ok(())
+    }
+
+    /// Holds `bytes` of an answer that is there already, also where that is more than is left: others wait then.
+    pub fn hold_answer(&self, bytes: usize) {
+        let more = bytes.div_ceil(UNIT);
+        *self.units() += more;
+        self.0.budget.held.fetch_add(more, Ordering::Relaxed);
     }
 
     /// Holds what a body takes from now on: `texts` bytes, and for its JSON values `values` more until
@@ -99,9 +124,9 @@ impl MemoryShare {
     /// # Errors
     /// As [`MemoryShare::resize`].
     pub fn hold_body(&self, texts: usize, values: usize) -> Result<(), ApiError> {
-        let most = self.budget.for_large * UNIT;
+        let most = self.0.budget.for_large * UNIT;
         self.resize(texts.saturating_add(values).min(most))?;
-        self.texts.store(texts, Ordering::Relaxed);
+        self.0.texts.store(texts, Ordering::Relaxed);
         Ok(())
     }
 
@@ -110,10 +135,8 @@ impl MemoryShare {
     /// # Errors
     /// As [`MemoryShare::resize`].
     pub fn hold_more(&self, texts: usize, values: usize) -> Result<(), ApiError> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let has = held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) * UNIT;
-        drop(held);
-        let of_texts = self.texts.load(Ordering::Relaxed);
+        let has = *self.units() * UNIT;
+        let of_texts = self.0.texts.load(Ordering::Relaxed);
         let of_values = has.saturating_sub(of_texts);
         self.hold_body(
             of_texts.saturating_add(texts),
@@ -123,29 +146,28 @@ impl MemoryShare {
 
     /// The JSON of the body is gone: it is a prompt, and maybe tools that an answer is read with.
     pub fn forget_values(&self) {
-        self.shrink(self.texts.load(Ordering::Relaxed));
+        self.shrink(self.0.texts.load(Ordering::Relaxed));
     }
 
     /// Holds no more than `bytes` from now on.
     fn shrink(&self, bytes: usize) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(held) = held.as_mut() {
-            let rest = held.num_permits().saturating_sub(bytes.div_ceil(UNIT));
-            drop(held.split(rest));
-        }
+        let mut has = self.units();
+        let rest = has.saturating_sub(bytes.div_ceil(UNIT));
+        self.0.budget.held.fetch_sub(rest, Ordering::Relaxed);
+        *has -= rest;
     }
 }
 
-/// Gives each request its share, which it holds until its handler has answered, or for as long as the handler keeps it.
+/// Gives each request its share, which it holds until its handler has answered, or for as long as the handler keeps it,
+/// and its answer the budget, in which [`AnswerBody`](crate::answer::AnswerBody) counts it.
 pub async fn meter(
     State(budget): State<MemoryBudget>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let share = budget.share();
-    request.extensions_mut().insert(share.clone());
-    let response = next.run(request).await;
-    drop(share);
+    request.extensions_mut().insert(budget.share());
+    let mut response = next.run(request).await;
+    response.extensions_mut().insert(budget);
     response
 }
 
@@ -187,9 +209,20 @@ mod tests {
         let share = budget.share();
         assert_eq!(share.hold_body(UNIT, 2 * UNIT), Ok(()));
         assert_eq!(share.hold_more(10 * UNIT, 20 * UNIT), Ok(()));
-        assert_eq!(budget.units.available_permits(), 8000 - 33);
+        assert_eq!(budget.held(), 33 * UNIT);
         share.forget_values();
-        assert_eq!(budget.units.available_permits(), 8000 - 11);
+        assert_eq!(budget.held(), 11 * UNIT);
+    }
+
+    #[test]
+    fn an_answer_that_is_there_is_held_whatever_is_left() {
+        let budget = MemoryBudget::new(10 * UNIT);
+        let (answer, request) = (budget.share(), budget.share());
+        answer.hold_answer(11 * UNIT);
+        assert_eq!(budget.held(), 11 * UNIT);
+        assert!(request.resize(1).is_err());
+        drop(answer);
+        assert_eq!(request.resize(10 * UNIT), Ok(()));
     }
 
     #[test]

@@ -3,14 +3,19 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use text_generation_chat::{ChatInput, ChatTemplate, ChatTemplateError};
+use text_generation_chat::{ChatInput, ChatTemplate, ChatTemplateError, Limit};
 use text_generation_core::error::{InferError, Overload};
 use text_generation_core::tokenize::TextTokenizer;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::bounds::RENDER_THREADS;
 use crate::error::ApiError;
+
+/// A rendering is given up after so many times its limit.
+const OVERTIME: u32 = 2;
 
 /// Renders chats with the template of the model.
 #[derive(Debug)]
@@ -41,7 +46,24 @@ impl ChatRenderer {
     /// 422 when there is no template, when it fails or reaches a limit, or when a field cannot be used. 429 when too
     /// many chats wait.
     pub async fn render(&self, input: ChatInput) -> Result<String, ApiError> {
-        let template = self.template.clone()?;
+        self.render_with(self.template.clone()?, input).await
+    }
+
+    /// The same for a conversation of a few words, which shows what the template makes of it.
+    ///
+    /// # Errors
+    /// As for [`render`](Self::render).
+    pub async fn probe(&self, input: ChatInput) -> Result<String, ApiError> {
+        let template = self.template.as_ref().map_err(Clone::clone)?;
+        self.render_with(template.for_probes(), input).await
+    }
+
+    async fn render_with(
+        &self,
+        template: ChatTemplate,
+        input: ChatInput,
+    ) -> Result<String, ApiError> {
+        let time = template.limits().time;
         let tokenizer = self.tokenizer.clone();
         let render = move || {
             if tokenizer.escapes_special_tokens() {
@@ -50,7 +72,9 @@ impl ChatRenderer {
                 template.render(&input)
             }
         };
-        Ok(self.threads.run(render).await??)
+        // A template looks at the clock itself. Should one find a way around that, its client still gets an answer.
+        let rendered = self.threads.run(render, OVERTIME * time).await?;
+        Ok(rendered.unwrap_or(Err(ChatTemplateError::Limit(Limit::Time(time))))?)
     }
 
     /// Whether the template for conversations, with or without `tools`, reads the variable `name`.
@@ -102,11 +126,13 @@ impl RenderThreads {
         }
     }
 
-    /// Runs `work` on a thread that may block, when one is free.
+    /// Runs `work` on a thread that may block, when one is free. None where it takes longer than `time`: the thread is
+    /// taken until it ends.
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, ApiError> {
+        time: Duration,
+    ) -> Result<Option<T>, ApiError> {
         let place = self.places.try_acquire();
         let _place = place.map_err(|_| InferError::Overloaded(Overload::Chats))?;
         let thread = self.running.clone().acquire_owned().await;
@@ -116,8 +142,10 @@ impl RenderThreads {
             drop(thread);
             result
         };
-        let done = tokio::task::spawn_blocking(work).await;
-        done.map_err(|_| ApiError::internal())
+        match timeout(time, tokio::task::spawn_blocking(work)).await {
+            Ok(done) => done.map(Some).map_err(|_| ApiError::internal()),
+            Err(_) => Ok(None),
+        }
     }
 }
 
@@ -130,6 +158,8 @@ mod tests {
 
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(600);
+
     /// A piece of work that says that it runs and then waits for `release`.
     fn held(running: &mpsc::Sender<()>) -> (mpsc::Sender<()>, impl FnOnce() + Send + 'static) {
         let (release, released) = mpsc::channel();
@@ -141,6 +171,15 @@ mod tests {
         (release, work)
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn work_that_does_not_end_is_given_up() {
+        let threads = RenderThreads::new(0);
+        let (running, _started) = mpsc::channel();
+        let (_release, work) = held(&running);
+        let result = threads.run(work, LONG).await;
+        assert_eq!(result, Ok(None));
+    }
+
     #[tokio::test]
     async fn few_run_few_wait_and_others_are_refused() {
         let threads = RenderThreads::new(2);
@@ -149,17 +188,17 @@ mod tests {
             (0..RENDER_THREADS + 2).map(|_| held(&running)).unzip();
         let mut renderings: Vec<_> = works
             .into_iter()
-            .map(|work| Box::pin(threads.run(work)))
+            .map(|work| Box::pin(threads.run(work, LONG)))
             .collect();
         for rendering in &mut renderings {
             assert!(poll!(rendering).is_pending());
         }
         (0..RENDER_THREADS).for_each(|_| started.recv().unwrap());
-        let refused = threads.run(|| ()).await.unwrap_err();
+        let refused = threads.run(|| (), LONG).await.unwrap_err();
         assert_eq!(refused.status, 429);
         // The threads of two clients that have gone are still at work, their places are free.
         renderings.drain(..2);
-        let mut late = Box::pin(threads.run(|| ()));
+        let mut late = Box::pin(threads.run(|| (), LONG));
         assert!(poll!(&mut late).is_pending());
         assert!(started.try_recv().is_err());
         drop(releases);

@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::args::{Cli, Command, Config};
 use crate::management::{self, ManagementPort};
 use crate::server::{ServerLimits, StopOrders, serve};
-use crate::signals::{StopSignals, stdin_eof};
+use crate::signals::{StopSignals, end_within, stdin_eof};
 use crate::startup::{self, SlowTokenizer};
 use crate::{launcher, logging, routes};
 
@@ -28,6 +28,9 @@ const RULES: Rules = Rules {
     never_empty: &["API_KEY"],
     foreign: &[],
 };
+
+/// Time for the end of a start that was stopped.
+const START_END_TIME: Duration = Duration::from_secs(1);
 
 /// The command `text-generation-router`; returns its exit code. `argv` starts with the name of the program.
 ///
@@ -166,6 +169,7 @@ async fn supervise(
         () = &mut input_closed => return Ok(()),
         signal = signals.recv() => {
             tracing::info!("{signal} while starting");
+            end_within(START_END_TIME, 0);
             return Ok(());
         }
     };

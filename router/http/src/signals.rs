@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io::{self, Read};
 use std::thread;
+use std::time::Duration;
 
 use text_generation_process::signals::{hangup_is_ignored, ignore_pointless};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -44,7 +45,22 @@ impl StopSignals {
     }
 }
 
-/// Resolves at the end of standard input if `enabled`, else never.
+/// Time for an orderly end once standard input has ended.
+const END_TIME: Duration = Duration::from_secs(2);
+
+/// Ends the process with `code` after `time`, should it still be there then: a thread that is busy with a file of the
+/// model may hold Python's lock, and keeps the main thread from ending.
+pub fn end_within(time: Duration, code: i32) {
+    let end = move || {
+        thread::sleep(time);
+        std::process::exit(code);
+    };
+    // Without threads nothing is left to be busy.
+    let _ = thread::Builder::new().name("end".to_owned()).spawn(end);
+}
+
+/// Resolves at the end of standard input if `enabled`, else never. The process ends soon after, also where it is too busy
+/// to do so by itself.
 ///
 /// The thread is detached and blocks in `read` until then: tokio's own standard input would hold up its shutdown.
 pub fn stdin_eof(enabled: bool) -> io::Result<impl Future<Output = ()>> {
@@ -62,6 +78,7 @@ pub fn stdin_eof(enabled: bool) -> io::Result<impl Future<Output = ()>> {
         }
         // Nobody listens when the server has stopped on its own.
         let _ = closed.send(());
+        end_within(END_TIME, 1);
     };
     if enabled {
         thread::Builder::new()

@@ -403,3 +403,23 @@ async fn what_a_body_may_hold_is_bounded_on_every_route() {
         "{message}"
     );
 }
+
+#[tokio::test]
+async fn a_template_that_doubles_what_it_has_refuses_chats_and_nothing_else() {
+    for step in [
+        "{% set ns.a = ns.a ~ ns.a %}",
+        "{% set ns.l = ns.l + ns.l %}",
+        "{% set ns.l = [ns.l, ns.l] %}{{ ns.l }}",
+    ] {
+        let template = format!(
+            "{{% set ns = namespace(a='aaaaaaaa', l=[1]) %}}{{% for i in range(1000) %}}{step}{{% endfor %}}{{{{ ns.a }}}}"
+        );
+        let config = json!({"chat_template": template});
+        let server = Server::with_model_file(alphabet(), "tokenizer_config.json", &config).await;
+        let chat = json!({"messages": [{"role": "user", "content": "Hi!"}]});
+        let (status, answer) = server.ask("/v1/chat/completions", &chat).await;
+        assert_eq!(status, 422, "{answer}");
+        assert_eq!(answer["error_type"], "template_error", "{answer}");
+        server.good("/generate", &json!({"inputs": "Hi!"})).await;
+    }
+}

@@ -10,10 +10,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{LONG, Server, read_to_close, until};
+use common::{BYTES, LONG, Server, read_to_close, until};
 use serde_json::json;
 use text_generation_http::server::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 const SHORT: Duration = Duration::from_millis(100);
 
@@ -39,24 +40,162 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const PING: u8 = 6;
 const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
+const WINDOW_UPDATE: u8 = 8;
+/// Bytes of a frame.
+const MOST_DATA: usize = 16_384;
 /// Bytes of a stream that the peer takes before it says that it takes more.
 const INITIAL_WINDOW_SIZE: u16 = 4;
 
-/// `POST /generate_stream` of one HTTP/2 stream, in literals of HPACK (RFC 7541, 6.2.2).
+/// `POST /generate_stream` of one HTTP/2 stream.
 fn http2_generation(stream: u32) -> Vec<u8> {
+    http2_post(stream, "/generate_stream", br#"{"inputs":"Hi!"}"#)
+}
+
+/// A request of one HTTP/2 stream, in literals of HPACK (RFC 7541, 6.2.2).
+fn http2_post(stream: u32, path: &str, body: &[u8]) -> Vec<u8> {
     let literal = |index: &[u8], value: &str| {
         let length = u8::try_from(value.len()).expect("a short value");
         [index, &[length], value.as_bytes()].concat()
     };
     let head = [
         vec![0x83, 0x86],
-        literal(&[0x04], "/generate_stream"),
+        literal(&[0x04], path),
         literal(&[0x01], "x"),
         literal(&[0x0f, 0x10], "application/json"),
     ];
-    let body = br#"{"inputs":"Hi!"}"#;
-    let head = frame(HEADERS, END_HEADERS, stream, &head.concat());
-    [head, frame(DATA, END_STREAM, stream, body)].concat()
+    let mut frames = frame(HEADERS, END_HEADERS, stream, &head.concat());
+    for part in body.chunks(MOST_DATA) {
+        frames.extend(frame(DATA, 0, stream, part));
+    }
+    frames.extend(frame(DATA, END_STREAM, stream, &[]));
+    frames
+}
+
+/// What a client sends first that takes `window` bytes of each stream.
+fn preface(window: u32) -> Vec<u8> {
+    let setting = [
+        &INITIAL_WINDOW_SIZE.to_be_bytes()[..],
+        &window.to_be_bytes(),
+    ]
+    .concat();
+    [PREFACE, &frame(SETTINGS, 0, 0, &setting)].concat()
+}
+
+/// Kind and stream of each whole frame.
+fn frames(mut received: &[u8]) -> Vec<(u8, u32)> {
+    let mut frames = Vec::new();
+    while let [high, middle, low, kind, _, a, b, c, d, ..] = *received {
+        let length = u32::from_be_bytes([0, high, middle, low]) as usize;
+        frames.push((kind, u32::from_be_bytes([a, b, c, d])));
+        received = received.get(9 + length..).unwrap_or_default();
+    }
+    frames
+}
+
+/// Reads until `enough` of what was received.
+async fn read_until(client: &mut TcpStream, enough: impl Fn(&[u8]) -> bool) {
+    let mut received = Vec::new();
+    while !enough(&received) {
+        let read = tokio::time::timeout(LONG, client.read_buf(&mut received)).await;
+        assert_ne!(read.expect("more in time").expect("more"), 0, "closed");
+    }
+}
+
+/// A body of ids that take `bytes` bytes as text: four times as many, of which a server takes 65,535 from a connection until it says more.
+fn detokenization(bytes: usize) -> Vec<u8> {
+    let id = BYTES + u32::from(b'a');
+    json!({ "ids": vec![id; bytes] }).to_string().into_bytes()
+}
+
+#[tokio::test]
+async fn http2_answers_that_are_not_taken_count_until_their_connection_ends() {
+    const ANSWER: usize = 3_500;
+    for window in [0, 1, 1_000] {
+        let server = Server::start().await;
+        let memory = server.state.options.memory.clone();
+        let mut client = server.connect().await;
+        client.write_all(&preface(window)).await.expect("sent");
+        for n in 0..4 {
+            let request = http2_post(2 * n + 1, "/detokenize", &detokenization(ANSWER));
+            client.write_all(&request).await.expect("sent");
+        }
+        until("all answers are counted", async || {
+            memory.held() >= 4 * ANSWER
+        })
+        .await;
+        // Taken in part, and asked for no more.
+        assert_eq!(server.ask("/health", &json!({})).await.0, 405);
+        assert!(memory.held() >= 4 * ANSWER, "{}", memory.held());
+        drop(client);
+        until("all are given back", async || memory.held() == 0).await;
+    }
+}
+
+#[tokio::test]
+async fn http2_answers_that_are_not_taken_are_reset_without_a_word_of_the_client() {
+    let limits = ServerLimits {
+        write: SHORT,
+        ..ServerLimits::default()
+    };
+    for window in [0, 1, 1_000] {
+        let server = Server::with(&[], limits).await;
+        let mut client = server.connect().await;
+        let whole = http2_post(1, "/detokenize", &detokenization(3_500));
+        let short = http2_post(3, "/generate", br#"{"inputs":"Hi!"}"#);
+        let streamed = http2_generation(5);
+        let last = http2_post(7, "/detokenize", &detokenization(3_500));
+        let start = [preface(window), whole, short, streamed, last].concat();
+        client.write_all(&start).await.expect("sent");
+        let unread: &[u32] = if window < 2 { &[1, 3, 5, 7] } else { &[1, 7] };
+        read_until(&mut client, |received| {
+            let frames = frames(received);
+            unread
+                .iter()
+                .all(|&stream| frames.contains(&(RST_STREAM, stream)))
+        })
+        .await;
+        assert_eq!(server.state.options.memory.held(), 0);
+        server.idle().await;
+        // Others on the connection are served, to their end.
+        let empty = http2_post(9, "/detokenize", br#"{"ids":[]}"#);
+        let window = frame(WINDOW_UPDATE, 0, 9, &1000u32.to_be_bytes());
+        client
+            .write_all(&[empty, window].concat())
+            .await
+            .expect("sent");
+        read_until(&mut client, |received| {
+            received.windows(4).any(|part| part == b"text")
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn http2_answers_that_are_taken_slowly_arrive_whole() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    let request = http2_post(1, "/detokenize", &detokenization(3_500));
+    client
+        .write_all(&[preface(1), request].concat())
+        .await
+        .expect("sent");
+    let mut received = Vec::new();
+    let ended = |received: &[u8]| {
+        let end = [0, 0, 0, DATA, END_STREAM, 0, 0, 0, 1];
+        received.windows(end.len()).any(|part| part == end)
+    };
+    while !ended(&received) {
+        let more = frame(WINDOW_UPDATE, 0, 1, &1000u32.to_be_bytes());
+        client.write_all(&more).await.expect("sent");
+        let read = tokio::time::timeout(LONG, client.read_buf(&mut received)).await;
+        assert_ne!(read.expect("more in time").expect("more"), 0, "closed");
+    }
+    let taken = received.iter().filter(|byte| **byte == b'a').count();
+    assert!(taken >= 3_500, "{taken}");
+    until("all is given back", async || {
+        server.state.options.memory.held() == 0
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -67,8 +206,7 @@ async fn http2_streams_that_are_not_taken_end_and_their_connection_lives_on() {
     };
     let server = Server::with(&["--max-concurrent-requests=4"], limits).await;
     let mut client = server.connect().await;
-    let nothing = [&INITIAL_WINDOW_SIZE.to_be_bytes()[..], &[0; 4]].concat();
-    let mut start = [PREFACE, &frame(SETTINGS, 0, 0, &nothing)].concat();
+    let mut start = preface(0);
     for n in 0..4 {
         start.extend(http2_generation(2 * n + 1));
     }
@@ -153,14 +291,10 @@ async fn flood(
         sending.await.expect("a task"),
         "the server took every frame"
     );
-    let mut kinds = Vec::new();
-    let mut rest = received.as_slice();
-    while let [high, middle, low, kind, ..] = *rest {
-        kinds.push(kind);
-        let length = u32::from_be_bytes([0, high, middle, low]) as usize;
-        rest = rest.get(9 + length..).unwrap_or_default();
-    }
-    kinds
+    frames(&received)
+        .into_iter()
+        .map(|(kind, _)| kind)
+        .collect()
 }
 
 #[tokio::test]

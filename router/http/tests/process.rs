@@ -130,6 +130,32 @@ async fn ends(router: Command) -> (Option<i32>, String) {
     (output.status.code(), errors)
 }
 
+/// A file of the model that keeps its reader busy, as one might that was made for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_that_is_busy_while_it_starts_ends_with_a_signal_and_with_its_parent() {
+    let mock = MockShard::start(alphabet()).expect("a mock shard");
+    for signal in [Some(Signal::SIGTERM), Some(Signal::SIGINT), None] {
+        let folder = model_folder();
+        let path = folder.path().join("chat_template.jinja");
+        let access = nix::sys::stat::Mode::S_IRWXU;
+        nix::unistd::mkfifo(&path, access).expect("a pipe with a name");
+        let argv = argv(&mock.path(), folder.path(), &["--exit-on-stdin-eof"]);
+        let mut child = router(&argv).spawn().expect("a process");
+        // Opens when the router has opened it, which then reads for ever.
+        let _busy = std::fs::File::options().write(true).open(&path);
+        let stdin = child.stdin.take();
+        if let Some(signal) = signal {
+            kill(Pid::from_raw(child.id().cast_signed()), signal).expect("a signal");
+        }
+        // Dropped, and so closed, where nothing else is to end the router.
+        let _open = signal.and(stdin);
+        let started = std::time::Instant::now();
+        let status = child.wait().expect("an exit status");
+        assert_eq!(status.code(), Some(0), "{signal:?}");
+        assert!(started.elapsed() < Duration::from_secs(10), "{signal:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_lets_streams_finish_and_ends_with_zero() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {

@@ -238,13 +238,16 @@ impl Batcher {
             self.queue.put_back(entry);
             return;
         }
-        if !std::mem::replace(&mut entry.started, true) {
+        let first = !std::mem::replace(&mut entry.started, true);
+        if std::mem::take(&mut entry.looks_again) || first {
             let started = Started {
                 at: Instant::now(),
                 cached_tokens: holding.cached(),
             };
             // The client may have gone, here as everywhere.
             let _ = entry.events.send(Event::Started(started));
+        }
+        if first {
             self.metrics
                 .prefix_query_tokens
                 .increment(u64::from(prompt));

@@ -125,7 +125,8 @@ impl Batcher {
     /// Nothing of what was computed is there any more. Who ran waits again, where it stood.
     pub(super) fn forget_rows(&mut self) {
         for running in &mut self.rows {
-            if let Some(running) = running.take() {
+            if let Some(mut running) = running.take() {
+                running.entry.looks_again = running.entry.generated == 0;
                 self.queue.put_back(running.entry);
             }
         }

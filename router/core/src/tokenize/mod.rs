@@ -1,6 +1,7 @@
 //! Text to token ids and back.
 
 mod escape;
+mod growth;
 mod ids;
 mod pool;
 mod scanner;
@@ -84,6 +85,7 @@ impl TextTokenizer {
     }
 
     fn read(json: &str) -> Result<Self, TokenizerError> {
+        growth::check(json)?;
         let load_error = |error: tokenizers::Error| TokenizerError::Load(error.to_string());
         let mut tokenizer = Tokenizer::from_str(json).map_err(load_error)?;
         tokenizer.with_truncation(None).map_err(load_error)?;

@@ -30,7 +30,10 @@ impl ModelFormat {
         let evidence = evidence(folder, chats, &special_tokens).await;
         let tells_calls = evidence.rendered.iter().any(|text| text.contains(ARGUMENT));
         let tells_tools = prompt_with_tools(chats).await.contains(TOOL);
-        let detected = Format::detect(&evidence).map_or_else(Format::plain, |found| found.format);
+        let detect = move || Format::detect(&evidence);
+        let found = tokio::task::spawn_blocking(detect).await;
+        let found = found.map_err(|error| error.to_string())?;
+        let detected = found.map_or_else(Format::plain, |found| found.format);
         let thinks = detected.has_reasoning();
         let own = own_calls(calls, detected);
         let (own, name) = own_reasoning(reasoning, own, thinks)?;
@@ -110,7 +113,7 @@ async fn evidence(folder: &Path, chats: &ChatRenderer, special_tokens: &SpecialT
             ..ChatInput::default()
         };
         // A template may refuse a conversation.
-        rendered.extend(chats.render(input).await.ok());
+        rendered.extend(chats.probe(input).await.ok());
     }
     let prompt = ChatInput {
         messages: vec![json!({"role": "user", "content": "Hi"})],
@@ -123,7 +126,7 @@ async fn evidence(folder: &Path, chats: &ChatRenderer, special_tokens: &SpecialT
             .iter()
             .map(|text| chats.readable(text).into_owned())
             .collect(),
-        generation_prompt: chats.render(prompt).await.unwrap_or_default(),
+        generation_prompt: chats.probe(prompt).await.unwrap_or_default(),
         tokens: special_tokens.keys().cloned().collect(),
         template: chats.source().to_owned(),
     }
@@ -147,6 +150,6 @@ async fn prompt_with_tools(chats: &ChatRenderer) -> String {
         add_generation_prompt: true,
         ..ChatInput::default()
     };
-    let prompt = chats.render(input).await.unwrap_or_default();
+    let prompt = chats.probe(input).await.unwrap_or_default();
     chats.readable(&prompt).into_owned()
 }

@@ -1,12 +1,14 @@
 //! What the files of the model say, and what the server says of the model.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use axum::http::HeaderValue;
-use text_generation_chat::{ChatTemplate, ChatTemplateError};
+use text_generation_chat::{ChatTemplate, ChatTemplateError, Limit};
 use text_generation_client::types::ShardInfo;
 use text_generation_core::tokenize::TextTokenizer;
+use tokio::time::timeout;
 
 use super::SlowTokenizer;
 use crate::args::Config;
@@ -15,6 +17,9 @@ use crate::generation_config::{GenerationConfig, SamplingDefaults};
 use crate::limits::{Limits, prefix_caching};
 use crate::renderer::ChatRenderer;
 use crate::schema::Info;
+
+/// Time to compile the templates of a model, and to ask them what they can do.
+const TEMPLATE_TIME: Duration = Duration::from_secs(30);
 
 /// What the folder of the model has for this server.
 pub(super) struct ModelFiles {
@@ -34,7 +39,7 @@ impl ModelFiles {
         slow_tokenizer: impl SlowTokenizer,
     ) -> anyhow::Result<Self> {
         let tokenizer = tokenizer(config, folder, slow_tokenizer).await?;
-        let template = chat_template(config, folder)?;
+        let template = chat_template(config, folder).await?;
         let most_requests = config.max_concurrent_requests as usize;
         let chats = ChatRenderer::new(template, tokenizer.clone(), most_requests);
         let format = format(config, folder, &chats).await?;
@@ -80,12 +85,18 @@ async fn tokenizer(
 }
 
 /// A template of the model that cannot be used is no reason not to serve prompts; one that was asked for is.
-fn chat_template(
+async fn chat_template(
     config: &Config,
     folder: &Path,
 ) -> anyhow::Result<Result<ChatTemplate, ChatTemplateError>> {
     let given = config.tokenizer_config_path.as_deref();
-    let loaded = ChatTemplate::load(folder, given);
+    let (path, folder) = (given.map(Path::to_owned), folder.to_owned());
+    // A template is asked what it makes of some conversations. Whatever it does then, signals are heard.
+    let load = tokio::task::spawn_blocking(move || ChatTemplate::load(&folder, path.as_deref()));
+    let loaded = match timeout(TEMPLATE_TIME, load).await {
+        Ok(loaded) => loaded?,
+        Err(_) => Err(ChatTemplateError::Limit(Limit::Time(TEMPLATE_TIME))),
+    };
     let template = loaded.and_then(|template| template.ok_or(ChatTemplateError::Missing));
     match (&template, given) {
         (Ok(_), _) => {}

@@ -139,6 +139,25 @@ async fn every_stream_goes_on_with_the_tokens_that_it_would_have_had() {
 }
 
 #[tokio::test]
+async fn what_was_in_the_cache_of_lost_shards_does_not_count_as_cached() {
+    let server = Server::start(config(1), batch_limits(), 64).await;
+    let first = server.infer.generate(asked(1)).await.unwrap();
+    let again = server.infer.generate(asked(1)).await.unwrap();
+    assert_eq!(first.cached_tokens, 0);
+    assert!(again.cached_tokens > 0);
+    server.mock.hold();
+    let stream = server.infer.generate_stream(asked(1)).await.unwrap();
+    until("it runs", || server.infer.snapshot().running == 1).await;
+    server.mock.kill();
+    server.until_recovered(1).await;
+    server.mock.resume();
+    let answer = stream.gather().await.unwrap();
+    assert_eq!(answer.cached_tokens, 0);
+    assert_eq!(ids(&answer), ids(&first));
+    server.assert_clean(64).await;
+}
+
+#[tokio::test]
 async fn streams_with_states_are_computed_from_the_first_token_on() {
     let expected = undisturbed(config(1), batch_limits(), asked).await;
     let (config, limits) = with_states(config(1));
