@@ -25,6 +25,17 @@ pub(super) fn bounds(keyword: &str, bound: &Number, integer: bool) -> bool {
     digits && bound.as_i64().is_none_or(exact)
 }
 
+/// Whether it has digits for a `multipleOf`: it counts in units of the last digit, in 32 bits.
+pub(super) fn steps(step: &Number) -> bool {
+    let Some(mut units) = step.as_f64().map(f64::abs) else {
+        return false;
+    };
+    while units.fract() != 0.0 {
+        units *= 10.0;
+    }
+    units <= f64::from(u32::MAX)
+}
+
 /// Whether it writes the numbers in a value as they are: those that no double holds become others.
 pub(super) fn writes(value: &Value) -> bool {
     match value {

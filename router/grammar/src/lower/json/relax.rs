@@ -198,6 +198,11 @@ impl Relaxation<'_> {
                 self.note(keyword);
             }
         }
+        let step = keywords.get("multipleOf").and_then(Value::as_number);
+        if step.is_some_and(|step| !numbers::steps(step)) {
+            keywords.remove("multipleOf");
+            self.note("multipleOf");
+        }
     }
 
     /// The engine counts a name that is written twice as two properties.
