@@ -4,6 +4,7 @@
 //! no arguments; the reason of its end. After the last choice the usage, where it was asked for, and `[DONE]`.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use text_generation_core::error::InferError;
 use text_generation_core::infer::Infer;
@@ -14,6 +15,7 @@ use tower_http::request_id::RequestId;
 use super::answer::{self, Identity};
 use super::chunk::Chunks;
 use super::logprobs::ChatLogprobs;
+use super::sampling::TokenIds;
 use crate::conversation::ConversationEvent;
 use crate::sse::{Encoder, EventBuffer};
 
@@ -27,6 +29,11 @@ pub struct ChatEvents {
     /// Set when log-probabilities were asked for.
     logprobs: Option<Infer>,
     include_usage: bool,
+    tokens: TokenIds,
+    /// The prompt, where its tokens were asked for.
+    prompt: Option<Arc<[u32]>>,
+    /// Whether what the model thinks is left out.
+    without_reasoning: bool,
 }
 
 impl ChatEvents {
@@ -43,26 +50,50 @@ impl ChatEvents {
             begun: vec![false; choices],
             logprobs,
             include_usage,
+            tokens: TokenIds::default(),
+            prompt: None,
+            without_reasoning: false,
         }
     }
 
-    /// The log-probabilities of a token. They come with the first delta of the token, in a chunk of no text where it
-    /// has none.
+    /// How tokens are named, with the ids of the prompt.
+    pub fn naming_tokens(mut self, tokens: TokenIds, prompt: Arc<[u32]>) -> Self {
+        self.tokens = tokens;
+        self.prompt = tokens.returned.then_some(prompt);
+        self
+    }
+
+    /// Leaves out what the model thinks.
+    pub fn without_reasoning(mut self, without: bool) -> Self {
+        self.without_reasoning = without;
+        self
+    }
+
+    fn is_written(&self, delta: &Delta) -> bool {
+        match delta {
+            Delta::ToolEnd { .. } => false,
+            Delta::Reasoning(_) => !self.without_reasoning,
+            _ => true,
+        }
+    }
+
+    /// The log-probabilities of a token. As its id, they come with the first delta of the token, in a chunk of no text
+    /// where it has none.
     fn logprobs(&self, token: &Token, top: &[Token]) -> Option<ChatLogprobs> {
         let infer = self.logprobs.as_ref()?;
         let mut logprobs = ChatLogprobs::default();
-        logprobs.push(token, top, infer);
+        logprobs.push(token, top, self.tokens.as_names, infer);
         Some(logprobs)
     }
 
     fn delta(
-        &self,
+        &mut self,
         choice: usize,
         delta: &Delta,
         logprobs: Option<&ChatLogprobs>,
         out: &mut EventBuffer,
     ) {
-        let chunks = &self.chunks;
+        let chunks = &mut self.chunks;
         match delta {
             Delta::Reasoning(text) => {
                 chunks.text_delta(choice, "reasoning_content", text, logprobs, out);
@@ -87,14 +118,23 @@ impl Encoder for ChatEvents {
         let choice = event.choice;
         if let Some(begun) = self.begun.get_mut(choice).filter(|begun| !**begun) {
             *begun = true;
+            if let Some(ids) = &self.prompt {
+                self.chunks.tell_prompt(ids);
+            }
             self.chunks.role(choice, out);
         }
         let mut logprobs = self.logprobs(&event.token, &event.top_tokens);
-        let written = |delta: &&Delta| !matches!(delta, Delta::ToolEnd { .. });
-        for delta in event.deltas.iter().filter(written) {
-            self.delta(choice, delta, logprobs.take().as_ref(), out);
+        let mut untold = logprobs.is_some() || self.tokens.returned;
+        if self.tokens.returned {
+            self.chunks.tell_token(event.token.id);
         }
-        if logprobs.is_some() {
+        for delta in &event.deltas {
+            if self.is_written(delta) {
+                self.delta(choice, delta, logprobs.take().as_ref(), out);
+                untold = false;
+            }
+        }
+        if untold {
             self.chunks
                 .text_delta(choice, "content", "", logprobs.as_ref(), out);
         }
