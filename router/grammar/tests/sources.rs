@@ -510,7 +510,11 @@ async fn bounds_of_numbers_are_enforced_as_far_as_the_engine_has_digits() {
         (&number, "maximum", json!(-1e300)),
         (&json!(["number", "null"]), "maximum", json!(1e300)),
         (&integer, "multipleOf", json!(1_u64 << 32)),
-        (&integer, "multipleOf", json!(18_446_744_073_709_551_616_f64)),
+        (
+            &integer,
+            "multipleOf",
+            json!(18_446_744_073_709_551_616_f64),
+        ),
         (&number, "multipleOf", json!(0.123_456_789_01)),
     ] {
         let strict = false;
