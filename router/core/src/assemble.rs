@@ -24,7 +24,14 @@ pub struct TextAssembler {
     tokenizer: TextTokenizer,
     detokenizer: Detokenizer,
     hidden: Hidden,
+    /// Tokens that are not in the text where they end it.
+    ends: Arc<[u32]>,
+    /// Whether the text of a hidden token is in its [`Token`].
+    tells_hidden: bool,
     stop: Stop,
+    /// So many tokens must come before a stop string may end the text.
+    min_tokens: u32,
+    tokens: u32,
     stopped: bool,
     /// So far, without hidden tokens.
     text: String,
@@ -37,6 +44,7 @@ enum Hidden {
     Special,
     /// These alone.
     Only(Arc<[u32]>),
+    Nothing,
 }
 
 /// What becomes of a stop string.
@@ -48,12 +56,26 @@ enum Stop {
     Cut(StopBuffer),
 }
 
+impl Stop {
+    /// See [`StopMatcher::hold`].
+    fn hold(&mut self, held: bool) {
+        match self {
+            Self::Kept(stop) => stop.hold(held),
+            Self::Cut(buffer) => buffer.hold(held),
+        }
+    }
+}
+
 impl TextAssembler {
     pub fn new(tokenizer: TextTokenizer, stop: &[String], dialect: Dialect) -> Self {
         Self {
             detokenizer: Detokenizer::new(tokenizer.clone()),
             tokenizer,
             hidden: Hidden::Special,
+            ends: Arc::default(),
+            tells_hidden: dialect == Dialect::Tgi,
+            min_tokens: 0,
+            tokens: 0,
             stop: match dialect {
                 Dialect::Tgi => Stop::Kept(StopMatcher::new(stop)),
                 Dialect::OpenAi => Stop::Cut(StopBuffer::new(stop)),
@@ -70,10 +92,39 @@ impl TextAssembler {
         self
     }
 
+    /// Special tokens are in the text as any other.
+    pub fn showing_special_tokens(mut self) -> Self {
+        self.hidden = Hidden::Nothing;
+        self
+    }
+
+    /// A stop string stays in the text, or it does not, whatever the dialect says.
+    pub fn including_stop(mut self, stop: &[String], included: bool) -> Self {
+        self.stop = if included {
+            Stop::Kept(StopMatcher::new(stop))
+        } else {
+            Stop::Cut(StopBuffer::new(stop))
+        };
+        self
+    }
+
+    /// These tokens are not in the text where they end it.
+    pub fn without_ends(mut self, ends: Arc<[u32]>) -> Self {
+        self.ends = ends;
+        self
+    }
+
+    /// Stop strings that end within the first `min_tokens` tokens do not end the text.
+    pub fn after(mut self, min_tokens: u32) -> Self {
+        self.min_tokens = min_tokens;
+        self
+    }
+
     fn is_hidden(&self, id: u32) -> bool {
         match &self.hidden {
             Hidden::Special => self.tokenizer.is_special(id),
             Hidden::Only(ends) => ends.contains(&id),
+            Hidden::Nothing => false,
         }
     }
 
@@ -81,10 +132,22 @@ impl TextAssembler {
     /// the dialect of OpenAI the text that follows is empty too while it may be the beginning of a stop string, and
     /// hidden tokens have no text. After a stop string nothing adds text any more.
     pub fn push(&mut self, token: TokenId) -> Assembled {
+        self.assemble(token, self.is_hidden(token.id))
+    }
+
+    /// The token that ends the text by itself, as an end-of-sequence token does.
+    pub fn push_end(&mut self, token: TokenId) -> Assembled {
+        let hidden = self.is_hidden(token.id) || self.ends.contains(&token.id);
+        self.assemble(token, hidden)
+    }
+
+    fn assemble(&mut self, token: TokenId, hidden: bool) -> Assembled {
+        self.tokens = self.tokens.saturating_add(1);
+        self.stop.hold(self.tokens <= self.min_tokens);
         let text = if self.stopped {
             String::new()
         } else {
-            self.advance(token.id)
+            self.advance(token.id, hidden)
         };
         Assembled {
             token: Token {
@@ -98,9 +161,9 @@ impl TextAssembler {
     }
 
     /// The text that a token adds, while no stop string was found.
-    fn advance(&mut self, id: u32) -> String {
+    fn advance(&mut self, id: u32, hidden: bool) -> String {
         // A hidden token ends a character that is incomplete.
-        let (mut text, hidden) = if self.is_hidden(id) {
+        let (mut text, hidden) = if hidden {
             let hidden = self.tokenizer.token_text(id);
             (self.detokenizer.flush(), Some(hidden))
         } else {
@@ -116,14 +179,18 @@ impl TextAssembler {
                     shown = shown.min(found.end);
                 }
                 self.text.push_str(&text[..shown]);
+                if !self.tells_hidden {
+                    text.truncate(shown);
+                }
                 text
             }
             Stop::Cut(buffer) => {
                 let mut out = String::new();
+                let told = hidden.clone().filter(|_| self.tells_hidden);
                 self.stopped = buffer.push(text, true, &mut out)
                     || hidden.is_some_and(|hidden| buffer.push(hidden, false, &mut out));
                 self.text.push_str(&out);
-                out
+                out + &told.unwrap_or_default()
             }
         }
     }

@@ -115,6 +115,16 @@ pub enum ValidationError {
     CacheSalt { max: usize, given: usize },
     #[error("`stop` must not contain a string of more than {max} bytes. Given: {given}")]
     StopLength { max: usize, given: usize },
+    #[error("`stop_token_ids` supports up to {max} token ids. Given: {given}")]
+    StopTokens { max: usize, given: usize },
+    #[error("`bad_words` supports up to {max} words. Given: {given}")]
+    BadWords { max: usize, given: usize },
+    #[error("`bad_words` must not contain an empty word")]
+    EmptyBadWord,
+    #[error("`bad_words` must not contain a word of more than {max} bytes. Given: {given}")]
+    BadWordLength { max: usize, given: usize },
+    #[error("`bad_words` needs grammars, which this server does not support")]
+    BadWordsSupport,
     #[error("grammar is not supported")]
     GrammarSupport,
     #[error("grammar is not valid: {0}")]

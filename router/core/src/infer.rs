@@ -23,7 +23,10 @@ use crate::error::{InferError, ValidationError};
 use crate::grammar::mask_pool;
 use crate::metrics::{Meter, RequestMetrics};
 pub use crate::stream::GenerateStream;
-use crate::types::{BatchLimits, GenerateAnswer, GenerateRequest, TokenizedText, ValidationLimits};
+use crate::types::{
+    BatchLimits, GenerateAnswer, GenerateParameters, GenerateRequest, TokenizedText,
+    ValidationLimits,
+};
 use crate::validation::Validator;
 
 /// What is going on, for tests and status pages.
@@ -190,6 +193,11 @@ impl Infer {
         let ids = self.0.validator.pool().encode(text, false).await;
         let ids = ids.map_err(|error| ValidationError::Tokenizer(error.to_string()))?;
         Ok(ids.len())
+    }
+
+    /// How many tokens a prompt of `tokens` has when it is cut as `parameters` say; those at its end are kept.
+    pub fn kept(&self, tokens: usize, parameters: &GenerateParameters) -> usize {
+        self.0.validator.kept(tokens, parameters)
     }
 
     /// The text of `ids`, taken as a whole text.

@@ -123,7 +123,7 @@ impl Entry {
 
     /// Whether its tokens are chosen by masks.
     pub(crate) fn is_constrained(&self) -> bool {
-        self.request.grammar.is_some()
+        self.request.grammar.is_some() || self.request.bad_words.is_some()
     }
 
     /// Whose it is.

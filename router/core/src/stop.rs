@@ -13,6 +13,8 @@ pub struct StopMatcher {
     patterns: Vec<Pattern>,
     /// Index of the pattern that was found last.
     found: Option<usize>,
+    /// Nothing is found, though the text is followed.
+    held: bool,
 }
 
 impl StopMatcher {
@@ -25,11 +27,24 @@ impl StopMatcher {
                 .map(|stop| Pattern::new(stop))
                 .collect(),
             found: None,
+            held: false,
         }
+    }
+
+    /// Whether strings that end in the pieces from now on are passed over. One that has begun there and ends later is
+    /// found.
+    pub fn hold(&mut self, held: bool) {
+        self.held = held;
     }
 
     /// Takes the next piece of text. Of stop strings that end at the same place the longest is found.
     pub fn push(&mut self, piece: &str) -> Option<Found> {
+        if self.held {
+            for pattern in &mut self.patterns {
+                pattern.pass(piece.as_bytes());
+            }
+            return None;
+        }
         let patterns = self.patterns.iter_mut().enumerate();
         let (index, found) = patterns
             .filter_map(|(index, pattern)| Some((index, pattern.push(piece.as_bytes())?)))
@@ -82,6 +97,13 @@ impl Pattern {
             bytes,
             borders: borders.into(),
             matched: 0,
+        }
+    }
+
+    /// Follows a piece through every place where the pattern ends.
+    fn pass(&mut self, mut piece: &[u8]) {
+        while let Some(found) = self.push(piece) {
+            piece = &piece[found.end..];
         }
     }
 
@@ -148,6 +170,17 @@ mod tests {
         for (stop, pieces, expected) in cases {
             assert_eq!(find(stop, pieces), expected, "{stop:?} in {pieces:?}");
         }
+    }
+
+    #[test]
+    fn what_ends_while_it_is_held_is_passed_over() {
+        let mut matcher = StopMatcher::new(&["aa".into(), "b".into()]);
+        matcher.hold(true);
+        assert_eq!(matcher.push("b aaa ba"), None);
+        assert_eq!((matcher.found(), matcher.partial()), (None, 1));
+        matcher.hold(false);
+        // It began before.
+        assert_eq!(matcher.push("ab"), Some(Found { end: 1, length: 2 }));
     }
 
     proptest! {

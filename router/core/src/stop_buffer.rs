@@ -44,6 +44,11 @@ impl StopBuffer {
         found.is_some()
     }
 
+    /// See [`StopMatcher::hold`].
+    pub(crate) fn hold(&mut self, held: bool) {
+        self.stop.hold(held);
+    }
+
     /// The stop string that was found.
     pub(crate) fn found(&self) -> Option<&str> {
         self.stop.found()

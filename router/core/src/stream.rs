@@ -32,6 +32,8 @@ pub struct GenerateStream {
     pub index: u32,
     /// Tokens of the prompt, as truncated.
     pub input_length: u32,
+    /// The same tokens.
+    pub prompt_ids: Arc<[u32]>,
     /// Parts of its grammar that its text need not follow.
     pub not_enforced: Arc<[String]>,
     pub(crate) events: UnboundedReceiver<Event>,
@@ -117,7 +119,10 @@ impl GenerateStream {
         now: Instant,
     ) {
         self.generated_tokens += 1;
-        let assembled = self.assembler.push(token);
+        let assembled = match finish {
+            Some(FinishReason::EosToken) => self.assembler.push_end(token),
+            _ => self.assembler.push(token),
+        };
         let mut token = assembled.token;
         let top_tokens = top_tokens.map_or(Vec::new(), |top| self.assembler.top(&top));
         let reason = finish_reason(finish, assembled.stopped);
@@ -196,6 +201,7 @@ impl GenerateStream {
                     top_tokens: tops,
                     generated,
                     input_length: self.input_length,
+                    prompt_ids: self.prompt_ids.clone(),
                     instants,
                     finished: Instant::now(),
                     cached_tokens,

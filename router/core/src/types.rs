@@ -45,11 +45,38 @@ pub enum Dialect {
     OpenAi,
 }
 
+impl Dialect {
+    /// Whether a text has the stop string that ended it, where the request does not say so.
+    pub fn includes_stop(self) -> bool {
+        self == Self::Tgi
+    }
+}
+
 /// When a request ends by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoppingCriteria {
     pub max_new_tokens: u32,
     pub ignore_eos_token: bool,
+    /// They end a text beside the end-of-sequence tokens, whether those do or not.
+    pub stop_token_ids: Arc<[u32]>,
+}
+
+/// What is in a generated text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextContent {
+    /// Whether the stop string is in it, or the stop token, that ended it.
+    pub includes_stop: bool,
+    pub special_tokens: SpecialTokens,
+}
+
+/// What becomes of special tokens in a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpecialTokens {
+    Hidden,
+    Shown,
+    /// They are shown, but for end-of-sequence tokens: whoever reads tool calls out of the text looks for the markers
+    /// around them.
+    Parsed,
 }
 
 /// A request as the front end hands it over.
@@ -232,6 +259,8 @@ pub struct GenerateAnswer {
     pub top_tokens: Vec<Vec<Token>>,
     pub generated: GeneratedText,
     pub input_length: u32,
+    /// The prompt, as truncated.
+    pub prompt_ids: Arc<[u32]>,
     pub instants: RequestInstants,
     /// When the last token arrived.
     pub finished: Instant,

@@ -79,9 +79,9 @@ fn unknown_keys_are_ignored() {
 }
 
 #[test]
-fn a_presence_penalty_is_unknown_as_in_tgi() {
-    let given = one("presence_penalty", json!(1.0));
-    assert_eq!(given, Ok(GenerateParameters::default()));
+fn a_presence_penalty_is_a_parameter() {
+    let given = one("presence_penalty", json!(1.0)).unwrap();
+    assert_eq!(given.presence_penalty, Some(1.0));
 }
 
 #[test]

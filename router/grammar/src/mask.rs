@@ -63,6 +63,43 @@ impl Mask {
         }
     }
 
+    /// Every token.
+    pub fn all() -> Self {
+        Self::of(Form::All)
+    }
+
+    /// The same without `ids`, of a vocabulary with `vocab_size` ids.
+    #[must_use]
+    pub fn without(&self, ids: &[u32], vocab_size: u32) -> Self {
+        let mut except = match &self.inner.form {
+            Form::All => Vec::new(),
+            Form::Except(except) => except.clone(),
+            Form::Only(only) => {
+                let left = only.iter().filter(|id| !ids.contains(id));
+                return Self::of(Form::Only(left.copied().collect()));
+            }
+            Form::Bits(_) => return self.cleared(ids, vocab_size),
+        };
+        except.extend(ids);
+        except.sort_unstable();
+        except.dedup();
+        if except.len() > LIST {
+            return self.cleared(ids, vocab_size);
+        }
+        Self::of(Form::Except(except))
+    }
+
+    fn cleared(&self, ids: &[u32], vocab_size: u32) -> Self {
+        let mut tokens = SimpleVob::alloc(vocab_size as usize);
+        for id in (0..vocab_size).filter(|&id| self.allows(id)) {
+            tokens.allow_token(id);
+        }
+        for &id in ids.iter().filter(|&&id| id < vocab_size) {
+            tokens.disallow_token(id);
+        }
+        Self::new(&tokens)
+    }
+
     pub(crate) fn new(tokens: &SimpleVob) -> Self {
         let (size, allowed) = (tokens.len(), tokens.num_set());
         let form = if allowed == size {
@@ -81,6 +118,10 @@ impl Mask {
             bits.truncate(size.div_ceil(8));
             Form::Bits(bits)
         };
+        Self::of(form)
+    }
+
+    fn of(form: Form) -> Self {
         let mut hasher = DefaultHasher::new();
         form.hash(&mut hasher);
         let hash = hasher.finish();

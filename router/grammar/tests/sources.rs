@@ -431,14 +431,14 @@ async fn bounds_of_numbers_are_enforced_as_far_as_the_engine_has_digits() {
         (
             &integer,
             "minimum",
-            json!(-1_000_000_000_000_000_001_i64),
+            json!(-1_000_000_000_000_000_000_i64),
             "-1",
             "-9000000000000000000",
         ),
         (
             &integer,
             "minimum",
-            json!(999_999_999_999_999_000_i64),
+            json!(999_999_999_999_998_976_i64),
             "1000000000000000000",
             "9",
         ),
@@ -466,7 +466,7 @@ async fn bounds_of_numbers_are_enforced_as_far_as_the_engine_has_digits() {
         (
             &integer,
             "exclusiveMaximum",
-            json!(-999_999_999_999_999_000_i64),
+            json!(-999_999_999_999_998_976_i64),
             "-1000000000000000000",
             "-9",
         ),
@@ -491,6 +491,12 @@ async fn bounds_of_numbers_are_enforced_as_far_as_the_engine_has_digits() {
         check(source, &[valid], &[invalid]).await;
     }
     for (kind, bound, value) in [
+        (&integer, "minimum", json!(9_007_199_254_740_993_i64)),
+        (
+            &integer,
+            "exclusiveMaximum",
+            json!(-9_007_199_254_740_993_i64),
+        ),
         (&integer, "minimum", json!(i64::MIN)),
         (&integer, "exclusiveMinimum", json!(i64::MIN)),
         (&integer, "minimum", json!(-1e300)),
@@ -503,6 +509,13 @@ async fn bounds_of_numbers_are_enforced_as_far_as_the_engine_has_digits() {
         (&number, "minimum", json!(1e300)),
         (&number, "maximum", json!(-1e300)),
         (&json!(["number", "null"]), "maximum", json!(1e300)),
+        (&integer, "multipleOf", json!(1_u64 << 32)),
+        (
+            &integer,
+            "multipleOf",
+            json!(18_446_744_073_709_551_616_f64),
+        ),
+        (&number, "multipleOf", json!(0.123_456_789_01)),
     ] {
         let strict = false;
         let schema = json!({"type": kind, bound: value});
@@ -517,7 +530,9 @@ async fn bounds_of_numbers_are_enforced_as_far_as_the_engine_has_digits() {
 async fn a_constant_that_no_double_holds_does_not_become_another() {
     for (constant, text) in [
         (json!(9_007_199_254_740_992_i64), "9007199254740992"),
-        (json!(1e22), "10000000000000000000000"),
+        (json!(1_i64 << 60), "1152921504606846976"),
+        (json!(-(1_i64 << 62)), "-4611686018427387904"),
+        (json!([1e15]), "[1000000000000000]"),
         (json!(-0.1), "-0.1"),
     ] {
         let strict = true;
@@ -530,6 +545,12 @@ async fn a_constant_that_no_double_holds_does_not_become_another() {
         json!({"const": [{"id": 1_234_567_890_123_456_789_i64}]}),
         json!({"type": "integer", "const": i64::MIN}),
         json!({"const": u64::MAX}),
+        // A double holds it, but the engine writes the shortest digits that read as the same.
+        json!({"const": 1_u64 << 63}),
+        // As `serde_json` reads 18446744073709551616 and its neighbours.
+        json!({"const": 18_446_744_073_709_551_616_f64}),
+        json!({"const": -18_446_744_073_709_551_616_f64}),
+        json!({"const": 1e22}),
     ] {
         let strict = false;
         let source = GrammarSource::JsonSchema { schema, strict };

@@ -318,3 +318,76 @@ fn kept_special_tokens_are_in_streams_and_texts_but_for_those_that_end_it() {
         .push(token(bos));
     assert!(token.token.special);
 }
+
+#[test]
+fn stop_strings_wait_for_the_first_tokens() {
+    let tokenizer = byte_fallback();
+    let ids = tokenizer.encode("hello the hello the", false).unwrap();
+    // So many tokens, and what is left of the text.
+    let cases = [
+        (0, " h"),
+        (1, " hello the h"),
+        (2, " hello the h"),
+        (3, " hello the hello the"),
+    ];
+    for (min_tokens, expected) in cases {
+        let stop = ["ell".to_owned()];
+        let mut assembler = speaking(Dialect::OpenAi, &tokenizer, &["ell"]).after(min_tokens);
+        let (streamed, stopped, text) = generate(&mut assembler, &ids);
+        assert_eq!(text, expected, "{min_tokens}");
+        assert_eq!(streamed.concat(), expected, "{min_tokens}");
+        assert_eq!(stopped, min_tokens < 3, "{min_tokens}");
+        let mut kept = speaking(Dialect::OpenAi, &tokenizer, &[])
+            .including_stop(&stop, true)
+            .after(min_tokens);
+        let (streamed, _, text) = generate(&mut kept, &ids);
+        let ell = if stopped { "ell" } else { "" };
+        assert_eq!(text, format!("{expected}{ell}"), "{min_tokens}");
+        assert_eq!(streamed.concat(), text, "{min_tokens}");
+    }
+}
+
+#[test]
+fn special_tokens_are_shown_where_it_is_asked_for_but_for_the_one_that_ends_the_text() {
+    let tokenizer = byte_fallback();
+    let (bos, hello) = (1, tokenizer.encode("hello", false).unwrap()[0]);
+    let text = |included: bool, last: u32| {
+        let mut assembler = speaking(Dialect::OpenAi, &tokenizer, &[])
+            .including_stop(&[], included)
+            .showing_special_tokens();
+        if !included {
+            assembler = assembler.without_ends([EOS, hello].into());
+        }
+        let mut texts: Vec<String> = [bos, hello, EOS]
+            .map(|id| assembler.push(token(id)).token.text)
+            .into();
+        texts.push(assembler.push_end(token(last)).token.text);
+        assert_eq!(texts.concat(), assembler.finish());
+        texts.concat()
+    };
+    assert_eq!(text(false, EOS), "<s> hello</s>");
+    assert_eq!(text(true, EOS), "<s> hello</s></s>");
+    assert_eq!(text(false, hello), "<s> hello</s>");
+    assert_eq!(text(true, hello), "<s> hello</s> hello");
+    // A grammar may end with any token.
+    assert_eq!(text(false, bos), "<s> hello</s><s>");
+}
+
+#[test]
+fn openai_streams_that_keep_their_stop_string_hide_special_tokens() {
+    let tokenizer = byte_fallback();
+    let hello = tokenizer.encode("hello", false).unwrap()[0];
+    for (dialect, included, shown) in [
+        (Dialect::OpenAi, true, [" hello", "", " hell"]),
+        (Dialect::Tgi, true, [" hello", "</s>", " hell"]),
+        (Dialect::Tgi, false, [" hello", "</s>", ""]),
+    ] {
+        let stop = ["> hell".to_owned()];
+        let mut assembler = speaking(dialect, &tokenizer, &[]).including_stop(&stop, included);
+        let (streamed, stopped, text) = generate(&mut assembler, &[hello, EOS, hello]);
+        let rest = if included { " hello hell" } else { " hello" };
+        assert_eq!(streamed, shown, "{dialect:?}");
+        assert_eq!(text, rest, "{dialect:?}");
+        assert!(stopped, "{dialect:?}");
+    }
+}

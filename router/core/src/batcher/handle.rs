@@ -138,7 +138,7 @@ impl BatcherHandle {
                 events: sender,
                 stopped: stopped.clone(),
                 permit,
-                constraint: request.grammar.as_ref().map(Constraint::new),
+                constraint: Constraint::new(request.grammar.as_ref(), request.bad_words.as_ref()),
             };
             (sample, Submitted { events, stopped })
         };

@@ -95,12 +95,17 @@ impl Batcher {
         let ends = self.eos_token_ids.contains(&token.id);
         let running = self.rows.get_mut(row.index())?.as_mut()?;
         let entry = &mut running.entry;
-        // Whether it ends is for the grammar to say.
-        if let Some(constraint) = entry.constraint.take() {
-            let is_last = running.next_is_last();
-            return Some(Arrival::new(row, token, top_tokens, constraint, is_last));
-        }
+        let stops = entry.request.stops_at(token.id, entry.generated);
         let ends = ends && !entry.request.stopping.ignore_eos_token;
+        if let Some(constraint) = entry.constraint.take() {
+            // Whether an end-of-sequence token ends it is for the grammar to say.
+            let ends = stops || ends && !constraint.has_grammar();
+            let is_last = running.next_is_last();
+            return Some(Arrival::new(
+                row, token, top_tokens, constraint, ends, is_last,
+            ));
+        }
+        let ends = ends || stops;
         if running.accept(token, top_tokens, ends) {
             self.release(row, ends);
         }

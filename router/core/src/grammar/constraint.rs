@@ -1,30 +1,75 @@
-//! The grammar of one generation.
+//! What holds one generation to its grammar, and keeps it from its bad words.
 
 use text_generation_client::types::{Row, TokenId};
 use text_generation_grammar::{GrammarError, Mask, Matcher};
 
 use super::ValidGrammar;
+use super::bad_words::{BadWordWatch, BadWords};
 
-/// Where one generation stands in its grammar. It belongs to the request, not to its row, so it survives pauses and
-/// failed steps: it has accepted all generated ids, and no others.
+/// Where one generation stands in its grammar and its bad words. It belongs to the request, not to its row, so it
+/// survives pauses and failed steps: it has accepted all generated ids, and no others.
 #[derive(Debug)]
 pub(crate) struct Constraint {
-    matcher: Matcher,
+    matcher: Option<Matcher>,
+    bad_words: Option<BadWordWatch>,
     /// Of the next token.
     mask: Mask,
 }
 
 impl Constraint {
-    /// At the beginning.
-    pub(crate) fn new(grammar: &ValidGrammar) -> Self {
-        Self {
-            matcher: grammar.grammar.matcher(),
-            mask: grammar.first.clone(),
+    /// At the beginning; nothing where any text is allowed.
+    pub(crate) fn new(
+        grammar: Option<&ValidGrammar>,
+        bad_words: Option<&BadWords>,
+    ) -> Option<Self> {
+        if grammar.is_none() && bad_words.is_none() {
+            return None;
         }
+        let first = grammar.map_or_else(Mask::all, |grammar| grammar.first.clone());
+        let bad_words = bad_words.map(BadWords::watch);
+        Some(Self {
+            matcher: grammar.map(|grammar| grammar.grammar.matcher()),
+            mask: narrowed(bad_words.as_ref(), first),
+            bad_words,
+        })
     }
 
     pub(crate) fn mask(&self) -> &Mask {
         &self.mask
+    }
+
+    /// Whether a grammar says when the text ends.
+    pub(crate) fn has_grammar(&self) -> bool {
+        self.matcher.is_some()
+    }
+
+    /// Takes the next token; whether the grammar ends with it.
+    fn accept(&mut self, id: u32) -> Result<bool, GrammarError> {
+        if let Some(bad_words) = &mut self.bad_words {
+            bad_words.accept(id);
+        }
+        let Some(matcher) = &mut self.matcher else {
+            return Ok(false);
+        };
+        matcher.accept(id)?;
+        Ok(matcher.is_finished())
+    }
+
+    /// Finds the mask of the next token.
+    fn look_ahead(&mut self) -> Result<(), GrammarError> {
+        let allowed = match &mut self.matcher {
+            Some(matcher) => matcher.mask()?,
+            None => Mask::all(),
+        };
+        self.mask = narrowed(self.bad_words.as_ref(), allowed);
+        Ok(())
+    }
+}
+
+fn narrowed(bad_words: Option<&BadWordWatch>, allowed: Mask) -> Mask {
+    match bad_words {
+        Some(bad_words) => bad_words.narrow(allowed),
+        None => allowed,
     }
 }
 
@@ -35,9 +80,11 @@ pub(crate) struct Arrival {
     pub(crate) token: TokenId,
     pub(crate) top_tokens: Option<Vec<TokenId>>,
     pub(crate) constraint: Constraint,
-    /// No token may follow, whatever the grammar says.
+    /// The token ends the text, whatever the grammar says.
+    pub(crate) ends: bool,
+    /// No token may follow.
     pub(crate) is_last: bool,
-    /// Whether the grammar ends with this token. An error ends the generation.
+    /// Whether the text ends with this token. An error ends the generation.
     pub(crate) outcome: Result<bool, GrammarError>,
 }
 
@@ -47,6 +94,7 @@ impl Arrival {
         token: TokenId,
         top_tokens: Option<Vec<TokenId>>,
         constraint: Constraint,
+        ends: bool,
         is_last: bool,
     ) -> Self {
         Self {
@@ -54,6 +102,7 @@ impl Arrival {
             token,
             top_tokens,
             constraint,
+            ends,
             is_last,
             outcome: Ok(false),
         }
@@ -65,11 +114,9 @@ impl Arrival {
     }
 
     fn next(&mut self) -> Result<bool, GrammarError> {
-        let Constraint { matcher, mask } = &mut self.constraint;
-        matcher.accept(self.token.id)?;
-        let ended = matcher.is_finished();
+        let ended = self.constraint.accept(self.token.id)? || self.ends;
         if !ended && !self.is_last {
-            *mask = matcher.mask()?;
+            self.constraint.look_ahead()?;
         }
         Ok(ended)
     }

@@ -3,6 +3,7 @@
 //! A grammar is compiled while its request is validated. Each generation follows it with a matcher of its own, on
 //! worker threads, while the shards already run the next forward pass. Equal masks share a slot of the device.
 
+mod bad_words;
 mod constraint;
 pub(crate) mod mask_pool;
 mod workers;
@@ -16,6 +17,7 @@ use text_generation_grammar::{
 };
 use tokio::sync::OnceCell;
 
+pub(crate) use self::bad_words::BadWords;
 pub(crate) use self::constraint::{Arrival, Constraint};
 pub(crate) use self::workers::Workers;
 use crate::metrics::GrammarMetrics;

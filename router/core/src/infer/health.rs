@@ -15,7 +15,7 @@ use crate::batcher::FoundLost;
 use crate::observer::Observed;
 use crate::queue::Event;
 use crate::tenant::Tenant;
-use crate::types::{Dialect, StoppingCriteria};
+use crate::types::{Dialect, SpecialTokens, StoppingCriteria, TextContent};
 use crate::validation::ValidRequest;
 
 /// How long the probe that follows a failed step may take.
@@ -128,10 +128,15 @@ impl Infer {
             stopping: StoppingCriteria {
                 max_new_tokens: 1,
                 ignore_eos_token: true,
+                stop_token_ids: Arc::default(),
             },
             stop_sequences: Vec::new(),
             dialect: Dialect::Tgi,
-            keep_special_tokens: false,
+            text: TextContent {
+                includes_stop: true,
+                special_tokens: SpecialTokens::Hidden,
+            },
+            bad_words: None,
             top_n_tokens: 0,
             prefill_logprobs: false,
             grammar: None,

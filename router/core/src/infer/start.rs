@@ -15,7 +15,7 @@ use crate::observer::Outcome;
 use crate::permit::{Permit, PermitHalf};
 use crate::stream::StreamGuard;
 use crate::tenant::Tenant;
-use crate::types::RequestInstants;
+use crate::types::{RequestInstants, SpecialTokens};
 use crate::validation::ValidRequest;
 
 /// What a generation holds: the first for its stream, the second for the batcher.
@@ -123,6 +123,7 @@ impl Infer {
         let observed = std::mem::take(&mut valid.observed);
         let samples = valid.chooser.do_sample;
         let assembler = self.assembler(&stop, &valid);
+        let prompt_ids = valid.input_ids.clone();
         let grammar = valid.grammar.as_ref().map(|valid| &valid.grammar);
         let not_enforced: Arc<[String]> = grammar
             .map_or(&[][..], |grammar| grammar.not_enforced())
@@ -138,6 +139,7 @@ impl Infer {
             GenerateStream {
                 index,
                 input_length,
+                prompt_ids: prompt_ids.clone(),
                 not_enforced: not_enforced.clone(),
                 cached_tokens: 0,
                 assembler: assembler.clone(),
@@ -169,12 +171,29 @@ impl Infer {
 
     fn assembler(&self, stop: &[String], valid: &ValidRequest) -> TextAssembler {
         let tokenizer = self.0.validator.tokenizer().clone();
-        let assembler = TextAssembler::new(tokenizer, stop, valid.dialect);
-        if valid.keep_special_tokens {
-            assembler.keeping_special_tokens(self.0.eos_token_ids.clone())
-        } else {
-            assembler
+        let text = &valid.text;
+        let mut assembler =
+            TextAssembler::new(tokenizer, stop, valid.dialect).after(valid.chooser.min_new_tokens);
+        if text.includes_stop != valid.dialect.includes_stop() {
+            assembler = assembler.including_stop(stop, text.includes_stop);
         }
+        if !text.includes_stop {
+            assembler = assembler.without_ends(self.ends(&valid.stopping.stop_token_ids));
+        }
+        match text.special_tokens {
+            SpecialTokens::Hidden => assembler,
+            SpecialTokens::Shown => assembler.showing_special_tokens(),
+            SpecialTokens::Parsed => assembler.keeping_special_tokens(self.0.eos_token_ids.clone()),
+        }
+    }
+
+    /// All tokens that end a generation which these end too.
+    fn ends(&self, stop_token_ids: &[u32]) -> Arc<[u32]> {
+        if stop_token_ids.is_empty() {
+            return self.0.eos_token_ids.clone();
+        }
+        let eos = self.0.eos_token_ids.iter();
+        eos.chain(stop_token_ids).copied().collect()
     }
 
     /// More samples than permits could never start.

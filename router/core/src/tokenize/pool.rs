@@ -59,6 +59,16 @@ impl TokenizerPool {
         .await
     }
 
+    /// [`TextTokenizer::encode`] of each text, without special tokens, by one worker.
+    pub async fn encode_each(&self, texts: Vec<String>) -> Result<Vec<Vec<u32>>, TokenizerError> {
+        let bytes = texts.iter().map(String::len).sum();
+        self.run(bytes, move |tokenizer| {
+            let texts = texts.iter();
+            texts.map(|text| tokenizer.encode(text, false)).collect()
+        })
+        .await
+    }
+
     /// [`TextTokenizer::encode_with_offsets`] on a worker thread.
     pub async fn encode_with_offsets(
         &self,

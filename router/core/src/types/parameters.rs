@@ -93,7 +93,8 @@ pub struct GenerateParameters {
     #[serde(deserialize_with = "logit_bias")]
     #[schema(nullable = true, value_type = Option<Object>, example = json!({"50256": -100.0}))]
     pub logit_bias: Option<BTreeMap<u32, f32>>,
-    /// No end-of-sequence token is chosen before so many tokens; stop strings still end the text. Not in TGI.
+    /// No end-of-sequence token is chosen, and no stop string or stop token ends the text, before so many tokens. Not in
+    /// TGI.
     #[schema(nullable = true, minimum = 0, example = json!(null))]
     pub min_new_tokens: Option<u32>,
     /// Go on after an end-of-sequence token. Not in TGI.
@@ -106,6 +107,26 @@ pub struct GenerateParameters {
     /// what was asked before. Not in TGI.
     #[schema(nullable = true, max_length = 256, example = json!(null))]
     pub cache_salt: Option<String>,
+    /// Penalty on every token that occurred, once however often it did; 0 is off. Not in TGI.
+    #[schema(nullable = true, minimum = -2.0, maximum = 2.0, example = json!(null))]
+    pub presence_penalty: Option<f32>,
+    /// Generation ends with one of these tokens, at most 1024. Not in TGI.
+    #[schema(nullable = true, example = json!(null))]
+    pub stop_token_ids: Option<Vec<u32>>,
+    /// Words that the text does not contain, at most 256. Not in TGI.
+    #[schema(nullable = true, example = json!(null))]
+    pub bad_words: Option<Vec<String>>,
+    /// Whether special tokens are left out of the text, as is the default. Not in TGI.
+    #[schema(nullable = true, example = json!(null))]
+    pub skip_special_tokens: Option<bool>,
+    /// Whether the text ends with the stop string or stop token that ended it; on TGI's routes it does unless told
+    /// otherwise. Not in TGI.
+    #[schema(nullable = true, example = json!(null))]
+    pub include_stop_str_in_output: Option<bool>,
+    /// Keep as many tokens at the end of the prompt as the context has room for. Not a key of any route.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub truncate_to_fit: bool,
     /// Generate fewer tokens than `max_new_tokens` where the context has no room for them, instead of refusing. Not a key
     /// of any route: those whose clients ask for too much set it.
     #[serde(skip)]
@@ -119,11 +140,6 @@ pub struct GenerateParameters {
     #[serde(skip)]
     #[schema(ignore)]
     pub observed: Observed,
-    /// Penalty on every token that occurred, as often as it did; 0 is off. Not a key of `/generate`, which has never
-    /// read it: only the OpenAI routes set it, where [`Dialect::OpenAi`](super::Dialect::OpenAi) says what counts.
-    #[serde(skip)]
-    #[schema(ignore)]
-    pub presence_penalty: Option<f32>,
     /// Special tokens are in the text, but for those that end it: what reads tool calls out of it looks for their
     /// markers. Not a key of any route.
     #[serde(skip)]

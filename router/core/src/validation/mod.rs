@@ -10,12 +10,13 @@ use text_generation_client::types::{NextTokenChooser, TraceLink};
 use text_generation_grammar::GrammarSource;
 
 use crate::error::ValidationError;
-use crate::grammar::{Grammars, ValidGrammar, Workers};
+use crate::grammar::{BadWords, Grammars, ValidGrammar, Workers};
 use crate::observer::Observed;
 use crate::tenant::Tenant;
 use crate::tokenize::{TextTokenizer, TokenizerPool};
 use crate::types::{
-    Dialect, GenerateParameters, GenerateRequest, Inputs, StoppingCriteria, ValidationLimits,
+    Dialect, GenerateParameters, GenerateRequest, Inputs, StoppingCriteria, TextContent,
+    ValidationLimits,
 };
 
 /// A request that fits the limits.
@@ -27,13 +28,14 @@ pub struct ValidRequest {
     pub stopping: StoppingCriteria,
     pub stop_sequences: Vec<String>,
     pub dialect: Dialect,
-    /// Special tokens are in the text, but for those that end it.
-    pub keep_special_tokens: bool,
+    pub text: TextContent,
     pub top_n_tokens: u32,
     /// Asked for, and enabled in this server.
     pub prefill_logprobs: bool,
     /// What its outputs follow.
     pub grammar: Option<ValidGrammar>,
+    /// What they never contain.
+    pub(crate) bad_words: Option<BadWords>,
     /// Lower runs first.
     pub priority: i32,
     /// Only requests with the same one share cached prefixes.
@@ -50,6 +52,11 @@ impl ValidRequest {
     /// The seed of a sample: those of one request count up from the first, and wrap.
     pub fn seed(&self, sample: u64) -> u64 {
         self.chooser.seed.wrapping_add(sample)
+    }
+
+    /// Whether one of its own stop tokens ends it, after so many generated ones.
+    pub(crate) fn stops_at(&self, id: u32, generated: u32) -> bool {
+        self.stopping.stop_token_ids.contains(&id) && generated >= self.chooser.min_new_tokens
     }
 }
 
@@ -117,6 +124,11 @@ impl Validator {
         rules::check_ids(field, ids, self.limits.vocab_size)
     }
 
+    /// How many tokens of a prompt are kept, at its end.
+    pub fn kept(&self, tokens: usize, parameters: &GenerateParameters) -> usize {
+        rules::kept(tokens, parameters, &self.limits)
+    }
+
     /// What a stream cannot do. Comes before everything else.
     pub fn stream(&self, parameters: &GenerateParameters) -> Result<(), ValidationError> {
         if parameters.best_of.is_some_and(|best_of| best_of != 1) {
@@ -144,15 +156,18 @@ impl Validator {
         rules::check(&parameters, dialect, &self.limits)?;
         rules::check_inputs(&inputs)?;
         rules::check_truncate(parameters.truncate, &self.limits)?;
-        if parameters.truncate.is_none() {
+        if parameters.truncate.is_none() && !parameters.truncate_to_fit {
             rules::check_bytes(&inputs, self.tokenizer().longest_token(), &self.limits)?;
         }
         let ids = self.encode(inputs, add_special_tokens).await?;
-        let kept = parameters.truncate.unwrap_or(ids.len()).min(ids.len());
+        let kept = rules::kept(ids.len(), &parameters, &self.limits);
         let input_ids = &ids[ids.len() - kept..];
         let max_new_tokens = rules::check_lengths(kept, &parameters, &self.limits)?;
         rules::check_min_new_tokens(parameters.min_new_tokens, max_new_tokens)?;
         self.check_ids("inputs", input_ids)?;
+        let stop_token_ids = parameters.stop_token_ids.take().unwrap_or_default();
+        self.check_ids("stop_token_ids", &stop_token_ids)?;
+        let bad_words = self.bad_words(parameters.bad_words.take()).await?;
         let grammar = self.compile(parameters.grammar.take()).await?;
         rules::check_unsupported(&parameters)?;
         let mut chooser = rules::chooser(&parameters, dialect);
@@ -166,7 +181,9 @@ impl Validator {
             stopping: StoppingCriteria {
                 max_new_tokens,
                 ignore_eos_token: parameters.ignore_eos,
+                stop_token_ids: stop_token_ids.into(),
             },
+            text: rules::text_content(&parameters, dialect),
             top_n_tokens: parameters.top_n_tokens.unwrap_or(0),
             // TGI needs a flag for it; a client of OpenAI's API who asks is the only one who pays.
             prefill_logprobs: parameters.decoder_input_details
@@ -180,8 +197,30 @@ impl Validator {
             stop_sequences: parameters.stop,
             dialect,
             grammar,
-            keep_special_tokens: parameters.keep_special_tokens,
+            bad_words,
         })
+    }
+
+    /// The tokens of bad words, at the beginning of a word and within one.
+    async fn bad_words(
+        &self,
+        words: Option<Vec<String>>,
+    ) -> Result<Option<BadWords>, ValidationError> {
+        let words = words.unwrap_or_default();
+        if words.is_empty() {
+            return Ok(None);
+        }
+        if self.grammars.is_none() {
+            return Err(ValidationError::BadWordsSupport);
+        }
+        let texts = words.iter().map(|word| word.trim_start());
+        let texts = texts.flat_map(|word| [word.to_owned(), format!(" {word}")]);
+        let ids = self.pool.encode_each(texts.collect()).await;
+        let ids = ids.map_err(|error| ValidationError::Tokenizer(error.to_string()))?;
+        Ok(BadWords::new(
+            rules::bad_sequences(&ids),
+            self.limits.vocab_size,
+        ))
     }
 
     async fn compile(

@@ -6,7 +6,9 @@ use std::ops::RangeInclusive;
 use text_generation_client::types::NextTokenChooser;
 
 use crate::error::ValidationError;
-use crate::types::{Dialect, GenerateParameters, Inputs, ValidationLimits};
+use crate::types::{
+    Dialect, GenerateParameters, Inputs, SpecialTokens, TextContent, ValidationLimits,
+};
 
 /// Outside of these, the scores of a token with a large logit (65,504 is the largest of float16) are not finite in
 /// float32: positive ones are divided by the penalty, negative ones multiplied.
@@ -22,6 +24,12 @@ const MAX_CACHE_SALT: usize = 256;
 
 /// Bytes of one stop string. Longer ones would be kept, and text held back for them, for no use.
 const MAX_STOP_BYTES: usize = 4096;
+
+/// Entries of `stop_token_ids`: each generated token is compared with all of them.
+const MAX_STOP_TOKENS: usize = 1024;
+
+/// Entries of `bad_words`, each of at most [`MAX_STOP_BYTES`].
+const MAX_BAD_WORDS: usize = 256;
 
 /// Everything that needs no text, in the order of the contract.
 pub(super) fn check(
@@ -69,6 +77,7 @@ pub(super) fn check(
         ValidationError::NegativeMaxNewTokens,
     )?;
     check_stop(&parameters.stop, limits.max_stop_sequences)?;
+    check_tokens(parameters)?;
     let priority = parameters.priority.unwrap_or(0);
     refuse(
         !PRIORITIES.contains(&priority),
@@ -147,6 +156,66 @@ fn check_stop(stop: &[String], max: usize) -> Result<(), ValidationError> {
     let (given, max) = (stop.iter().map(String::len).max(), MAX_STOP_BYTES);
     let given = given.unwrap_or(0);
     refuse(given > max, ValidationError::StopLength { max, given })
+}
+
+/// What is said of single tokens and words, as far as no tokenizer is needed.
+fn check_tokens(parameters: &GenerateParameters) -> Result<(), ValidationError> {
+    let given = parameters.stop_token_ids.as_ref().map_or(0, Vec::len);
+    let max = MAX_STOP_TOKENS;
+    refuse(given > max, ValidationError::StopTokens { max, given })?;
+    let words = parameters.bad_words.as_deref().unwrap_or_default();
+    let (given, max) = (words.len(), MAX_BAD_WORDS);
+    refuse(given > max, ValidationError::BadWords { max, given })?;
+    refuse(
+        words.iter().any(|word| word.trim_start().is_empty()),
+        ValidationError::EmptyBadWord,
+    )?;
+    let given = words.iter().map(String::len).max().unwrap_or(0);
+    let max = MAX_STOP_BYTES;
+    refuse(given > max, ValidationError::BadWordLength { max, given })
+}
+
+/// The token sequences that may not be generated, of pairs of a word and the same after a space. As in vLLM the second
+/// counts where the space is part of its first token; else that token would forbid too much.
+pub(super) fn bad_sequences(pairs: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let mut sequences = Vec::new();
+    for pair in pairs.chunks(2) {
+        let [plain, spaced] = pair else { continue };
+        sequences.push(plain.clone());
+        if spaced.len() == plain.len() && spaced.first() != plain.first() {
+            sequences.push(spaced.clone());
+        }
+    }
+    sequences
+}
+
+/// What is in the text, where the request leaves it to the dialect too.
+pub(super) fn text_content(parameters: &GenerateParameters, dialect: Dialect) -> TextContent {
+    let includes_stop = parameters.include_stop_str_in_output;
+    TextContent {
+        includes_stop: includes_stop.unwrap_or_else(|| dialect.includes_stop()),
+        special_tokens: match parameters.skip_special_tokens {
+            Some(false) => SpecialTokens::Shown,
+            _ if parameters.keep_special_tokens => SpecialTokens::Parsed,
+            _ => SpecialTokens::Hidden,
+        },
+    }
+}
+
+/// How many of the `tokens` of a prompt are kept, at its end.
+pub(super) fn kept(
+    tokens: usize,
+    parameters: &GenerateParameters,
+    limits: &ValidationLimits,
+) -> usize {
+    let most = if parameters.truncate_to_fit {
+        let new = parameters.max_new_tokens.unwrap_or(1);
+        let room = limits.max_total_tokens.saturating_sub(new);
+        Some(room.clamp(1, limits.max_input_tokens.max(1)) as usize)
+    } else {
+        parameters.truncate
+    };
+    most.map_or(tokens, |most| most.min(tokens))
 }
 
 fn check_logit_bias(

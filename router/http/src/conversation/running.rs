@@ -1,6 +1,7 @@
 //! Generations of a conversation that run: as a stream of deltas, or gathered.
 
 use std::future::ready;
+use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use futures::stream::{Stream, StreamExt};
@@ -100,6 +101,12 @@ impl Running {
     /// How many choices there are.
     pub fn choices(&self) -> usize {
         self.generations.streams.len()
+    }
+
+    /// The tokens of the prompt.
+    pub fn prompt_ids(&self) -> Arc<[u32]> {
+        let first = self.generations.streams.first();
+        first.map_or_else(Arc::default, |stream| stream.prompt_ids.clone())
     }
 
     /// Headers of a stream.

@@ -255,3 +255,21 @@ async fn a_stored_conversation_is_refused_so_that_the_sdk_goes_on_without() {
         header(&answered, "x-request-id")
     );
 }
+
+#[tokio::test]
+async fn tools_in_the_shape_of_openai_are_refused_and_not_lost() {
+    let server = hermes(TURN, &[]).await;
+    let function = json!({"name": "add", "parameters": {"type": "object"}});
+    for tool in [
+        json!({"type": "function", "function": function}),
+        with(function.clone(), json!({"type": "function"})),
+    ] {
+        let (status, answer) = server.ask(PATH, &body(json!({"tools": [tool]}))).await;
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert_eq!(status, 400, "{answer}");
+        assert!(
+            message.contains("`tools[0].type`") && message.contains("`input_schema`"),
+            "{message}"
+        );
+    }
+}

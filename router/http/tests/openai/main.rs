@@ -17,6 +17,7 @@ mod refused;
 mod sampling;
 mod stream;
 mod structured;
+mod tokens;
 mod tools;
 
 use std::sync::Arc;

@@ -23,6 +23,25 @@ async fn every_name_of_a_form_is_enforced() {
         (json!({"guided_json": schema}), "ok"),
         (json!({"guided_json": schema.to_string()}), "ok"),
         (json!({"structured_outputs": {"json": schema}}), "ok"),
+        // As llama.cpp and others have it.
+        (
+            json!({"response_format": {"type": "json_object", "schema": schema}}),
+            "ok",
+        ),
+        (
+            json!({"response_format": {"type": "json_object", "json_schema": {"schema": schema}}}),
+            "ok",
+        ),
+        (
+            json!({"response_format": {"type": "json_schema", "schema": schema, "strict": true}}),
+            "ok",
+        ),
+        // Two names of one form.
+        (
+            json!({"guided_json": schema, "structured_outputs": {"json": schema.to_string()},
+                "response_format": {"type": "json_schema", "json_schema": named}}),
+            "ok",
+        ),
     ] {
         for path in ["/v1/chat/completions", "/v1/completions"] {
             let body = with(
@@ -55,6 +74,11 @@ async fn every_name_of_a_form_is_enforced() {
         ),
         (json!({"structured_outputs": {"choice": ["red"]}}), &["red"]),
         (json!({"structured_outputs": {"regex": "z"}}), &["z"]),
+        // As guidance sends it.
+        (
+            json!({"guided_grammar": "start: \"up\"", "structured_outputs": {"grammar": "start: \"up\""}}),
+            &["up"],
+        ),
     ] {
         let answer = ask_chat(&server, &chat("Hi", keys.clone())).await;
         let text = said(&answer);
@@ -239,6 +263,14 @@ async fn forms_that_contradict_each_other_are_named() {
         (
             "structured_outputs.choice",
             json!({"structured_outputs": {"regex": "a", "choice": ["a"]}}),
+        ),
+        (
+            "guided_json",
+            json!({"guided_json": {"type": "integer"}, "response_format": {"type": "json_object", "schema": {"type": "string"}}}),
+        ),
+        (
+            "response_format.schema",
+            json!({"response_format": {"type": "json_object", "schema": 5}}),
         ),
         ("guided_choice", json!({"guided_choice": []})),
         (

@@ -1,5 +1,6 @@
 //! `Infer` and the batcher against a mock shard over a real Unix socket.
 
+mod ends;
 mod faults;
 mod grammars;
 mod groups;
@@ -23,9 +24,7 @@ use crate::error::Overload;
 use crate::policy::cost::StepCost;
 use crate::test_tokenizers::byte_level;
 use crate::tokenize::TokenizerPool;
-use crate::types::{
-    Dialect, FinishReason, GenerateParameters, Inputs, RequestInstants, StreamEvent,
-};
+use crate::types::{Dialect, FinishReason, Inputs, RequestInstants, StreamEvent};
 
 const VOCAB: u32 = 320;
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);

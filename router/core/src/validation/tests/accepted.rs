@@ -44,7 +44,8 @@ async fn missing_parameters_are_neutral() {
         request.stopping,
         StoppingCriteria {
             max_new_tokens: 9,
-            ignore_eos_token: false
+            ignore_eos_token: false,
+            stop_token_ids: [].into(),
         }
     );
     assert_eq!((request.top_n_tokens, request.prefill_logprobs), (0, false));

@@ -7,12 +7,33 @@ const INT64: f64 = i64::MAX as f64;
 /// Where an interval has one end, it looks for the other among the numbers of as many digits.
 const DIGITS_18: f64 = 1e18;
 
-/// Whether it has digits for the bound that a keyword sets.
-pub(super) fn bounds(keyword: &str, bound: f64, integer: bool) -> bool {
-    match keyword {
-        "minimum" | "exclusiveMinimum" => -INT64 < bound && bound < DIGITS_18,
-        _ => -DIGITS_18 < bound && (integer || bound < INT64),
+/// From here on a double stands for several whole numbers. One that was read as a double may have been any of them, as
+/// 18446744073709551617 is read as 2^64.
+const WHOLE: f64 = (1_u64 << 53) as f64;
+
+/// Whether it has digits for the bound that a keyword sets, and those of the schema.
+pub(super) fn bounds(keyword: &str, bound: &Number, integer: bool) -> bool {
+    let Some(double) = bound.as_f64() else {
+        return false;
+    };
+    let digits = match keyword {
+        "minimum" | "exclusiveMinimum" => -INT64 < double && double < DIGITS_18,
+        _ => -DIGITS_18 < double && (integer || double < INT64),
+    };
+    // The largest of all stays as it is.
+    let exact = |integer| is_double(integer) || integer == i64::MAX;
+    digits && bound.as_i64().is_none_or(exact)
+}
+
+/// Whether it has digits for a `multipleOf`: it counts in units of the last digit, in 32 bits.
+pub(super) fn steps(step: &Number) -> bool {
+    let Some(mut units) = step.as_f64().map(f64::abs) else {
+        return false;
+    };
+    while units.fract() != 0.0 {
+        units *= 10.0;
     }
+    units <= f64::from(u32::MAX)
 }
 
 /// Whether it writes the numbers in a value as they are: those that no double holds become others.
@@ -26,11 +47,13 @@ pub(super) fn writes(value: &Value) -> bool {
 }
 
 fn writes_number(number: &Number) -> bool {
-    let Some(double) = number.as_f64() else {
-        return false;
-    };
-    let exact = number
-        .as_i128()
-        .is_none_or(|integer| double as i128 == integer);
-    exact && -INT64 < double
+    match number.as_i64() {
+        Some(integer) => is_double(integer) && integer > i64::MIN,
+        None => number.as_f64().is_some_and(|double| double.abs() < WHOLE),
+    }
+}
+
+/// Whether a double holds this whole number. The engine has whole numbers of 64 bits, but reads them through doubles.
+fn is_double(integer: i64) -> bool {
+    integer as f64 as i128 == i128::from(integer)
 }

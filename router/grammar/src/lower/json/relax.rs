@@ -192,11 +192,16 @@ impl Relaxation<'_> {
     fn bounds(&mut self, keywords: &mut Map<String, Value>) {
         let integer = keywords.get("type").is_some_and(|kind| kind == "integer");
         for keyword in ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"] {
-            let bound = keywords.get(keyword).and_then(Value::as_f64);
+            let bound = keywords.get(keyword).and_then(Value::as_number);
             if bound.is_some_and(|bound| !numbers::bounds(keyword, bound, integer)) {
                 keywords.remove(keyword);
                 self.note(keyword);
             }
+        }
+        let step = keywords.get("multipleOf").and_then(Value::as_number);
+        if step.is_some_and(|step| !numbers::steps(step)) {
+            keywords.remove("multipleOf");
+            self.note("multipleOf");
         }
     }
 

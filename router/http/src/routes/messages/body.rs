@@ -13,7 +13,7 @@ use crate::conversation::{Conversation, OfferedTool, ReasoningWishes, ToolWishes
 use crate::error::ApiError;
 use crate::extract::nullable_object;
 use crate::generations::Names;
-use crate::routes::openai::fields::{Stop, Unsupported};
+use crate::routes::openai::fields::{Only, Stop, Unsupported};
 use crate::routes::openai::sampling::{Sampling, check, refused};
 use crate::routes::openai::structured::schema;
 use crate::state::AppState;
@@ -98,6 +98,38 @@ pub struct MessagesBody {
     #[schema(ignore)]
     #[expect(dead_code, reason = "refused while it is read")]
     pub container: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub n: Only<1>,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub presence_penalty: Only<0>,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub frequency_penalty: Only<0>,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub stop: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub response_format: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub max_completion_tokens: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub max_output_tokens: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub kv_transfer_params: Unsupported,
     /// A conversation that the server would store.
     #[schema(ignore)]
     pub thread: Option<Value>,
@@ -269,6 +301,12 @@ fn wishes(
 fn own_tool(field: &str, tool: &Value) -> Result<Option<Tool>, ApiError> {
     let text = |key: &str| tool.get(key).and_then(Value::as_str);
     let schema = tool.get("input_schema").filter(|schema| !schema.is_null());
+    check(text("type") != Some("function"), || {
+        format!(
+            "`{field}.type` must not be `function`, which is OpenAI's: a tool has a `name`, a `description` and an \
+             `input_schema` here"
+        )
+    })?;
     if schema.is_none() && text("type").is_some_and(|kind| kind != "custom") {
         return Ok(None);
     }

@@ -100,6 +100,9 @@ pub struct ChatCompletion {
     pub system_fingerprint: &'static str,
     pub choices: Vec<ChatChoice>,
     pub usage: Usage,
+    /// With `return_token_ids`: the tokens of the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
 }
 
 /// One answer of a chat.
@@ -112,6 +115,9 @@ pub struct ChatChoice {
     /// `stop`, `length` or `tool_calls`.
     #[schema(example = "stop")]
     pub finish_reason: &'static str,
+    /// With `return_token_ids`: the tokens that were generated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
 }
 
 /// What the model said.
@@ -200,6 +206,12 @@ pub struct CompletionChoice {
     /// `stop` or `length`.
     #[schema(example = "length")]
     pub finish_reason: &'static str,
+    /// With `return_token_ids`: the tokens of the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
+    /// With `return_token_ids`: the tokens that were generated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
 }
 
 /// One event of a chat stream. Written by `chunk`; this type is its documentation.
@@ -225,6 +237,9 @@ pub struct ChatCompletionChunk {
     /// Null but in the last chunk, which comes when `stream_options.include_usage` is set.
     #[schema(nullable = true)]
     pub usage: Option<Usage>,
+    /// With `return_token_ids`, in the first chunk of each choice: the tokens of the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
 }
 
 /// What one choice gained.
@@ -237,6 +252,9 @@ pub struct ChatChunkChoice {
     /// Set in the last chunk of the choice: `stop`, `length` or `tool_calls`.
     #[schema(nullable = true)]
     pub finish_reason: Option<String>,
+    /// With `return_token_ids`: the token that the chunk is the first of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
 }
 
 /// The keys that a chunk has something for.
@@ -310,4 +328,10 @@ pub struct CompletionChunkChoice {
     /// Set in the last chunk of the choice: `stop` or `length`.
     #[schema(nullable = true)]
     pub finish_reason: Option<String>,
+    /// With `return_token_ids`, in the first chunk of the choice: the tokens of the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
+    /// With `return_token_ids`: the token of the chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
 }

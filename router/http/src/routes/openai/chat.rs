@@ -7,13 +7,16 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use text_generation_core::types::GenerateParameters;
+use text_generation_formats::Delta;
 use tower_http::request_id::RequestId;
 
-use super::answer::{ChatChoice, ChatCompletion, Identity, SYSTEM_FINGERPRINT, end_reason};
+use super::answer::{
+    AssistantMessage, ChatChoice, ChatCompletion, Identity, SYSTEM_FINGERPRINT, end_reason,
+};
 use super::chat_body::ChatBody;
 use super::chat_events::ChatEvents;
 use super::logprobs::ChatLogprobs;
-use super::sampling::{check_n, model_name};
+use super::sampling::{TokenIds, check_n, model_name};
 use crate::conversation::{Answer, Conversation, FinishedChoice, Prepared, Running};
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
@@ -25,11 +28,12 @@ use crate::sse;
 use crate::state::AppState;
 
 /// What the fields of `core` are called here, with one of the two names of the limit.
-const fn names(max_tokens: &'static str) -> [(&'static str, &'static str); 7] {
+const fn names(max_tokens: &'static str) -> [(&'static str, &'static str); 8] {
     [
         ("inputs", "messages"),
         ("max_new_tokens", max_tokens),
         ("min_new_tokens", "min_tokens"),
+        ("truncate", "truncate_prompt_tokens"),
         ("top_n_tokens", "top_logprobs"),
         ("grammar", "response_format"),
         ("chat_template_kwargs.reasoning_effort", "reasoning_effort"),
@@ -87,6 +91,9 @@ pub struct ChatAnswer {
     identity: Identity,
     /// Set when log-probabilities are wanted.
     top_logprobs: Option<u32>,
+    tokens: TokenIds,
+    /// Whether what the model thinks is left out.
+    without_reasoning: bool,
 }
 
 /// Reads the conversation of a body.
@@ -132,6 +139,8 @@ impl Chat {
         let answer = ChatAnswer {
             identity: Identity::new("chatcmpl", model),
             top_logprobs: body.top_logprobs()?,
+            tokens: body.token_ids(),
+            without_reasoning: body.include_reasoning == Some(false),
         };
         let prepared = conversation(state, body)?.prepare(state).await?;
         Ok(Self { prepared, answer })
@@ -149,12 +158,20 @@ impl ChatAnswer {
         id: &RequestId,
         running: Running,
     ) -> Result<(HeaderMap, ChatCompletion), ApiError> {
+        let prompt = running.prompt_ids();
         let finished = running.gather(state, id).await?;
-        let choice = |(index, choice): (usize, FinishedChoice)| ChatChoice {
-            index,
-            logprobs: self.top_logprobs.map(|_| logprobs(state, &choice)),
-            finish_reason: end_reason(choice.end.reason),
-            message: Answer::from_iter(choice.deltas).into(),
+        let tokens = self.tokens;
+        let choice = |(index, choice): (usize, FinishedChoice)| {
+            let ids = choice.tokens.iter().map(|token| token.id);
+            ChatChoice {
+                index,
+                token_ids: tokens.returned.then(|| ids.collect()),
+                logprobs: self
+                    .top_logprobs
+                    .map(|_| logprobs(state, &choice, tokens.as_names)),
+                finish_reason: end_reason(choice.end.reason),
+                message: self.message(choice.deltas),
+            }
         };
         let choices = finished.choices.into_iter().enumerate();
         let answer = ChatCompletion {
@@ -165,8 +182,17 @@ impl ChatAnswer {
             model: self.identity.model,
             system_fingerprint: SYSTEM_FINGERPRINT,
             usage: finished.sizes.into(),
+            prompt_token_ids: tokens.returned.then(|| prompt.to_vec()),
         };
         Ok((finished.headers, answer))
+    }
+
+    fn message(&self, deltas: Vec<Delta>) -> AssistantMessage {
+        let mut answer = Answer::from_iter(deltas);
+        if self.without_reasoning {
+            answer.reasoning.clear();
+        }
+        answer.into()
     }
 
     fn stream(
@@ -179,16 +205,18 @@ impl ChatAnswer {
         let headers = running.headers(state);
         let logprobs = self.top_logprobs.map(|_| state.infer.clone());
         let choices = running.choices();
-        let encoder = ChatEvents::new(&self.identity, choices, id.clone(), logprobs, include_usage);
+        let encoder = ChatEvents::new(&self.identity, choices, id.clone(), logprobs, include_usage)
+            .naming_tokens(self.tokens, running.prompt_ids())
+            .without_reasoning(self.without_reasoning);
         sse::response(&state.answers, headers, Ok(running.events(id)), encoder)
     }
 }
 
-fn logprobs(state: &AppState, choice: &FinishedChoice) -> ChatLogprobs {
+fn logprobs(state: &AppState, choice: &FinishedChoice, as_ids: bool) -> ChatLogprobs {
     let mut logprobs = ChatLogprobs::default();
     for (index, token) in choice.tokens.iter().enumerate() {
         let top = choice.top_tokens.get(index).map_or(&[][..], Vec::as_slice);
-        logprobs.push(token, top, &state.infer);
+        logprobs.push(token, top, as_ids, &state.infer);
     }
     logprobs
 }

@@ -7,8 +7,9 @@ use serde_json::{Map, Value};
 use text_generation_chat::ChatInput;
 use utoipa::ToSchema;
 
-use super::fields::{Seed, Stop, StreamOptions, Unsupported};
-use super::sampling::{Sampling, check, refused, sampling_body};
+use super::fields::{Only, Seed, Stop, StreamOptions, Unsupported};
+use super::sampling::{Sampling, TokenIds, check, refused};
+use super::sampling_body::sampling_body;
 use super::structured::{Forms, ResponseFormat, StructuredOutputs};
 use super::tools::{self, ToolBody, ToolChoiceBody};
 use crate::bounds::MAX_MESSAGES;
@@ -101,9 +102,24 @@ sampling_body! {
         #[serde(default)]
         #[schema(ignore)]
         pub moderation: Unsupported,
+        /// With `false` the answer is without what the model thought. Not in OpenAI's API.
+        #[schema(nullable = true, example = json!(null))]
+        pub include_reasoning: Option<bool>,
         #[serde(default)]
         #[schema(ignore)]
         pub chat_template: Unsupported,
+        #[serde(default)]
+        #[schema(ignore)]
+        pub add_special_tokens: Unsupported,
+        #[serde(default)]
+        #[schema(ignore)]
+        pub echo: Unsupported,
+        #[serde(default)]
+        #[schema(ignore)]
+        pub return_prompt_text: Unsupported,
+        #[serde(default)]
+        #[schema(ignore)]
+        pub best_of: Only<1>,
     }
 }
 

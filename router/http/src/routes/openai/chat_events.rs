@@ -1,9 +1,11 @@
 //! Streams of `/v1/chat/completions`: what the model says in, server-sent events out.
 //!
-//! For each choice: its role, with `content: null` where a call follows; reasoning, content and calls as they come, where a call begins with its id, its name and
-//! no arguments; the reason of its end. After the last choice the usage, where it was asked for, and `[DONE]`.
+//! For each choice: its role, with `content: null` where a call follows; reasoning, content and calls as they come, where
+//! a call begins with its id, its name and no arguments; the reason of its end. After the last choice the usage, where it
+//! was asked for, and `[DONE]`.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use text_generation_core::error::InferError;
 use text_generation_core::infer::Infer;
@@ -14,6 +16,7 @@ use tower_http::request_id::RequestId;
 use super::answer::{self, Identity};
 use super::chunk::Chunks;
 use super::logprobs::ChatLogprobs;
+use super::sampling::TokenIds;
 use crate::conversation::ConversationEvent;
 use crate::sse::{Encoder, EventBuffer};
 
@@ -27,6 +30,11 @@ pub struct ChatEvents {
     /// Set when log-probabilities were asked for.
     logprobs: Option<Infer>,
     include_usage: bool,
+    tokens: TokenIds,
+    /// The prompt, where its tokens were asked for.
+    prompt: Option<Arc<[u32]>>,
+    /// Whether what the model thinks is left out.
+    without_reasoning: bool,
 }
 
 impl ChatEvents {
@@ -43,26 +51,62 @@ impl ChatEvents {
             begun: vec![false; choices],
             logprobs,
             include_usage,
+            tokens: TokenIds::default(),
+            prompt: None,
+            without_reasoning: false,
         }
     }
 
-    /// The log-probabilities of a token. They come with the first delta of the token, in a chunk of no text where it
-    /// has none.
+    /// How tokens are named, with the ids of the prompt.
+    pub fn naming_tokens(mut self, tokens: TokenIds, prompt: Arc<[u32]>) -> Self {
+        self.tokens = tokens;
+        self.prompt = tokens.returned.then_some(prompt);
+        self
+    }
+
+    /// Leaves out what the model thinks.
+    pub fn without_reasoning(mut self, without: bool) -> Self {
+        self.without_reasoning = without;
+        self
+    }
+
+    fn is_written(&self, delta: &Delta) -> bool {
+        match delta {
+            Delta::ToolEnd { .. } => false,
+            Delta::Reasoning(_) => !self.without_reasoning,
+            _ => true,
+        }
+    }
+
+    /// The role of a choice, before the first that is said of it.
+    fn begin(&mut self, choice: usize, first: Option<&Delta>, out: &mut EventBuffer) {
+        if let Some(begun) = self.begun.get_mut(choice).filter(|begun| !**begun) {
+            *begun = true;
+            if let Some(ids) = &self.prompt {
+                self.chunks.tell_prompt(ids);
+            }
+            let begins_with_call = matches!(first, Some(Delta::ToolStart { .. }));
+            self.chunks.role(choice, begins_with_call, out);
+        }
+    }
+
+    /// The log-probabilities of a token. As its id, they come with the first delta of the token, in a chunk of no text
+    /// where it has none.
     fn logprobs(&self, token: &Token, top: &[Token]) -> Option<ChatLogprobs> {
         let infer = self.logprobs.as_ref()?;
         let mut logprobs = ChatLogprobs::default();
-        logprobs.push(token, top, infer);
+        logprobs.push(token, top, self.tokens.as_names, infer);
         Some(logprobs)
     }
 
     fn delta(
-        &self,
+        &mut self,
         choice: usize,
         delta: &Delta,
         logprobs: Option<&ChatLogprobs>,
         out: &mut EventBuffer,
     ) {
-        let chunks = &self.chunks;
+        let chunks = &mut self.chunks;
         match delta {
             Delta::Reasoning(text) => {
                 chunks.text_delta(choice, "reasoning_content", text, logprobs, out);
@@ -86,21 +130,21 @@ impl Encoder for ChatEvents {
     fn event(&mut self, event: ConversationEvent, out: &mut EventBuffer) -> ControlFlow<()> {
         let choice = event.choice;
         let mut logprobs = self.logprobs(&event.token, &event.top_tokens);
-        let written = |delta: &&Delta| !matches!(delta, Delta::ToolEnd { .. });
-        let first = event.deltas.iter().find(written);
-        let says_something = first.is_some() || logprobs.is_some() || event.end.is_some();
-        if let Some(begun) = self.begun.get_mut(choice)
-            && !*begun
-            && says_something
-        {
-            *begun = true;
-            let begins_with_call = matches!(first, Some(Delta::ToolStart { .. }));
-            self.chunks.role(choice, begins_with_call, out);
+        let mut untold = logprobs.is_some() || self.tokens.returned;
+        let first = event.deltas.iter().find(|delta| self.is_written(delta));
+        if first.is_some() || untold || event.end.is_some() {
+            self.begin(choice, first, out);
         }
-        for delta in event.deltas.iter().filter(written) {
-            self.delta(choice, delta, logprobs.take().as_ref(), out);
+        if self.tokens.returned {
+            self.chunks.tell_token(event.token.id);
         }
-        if logprobs.is_some() {
+        for delta in &event.deltas {
+            if self.is_written(delta) {
+                self.delta(choice, delta, logprobs.take().as_ref(), out);
+                untold = false;
+            }
+        }
+        if untold {
             self.chunks
                 .text_delta(choice, "content", "", logprobs.as_ref(), out);
         }

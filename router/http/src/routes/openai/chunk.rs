@@ -19,6 +19,10 @@ pub struct Chunks {
     head: Vec<u8>,
     /// For each choice, up to the value of its index and the comma after it.
     choices: Vec<Vec<u8>>,
+    /// Further keys of the choice in the next event.
+    of_choice: Vec<u8>,
+    /// Further keys of the next event.
+    of_event: Vec<u8>,
 }
 
 impl Chunks {
@@ -51,11 +55,28 @@ impl Chunks {
         Self {
             choices: (0..choices).map(choice).collect(),
             head,
+            of_choice: Vec::new(),
+            of_event: Vec::new(),
         }
     }
 
+    /// The choice in the next event has this token.
+    pub fn tell_token(&mut self, id: u32) {
+        add_ids(&mut self.of_choice, "token_ids", &[id]);
+    }
+
+    /// The next event has the tokens of a chat's prompt.
+    pub fn tell_prompt(&mut self, ids: &[u32]) {
+        add_ids(&mut self.of_event, "prompt_token_ids", ids);
+    }
+
+    /// The choice in the next event has those of its prompt.
+    pub fn tell_prompt_of_choice(&mut self, ids: &[u32]) {
+        add_ids(&mut self.of_choice, "prompt_token_ids", ids);
+    }
+
     /// The first chunk of a chat's choice. One that begins with a call has no content.
-    pub fn role(&self, index: usize, begins_with_call: bool, out: &mut EventBuffer) {
+    pub fn role(&mut self, index: usize, begins_with_call: bool, out: &mut EventBuffer) {
         let content: &[u8] = if begins_with_call { b"null" } else { br#""""# };
         self.begin(index, out);
         out.put(br#""delta":{"role":"assistant","content":"#);
@@ -66,7 +87,7 @@ impl Chunks {
 
     /// Text of a chat's choice; `key` is the key of the delta.
     pub fn text_delta(
-        &self,
+        &mut self,
         index: usize,
         key: &'static str,
         text: &str,
@@ -83,7 +104,7 @@ impl Chunks {
 
     /// The begin of a call of a chat's choice, which is its call number `call`.
     pub fn call(
-        &self,
+        &mut self,
         index: usize,
         call: usize,
         id: &str,
@@ -99,7 +120,7 @@ impl Chunks {
 
     /// More of the arguments of a call.
     pub fn arguments(
-        &self,
+        &mut self,
         index: usize,
         call: usize,
         fragment: &str,
@@ -111,7 +132,7 @@ impl Chunks {
     }
 
     fn calls(
-        &self,
+        &mut self,
         index: usize,
         call: &Value,
         logprobs: Option<&ChatLogprobs>,
@@ -124,7 +145,7 @@ impl Chunks {
         self.end_delta(logprobs, out);
     }
 
-    fn end_delta(&self, logprobs: Option<&ChatLogprobs>, out: &mut EventBuffer) {
+    fn end_delta(&mut self, logprobs: Option<&ChatLogprobs>, out: &mut EventBuffer) {
         match logprobs {
             // Almost always.
             None => out.put(br#"},"logprobs":null"#),
@@ -137,7 +158,7 @@ impl Chunks {
     }
 
     /// The last chunk of a chat's choice.
-    pub fn finish_chat(&self, index: usize, reason: &'static str, out: &mut EventBuffer) {
+    pub fn finish_chat(&mut self, index: usize, reason: &'static str, out: &mut EventBuffer) {
         self.begin(index, out);
         out.put(br#""delta":{},"logprobs":null"#);
         self.end(Some(reason), out);
@@ -145,7 +166,7 @@ impl Chunks {
 
     /// Text of a completion's choice, with the reason in its last chunk.
     pub fn text(
-        &self,
+        &mut self,
         index: usize,
         text: &str,
         logprobs: Option<&impl Serialize>,
@@ -188,16 +209,27 @@ impl Chunks {
         }
     }
 
-    fn end(&self, reason: Option<&'static str>, out: &mut EventBuffer) {
+    fn end(&mut self, reason: Option<&'static str>, out: &mut EventBuffer) {
         match reason {
-            None => out.put(b",\"finish_reason\":null}],\"usage\":null}\n\n"),
+            None => out.put(b",\"finish_reason\":null"),
             Some(reason) => {
                 out.put(br#","finish_reason":"#);
                 out.put_json(&reason);
-                out.put(b"}],\"usage\":null}\n\n");
             }
         }
+        out.put(&self.of_choice);
+        out.put(b"}],\"usage\":null");
+        out.put(&self.of_event);
+        out.put(b"}\n\n");
+        self.of_choice.clear();
+        self.of_event.clear();
     }
+}
+
+/// Adds a key with a list of ids to an object.
+fn add_ids(keys: &mut Vec<u8>, key: &str, ids: &[u32]) {
+    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+    keys.extend_from_slice(format!(r#","{key}":[{}]"#, ids.join(",")).as_bytes());
 }
 
 #[cfg(test)]
@@ -223,9 +255,9 @@ mod tests {
         .into()
     }
 
-    fn written(write: impl FnOnce(&Chunks, &mut EventBuffer)) -> String {
+    fn written(write: impl FnOnce(&mut Chunks, &mut EventBuffer)) -> String {
         let mut out = EventBuffer::default();
-        write(&chunks(), &mut out);
+        write(&mut chunks(), &mut out);
         String::from_utf8(out.take().to_vec()).expect("text")
     }
 
@@ -260,6 +292,15 @@ mod tests {
             (
                 written(|chunks, out| chunks.text(0, "x", None::<&()>, Some("stop"), out)),
                 r#"{"index":0,"text":"x","logprobs":null,"finish_reason":"stop"}],"usage":null}"#,
+            ),
+            (
+                written(|chunks, out| {
+                    chunks.tell_prompt_of_choice(&[7]);
+                    chunks.tell_token(5);
+                    chunks.tell_prompt(&[1, 2]);
+                    chunks.text(0, "x", None::<&()>, None, out);
+                }),
+                r#"{"index":0,"text":"x","logprobs":null,"finish_reason":null,"prompt_token_ids":[7],"token_ids":[5]}],"usage":null,"prompt_token_ids":[1,2]}"#,
             ),
             (
                 written(|chunks, out| chunks.usage(&usage(), out)),

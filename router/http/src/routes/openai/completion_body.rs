@@ -8,8 +8,9 @@ use text_generation_core::infer::Infer;
 use text_generation_core::types::Inputs;
 use utoipa::ToSchema;
 
-use super::fields::{Seed, Stop, StreamOptions, Unsupported};
-use super::sampling::{Sampling, check, sampling_body};
+use super::fields::{Only, Seed, Stop, StreamOptions, Unsupported};
+use super::sampling::{Sampling, TokenIds, check};
+use super::sampling_body::sampling_body;
 use super::structured::{Forms, ResponseFormat, StructuredOutputs};
 use crate::error::ApiError;
 
@@ -33,6 +34,12 @@ sampling_body! {
         /// Not supported: refused when it is not empty.
         #[schema(nullable = true)]
         pub suffix: Option<String>,
+        /// With `false` the tokenizer adds no special tokens (BOS) to a text. Not in OpenAI's API.
+        #[schema(nullable = true, example = json!(null))]
+        pub add_special_tokens: Option<bool>,
+        #[serde(default)]
+        #[schema(ignore)]
+        pub prompt_embeds: Unsupported,
     }
 }
 

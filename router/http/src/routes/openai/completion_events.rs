@@ -1,6 +1,7 @@
 //! Streams of `/v1/completions`: generations in, server-sent events out.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use text_generation_core::error::InferError;
 use text_generation_core::infer::Infer;
@@ -21,6 +22,8 @@ pub struct CompletionEvents {
     pub include_usage: bool,
     pub chunks: Chunks,
     pub choices: Vec<CompletionChoice>,
+    /// Whether each event has the id of its token.
+    pub token_ids: bool,
     /// Set when log-probabilities were asked for.
     pub logprobs: Option<Infer>,
 }
@@ -30,16 +33,24 @@ pub struct CompletionEvents {
 pub struct CompletionChoice {
     /// The prompt, until it is sent.
     echo: Option<String>,
+    /// The tokens of the prompt, until they are sent, where they were asked for.
+    prompt: Option<Arc<[u32]>>,
     tokens: CompletionTokens,
 }
 
 impl CompletionChoice {
-    /// `top` tells whether alternatives were asked for.
-    pub fn new(echo: Option<String>, top: bool) -> Self {
+    pub fn new(echo: Option<String>, tokens: CompletionTokens) -> Self {
         Self {
             echo,
-            tokens: CompletionTokens::new(top),
+            prompt: None,
+            tokens,
         }
+    }
+
+    /// Its first event has the tokens of its prompt.
+    pub fn with_prompt(mut self, prompt: Arc<[u32]>) -> Self {
+        self.prompt = Some(prompt);
+        self
     }
 }
 
@@ -55,6 +66,9 @@ impl CompletionEvents {
         let Some(choice) = self.choices.get_mut(index) else {
             return;
         };
+        if let Some(ids) = choice.prompt.take() {
+            self.chunks.tell_prompt_of_choice(&ids);
+        }
         if let Some(prompt) = choice.echo.take() {
             self.chunks.text(index, &prompt, None::<&()>, None, out);
         }
@@ -63,7 +77,10 @@ impl CompletionEvents {
             choice.tokens.push(&mut list, token, top, infer);
             list
         });
-        if !token.text.is_empty() || logprobs.is_some() || reason.is_some() {
+        if self.token_ids {
+            self.chunks.tell_token(token.id);
+        }
+        if !token.text.is_empty() || logprobs.is_some() || reason.is_some() || self.token_ids {
             self.chunks
                 .text(index, &token.text, logprobs.as_ref(), reason, out);
         }
@@ -79,6 +96,9 @@ impl Encoder for CompletionEvents {
                 if let (Some(infer), Some(choice)) = (&self.logprobs, self.choices.get_mut(index))
                     && let Some(text) = choice.echo.take()
                 {
+                    if let Some(ids) = choice.prompt.take() {
+                        self.chunks.tell_prompt_of_choice(&ids);
+                    }
                     let list = choice.tokens.prompt(prompt, infer);
                     self.chunks.text(index, &text, Some(&list), None, out);
                 }

@@ -7,6 +7,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use futures::future::try_join_all;
+use text_generation_core::infer::GenerateStream;
 use text_generation_core::types::{GenerateAnswer, GenerateParameters, Inputs};
 use tower_http::request_id::RequestId;
 
@@ -15,7 +16,7 @@ use super::chunk::Chunks;
 use super::completion_body::CompletionBody;
 use super::completion_events::{self, CompletionEvents};
 use super::logprobs::{CompletionLogprobs, CompletionTokens};
-use super::sampling::{check_n, model_name};
+use super::sampling::{TokenIds, check_n, model_name};
 use crate::error::ApiError;
 use crate::extract::GenerationJson;
 use crate::generations::{Finished, Generations, Names, Plan, Tally, renamed};
@@ -31,6 +32,7 @@ pub const NAMES: &Names = &[
     ("ids", "prompt"),
     ("max_new_tokens", "max_tokens"),
     ("min_new_tokens", "min_tokens"),
+    ("truncate", "truncate_prompt_tokens"),
     ("top_n_tokens", "logprobs"),
     ("grammar", "response_format"),
 ];
@@ -78,6 +80,7 @@ struct CompletionAnswer {
     echo: Vec<String>,
     /// Set when log-probabilities are wanted.
     top_logprobs: Option<u32>,
+    tokens: TokenIds,
     /// Nothing but the prompt is returned.
     scores_only: bool,
 }
@@ -87,6 +90,7 @@ impl CompletionAnswer {
         body.check_features(state.info.max_client_batch_size)?;
         let top_logprobs = body.logprobs;
         let scores_only = body.scores_only();
+        let tokens = body.token_ids();
         // A shard always generates; the token is dropped where none is wanted.
         let max_tokens = body.max_tokens.map(|max| max.max(1));
         let sampling = body.take_sampling().or(&state.sampling_defaults);
@@ -102,6 +106,7 @@ impl CompletionAnswer {
             grammar,
             ..sampling
         };
+        let add_special_tokens = body.add_special_tokens.unwrap_or(true);
         let prompts = body.prompt.into_inputs();
         let texts = if echo {
             let texts = prompts.iter().map(|prompt| text(state, prompt));
@@ -114,10 +119,11 @@ impl CompletionAnswer {
             characters: prompts.iter().map(characters).sum(),
             echo: texts,
             top_logprobs,
+            tokens,
             scores_only,
             identity: Identity::new("cmpl", model),
         };
-        let plan = Plan::new(prompts, &parameters, true, samples, names);
+        let plan = Plan::new(prompts, &parameters, add_special_tokens, samples, names);
         Ok((plan, answer))
     }
 
@@ -127,8 +133,16 @@ impl CompletionAnswer {
         body: CompletionBody,
     ) -> Result<(Generations, Self), ApiError> {
         let prepared = Self::prepare(state, body).await;
-        let (plan, answer) = prepared.inspect_err(ApiError::count)?;
-        Ok((plan.start(state).await?, answer))
+        let (plan, mut answer) = prepared.inspect_err(ApiError::count)?;
+        let truncates = plan.groups.iter().any(|group| {
+            let parameters = &group.request.parameters;
+            parameters.truncate.is_some() || parameters.truncate_to_fit
+        });
+        let generations = plan.start(state).await?;
+        if truncates && !answer.echo.is_empty() {
+            answer.echo = kept(state, &generations).await?;
+        }
+        Ok((generations, answer))
     }
 
     /// The text that goes before a choice.
@@ -142,6 +156,16 @@ fn characters(prompt: &Inputs) -> usize {
         Inputs::Text(text) => text.chars().count(),
         Inputs::Ids(_) => 0,
     }
+}
+
+/// What is left of each prompt.
+async fn kept(state: &AppState, generations: &Generations) -> Result<Vec<String>, ApiError> {
+    let prompts = generations.streams.chunks(generations.samples.max(1));
+    let prompts = prompts.filter_map(|samples| samples.first());
+    let inputs: Vec<Inputs> = prompts
+        .map(|stream| Inputs::Ids(stream.prompt_ids.to_vec()))
+        .collect();
+    try_join_all(inputs.iter().map(|ids| text(state, ids))).await
 }
 
 async fn text(state: &AppState, prompt: &Inputs) -> Result<String, ApiError> {
@@ -176,9 +200,16 @@ pub async fn complete(
     let choice = |(index, answer): (usize, GenerateAnswer)| {
         let echo = completions.echo(index);
         let top = completions.top_logprobs;
+        let tokens = completions.tokens;
+        let ids = answer.tokens.iter().map(|token| token.id);
         CompletionChoice {
             index,
-            logprobs: top.map(|top| logprobs(state, &answer, top > 0)),
+            token_ids: tokens.returned.then(|| ids.collect()),
+            prompt_token_ids: tokens.returned.then(|| answer.prompt_ids.to_vec()),
+            logprobs: top.map(|top| {
+                let list = CompletionTokens::new(top > 0, tokens.as_names);
+                logprobs(state, &answer, list)
+            }),
             finish_reason: finish_reason(answer.generated.finish_reason),
             text: echo.cloned().unwrap_or_default() + &answer.generated.text,
         }
@@ -197,8 +228,11 @@ pub async fn complete(
 }
 
 /// Of the prompt, where it was asked for, and of the answer.
-fn logprobs(state: &AppState, answer: &GenerateAnswer, top: bool) -> CompletionLogprobs {
-    let mut tokens = CompletionTokens::new(top);
+fn logprobs(
+    state: &AppState,
+    answer: &GenerateAnswer,
+    mut tokens: CompletionTokens,
+) -> CompletionLogprobs {
     let mut list = tokens.prompt(&answer.prefill, &state.infer);
     for (index, token) in answer.tokens.iter().enumerate() {
         let top = answer.top_tokens.get(index).map_or(&[][..], Vec::as_slice);
@@ -218,14 +252,24 @@ async fn stream(
     let (generations, completions) = CompletionAnswer::start(state, body).await?;
     let count = generations.streams.len();
     let top = completions.top_logprobs.is_some_and(|top| top > 0);
-    let choice =
-        |index| completion_events::CompletionChoice::new(completions.echo(index).cloned(), top);
+    let as_names = completions.tokens.as_names;
+    let choice = |(index, stream): (usize, &GenerateStream)| {
+        let tokens = CompletionTokens::new(top, as_names);
+        let choice =
+            completion_events::CompletionChoice::new(completions.echo(index).cloned(), tokens);
+        if completions.tokens.returned {
+            choice.with_prompt(stream.prompt_ids.clone())
+        } else {
+            choice
+        }
+    };
     let encoder = CompletionEvents {
         tally: Tally::new(id.clone(), &generations),
         id,
         include_usage: include_usage.unwrap_or(false),
         chunks: Chunks::new("text_completion", &completions.identity, count),
-        choices: (0..count).map(choice).collect(),
+        choices: generations.streams.iter().enumerate().map(choice).collect(),
+        token_ids: completions.tokens.returned,
         logprobs: completions.top_logprobs.map(|_| state.infer.clone()),
     };
     let headers = generations.headers(state, completions.characters);

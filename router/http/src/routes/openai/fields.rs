@@ -80,6 +80,18 @@ impl<'de> Deserialize<'de> for Unsupported {
                 only_if(!value)
             }
 
+            fn visit_i64<E: Error>(self, _: i64) -> Result<Unsupported, E> {
+                only_if(false)
+            }
+
+            fn visit_u64<E: Error>(self, _: u64) -> Result<Unsupported, E> {
+                only_if(false)
+            }
+
+            fn visit_f64<E: Error>(self, _: f64) -> Result<Unsupported, E> {
+                only_if(false)
+            }
+
             fn visit_str<E: Error>(self, text: &str) -> Result<Unsupported, E> {
                 only_if(matches!(text, "" | "none" | "auto"))
             }
@@ -93,5 +105,21 @@ impl<'de> Deserialize<'de> for Unsupported {
             }
         }
         deserializer.deserialize_any(Nothing)
+    }
+}
+
+/// A number that would change the answer and is not supported. Null and `N` ask for nothing; everything else is refused
+/// while the body is read, with the path of the field.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Only<const N: i64>;
+
+impl<'de, const N: i64> Deserialize<'de> for Only<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Option::<f64>::deserialize(deserializer)? {
+            Some(given) if given != N as f64 => Err(D::Error::custom(format_args!(
+                "this server supports no value but {N}, leave it out"
+            ))),
+            _ => Ok(Self),
+        }
     }
 }

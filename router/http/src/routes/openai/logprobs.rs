@@ -46,7 +46,7 @@ pub struct TokenLogprob {
 /// A token that could stand at a place.
 #[derive(Debug, DeriveSerialize, ToSchema)]
 pub struct Candidate {
-    /// Its text; bytes that are no whole character show as U+FFFD.
+    /// Its text; bytes that are no whole character show as U+FFFD. With `return_tokens_as_token_ids` its id.
     #[schema(example = "Hel")]
     pub token: String,
     #[schema(example = -0.34)]
@@ -57,10 +57,14 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    fn new(token: &Token, bytes: &impl TokenBytes) -> Self {
+    fn new(token: &Token, as_ids: bool, bytes: &impl TokenBytes) -> Self {
         let bytes = bytes.token_bytes(token.id);
         Self {
-            token: text(bytes),
+            token: if as_ids {
+                numbered(token.id)
+            } else {
+                String::from_utf8_lossy(bytes).into_owned()
+            },
             logprob: token.logprob.unwrap_or(NEVER),
             bytes: bytes.to_vec(),
         }
@@ -68,14 +72,12 @@ impl Candidate {
 }
 
 impl ChatLogprobs {
-    /// Adds a token with its alternatives.
-    pub fn push(&mut self, token: &Token, top: &[Token], bytes: &impl TokenBytes) {
+    /// Adds a token with its alternatives. `as_ids`: they are named by their ids.
+    pub fn push(&mut self, token: &Token, top: &[Token], as_ids: bool, bytes: &impl TokenBytes) {
+        let candidate = |token| Candidate::new(token, as_ids, bytes);
         self.content.push(TokenLogprob {
-            token: Candidate::new(token, bytes),
-            top_logprobs: top
-                .iter()
-                .map(|token| Candidate::new(token, bytes))
-                .collect(),
+            token: candidate(token),
+            top_logprobs: top.iter().map(candidate).collect(),
         });
     }
 }
@@ -83,13 +85,15 @@ impl ChatLogprobs {
 /// Log-probabilities of a completion: lists of the same length.
 #[derive(Debug, Default, DeriveSerialize, ToSchema)]
 pub struct CompletionLogprobs {
+    /// Their texts. One whose bytes are no whole characters is written as `bytes:\xf0\x9f`; with
+    /// `return_tokens_as_token_ids` all are written as `token_id:1234`.
     #[schema(example = json!([" there"]))]
     pub tokens: Vec<String>,
     /// Null for the first token of a prompt, which nothing predicts.
     #[schema(example = json!([-0.34]))]
     pub token_logprobs: Vec<Option<f32>>,
-    /// From texts to log-probabilities, the token itself included. Null where `logprobs` is 0, and for the first
-    /// token of a prompt.
+    /// From tokens, written as in `tokens`, to log-probabilities, the token itself included. Of several with one text
+    /// the others are written as `token_id:1234`. Null where `logprobs` is 0, and for the first token of a prompt.
     #[schema(nullable = true, value_type = Option<Vec<Option<Object>>>)]
     pub top_logprobs: Option<Vec<Option<TopLogprobs>>>,
     /// Where each token begins, in characters of the text.
@@ -103,16 +107,27 @@ pub struct TopLogprobs(Vec<(String, f32)>);
 
 impl TopLogprobs {
     /// The alternatives in one place, best first, and the token that is there.
-    fn new(top: &[Token], id: u32, logprob: f32, bytes: &impl TokenBytes) -> Self {
+    fn new(top: &[Token], id: u32, logprob: f32, as_ids: bool, bytes: &impl TokenBytes) -> Self {
         let alternatives = top
             .iter()
             .map(|token| (token.id, token.logprob.unwrap_or(NEVER)));
-        let mut seen = HashSet::new();
+        let own = name(id, as_ids, bytes);
+        let (mut ids, mut names) = (HashSet::new(), HashSet::from([own.clone()]));
         let entries = alternatives
             .chain([(id, logprob)])
-            .map(|(id, logprob)| (text(bytes.token_bytes(id)), logprob))
-            // Several tokens can have one text; the most likely of them comes first.
-            .filter(|(text, _)| seen.insert(text.clone()));
+            .filter(|&(id, _)| ids.insert(id))
+            .map(|(other, logprob)| {
+                if other == id {
+                    return (own.clone(), logprob);
+                }
+                let name = name(other, as_ids, bytes);
+                // Several tokens can have one text; it stays that of the token that is there.
+                if names.insert(name.clone()) {
+                    (name, logprob)
+                } else {
+                    (numbered(other), logprob)
+                }
+            });
         Self(entries.collect())
     }
 }
@@ -130,11 +145,18 @@ pub struct CompletionTokens {
     offset: usize,
     /// Whether alternatives were asked for.
     top: bool,
+    /// Tokens are named by their ids.
+    as_ids: bool,
 }
 
 impl CompletionTokens {
-    pub fn new(top: bool) -> Self {
-        Self { offset: 0, top }
+    /// `top`: with alternatives. `as_ids`: tokens are named by their ids.
+    pub fn new(top: bool, as_ids: bool) -> Self {
+        Self {
+            offset: 0,
+            top,
+            as_ids,
+        }
     }
 
     /// An empty list to add to.
@@ -156,7 +178,8 @@ impl CompletionTokens {
         let logprob = token.logprob.unwrap_or(NEVER);
         self.add(list, token.id, Some(logprob), token.special, bytes);
         if let Some(tops) = &mut list.top_logprobs {
-            tops.push(Some(TopLogprobs::new(top, token.id, logprob, bytes)));
+            let top = TopLogprobs::new(top, token.id, logprob, self.as_ids, bytes);
+            tops.push(Some(top));
         }
     }
 
@@ -179,6 +202,7 @@ impl CompletionTokens {
                     &token.top_tokens,
                     token.id,
                     logprob,
+                    self.as_ids,
                     bytes,
                 ))
             };
@@ -195,8 +219,8 @@ impl CompletionTokens {
         special: bool,
         bytes: &impl TokenBytes,
     ) {
+        list.tokens.push(name(id, self.as_ids, bytes));
         let bytes = bytes.token_bytes(id);
-        list.tokens.push(text(bytes));
         list.token_logprobs.push(logprob);
         list.text_offset.push(self.offset);
         // Special tokens are not in the text. A character is counted with its first byte.
@@ -206,101 +230,23 @@ impl CompletionTokens {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// How a completion names a token: as its text, or as its bytes where they are no whole characters.
+fn name(id: u32, as_ids: bool, bytes: &impl TokenBytes) -> String {
+    if as_ids {
+        return numbered(id);
+    }
+    let bytes = bytes.token_bytes(id);
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().fold("bytes:".to_owned(), |name, byte| {
+            format!("{name}\\x{byte:02x}")
+        }),
+    }
+}
+
+fn numbered(id: u32) -> String {
+    format!("token_id:{id}")
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    /// Ids are places in a list of byte strings.
-    struct Table(&'static [&'static [u8]]);
-
-    impl TokenBytes for Table {
-        fn token_bytes(&self, id: u32) -> &[u8] {
-            self.0[id as usize]
-        }
-
-        fn is_special(&self, id: u32) -> bool {
-            id == 5
-        }
-    }
-
-    const TABLE: Table = Table(&[
-        b"a",
-        b" b",
-        "你".as_bytes(),
-        b"\xe4\xbd",
-        b"\xa0",
-        b"<s>",
-        b"a",
-    ]);
-
-    fn token(id: u32, logprob: Option<f32>) -> Token {
-        Token {
-            id,
-            text: String::new(),
-            logprob,
-            special: id == 5,
-        }
-    }
-
-    #[test]
-    fn chat_tokens_have_text_and_bytes() {
-        let mut logprobs = ChatLogprobs::default();
-        logprobs.push(&token(1, Some(-0.5)), &[token(3, None)], &TABLE);
-        let expected = json!({"content": [{
-            "token": " b", "logprob": -0.5, "bytes": [32, 98],
-            "top_logprobs": [{"token": "\u{fffd}", "logprob": -9999.0, "bytes": [0xe4, 0xbd]}]
-        }]});
-        assert_eq!(serde_json::to_value(logprobs).expect("JSON"), expected);
-    }
-
-    #[test]
-    fn completion_tokens_have_offsets_in_characters() {
-        let mut tokens = CompletionTokens::new(false);
-        let first = PrefillToken {
-            id: 5,
-            text: String::new(),
-            logprob: None,
-            top_tokens: Vec::new(),
-        };
-        let mut list = tokens.prompt(&[first], &TABLE);
-        for id in [2, 3, 4, 1, 5] {
-            tokens.push(&mut list, &token(id, Some(-1.0)), &[], &TABLE);
-        }
-        assert_eq!(list.text_offset, [0, 0, 1, 2, 2, 4]);
-        assert_eq!(list.token_logprobs[..2], [None, Some(-1.0)]);
-        assert!(list.top_logprobs.is_none());
-        // A later piece of the same text goes on counting.
-        let mut list = tokens.list();
-        tokens.push(&mut list, &token(0, None), &[], &TABLE);
-        assert_eq!(
-            (list.text_offset, list.token_logprobs),
-            (vec![4], vec![Some(NEVER)])
-        );
-    }
-
-    #[test]
-    fn alternatives_are_an_object_with_the_token_itself() {
-        let mut tokens = CompletionTokens::new(true);
-        let mut list = tokens.list();
-        let top = [token(0, Some(-0.1)), token(6, Some(-0.2))];
-        tokens.push(&mut list, &token(1, Some(-3.0)), &top, &TABLE);
-        let tops = serde_json::to_string(&list.top_logprobs).expect("JSON");
-        assert_eq!(tops, r#"[{"a":-0.1," b":-3.0}]"#);
-        // Of a prompt too, but for its first token.
-        let prompt = [None, Some(-2.0)].map(|logprob| PrefillToken {
-            id: 1,
-            text: String::new(),
-            logprob,
-            top_tokens: top.to_vec(),
-        });
-        let tops = CompletionTokens::new(true).prompt(&prompt, &TABLE);
-        let tops = serde_json::to_string(&tops.top_logprobs).expect("JSON");
-        assert_eq!(tops, r#"[null,{"a":-0.1," b":-2.0}]"#);
-    }
-}
+mod tests;

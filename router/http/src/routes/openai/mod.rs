@@ -13,6 +13,7 @@ mod logprobs;
 pub mod models;
 pub mod render;
 pub mod sampling;
+mod sampling_body;
 pub mod structured;
 mod tools;
 

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::{Extension, Json};
 use futures::future::try_join_all;
 use serde::Serialize;
-use text_generation_core::types::Inputs;
+use text_generation_core::types::{GenerateParameters, Inputs};
 use utoipa::ToSchema;
 
 use super::chat;
@@ -46,9 +46,12 @@ pub async fn render_chat(
     ApiJson(mut body): ApiJson<ChatBody>,
 ) -> Result<Json<RenderedPrompt>, ApiError> {
     let model = model_name(body.model.take(), &state.info.model_id)?;
-    let text = chat::conversation(&state, body)?.render(&state).await?;
+    let conversation = chat::conversation(&state, body)?;
+    let parameters = conversation.parameters.clone();
+    let text = conversation.render(&state).await?;
     // The template has written the special tokens.
     let token_ids = ids(&state, text.into(), false, &share, chat::NAMES).await?;
+    let token_ids = cut(&state, token_ids, &parameters);
     Ok(Json(RenderedPrompt { model, token_ids }))
 }
 
@@ -68,16 +71,25 @@ pub async fn render_completion(
 ) -> Result<Json<Vec<RenderedPrompt>>, ApiError> {
     body.check_features(state.info.max_client_batch_size)?;
     let model = model_name(body.model.take(), &state.info.model_id)?;
+    let parameters = body.take_sampling().parameters(body.max_tokens)?;
+    let special = body.add_special_tokens.unwrap_or(true);
     let prompts = body.prompt.into_inputs();
     let lists = prompts
         .into_iter()
-        .map(|prompt| ids(&state, prompt, true, &share, completions::NAMES));
+        .map(|prompt| ids(&state, prompt, special, &share, completions::NAMES));
     let lists = try_join_all(lists).await?;
     let rendered = lists.into_iter().map(|token_ids| RenderedPrompt {
         model: model.clone(),
-        token_ids,
+        token_ids: cut(&state, token_ids, &parameters),
     });
     Ok(Json(rendered.collect()))
+}
+
+/// What is left of a prompt, as `truncate_prompt_tokens` says.
+fn cut(state: &AppState, mut ids: Vec<u32>, parameters: &GenerateParameters) -> Vec<u32> {
+    let kept = state.infer.kept(ids.len(), parameters);
+    ids.drain(..ids.len() - kept);
+    ids
 }
 
 async fn ids(

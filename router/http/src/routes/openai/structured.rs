@@ -28,6 +28,12 @@ pub struct ResponseFormat {
     /// With TGI's types: the schema, an object with `schema`, or the regular expression.
     #[schema(nullable = true, value_type = Option<Object>)]
     pub value: Option<Value>,
+    /// With `json_object`, and with `json_schema` in place of the object of that name: the schema, as llama.cpp has it.
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub schema: Option<Value>,
+    /// With `schema`, as in `json_schema`.
+    #[schema(nullable = true)]
+    pub strict: Option<bool>,
 }
 
 /// A schema and how strictly it holds.
@@ -66,6 +72,12 @@ pub struct StructuredOutputs {
     #[serde(default)]
     #[schema(ignore)]
     pub whitespace_pattern: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    pub disable_any_whitespace: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    pub disable_additional_properties: Unsupported,
 }
 
 /// Everything in a body that may say the form of the answer.
@@ -115,17 +127,43 @@ impl Forms {
             self.guided_grammar
                 .map(|text| ("guided_grammar", Ok(GrammarSource::grammar(text)))),
         );
-        let mut wishes = wishes.into_iter();
-        let first = wishes.next();
-        if let (Some((first, _)), Some((second, _))) = (&first, wishes.next()) {
-            return Err(refused(format!(
-                "`{second}` and `{first}` both say what form the answer has: send one of them"
-            )));
+        let mut form: Option<(&'static str, GrammarSource)> = None;
+        for (field, source) in wishes {
+            let source = source?;
+            form = match form {
+                None => Some((field, source)),
+                Some((first, known)) => {
+                    let one = in_one(known, source).ok_or_else(|| {
+                        refused(format!(
+                            "`{field}` and `{first}` ask for different forms of the answer: send one of them"
+                        ))
+                    })?;
+                    Some((first, one))
+                }
+            };
         }
-        Ok(match first {
+        Ok(match form {
             None => (None, names.into()),
-            Some((field, source)) => (Some(source?), with_form_of(names.into(), field)),
+            Some((field, source)) => (Some(source), with_form_of(names.into(), field)),
         })
+    }
+}
+
+/// The form that two names of it ask for; nothing where they ask for different ones. One that is strict makes it so.
+fn in_one(first: GrammarSource, second: GrammarSource) -> Option<GrammarSource> {
+    use GrammarSource::JsonSchema;
+    match (first, second) {
+        (
+            JsonSchema { schema, strict },
+            JsonSchema {
+                schema: other,
+                strict: too,
+            },
+        ) => {
+            let strict = strict || too;
+            (schema == other).then_some(JsonSchema { schema, strict })
+        }
+        (first, second) => (first == second).then_some(first),
     }
 }
 
@@ -135,18 +173,26 @@ impl ResponseFormat {
         let value = |value: Option<Value>| {
             value.ok_or_else(|| refused(format!("`{FIELD}.value` is missing")))
         };
+        let beside = self.schema.map(|given| {
+            schema(
+                "response_format.schema",
+                given,
+                self.strict.unwrap_or(false),
+            )
+        });
         Ok(Some(match (self.r#type.as_str(), self.json_schema) {
             ("text", _) => return Ok(None),
-            ("json_schema", Some(given)) => named(FIELD, given)?,
-            ("json_schema", None) if self.value.is_none() => {
-                return Err(refused(format!("`{FIELD}.json_schema` is missing")));
-            }
+            ("json_schema" | "json_object", Some(given)) => named(FIELD, given)?,
+            ("json_schema", None) if self.value.is_none() => beside
+                .unwrap_or_else(|| Err(refused(format!("`{FIELD}.json_schema` is missing"))))?,
             // TGI's, where the schema stands beside its name.
             ("json_schema", None) => {
                 let given = from_value(&value(self.value)?, "response_format.value")?;
                 named("response_format.value", given)?
             }
-            ("json_object", _) if self.value.is_none() => GrammarSource::JsonObject,
+            ("json_object", None) if self.value.is_none() => {
+                beside.unwrap_or(Ok(GrammarSource::JsonObject))?
+            }
             ("json" | "json_object", _) => {
                 schema("response_format.value", value(self.value)?, false)?
             }

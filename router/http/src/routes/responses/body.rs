@@ -1,12 +1,14 @@
 //! What clients send to `/v1/responses`.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use text_generation_chat::{ChatInput, SystemMessages};
 use text_generation_core::types::GenerateParameters;
-use text_generation_grammar::GrammarSource;
 use utoipa::ToSchema;
 
+use super::format::{TextBody, TextFormat};
 use super::items::{self, Input};
 use super::sealed::Seal;
 use super::tools::{ToolNames, Tools};
@@ -15,15 +17,15 @@ use crate::error::ApiError;
 use crate::extract::nullable_object;
 use crate::generation_config::SamplingDefaults;
 use crate::generations::Names;
-use crate::routes::openai::fields::{Seed, Unsupported};
-use crate::routes::openai::sampling::{Sampling, check, refused};
-use crate::routes::openai::structured::schema;
+use crate::routes::openai::fields::{Only, Seed, Stop, Unsupported};
+use crate::routes::openai::sampling::{Sampling, check};
 use crate::state::AppState;
 
 /// What the fields of `core` are called here.
 pub const NAMES: &Names = &[
     ("inputs", "input"),
     ("max_new_tokens", "max_output_tokens"),
+    ("min_new_tokens", "min_tokens"),
     ("messages", "input"),
     ("grammar", "text.format"),
     ("chat_template_kwargs.reasoning_effort", "reasoning.effort"),
@@ -31,6 +33,9 @@ pub const NAMES: &Names = &[
 
 /// Asks for reasoning that can be sent back without being read.
 const SEALED_REASONING: &str = "reasoning.encrypted_content";
+
+/// Asks for what is not returned here.
+const LOGPROBS: &str = "message.output_text.logprobs";
 
 /// Body of `/v1/responses`. Unknown keys are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -98,6 +103,43 @@ pub struct ResponsesBody {
     /// Keep the k most likely tokens; 0 and -1 are off. Not in OpenAI's API.
     #[schema(nullable = true, minimum = -1)]
     pub top_k: Option<i32>,
+    /// Keep tokens at least this many times as likely as the most likely one. Not in OpenAI's API.
+    #[schema(nullable = true, minimum = 0.0, maximum = 1.0)]
+    pub min_p: Option<f32>,
+    /// Penalty on every token that occurred, in the prompt too; 1 is off. Not in OpenAI's API.
+    #[schema(nullable = true, minimum = 1e-30, maximum = 1e30)]
+    pub repetition_penalty: Option<f32>,
+    /// Subtracted from the logit of a token for each time it was generated. Not in OpenAI's API.
+    #[schema(nullable = true, minimum = -2.0, maximum = 2.0)]
+    pub frequency_penalty: Option<f32>,
+    /// Subtracted from the logits of tokens that were generated. Not in OpenAI's API.
+    #[schema(nullable = true, minimum = -2.0, maximum = 2.0)]
+    pub presence_penalty: Option<f32>,
+    /// From token ids to what is added to their logits. Not in OpenAI's API.
+    #[serde(default, deserialize_with = "text_generation_core::types::logit_bias")]
+    #[schema(nullable = true, value_type = Option<Object>)]
+    pub logit_bias: Option<BTreeMap<u32, f32>>,
+    /// Text ends before one of these strings. Not in OpenAI's API.
+    #[schema(nullable = true)]
+    pub stop: Option<Stop>,
+    /// These tokens end the text, which is without them. Not in OpenAI's API.
+    #[schema(nullable = true)]
+    pub stop_token_ids: Option<Vec<u32>>,
+    /// Words that the text does not contain. Not in OpenAI's API.
+    #[schema(nullable = true)]
+    pub bad_words: Option<Vec<String>>,
+    /// Nothing but the limit ends the text before so many tokens. Not in OpenAI's API.
+    #[schema(nullable = true, minimum = 0)]
+    pub min_tokens: Option<u32>,
+    /// Go on after an end-of-sequence token. Not in OpenAI's API.
+    #[schema(nullable = true)]
+    pub ignore_eos: Option<bool>,
+    /// With `false` special tokens are in the text. Not in OpenAI's API.
+    #[schema(nullable = true)]
+    pub skip_special_tokens: Option<bool>,
+    /// The text ends with the stop string that ended it. Not in OpenAI's API.
+    #[schema(nullable = true)]
+    pub include_stop_str_in_output: Option<bool>,
     /// Requests of a lower number run first. Not in OpenAI's API.
     #[schema(nullable = true, example = 0)]
     pub priority: Option<i32>,
@@ -119,6 +161,42 @@ pub struct ResponsesBody {
     #[schema(ignore)]
     #[expect(dead_code, reason = "refused while it is read")]
     pub prompt: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub n: Only<1>,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub max_tokens: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub max_completion_tokens: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub response_format: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub structured_outputs: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub kv_transfer_params: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub vllm_xargs: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub previous_input_messages: Unsupported,
+    #[serde(default)]
+    #[schema(ignore)]
+    #[expect(dead_code, reason = "refused while it is read")]
+    pub enable_response_messages: Unsupported,
     #[schema(nullable = true)]
     pub top_logprobs: Option<u32>,
 }
@@ -132,33 +210,6 @@ pub struct ReasoningBody {
     /// Accepted; reasoning is given as it is.
     #[schema(nullable = true)]
     pub summary: Option<String>,
-}
-
-/// What the text of the answer looks like.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-pub struct TextBody {
-    #[serde(default, deserialize_with = "nullable_object")]
-    #[schema(nullable = true)]
-    pub format: Option<TextFormat>,
-    /// Repeated in the answer.
-    #[schema(nullable = true, example = "medium")]
-    pub verbosity: Option<String>,
-}
-
-/// `{"type": "text"}`, `{"type": "json_object"}`, or `json_schema` with a `schema`.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
-pub struct TextFormat {
-    #[schema(example = "json_schema")]
-    pub r#type: String,
-    #[schema(nullable = true)]
-    pub name: Option<String>,
-    #[schema(nullable = true)]
-    pub description: Option<String>,
-    #[schema(nullable = true, value_type = Option<Object>)]
-    pub schema: Option<Value>,
-    /// Refuse what cannot be enforced.
-    #[schema(nullable = true)]
-    pub strict: Option<bool>,
 }
 
 /// What the answer needs of the body, beside the conversation.
@@ -248,6 +299,12 @@ impl ResponsesBody {
             "`top_logprobs` is not supported here: `/v1/chat/completions` has log-probabilities"
                 .to_owned()
         })?;
+        let mut include = self.include.iter().flatten();
+        check(include.all(|key| key != LOGPROBS), || {
+            format!(
+                "`include` must not have `{LOGPROBS}`: `/v1/chat/completions` has log-probabilities"
+            )
+        })?;
         let truncation = self.truncation.as_deref().unwrap_or("disabled");
         check(truncation == "disabled", || {
             "`truncation` other than \"disabled\" is not supported: send a shorter `input`"
@@ -260,6 +317,18 @@ impl ResponsesBody {
             temperature: self.temperature,
             top_p: self.top_p,
             top_k: self.top_k,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            logit_bias: self.logit_bias.take(),
+            stop: self.stop.take(),
+            stop_token_ids: self.stop_token_ids.take(),
+            bad_words: self.bad_words.take(),
+            min_tokens: self.min_tokens,
+            ignore_eos: self.ignore_eos,
+            skip_special_tokens: self.skip_special_tokens,
+            include_stop_str_in_output: self.include_stop_str_in_output,
             seed: self.seed,
             priority: self.priority,
             cache_salt: self.cache_salt.take(),
@@ -267,7 +336,7 @@ impl ResponsesBody {
         };
         let format = self.text.take().and_then(|text| text.format);
         Ok(GenerateParameters {
-            grammar: format.map(grammar).transpose()?.flatten(),
+            grammar: format.map(TextFormat::grammar).transpose()?.flatten(),
             ..sampling
                 .or(&state.sampling_defaults)
                 .parameters(self.max_output_tokens)?
@@ -318,33 +387,6 @@ impl ResponsesBody {
 fn used(given: Option<f32>, default: Option<f32>) -> Value {
     let value = given.or(default).unwrap_or(1.0);
     serde_json::from_str(&value.to_string()).unwrap_or_else(|_| value.into())
-}
-
-impl TextFormat {
-    fn repeated(&self) -> Value {
-        if self.r#type != "json_schema" {
-            return json!({ "type": self.r#type });
-        }
-        json!({
-            "type": self.r#type, "name": self.name, "description": self.description, "schema": self.schema,
-            "strict": self.strict,
-        })
-    }
-}
-
-fn grammar(format: TextFormat) -> Result<Option<GrammarSource>, ApiError> {
-    match (format.r#type.as_str(), format.schema) {
-        ("text", _) => Ok(None),
-        ("json_object", _) => Ok(Some(GrammarSource::JsonObject)),
-        ("json_schema", Some(given)) => {
-            let strict = format.strict.unwrap_or(false);
-            schema("text.format.schema", given, strict).map(Some)
-        }
-        ("json_schema", None) => Err(refused("`text.format.schema` is missing")),
-        (kind, _) => Err(refused(format_args!(
-            "`text.format.type` must be `text`, `json_object` or `json_schema`. Given: `{kind}`"
-        ))),
-    }
 }
 
 #[cfg(test)]

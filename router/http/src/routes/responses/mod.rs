@@ -3,6 +3,7 @@
 mod body;
 mod custom_input;
 mod events;
+mod format;
 mod items;
 mod output;
 mod remembered;
