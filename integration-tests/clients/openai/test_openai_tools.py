@@ -139,9 +139,7 @@ def test_a_call_that_was_cut_goes_back(client, add, chat_add, sum_question):
     result = {"role": "tool", "tool_call_id": call.id, "content": "The call was cut."}
     turns = [*said(sum_question), chat.choices[0].message, result]
     assert client.chat.completions.create(messages=turns, tools=[chat_add], **CHAT).choices[0].finish_reason
-    response = client.responses.create(
-        input=said(sum_question), tools=[add], **{**RESPONSE, "max_output_tokens": cut}
-    )
+    response = client.responses.create(input=said(sum_question), tools=[add], **{**RESPONSE, "max_output_tokens": cut})
     assert response.status == "incomplete"
     result = {"type": "function_call_output", "call_id": response.output[-1].call_id, "output": "The call was cut."}
     turns = [*said(sum_question), *response.output, result]

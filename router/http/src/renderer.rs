@@ -176,8 +176,11 @@ mod tests {
         let threads = RenderThreads::new(0);
         let (running, _started) = mpsc::channel();
         let (_release, work) = held(&running);
-        let result = threads.run(work, LONG).await;
-        assert_eq!(result, Ok(None));
+        let mut rendering = Box::pin(threads.run(work, LONG));
+        assert!(poll!(&mut rendering).is_pending());
+        // The paused clock stands still by itself while a thread is at work.
+        tokio::time::advance(2 * LONG).await;
+        assert_eq!(rendering.await, Ok(None));
     }
 
     #[tokio::test]

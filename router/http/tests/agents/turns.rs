@@ -269,9 +269,11 @@ async fn an_assistant_that_said_nothing_has_an_empty_content() {
             "{message}"
         );
     }
-    for path in [RESPONSES, MESSAGES] {
-        let messages = json!([user, {"role": "assistant", "content": null}, user]);
-        let body = json!({"max_tokens": 500, "messages": messages, "input": messages});
+    let messages = json!([user, {"role": "assistant", "content": null}, user]);
+    for (path, body) in [
+        (RESPONSES, json!({"input": messages})),
+        (MESSAGES, json!({"max_tokens": 500, "messages": messages})),
+    ] {
         let answer = server.good(path, &body).await;
         assert_eq!(text(&answer), "<user>q<assistant><user>q", "{path}");
     }

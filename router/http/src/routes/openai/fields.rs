@@ -62,14 +62,14 @@ impl<'de> Deserialize<'de> for Unsupported {
             if nothing {
                 Ok(Unsupported)
             } else {
-                Err(E::custom("this server does not support it, leave it out"))
+                Err(E::custom("this server does not support it: remove it"))
             }
         }
         impl<'de> Visitor<'de> for Nothing {
             type Value = Unsupported;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("nothing: this server does not support it, leave it out")
+                f.write_str("nothing: this server does not support it: remove it")
             }
 
             fn visit_unit<E: Error>(self) -> Result<Unsupported, E> {
@@ -117,7 +117,7 @@ impl<'de, const N: i64> Deserialize<'de> for Only<N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Option::<f64>::deserialize(deserializer)? {
             Some(given) if given != N as f64 => Err(D::Error::custom(format_args!(
-                "this server supports no value but {N}, leave it out"
+                "this server supports no value but {N}: remove it"
             ))),
             _ => Ok(Self),
         }
