@@ -42,7 +42,8 @@ def _by_interval(state: State, raw: Raw) -> tuple[State, Raw]:
 def _pattern(state: State, raw: Raw) -> tuple[State, Raw]:
     """Layers as letters, as in the first files."""
     letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
-    return state, {**raw, "hybrid_override_pattern": "".join(letters[each] for each in raw.pop("layers_block_type"))}
+    pattern = "".join(letters[each] for each in raw.pop("layers_block_type"))
+    return state, {**raw, "hybrid_override_pattern": pattern}
 
 
 def _without_types(state: State, raw: Raw) -> tuple[State, Raw]:
