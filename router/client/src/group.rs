@@ -53,7 +53,8 @@ impl ShardedClient {
     }
 
     /// Resolves when the group named `name` is lost, with the reason: for times when nothing is computed, where no
-    /// answer would tell. One that is but silent is for whoever started it, who knows when its patience ends.
+    /// answer would tell. A group that is only silent is left to
+    /// whoever started it, who knows when its patience ends.
     pub async fn lost(&self, name: &str) -> ClientError {
         loop {
             tokio::time::sleep(LOOK).await;

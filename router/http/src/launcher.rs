@@ -23,8 +23,8 @@ pub fn die_with_launcher() -> bool {
     cfg!(target_os = "linux") && !is_parent && !runs(&launcher)
 }
 
-/// From now on the end of standard input is read, and the kernel need but wake this process if something has stopped
-/// it; to be called on the main thread.
+/// From now on this process reads the end of standard input, and the kernel only wakes it, if something has stopped it;
+/// to be called on the main thread.
 pub fn end_with_launcher() {
     if env::var_os(PROCESS_ID).is_some() {
         at_its_end(Signal::SIGCONT);
