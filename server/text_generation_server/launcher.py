@@ -29,8 +29,8 @@ def die_with_launcher() -> None:
 
 
 def end_with_launcher() -> None:
-    """From now on this process reads the end of standard input, and the kernel only wakes it, if something has stopped it;
-    to be called on the main thread.
+    """From now on this process reads the end of standard input, and the kernel only wakes it, if something has stopped
+    it; to be called on the main thread.
     """
     if _PROCESS_ID in os.environ and sys.platform == "linux":
         _at_its_end(signal.SIGCONT)

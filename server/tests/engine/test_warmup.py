@@ -102,12 +102,13 @@ def test_the_smallest_rank_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts_ms", "whole_ms", "kept"), [(9.0, 10.0, True), (10.05, 10.0, True), (11.0, 10.0, False)]
+    ("ranks", "parts_ms", "whole_ms", "kept"),
+    [(2, 9.0, 10.0, True), (2, 10.05, 10.0, True), (2, 11.0, 10.0, False), (4, 9.0, 10.0, True), (4, 9.9, 10.0, False)],
 )
-def test_steps_in_parts_are_kept_unless_whole_ones_are_faster(
-    parts_ms: float, whole_ms: float, kept: bool, monkeypatch: pytest.MonkeyPatch
+def test_steps_in_halves_are_kept_unless_whole_ones_are_faster_or_with_many_ranks_as_fast(
+    ranks: int, parts_ms: float, whole_ms: float, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = TensorParallelGroup(0, 4, torch.device("cpu"))
+    group = TensorParallelGroup(0, ranks, torch.device("cpu"))
     runner = make_engine()._runner
 
     def timed(*_: object, **__: object) -> list[Sample]:
