@@ -78,13 +78,15 @@ def shard_processes() -> dict[int, int]:
 def run(streams: int, tokens: int, kill_rank: int | None) -> list[Stream]:
     """All streams at once; the shard is killed once half of the tokens of the farthest are there."""
     loads = [Stream() for _ in range(streams)]
+    # Looked up before: with many processes that takes longer than a short stream.
+    victim = None if kill_rank is None else shard_processes()[kill_rank]
 
-    def kill() -> None:
+    def kill(process: int) -> None:
         while max(len(load.ids) for load in loads) < tokens // 2:
             time.sleep(0.001)
-        os.kill(shard_processes()[kill_rank], signal.SIGKILL)
+        os.kill(process, signal.SIGKILL)
 
-    killer = threading.Thread(target=kill) if kill_rank is not None else None
+    killer = None if victim is None else threading.Thread(target=kill, args=(victim,))
     with ThreadPoolExecutor(streams) as pool:
         running = [pool.submit(load.read, number, tokens) for number, load in enumerate(loads)]
         if killer is not None:
@@ -126,6 +128,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=400)
     arguments, flags = parser.parse_known_args()
     flags += ["--load-format", "dummy", "--num-shard", str(arguments.num_shard)]
+    # All are lost within minutes, after which a launcher gives up by default.
+    flags += ["--max-shard-losses", str(arguments.num_shard)]
     report = measure(arguments, flags)
     if arguments.output_json:
         arguments.output_json.write_text(json.dumps(report, indent=1) + "\n")

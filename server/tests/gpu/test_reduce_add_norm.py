@@ -1,4 +1,4 @@
-"""Sums over ranks through memory that they share: two processes on two devices."""
+"""Sums over ranks through memory that they share: one process on each of two devices, or of four."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ pytestmark = [
 ]
 
 
-def test_both_ranks_get_the_bits_of_the_definition(tmp_path: Path) -> None:
+def test_all_ranks_get_the_bits_of_the_definition(tmp_path: Path) -> None:
     mp.spawn(peer_ranks.ended, (peer_ranks.check_values, tmp_path), nprocs=peer_ranks.WORLD)
 
 

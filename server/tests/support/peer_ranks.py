@@ -18,13 +18,13 @@ from text_generation_server.distributed import TensorParallelGroup, init_group
 from text_generation_server.distributed.ways import Way, Ways
 from text_generation_server.errors import EngineFailed
 
-WORLD = 2
+WORLD = 4 if torch.cuda.device_count() >= 4 else 2
 EPS = 1e-5
 OURS = (Way.ONE_SHOT, Way.TWO_SHOTS)
 CASES = [
     (1, 8192, torch.bfloat16),
     (64, 8192, torch.bfloat16),
-    (500, 8192, torch.bfloat16),
+    (300, 8192, torch.bfloat16),
     (200, 2880, torch.float16),
     (9, 4096, torch.float32),
 ]
@@ -43,12 +43,20 @@ def _only(group: TensorParallelGroup, way: Way) -> None:
 
 
 def _parts(tokens: int, hidden: int, dtype: torch.dtype, rank: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
-    """The parts of both ranks, a residual and two weights, the same on both."""
+    """The parts of all ranks, a residual and two weights, the same on all."""
     generator = torch.Generator().manual_seed(seed + tokens * hidden)
     x = torch.randn(WORLD, tokens, hidden, generator=generator).to(dtype)
     x[:, :, ::3] = -0.0
     rest = [torch.randn(shape, generator=generator).to(dtype) for shape in ((tokens, hidden), (hidden,), (hidden,))]
     return tuple(tensor.cuda(rank) for tensor in (x, *rest))
+
+
+def _total(x: torch.Tensor) -> torch.Tensor:
+    """The parts of all ranks added in their order, in float32."""
+    total = x[0].float()
+    for part in x[1:]:
+        total = total + part.float()
+    return total.to(x.dtype)
 
 
 def ended(rank: int, work: Callable[[int, Path], None], folder: Path) -> None:
@@ -67,7 +75,7 @@ def check_values(rank: int, folder: Path) -> None:
     for way in OURS:
         for tokens, hidden, dtype in CASES:
             x, residual, weight, x_weight = _parts(tokens, hidden, dtype, rank)
-            total = (x[0].float() + x[1].float()).to(dtype)
+            total = _total(x)
             _only(group, way)
             plain = x[rank].clone()
             group.all_reduce(plain)
@@ -127,7 +135,7 @@ def check_under_way(rank: int, folder: Path) -> None:
     captured = []
     for tokens, hidden, dtype in CASES:
         x, residual, weight, x_weight = _parts(tokens, hidden, dtype, rank)
-        total = (x[0].float() + x[1].float()).to(dtype)
+        total = _total(x)
         expected, expected_sums = torch.empty_like(total), residual.clone()
         kernels.add_rms_norm(total, expected_sums, weight, EPS, expected, 0.22, x_weight)
         wrong = torch.zeros((), dtype=torch.int64, device="cuda")
@@ -162,7 +170,7 @@ def check_sent(rank: int, folder: Path) -> None:
         x = torch.randn(1, inputs, generator=generator).bfloat16().cuda(rank)
         weight = torch.randn(8192, inputs, generator=generator).bfloat16().cuda(rank) / inputs**0.5
         expected, expected_sums = x.new_empty(1, 8192), residual.clone()
-        kernels.skinny_linear(x, weight, None, expected)
+        kernels.token_linear(x, weight, None, expected)
         group.reduce_add_norm(expected, expected_sums, norm, EPS)
         wrong = torch.zeros((), dtype=torch.int64, device="cuda")
         graph = torch.cuda.CUDAGraph()
@@ -190,7 +198,7 @@ def check_sent(rank: int, folder: Path) -> None:
 
 
 def check_absent(rank: int, folder: Path) -> None:
-    """Rank 1 is killed; rank 0 waits in a graph, for as long as it may and no longer, and never again."""
+    """Rank 1 is killed; the others wait in a graph, for as long as they may and no longer, and never again."""
     group = _join(rank, folder)
     _only(group, Way.ONE_SHOT)
     x = torch.ones(4, 8192, dtype=torch.bfloat16, device="cuda")
