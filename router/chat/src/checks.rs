@@ -39,16 +39,19 @@ enum Check {
     Searched,
     /// Will be an attribute of a namespace.
     Stored,
+    /// What a loop goes on with: a look at the clock, whatever the turn before has done.
+    Turn,
 }
 
 impl Check {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Made,
         Self::Length,
         Self::Written,
         Self::Compared,
         Self::Searched,
         Self::Stored,
+        Self::Turn,
     ];
 
     fn name(self) -> &'static str {
@@ -59,10 +62,14 @@ impl Check {
             Self::Compared => "<compared>",
             Self::Searched => "<searched>",
             Self::Stored => "<stored>",
+            Self::Turn => "<turn>",
         }
     }
 
     fn run(self, state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
+        if self == Self::Turn {
+            return charge(0);
+        }
         if let Some(text) = value.as_bytes() {
             return match self {
                 Self::Compared => compared(state, text.len()),
@@ -83,7 +90,7 @@ impl Check {
                 limits::bounded_length(length)
             }
             Self::Stored if limits::is_namespace(value) => Err(Limit::Depth.into()),
-            Self::Searched | Self::Stored => Ok(()),
+            Self::Searched | Self::Stored | Self::Turn => Ok(()),
         }
     }
 }
@@ -313,6 +320,7 @@ impl Writer {
         }
         self.put_filter(step);
         match step {
+            I::Iterate(_) => self.top(Check::Turn),
             I::BuildList(_) | I::BuildTuple(_) | I::BuildMap(_) => self.top(Check::Made),
             I::Add if !top.is_text() && !second.is_text() => self.top(Check::Length),
             I::Mul => {

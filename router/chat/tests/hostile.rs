@@ -120,12 +120,19 @@ fn slow_steps_run_out_of_time() {
         time,
         ..Limits::default()
     };
-    let source = "{% for i in range(90000) %}{{ i }}{% endfor %}";
-    let error = limited(source, slow).and_then(|template| template.render(&user("hi")));
-    assert_eq!(
-        error.expect_err("too slow"),
-        ChatTemplateError::Limit(Limit::Time(time))
-    );
+    for source in [
+        "{% for i in range(90000) %}{{ i }}{% endfor %}",
+        // Each walks through the text.
+        "{% set s = 'é' * 100000 %}{% for i in range(9000) %}{% set c = s[-1] %}{% endfor %}",
+        "{% set s = 'é' * 100000 %}{% for i in range(9000) %}{% set c = s[-9:] %}{% endfor %}",
+    ] {
+        let error = limited(source, slow).and_then(|template| template.render(&user("hi")));
+        assert_eq!(
+            error.expect_err("too slow"),
+            ChatTemplateError::Limit(Limit::Time(time)),
+            "{source}"
+        );
+    }
 }
 
 #[test]

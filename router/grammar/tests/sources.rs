@@ -466,8 +466,8 @@ async fn bounds_of_numbers_are_enforced_as_far_as_the_engine_has_digits() {
         (
             &integer,
             "exclusiveMaximum",
-            json!(-999_999_999_999_998_976_i64),
-            "-1000000000000000000",
+            json!(-9_007_199_254_740_000_i64),
+            "-9007199254740001",
             "-9",
         ),
         (
@@ -509,6 +509,13 @@ async fn bounds_of_numbers_are_enforced_as_far_as_the_engine_has_digits() {
         (&number, "minimum", json!(1e300)),
         (&number, "maximum", json!(-1e300)),
         (&json!(["number", "null"]), "maximum", json!(1e300)),
+        (
+            &integer,
+            "exclusiveMinimum",
+            json!(9_007_199_254_740_992_i64),
+        ),
+        (&integer, "multipleOf", json!(1_000_003)),
+        (&integer, "multipleOf", json!(2_147_483_647)),
         (&integer, "multipleOf", json!(1_u64 << 32)),
         (
             &integer,
@@ -524,6 +531,23 @@ async fn bounds_of_numbers_are_enforced_as_far_as_the_engine_has_digits() {
         assert_eq!(grammar.not_enforced(), [format!("`{bound}` at /")]);
         assert!(matches(&grammar, "12") && !matches(&grammar, "\"\""));
     }
+}
+
+#[tokio::test]
+async fn steps_that_meet_have_few_remainders_together() {
+    let steps = |steps: [f64; 3]| {
+        let all: Vec<_> = steps
+            .iter()
+            .map(|step| json!({"multipleOf": step}))
+            .collect();
+        let schema = json!({"type": "number", "allOf": all});
+        let strict = false;
+        compile(GrammarSource::JsonSchema { schema, strict })
+    };
+    let many = steps([9_973.0, 9_967.0, 9_949.0]).await.unwrap();
+    assert_eq!(many.not_enforced().len(), 2);
+    let few = steps([0.01, 50.0, 24.0]).await.unwrap();
+    assert!(few.not_enforced().is_empty() && matches(&few, "3000"));
 }
 
 #[tokio::test]

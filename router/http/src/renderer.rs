@@ -128,6 +128,9 @@ impl RenderThreads {
 
     /// Runs `work` on a thread that may block, when one is free. None where it takes longer than `time`: the thread is
     /// taken until it ends.
+    ///
+    /// # Errors
+    /// 429 where too many wait, or no thread is free within `time`.
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -135,7 +138,8 @@ impl RenderThreads {
     ) -> Result<Option<T>, ApiError> {
         let place = self.places.try_acquire();
         let _place = place.map_err(|_| InferError::Overloaded(Overload::Chats))?;
-        let thread = self.running.clone().acquire_owned().await;
+        let thread = timeout(time, self.running.clone().acquire_owned()).await;
+        let thread = thread.map_err(|_| InferError::Overloaded(Overload::Chats))?;
         let thread = thread.map_err(|_| ApiError::internal())?;
         let work = move || {
             let result = work();
@@ -181,6 +185,25 @@ mod tests {
         // The paused clock stands still by itself while a thread is at work.
         tokio::time::advance(2 * LONG).await;
         assert_eq!(rendering.await, Ok(None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_longer_for_threads_that_do_not_come_back() {
+        let threads = RenderThreads::new(1);
+        let (running, _started) = mpsc::channel();
+        let (_releases, works): (Vec<_>, Vec<_>) =
+            (0..RENDER_THREADS).map(|_| held(&running)).unzip();
+        let mut taken: Vec<_> = works
+            .into_iter()
+            .map(|work| Box::pin(threads.run(work, LONG)))
+            .collect();
+        for rendering in &mut taken {
+            assert!(poll!(rendering).is_pending());
+        }
+        let mut waiting = Box::pin(threads.run(|| (), LONG));
+        assert!(poll!(&mut waiting).is_pending());
+        tokio::time::advance(2 * LONG).await;
+        assert_eq!(waiting.await.unwrap_err().status, 429);
     }
 
     #[tokio::test]

@@ -20,20 +20,72 @@ pub(super) fn bounds(keyword: &str, bound: &Number, integer: bool) -> bool {
         "minimum" | "exclusiveMinimum" => -INT64 < double && double < DIGITS_18,
         _ => -DIGITS_18 < double && (integer || double < INT64),
     };
+    // It finds the next whole number with doubles.
+    if keyword.starts_with("exclusive") && double.abs() >= WHOLE {
+        return false;
+    }
     // The largest of all stays as it is.
     let exact = |integer| is_double(integer) || integer == i64::MAX;
     digits && bound.as_i64().is_none_or(exact)
 }
 
-/// Whether it has digits for a `multipleOf`: it counts in units of the last digit, in 32 bits.
-pub(super) fn steps(step: &Number) -> bool {
-    let Some(mut units) = step.as_f64().map(f64::abs) else {
-        return false;
-    };
-    while units.fract() != 0.0 {
-        units *= 10.0;
+/// The largest `multipleOf`, in units of its last digit: the engine has a state for each remainder.
+const MOST_STEPS: f64 = 1e4;
+/// The most remainders where several of one schema meet, as in `allOf`: 100,000 take a second to compile.
+const MOST_TOGETHER: f64 = 1e5;
+
+/// The values of `multipleOf` in one schema.
+#[derive(Debug)]
+pub(super) struct Steps {
+    /// Their least common multiple, in units of the last digit of the finest.
+    multiple: f64,
+    /// Of those units in 1.
+    scale: f64,
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self {
+            multiple: 1.0,
+            scale: 1.0,
+        }
     }
-    units <= f64::from(u32::MAX)
+}
+
+impl Steps {
+    /// Whether the engine can follow this one beside those that it follows already.
+    pub(super) fn takes(&mut self, step: &Number) -> bool {
+        let Some(mut units) = step.as_f64().map(f64::abs) else {
+            return false;
+        };
+        let mut scale = 1.0_f64;
+        // As the engine does it.
+        while units.fract() != 0.0 {
+            units *= 10.0;
+            scale *= 10.0;
+        }
+        if units == 0.0 || units > MOST_STEPS {
+            // The compiler refuses a 0.
+            return units == 0.0;
+        }
+        let finest = scale.max(self.scale);
+        let (mine, theirs) = (units * finest / scale, self.multiple * finest / self.scale);
+        let multiple = mine / common_divisor(mine, theirs) * theirs;
+        let takes = multiple <= MOST_TOGETHER;
+        if takes {
+            (self.multiple, self.scale) = (multiple, finest);
+        }
+        takes
+    }
+}
+
+/// Of two whole numbers above 0.
+fn common_divisor(a: f64, b: f64) -> f64 {
+    if b == 0.0 {
+        a
+    } else {
+        common_divisor(b, a % b)
+    }
 }
 
 /// Whether it writes the numbers in a value as they are: those that no double holds become others.

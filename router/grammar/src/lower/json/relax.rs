@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::formats::{Format, format};
+use super::numbers::Steps;
 use super::{numbers, patterns, rewrite};
 
 /// What is left of `schema`; names of what was taken out, with their places, go to `not_enforced`.
@@ -15,6 +16,7 @@ pub(super) fn relax(schema: Value, not_enforced: &mut Vec<String>) -> Value {
         not_enforced,
         patterns: HashMap::new(),
         pattern_bytes: 0,
+        steps: Steps::default(),
     }
     .schema(schema)
 }
@@ -39,6 +41,8 @@ struct Relaxation<'a> {
     patterns: HashMap<String, bool>,
     /// Cost of those so far.
     pattern_bytes: usize,
+    /// Each `multipleOf` that is enforced.
+    steps: Steps,
 }
 
 impl Relaxation<'_> {
@@ -199,7 +203,7 @@ impl Relaxation<'_> {
             }
         }
         let step = keywords.get("multipleOf").and_then(Value::as_number);
-        if step.is_some_and(|step| !numbers::steps(step)) {
+        if step.is_some_and(|step| !self.steps.takes(step)) {
             keywords.remove("multipleOf");
             self.note("multipleOf");
         }
