@@ -31,6 +31,24 @@ fn post(path: &str, body: &Value) -> Vec<u8> {
         .into_bytes()
 }
 
+/// One request runs, and another waits for its place.
+async fn one_waits(server: &Server) {
+    until("one runs and the other waits", async || {
+        server.mock.release(1);
+        let gauges = server.state.infer.snapshot();
+        (gauges.running, gauges.queued) == (1, 1)
+    })
+    .await;
+}
+
+/// The permit of the other is back.
+async fn one_is_left(server: &Server) {
+    until("its permit is back", async || {
+        server.state.infer.snapshot().permits_available == 127
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_client_that_goes_while_queued_leaves_the_queue() {
     let server = Server::with_flags(&["--max-batch-size=1"]).await;
@@ -38,17 +56,9 @@ async fn a_client_that_goes_while_queued_leaves_the_queue() {
     let body = json!({"inputs": "Hi", "parameters": {"max_new_tokens": 1000}});
     let running = server.post_json("/generate_stream", &body).await;
     let waiting = server.post_json("/generate_stream", &body).await;
-    until("one runs and the other waits", async || {
-        server.mock.release(1);
-        let gauges = server.state.infer.snapshot();
-        (gauges.running, gauges.queued) == (1, 1)
-    })
-    .await;
+    one_waits(&server).await;
     drop(waiting);
-    until("its permit is back", async || {
-        server.state.infer.snapshot().permits_available == 127
-    })
-    .await;
+    one_is_left(&server).await;
     drop(running);
     server.mock.resume();
     server.idle().await;
@@ -131,17 +141,9 @@ async fn a_client_that_goes_without_a_stream_leaves_the_queue() {
         let body = json!({"inputs": "Hi", "prompt": "Hi", "max_tokens": 9});
         let mut waiting = server.connect().await;
         waiting.write_all(&post(path, &body)).await.expect("sent");
-        until("one runs and the other waits", async || {
-            server.mock.release(1);
-            let gauges = server.state.infer.snapshot();
-            (gauges.running, gauges.queued) == (1, 1)
-        })
-        .await;
+        one_waits(&server).await;
         drop(waiting);
-        until("its permit is back", async || {
-            server.state.infer.snapshot().permits_available == 127
-        })
-        .await;
+        one_is_left(&server).await;
     }
     drop(running);
     server.mock.resume();
