@@ -159,23 +159,28 @@ impl Probe {
         let Some(example) = &row.example else {
             return Ok(());
         };
-        let beside = match becomes.as_str() {
-            "refused" => json!({}),
-            _ => companions(route, field),
-        };
         let field_alone = Value::Object(Map::from_iter([(field.clone(), example.clone())]));
+        if becomes == "refused" {
+            let (status, answer, _) = self.send(route, field_alone).await;
+            let named = answer.to_string().to_lowercase().contains(field);
+            return if (400..500).contains(&status) && named {
+                Ok(())
+            } else {
+                Err(format!(
+                    "`{field}` of {route} is not refused: {status} {answer}"
+                ))
+            };
+        }
+        let beside = companions(route, field);
         let without = self.send(route, beside.clone()).await;
         let (status, answer, asked) = self.send(route, with(beside, field_alone)).await;
         let same = (&answer, &asked) == (&without.1, &without.2);
         let right = match becomes.as_str() {
-            "obeyed" => status == 200 && (!same || UNSEEN.contains(&field.as_str())),
-            "ignored" => status == 200 && same,
-            "refused" => {
-                (400..500).contains(&status) && answer.to_string().to_lowercase().contains(field)
-            }
+            "obeyed" => !same || UNSEEN.contains(&field.as_str()),
+            "ignored" => same,
             _ => false,
         };
-        if without.0 == 200 && right {
+        if (without.0, status) == (200, 200) && right {
             return Ok(());
         }
         Err(format!(
