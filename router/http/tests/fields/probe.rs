@@ -111,7 +111,9 @@ pub struct Probe {
 impl Probe {
     pub async fn start() -> Self {
         let asked = Asked::default();
-        let server = Server::with_template(TEMPLATE, model(&asked), &["--max-best-of=4"]).await;
+        // Without a cache no answer depends on those before it.
+        let flags = ["--max-best-of=4", "--prefix-caching=false"];
+        let server = Server::with_template(TEMPLATE, model(&asked), &flags).await;
         Self { server, asked }
     }
 
