@@ -1,4 +1,4 @@
-//! What the client itself costs: processor time, and how long its event loop lets a ready task wait.
+//! Cost of the client itself: CPU time, and how long its event loop lets a ready task wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

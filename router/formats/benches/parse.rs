@@ -1,4 +1,4 @@
-//! How many tokens a second one core parses: `make bench-parse` prints JSON.
+//! Benchmark of the parser, in tokens a second on one core: `make bench-parse` prints JSON.
 //!
 //! A token is a piece of 4 characters. Content is prose without markers; calls are answers that consist of one, most of
 //! it a long text. Time is the processor's, the best of several runs, so that what else a machine does counts little.

@@ -1,4 +1,4 @@
-//! What traces cost the router at full load: its processor time for a token with and without them.
+//! Benchmark of traces at full load: the router's CPU time for a token with and without them.
 //!
 //! `cargo bench -p text-generation-http --bench traces` prints JSON. 64 clients ask again and again for short streams,
 //! shards answer without delay, and every request is traced, sent to a collector of the client's process. Runs with and

@@ -1,4 +1,4 @@
-//! What a mock group serves and how its rows behave.
+//! Configuration of a mock group: what it serves and how its rows behave.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The way to the batching task.
+//! Handle of the batching task.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

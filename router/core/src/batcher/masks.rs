@@ -1,5 +1,5 @@
-//! Which tokens constrained requests may choose: their grammars take the tokens of one step while the shards compute the
-//! next one, and the masks of that one follow its plan.
+//! Token masks of constrained requests: their grammars take the tokens of one step while the shards compute the next
+//! one, and the masks of that one follow its plan.
 
 use futures::future::try_join;
 use text_generation_client::types::{AllowedTokens, MaskWrite, Row, StepMasks, StepPlan};

@@ -1,4 +1,4 @@
-//! What becomes of the reply to a plan.
+//! Handling of the reply to a plan.
 
 use text_generation_client::ClientError;
 use text_generation_client::types::{Row, StepReply, TokenId};

@@ -1,4 +1,5 @@
-//! How long a step takes, and how large a chunk of a prompt may be so that running streams keep their pace.
+//! Cost model of steps: how long one takes, and how large a chunk of a prompt may be so that running streams keep their
+//! inter-token latency.
 //!
 //! The shard measures itself at warm-up: what a step takes by its number of tokens, and what attention adds for each
 //! position that is attended to. Steps that were really run correct the prediction by one factor. All functions are

@@ -1,4 +1,5 @@
-//! What the next step computes, as a pure function of what runs, what waits, the pool and what steps cost.
+//! The scheduling policy: what the next step computes, as a pure function of what runs, what waits, the pool and what
+//! steps cost.
 //!
 //! Running requests decode in every step. Prompts are computed in chunks beside them (Sarathi-Serve, Agrawal et al.,
 //! 2024), as many tokens as keep the step within the gap that running streams are promised. With chunking switched off
