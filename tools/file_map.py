@@ -18,25 +18,29 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "files.md"
 HEAD = """# Files
 
-Every source file of Rust and Python that is no test, by folder, with the first sentence of its own documentation.
-[architecture.md](architecture.md) says how the parts work together. `make file-map` writes this page.
+Every source file of Rust and Python, and every script of the page at `/ui`, by folder and without tests, with the first
+sentence of its own documentation. [architecture.md](architecture.md) says how the parts work together. `make file-map`
+writes this page.
 """
+BEGINNINGS = {".py": "a docstring", ".rs": "lines of `//!`", ".js": "a comment, `/** ... */`"}
 TEST = re.compile(r"(^|/)(integration-tests|tests|oracles)/|(^|/)(tests\.rs|(test_\w+|conftest)\.py)$")
 
 
 def sources() -> Iterator[PurePosixPath]:
-    """The source files that git knows or would take, but tests, folder by folder."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.rs", "*.py"]
+    """The source files that git tracks or would add, without tests, folder by folder."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.rs", "*.py", "router/http/ui/*.js"]
     names = set(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines())
     paths = [PurePosixPath(name) for name in names if not TEST.search(name) and (ROOT / name).is_file()]
     yield from sorted(paths, key=lambda path: (path.parent, path.name))
 
 
 def documentation(path: PurePosixPath) -> str:
-    """The docstring of a Python file, or the first paragraphs of `//!` of a Rust file."""
+    """The docstring of a Python file, the `//!` of a Rust file, or the first comment of a script."""
     text = (ROOT / path).read_text()
     if path.suffix == ".py":
         return ast.get_docstring(ast.parse(text)) or ""
+    if path.suffix == ".js":
+        return text.partition("*/")[0].lstrip("/* ")
     return "\n".join(line[3:].strip() for line in text.splitlines() if line.startswith("//!"))
 
 
@@ -44,7 +48,7 @@ def first_sentence(path: PurePosixPath) -> str:
     """What a file says it is: the first sentence of its documentation, up to a full stop or the colon before a list."""
     paragraph = " ".join(documentation(path).strip().split("\n\n")[0].split())
     if not paragraph:
-        sys.exit(f"{path} does not say what it is: begin it with a {'docstring' if path.suffix == '.py' else '`//!`'}")
+        sys.exit(f"{path} does not say what it is: begin it with {BEGINNINGS[path.suffix]}")
     return re.split(r"\.(?: |$)|:$", paragraph, maxsplit=1)[0]
 
 

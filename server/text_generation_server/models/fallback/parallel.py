@@ -1,4 +1,4 @@
-"""This rank's shard of each tensor, by the plan of a class."""
+"""A rank's shard of each tensor, by the plan of a class."""
 
 import logging
 import re
