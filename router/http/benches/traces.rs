@@ -61,7 +61,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     (values[values.len() / 2] * 1e4).round() / 1e4
 }
 
-/// Microseconds of the router's processor time for a token, all requests and their spans included.
+/// Microseconds of the router's CPU time for a token, all requests and their spans included.
 async fn measure(shards: &Runtime, flags: &[&str]) -> BenchResult<f64> {
     let total = TOKENS + 64;
     let config = MockConfig {
