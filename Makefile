@@ -125,6 +125,7 @@ lint: lint-features $(VENV)/.dev-dependencies $(VENV)/.python ## Check formattin
 	$(BIN)/ruff check --quiet .
 	$(BIN)/python tools/dependencies.py
 	$(BIN)/python tools/file_map.py --check
+	$(BIN)/python tools/versions.py
 	cd server && ../$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python -p server
 	$(BIN)/pyright --pythonpath $(BIN)/python -p router/python
