@@ -1,4 +1,4 @@
-//! Types of single fields that both endpoints read.
+//! Types of single fields that several bodies read.
 
 use serde::Deserialize;
 use utoipa::ToSchema;
